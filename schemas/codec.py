@@ -31,6 +31,8 @@ __all__ = [
     "decode_command",
     "encode_facts",
     "encode_json",
+    "fact_name",
+    "fact_tag",
     "restarts_history",
     "strict",
     "wire_names",
@@ -61,10 +63,20 @@ def encode_facts(facts: Sequence[Fact]) -> bytes:
     return encode_json(facts)
 
 
+def fact_tag(kind: type[Fact]) -> str:
+    """The wire name of a fact, such as ``tool.completed.v1``."""
+    return str(kind.__struct_config__.tag)
+
+
+def fact_name(kind: type[Fact]) -> str:
+    """The wire name of a fact without its version, such as ``tool.completed``."""
+    return fact_tag(kind).rpartition(".")[0]
+
+
 def wire_names(union: Any) -> dict[str, type[Fact]]:
     """Wire name to struct, of a union of facts or of one fact."""
     members = get_args(union) if isinstance(union, UnionType) or get_args(union) else (union,)
-    return {str(member.__struct_config__.tag): member for member in members}
+    return {fact_tag(member): member for member in members}
 
 
 class FactCodec(Generic[F]):

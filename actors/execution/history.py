@@ -24,6 +24,7 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import sandbox, tool, turn
+from rookery.schemas.facts.run_progress import TurnEnd
 from rookery.schemas.run import RunRequest, RunResult
 
 __all__ = [
@@ -71,9 +72,7 @@ class StepInputs:
             case turn.ToolCallsResolved() if self._is_open:
                 self._close_step(sequence, () if fact.passed_ms is UNSET else fact.passed_ms)
         match fact:
-            case turn.Completed() | turn.Failed() | turn.Cancelled():
-                pass
-            case object(step=int()):
+            case object(step=int()) if not isinstance(fact, TurnEnd):
                 if self._is_open:
                     self._batches.append(_empty_batch(self._step_at))
                 self._steps, self._step_at = self._steps + 1, sequence
@@ -213,9 +212,7 @@ class RunHistoryReader:
                         break
                     runs.append(await self._past_run(stored.sequence, fact, environment))
                     steps.append(StepInputs(answered_at))
-                case turn.Completed() | turn.Failed() | turn.Cancelled() if (
-                    runs and runs[-1].run_id == fact.run
-                ):
+                case _ if isinstance(fact, TurnEnd) and runs and runs[-1].run_id == fact.run:
                     runs[-1].ended_at_sequence, runs[-1].kept = stored.sequence, fact.kept
                     runs[-1].result, runs[-1].result_blob = fact.result, fact.result_blob
             if steps:

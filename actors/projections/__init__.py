@@ -1,1 +1,1 @@
-"""Read models: lists folded from facts, for questions about many entities. No rules."""
+"""Projections: lists folded from facts, for queries about many entities."""

@@ -1,18 +1,13 @@
-"""The approvals and grants of a realm, folded from the family's facts as far as lists need them.
+"""The approvals and grants of a realm, folded from their facts, and the queries about them.
 
-Of what has ended only the newest are kept. A fact nobody here knows is skipped, as is one with a
-value nobody knows, for a list is no place to fail; names and meanings are those of
-``schemas/facts/approval``. Pure: reading the journal is ``approvals``'.
-
-The approvals of a realm and what was granted: what ``rookery approvals`` lists.
-
-It works without any node, from the journal alone.
+Only the newest ended ones are stored. Facts and values that this version does not know are
+skipped, since a list must not fail. The queries work without a node, too.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TypeVar
 
 import msgspec
@@ -32,7 +27,9 @@ from rookery.schemas.approvals.lists import (
     ListedGrant,
     PendingQuery,
 )
-from rookery.schemas.codec import decode_command
+from rookery.schemas.codec import decode_command, fact_tag
+from rookery.schemas.envelope import Fact
+from rookery.schemas.facts import approval
 from rookery.schemas.ids import check_session_id
 
 __all__ = ["ENDED_KEPT_MAX", "ApprovalProjection", "ApprovalQueryHandler"]
@@ -73,7 +70,7 @@ class JournalRecordView(Struct, gc=False):
 
 
 class ApprovalFactView(Struct, gc=False):
-    """Any fact of the family."""
+    """The fields of approval facts that lists show."""
 
     type: str
     at_ms: int = 0
@@ -106,7 +103,7 @@ _decode = msgspec.json.Decoder(list[ApprovalFactView]).decode
 
 
 class ApprovalPart(Struct, array_like=True):
-    """The whole table: what has ended is few."""
+    """The whole projection in one part, since it stores few ended approvals."""
 
     pending: list[ListedApproval]
     ended: list[ListedApproval]
@@ -116,7 +113,7 @@ class ApprovalPart(Struct, array_like=True):
 
 
 class ApprovalProjection:
-    """By session and id."""
+    """The approvals by approval id and the grants by grant id."""
 
     name = "approvals"
     version = version_of(FOLDS, ApprovalPart)
@@ -125,7 +122,7 @@ class ApprovalProjection:
         self._pending: dict[str, ListedApproval] = {}
         self._ended: OrderedDict[str, ListedApproval] = OrderedDict()
         self._automatic: dict[str, ApprovalFactView] = {}
-        """What was allowed without asking anybody, until its grant is told of."""
+        """Calls allowed by a rule or a session grant, until their grant is issued."""
         self._issued: dict[str, ListedGrant] = {}
         self._spent: OrderedDict[str, ListedGrant] = OrderedDict()
 
@@ -136,40 +133,40 @@ class ApprovalProjection:
         try:
             facts = _decode(stored.body)
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return  # Sealed or damaged: it does not say.
+            return  # Sealed or damaged.
         for fact in facts:
             fold = _FOLDS.get(fact.type)
             if fold is not None:
                 fold(self, stored.entity.key, fact)
 
     def parts(self) -> Iterator[bytes]:
-        """What there is, for a checkpoint."""
-        kept = (self._pending, self._ended, self._automatic, self._issued, self._spent)
-        yield msgspec.msgpack.encode([list(entries.values()) for entries in kept])
+        """The contents of a checkpoint."""
+        tables = (self._pending, self._ended, self._automatic, self._issued, self._spent)
+        yield msgspec.msgpack.encode([list(entries.values()) for entries in tables])
 
     def empty(self) -> ApprovalProjection:
         return ApprovalProjection()
 
     def restore(self, part: bytes) -> None:
-        """Take over what another one has kept."""
-        kept = msgspec.msgpack.decode(part, type=ApprovalPart)
-        self._pending |= {one.approval_id: one for one in kept.pending}
-        self._ended |= {one.approval_id: one for one in kept.ended}
-        self._automatic |= {one.approval_id: one for one in kept.automatic}
-        self._issued |= {one.grant_id: one for one in kept.issued}
-        self._spent |= {one.grant_id: one for one in kept.spent}
+        """Add the part of a checkpoint."""
+        stored = msgspec.msgpack.decode(part, type=ApprovalPart)
+        self._pending |= {one.approval_id: one for one in stored.pending}
+        self._ended |= {one.approval_id: one for one in stored.ended}
+        self._automatic |= {one.approval_id: one for one in stored.automatic}
+        self._issued |= {one.grant_id: one for one in stored.issued}
+        self._spent |= {one.grant_id: one for one in stored.spent}
 
     def get(self, approval_id: str) -> ListedApproval | None:
         return self._pending.get(approval_id) or self._ended.get(approval_id)
 
     def approvals(self, *, ended: bool) -> Iterator[ListedApproval]:
-        """Those due soonest first, then those that ended, newest first."""
+        """Pending approvals, soonest due first; then ended ones, newest first."""
         yield from sorted(self._pending.values(), key=lambda a: (a.due_ms, a.approval_id))
         if ended:
             yield from reversed(self._ended.values())
 
     def grants(self, *, ended: bool, now_ms: int) -> Iterator[ListedGrant]:
-        """Newest first. One whose time is over is told as expired, though nobody wanted it."""
+        """Grants, newest first; a grant past its time is expired, also without a fact."""
         for grant in reversed(self._issued.values()):
             if grant.expires_at_ms > now_ms:
                 yield grant
@@ -181,7 +178,7 @@ class ApprovalProjection:
     # --- one fold a fact --------------------------------------------------------------------------
 
     def _on_requested(self, session: str, fact: ApprovalFactView) -> None:
-        asked = (fact.record or JournalRecordView()).approval_request
+        request = (fact.record or JournalRecordView()).approval_request
         self._pending[fact.approval_id] = ListedApproval(
             approval_id=fact.approval_id,
             session_id=session,
@@ -192,8 +189,8 @@ class ApprovalProjection:
             surface=fact.surface,
             side_effect=fact.side_effect,
             policy=fact.policy,
-            policy_refs=tuple(ref.id for ref in asked.policy_refs),
-            allowed_decisions=asked.allowed_decisions,
+            policy_refs=tuple(ref.id for ref in request.policy_refs),
+            allowed_decisions=request.allowed_decisions,
             summary=fact.summary,
             request_digest=fact.request_digest,
             arguments_ref=fact.arguments_ref,
@@ -205,14 +202,14 @@ class ApprovalProjection:
     def _on_dispatched(self, session: str, fact: ApprovalFactView) -> None:
         del session
         if (known := self._pending.get(fact.approval_id)) is not None:
-            asked = dict.fromkeys((*known.dispatchers, *fact.dispatchers))
-            self._pending[fact.approval_id] = replace(known, dispatchers=tuple(asked))
+            names = dict.fromkeys((*known.dispatchers, *fact.dispatchers))
+            self._pending[fact.approval_id] = replace(known, dispatchers=tuple(names))
 
     def _on_refused(self, session: str, fact: ApprovalFactView) -> None:
         del session
-        for kept in (self._pending, self._ended):
-            if (known := kept.get(fact.approval_id)) is not None:
-                kept[fact.approval_id] = replace(known, answers_refused=known.answers_refused + 1)
+        for table in (self._pending, self._ended):
+            if (known := table.get(fact.approval_id)) is not None:
+                table[fact.approval_id] = replace(known, answers_refused=known.answers_refused + 1)
 
     def _on_answered(self, session: str, fact: ApprovalFactView) -> None:
         del session
@@ -226,7 +223,7 @@ class ApprovalProjection:
         )
 
     def _on_closed(self, session: str, fact: ApprovalFactView) -> None:
-        """After an answer that denies, which has told more."""
+        """End the approval, or add the code to a denial, whose answer has more details."""
         del session
         known = self._ended.get(fact.approval_id)
         if known is not None:
@@ -236,7 +233,7 @@ class ApprovalProjection:
 
     def _end(self, fact: ApprovalFactView, state: str, **changes: Any) -> None:
         if state not in _ENDS:
-            return  # A newer version's way to end.
+            return  # An end that only a newer version knows.
         known = self._pending.pop(fact.approval_id, None)
         if known is not None:
             changes |= {"state": ApprovalState(state), "ended_at_ms": fact.at_ms}
@@ -278,10 +275,10 @@ class ApprovalProjection:
             _put_bounded(self._spent, fact.grant_id, replace(known, state=state))
 
 
-def _put_bounded(kept: OrderedDict[str, T], key: str, value: T) -> None:
-    kept[key] = value
-    if len(kept) > ENDED_KEPT_MAX:
-        kept.popitem(last=False)
+def _put_bounded(table: OrderedDict[str, T], key: str, value: T) -> None:
+    table[key] = value
+    if len(table) > ENDED_KEPT_MAX:
+        table.popitem(last=False)
 
 
 def _grant_spender(
@@ -290,31 +287,33 @@ def _grant_spender(
     return lambda table, _, fact: table._on_grant_spent(fact, state)
 
 
-_FOLDS: Final[dict[str, Callable[[ApprovalProjection, str, ApprovalFactView], None]]] = {
-    "approval.requested.v1": ApprovalProjection._on_requested,
-    "approval.dispatch_intended.v1": ApprovalProjection._on_dispatched,
-    "approval.escalated.v1": ApprovalProjection._on_dispatched,
-    "approval.answer_refused.v1": ApprovalProjection._on_refused,
-    "approval.answered.v1": ApprovalProjection._on_answered,
-    "approval.closed.v1": ApprovalProjection._on_closed,
-    "approval.auto_allowed.v1": ApprovalProjection._on_auto_allowed,
-    "approval.grant_issued.v1": ApprovalProjection._on_grant_issued,
-    "approval.session_grant_issued.v1": ApprovalProjection._on_session_grant_issued,
-    "approval.grant_consumed.v1": _grant_spender(GrantState.CONSUMED),
-    "approval.grant_expired.v1": _grant_spender(GrantState.EXPIRED),
-    "approval.grant_revoked.v1": _grant_spender(GrantState.REVOKED),
+_ApprovalFold = Callable[[ApprovalProjection, str, ApprovalFactView], None]
+_KINDS: Final[Mapping[type[Fact], _ApprovalFold]] = {
+    approval.Requested: ApprovalProjection._on_requested,
+    approval.DispatchIntended: ApprovalProjection._on_dispatched,
+    approval.Escalated: ApprovalProjection._on_dispatched,
+    approval.AnswerRefused: ApprovalProjection._on_refused,
+    approval.Answered: ApprovalProjection._on_answered,
+    approval.Closed: ApprovalProjection._on_closed,
+    approval.AutoAllowed: ApprovalProjection._on_auto_allowed,
+    approval.GrantIssued: ApprovalProjection._on_grant_issued,
+    approval.SessionGrantIssued: ApprovalProjection._on_session_grant_issued,
+    approval.GrantConsumed: _grant_spender(GrantState.CONSUMED),
+    approval.GrantExpired: _grant_spender(GrantState.EXPIRED),
+    approval.GrantRevoked: _grant_spender(GrantState.REVOKED),
 }
+_FOLDS: Final = {fact_tag(kind): fold for kind, fold in _KINDS.items()}
 
 
 L = TypeVar("L", ListedApproval, ListedGrant)
 
 
 class ApprovalQueryHandler:
-    """Lives on the bus's loop."""
+    """Replies to the queries ``pending`` and ``granted``. Runs on the bus's loop."""
 
-    def __init__(self, reading: Projector, now_ms: Callable[[], int]) -> None:
-        """``reading`` has an ``ApprovalProjection``."""
-        self._projector, self._now_ms = reading, now_ms
+    def __init__(self, projector: Projector, now_ms: Callable[[], int]) -> None:
+        """``projector`` has an ``ApprovalProjection``."""
+        self._projector, self._now_ms = projector, now_ms
 
     @classmethod
     def without_node(
@@ -323,20 +322,22 @@ class ApprovalQueryHandler:
         now_ms: Callable[[], int],
         *,
         session: str | None = None,
-        shelf: CheckpointStore | None = None,
+        store: CheckpointStore | None = None,
     ) -> ApprovalQueryHandler:
-        """Without a node, of one ``session`` or of all: where there is a ``shelf``, from the
-        checkpoint that a node has left there."""
-        whole = shelf if session is None else None
+        """A handler that reads the journal of one ``session`` or of all.
+
+        For all sessions it starts at the checkpoint in ``store``, if there is one.
+        """
+        store = store if session is None else None
         where = Filter("approval", session)
-        return cls(Projector(journal, [ApprovalProjection()], where, whole), now_ms)
+        return cls(Projector(journal, [ApprovalProjection()], where, store), now_ms)
 
     @property
     def _projection(self) -> ApprovalProjection:
         return self._projector.projection(ApprovalProjection)
 
     async def list_approvals(self, query: PendingQuery) -> ApprovalList:
-        """The approvals that are asked for."""
+        """The matching approvals."""
         _check_session(query.session)
         await self._projector.refresh()
         if query.approval_id is not None:
@@ -346,7 +347,7 @@ class ApprovalQueryHandler:
         return ApprovalList(approvals=tuple(listed[: query.limit]), total=len(listed))
 
     async def list_grants(self, query: GrantedQuery) -> GrantList:
-        """The grants that are asked for."""
+        """The matching grants."""
         _check_session(query.session)
         await self._projector.refresh()
         grants = self._projection.grants(ended=query.ended, now_ms=self._now_ms())

@@ -1,12 +1,7 @@
-"""The approvers of a realm, as every node knows them: whose keys count, a moment after it was said.
+"""The approvers of a realm and their keys, folded from the facts under ``_approvers``.
 
-Followed from the facts under ``_approvers``, whichever node decided them. A view that cannot say
-what came is blind: nobody counts until it has read everything anew, for what it missed may have
-revoked a key. What an approver may answer is the concern's to say, which only asks for a key.
-
-The keys of a realm's approvers as a list shows them, revoked ones included.
-
-Which of them counts is ``approvers``' to say, by the rules of the family.
+Every node follows these facts. After any error a node accepts no signed answer until it has read
+all of them again, because a fact that it missed may have revoked a key.
 """
 
 from __future__ import annotations
@@ -42,42 +37,42 @@ NOT_READ_YET: Final = "not read yet"
 
 
 class Approvers:
-    """Kept up on the bus's loop; asked from any thread."""
+    """The valid keys. They are updated on the bus's loop and read from any thread."""
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self._position, self._chain = 0, ZERO_CHAIN
         self._state = SessionApprovals()
         self.unavailable_reason = NOT_READ_YET
-        """Why nobody counts just now; empty while what was said is known."""
+        """Why no key is valid now; empty while all facts are known."""
 
     def approver_of(self, key_id: str) -> Approver | None:
-        """Whose key it is, unless it was revoked, or may have been."""
+        """The owner of a key; ``None`` if the key was revoked, or may have been."""
         return None if self.unavailable_reason else self._state.approvers.get(key_id)
 
     async def refresh(self) -> None:
-        """Read everything that was said: before this, no key is known."""
+        """Read all facts; before this, no key is known."""
         self._position, self._chain = 0, ZERO_CHAIN
         self._state = SessionApprovals()
         end = await self._bus.journal.end()
         for stored in await self._bus.journal.read(EntityId(FAMILY, APPROVERS_KEY)):
             self._apply(stored)
-        self._position = max(self._position, end)  # What others' messages lack is no gap of ours.
+        self._position = max(self._position, end)  # Other keys' messages leave no gap.
         self.unavailable_reason = ""
 
     async def run(self) -> None:
-        """Hear of every change. Goes on until cancelled."""
+        """Follow every change until cancelled."""
         while True:
             try:
                 await self._follow()
-            except Exception as error:  # Whatever it is, who cannot see trusts nobody.
+            except Exception as error:  # After any error no key is trusted.
                 self._on_error(error)
             await asyncio.sleep(RETRY_S)
 
     async def _follow(self) -> None:
         if self.unavailable_reason:
             await self.refresh()
-            log.info("approvers are known")
+            log.info("approvers read")
         async for page in self._bus.feed.follow(Filter(FAMILY, APPROVERS_KEY), self._position):
             for stored in page:
                 self._apply(stored)
@@ -95,17 +90,17 @@ class Approvers:
         self._state, self._position, self._chain = state, stored.sequence, linked
 
     def _on_error(self, error: Exception) -> None:
-        """Said once, until it is another error: it may be met every second."""
+        """Log an error once until it changes, since it may recur every second."""
         why = error.code if isinstance(error, CodedError) else type(error).__name__
         if why in CODES and CODES[why].retryable:
-            log.warning("approvers are not followed", extra={"code": why})
+            log.warning("approvers not followed", extra={"code": why})
         elif why != self.unavailable_reason:
             self.unavailable_reason = why
-            log.error("approvers are not known, none counts", exc_info=error)
+            log.error("approvers unavailable, no signed answer is valid", exc_info=error)
 
 
 class ListedApproverKey(msgspec.Struct, frozen=True, kw_only=True):
-    """One key of an approver."""
+    """A key of an approver."""
 
     name: str
     key_id: str
@@ -115,7 +110,7 @@ class ListedApproverKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keys_of(messages: Iterable[StoredMessage]) -> list[ListedApproverKey]:
-    """All keys there ever were, in the order in which they were added last."""
+    """All keys, revoked ones included, in the order in which they were last added."""
     keys: dict[tuple[str, str], ListedApproverKey] = {}
     for stored in messages:
         for fact in _CODEC.decode(stored.body):
@@ -137,5 +132,5 @@ def keys_of(messages: Iterable[StoredMessage]) -> list[ListedApproverKey]:
 
 def change_count(messages: Iterable[StoredMessage]) -> int:
     """How often a key was added or revoked."""
-    told = (fact for stored in messages for fact in _CODEC.decode(stored.body))
-    return sum(isinstance(fact, ApproverAdded | ApproverRevoked) for fact in told)
+    changes = (fact for stored in messages for fact in _CODEC.decode(stored.body))
+    return sum(isinstance(fact, ApproverAdded | ApproverRevoked) for fact in changes)

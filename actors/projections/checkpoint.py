@@ -1,8 +1,8 @@
-"""Where views may begin: their tables as they stood at a sequence of the journal, kept in parts.
+"""Checkpoints: projections at a sequence of the journal, stored in parts.
 
-A shortcut and never the truth. A checkpoint of another form or of another journal, a damaged one
-or one with a part missing is none at all: then everything is folded from its facts. It owns how a
-checkpoint is spelled and when it is believed; what is in a table is the table's.
+A projection restored from a checkpoint folds only the facts after it. A checkpoint of another
+version or another journal, a damaged one, or one with a missing part is ignored: then the
+projection folds all facts.
 """
 
 from __future__ import annotations
@@ -34,49 +34,49 @@ log = logging.getLogger(__name__)
 
 PARTS_AT_ONCE: Final = 8
 ATTEMPTS: Final = 3
-"""Parts go when another node writes a newer head."""
+"""Parts are removed when another node writes a newer head."""
 DIGEST_BYTES: Final = 64
 _MISSING_CODES: Final = ("BLOB_NOT_FOUND", "BLOB_CORRUPT")
 
 
 class CheckpointStore(Protocol):
-    """Where parts are kept, and the one head that says which of them count."""
+    """A store of parts, and of the one head that names the current ones."""
 
     async def head(self) -> tuple[int, bytes] | None:
-        """Its revision and itself; ``None`` if there is none."""
+        """The revision and the bytes of the head; ``None`` if there is none."""
 
     async def put(self, part: bytes) -> str:
-        """Keep a part, at least until the next head; its name."""
+        """Store a part, at least until the next head, and return its name."""
 
     async def get(self, name: str) -> bytes:
-        """The part; a coded error if it is damaged or gone."""
+        """The part; a coded error if it is damaged or missing."""
 
     async def replace(self, head: bytes, names: Collection[str], *, after: int) -> bool:
-        """Replace the head of this revision, and remove parts the new one does not name."""
+        """Replace the head of this revision; remove the parts that the new head does not name."""
 
 
 class Projection(Protocol):
-    """What is folded from the facts, message by message."""
+    """A read model, folded from the journal message by message."""
 
     name: str
     version: str
-    """Of its parts and of what a fact makes of it: others' parts are not read."""
+    """The version of its parts and of its fold; parts of another version are not read."""
 
     def apply(self, stored: StoredMessage) -> None:
-        """Fold a message of the journal; those of other families change nothing."""
+        """Fold a message of the journal; messages of other families are ignored."""
 
     def parts(self) -> Iterator[bytes]:
-        """All there is; a part in which nothing has changed is the same bytes."""
+        """The contents; an unchanged part has the same bytes."""
 
     def empty(self) -> Self:
-        """Another one, with nothing in it."""
+        """A new empty projection."""
 
     def restore(self, part: bytes) -> None:
-        """Take over a part, in the order in which another table of this form gave them."""
+        """Add a part; parts arrive in the order in which ``parts`` returned them."""
 
 
 class JournalPosition(msgspec.Struct, frozen=True):
-    """A message of the journal, known again by what no other journal has."""
+    """A message of the journal, with ids that no other journal has."""
 
     sequence: int = 0
     message_id: str = ""
@@ -98,18 +98,18 @@ class CheckpointManifest(msgspec.Struct, frozen=True):
     tables: dict[str, StoredProjection] = {}
 
     def matches(self, table: Projection) -> bool:
-        kept = self.tables.get(table.name)
-        return kept is not None and kept.form == table.version
+        stored = self.tables.get(table.name)
+        return stored is not None and stored.form == table.version
 
 
 class StoredCheckpoint(msgspec.Struct, frozen=True):
-    """The checkpoint that stands, as far as it can be read."""
+    """The current checkpoint, as far as it can be read."""
 
     revision: int = 0
     head: CheckpointManifest = CheckpointManifest()
 
     def usable_sequence(self, tables: Sequence[Projection]) -> int:
-        """As of when these can be read from it; 0 if they cannot."""
+        """The sequence at which it has these projections; 0 if it has not."""
         return self.head.place.sequence if all(map(self.head.matches, tables)) else 0
 
 
@@ -119,9 +119,9 @@ class PendingCheckpoint(msgspec.Struct, frozen=True):
     after: int
     position: JournalPosition
     tables: dict[str, tuple[str, list[str]]]
-    """By name: the form, and the digests of the parts."""
+    """By name: the version and the digests of the parts."""
     names: dict[str, str]
-    """Of parts that are kept already, by digest."""
+    """The names of parts that are stored already, by digest."""
     changed: dict[str, bytes]
 
 
@@ -129,15 +129,15 @@ _decode = msgspec.json.Decoder(CheckpointManifest).decode
 
 
 class Checkpoints:
-    """Of one realm."""
+    """The checkpoints of one realm."""
 
-    def __init__(self, journal: Journal, shelf: CheckpointStore) -> None:
-        self._journal, self._store = journal, shelf
+    def __init__(self, journal: Journal, store: CheckpointStore) -> None:
+        self._journal, self._store = journal, store
         self._verified_parts: set[str] = set()
-        """Names of parts that we have read or written: others are not named again."""
+        """Parts that this node has read or written; a new head reuses only these."""
 
     async def stored(self) -> StoredCheckpoint:
-        """What stands there; nothing but its revision of one that cannot be read."""
+        """The current checkpoint; only its revision if it cannot be read."""
         found = await self._store.head()
         if found is None:
             return StoredCheckpoint()
@@ -147,36 +147,38 @@ class Checkpoints:
             try:
                 return StoredCheckpoint(revision, _decode(text))
             except msgspec.DecodeError:
-                pass  # Of a version that spells it otherwise.
+                pass  # Written by a version with another form.
         return StoredCheckpoint(revision)
 
     async def load(
         self, tables: Sequence[Projection]
     ) -> tuple[JournalPosition, list[Projection]] | None:
-        """Tables as they were kept, and as of when; ``None`` if these have to be folded."""
+        """Restored projections and their position; ``None`` if they have to be folded."""
         for _ in range(ATTEMPTS):
             try:
                 return await self._load_once(tables)
             except (CodedError, msgspec.DecodeError, zlib.error) as error:
-                log.info("a checkpoint of views cannot be read", extra={"error": str(error)})
+                log.info("checkpoint not readable", extra={"error": str(error)})
                 if isinstance(error, CodedError) and error.code not in _MISSING_CODES:
                     return None
         return None
 
     async def prepare(
-        self, tables: Sequence[Projection], place: JournalPosition, standing: StoredCheckpoint
+        self, tables: Sequence[Projection], position: JournalPosition, current: StoredCheckpoint
     ) -> PendingCheckpoint:
-        """What has changed since ``standing``, of tables that must not change meanwhile. Between
-        two parts the loop is given to others."""
-        kept = {part.digest: part.name for t in standing.head.tables.values() for part in t.parts}
-        draft = PendingCheckpoint(standing.revision, place, {}, {}, {})
+        """A checkpoint with the parts that have changed since ``current``.
+
+        The projections must not change meanwhile. The loop runs other tasks between two parts.
+        """
+        names = {part.digest: part.name for t in current.head.tables.values() for part in t.parts}
+        draft = PendingCheckpoint(current.revision, position, {}, {}, {})
         for table in tables:
             digests: list[str] = []
             for part in table.parts():
                 digest = digest_bytes(part)
                 digests.append(digest)
-                if kept.get(digest) in self._verified_parts:
-                    draft.names[digest] = kept[digest]
+                if names.get(digest) in self._verified_parts:
+                    draft.names[digest] = names[digest]
                 else:
                     draft.changed[digest] = part
                 await asyncio.sleep(0)
@@ -184,7 +186,7 @@ class Checkpoints:
         return draft
 
     async def write(self, draft: PendingCheckpoint) -> bool:
-        """``False`` if somebody else was quicker."""
+        """Store the checkpoint; ``False`` if another node has replaced the head first."""
         names = dict(draft.names)
         for digest, part in draft.changed.items():
             names[digest] = await self._store.put(part)
@@ -227,7 +229,9 @@ def position_of(stored: StoredMessage) -> JournalPosition:
 
 
 def version_of(folds: object, *kinds: type[Any]) -> str:
-    """The form of a table: of the structs in its parts, and of the way facts are folded, whose
-    number is raised with every change of what a fact makes of the table."""
+    """The version of a projection, from the structs in its parts and the number of its fold.
+
+    The number rises with every change of what a fact makes of the projection.
+    """
     _, schemas = msgspec.json.schema_components(kinds)
     return digest_json([folds, schemas])

@@ -1,6 +1,6 @@
-"""The nodes of a realm: who said that it came and went, and who holds what just now.
+"""The nodes of a realm: when they started and stopped, and which partitions they hold.
 
-Facts say what a node said of itself; that it is still there, only its claims can say.
+Starts and stops come from facts. Whether a node is alive now is known from its claims only.
 """
 
 from __future__ import annotations
@@ -22,19 +22,19 @@ _CODEC: FactCodec[NodeFact] = FactCodec(NODE_FACTS)
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
-    """A node as it stands."""
+    """A node as a row of a list."""
 
     node: str
     state: str
-    """``alive``, ``stopped``, or ``gone``: it left without a word."""
+    """``alive``, ``stopped``, or ``gone`` if it left without a fact."""
     partitions: int
-    """How many it serves, or holds without having said that it does."""
+    """How many partitions it holds."""
     version: str
     host: str
     pid: int
     durability: str
     builds: dict[Language, str] = {}
-    """Digests of the guests that new sessions begin with there."""
+    """Digests of the guests that new sessions start with on it."""
     started_at_ms: int
     stopped_at_ms: int | None = None
     reason: str = ""
@@ -43,7 +43,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 def nodes_of(
     messages: Iterable[StoredMessage], alive: Collection[str], partitions: Iterable[Claim]
 ) -> list[NodeView]:
-    """All nodes that ever were; those whose claims say that they are ``alive`` first."""
+    """All nodes of the journal, those with a live claim (``alive``) first."""
     held = Counter(node_of_holder(claim.holder) for claim in partitions)
     begun: dict[str, Started] = {}
     ended: dict[str, Stopped] = {}
@@ -64,10 +64,10 @@ def nodes_of(
 def _node_view(
     begun: Started, ended: Stopped | None, *, is_alive: bool, partitions: int
 ) -> NodeView:
-    silent = "stopped" if ended is not None else "gone"
+    absent = "stopped" if ended is not None else "gone"
     return NodeView(
         node=begun.node,
-        state="alive" if is_alive else silent,
+        state="alive" if is_alive else absent,
         partitions=partitions if is_alive else 0,
         version=begun.version,
         host=begun.host,

@@ -1,8 +1,8 @@
-"""A journal read on from where it was, whenever somebody asks: what every view stands on.
+"""The projector: it reads the journal and feeds every message to its projections.
 
-One pass feeds all tables of a reading. An answer is as new as the question. Between a few hundred
-messages the loop is given to others, for who has a whole realm to read must not hold up those who
-work. It begins at a checkpoint, where there is one, and leaves one behind for the next.
+A query reads on to the end of the journal first, so its reply is as new as the query. The loop runs
+other tasks between slices of messages, because a whole realm takes long to read. The projector
+starts at a checkpoint, if there is one, and writes new ones.
 """
 
 from __future__ import annotations
@@ -29,31 +29,31 @@ log = logging.getLogger(__name__)
 SLICE_MESSAGES: Final = 256
 POLL_S: Final = 3.0
 CHECKPOINT_LAG_MESSAGES: Final = 10_000
-"""How far a checkpoint may be behind: so many are folded in a tenth of a second."""
+"""How far a checkpoint may be behind; a tenth of a second folds this many."""
 CHECKPOINT_LAG_SHARE: Final = 25
-"""Or this part of the journal, for a checkpoint of a long one takes longer to write."""
+"""Or this share of the journal: the checkpoint of a long journal takes longer to write."""
 FINAL_LAG_MESSAGES: Final = 1_000
-"""A node that stops leaves a checkpoint if the standing one is further behind."""
+"""A node that stops writes a checkpoint if the current one is further behind."""
 
 T = TypeVar("T")
 
 
 class Projector:
-    """One way through the journal. Lives on the bus's loop."""
+    """One pass through the journal. Runs on the bus's loop."""
 
     def __init__(
         self,
         journal: Journal,
         tables: Sequence[Projection],
         where: Filter = Filter(),  # noqa: B008 - frozen.
-        shelf: CheckpointStore | None = None,
+        store: CheckpointStore | None = None,
     ) -> None:
         """Each of ``tables`` gets each message that ``where`` selects once, in order."""
         self._journal, self._filter, self._projections = journal, where, list(tables)
-        self._checkpoints = None if shelf is None else Checkpoints(journal, shelf)
+        self._checkpoints = None if store is None else Checkpoints(journal, store)
         self._journal_position = JournalPosition()
         self._checkpointed_sequence = 0
-        """The sequence of the last checkpoint we know of."""
+        """The sequence of the newest known checkpoint."""
         self._is_started = False
         self._lock = asyncio.Lock()
 
@@ -62,11 +62,11 @@ class Projector:
         return self._journal_position.sequence
 
     def projection(self, kind: type[T]) -> T:
-        """As far as it is folded."""
+        """The projection of this class, as far as it is folded."""
         return next(table for table in self._projections if isinstance(table, kind))
 
     async def refresh(self) -> None:
-        """Read what has been added since the last time."""
+        """Fold the messages that were appended since the last refresh."""
         async with self._lock:
             end = await self._journal.end()
             if not self._is_started and end:
@@ -75,8 +75,7 @@ class Projector:
                 await self._read_on()
 
     async def run(self) -> None:
-        """Read along, so that nobody who asks has to wait for long, and leave a checkpoint now and
-        then. Goes on until cancelled."""
+        """Refresh regularly, so that queries reply fast, and write checkpoints, until cancelled."""
         while True:
             try:
                 await self.refresh()
@@ -84,16 +83,16 @@ class Projector:
                     max(CHECKPOINT_LAG_MESSAGES, self._sequence // CHECKPOINT_LAG_SHARE)
                 )
             except CodedError as error:
-                log.info("a view is behind", extra={"code": error.code})
+                log.info("projections not refreshed", extra={"code": error.code})
             await asyncio.sleep(POLL_S)
 
     async def checkpoint(self) -> None:
-        """Leave a checkpoint for whoever comes next."""
+        """Write a checkpoint for the next node."""
         try:
             await self.refresh()
             await self._checkpoint_if_behind(FINAL_LAG_MESSAGES)
         except CodedError as error:
-            log.info("no checkpoint was left", extra={"code": error.code})
+            log.info("checkpoint not written", extra={"code": error.code})
 
     async def _load_checkpoint(self) -> None:
         found = (
@@ -114,8 +113,10 @@ class Projector:
                 await asyncio.sleep(0)
 
     async def _checkpoint_if_behind(self, behind_max: int) -> None:
-        """Leave a checkpoint, unless one stands that is not further behind than that. Who has
-        read only a part of the journal has nothing to leave."""
+        """Write a checkpoint if the current one is further behind than ``behind_max``.
+
+        A projector that reads only a part of the journal writes none.
+        """
         checkpoints, is_whole = self._checkpoints, self._filter == Filter()
         if (
             checkpoints is None
@@ -123,11 +124,11 @@ class Projector:
             or self._sequence - self._checkpointed_sequence <= behind_max
         ):
             return
-        standing = await checkpoints.stored()
+        current = await checkpoints.stored()
         async with self._lock:
-            self._checkpointed_sequence = standing.usable_sequence(self._projections)
+            self._checkpointed_sequence = current.usable_sequence(self._projections)
             if self._sequence - self._checkpointed_sequence <= behind_max:
                 return
-            draft = await checkpoints.prepare(self._projections, self._journal_position, standing)
+            draft = await checkpoints.prepare(self._projections, self._journal_position, current)
         if await checkpoints.write(draft):
             self._checkpointed_sequence = draft.position.sequence

@@ -1,4 +1,4 @@
-"""The views of a node: all of them on one pass over its realm's journal."""
+"""The projections of a node, fed by one pass over its realm's journal."""
 
 from __future__ import annotations
 
@@ -18,32 +18,31 @@ __all__ = ["RealmProjections"]
 
 
 class RealmProjections:
-    """Lives on the bus's loop."""
+    """The projections and their query handlers. Runs on the bus's loop."""
 
     def __init__(
         self,
         journal: Journal,
-        shelf: CheckpointStore,
+        store: CheckpointStore,
         realm_load: InFlightCounter,
         now_ms: Callable[[], int],
     ) -> None:
-        """What sessions owe, whoever accepted it, counts towards ``realm_load`` as soon as it was
-        read."""
+        """``realm_load`` counts the pending inputs of all sessions, from every node."""
         tables = (RunProjection(), SessionProjection(realm_load), ApprovalProjection())
-        reading = self._projector = Projector(journal, tables, shelf=shelf)
-        approvals = ApprovalQueryHandler(reading, now_ms)
-        self.runs = RunQueryHandler(reading)
+        projector = self._projector = Projector(journal, tables, store=store)
+        approvals = ApprovalQueryHandler(projector, now_ms)
+        self.runs = RunQueryHandler(projector)
         self.queries: Mapping[str, QueryHandler] = {
             "runs": self.runs.handle,
-            "sessions": SessionQueryHandler(reading).handle,
+            "sessions": SessionQueryHandler(projector).handle,
             "pending": approvals.handle_pending,
             "granted": approvals.handle_granted,
         }
 
     async def run(self) -> None:
-        """Read along until cancelled."""
+        """Refresh regularly until cancelled."""
         await self._projector.run()
 
     async def checkpoint(self) -> None:
-        """Leave what was read to whoever comes next."""
+        """Write a checkpoint for the next node."""
         await self._projector.checkpoint()

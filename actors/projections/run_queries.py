@@ -1,7 +1,4 @@
-"""All runs of a realm, whichever node works on them: what ``runs list`` and ``runs show`` ask.
-
-It works without any node, from the journal alone.
-"""
+"""The query ``runs``: all runs of a realm, from every node. It also works without a node."""
 
 from __future__ import annotations
 
@@ -19,23 +16,25 @@ __all__ = ["RunQueryHandler"]
 
 
 class RunQueryHandler:
-    """Lives on the bus's loop."""
+    """Replies to the query ``runs``. Runs on the bus's loop."""
 
-    def __init__(self, reading: Projector) -> None:
-        """``reading`` has a ``RunProjection``."""
-        self._projector = reading
+    def __init__(self, projector: Projector) -> None:
+        """``projector`` has a ``RunProjection``."""
+        self._projector = projector
 
     @classmethod
     def without_node(
-        cls, journal: Journal, *, session: str | None = None, shelf: CheckpointStore | None = None
+        cls, journal: Journal, *, session: str | None = None, store: CheckpointStore | None = None
     ) -> RunQueryHandler:
-        """Without a node, of one ``session`` or of all: where there is a ``shelf``, from the
-        checkpoint that a node has left there."""
-        whole = shelf if session is None else None
-        return cls(Projector(journal, [RunProjection()], Filter(key=session), whole))
+        """A handler that reads the journal of one ``session`` or of all.
+
+        For all sessions it starts at the checkpoint in ``store``, if there is one.
+        """
+        store = store if session is None else None
+        return cls(Projector(journal, [RunProjection()], Filter(key=session), store))
 
     async def list(self, query: RunsQuery) -> RunList:
-        """The runs that are asked for, newest first."""
+        """The matching runs, newest first."""
         if query.session is not None:
             check_session_id(query.session)
         await self._projector.refresh()

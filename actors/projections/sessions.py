@@ -1,11 +1,7 @@
-"""The sessions of a realm, folded from their facts by admission's own rules.
+"""The sessions of a realm, folded by admission's rules, and the query ``sessions``.
 
-A session with a fact that cannot be read stays as it was before and is known as unreadable; it
-hides no other. Pure, but that the realm's load is told of what sessions owe.
-
-All sessions of a realm: what ``sessions list`` shows.
-
-It works without any node, from the journal alone. An unreadable session is shown as such.
+A session with an unreadable fact keeps its last state and is listed as unreadable. The projection
+also counts pending inputs for the realm's load. The query works without a node, too.
 """
 
 from __future__ import annotations
@@ -52,7 +48,7 @@ _CODEC: Final[FactCodec[SessionFact]] = FactCodec(SESSION_FACTS)
 
 
 class SessionPart(msgspec.Struct, array_like=True):
-    """Of a table; the keys of unreadable sessions stand in the first one."""
+    """A part of the projection; its first part has the keys of unreadable sessions."""
 
     states: list[bytes]
     unreadable: list[str]
@@ -62,7 +58,7 @@ _decoder = msgspec.msgpack.Decoder(SessionPart)
 
 
 class SessionProjection:
-    """In the order in which they were first heard of."""
+    """The state of every session, in the order of their first facts."""
 
     name = "sessions"
     version = version_of(
@@ -92,14 +88,14 @@ class SessionProjection:
             for fact in _CODEC.decode(stored.body):
                 state = evolve(state, fact)
         except CodedError as error:
-            log.error("a session is unreadable", extra={"session": key, "code": error.code})
+            log.error("session not readable", extra={"session": key, "code": error.code})
             self.unreadable.add(key)
-        if len(state.ended):  # How inputs ended is for admission to remember.
+        if len(state.ended):  # Only admission needs how inputs ended.
             state = msgspec.structs.replace(state, ended=InputHistory())
         self._set_state(key, state)
 
     def parts(self) -> Iterator[bytes]:
-        """What there is, for a checkpoint."""
+        """The contents of a checkpoint."""
         yield _compress(SessionPart([], sorted(self.unreadable)))
         states = map(encode_state, self.states.values())
         while some := list(islice(states, PART_SESSIONS)):
@@ -109,10 +105,10 @@ class SessionProjection:
         return SessionProjection(self._in_flight)
 
     def restore(self, part: bytes) -> None:
-        """Take over a part of a checkpoint."""
-        kept = _decoder.decode(zlib.decompress(part))
-        self.unreadable |= set(kept.unreadable)
-        for data in kept.states:
+        """Add a part of a checkpoint."""
+        stored = _decoder.decode(zlib.decompress(part))
+        self.unreadable |= set(stored.unreadable)
+        for data in stored.states:
             state = decode_state(data)
             self._set_state(state.meta.id, state)
 
@@ -123,53 +119,52 @@ class SessionProjection:
 
 
 def _compress(part: SessionPart) -> bytes:
-    """One session is spelled like the other: a tenth is left of them, for half a microsecond each
-    (measured)."""
+    """Compress a part to a tenth, at half a microsecond for each session (measured)."""
     return zlib.compress(msgspec.msgpack.encode(part), 1)
 
 
 UNREADABLE = "Unreadable"
-"""Shown as the phase of a session that cannot be folded to its end."""
+"""The phase shown for a session that cannot be folded to its end."""
 PHASES: Final = (*map(str, HostPhase), UNREADABLE)
 _POSITION: Final = re.compile(r"([0-9]{1,19})/(.+)", re.DOTALL)
-"""Of 64 bits: a number of thousands of digits, which anybody may send, Python does not read."""
+"""Numbers of 64 bits: Python refuses to parse a number of thousands of digits."""
 
 
 class SessionQueryHandler:
-    """Lives on the bus's loop."""
+    """Replies to the query ``sessions``. Runs on the bus's loop."""
 
-    def __init__(self, reading: Projector) -> None:
-        """``reading`` has a ``SessionProjection``."""
-        self._projector = reading
+    def __init__(self, projector: Projector) -> None:
+        """``projector`` has a ``SessionProjection``."""
+        self._projector = projector
 
     @classmethod
     def without_node(
-        cls, journal: Journal, *, shelf: CheckpointStore | None = None
+        cls, journal: Journal, *, store: CheckpointStore | None = None
     ) -> SessionQueryHandler:
-        """Without a node; where there is a ``shelf``, from the checkpoint that one has left."""
-        return cls(Projector(journal, [SessionProjection()], Filter(family="session"), shelf))
+        """A handler that reads the journal, from the checkpoint in ``store`` if there is one."""
+        return cls(Projector(journal, [SessionProjection()], Filter(family="session"), store))
 
     @property
     def _projection(self) -> SessionProjection:
         return self._projector.projection(SessionProjection)
 
     async def list(self, query: SessionsQuery) -> SessionList:
-        """The sessions that are asked for, those used last first."""
+        """The matching sessions, those used last first."""
         if query.phase is not None:
             parse_phase(query.phase)
         await self._projector.refresh()
         states = self._projection.states.values()
-        wanted = [state for state in states if self._matches(state, query)]
-        wanted.sort(key=_newest_first)
+        found = [state for state in states if self._matches(state, query)]
+        found.sort(key=_newest_first)
         first = 0
         if query.before is not None:
             last = _parse_position(query.before)
-            first = next((n for n, s in enumerate(wanted) if _newest_first(s) > last), len(wanted))
-        page = wanted[first : first + query.limit]
+            first = next((n for n, s in enumerate(found) if _newest_first(s) > last), len(found))
+        page = found[first : first + query.limit]
         return SessionList(
             sessions=tuple(map(self._view, page)),
-            total=len(wanted),
-            next=_position(page[-1]) if first + len(page) < len(wanted) else None,
+            total=len(found),
+            next=_position(page[-1]) if first + len(page) < len(found) else None,
         )
 
     def _matches(self, state: Admission, query: SessionsQuery) -> bool:
@@ -193,14 +188,16 @@ class SessionQueryHandler:
         )
 
 
-def parse_phase(said: str, spelled: Callable[[str], str] = str) -> str:
-    """The phase that is ``said``, as far as it is ``spelled`` so; a wrong one would find nothing
-    and seem to say that there is nothing."""
+def parse_phase(text: str, normalize: Callable[[str], str] = str) -> str:
+    """The phase whose normalized name is ``text``; ``Refused`` if there is none.
+
+    A wrong phase would otherwise match no session, as if there were none.
+    """
     for phase in PHASES:
-        if spelled(phase) == said:
+        if normalize(phase) == text:
             return phase
     hint = f"one of {', '.join(PHASES)}"
-    raise Refused("INVALID_ARGUMENT", f"{said[:80]!r} is no phase of a session", hint=hint)
+    raise Refused("INVALID_ARGUMENT", f"{text[:80]!r} is no phase of a session", hint=hint)
 
 
 def _newest_first(state: Admission) -> tuple[int, str]:
@@ -212,11 +209,11 @@ def _position(state: Admission) -> str:
 
 
 def _parse_position(before: str) -> tuple[int, str]:
-    given = _POSITION.fullmatch(before)
-    if given is None:
+    match = _POSITION.fullmatch(before)
+    if match is None:
         raise Refused(
             "INVALID_ARGUMENT",
             f"{before[:80]!r} is no position",
             hint="take `next` of the page before",
         )
-    return -int(given[1]), given[2]
+    return -int(match[1]), match[2]

@@ -1,4 +1,4 @@
-"""The tools a node offers, with what was declared of each: what ``tools list`` shows."""
+"""The query ``tools``: the tools a node offers, with their declarations."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ __all__ = ["ToolQueryHandler"]
 
 
 class ToolQueryHandler:
-    """Of one node; the nodes of a realm may offer different ones."""
+    """Replies with the tools of one node; the nodes of a realm may offer different tools."""
 
-    def __init__(self, visible: Iterable[CatalogueTool]) -> None:
-        self._catalogue = visible
+    def __init__(self, catalogue: Iterable[CatalogueTool]) -> None:
+        self._catalogue = catalogue
 
     async def handle(self, delivery: Delivery) -> ToolList:
         """The query ``tools``."""

@@ -1,7 +1,7 @@
-"""A handle on a run: follow it, wait for it, end it.
+"""The handle of a submitted run: the client follows, awaits and cancels the run with it.
 
-The run's id becomes known from the fact that accepted it, or from its reply, whichever arrives
-first. The run does not depend on its handle.
+The run's id comes from the fact that accepted it or from the reply, whichever is first. The run
+does not depend on its handle.
 """
 
 from __future__ import annotations
@@ -12,27 +12,21 @@ from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 from rookery.bus.client.retrying_request import RetryingRequest
-from rookery.schemas.envelope import Fact
+from rookery.schemas.codec import fact_name
 from rookery.schemas.errors import CodedError, Failed
-from rookery.schemas.facts import session as of_session
+from rookery.schemas.facts.run_progress import LAST_FACTS
+from rookery.schemas.facts.session import InputAccepted
 from rookery.schemas.replies import RunAnswer
 
 __all__ = ["Fields", "Handle", "no_reply"]
 
 Fields = dict[str, Any]
 
-_TERMINAL_FACTS: Final = (
-    of_session.RunCommitted,
-    of_session.RunFailed,
-    of_session.RunRolledBack,
-    of_session.InputCancelled,
-    of_session.InputRefused,
-)
-"""The last facts of a run."""
+_ACCEPTED: Final = fact_name(InputAccepted)
 
 
 class HandleClient(Protocol):
-    """The part of a client that a handle needs."""
+    """The methods of its client that a handle uses."""
 
     def events(
         self, family: str | None = None, key: str | None = None, run: str | None = None,
@@ -43,11 +37,11 @@ class HandleClient(Protocol):
         self, session: str, run_id: str, *, reason: str = "", now: bool = False
     ) -> Fields: ...
 
-    async def complete_result(self, reply: Mapping[str, Any]) -> RunAnswer:
-        """The result with the parts that were too large for the reply."""
+    async def complete_result(self, reply: Mapping[str, Any], /) -> RunAnswer:
+        """The result of a reply; a result in the blob store is fetched."""
 
     def spawn(self, work: Coroutine[Any, Any, Fields]) -> asyncio.Task[Fields]:
-        """Run ``work`` until it ends or the client is closed."""
+        """Run ``work`` as a task until it is done or the client is closed."""
 
 
 class Handle:
@@ -63,26 +57,26 @@ class Handle:
     ) -> None:
         self.session, self.message_id = session, message_id
         self.run_id = ""
-        """Empty at first; ``accepted`` waits for it."""
+        """Empty until it is known; ``accepted`` waits for it."""
         self._client, self._request, self._after = client, request, after
         self._reply_task: asyncio.Task[Fields] | None = None
         self._events_after: int | None = None
 
     @property
     def last_error(self) -> CodedError | None:
-        """Why there is no reply at present, if known."""
+        """Why the request has no reply yet, if that is known."""
         return self._request.last_error
 
     def set_max_absence(self, absence_s_max: float) -> None:
-        """Set how long the run waits for any node to appear."""
+        """From now on, fail when no node has replied for this long."""
         self._request.absence_s_max = absence_s_max
 
     async def result(self, timeout_s: float | None = None) -> RunAnswer:
-        """The run's result, however it ended; ``Refused`` if it was not accepted."""
+        """The result of the run, also of a failed one; ``Refused`` if it was not accepted."""
         return await self._client.complete_result(await self.reply(timeout_s))
 
     async def reply(self, timeout_s: float | None = None) -> Fields:
-        """The final reply as sent; for a run that no node drives, a receipt."""
+        """The node's final reply; if the run's driver is outside, it is a receipt."""
         try:
             async with asyncio.timeout(timeout_s):
                 reply = await asyncio.shield(self.reply_task())
@@ -92,7 +86,7 @@ class Handle:
         return reply
 
     async def accepted(self, timeout_s: float | None = None) -> str:
-        """The run's id, once the session has accepted it; ``Refused`` if it does not."""
+        """The run's id, as soon as the session has accepted it; ``Refused`` if it refuses."""
         try:
             async with asyncio.timeout(timeout_s):
                 await self._locate()
@@ -101,49 +95,53 @@ class Handle:
         return self.run_id
 
     async def cancel(self, *, now: bool = True, reason: str = "") -> Fields:
-        """End the run at once, or at its next boundary if not ``now``. The default of
-        ``Client.cancel`` and of the verb ``cancel`` is the boundary."""
+        """End the run now, or at its next boundary if ``now`` is false.
+
+        The default of ``Client.cancel`` and of the verb ``cancel`` is the next boundary.
+        """
         await self.accepted()
         return await self._client.cancel(self.session, self.run_id, reason=reason, now=now)
 
     async def events(self) -> AsyncGenerator[Fields, None]:
-        """The facts of this run, from its acceptance to its last one."""
+        """The facts of this run, from its acceptance to its last fact."""
         after = await self._locate()
         facts = self._client.events(key=self.session, run=self.run_id, after=after)
         async with aclosing(facts):
             async for fact in facts:
                 yield fact
-                if _is_fact(fact, *_TERMINAL_FACTS):
+                if _name_of(fact) in LAST_FACTS:
                     return
 
     def reply_task(self) -> asyncio.Task[Fields]:
-        """Start repeating the request until its reply arrives."""
+        """The task that repeats the request until it has a reply; the first call starts it."""
         if self._reply_task is None:
             self._reply_task = self._client.spawn(self._request.result())
         return self._reply_task
 
     async def _locate(self) -> int:
-        """Find the run's id, and a sequence below all its facts."""
+        """Learn the run's id; return a sequence below its first fact."""
         if self._events_after is None:
             self._events_after = await self._find_start()
         return self._events_after
 
     async def _find_start(self) -> int:
-        answering, finding = self.reply_task(), asyncio.create_task(self._find_fact())
+        replying, finding = self.reply_task(), asyncio.create_task(self._find_fact())
         try:
-            await asyncio.wait({answering, finding}, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({replying, finding}, return_when=asyncio.FIRST_COMPLETED)
             if finding.done():
                 fact = finding.result()
                 self.run_id = str(fact["run"])
-                return self._after if _is_fact(fact, of_session.InputAccepted) else 0
-            self.run_id = str(answering.result()["run_id"])
+                return self._after if _name_of(fact) == _ACCEPTED else 0
+            self.run_id = str(replying.result()["run_id"])
             return 0
         finally:
             finding.cancel()
 
     async def _find_fact(self) -> Fields:
-        """The first fact of a run that this message caused: its acceptance, or a request for the
-        reply of a run that was accepted earlier."""
+        """The first fact of a run that this message has caused.
+
+        It accepts the run, or asks for another reply if the run was accepted before.
+        """
         facts = self._client.events("session", self.session, after=self._after)
         async with aclosing(facts):
             async for fact in facts:
@@ -152,17 +150,11 @@ class Handle:
         raise AssertionError("facts never end")
 
 
-def _is_fact(fact: Fields, *kinds: type[Fact]) -> bool:
-    """Whether a fact is of these kinds, in any version."""
-    tags = (str(kind.__struct_config__.tag) for kind in kinds)
-    return _unversioned(str(fact["type"])) in map(_unversioned, tags)
-
-
-def _unversioned(tag: str) -> str:
-    return tag.rpartition(".")[0]
+def _name_of(fact: Fields) -> str:
+    return str(fact["type"]).rpartition(".")[0]
 
 
 def no_reply(request: str, timeout_s: float | None) -> Failed:
     return Failed(
-        "NO_ANSWER", f"{request}: no reply within {timeout_s} s", hint="repeat it with the same id"
+        "NO_ANSWER", f"{request}: no answer within {timeout_s} s", hint="ask again with the same id"
     )

@@ -1,4 +1,4 @@
-"""Results of runs: large replies completed from blobs, and past runs read from the journal."""
+"""Results of runs, read from the journal and the blob store without a node."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as of_session
 from rookery.schemas.facts import turn as of_turn
+from rookery.schemas.facts.run_progress import SESSION_ENDS, RunProgress, RunStage, TurnEnd
 from rookery.schemas.replies import RunAnswer, RunReceipt
 from rookery.schemas.run import RunResult
 
@@ -24,18 +25,11 @@ __all__ = ["complete_result", "read_past_result"]
 F = TypeVar("F", bound=Fact)
 
 _TURN: Final[FactCodec[of_turn.TurnFact]] = FactCodec(of_turn.TURN_FACTS)
-_UNSTARTED: Final[dict[type, str]] = {
-    of_session.InputCancelled: "cancelled",
-    of_session.InputRefused: "refused",
-    of_session.RunRolledBack: "rolled_back",
-    of_session.RunFailed: "failed",
-}
 _SESSION: Final[FactCodec[of_session.SessionFact]] = FactCodec(of_session.SESSION_FACTS)
 
 
 async def complete_result(blobs: Blobs, reply: Mapping[str, Any]) -> RunAnswer:
-    """The result of a run that a node drove, fetched from the blob store if it was too large to be
-    sent."""
+    """The result of a reply; a result that was too large to send is fetched."""
     answer = decode_result(reply)
     if answer.result_blob is UNSET:
         return answer
@@ -46,32 +40,32 @@ async def complete_result(blobs: Blobs, reply: Mapping[str, Any]) -> RunAnswer:
 async def read_past_result(
     journal: Journal, blobs: Blobs, session: str, run_id: str, after: int = 0
 ) -> RunAnswer:
-    """The result of a past run; ``Refused`` if the run has not ended. ``after``: a sequence before
-    the run began, if known."""
-    progress = ""
+    """The result of an ended run, from the journal; ``Refused`` if the run has not ended.
+
+    ``after`` is a sequence before the run's first fact, if one is known.
+    """
+    queued, progress = RunProgress(), RunProgress()
     async for fact in _facts(journal, _TURN, Filter("turn", session, run_id), after):
-        match fact:
-            case of_turn.Completed() | of_turn.Failed() | of_turn.Cancelled():
-                return RunAnswer.of(await _result(blobs, fact), run_id, session)
-            case of_turn.Parked():
-                progress = f"is parked: {fact.code}"
-            case _:
-                progress = "is in progress"
-    async for ended in _facts(journal, _SESSION, Filter("session", session, run_id), after):
-        if (state := _UNSTARTED.get(type(ended))) is not None:
-            error = getattr(ended, "error", None) or None
+        if isinstance(fact, TurnEnd):
+            return RunAnswer.of(await _result(blobs, fact), run_id, session)
+        progress.apply_fact(fact)
+    async for session_fact in _facts(journal, _SESSION, Filter("session", session, run_id), after):
+        if isinstance(session_fact, of_session.RunCommitted):
+            raise not_executed_here("committed")
+        if (end := SESSION_ENDS.get(type(session_fact))) is not None:
+            error = getattr(session_fact, "error", None) or None
             receipt = RunReceipt(
-                run_id=run_id, input_id="", session_id=session, state=state, error=error
+                run_id=run_id, input_id="", session_id=session, state=end.receipt, error=error
             )
             return RunAnswer.of_unstarted(receipt)
-        if isinstance(ended, of_session.RunCommitted):
-            raise not_executed_here("committed")
-        progress = progress or "waits for its session"
-    if not progress:
+        queued.apply_fact(session_fact)
+    if progress.stage is RunStage.UNKNOWN:
+        progress = queued
+    if progress.stage is RunStage.UNKNOWN:
         raise Refused("RUN_NOT_FOUND", f"no run {run_id[:80]!r} in session {session}")
     raise Refused(
         "GUARD_REJECTED",
-        f"run {run_id} has no result yet: it {progress}",
+        f"run {run_id} has no result yet: it {progress.words}",
         hint=f"rookery runs show {run_id}",
     )
 
@@ -79,7 +73,7 @@ async def read_past_result(
 async def _facts(
     journal: Journal, codec: FactCodec[F], where: Filter, after: int
 ) -> AsyncGenerator[F, None]:
-    """The facts of one family about one run."""
+    """The facts of one family and one run."""
     async with aclosing(journal.scan(where, after)) as pages:
         async for page in pages:
             for stored in page:
@@ -88,9 +82,7 @@ async def _facts(
                         yield fact
 
 
-async def _result(
-    blobs: Blobs, end: of_turn.Completed | of_turn.Failed | of_turn.Cancelled
-) -> RunResult:
+async def _result(blobs: Blobs, end: TurnEnd) -> RunResult:
     if end.result_blob is not UNSET:
         return await _stored_result(blobs, end.result_blob)
     if end.result is UNSET:

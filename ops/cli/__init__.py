@@ -1,7 +1,7 @@
-"""The command line: what to type, what is printed, and the exit code.
+"""The command line: commands, their output, and exit codes.
 
-One module a command group, imported when it is used. Commands print and return an exit code;
-errors of ours become ``CODE: message`` with a hint, never a traceback.
+Each command group is a module that is imported when it is used. Commands print and return an exit
+code; a coded error is printed as ``CODE: message`` with a hint.
 """
 
 from __future__ import annotations
@@ -35,24 +35,24 @@ app = App(
     help_format="plaintext",
 )
 for _name, _help in {
-    "up": "Start a node, with an embedded server unless --url says where one is.",
-    "run": "Run a program and wait for what it comes to.",
-    "validate": "Say what is wrong with a program, without running any of it.",
-    "watch": "Follow the facts of a realm as they are journaled.",
+    "up": "Start a node, with an embedded server unless --url names one.",
+    "run": "Run a program and print its result.",
+    "validate": "Check a program without running it.",
+    "watch": "Print the facts of a realm as they are committed.",
     "runs": "List, show, cancel, resolve, replay and fork runs.",
-    "sessions": "List, show, keep, restore and destroy sessions.",
-    "approvals": "List and show what waits for somebody's word, and give it.",
-    "approvers": "Say whose word counts.",
-    "tools": "List, describe and serve what programs may call.",
-    "nodes": "List who serves the realm.",
-    "realm": "Bring a realm to the format of this version.",
+    "sessions": "List, show, snapshot, restore and destroy sessions.",
+    "approvals": "List and show approvals, and decide them.",
+    "approvers": "List, add and revoke approvers.",
+    "tools": "List, describe and serve the tools that programs may call.",
+    "nodes": "List and drain the nodes of the realm.",
+    "realm": "Upgrade a realm to the format of this version.",
     "journal": "Read, verify and export the journal.",
-    "machine": "Look at the state machines, run traces through them, explore them.",
-    "inbox": "Look after commands that could not be worked off.",
-    "config": "Show what is set, and by whom.",
-    "doctor": "Check everything a node needs, and refuse what would lose data.",
-    "bench": "Measure on this machine.",
-    "version": "Print the versions of everything that matters.",
+    "machine": "Show the state machines, run traces through them, explore them.",
+    "inbox": "List, show, retry and drop dead letters.",
+    "config": "Show the configuration and where each value comes from.",
+    "doctor": "Check everything that a node needs, and settings that would lose data.",
+    "bench": "Run benchmarks on this machine.",
+    "version": "Print the versions of Rookery and Python.",
 }.items():
     _module = "upgrade" if _name == "realm" else _name
     app.command(f"rookery.ops.cli.commands.{_module}:app", name=_name, help=_help)
@@ -60,15 +60,15 @@ for _name, _help in {
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code for the shell."""
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    tokens = standard_input_last(_common_options_last(given))
+    typed = list(sys.argv[1:] if arguments is None else arguments)
+    tokens = standard_input_last(_common_options_last(typed))
     escape_unencodable()
     try:
         return _run(tokens)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        _print_no_more()  # Whoever read along has gone.
+        _print_no_more()  # The reader of the pipe has ended.
         return 0
     except OutputFailed as error:
         _print_no_more()
@@ -98,19 +98,19 @@ def _run(tokens: list[str]) -> int:
 
 
 def _check_text(tokens: list[str]) -> None:
-    """Whatever is typed is journaled, sent or shown, and all of that is UTF-8."""
+    """Refuse arguments that are not UTF-8, since they are journaled, sent or shown."""
     for token in tokens:
         if not token.isascii() and any("\ud800" <= c <= "\udfff" for c in token):
             raise Refused("INVALID_ARGUMENT", f"argument {token!a:.80} is not UTF-8")
 
 
 def _print_no_more() -> None:
-    """Python would complain once more while it flushes at exit."""
+    """Discard further output, so that Python reports no second error at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _common_options_last(tokens: list[str]) -> list[str]:
-    """``--realm r journal tail`` is ``journal tail --realm r``: both orders are in use."""
+    """Move leading options to the end: ``--realm r journal tail`` is a usual order, too."""
     end = 0
     while end < len(tokens) and tokens[end].startswith("--") and tokens[end] != "--help":
         end += 2 if tokens[end] in _COMMON_WITH_VALUE else 1

@@ -1,4 +1,4 @@
-"""``python -m rookery.ops.cli``: the command line where no script is on the PATH."""
+"""``python -m rookery.ops.cli``: the command line without a script on the PATH."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Key files of approvers: made, read, and refused where others could read them too."""
+"""Key files of approvers. A private key that other users can read is refused."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ def make_key(path: Path) -> Signer:
     except FileExistsError:
         raise Refused(
             "INVALID_ARGUMENT",
-            f"{path} exists, and a key is never written over anything",
-            hint=f"use the key that is there: --key {path}",
+            f"{path} exists, and a key file is never overwritten",
+            hint=f"use the existing key: --key {path}",
         ) from None
     except OSError as error:
         raise _unusable(path, error) from None
@@ -40,14 +40,14 @@ def read_signer(path: Path) -> Signer:
     if mode & _GROUP_OR_OTHER_BITS:
         raise Refused(
             "INVALID_ARGUMENT",
-            f"{path} can be read by others (mode {stat.S_IMODE(mode):04o}), so it proves nothing",
+            f"{path} can be read by other users (mode {stat.S_IMODE(mode):04o})",
             hint=f"chmod 600 {path}",
         )
     return read_private_key(text)
 
 
 def read_public_key_file(path: Path) -> str:
-    """The public key in a file, or of the private key in it, in hex."""
+    """The public key in a file, or that of the private key in it, in hex."""
     return read_public_key(_read(path)[0])
 
 

@@ -1,4 +1,4 @@
-"""The options every command has, and the configuration they lead to."""
+"""The options of every command, and the configuration they select."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from rookery.ops.config import LoadedConfig, load
 __all__ = ["NO_OPTIONS", "ActorOption", "Options", "actor"]
 
 ActorOption = Annotated[
-    str | None, Parameter(name="--as", help="Who says so; else who is logged in.")
+    str | None, Parameter(name="--as", help="Name of the actor; default: the login name.")
 ]
 
 
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class Options:
-    """Where to look and how to say it."""
+    """The realm to work in and the form of the output."""
 
     realm: Annotated[str | None, Parameter(help="Realm to work in.")] = None
-    url: Annotated[str | None, Parameter(help="NATS server; else the embedded one.")] = None
+    url: Annotated[
+        str | None, Parameter(help="URL of a NATS server; default: the embedded one.")
+    ] = None
     store: Annotated[str | None, Parameter(help="Store of the embedded server.")] = None
     config: Annotated[Path | None, Parameter(help="Configuration file.")] = None
     json: Annotated[bool, Parameter(help="Print JSON.", negative="", show_default=False)] = False
@@ -45,7 +47,7 @@ NO_OPTIONS = Options()
 
 
 def actor(as_: str | None) -> str:
-    """Who says what a command says: the name given, else that of the login."""
+    """The actor of a command: the name in the option, else the login name."""
     if as_:
         return as_
     try:

@@ -1,6 +1,6 @@
-"""How commands speak: tables for people, stable JSON for programs, errors with a code and a hint.
+"""The output of commands: tables for people, JSON for programs, errors with a code and a hint.
 
-Results go to stdout; with ``--json`` an error does too, as the object a program expects there.
+Results go to stdout; with ``--json`` errors go there, too, as a JSON object.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ __all__ = [
 
 USAGE, REFUSED, NOT_FOUND, UNREACHABLE = 2, 3, 4, 5
 OUTPUT_FAILED = 74
-"""EX_IOERR: what was asked for is done and could not be shown."""
+"""EX_IOERR: the command succeeded and its result could not be printed."""
 
 _UNREACHABLE = {"SERVER_UNREACHABLE", "SERVER_NOT_FOUND", "SERVER_START_FAILED"}
 _UNREACHABLE |= {"NO_ANSWER", "PARTITION_UNOWNED", "WORKER_UNAVAILABLE"}
@@ -45,7 +45,7 @@ _USAGE = {"CONFIG_UNKNOWN_KEY", "CONFIG_INVALID", "INVALID_ARGUMENT", "INVALID_S
 
 
 def print_json(value: object) -> None:
-    """``value`` on a line of its own, at once: somebody may be reading along."""
+    """Print ``value`` on its own line and flush, since a reader may follow the output."""
     print_line(encode_json(value).decode())
 
 
@@ -55,12 +55,12 @@ def print_line(text: str, end: str = "\n") -> None:
 
 
 class OutputFailed(Exception):
-    """Standard output takes no more; why."""
+    """Standard output cannot be written; the message says why."""
 
 
 @contextmanager
 def writing() -> Iterator[None]:
-    """What the system complains of meanwhile is stdout."""
+    """Report system errors in this block as errors of standard output."""
     try:
         yield
     except BrokenPipeError:
@@ -70,7 +70,7 @@ def writing() -> Iterator[None]:
 
 
 def escape_unencodable() -> None:
-    """As JSON writes it: what is JSON stays JSON."""
+    """Escape characters that stdout cannot encode as JSON does, so that JSON stays valid."""
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors=_ESCAPING)
 
@@ -85,7 +85,7 @@ codecs.register_error(_ESCAPING, _escaped)
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """``rows`` under ``columns``; no cell is cut or broken: ids are there to be copied."""
+    """Print ``rows`` under ``columns``; no cell is cut, so that ids can be copied."""
     table = [[_cell(value) for value in row] for row in rows]
     if not table:
         print_line(empty)
@@ -102,7 +102,7 @@ def _cell(value: object) -> str:
 
 
 def _width(cell: str) -> int:
-    """rich needs ten times as long to find that plain text is as wide as it is long."""
+    """The width of a cell; for ASCII its length, which is ten times faster than ``cell_len``."""
     return len(cell) if cell.isascii() else cell_len(cell)
 
 
@@ -111,13 +111,13 @@ def _padded(cell: str, width: int) -> str:
 
 
 def clock_time(at_ms: int) -> str:
-    """Local time to the millisecond, as a person compares it with a watch."""
-    moment = datetime.fromtimestamp(at_ms / 1000)  # noqa: DTZ006 - local is what is wanted.
+    """Local time to the millisecond."""
+    moment = datetime.fromtimestamp(at_ms / 1000)  # noqa: DTZ006 - local time is wanted.
     return moment.isoformat(" ", "milliseconds")
 
 
 def exit_code(error: CodedError) -> int:
-    """What the shell is told: 2 usage, 3 refused, 4 not found, 5 unreachable, 1 anything else."""
+    """The exit code: 2 usage, 3 refused, 4 not found, 5 unreachable, 1 any other error."""
     if error.code in _UNREACHABLE:
         return UNREACHABLE
     if error.code in _NOT_FOUND or error.code.endswith("_NOT_FOUND"):
@@ -128,10 +128,10 @@ def exit_code(error: CodedError) -> int:
 
 
 def print_error(error: CodedError, *, json: bool) -> None:
-    """``CODE: message`` and what to type next."""
+    """Print ``CODE: message`` and the hint."""
     if json:
-        told = {"code": error.code, "message": error.message, "hint": error.hint or None}
-        print_json({"error": told})
+        fields = {"code": error.code, "message": error.message, "hint": error.hint or None}
+        print_json({"error": fields})
         return
     print(f"{error.code}: {error.message}", file=sys.stderr)
     if error.hint:

@@ -1,6 +1,6 @@
-"""Files that commands write: whole or not at all, and where the user said.
+"""Files that commands write: either whole or not at all.
 
-A link is followed. A pipe or a device is written to as it is, for there is nothing to replace.
+Links are followed. Pipes and devices are written directly.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ __all__ = ["atomic_file", "refuse_file_errors"]
 
 @contextmanager
 def atomic_file(file: Path) -> Iterator[BinaryIO]:
-    """A file to write to; it takes the place of what was there when all of it is written."""
+    """A file to write to; it replaces ``file`` when all of it is written."""
     with refuse_file_errors(file):
-        place = file.resolve()
-        if place.exists() and not place.is_file():
-            with place.open("wb") as target:
+        path = file.resolve()
+        if path.exists() and not path.is_file():
+            with path.open("wb") as target:
                 yield target
             return
-        draft = place.with_name(f"{place.name}.part")
+        draft = path.with_name(f"{path.name}.part")
         with draft.open("wb") as target:
             yield target
-        draft.replace(place)
+        draft.replace(path)
 
 
 @contextmanager
 def refuse_file_errors(file: Path) -> Iterator[None]:
-    """What the system says of ``file`` is a matter of what was typed."""
+    """Report system errors of ``file`` as an invalid argument."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,6 @@
-"""A program as the command line words it: where its source is, and what it is run with.
+"""The program arguments of the command line, and the run request made of them.
 
-What is said on the command line is put into a request here, or refused as usage; whether the
-request is a good one is for the node to say.
+Wrong usage is refused here; the node checks the request itself.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ File = Annotated[str | None, Parameter(help="The program; - reads standard input
 @Parameter(name="*")
 @dataclass(frozen=True, kw_only=True)
 class ProgramOptions:
-    """What to run, where, and with what."""
+    """The program, its session, inputs and limits."""
 
     code: Annotated[
         str | None,
@@ -46,23 +45,24 @@ class ProgramOptions:
     ] = None
     session: Annotated[str, Parameter(help="Session to run it in.")] = RunRequest().session_id
     language: Annotated[
-        str | None, Parameter(help="Else by the file's suffix: typescript for .ts, else python.")
+        str | None,
+        Parameter(help="Default: by the file's suffix, typescript for .ts, else python."),
     ] = None
     input: Annotated[
         list[str] | None,
-        Parameter(help="A variable to begin with: NAME=JSON, or NAME=@FILE of JSON.", negative=""),
+        Parameter(help="A variable of the program: NAME=JSON, or NAME=@FILE of JSON.", negative=""),
     ] = None
     limit: Annotated[
         list[str] | None, Parameter(help="A limit of this run: NAME=NUMBER.", negative="")
     ] = None
-    timeout_ms: Annotated[int | None, Parameter(help="How long it may take.")] = None
+    timeout_ms: Annotated[int | None, Parameter(help="Time limit of the run.")] = None
 
 
 NO_PROGRAM_OPTIONS = ProgramOptions()
 
 
 def run_request(file: str | None, words: ProgramOptions, **more: Any) -> RunRequest:
-    """The request these words make."""
+    """The run request of a command line."""
     return RunRequest(
         session_id=check_session_id(words.session),
         language=_language(words.language, file),
@@ -97,19 +97,19 @@ def _text(file: str, data: bytes) -> str:
         raise Refused("INVALID_ARGUMENT", f"{file} is not UTF-8: {error.reason}") from None
 
 
-def _language(said: str | None, file: str | None) -> Language:
-    if said is None:
+def _language(name: str | None, file: str | None) -> Language:
+    if name is None:
         return SUFFIXES.get(Path(file or "").suffix, Language.PYTHON)
-    return find_language(said)
+    return find_language(name)
 
 
-def find_language(said: str) -> Language:
-    """The language somebody calls by one of its names."""
+def find_language(name: str) -> Language:
+    """The language of this name."""
     try:
-        return Language(said)
+        return Language(name)
     except ValueError:
         known = ", ".join(Language)
-        raise Refused("INVALID_ARGUMENT", f"no language {said!r}", hint=f"one of {known}") from None
+        raise Refused("INVALID_ARGUMENT", f"no language {name!r}", hint=f"one of {known}") from None
 
 
 def _input(text: str) -> tuple[str, Any]:
@@ -126,20 +126,20 @@ def _input(text: str) -> tuple[str, Any]:
 
 
 def parse_limits(texts: Sequence[str], option: str = "") -> dict[str, int]:
-    """The limits that are named, by NAME=NUMBER."""
-    known, given = SessionLimits.__struct_fields__, dict[str, int]()
-    for said in texts:
-        name, value = _pair(said, option, "NAME=NUMBER")
+    """The limits in arguments of the form NAME=NUMBER."""
+    known, limits = SessionLimits.__struct_fields__, dict[str, int]()
+    for text in texts:
+        name, value = _pair(text, option, "NAME=NUMBER")
         if name not in known:
             raise Refused(
                 "INVALID_ARGUMENT", f"no limit {name!r}", hint=f"there are {', '.join(known)}"
             )
         try:
-            given[name] = int(value)
+            limits[name] = int(value)
         except ValueError:
-            text = f"{option}{name}: {value!r} is no number"
-            raise Refused("INVALID_ARGUMENT", text, hint=limit_hint(name)) from None
-    return given
+            message = f"{option}{name}: {value!r} is no number"
+            raise Refused("INVALID_ARGUMENT", message, hint=limit_hint(name)) from None
+    return limits
 
 
 def _pair(text: str, option: str, form: str) -> tuple[str, str]:

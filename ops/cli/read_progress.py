@@ -1,6 +1,6 @@
-"""How far a long journal was read, for whoever sits before a terminal.
+"""A progress line on a terminal while a command reads a long journal.
 
-The line stands on stderr, is written over and is gone in the end; nothing else ever sees it.
+It is written to stderr, rewritten in place and erased at the end.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from rookery.bus.ports import Filter, StoredMessage
 __all__ = ["ProgressJournal", "ReadProgress", "read_progress"]
 
 LONG_MESSAGES: Final = 20_000
-"""A shorter journal is read before anybody has read the line."""
+"""A shorter journal is read too fast for a progress line."""
 _ERASE: Final = "\r\x1b[K"
 
 
 class ReadProgress:
-    """The line; a part of it is a share of ``total``."""
+    """The progress line; it shows the share of ``total``."""
 
     def __init__(self, total: int, stream: TextIO) -> None:
         self._total, self._stream = total, stream
         self._shown = ""
 
     def update(self, done: int) -> None:
-        said = f"reading the journal: {100 * done // self._total} % of {self._total:,} messages"
-        if said != self._shown:
-            self._stream.write(_ERASE + said)
+        line = f"reading the journal: {100 * done // self._total} % of {self._total:,} messages"
+        if line != self._shown:
+            self._stream.write(_ERASE + line)
             self._stream.flush()
-            self._shown = said
+            self._shown = line
 
     def erase(self) -> None:
         self._stream.write(_ERASE)
@@ -41,7 +41,7 @@ class ReadProgress:
 
 @contextmanager
 def read_progress(total: int, stream: TextIO) -> Iterator[ReadProgress | None]:
-    """``None`` where nobody would see it, or it would not be worth it."""
+    """A progress line; ``None`` for a short journal, or if ``stream`` is no terminal."""
     if total < LONG_MESSAGES or not stream.isatty():
         yield None
         return
@@ -53,7 +53,7 @@ def read_progress(total: int, stream: TextIO) -> Iterator[ReadProgress | None]:
 
 
 class ProgressJournal(JetStreamJournal):
-    """A journal whose readers see how far they are."""
+    """A journal that shows a progress line while it is scanned."""
 
     async def scan(
         self, where: Filter, after: int = 0

@@ -1,4 +1,4 @@
-"""How long-running commands hear that they are to stop."""
+"""Stop signals for long-running commands."""
 
 from __future__ import annotations
 
@@ -15,32 +15,34 @@ POLL_S = 0.5
 
 
 class StopEvent(threading.Event):
-    """Set when somebody wants the command to end."""
+    """Set when the command has to stop."""
 
     reason = "stopped"
     error: CodedError | None = None
-    """Why the command cannot go on, if it was not told to end."""
+    """The error that stops the command, if it was not a signal."""
 
     def wait_for_signal(self) -> None:
-        """Wait for it. Not in one go: the handler of a signal that another thread was given runs
-        when this one wakes up."""
+        """Wait until the event is set.
+
+        It waits in short steps, since Python runs signal handlers only when the main thread wakes.
+        """
         while not self.wait(POLL_S):
             pass
 
     def drain(self) -> None:
-        """Somebody asked for it from elsewhere."""
+        """Stop the command because its node was asked to drain."""
         self.reason = "drained"
         self.set()
 
     def fail(self, error: CodedError) -> None:
-        """What the command needs is gone for good."""
+        """Stop the command because of an error."""
         self.reason, self.error = error.code, error
         self.set()
 
 
 @contextmanager
 def stop_signals() -> Iterator[StopEvent]:
-    """SIGTERM and SIGINT set the event; from then on SIGINT is Python's own again."""
+    """SIGTERM and SIGINT set the event; a second SIGINT raises ``KeyboardInterrupt``."""
     stopped = StopEvent()
 
     def stop(number: int, _: object) -> None:

@@ -1,4 +1,4 @@
-"""What was typed wrong, in words for whoever typed it. How to parse is cyclopts'."""
+"""Usage errors of the command line, as coded errors with a hint."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ __all__ = ["STDIN", "standard_input_last", "usage_error"]
 
 STDIN: Final = "-"
 _VALUES: Final = "--"
-"""What follows is no option."""
+"""Arguments after it are not options."""
 
 
 def standard_input_last(tokens: Sequence[str]) -> list[str]:
-    """For cyclopts a lone ``-`` is an option, unless it follows ``--``."""
+    """Move a lone ``-`` behind ``--``; cyclopts takes it for an option elsewhere."""
     if STDIN not in tokens or _VALUES in tokens:
         return list(tokens)
     return [token for token in tokens if token != STDIN] + [_VALUES, STDIN]
 
 
 def usage_error(error: CycloptsError) -> Refused:
-    """A refusal that says what to type."""
+    """The refusal for a parse error."""
     command = " ".join(["rookery", *(error.command_chain or ())])
     return Refused(
         "INVALID_ARGUMENT", _usage_words(error), hint=f"`{command} --help` lists options"

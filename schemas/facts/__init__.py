@@ -1,1 +1,1 @@
-"""The facts of every family, one module a family. Wire names are pinned by a test."""
+"""The facts of every family, one module for each, and what a run's facts add up to."""

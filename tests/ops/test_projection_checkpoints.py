@@ -19,7 +19,7 @@ from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
 from tests.bus.journals import commit
 from tests.nodes import NodeProcess, rookery_here
-from tests.projections.fact_builders import Story
+from tests.projections.fact_builders import FactHistory
 
 RUNS = FINAL_LAG_MESSAGES // 4 + 1
 
@@ -38,11 +38,11 @@ def with_bus(url: str, work: Callable[[JetStreamBus], Awaitable[Any]]) -> Any:
 
 async def fill(bus: JetStreamBus) -> None:
     """Enough runs that a node which stops leaves a checkpoint."""
-    story, ends = Story(), dict[EntityId, tuple[int, str]]()
+    history, ends = FactHistory(), dict[EntityId, tuple[int, str]]()
     for number in range(RUNS):
-        story.run(f"s{number}", f"r{number}")
+        history.run(f"s{number}", f"r{number}")
     for family in ("session", "turn"):
-        messages = [one for one in story.messages if one.entity.family == family]
+        messages = [one for one in history.messages if one.entity.family == family]
         while messages:
             group = {one.entity: one for one in reversed(messages)}
             appends = []

@@ -1,4 +1,4 @@
-"""Histories for views: recorded ones, and such as a test tells fact by fact."""
+"""Histories for projections: recorded ones, and ones that a test builds fact by fact."""
 
 from __future__ import annotations
 
@@ -26,17 +26,16 @@ RECORDED = Path(__file__).parents[1] / "golden" / "runs"
 BEGIN_MS = 1_700_000_000_000
 
 
-class Story:
-    """A journal that grows as it is told. A message stands at the next sequence and happens a
-    millisecond after the one before."""
+class FactHistory:
+    """A journal that a test appends to. Each message is a millisecond later than the last one."""
 
     def __init__(self, messages: list[StoredMessage] | None = None) -> None:
         self.messages = messages or []
         self.now_ms = BEGIN_MS
 
     @classmethod
-    def recorded(cls, name: str) -> Story:
-        """What a real realm left of one session, message by message."""
+    def recorded(cls, name: str) -> FactHistory:
+        """The recorded messages of one session of a real realm."""
         lines = map(json.loads, (RECORDED / f"{name}.jsonl").read_text("utf-8").splitlines())
         return cls([_stored(line) for line in lines])
 
@@ -114,13 +113,13 @@ class Story:
         self.complete(key, run)
 
 
-def runs_of(story: Story, **query: Any) -> RunList:
+def runs_of(history: FactHistory, **query: Any) -> RunList:
     """What a view says that begins now."""
-    return asyncio.run(RunQueryHandler.without_node(story).list(RunsQuery(**query)))
+    return asyncio.run(RunQueryHandler.without_node(history).list(RunsQuery(**query)))
 
 
-def run_of(story: Story, run_id: str) -> RunView:
-    (found,) = runs_of(story, run_id=run_id).runs
+def run_of(history: FactHistory, run_id: str) -> RunView:
+    (found,) = runs_of(history, run_id=run_id).runs
     return found
 
 

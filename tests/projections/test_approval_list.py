@@ -1,4 +1,4 @@
-"""The list of approvals and grants, folded from what is on record of them."""
+"""The lists of approvals and grants, folded from their facts."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from rookery.schemas.facts import approval as facts
 from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 from tests.approvals.dispatchers.dispatch_fixtures import REQUEST
-from tests.projections.fact_builders import BEGIN_MS, Story
+from tests.projections.fact_builders import BEGIN_MS, FactHistory
 
 DUE_MS: Final = BEGIN_MS + 60_000
 INTENT: Final = intent_record(REQUEST, 2)
@@ -97,46 +97,48 @@ def _call(approval_id: str, attempt: int = 1) -> dict[str, Any]:
     }
 
 
-def listed(story: Story, now_ms: int = BEGIN_MS, **query: Any) -> list[ListedApproval]:
-    view = ApprovalQueryHandler.without_node(story, lambda: now_ms)
+def listed(history: FactHistory, now_ms: int = BEGIN_MS, **query: Any) -> list[ListedApproval]:
+    view = ApprovalQueryHandler.without_node(history, lambda: now_ms)
     return list(asyncio.run(view.list_approvals(PendingQuery(**query))).approvals)
 
 
-def grants(story: Story, now_ms: int = BEGIN_MS, **query: Any) -> list[tuple[str, str, str]]:
-    view = ApprovalQueryHandler.without_node(story, lambda: now_ms)
+def grants(
+    history: FactHistory, now_ms: int = BEGIN_MS, **query: Any
+) -> list[tuple[str, str, str]]:
+    view = ApprovalQueryHandler.without_node(history, lambda: now_ms)
     found = asyncio.run(view.list_grants(GrantedQuery(**query))).grants
     return [(grant.grant_id, grant.tool, grant.state.value) for grant in found]
 
 
 def test_what_waits_is_listed_with_all_one_must_know_to_answer():
-    story = Story()
-    story.say("s", requested("s.1"), asked("s.1", "inbox", "webhook"))
-    (one,) = listed(story)
+    history = FactHistory()
+    history.say("s", requested("s.1"), asked("s.1", "inbox", "webhook"))
+    (one,) = listed(history)
     assert (one.session_id, one.run_id, one.operation_id) == ("s", "r1", "1")
     assert (one.tool, one.side_effect, one.summary) == ("pay", "write", "pay(to: text of 3)")
     assert (one.request_digest, one.dispatchers) == ("d" * 64, ("inbox", "webhook"))
     assert one.allowed_decisions == ("Approved", "Denied")
     assert one.policy_refs == ("manual",)
     assert (one.requested_at_ms, one.due_ms) == (BEGIN_MS + 1, DUE_MS)
-    story.say("s", facts.Escalated(**_of("s.1"), dispatchers=("service", "inbox")))
-    assert listed(story)[0].dispatchers == ("inbox", "webhook", "service")
+    history.say("s", facts.Escalated(**_of("s.1"), dispatchers=("service", "inbox")))
+    assert listed(history)[0].dispatchers == ("inbox", "webhook", "service")
 
 
-def test_what_is_due_soonest_comes_first_and_what_ended_last_after_it():
-    story = Story()
-    story.say("s", requested("s.1", due_ms=DUE_MS + 1), requested("s.2"), requested("s.3"))
-    story.say("t", requested("t.4", due_ms=DUE_MS - 1))
-    story.say("s", answered("s.3", "approved"), granted("s.3", "g3"))
-    assert [one.approval_id for one in listed(story)] == ["t.4", "s.2", "s.1"]
-    assert [one.approval_id for one in listed(story, session="s")] == ["s.2", "s.1"]
-    assert [one.approval_id for one in listed(story, ended=True)] == ["t.4", "s.2", "s.1", "s.3"]
-    assert [one.approval_id for one in listed(story, limit=1)] == ["t.4"]
-    assert listed(story, approval_id="s.3")[0].state is ApprovalState.APPROVED
-    assert listed(story, approval_id="s.9") == []
+def test_pending_approvals_are_sorted_by_due_time_and_precede_ended_ones():
+    history = FactHistory()
+    history.say("s", requested("s.1", due_ms=DUE_MS + 1), requested("s.2"), requested("s.3"))
+    history.say("t", requested("t.4", due_ms=DUE_MS - 1))
+    history.say("s", answered("s.3", "approved"), granted("s.3", "g3"))
+    assert [one.approval_id for one in listed(history)] == ["t.4", "s.2", "s.1"]
+    assert [one.approval_id for one in listed(history, session="s")] == ["s.2", "s.1"]
+    assert [one.approval_id for one in listed(history, ended=True)] == ["t.4", "s.2", "s.1", "s.3"]
+    assert [one.approval_id for one in listed(history, limit=1)] == ["t.4"]
+    assert listed(history, approval_id="s.3")[0].state is ApprovalState.APPROVED
+    assert listed(history, approval_id="s.9") == []
 
 
-def test_how_it_ended_is_told_with_who_ended_it():
-    story = Story()
+def test_an_ended_approval_shows_its_end_and_its_actor():
+    history = FactHistory()
     for number, (say, state, code) in enumerate(
         [
             (lambda a: [answered(a, "approved")], "approved", "approval.approved"),
@@ -161,29 +163,29 @@ def test_how_it_ended_is_told_with_who_ended_it():
         ]
     ):
         approval_id = f"s.{number}"
-        story.say("s", requested(approval_id))
-        story.say("s", *say(approval_id))
-        (one,) = listed(story, approval_id=approval_id)
+        history.say("s", requested(approval_id))
+        history.say("s", *say(approval_id))
+        (one,) = listed(history, approval_id=approval_id)
         assert (one.state.value, one.reason_code) == (state, code)
-        assert one.ended_at_ms == story.now_ms
+        assert one.ended_at_ms == history.now_ms
         assert one.verified is (state != "timed_out")
 
 
 def test_refused_answers_are_counted_and_change_nothing():
-    story = Story()
-    story.say("s", requested("s.1"))
+    history = FactHistory()
+    history.say("s", requested("s.1"))
     wrong = {"code": "SIGNATURE_INVALID", "message": "no", "decision": "approved", "actor": "eve"}
     for _ in range(2):
-        story.say("s", facts.AnswerRefused(**_of("s.1"), **wrong))
-    (one,) = listed(story)
+        history.say("s", facts.AnswerRefused(**_of("s.1"), **wrong))
+    (one,) = listed(history)
     assert (one.state, one.answers_refused) == (ApprovalState.PENDING, 2)
 
 
 def test_a_grant_is_listed_until_it_is_used_revoked_or_over():
-    story = Story()
-    story.say("s", requested("s.1"), requested("s.2"), requested("s.3"))
-    story.say("s", answered("s.1", "approved"), granted("s.1", "g1"))
-    story.say("s", answered("s.2", "approved_for_session"), granted("s.2", "g2"))
+    history = FactHistory()
+    history.say("s", requested("s.1"), requested("s.2"), requested("s.3"))
+    history.say("s", answered("s.1", "approved"), granted("s.1", "g1"))
+    history.say("s", answered("s.2", "approved_for_session"), granted("s.2", "g2"))
     for_session = facts.SessionGrantIssued(
         grant_id="sg",
         approval_id="s.2",
@@ -192,87 +194,87 @@ def test_a_grant_is_listed_until_it_is_used_revoked_or_over():
         actor="ann",
         expires_at_ms=DUE_MS + 5,
     )
-    story.say("s", for_session)
-    assert grants(story) == [
+    history.say("s", for_session)
+    assert grants(history) == [
         ("sg", "pay", "issued"),
         ("g2", "pay", "issued"),
         ("g1", "pay", "issued"),
     ]
-    story.say("s", facts.GrantConsumed(**_of("s.1"), grant_id="g1"))
-    story.say("s", facts.GrantRevoked(grant_id="g2", revoked_by="cmd"))
-    assert grants(story) == [("sg", "pay", "issued")]
-    assert grants(story, DUE_MS + 5) == []
-    assert grants(story, DUE_MS + 5, ended=True) == [
+    history.say("s", facts.GrantConsumed(**_of("s.1"), grant_id="g1"))
+    history.say("s", facts.GrantRevoked(grant_id="g2", revoked_by="cmd"))
+    assert grants(history) == [("sg", "pay", "issued")]
+    assert grants(history, DUE_MS + 5) == []
+    assert grants(history, DUE_MS + 5, ended=True) == [
         ("sg", "pay", "expired"),
         ("g2", "pay", "revoked"),
         ("g1", "pay", "consumed"),
     ]
-    assert grants(story, session="t") == []
+    assert grants(history, session="t") == []
 
 
-def test_a_grant_nobody_was_asked_for_names_its_tool_all_the_same():
-    story = Story()
+def test_an_automatic_grant_names_its_tool_too():
+    history = FactHistory()
     automatic = facts.AutoAllowed(**_call("s.1"), rule="true")
-    story.say("s", automatic, granted("s.1", "g1"))
-    assert grants(story) == [("g1", "pay", "issued")]
-    assert listed(story, ended=True) == []
+    history.say("s", automatic, granted("s.1", "g1"))
+    assert grants(history) == [("g1", "pay", "issued")]
+    assert listed(history, ended=True) == []
 
 
 def test_a_session_that_cannot_be_is_refused():
     for ask in (listed, grants):
         with pytest.raises(Refused, match="INVALID_SESSION_ID"):
-            ask(Story(), session="a b")
+            ask(FactHistory(), session="a b")
 
 
-def test_only_the_newest_of_what_ended_is_kept():
-    story, table = Story(), approvals.ApprovalProjection()
+def test_only_the_newest_ended_approvals_are_stored():
+    history, table = FactHistory(), approvals.ApprovalProjection()
     for number in range(approvals.ENDED_KEPT_MAX + 2):
-        story.say("s", requested(f"s.{number}"), answered(f"s.{number}", "approved"))
-        table.apply(story.messages[-1])
+        history.say("s", requested(f"s.{number}"), answered(f"s.{number}", "approved"))
+        table.apply(history.messages[-1])
     ended = list(table.approvals(ended=True))
     assert len(ended) == approvals.ENDED_KEPT_MAX
     assert ended[-1].approval_id == "s.2"
 
 
 def test_a_message_that_cannot_be_read_hides_no_other():
-    story = Story()
-    story.write("approval", "s", b'{"sealed": true}')
-    story.write("approval", "s", b'[{"type": "approval.invented.v9"}]')
-    story.say("s", requested("s.1"))
-    assert len(listed(story)) == 1
+    history = FactHistory()
+    history.write("approval", "s", b'{"sealed": true}')
+    history.write("approval", "s", b'[{"type": "approval.invented.v9"}]')
+    history.say("s", requested("s.1"))
+    assert len(listed(history)) == 1
 
 
 def test_an_end_of_a_newer_version_hides_no_other():
-    story = Story()
-    story.say("s", requested("s.1"), requested("s.2"), requested("s.3"))
+    history = FactHistory()
+    history.say("s", requested("s.1"), requested("s.2"), requested("s.3"))
     for newer in (
         {"type": "approval.answered.v1", "approval_id": "s.1", "decision": "approved_by_two"},
         {"type": "approval.closed.v1", "approval_id": "s.2", "status": "postponed"},
     ):
-        story.write("approval", "s", msgspec.json.encode([newer]))
-    story.say("s", answered("s.3", "approved"))
-    assert [one.approval_id for one in listed(story)] == ["s.1", "s.2"]
-    assert listed(story, approval_id="s.3")[0].state is ApprovalState.APPROVED
+        history.write("approval", "s", msgspec.json.encode([newer]))
+    history.say("s", answered("s.3", "approved"))
+    assert [one.approval_id for one in listed(history)] == ["s.1", "s.2"]
+    assert listed(history, approval_id="s.3")[0].state is ApprovalState.APPROVED
 
 
-def test_a_live_feed_tells_what_came_and_what_ended():
-    story, table = Story(), approvals.ApprovalProjection()
-    story.say("s", requested("s.1"))
-    story.say("s", asked("s.1", "inbox"))
-    story.say("s", answered("s.1", "denied"), requested("s.2"))
-    told = [
+def test_a_live_feed_shows_new_and_ended_approvals():
+    history, table = FactHistory(), approvals.ApprovalProjection()
+    history.say("s", requested("s.1"))
+    history.say("s", asked("s.1", "inbox"))
+    history.say("s", answered("s.1", "denied"), requested("s.2"))
+    listed = [
         [(one.approval_id, one.state.value) for one in changed_approvals(table, stored)]
-        for stored in story.messages
+        for stored in history.messages
     ]
-    assert told == [[("s.1", "pending")], [], [("s.1", "denied"), ("s.2", "pending")]]
+    assert listed == [[("s.1", "pending")], [], [("s.1", "denied"), ("s.2", "pending")]]
 
 
 def test_what_others_wrote_does_not_move_the_cursor():
-    story = Story()
-    story.say("s", requested("s.1"))
+    history = FactHistory()
+    history.say("s", requested("s.1"))
     evil = answered("s.1", "denied")
-    story.say("s", facts.Answered(**{**_fields(evil), "reason": "ok\x1b[2J\nstate  approved"}))
-    (one,) = listed(story, ended=True)
+    history.say("s", facts.Answered(**{**_fields(evil), "reason": "ok\x1b[2J\nstate  approved"}))
+    (one,) = listed(history, ended=True)
     lines = approval_lines(one, ["ann"], BEGIN_MS)
     assert all(value.isprintable() for _, value in lines)
 
@@ -283,14 +285,14 @@ def _fields(fact: facts.Answered) -> dict[str, Any]:
 
 def test_keys_are_listed_with_their_revocation():
     ann, bob = Signer(b"a" * 32), Signer(b"b" * 32)
-    story = Story()
+    history = FactHistory()
     for name, signer in (("ann", ann), ("bob", bob), ("ann", bob)):
-        story.say(
+        history.say(
             APPROVERS_KEY,
             facts.ApproverAdded(name=name, key_id=signer.key_id, public_key=signer.public_key),
         )
-    story.say(APPROVERS_KEY, facts.ApproverRevoked(name="ann", key_id=ann.key_id))
-    keys = keys_of(story.messages)
+    history.say(APPROVERS_KEY, facts.ApproverRevoked(name="ann", key_id=ann.key_id))
+    keys = keys_of(history.messages)
     assert [(key.name, key.key_id, key.revoked_at_ms is None) for key in keys] == [
         ("ann", ann.key_id, False),
         ("bob", bob.key_id, True),

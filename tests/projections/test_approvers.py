@@ -1,4 +1,4 @@
-"""The approvers a node knows: those that were added and not revoked, wherever it was said.
+"""The approvers a node knows: those that were added and not revoked, by any node.
 
 A node that may have missed a revocation knows none.
 """
@@ -41,13 +41,13 @@ ADDED = added("ann", ANN)
 REVOKED = approval.ApproverRevoked(name="ann", key_id=ANN.key_id)
 
 
-class Told:
-    """Somebody else who writes what is said of approvers."""
+class ApproverWriter:
+    """Another node that appends facts about approvers."""
 
     def __init__(self, bus: Bus, name: str = "writer") -> None:
         self._bus, self._writer = bus, Writer(name)
 
-    async def say(self, *facts: approval.ApprovalFact) -> int:
+    async def append(self, *facts: approval.ApprovalFact) -> int:
         return await self.write(encode_facts(facts))
 
     async def write(self, body: bytes) -> int:
@@ -79,33 +79,33 @@ async def following(approvers: Approvers) -> AsyncIterator[None]:
 def test_a_key_counts_from_when_it_is_added_until_it_is_revoked():
     async def story() -> None:
         async with in_memory() as bus:
-            told, approvers = Told(bus), Approvers(bus)
-            await told.say(ADDED)
+            writer, approvers = ApproverWriter(bus), Approvers(bus)
+            await writer.append(ADDED)
             assert approvers.approver_of(ANN.key_id) is None
             async with following(approvers):
                 known = approvers.approver_of(ANN.key_id)
                 assert known is not None
                 assert (known.name, key_id_of(known.public_key)) == ("ann", ANN.key_id)
-                await told.say(REVOKED)
+                await writer.append(REVOKED)
                 await until(lambda: approvers.approver_of(ANN.key_id) is None)
-                await told.say(ADDED)
+                await writer.append(ADDED)
                 await until(lambda: approvers.approver_of(ANN.key_id) is not None)
                 assert approvers.unavailable_reason == ""
 
     asyncio.run(story())
 
 
-def test_no_key_counts_once_something_was_said_that_is_not_understood(
+def test_no_key_is_valid_after_an_unreadable_fact(
     caplog: pytest.LogCaptureFixture,
 ):
     async def story() -> None:
         async with in_memory() as bus:
-            told, approvers = Told(bus), Approvers(bus)
-            await told.say(ADDED)
+            writer, approvers = ApproverWriter(bus), Approvers(bus)
+            await writer.append(ADDED)
             async with following(approvers):
-                await told.write(OF_A_NEWER_VERSION)
-                await told.say(REVOKED)
-                await told.say(added("bob", BOB))
+                await writer.write(OF_A_NEWER_VERSION)
+                await writer.append(REVOKED)
+                await writer.append(added("bob", BOB))
                 await until(lambda: approvers.approver_of(ANN.key_id) is None)
                 assert approvers.approver_of(BOB.key_id) is None
                 assert approvers.unavailable_reason == "FACT_UNKNOWN"
@@ -114,7 +114,9 @@ def test_no_key_counts_once_something_was_said_that_is_not_understood(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(story())
-    assert [record.message for record in caplog.records] == ["approvers are not known, none counts"]
+    assert [record.message for record in caplog.records] == [
+        "approvers unavailable, no signed answer is valid"
+    ]
 
 
 @pytest.fixture
@@ -132,16 +134,16 @@ async def _loosened(bus: JetStreamBus) -> None:
     await bus.connection.api(f"STREAM.CREATE.{STREAM}", loose)
 
 
-def test_no_key_counts_if_what_was_said_was_removed(jetstream: JetStreamRealm):
+def test_no_key_is_valid_if_facts_were_removed(jetstream: JetStreamRealm):
     """It may have been the revocation."""
 
     async def story() -> None:
         async with jetstream.bus() as bus:
             await _loosened(bus)
-            told, approvers = Told(bus), Approvers(bus)
-            await told.say(ADDED)
-            revoked = await told.say(REVOKED)
-            await told.say(added("bob", BOB))
+            writer, approvers = ApproverWriter(bus), Approvers(bus)
+            await writer.append(ADDED)
+            revoked = await writer.append(REVOKED)
+            await writer.append(added("bob", BOB))
             await bus.connection.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": revoked})
             with pytest.raises(Failed, match="CHAIN_BROKEN"):
                 await approvers.refresh()

@@ -1,28 +1,28 @@
-"""Nodes: what they said of themselves, and what their claims say of them."""
+"""The list of nodes, folded from their facts and claims."""
 
 from __future__ import annotations
 
 from rookery.actors.projections.nodes import nodes_of
 from rookery.bus.ports import Claim
 from rookery.schemas.facts.node import Started, Stopped
-from tests.projections.fact_builders import Story
+from tests.projections.fact_builders import FactHistory
 
 
-def started(story: Story, name: str) -> None:
-    story.say(name, Started(node=name, version="1", host="h", pid=7, durability="always"))
+def started(history: FactHistory, name: str) -> None:
+    history.say(name, Started(node=name, version="1", host="h", pid=7, durability="always"))
 
 
 def test_a_node_is_alive_by_its_claim_stopped_by_its_word_and_else_gone():
-    story = Story()
+    history = FactHistory()
     for name in ("killed", "left", "here"):
-        started(story, name)
-    story.say("left", Stopped(node="left", reason="SIGTERM"))
+        started(history, name)
+    history.say("left", Stopped(node="left", reason="SIGTERM"))
     claims = [Claim("partition.1", "here", 1), Claim("partition.2", "here", 2)]
     claims.append(Claim("partition.3", "killed", 3))
-    nodes = nodes_of(story.messages, {"here"}, claims)
+    nodes = nodes_of(history.messages, {"here"}, claims)
     assert [(node.node, node.state, node.partitions) for node in nodes] == [
         ("here", "alive", 2),
         ("left", "stopped", 0),
         ("killed", "gone", 0),
     ]
-    assert (nodes[1].stopped_at_ms, nodes[1].reason) == (story.now_ms, "SIGTERM")
+    assert (nodes[1].stopped_at_ms, nodes[1].reason) == (history.now_ms, "SIGTERM")

@@ -1,4 +1,4 @@
-"""Reading a journal on: each message once, in order, without holding up the loop or giving up."""
+"""The projector reads each message once and in order, and does not block the loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rookery.actors.projections.projector import SLICE_MESSAGES, Projector
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
-from tests.projections.fact_builders import Story
+from tests.projections.fact_builders import FactHistory
 
 
 class Taken:
@@ -38,28 +38,28 @@ class Taken:
 
 
 def test_each_message_is_taken_once_however_many_ask_at_the_same_time():
-    story, both = Story(), (Taken(), Taken())
-    reader = Projector(story, both)
+    history, both = FactHistory(), (Taken(), Taken())
+    reader = Projector(history, both)
 
     async def ask() -> None:
-        story.run("s", "r1")
+        history.run("s", "r1")
         await asyncio.gather(*(reader.refresh() for _ in range(5)))
-        story.run("s", "r2")
+        history.run("s", "r2")
         await asyncio.gather(*(reader.refresh() for _ in range(5)))
 
     asyncio.run(ask())
     for table in both:
-        assert table.taken == list(range(1, len(story.messages) + 1))
+        assert table.taken == list(range(1, len(history.messages) + 1))
 
 
 def test_others_get_the_loop_while_much_is_read():
-    story, turns = Story(), 0
+    history, turns = FactHistory(), 0
     for _ in range(4 * SLICE_MESSAGES):
-        story.write("session", "s", b"[]")
+        history.write("session", "s", b"[]")
 
     async def ask() -> None:
         nonlocal turns
-        reader = Projector(story, [Taken()])
+        reader = Projector(history, [Taken()])
         asked = asyncio.create_task(reader.refresh())
         while not asked.done():
             turns += 1
@@ -69,7 +69,7 @@ def test_others_get_the_loop_while_much_is_read():
     assert turns >= 4
 
 
-class Outage(Story):
+class Outage(FactHistory):
     """A journal that cannot be read at first."""
 
     outages = 2
@@ -86,14 +86,14 @@ class Outage(Story):
 
 def test_keeping_up_outlives_an_outage(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(projector, "POLL_S", 0.001)
-    story = Outage()
-    story.run("s", "r")
+    history = Outage()
+    history.run("s", "r")
 
     async def keep_up() -> None:
         table = Taken()
-        keeping = asyncio.create_task(Projector(story, [table]).run())
+        keeping = asyncio.create_task(Projector(history, [table]).run())
         async with asyncio.timeout(10):
-            while len(table.taken) < len(story.messages):
+            while len(table.taken) < len(history.messages):
                 await asyncio.sleep(0)
         keeping.cancel()
         await asyncio.gather(keeping, return_exceptions=True)

@@ -14,15 +14,17 @@ from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.task import Task, command_id
 from rookery.schemas.approvals.lists import ListedApproval
+from rookery.schemas.codec import fact_tag
 from rookery.schemas.commands import HandleInput, ResolveCall, RevokeGrant
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.facts import turn
 from rookery.schemas.run import RunRequest
 
 __all__ = ["decide_approvals", "park_runs", "touch_sessions", "wake_runs"]
 
 _WAITING = RunRequest(code="weighed(2)", timeout_ms=60_000)
 """Of ``run_tools``."""
-_PARKED, _ENDED = "turn.parked.v1", "turn.completed.v1"
+_PARKED, _ENDED = fact_tag(turn.Parked), fact_tag(turn.Completed)
 _PATIENCE_S = 30.0
 
 

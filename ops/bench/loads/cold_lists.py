@@ -48,11 +48,11 @@ async def cold_lists(
         async for _ in bus.journal.scan(Filter()):
             pass
         read_s = perf_counter() - begin_s
-        folded_s = await list_all(RunQueryHandler.without_node(bus.journal, shelf=bus.checkpoints))
+        folded_s = await list_all(RunQueryHandler.without_node(bus.journal, store=bus.checkpoints))
         await RealmProjections(
             bus.journal, bus.checkpoints, InFlightCounter(), lambda: 0
         ).checkpoint()
-        kept_s = await list_all(RunQueryHandler.without_node(bus.journal, shelf=bus.checkpoints))
+        kept_s = await list_all(RunQueryHandler.without_node(bus.journal, store=bus.checkpoints))
         return ColdLists(read_s, folded_s, kept_s)
     finally:
         await bus.stop()

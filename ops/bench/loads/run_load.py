@@ -16,8 +16,10 @@ from rookery.bus.nats.connection import Connection
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.task import Task, command_id
+from rookery.schemas.codec import fact_tag
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.errors import Failed
+from rookery.schemas.facts.session import RunPrepared
 from rookery.schemas.run import RunRequest
 
 __all__ = ["runs"]
@@ -56,7 +58,7 @@ async def _committing(client: Client, after: int) -> AsyncIterator[None]:
 
     async def commit_all() -> None:
         async for fact in client.events("session", after=after):
-            if fact["type"] == "session.run_prepared.v1":
+            if fact["type"] == fact_tag(RunPrepared):
                 params = {"input_id": fact["input_id"], "run_id": fact["run"]}
                 body = HandleInput(input="commit", params=params)
                 commit = asyncio.create_task(client.ask("admission", fact["session"], body))

@@ -1,1 +1,1 @@
-"""How a command reaches its realm: a server, a node, or a store without a node."""
+"""Access of commands to their realm: by a server, a node, or a store without a node."""

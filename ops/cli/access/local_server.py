@@ -1,8 +1,4 @@
-"""A server for commands that need no node: the one at work or, for as long as it takes, our own.
-
-What is waited for may be answered while nobody serves the realm: then the answer stands in the
-inbox until somebody does.
-"""
+"""A server for commands that need no node: the running one, or one for the time of the command."""
 
 from __future__ import annotations
 
@@ -19,7 +15,7 @@ __all__ = ["local_server"]
 
 @contextmanager
 def local_server(options: Options) -> Iterator[None]:
-    """There is a server on the store of ``options``, if there ever was one."""
+    """Run a server on the store for this block, unless one is running or there is no store."""
     config = options.load().config
     store = store_of(config).path
     if find_server_url(config) is not None or not store.is_dir():
@@ -31,7 +27,7 @@ def local_server(options: Options) -> Iterator[None]:
     except Refused as refusal:
         if refusal.code != "STORE_IN_USE":
             raise
-        yield  # Somebody was quicker than we.
+        yield  # Another process has just started one.
         return
     try:
         yield

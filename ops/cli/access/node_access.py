@@ -1,8 +1,8 @@
-"""Where a run is put: to the node that serves the store or the URL, or to one of our own.
+"""A client of the realm for a run: on the running node, or on a node in this process.
 
-Ours lives in this process and no longer than what it was started for; whoever else has found it
-meanwhile is not left without an end. Should the node we had found go away before it has taken the
-work, ours takes its place on the same store. A run that was accepted is no longer ours to place.
+The node in this process stops with the command, after the runs that other clients have started on
+it. If the running node stops before it has accepted the run, a node in this process replaces it on
+the same store. An accepted run is never submitted to another node.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from rookery.schemas.errors import CodedError, Refused
 __all__ = ["Tools", "with_realm_client"]
 
 ClientWork = Callable[[Client], Coroutine[Any, Any, int]]
-"""It shows what it comes to, and returns the exit code."""
+"""It prints its result and returns the exit code."""
 
 Tools = Annotated[
     str | None,
-    Parameter(help="MODULE:OBJECT of functions it may call, where no node is running yet."),
+    Parameter(help="MODULE:OBJECT of functions it may call, if no node is running."),
 ]
 
 ATTEMPTS = 3
 ABSENCE_MAX_S = 5.0
-"""How long nobody may be there to ask: one that restarts is soon back."""
+"""How long the realm may be without a node, such as while it restarts."""
 NOTICE_AFTER_S = 1.0
-"""A node that stops sooner need not say why it has not."""
+"""A node that takes longer to stop prints why."""
 SERVER_CHANGED_CODES: Final = ("STORE_IN_USE", "SERVER_UNREACHABLE")
-"""Somebody was quicker than we, or has left: who serves the store is to be found anew."""
+"""Another process has started or stopped a server: look for the server again."""
 
 
 def with_realm_client(options: Options, tools: str | None, work: ClientWork) -> int:
-    """Do ``work`` with a client of the realm, whoever serves it."""
+    """Do ``work`` with a client of the realm, on the running node or one in this process."""
     config = options.load(**{"node.tools": tools, "node.driver": "sandbox"}).config
     problem: CodedError = no_server_error(config)
     for _ in range(ATTEMPTS):
@@ -74,21 +74,21 @@ def _with_own_node(config: Config, work: ClientWork) -> int:
 
 
 def _stop_node(node: Node) -> None:
-    """What was asked for is told by now: nothing that goes wrong here makes it untrue."""
-    telling = Timer(NOTICE_AFTER_S, _print_notice, [node])
-    telling.daemon = True
-    telling.start()
+    """Stop the node; the result is printed already, so errors are only reported."""
+    notice = Timer(NOTICE_AFTER_S, _print_notice, [node])
+    notice.daemon = True
+    notice.start()
     try:
         node.stop()
     except CodedError as error:
         print_stderr(f"stopping: {error}")
     finally:
-        telling.cancel()
+        notice.cancel()
 
 
 def _print_notice(node: Node) -> None:
     with suppress(CodedError, TimeoutError):
-        runs = ", ".join(node.running()) or "what is under way"
+        runs = ", ".join(node.running()) or "running commands"
         print_stderr(
             f"stopping: this process serves {runs} to the end, for {node.drain_s:g} s at most"
         )
@@ -104,6 +104,6 @@ async def _with_client(config: Config, url: str, work: ClientWork) -> int:
 def _tools_refused(tools: str) -> Refused:
     return Refused(
         "INVALID_ARGUMENT",
-        f"--tools {tools}: a node serves already, and offers tools of its own",
+        f"--tools {tools}: a node is running, with its own tools",
         hint=f"start it with them: rookery up --tools {tools}",
     )

@@ -1,6 +1,6 @@
-"""A realm opened by the command line: what can be read without any node, and who could be asked.
+"""A realm opened by a command: the parts that need no node, and requests to its nodes.
 
-Nothing is made and nothing is taken over; a realm that was never served is not there.
+Opening a realm creates nothing in it.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _UP: Final = "rookery up"
 
 
 class OfflineRealm:
-    """The parts of a realm that can be read without a node, and a way to its nodes."""
+    """The parts of a realm that can be read without a node, and requests to its nodes."""
 
     def __init__(self, connection: Connection, config: Config, url: str) -> None:
         self.subjects = subjects = Subjects(config.realm)
@@ -55,14 +55,14 @@ class OfflineRealm:
         self._client: Client | None = None
 
     async def nodes(self) -> frozenset[str]:
-        """The nodes that are there: those whose claim stands and is not known to be left behind."""
+        """The live nodes: those with a claim whose process is not known to be dead."""
         claims = await self.claims.list("node.")
         return frozenset(
             node_of_holder(claim.holder) for claim in claims if not is_dead(claim.value)
         )
 
     async def try_ask(self, verb: str, query: object, kind: type[T]) -> T | None:
-        """What any node says; ``None`` if there is none to be asked."""
+        """The reply of any node to a query; ``None`` if no node replies."""
         try:
             return await self.ask(verb, _ANY_KEY, query, kind)
         except Failed as error:
@@ -73,7 +73,7 @@ class OfflineRealm:
     async def ask(
         self, verb: str, key: str, body: object, kind: type[T], patience_s: float = _TIMEOUT_S
     ) -> T:
-        """What the node that owns ``key`` says; ``Failed`` at once if there is no node at all."""
+        """The reply of the node that owns ``key``; ``Failed`` at once if the realm has no node."""
         if self._client is None:
             if not await self.nodes():
                 raise Failed("NO_ANSWER", f"no node serves realm {self._config.realm}", hint=_UP)
@@ -84,14 +84,14 @@ class OfflineRealm:
         return msgspec.convert(await self._client.ask(verb, key, body, timeout_s=patience_s), kind)
 
     async def aclose(self) -> None:
-        """Ask nobody any more."""
+        """Close the client of the realm's nodes, if one was opened."""
         if self._client is not None:
             await self._client.close()
 
 
 @asynccontextmanager
 async def open_realm(options: Options) -> AsyncIterator[OfflineRealm]:
-    """The realm the options name; ``Failed`` SERVER_UNREACHABLE if it was never served there."""
+    """The realm of the options; ``Failed`` SERVER_UNREACHABLE if the server has no such realm."""
     config = options.load().config
     url = server_url(config)
     connection = Connection(url, credentials=config.server.credentials_file)
@@ -106,7 +106,7 @@ async def open_realm(options: Options) -> AsyncIterator[OfflineRealm]:
             raise Failed("SERVER_UNREACHABLE", f"JetStream refuses: {error}") from None
         raise Failed(
             "SERVER_UNREACHABLE",
-            f"no realm {config.realm!r} is kept on this server",
+            f"the server has no realm {config.realm!r}",
             hint=f"rookery up --realm {config.realm}",
         ) from None
     finally:

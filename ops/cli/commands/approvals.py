@@ -1,7 +1,7 @@
-"""``rookery approvals``: what waits for somebody's word, and giving it.
+"""``rookery approvals``: list and show approvals, and decide them.
 
-A node is not needed: what was asked stands in the journal, and an answer waits in the inbox until
-somebody serves the realm.
+No node is needed: approvals are read from the journal, and a decision waits in the inbox until a
+node starts.
 """
 
 from __future__ import annotations
@@ -50,25 +50,23 @@ app.command(grants)
 
 ID = Annotated[str, Parameter(help="The approval's id, as `approvals list` shows it.")]
 Reason = Annotated[str, Parameter(help="Why, for the record.")]
-Key = Annotated[Path | None, Parameter(help="File of the key that signs the answer.")]
+Key = Annotated[Path | None, Parameter(help="Key file that signs the decision.")]
 
 
 @app.command(name="list")
 def list_(
     *,
     session: Annotated[str | None, Parameter(help="Only of this session.")] = None,
-    all_: Annotated[
-        bool, Parameter(name="--all", help="Also those that have ended.", negative="")
-    ] = False,
+    all_: Annotated[bool, Parameter(name="--all", help="Include ended ones.", negative="")] = False,
     follow: Annotated[
-        bool, Parameter(help="Go on with a line for every change, until Ctrl-C.", negative="")
+        bool, Parameter(help="Print every change until Ctrl-C.", negative="")
     ] = False,
     limit: Annotated[
         int, Parameter(help="At most so many.", validator=Number(gte=1, lte=1_000))
     ] = 1_000,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """List what waits for somebody's word, what is due soonest first."""
+    """List the pending approvals, soonest due first."""
     session = session and check_session_id(session)
     if follow:
         try:
@@ -93,16 +91,16 @@ def show(
     approval: ID,
     *,
     arguments: Annotated[
-        bool, Parameter(help="Also the exact arguments, with all values.", negative="")
+        bool, Parameter(help="Print the exact arguments, too.", negative="")
     ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Show what is asked, who may answer, and until when."""
+    """Show the request, its approvers and its deadline."""
     with local_server(options):
         found, approvers, exact = asyncio.run(_show(approval, arguments, options))
     if options.json:
-        told = {"arguments": exact} if arguments else {}
-        print_json({"approval": found, "approvers": approvers, **told})
+        shown = {"arguments": exact} if arguments else {}
+        print_json({"approval": found, "approvers": approvers, **shown})
         return 0
     for name, value in approval_lines(found, approvers, SystemClock().now_ms()):
         print_line(f"{name:11}{value}")
@@ -116,14 +114,14 @@ def approve(
     approval: ID,
     *,
     for_session: Annotated[
-        bool, Parameter(help="Nor ask again for this tool in this session.", negative="")
+        bool, Parameter(help="Approve this tool for the whole session.", negative="")
     ] = False,
     reason: Reason = "",
     as_: ActorOption = None,
     key: Key = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Let the call be made, with the arguments that were shown and no others."""
+    """Approve the call, with exactly the arguments shown."""
     decision = ApprovalState.APPROVED_FOR_SESSION if for_session else ApprovalState.APPROVED
     return _decide(_answer(approval, decision, reason, as_), key, options)
 
@@ -137,11 +135,11 @@ def deny(
     key: Key = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Have the program told that it may not."""
+    """Deny the call; the program gets an error."""
     return _decide(_answer(approval, ApprovalState.DENIED, reason, as_), key, options)
 
 
-# --- asking ---------------------------------------------------------------------------------------
+# --- queries --------------------------------------------------------------------------------------
 
 
 async def _list(query: PendingQuery, options: Options) -> ApprovalList:
@@ -150,14 +148,14 @@ async def _list(query: PendingQuery, options: Options) -> ApprovalList:
         if found is None:
             clock, session = SystemClock(), query.session
             view = ApprovalQueryHandler.without_node(
-                realm.journal, clock.now_ms, session=session, shelf=realm.checkpoints
+                realm.journal, clock.now_ms, session=session, store=realm.checkpoints
             )
             found = await view.list_approvals(query)
         return found
 
 
 async def _follow(session: str | None, options: Options) -> None:
-    """What waits now, then whatever comes to wait or ends."""
+    """Print the pending approvals, then every new and every ended one."""
     table, where = ApprovalProjection(), Filter("approval", session)
     async with open_realm(options) as realm:
         end = await realm.journal.end()
@@ -171,9 +169,9 @@ async def _follow(session: str | None, options: Options) -> None:
                     _print_changes(changed_approvals(table, stored), options)
 
 
-def _print_changes(news: list[ListedApproval], options: Options) -> None:
+def _print_changes(changed: list[ListedApproval], options: Options) -> None:
     now_ms = SystemClock().now_ms()
-    for approval in news:
+    for approval in changed:
         if options.json:
             print_json(approval)
         else:
@@ -190,7 +188,7 @@ async def _show(approval_id: str, arguments: bool, options: Options) -> tuple[An
 
 
 async def _find(realm: OfflineRealm, approval_id: str) -> ListedApproval:
-    """The approval, out of the facts themselves: nobody else is believed what is signed."""
+    """The approval, read from the journal: a signature must cover what is there."""
     session = check_session_id(approval_id.partition(".")[0])
     view = ApprovalQueryHandler.without_node(realm.journal, SystemClock().now_ms, session=session)
     found = (await view.list_approvals(PendingQuery(approval_id=approval_id))).approvals
@@ -204,18 +202,18 @@ async def _find(realm: OfflineRealm, approval_id: str) -> ListedApproval:
 
 
 async def _arguments(realm: OfflineRealm, approval: ListedApproval) -> Any:
-    """The exact ones: their digest is what an answer repeats."""
+    """The exact arguments; a decision repeats their digest."""
     stored = await realm.blobs.get(approval.arguments_ref.removeprefix("blob:"))
     exact = msgspec.json.decode(stored)
     if digest_json(exact) != approval.request_digest:
         raise Refused(
             "APPROVAL_MISMATCH",
-            f"what stands under {approval.arguments_ref} is not what is asked about",
+            f"the arguments in {approval.arguments_ref} are not those of the request",
         )
     return exact
 
 
-# --- answering ------------------------------------------------------------------------------------
+# --- decisions ------------------------------------------------------------------------------------
 
 
 def _answer(
@@ -236,17 +234,17 @@ def _decide(answer: DecideApproval, key: Path | None, options: Options) -> int:
     if options.json:
         print_json({"stored": True} if receipt is None else receipt)
     elif receipt is None:
-        print_line("the answer is stored, and counts when a node serves the realm: rookery up")
+        print_line("the decision is stored until a node of the realm starts: rookery up")
     else:
-        who = "verified" if receipt.verified else "unverified"
-        print_line(f"{receipt.approval_id} is {receipt.status.value.replace('_', ' ')} ({who})")
+        check = "verified" if receipt.verified else "unverified"
+        print_line(f"{receipt.approval_id} is {receipt.status.value.replace('_', ' ')} ({check})")
     return 0
 
 
 async def _submit(
     answer: DecideApproval, key: Path | None, options: Options
 ) -> DecisionReceipt | None:
-    """What the node says to it; ``None`` if there is none, and the answer waits for one."""
+    """The node's receipt; ``None`` if the decision waits in the inbox for a node."""
     signer = None if key is None else read_signer(key)
     async with open_realm(options) as realm:
         approval = await _find(realm, answer.approval_id)

@@ -1,6 +1,6 @@
-"""``rookery approvers``: whose word counts, said by somebody whose word counts already.
+"""``rookery approvers``: the approvers of a realm and their public keys.
 
-Of a key, only the public half goes anywhere.
+An approver signs every change. Private keys stay in their files.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ __all__ = ["app", "realm_keys"]
 
 app = App(name="approvers", help_format="plaintext")
 
-Name = Annotated[str, Parameter(help="What the approver is called.")]
+Name = Annotated[str, Parameter(help="Name of the approver.")]
 As = Annotated[
     Path | None, Parameter(name="--as", help="Private key of an approver, or the root key.")
 ]
@@ -39,16 +39,16 @@ As = Annotated[
 def add(
     name: Name,
     *,
-    key: Annotated[Path | None, Parameter(help="File of the key, public or private.")] = None,
+    key: Annotated[Path | None, Parameter(help="File of the public or private key.")] = None,
     generate: Annotated[
-        Path | None, Parameter(help="File to make for a new private key, mode 0600.")
+        Path | None, Parameter(help="File to create for a new private key, mode 0600.")
     ] = None,
     as_: As = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Let answers signed with a key count as this approver's. A name may have several."""
+    """Add a key to an approver, or a new approver. An approver may have several keys."""
     if (key is None) == (generate is None):
-        raise Refused("INVALID_ARGUMENT", "say exactly one of --key and --generate")
+        raise Refused("INVALID_ARGUMENT", "give exactly one of --key and --generate")
     signer = None if as_ is None else read_signer(as_)
     asyncio.run(_check_reachable(options))
     public = make_key(generate).public_key if generate is not None else ""
@@ -61,11 +61,11 @@ def add(
 def list_(
     *,
     all_: Annotated[
-        bool, Parameter(name="--all", help="Also the keys that were revoked.", negative="")
+        bool, Parameter(name="--all", help="Include revoked keys.", negative="")
     ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """List the keys that count."""
+    """List the keys of the approvers."""
     with local_server(options):
         keys = asyncio.run(_keys(options))
     listed = [key for key in keys if all_ or key.revoked_at_ms is None]
@@ -75,14 +75,14 @@ def list_(
     print_table(
         ["APPROVER", "KEY", "ADDED", "REVOKED"],
         [_row(key) for key in listed],
-        empty="no approvers: answers count unverified, unless the realm requires keys",
+        empty="no approvers: unsigned decisions are valid, unless the realm requires keys",
     )
     return 0
 
 
 @app.command
 def revoke(name: Name, *, as_: As = None, options: Options = NO_OPTIONS) -> int:
-    """Let nothing signed with this approver's keys count any more."""
+    """Revoke all keys of an approver."""
     signer = None if as_ is None else read_signer(as_)
     return _print_receipt(
         asyncio.run(_change_approver(ChangeApprover(name=name), signer, options)), options
@@ -90,7 +90,7 @@ def revoke(name: Name, *, as_: As = None, options: Options = NO_OPTIONS) -> int:
 
 
 async def realm_keys(realm: OfflineRealm) -> list[ListedApproverKey]:
-    """All keys the realm was ever told of."""
+    """All keys of the realm, revoked ones included."""
     return keys_of(await _approver_facts(realm))
 
 
@@ -105,7 +105,7 @@ async def _keys(options: Options) -> list[ListedApproverKey]:
 
 
 async def _check_reachable(options: Options) -> None:
-    """Before a key is made that nobody would be told of."""
+    """Check that a node replies, before a key is created."""
     async with open_realm(options) as realm:
         await realm.ask("pending", APPROVERS_KEY, {"limit": 1}, dict)
 
@@ -124,9 +124,9 @@ def _print_receipt(receipt: ApproverReceipt, options: Options) -> int:
     if options.json:
         print_json(receipt)
     elif receipt.key_ids:
-        print_line(f"{receipt.name} answers with {', '.join(receipt.key_ids)}")
+        print_line(f"{receipt.name} has the keys {', '.join(receipt.key_ids)}")
     else:
-        print_line(f"{receipt.name} has no key that counts")
+        print_line(f"{receipt.name} has no valid key")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""``rookery bench``: hands over to ``rookery.ops.bench``."""
+"""``rookery bench``: run the benchmarks of ``rookery.ops.bench``."""
 
 from __future__ import annotations
 
@@ -19,12 +19,16 @@ app = App(name="bench", help_format="plaintext")
 
 @app.default
 def bench(
-    *names: Annotated[str, Parameter(help="Which ones; without any they are listed.")],
-    sync: Annotated[Sync | None, Parameter(help="Only with this setting of the server.")] = None,
-    rounds: Annotated[int, Parameter(help="Medians of so many.", validator=Number(gte=1))] = 3,
+    *names: Annotated[str, Parameter(help="Benchmarks to run; default: list them.")],
+    sync: Annotated[
+        Sync | None, Parameter(help="Use only this sync setting of the server.")
+    ] = None,
+    rounds: Annotated[
+        int, Parameter(help="Rounds; the medians are printed.", validator=Number(gte=1))
+    ] = 3,
     json: Annotated[bool, Parameter(help="Print JSON.", negative="")] = False,
 ) -> int:
-    """Measure on this machine, on servers of its own; exit code 1 if a target was missed."""
+    """Run benchmarks on servers of their own; exit code 1 if a target is missed."""
     if not names and json:
         print_json(BENCHES)
         return 0

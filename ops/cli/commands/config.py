@@ -1,4 +1,4 @@
-"""``rookery config``: every value that is in force, and who set it."""
+"""``rookery config``: every configuration value and its origin."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ app = App(name="config", help_format="plaintext")
 @app.command
 def show(
     *,
-    origin: Annotated[bool, Parameter(help="Say who set each value.", negative="")] = False,
+    origin: Annotated[bool, Parameter(help="Print the origin of each value.", negative="")] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Print the configuration; tokens are hidden."""

@@ -1,4 +1,4 @@
-"""``rookery doctor``: everything a node needs, with a verdict and a hint each."""
+"""``rookery doctor``: checks of everything a node needs, with a verdict and a hint each."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ app = App(name="doctor", help_format="plaintext")
 
 @app.default
 def doctor(*, accept_unknown_durability: bool | None = None, options: Options = NO_OPTIONS) -> int:
-    """Exit code 0 if nothing failed, 1 otherwise. With --json the URL includes the token."""
+    """Check everything that a node needs; exit code 1 if a check failed.
+
+    With --json the URL includes the token."""
     accepted = {"server.accept_unknown_durability": accept_unknown_durability}
     report = asyncio.run(examine(options.load(**accepted).config, SystemClock().now_ms))
     if options.json:

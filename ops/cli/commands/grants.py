@@ -1,4 +1,4 @@
-"""``rookery approvals grants``: what somebody's word allows, and taking it back."""
+"""``rookery approvals grants``: list and revoke grants."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from rookery.schemas.replies import GrantReceipt
 
 __all__ = ["app"]
 
-app = App(name="grants", help="What was allowed, and taking it back.", help_format="plaintext")
+app = App(name="grants", help="List and revoke grants.", help_format="plaintext")
 
 
 @app.command(name="list")
@@ -29,11 +29,12 @@ def list_(
     *,
     session: Annotated[str | None, Parameter(help="Only of this session.")] = None,
     all_: Annotated[
-        bool, Parameter(name="--all", help="Also those used, expired and revoked.", negative="")
+        bool,
+        Parameter(name="--all", help="Include consumed, expired and revoked ones.", negative=""),
     ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """List the grants that still allow something, newest first."""
+    """List the valid grants, newest first."""
     query = GrantedQuery(session=session and check_session_id(session), ended=all_)
     with local_server(options):
         found = asyncio.run(_list(query, options))
@@ -55,7 +56,7 @@ def revoke(
     as_: ActorOption = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Let a grant allow nothing more; of a session's, also what was granted by it."""
+    """Revoke a grant; for a grant of a session, also the grants issued from it."""
     receipt = asyncio.run(_revoke(RevokeGrant(grant_id=grant, actor=actor(as_)), options))
     if options.json:
         print_json(receipt)
@@ -73,13 +74,13 @@ async def _list(query: GrantedQuery, options: Options) -> GrantList:
 async def _list_offline(realm: OfflineRealm, query: GrantedQuery) -> GrantList:
     clock, session = SystemClock(), query.session
     view = ApprovalQueryHandler.without_node(
-        realm.journal, clock.now_ms, session=session, shelf=realm.checkpoints
+        realm.journal, clock.now_ms, session=session, store=realm.checkpoints
     )
     return await view.list_grants(query)
 
 
-async def _revoke(wanted: RevokeGrant, options: Options) -> GrantReceipt:
-    grant_id = wanted.grant_id
+async def _revoke(command: RevokeGrant, options: Options) -> GrantReceipt:
+    grant_id = command.grant_id
     async with open_realm(options) as realm:
         known = (await _list_offline(realm, GrantedQuery(ended=True))).grants
         session = next((g.session_id for g in known if g.grant_id == grant_id), None)
@@ -89,7 +90,7 @@ async def _revoke(wanted: RevokeGrant, options: Options) -> GrantReceipt:
                 f"no grant {grant_id[:120]!r} here",
                 hint="rookery approvals grants list --all",
             )
-        return await realm.ask("grants", session, wanted, GrantReceipt)
+        return await realm.ask("grants", session, command, GrantReceipt)
 
 
 def _row(grant: ListedGrant) -> tuple[object, ...]:

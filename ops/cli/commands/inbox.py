@@ -1,4 +1,4 @@
-"""``rookery inbox dead``: commands that could not be worked off, and what becomes of them."""
+"""``rookery inbox dead``: list, show, retry and drop dead letters."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rookery.schemas.errors import Refused
 __all__ = ["app"]
 
 app = App(name="inbox", help_format="plaintext")
-dead = App(name="dead", help="Commands that could not be worked off.", help_format="plaintext")
+dead = App(name="dead", help="Commands that no node could process.", help_format="plaintext")
 app.command(dead)
 
 Number = Annotated[int, Parameter(help="Its number, as `inbox dead list` shows it.")]
@@ -44,7 +44,7 @@ def list_(*, options: Options = NO_OPTIONS) -> int:
 
 @dead.command
 def show(number: Number, *, options: Options = NO_OPTIONS) -> int:
-    """Show one, with its body."""
+    """Show a dead letter with its body."""
     letters = {letter.number: letter for letter in _letters(options)}
     if number not in letters:
         raise Refused(
@@ -61,14 +61,14 @@ def show(number: Number, *, options: Options = NO_OPTIONS) -> int:
 
 @dead.command
 def retry(number: Number, *, options: Options = NO_OPTIONS) -> int:
-    """Submit one again, under its own id."""
+    """Submit the command again, under its id."""
     asyncio.run(_retry(number, options))
     return _done(number, "submitted again", options)
 
 
 @dead.command
 def drop(number: Number, *, options: Options = NO_OPTIONS) -> int:
-    """Remove one for good."""
+    """Delete a dead letter."""
     asyncio.run(_drop(number, options))
     return _done(number, "removed", options)
 
@@ -102,7 +102,7 @@ def _done(number: int, what: str, options: Options) -> int:
 
 
 def _fields(letter: DeadLetter) -> dict[str, Any]:
-    """As it is, with the body as text where it is text."""
+    """The fields of a dead letter; its body as text, or as base64 if it is no text."""
     fields = msgspec.structs.asdict(letter)
     try:
         fields["body"] = letter.body.decode()

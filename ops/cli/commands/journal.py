@@ -1,4 +1,4 @@
-"""``rookery journal``: read, verify and export what was written."""
+"""``rookery journal``: read, verify and export the journal."""
 
 from __future__ import annotations
 
@@ -53,11 +53,13 @@ def tail(
 
 @app.command
 def verify(
-    file: Annotated[Path | None, Parameter(help="An export; else the journal itself.")] = None,
+    file: Annotated[
+        Path | None, Parameter(help="An exported file; default: the journal itself.")
+    ] = None,
     *,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Check every message's digest chain; name the first that is broken."""
+    """Check the digest chain of every message; report the first broken one."""
     if file is None:
         with local_server(options):
             audit = asyncio.run(_verify(options))
@@ -73,7 +75,7 @@ def verify(
 
 @app.command
 def export(
-    file: Annotated[Path | None, Parameter(help="Where to; else standard output.")] = None,
+    file: Annotated[Path | None, Parameter(help="File to write; default: standard output.")] = None,
     *,
     session: Session = None,
     family: Family = None,
@@ -95,7 +97,7 @@ def export(
 
 
 async def _tail(where: Filter, count: int, options: Options) -> list[str]:
-    """Looks back further and further, because few of the last messages may be selected."""
+    """The last selected facts; it reads further back until it has enough."""
     async with open_realm(options) as realm:
         end, back = await realm.journal.end(), count
         while True:
@@ -132,6 +134,6 @@ async def _export(where: Filter, target: BinaryIO, options: Options) -> int:
 
 
 def _verdict(audit: AuditResult) -> str:
-    """Of an export that begins or is filtered somewhere, not every message can be judged."""
-    judged = f"{audit.verified} of {audit.messages}" if audit.headless else str(audit.messages)
-    return f"ok: {judged} messages of {audit.entities} entities continue their chains"
+    """The result in words; not every message of a partial export can be verified."""
+    verified = f"{audit.verified} of {audit.messages}" if audit.headless else str(audit.messages)
+    return f"ok: {verified} messages of {audit.entities} entities continue their chains"

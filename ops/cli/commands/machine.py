@@ -1,4 +1,4 @@
-"""``rookery machine``: the state machines themselves, without any node or server."""
+"""``rookery machine``: the state machines, without a node or a server."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ app = App(name="machine", help_format="plaintext")
 
 HEAD = Edition.HEAD
 
-Which = Annotated[Edition, Parameter(help="Whose rules: those of HEAD, or the seed's alone.")]
+Which = Annotated[Edition, Parameter(help="Rules of HEAD, or of the seed.")]
 
 
 class CheckedMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """What exploring one machine came to."""
+    """The result of exploring a machine."""
 
     machine: str
     edition: Edition
@@ -42,14 +42,14 @@ class CheckedMachine(msgspec.Struct, frozen=True, kw_only=True):
 
 @app.command(name="list")
 def list_machines(*, edition: Which = HEAD, options: Options = NO_OPTIONS) -> int:
-    """Name all machines."""
-    told = [_summary(entry.machine, edition) for entry in MACHINE_CATALOGUE.values()]
+    """List all machines."""
+    shown = [_summary(entry.machine, edition) for entry in MACHINE_CATALOGUE.values()]
     if options.json:
-        print_json(told)
+        print_json(shown)
         return 0
     print_table(
         ["MACHINE", "HANDLE", "PHASES", "INPUTS", "ROWS"],
-        (list(row.values()) for row in told),
+        (list(row.values()) for row in shown),
         empty="no machines",
     )
     return 0
@@ -68,17 +68,17 @@ def show(
     if diagram:
         print_line(mermaid(explore(MACHINE_CATALOGUE[name], edition)).rstrip("\n"))
         return 0
-    told = _description(machine, edition)
+    shown = _description(machine, edition)
     if options.json:
-        print_json(told)
+        print_json(shown)
         return 0
     print_line(f"{machine.name} ({machine.handle}), edition {edition}")
-    print_line(f"phases: {', '.join(told['phases'])}")
-    print_line(f"always: {', '.join(told['invariants']) or 'nothing is declared'}\n")
+    print_line(f"phases: {', '.join(shown['phases'])}")
+    print_line(f"always: {', '.join(shown['invariants']) or 'nothing is declared'}\n")
     print_table(
         ["INPUT", "PARAMETERS", "FACT", "ROWS"],
         ((i["name"], ", ".join(i["params"]), i["fact"], ", ".join(i["rows"]))
-         for i in told["inputs"]),
+         for i in shown["inputs"]),
         empty="no inputs",
     )  # fmt: skip
     return 0
@@ -91,7 +91,7 @@ def run(
     edition: Which = HEAD,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Put a trace to the machines; print what came of each step, as JSON."""
+    """Run a trace through the machines; print the result of each step as JSON."""
     try:
         traces = read_traces(trace.read_bytes())
     except OSError as error:
@@ -178,11 +178,11 @@ def _description(machine: Machine[Any], edition: Edition) -> dict[str, Any]:
         "inputs": [
             {
                 "name": on,
-                "params": list(asked.params),
-                "fact": asked.fact.__struct_config__.tag or "",
+                "params": list(accepted.params),
+                "fact": accepted.fact.__struct_config__.tag or "",
                 "rows": rows[on],
             }
-            for on, asked in machine.inputs.items()
+            for on, accepted in machine.inputs.items()
             if on in rows
         ],
     }

@@ -1,4 +1,4 @@
-"""``rookery nodes``: who serves the realm, and how much of it."""
+"""``rookery nodes``: list the nodes of a realm, and drain one."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ POLL_S = 0.5
 def list_(
     *,
     all_: Annotated[
-        bool, Parameter(name="--all", help="Those that have left, too.", negative="")
+        bool, Parameter(name="--all", help="Include nodes that have left.", negative="")
     ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """List the nodes that are there. A node is one process: started anew, it is another one."""
+    """List the live nodes. A node is one process; a restarted one is a new node."""
     with local_server(options):
         found = asyncio.run(_nodes(options))
     nodes = [node for node in found if all_ or node.state == "alive"]
@@ -49,17 +49,17 @@ def list_(
 
 @app.command
 def drain(
-    node: Annotated[str, Parameter(help="As `nodes list` shows it.")],
+    node: Annotated[str, Parameter(help="The node's name, as `nodes list` shows it.")],
     /,
     *,
-    wait: Annotated[bool, Parameter(help="Until it has left.")] = True,
-    timeout_s: Annotated[float, Parameter(help="How long to wait.")] = 60.0,
+    wait: Annotated[bool, Parameter(help="Wait until it has left.")] = True,
+    timeout_s: Annotated[float, Parameter(help="Time limit of the wait.")] = 60.0,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Have a node finish what it has begun and leave; others go on with its sessions.
+    """Ask a node to finish its runs and leave; other nodes take over its sessions.
 
-    What is under way when the node's own drain time is over goes on elsewhere from what is on
-    record. For a rolling upgrade: start the new node, then drain the old one."""
+    Runs that have not finished in the node's drain time continue on another node from their
+    journaled state. For a rolling upgrade, start the new node, then drain the old one."""
     left = asyncio.run(_drain(options, node, wait=wait, timeout_s=timeout_s))
     if options.json:
         print_json({"node": node, "left": left})
@@ -71,11 +71,11 @@ def drain(
 
 
 async def _drain(options: Options, node: str, *, wait: bool, timeout_s: float) -> bool:
-    """Whether it has left."""
+    """Ask the node to leave, and return whether it has left."""
     async with open_realm(options) as realm:
-        if node not in (there := await realm.nodes()):
-            known = ", ".join(sorted(there)) or "none"
-            raise Refused("NODE_NOT_FOUND", f"no node {node} is there", hint=f"there are: {known}")
+        if node not in (alive := await realm.nodes()):
+            known = ", ".join(sorted(alive)) or "none"
+            raise Refused("NODE_NOT_FOUND", f"no live node {node}", hint=f"live nodes: {known}")
         loop = asyncio.get_running_loop()
         end_s = loop.time() + timeout_s
         while True:

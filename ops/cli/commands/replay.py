@@ -1,6 +1,6 @@
-"""``rookery runs replay`` and ``fork``: what a past run comes to today, and going on from it.
+"""``rookery runs replay`` and ``fork``: replay a past run, or continue from a point in it.
 
-A node does either; how far a long replay has come is shown to whoever sits before a terminal.
+Both need a node. A long replay shows a progress line on a terminal.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from rookery.schemas.replies import ForkReceipt, ReplayReport
 __all__ = ["fork", "replay"]
 
 TIMEOUT_S: Final = 60.0
-"""It may take the runs since the last snapshot again."""
+"""The node may have to replay all runs since the last snapshot."""
 _ERASE: Final = "\r\x1b[K"
 
 ID = Annotated[str, Parameter(help="The run's id.")]
 
 
 def replay(run: ID, *, options: Options = NO_OPTIONS) -> int:
-    """Run a past run again, without calling any tool, and compare."""
+    """Replay a past run without calling tools, and compare the results."""
     report = asyncio.run(_replay(run, options))
     if options.json:
         print_json(report)
@@ -49,22 +49,22 @@ def replay(run: ID, *, options: Options = NO_OPTIONS) -> int:
 def fork(
     run: ID,
     *,
-    at: Annotated[int, Parameter(help="Sequence of a fact of it.", validator=Number(gte=1))],
+    at: Annotated[int, Parameter(help="Sequence of one of its facts.", validator=Number(gte=1))],
     session: Annotated[
-        str | None, Parameter(help="Id of the new session; else one is made.")
+        str | None, Parameter(help="Id of the new session; default: a new id.")
     ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Begin a session at the last boundary of a past run at or before a sequence."""
+    """Create a session from the last boundary of a past run at or before a sequence."""
     into = check_session_id(session or f"fork-{entropy(6).hex()}")
     receipt = asyncio.run(_fork(run, at, into, options))
     if options.json:
         print_json(receipt)
     elif receipt.run_id is None:
-        print_line(f"session {into} stands as after run {run}")
+        print_line(f"session {into} continues after run {run}")
     else:
         print_line(
-            f"session {into} goes on from {receipt.at_sequence}, after {receipt.calls} calls"
+            f"session {into} continues from {receipt.at_sequence}, after {receipt.calls} calls"
         )
         print_line(f"see: rookery runs show {receipt.run_id}")
     return 0
@@ -72,11 +72,11 @@ def fork(
 
 async def _replay(run_id: str, options: Options) -> ReplayReport:
     async with open_realm(options) as realm:
-        session, asked = await _session_of(realm, run_id), ReplayQuery(run_id=run_id)
+        session, request = await _session_of(realm, run_id), ReplayQuery(run_id=run_id)
         shown = sys.stderr.isatty()
         try:
             while True:
-                report = await realm.ask("replay", session, asked, ReplayReport)
+                report = await realm.ask("replay", session, request, ReplayReport)
                 if report.state != "replaying":
                     return report
                 if shown:
@@ -89,8 +89,8 @@ async def _replay(run_id: str, options: Options) -> ReplayReport:
 async def _fork(run_id: str, at_sequence: int, into: str, options: Options) -> ForkReceipt:
     async with open_realm(options) as realm:
         session = await _session_of(realm, run_id)
-        asked = ForkRun(run_id=run_id, session=session, at_sequence=at_sequence)
-        return await realm.ask("fork", into, asked, ForkReceipt, TIMEOUT_S)
+        request = ForkRun(run_id=run_id, session=session, at_sequence=at_sequence)
+        return await realm.ask("fork", into, request, ForkReceipt, TIMEOUT_S)
 
 
 async def _session_of(realm: OfflineRealm, run_id: str) -> str:
@@ -101,6 +101,6 @@ async def _session_of(realm: OfflineRealm, run_id: str) -> str:
 
 
 def _show(report: ReplayReport) -> None:
-    place = f"run {min(report.runs_done + 1, report.runs)} of {report.runs}"
-    said = f"replaying: {place}, {report.calls} calls told"
-    print(_ERASE + said, end="", file=sys.stderr, flush=True)
+    position = f"run {min(report.runs_done + 1, report.runs)} of {report.runs}"
+    line = f"replaying: {position}, {report.calls} calls answered"
+    print(_ERASE + line, end="", file=sys.stderr, flush=True)

@@ -1,7 +1,4 @@
-"""``rookery runs result``: what a past run came to, as it was told, or would have been, at its end.
-
-Read from the record: neither a node nor, on an embedded server's store, a server need be running.
-"""
+"""``rookery runs result``: the result of a past run, read from the journal without a node."""
 
 from __future__ import annotations
 
@@ -34,14 +31,14 @@ ID = Annotated[str, Parameter(help="The run's id.")]
 
 
 def result(run: ID, *, options: Options = NO_OPTIONS) -> int:
-    """Print what a past run came to, as `rookery run` would have."""
+    """Print the result of a past run, as `rookery run` does."""
     with local_server(options):
         answer, code = asyncio.run(_result(run, options))
     return show_result(answer, code, json=options.json)
 
 
 async def _result(run_id: str, options: Options) -> tuple[RunAnswer, str]:
-    """The answer, and the program it is about."""
+    """The result, and the program."""
     async with open_realm(options) as realm:
         view = await find_run(realm, run_id)
         if not view.status.is_end:
@@ -52,14 +49,14 @@ async def _result(run_id: str, options: Options) -> tuple[RunAnswer, str]:
 
 
 async def _code(realm: OfflineRealm, view: RunView) -> str:
-    """Of a run that was accepted there must have been one."""
+    """The program of an accepted run."""
     where = Filter("session", view.session_id, view.run_id)
     async for page in realm.journal.scan(where, sequence_before(view)):
         for fact in (fact for stored in page for fact in CODEC.decode(stored.body)):
             if isinstance(fact, InputAccepted) and fact.run == view.run_id:
                 if fact.request_blob is not UNSET:
-                    kept = await realm.blobs.get(fact.request_blob)
-                    return msgspec.json.decode(kept, type=RunRequest).code
+                    stored_request = await realm.blobs.get(fact.request_blob)
+                    return msgspec.json.decode(stored_request, type=RunRequest).code
                 return "" if fact.request is UNSET else fact.request.code
     return ""
 
@@ -67,8 +64,8 @@ async def _code(realm: OfflineRealm, view: RunView) -> str:
 def _not_ended_error(view: RunView) -> Refused:
     wait = view.waits_for
     if wait is None:
-        said, hint = f"it is {view.status}", f"rookery runs show {view.run_id}"
+        state, hint = f"it is {view.status}", f"rookery runs show {view.run_id}"
     else:
-        said, hint = f"it waits for {wait.what} ({wait.who})", wait.command
-    text = f"run {view.run_id} has not come to a result yet: {said}"
+        state, hint = f"it waits for {wait.what} ({wait.who})", wait.command
+    text = f"run {view.run_id} has no result yet: {state}"
     return Refused("GUARD_REJECTED", text, hint=hint)

@@ -1,7 +1,6 @@
-"""``rookery run``: a program's way from the shell to its result.
+"""``rookery run``: submit a program, show its progress on stderr, and print its result.
 
-Submits, tells on stderr what a run that takes its time waits for, and prints its end. Ctrl-C ends
-the run. What a session or a run is, is not known here.
+Ctrl-C cancels the run.
 """
 
 from __future__ import annotations
@@ -38,34 +37,38 @@ def run(
     /,
     *,
     words: ProgramOptions = NO_PROGRAM_OPTIONS,
-    mode: Annotated[Mode, Parameter(help="How it joins the session.")] = Mode.QUEUE,
+    mode: Annotated[Mode, Parameter(help="How the run joins the session.")] = Mode.QUEUE,
     snapshot: Annotated[
         bool,
-        Parameter(help="Keep the session as the run leaves it.", negative="", show_default=False),
+        Parameter(
+            help="Take a snapshot of the session after the run.", negative="", show_default=False
+        ),
     ] = False,
     detach: Annotated[
         bool,
         Parameter(help="Print the run's id and do not wait.", negative="", show_default=False),
     ] = False,
-    wait: Annotated[bool, Parameter(help="Wait also while it is parked.")] = True,
+    wait: Annotated[bool, Parameter(help="Wait also while the run is parked.")] = True,
     tools: Tools = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Run a program and wait for what it comes to."""
+    """Run a program and print its result."""
     request = run_request(file, words, return_snapshot=snapshot)
-    asked = _RunSubmission(request, mode, wait=wait, json=options.json)
-    return with_realm_client(options, tools, asked.submit if detach else asked.wait_for_end)
+    submission = _RunSubmission(request, mode, wait=wait, json=options.json)
+    return with_realm_client(
+        options, tools, submission.submit if detach else submission.wait_for_end
+    )
 
 
 class _RunSubmission:
-    """One run, asked for under one id, however often it takes."""
+    """One run, submitted under one id, also if the request is repeated."""
 
     def __init__(self, request: RunRequest, mode: Mode, *, wait: bool, json: bool) -> None:
         self._request, self._mode, self._wait, self._json = request, mode, wait, json
         self._id = new_id()
 
     async def submit(self, client: Client) -> int:
-        """Hand it over and show its id."""
+        """Submit the run and print its id."""
         session = self._request.session_id
         handle = await client.submit(session, self._request, message_id=self._id, mode=self._mode)
         run_id = await handle.accepted(ACCEPTED_S)
@@ -76,7 +79,7 @@ class _RunSubmission:
         return 0
 
     async def wait_for_end(self, client: Client) -> int:
-        """Show how it ended or, if nobody wants to wait for that, what it is parked for."""
+        """Print the result of the run or, without ``wait``, what it is parked for."""
         return show_result(await self._result(client), self._request.code, json=self._json)
 
     async def _result(self, client: Client) -> RunAnswer:
@@ -104,24 +107,24 @@ class _RunSubmission:
 
 
 def _unanswered(run_id: str, failure: Failed) -> Failed:
-    """It was accepted: it is not ours to begin elsewhere, and nobody has said that it failed."""
+    """The error for an accepted run without a reply: it may still run, so it is not repeated."""
     return Failed(
         "NO_ANSWER",
-        f"run {run_id} was accepted, stands and goes on when a node answers: {failure.message}",
+        f"run {run_id} was accepted and continues when a node replies: {failure.message}",
         hint=f"rookery runs show {run_id}",
     )
 
 
 async def _cancel(handle: Handle, say: Callable[[str], None]) -> None:
-    """Whoever waits has gone: end the run, if it has come that far."""
+    """Cancel the run after Ctrl-C, if it was accepted."""
     try:
         async with asyncio.timeout(CANCEL_S):
             await handle.cancel(reason="interrupted at the command line")
     except (CodedError, TimeoutError) as error:
-        say(f"run {handle.run_id} goes on: {str(error) or 'no node answers'}")
+        say(f"run {handle.run_id} continues: {str(error) or 'no node answers'}")
     else:
         say(f"run {handle.run_id} is cancelled")
 
 
 def _print_nothing(_line: str) -> None:
-    """To programs only the end is told."""
+    """Print no progress, as for programs."""

@@ -1,6 +1,6 @@
-"""``rookery runs``: what became of runs, what they wait for, and how to end the waiting.
+"""``rookery runs``: list and show runs, cancel them, and resolve their calls.
 
-Any node answers for all of them; with none running the journal does.
+Lists come from any node; without a node, from the journal.
 """
 
 from __future__ import annotations
@@ -38,36 +38,38 @@ from rookery.schemas.run import Language
 __all__ = ["app", "find_run", "sequence_before"]
 
 app = App(name="runs", help_format="plaintext")
-for _name, _place, _help in (
-    ("result", "result", "Print what a past run came to, as `rookery run` would have."),
-    ("replay", "replay", "Run a past run again, without calling any tool, and compare."),
+for _name, _module, _help in (
+    ("result", "result", "Print the result of a past run, as `rookery run` does."),
+    ("replay", "replay", "Replay a past run without calling tools, and compare the results."),
     (
         "fork",
         "replay",
-        "Begin a session at the last boundary of a past run at or before a sequence.",
+        "Create a session from the last boundary of a past run at or before a sequence.",
     ),
 ):
-    app.command(f"rookery.ops.cli.commands.{_place}:{_name}", name=_name, help=_help)
+    app.command(f"rookery.ops.cli.commands.{_module}:{_name}", name=_name, help=_help)
 
 PAGE_MAX: Final = 1_000
 LABEL_WIDTH: Final = 9
 
 ID = Annotated[str, Parameter(help="The run's id.")]
-Since = Annotated[str | None, Parameter(help="Created then or later: 10m, 2h, 1d or a date.")]
-Until = Annotated[str | None, Parameter(help="Created before: 10m, 2h, 1d or a date.")]
-Before = Annotated[str | None, Parameter(help="Go on there: `next` of the page before.")]
+Since = Annotated[
+    str | None, Parameter(help="Created at this time or later: 10m, 2h, 1d or a date.")
+]
+Until = Annotated[str | None, Parameter(help="Created before this time: 10m, 2h, 1d or a date.")]
+Before = Annotated[str | None, Parameter(help="Continue there: `next` of the previous page.")]
 
 
 @app.command(name="list")
 def list_(
     *,
-    status: Annotated[RunState | None, Parameter(help="Only runs that stand like this.")] = None,
+    status: Annotated[RunState | None, Parameter(help="Only runs with this status.")] = None,
     session: Annotated[str | None, Parameter(help="Only runs of this session.")] = None,
     language: Annotated[Language | None, Parameter(help="Only runs in this language.")] = None,
     since: Since = None,
     until: Until = None,
     before: Before = None,
-    limit: Annotated[int, Parameter(help="At most so many.", validator=Number(gte=1))] = 50,
+    limit: Annotated[int, Parameter(help="Largest number of runs.", validator=Number(gte=1))] = 50,
     options: Options = NO_OPTIONS,
 ) -> int:
     """List the runs, newest first."""
@@ -92,20 +94,20 @@ def list_(
         empty="no runs",
     )
     if following is not None:
-        print_line(f"{len(runs)} of them; there are more: --limit, or --before {following}")
+        print_line(f"{len(runs)} runs; there are more: --limit, or --before {following}")
     return 0
 
 
 @app.command
 def show(run: ID, *, options: Options = NO_OPTIONS) -> int:
-    """Show how a run went, fact by fact, and what it waits for."""
+    """Show a run fact by fact, and what it waits for."""
     with local_server(options):
         view, messages, end = asyncio.run(_show(run, options))
     facts = facts_of_run(run, messages)
     if options.json:
-        told = [{"position": fact.position, "fact": fact.fields} for fact in facts]
+        listed = [{"position": fact.position, "fact": fact.fields} for fact in facts]
         answer = end if isinstance(end, RunAnswer) else None
-        print_json({"run": view, "facts": told, "answer": answer})
+        print_json({"run": view, "facts": listed, "answer": answer})
         return 0
     console = Console(highlight=False)
     for name, value in (*_lines(view), *end_lines(end, console.width - LABEL_WIDTH)):
@@ -123,15 +125,14 @@ def cancel(
     run: ID,
     *,
     after_boundary: Annotated[
-        bool, Parameter(help="Let it come to its next boundary.", negative="")
+        bool, Parameter(help="End it at its next boundary.", negative="")
     ] = False,
     reason: Annotated[str, Parameter(help="Why, for the record.")] = "",
     options: Options = NO_OPTIONS,
 ) -> int:
     """End a run now, or withdraw it if it has not started.
 
-    The verb `cancel` on the wire, and the client's `cancel`, wait for the run's next boundary
-    unless they say `now`."""
+    By default the verb `cancel` and the client's `cancel` end a run at its next boundary."""
     body = Cancel(run_id=run, reason=reason, now=not after_boundary)
     receipt = asyncio.run(_command("cancel", run, body, RunReceipt, options))
     if options.json:
@@ -146,18 +147,24 @@ def resolve(
     run: ID,
     call: Annotated[str, Parameter(help="The call's id, as `runs show` prints it.")],
     *,
-    completed: Annotated[str | None, Parameter(help="It acted; its answer, as JSON.")] = None,
-    failed: Annotated[str | None, Parameter(help="It failed; what the program is told.")] = None,
-    retry: Annotated[bool, Parameter(help="Call it again, come what may.", negative="")] = False,
-    now: Annotated[bool, Parameter(help="Also while the tool may still act.", negative="")] = False,
+    completed: Annotated[str | None, Parameter(help="The tool acted; its result as JSON.")] = None,
+    failed: Annotated[
+        str | None, Parameter(help="The tool failed; the error for the program.")
+    ] = None,
+    retry: Annotated[
+        bool, Parameter(help="Call the tool again, even if it has acted.", negative="")
+    ] = False,
+    now: Annotated[
+        bool, Parameter(help="Resolve even if the tool may still act.", negative="")
+    ] = False,
     as_: ActorOption = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Say what came of a call that nobody can know of.
+    """Give the outcome of a call whose outcome is unknown.
 
-    Refused as long as the tool may still act, as `runs show` says, unless --now is given."""
+    It is refused while the tool may still act, as `runs show` says, unless --now is given."""
     if (completed is not None) + (failed is not None) + retry != 1:
-        raise Refused("INVALID_ARGUMENT", "say exactly one of --completed, --failed and --retry")
+        raise Refused("INVALID_ARGUMENT", "give exactly one of --completed, --failed and --retry")
     body = ResolveCall(
         run_id=run,
         operation_id=call,
@@ -175,26 +182,26 @@ def resolve(
     return 0
 
 
-# --- asking ---------------------------------------------------------------------------------------
+# --- queries --------------------------------------------------------------------------------------
 
 
 async def _list(query: RunsQuery, limit: int, options: Options, found: list[RunView]) -> str | None:
-    """Page by page into ``found``, from a node or from the journal; where more begins.
+    """Add the pages of a list to ``found``; return the position of more runs, if there are more.
 
-    They are not returned: what a task returns is spelled out when ``asyncio.run`` gives Ctrl-C
-    back, which takes half a second for 100,000 of them (Python 3.11, measured).
+    The runs are not returned, because ``asyncio.run`` formats the result of a task when it handles
+    Ctrl-C: half a second for 100,000 runs (Python 3.11, measured).
     """
-    alone: RunQueryHandler | None = None
+    offline: RunQueryHandler | None = None
     async with open_realm(options) as realm:
         while True:
             query = msgspec.structs.replace(query, limit=min(limit - len(found), PAGE_MAX))
-            page = None if alone else await realm.try_ask("runs", query, RunList)
+            page = None if offline else await realm.try_ask("runs", query, RunList)
             if page is None:
                 session = query.session
-                alone = alone or RunQueryHandler.without_node(
-                    realm.journal, session=session, shelf=realm.checkpoints
+                offline = offline or RunQueryHandler.without_node(
+                    realm.journal, session=session, store=realm.checkpoints
                 )
-                page = await alone.list(query)
+                page = await offline.list(query)
             found += page.runs
             if page.next is None or len(found) == limit:
                 return page.next
@@ -204,7 +211,7 @@ async def _list(query: RunsQuery, limit: int, options: Options, found: list[RunV
 async def _show(
     run_id: str, options: Options
 ) -> tuple[RunView, list[StoredMessage], RunAnswer | CodedError | None]:
-    """The run, the messages that tell of it, and what it came to or why that cannot be said."""
+    """The run, the messages with its facts, and its result or the error of reading it."""
     async with open_realm(options) as realm:
         view = await find_run(realm, run_id)
         where = Filter(key=view.session_id, run=run_id)
@@ -214,7 +221,7 @@ async def _show(
 
 
 async def _end(realm: OfflineRealm, view: RunView) -> RunAnswer | CodedError:
-    """How it went is shown also where its result is damaged, or none of ours."""
+    """The result, or the error of reading it, such as a damaged blob."""
     journal, blobs, session = realm.journal, realm.blobs, view.session_id
     try:
         return await read_past_result(journal, blobs, session, view.run_id, sequence_before(view))
@@ -223,12 +230,12 @@ async def _end(realm: OfflineRealm, view: RunView) -> RunAnswer | CodedError:
 
 
 def sequence_before(view: RunView) -> int:
-    """All facts about the run stand above this sequence."""
+    """A sequence below the run's first fact."""
     return int(view.position.partition(".")[0]) - 1
 
 
 async def find_run(realm: OfflineRealm, run_id: str) -> RunView:
-    """The run, wherever it is told of."""
+    """The run, from a node or from the journal; ``Refused`` if there is none."""
     found = await realm.try_ask("runs", RunsQuery(run_id=run_id), RunList)
     if found is None:
         found = await _find_offline(realm, run_id)
@@ -238,7 +245,7 @@ async def find_run(realm: OfflineRealm, run_id: str) -> RunView:
 
 
 async def _find_offline(realm: OfflineRealm, run_id: str) -> RunList:
-    """Without a node: its session first, then all that happened there."""
+    """The run from the journal: find its session, then fold the session's runs."""
     async for page in realm.journal.scan(Filter(run=run_id)):
         view = RunQueryHandler.without_node(realm.journal, session=page[0].entity.key)
         return await view.list(RunsQuery(run_id=run_id))
@@ -251,7 +258,7 @@ async def _command(verb: str, run_id: str, body: object, kind: type[Any], option
         return await realm.ask(verb, view.session_id, body, kind)
 
 
-# --- telling --------------------------------------------------------------------------------------
+# --- output --------------------------------------------------------------------------------------
 
 
 def _row(run: RunView) -> tuple[object, ...]:
@@ -281,16 +288,16 @@ def _lines(run: RunView) -> list[tuple[str, object]]:
 
 
 def _may_act_lines(wait: RunWait | None, now_ms: int) -> list[tuple[str, object]]:
-    """Until when the tool may act that an operator is to speak of."""
+    """Until when the tool of an unresolved call may act."""
     until_ms = None if wait is None else wait.may_act_until_ms
     if until_ms is None or until_ms <= now_ms:
         return []
-    text = f"until {clock_time(until_ms)} the tool may; runs resolve before then needs --now"
+    text = f"until {clock_time(until_ms)}; before then `runs resolve` needs --now"
     return [("may act", text)]
 
 
 def end_lines(end: RunAnswer | CodedError | None, room: int) -> list[tuple[str, str]]:
-    """The result in what room there is, and what was said beside it."""
+    """The result, cut to ``room`` characters, its notes and its error."""
     if end is None:
         return []
     if isinstance(end, CodedError):
@@ -312,7 +319,7 @@ def end_lines(end: RunAnswer | CodedError | None, room: int) -> list[tuple[str, 
 
 
 def _status(run: RunView) -> str:
-    """With its code, where that says more."""
+    """The status, with its code if that adds something."""
     says_more = run.code is not None and run.code != run.status.upper()
     return f"{run.status} {run.code}" if says_more else str(run.status)
 
@@ -334,5 +341,5 @@ def _value(text: str) -> Any:
         raise Refused(
             "INVALID_ARGUMENT",
             f"--completed is not JSON: {error}",
-            hint="text stands in double quotes: --completed '\"done\"'",
+            hint="text needs double quotes: --completed '\"done\"'",
         ) from None

@@ -1,6 +1,6 @@
-"""``rookery sessions create, limits``: what each run of a session may use, if it does not say so.
+"""``rookery sessions create`` and ``limits``: the default limits of a session's runs.
 
-The node that has the session decides, and the realm's maxima cap it when a run starts.
+The realm's maxima cap them when a run starts.
 """
 
 from __future__ import annotations
@@ -29,34 +29,34 @@ ID = Annotated[str, Parameter(help="The session's id.")]
 def create(
     session: ID,
     *,
-    language: Annotated[str, Parameter(help="What its programs are written in.")] = "python",
+    language: Annotated[str, Parameter(help="Language of its programs.")] = "python",
     limit: Annotated[
         list[str] | None, Parameter(help="A limit of each run: NAME=NUMBER.", negative="")
     ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Begin a session, with limits of its own, before its first run."""
-    given = SessionLimits(**parse_limits(limit or (), "--limit "))
-    asked = CreateSession(language=find_language(language), limits=given)
-    return _show(asyncio.run(_ask("create", session, asked, options)), options)
+    """Create a session with its own limits, before its first run."""
+    defaults = SessionLimits(**parse_limits(limit or (), "--limit "))
+    body = CreateSession(language=find_language(language), limits=defaults)
+    return _show(asyncio.run(_ask("create", session, body, options)), options)
 
 
 def limits(
     session: ID,
     /,
-    *changes: Annotated[str, Parameter(help="NAME=NUMBER; what is not named stays.")],
+    *changes: Annotated[str, Parameter(help="NAME=NUMBER; other limits stay the same.")],
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Give a session other limits, from its next run on."""
+    """Change the limits of a session, from its next run on."""
     if not changes:
         known = ", ".join(SessionLimits.__struct_fields__)
         raise Refused("INVALID_ARGUMENT", "nothing to change", hint=f"NAME=NUMBER of {known}")
-    asked = ChangeLimits(**parse_limits(changes))
-    return _show(asyncio.run(_ask("limits", session, asked, options)), options)
+    body = ChangeLimits(**parse_limits(changes))
+    return _show(asyncio.run(_ask("limits", session, body, options)), options)
 
 
 def limit_words(limits: SessionLimits) -> str:
-    """As they are typed."""
+    """Limits as NAME=NUMBER."""
     return " ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(limits).items())
 
 

@@ -1,7 +1,7 @@
-"""``rookery sessions snapshot, restore, destroy``: what becomes of a session's memory.
+"""``rookery sessions snapshot, restore, destroy``: the memory of a session.
 
-The node that has the session does it; bytes travel by the blob store. A snapshot of another realm
-is sealed anew here, by somebody who may read the secrets of both: no node ever sees the other's.
+The node that owns the session acts; the bytes are in the blob store. This command seals a snapshot
+of another realm again with the key of this realm, so that no node needs the keys of two realms.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ __all__ = ["destroy", "restore", "snapshot"]
 
 PREFIX: Final = "snap_"
 TIMEOUT_S: Final = 60.0
-"""A session may be large, and has to be brought back first."""
+"""A session may be large, and the node may have to restore it first."""
 
 ID = Annotated[str, Parameter(help="The session's id.")]
 
@@ -36,43 +36,43 @@ ID = Annotated[str, Parameter(help="The session's id.")]
 def snapshot(
     session: ID,
     *,
-    out: Annotated[Path | None, Parameter(help="Write it there, too.")] = None,
+    out: Annotated[Path | None, Parameter(help="Write the snapshot to this file, too.")] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Keep a session as its last run has left it."""
-    kept = asyncio.run(_snapshot(check_session_id(session), out, options))
+    """Take a snapshot of a session after its last run."""
+    taken = asyncio.run(_snapshot(check_session_id(session), out, options))
     if options.json:
-        print_json(kept)
+        print_json(taken)
     else:
         where = "" if out is None else f" in {out}"
-        print_line(f"{kept.snapshot_id}: {kept.size_bytes:,} bytes{where}")
+        print_line(f"{taken.snapshot_id}: {taken.size_bytes:,} bytes{where}")
     return 0
 
 
 def restore(
-    source: Annotated[str, Parameter(help="A file, or the id of a snapshot that was kept.")],
+    source: Annotated[str, Parameter(help="A snapshot file, or a snapshot id.")],
     *,
-    session: Annotated[str, Parameter(help="The session that goes on from it.")],
+    session: Annotated[str, Parameter(help="The session to create from it.")],
     replace: Annotated[
-        bool, Parameter(help="End the session of this id, if there is one.", negative="")
+        bool, Parameter(help="Destroy an existing session of this id.", negative="")
     ] = False,
     from_realm: Annotated[
-        str | None, Parameter(help="OfflineRealm it was taken in, if another.")
+        str | None, Parameter(help="Realm it was taken in, if not this one.")
     ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Begin a session with the memory of a snapshot."""
+    """Create a session with the memory of a snapshot."""
     check_session_id(session)
     restored = asyncio.run(_restore(source, session, replace, from_realm, options))
     if options.json:
         print_json(restored)
     else:
-        print_line(f"session {session} goes on from {restored.snapshot_id}")
+        print_line(f"session {session} continues from {restored.snapshot_id}")
     return 0
 
 
 def destroy(session: ID, *, options: Options = NO_OPTIONS) -> int:
-    """End a session's life; the next run begins another, with no memory of this one."""
+    """End the generation of a session; its next run starts one without memory."""
     check_session_id(session)
     ended = asyncio.run(_destroy(session, options))
     if options.json:
@@ -84,36 +84,35 @@ def destroy(session: ID, *, options: Options = NO_OPTIONS) -> int:
 
 async def _snapshot(session: str, out: Path | None, options: Options) -> SnapshotView:
     async with open_realm(options) as realm:
-        kept = await realm.ask("snapshot", session, SnapshotSession(), SnapshotView, TIMEOUT_S)
+        taken = await realm.ask("snapshot", session, SnapshotSession(), SnapshotView, TIMEOUT_S)
         if out is not None:
-            data = await realm.blobs.get(_digest(kept.snapshot_id))
+            data = await realm.blobs.get(_digest(taken.snapshot_id))
             with atomic_file(out) as target:
                 target.write(data)
-    return kept
+    return taken
 
 
 async def _restore(
-    source: str, session: str, takes_place: bool, from_realm: str | None, options: Options
+    source: str, session: str, replaces: bool, from_realm: str | None, options: Options
 ) -> SnapshotView:
-    """Of another realm, the snapshot is fetched and sealed anew; a file is put where a node may
-    read it."""
+    """Restore a snapshot; store a file, or a snapshot of another realm, in the blob store first."""
     async with open_realm(options) as realm:
         data = None if source.startswith(PREFIX) else _read(Path(source))
         if from_realm is not None:
             data = await _resealed_data(from_realm, source, data, realm, options)
         if data is not None:
             source = PREFIX + await realm.blobs.put(data, SNAPSHOT_BYTES_MAX)
-        asked = RestoreSession(snapshot_id=source, replace=takes_place)
-        return await realm.ask("restore", session, asked, SnapshotView, TIMEOUT_S)
+        body = RestoreSession(snapshot_id=source, replace=replaces)
+        return await realm.ask("restore", session, body, SnapshotView, TIMEOUT_S)
 
 
 async def _resealed_data(
-    name: str, source: str, data: bytes | None, ours: OfflineRealm, options: Options
+    name: str, source: str, data: bytes | None, to_realm: OfflineRealm, options: Options
 ) -> bytes:
-    async with open_realm(replace(options, realm=name)) as theirs:
+    async with open_realm(replace(options, realm=name)) as from_realm:
         if data is None:
-            data = await theirs.blobs.get(_digest(source))
-        return resealed(await _key(theirs), await _key(ours), data)
+            data = await from_realm.blobs.get(_digest(source))
+        return resealed(await _key(from_realm), await _key(to_realm), data)
 
 
 async def _key(realm: OfflineRealm) -> bytes:
@@ -121,7 +120,7 @@ async def _key(realm: OfflineRealm) -> bytes:
     if key is None:
         raise Failed(
             "SERVER_UNREACHABLE",
-            f"no node of realm {realm.subjects.realm!r} has ever run anything",
+            f"realm {realm.subjects.realm!r} has no key for snapshots: no node has served it",
             hint=f"rookery up --realm {realm.subjects.realm}",
         )
     return key

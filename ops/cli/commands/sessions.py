@@ -1,4 +1,4 @@
-"""``rookery sessions``: how the realm's sessions stand. No node is needed."""
+"""``rookery sessions``: list and show sessions, without a node; change them on a node."""
 
 from __future__ import annotations
 
@@ -37,18 +37,20 @@ _TURNS = FactCodec[Any](TURN_FACTS)
 
 app = App(name="sessions", help_format="plaintext")
 for _name, (_module, _help) in {
-    "create": ("session_limits", "Begin a session, with limits of its own, before its first run."),
-    "limits": ("session_limits", "Give a session other limits, from its next run on."),
-    "snapshot": ("session_memory", "Keep a session as its last run has left it."),
-    "restore": ("session_memory", "Begin a session with the memory of a snapshot."),
+    "create": ("session_limits", "Create a session with its own limits, before its first run."),
+    "limits": ("session_limits", "Change the limits of a session, from its next run on."),
+    "snapshot": ("session_memory", "Take a snapshot of a session after its last run."),
+    "restore": ("session_memory", "Create a session with the memory of a snapshot."),
     "destroy": (
         "session_memory",
-        "End a session's life; the next run begins another, with no memory of this one.",
+        "End the generation of a session; its next run starts one without memory.",
     ),
 }.items():
     app.command(f"rookery.ops.cli.commands.{_module}:{_name}", name=_name, help=_help)
 
-Limit = Annotated[int, Parameter(help="At most so many.", validator=Number(gte=1, lte=1_000))]
+Limit = Annotated[
+    int, Parameter(help="Largest number of sessions.", validator=Number(gte=1, lte=1_000))
+]
 ID = Annotated[str, Parameter(help="The session's id.")]
 
 
@@ -58,15 +60,17 @@ def list_(
     phase: Annotated[str | None, Parameter(help="Only sessions in this phase.")] = None,
     language: Annotated[Language | None, Parameter(help="Only sessions in this language.")] = None,
     since: Annotated[
-        str | None, Parameter(help="Used then or later: 10m, 2h, 1d or a date.")
+        str | None, Parameter(help="Used at this time or later: 10m, 2h, 1d or a date.")
     ] = None,
     limit: Annotated[
-        int, Parameter(help="At most so many.", validator=Number(gte=1, lte=1_000))
+        int, Parameter(help="Largest number of sessions.", validator=Number(gte=1, lte=1_000))
     ] = 1_000,
-    before: Annotated[str | None, Parameter(help="Go on there: `next` of the page before.")] = None,
+    before: Annotated[
+        str | None, Parameter(help="Continue there: `next` of the previous page.")
+    ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """List the sessions, those used last first."""
+    """List the sessions, the most recently used first."""
     query = SessionsQuery(
         phase=phase and parse_phase(phase.strip().casefold(), str.casefold),
         language=language,
@@ -91,7 +95,7 @@ def list_(
 
 @app.command
 def show(session: ID, *, options: Options = NO_OPTIONS) -> int:
-    """Show one session and what it owes."""
+    """Show a session and its queued inputs."""
     check_session_id(session)
     with local_server(options):
         view = asyncio.run(_show(session, options))
@@ -103,7 +107,7 @@ def show(session: ID, *, options: Options = NO_OPTIONS) -> int:
     if view.queue:
         print_table(
             ["INPUT", "RUN", "STATE"],
-            [(waiting.input_id, waiting.run_id, waiting.state) for waiting in view.queue],
+            [(entry.input_id, entry.run_id, entry.state) for entry in view.queue],
             empty="",
         )
     return 0
@@ -114,7 +118,7 @@ async def _list(query: SessionsQuery, options: Options) -> SessionList:
         found = await realm.try_ask("sessions", query, SessionList)
         if found is None:
             found = await SessionQueryHandler.without_node(
-                realm.journal, shelf=realm.checkpoints
+                realm.journal, store=realm.checkpoints
             ).list(query)
         return found
 
@@ -139,7 +143,7 @@ async def _show(session: str, options: Options) -> SessionView:
 
 
 async def _read(realm: OfflineRealm, family: str, session: str) -> list[StoredMessage]:
-    """What counts of a family's history: from where it was begun anew, if it was."""
+    """The messages of a family since its last restart of history, if there was one."""
     pages = [page async for page in realm.journal.scan(Filter(family, session))]
     found = [stored for page in pages for stored in page]
     return found[max(0, last_restart(found)) :]

@@ -1,7 +1,4 @@
-"""``rookery tools``: what programs may call, as a node of the realm offers it.
-
-``rookery tools serve``: a worker, from its first call to its last answer.
-"""
+"""``rookery tools``: list and describe the tools of a node, and serve tools as a worker."""
 
 from __future__ import annotations
 
@@ -34,13 +31,13 @@ app = App(name="tools", help_format="plaintext")
 app.command(
     "rookery.ops.cli.commands.tools:serve",
     name="serve",
-    help="Serve tools, from a process of their own, to nodes started with --workers SURFACE.",
+    help="Serve tools from a worker process to nodes started with --workers SURFACE.",
 )
 
 
 @app.command(name="list")
 def list_(*, options: Options = NO_OPTIONS) -> int:
-    """List the tools a node offers, by name."""
+    """List the tools of a node, by name."""
     found = asyncio.run(_ask(ToolsQuery(), options))
     if options.json:
         print_json(found)
@@ -48,18 +45,18 @@ def list_(*, options: Options = NO_OPTIONS) -> int:
     print_table(
         ["TOOL", "SURFACE", "EFFECT", "AWAITED", "IDEMPOTENT", "APPROVAL", "DESCRIPTION"],
         [_row(tool) for tool in found.tools],
-        empty="no tools: offer some with `rookery up --tools MODULE:OBJECT`",
+        empty="no tools: start a node with `rookery up --tools MODULE:OBJECT`",
     )
     return 0
 
 
 @app.command
 def describe(
-    name: Annotated[str, Parameter(help="As programs call it.")],
+    name: Annotated[str, Parameter(help="The tool's name in programs.")],
     *,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Show what was declared of a tool."""
+    """Show the declaration of a tool."""
     found = asyncio.run(_ask(ToolsQuery(name=name), options)).tools
     if not found:
         raise Refused("UNKNOWN_TOOL", f"no tool {name[:80]!r} here", hint="rookery tools list")
@@ -77,34 +74,34 @@ async def _ask(query: ToolsQuery, options: Options) -> ToolList:
 
 
 def _row(tool: ToolView) -> tuple[object, ...]:
-    declared = tool.capability
+    capability = tool.capability
     return (
-        declared.name,
+        capability.name,
         tool.surface,
-        declared.side_effect,
+        capability.side_effect,
         _yes(tool.awaited),
-        _yes(declared.idempotent),
+        _yes(capability.idempotent),
         _approval(tool),
-        declared.description.strip().partition("\n")[0],
+        capability.description.strip().partition("\n")[0],
     )
 
 
 def _lines(tool: ToolView) -> list[tuple[str, object]]:
-    declared, limits = tool.capability, tool.capability.limits
+    capability, limits = tool.capability, tool.capability.limits
     rate = "" if limits.rate_per_min is None else f", {limits.rate_per_min} a minute"
     return [
-        ("tool", declared.name),
-        ("description", " ".join(declared.description.split())),
+        ("tool", capability.name),
+        ("description", " ".join(capability.description.split())),
         ("surface", tool.surface),
-        ("effect", declared.side_effect),
+        ("effect", capability.side_effect),
         ("awaited", _yes(tool.awaited)),
-        ("idempotent", _yes(declared.idempotent)),
+        ("idempotent", _yes(capability.idempotent)),
         ("approval", _approval(tool)),
         ("time limit", f"{limits.timeout_ms} ms"),
         ("at once", f"{limits.concurrency}{rate}"),
         ("bytes", f"{limits.max_request_bytes} in, {limits.max_response_bytes} out"),
-        ("takes", encode_json(declared.input_schema).decode()),
-        ("answers", encode_json(declared.output_schema).decode()),
+        ("takes", encode_json(capability.input_schema).decode()),
+        ("answers", encode_json(capability.output_schema).decode()),
         ("schemas", tool.schema_digest),
     ]
 
@@ -125,24 +122,28 @@ log = logging.getLogger(__name__)
 
 
 def serve(
-    place: Annotated[str, Parameter(name="MODULE:OBJECT", help="A registry, a tool or a list.")],
+    place: Annotated[
+        str, Parameter(name="MODULE:OBJECT", help="A registry, a tool or a list of tools.")
+    ],
     /,
     *,
     surface: Annotated[str, Parameter(help="Nodes offer the tools as SURFACE_<tool>.")],
     concurrency: Annotated[
         int,
         Parameter(
-            help="So many calls at once; more are offered to others.", validator=Number(gte=1)
+            help="Calls at once; further calls go to other workers.", validator=Number(gte=1)
         ),
     ] = 16,
-    log_level: Annotated[Level | None, Parameter(help="What is worth a line.")] = None,
+    log_level: Annotated[Level | None, Parameter(help="Lowest level of log lines.")] = None,
     log_format: Annotated[
         Format | None, Parameter(help="auto: text on a terminal, JSON lines elsewhere.")
     ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Until SIGTERM or SIGINT; then take no more calls and finish those under way, for as long as
-    ``node.drain_timeout_s`` allows. A second SIGINT does not wait."""
+    """Serve tools until SIGTERM or SIGINT, then finish the running calls and stop.
+
+    The worker waits for its calls ``node.drain_timeout_s`` at most. A second SIGINT does not
+    wait."""
     config = options.load(**{"log.level": log_level, "log.format": log_format}).config
     configure(config.log.level, config.log.format, sys.stderr)
     registry = load_registry(place)
@@ -150,8 +151,8 @@ def serve(
         worker = WorkerProcess(config, registry, surface=surface, concurrency=concurrency)
         worker.start()
         if options.json:
-            told = {"worker": worker.name, "surface": surface, "tools": registry.names()}
-            print_json({"ready": True} | told)
+            ready = {"worker": worker.name, "surface": surface, "tools": registry.names()}
+            print_json({"ready": True} | ready)
         else:
             print_line(f"ready {surface} {' '.join(registry.names())}")
         stopped.wait_for_signal()

@@ -1,4 +1,4 @@
-"""``rookery up``: one node, from its first line to its last drained command."""
+"""``rookery up``: run a node until a signal or a drain request."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ app = App(name="up", help_format="plaintext")
 def up(
     *,
     metrics_port: Annotated[
-        int | None, Parameter(help="Port of /metrics, /livez and /readyz; 0 takes a free one.")
+        int | None, Parameter(help="Port of /metrics, /livez and /readyz; 0 for a free one.")
     ] = None,
     accept_unknown_durability: Annotated[
         bool | None,
-        Parameter(help="Serve though the server hides whether it syncs.", negative=""),
+        Parameter(help="Start although the server hides whether it syncs.", negative=""),
     ] = None,
     tools: Annotated[
-        str | None, Parameter(help="MODULE:OBJECT of the functions that programs may call.")
+        str | None, Parameter(help="MODULE:OBJECT of functions that programs may call.")
     ] = None,
     workers: Annotated[
         list[str] | None,
-        Parameter(help="Surface whose tools are served by workers; may be repeated.", negative=""),
+        Parameter(help="Surface of tools on workers; may be repeated.", negative=""),
     ] = None,
     driver: Annotated[
         Driver | None,
-        Parameter(help="Who takes the steps of runs: the node's sandbox, or somebody outside."),
+        Parameter(help="Driver of runs: the node's sandbox, or an external client."),
     ] = None,
-    log_level: Annotated[Level | None, Parameter(help="What is worth a line.")] = None,
+    log_level: Annotated[Level | None, Parameter(help="Lowest level of log lines.")] = None,
     log_format: Annotated[
         Format | None, Parameter(help="auto: text on a terminal, JSON lines elsewhere.")
     ] = None,
@@ -64,14 +64,14 @@ def up(
     }
     config = options.load(**flags).config
     configure(config.log.level, config.log.format, sys.stderr)
-    with stop_signals() as stopped, ExitStack() as open_things:
+    with stop_signals() as stopped, ExitStack() as resources:
         node = Node(config, stopped.drain, stopped.fail)
         health = _health(config, node)
         if health:
-            open_things.enter_context(health)
+            resources.enter_context(health)
         node.start()
         tune_gc()
-        open_things.callback(_stop, node, stopped)
+        resources.callback(_stop, node, stopped)
         _print_ready(node, health, json=options.json)
         stopped.wait_for_signal()
     if stopped.error is not None:
@@ -97,11 +97,11 @@ def _health(config: Config, node: Node) -> HealthServer | None:
 
 
 def _print_ready(node: Node, health: HealthServer | None, *, json: bool) -> None:
-    """The one line a person reads and a script waits for."""
+    """Print the line that says the node is ready; scripts wait for it."""
     if json:
         callback = node.callback_url or None
-        told = {"health": health.url if health else None, "callback": callback}
-        print_json({"ready": True, "url": node.url, **told})
+        urls = {"health": health.url if health else None, "callback": callback}
+        print_json({"ready": True, "url": node.url, **urls})
         return
     callback = f" callback {node.callback_url}" if node.callback_url else ""
     print_line(f"ready {node.url}" + (f" health {health.url}" if health else "") + callback)

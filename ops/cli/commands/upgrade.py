@@ -1,4 +1,4 @@
-"""``rookery realm``: what is done to a realm as a whole, while no node serves it."""
+"""``rookery realm``: change a realm as a whole, while it has no node."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ app = App(name="realm", help_format="plaintext")
 def upgrade(
     *,
     check: Annotated[
-        bool, Parameter(help="Say what would happen, and change nothing.", negative="")
+        bool, Parameter(help="Print what would change, and change nothing.", negative="")
     ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Bring a realm that an older version served to the format of this one, in place.
+    """Upgrade a realm of an older version to the format of this version, in place.
 
-    No message is touched. Every node of the realm has to have left: stop them, upgrade, then start
-    nodes of this version. Older versions refuse the realm afterwards."""
+    No message changes. Stop all nodes of the realm, upgrade it, then start nodes of this version.
+    Older versions refuse the realm afterwards."""
     with local_server(options):
         plan, done = asyncio.run(_upgrade(options, apply=not check))
     if options.json:
@@ -60,8 +60,8 @@ async def _upgrade(options: Options, *, apply: bool) -> tuple[RealmUpgrade, bool
 def _plan_words(plan: RealmUpgrade, *, done: bool) -> str:
     if not plan.is_needed:
         return f"realm {plan.realm} has format {plan.format} already"
-    does = "was brought" if done else "would be brought"
+    change = "was brought" if done else "would be brought"
     return (
-        f"realm {plan.realm} {does} from format {plan.format} to {plan.to}: {plan.stream} takes "
+        f"realm {plan.realm} {change} from format {plan.format} to {plan.to}: {plan.stream} takes "
         f"facts from the owner of each partition alone; its {plan.messages} messages stay"
     )

@@ -1,4 +1,4 @@
-"""``rookery validate``: what would keep a program from running, without running any of it."""
+"""``rookery validate``: check a program without running it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def validate(
     tools: Tools = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Say what is wrong with a program; nothing is executed and no session is touched."""
+    """Check a program; nothing is executed and no session changes."""
     request = run_request(file, words)
 
     async def check(client: Client) -> int:

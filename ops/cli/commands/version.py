@@ -1,4 +1,4 @@
-"""``rookery version``: what runs here, for a bug report."""
+"""``rookery version``: the versions to name in a bug report."""
 
 from __future__ import annotations
 

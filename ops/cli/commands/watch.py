@@ -1,4 +1,4 @@
-"""``rookery watch``: the journal as it grows."""
+"""``rookery watch``: print facts as they are committed."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ def watch(
     run: Annotated[str | None, Parameter(help="Only facts of this run.")] = None,
     family: Annotated[str | None, Parameter(help="Only facts of this family.")] = None,
     from_: Annotated[
-        int | None, Parameter(name="--from", help="Begin at this sequence; else with what comes.")
+        int | None, Parameter(name="--from", help="First sequence; default: new facts only.")
     ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Print a line a fact until Ctrl-C; with --json an object a line."""
+    """Print a line for each fact until Ctrl-C; with --json, a JSON object."""
     try:
         asyncio.run(_follow(fact_selection(session, family, run), from_, options))
     except KeyboardInterrupt:

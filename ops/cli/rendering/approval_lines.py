@@ -1,4 +1,4 @@
-"""Approvals as a terminal shows them."""
+"""Approvals as table rows and as detail lines."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def approval_row(approval: ListedApproval, now_ms: int) -> tuple[str, ...]:
 def approval_lines(
     approval: ListedApproval, approvers: Sequence[str], now_ms: int
 ) -> list[tuple[str, str]]:
-    """What one has to know to answer; below, what to type."""
+    """The details an approver needs, and the commands to decide."""
     pending = approval.state is ApprovalState.PENDING
     lines = [
         ("approval", approval.approval_id),
@@ -67,7 +67,7 @@ def approval_lines(
 
 
 def changed_approvals(table: ApprovalProjection, stored: StoredMessage) -> list[ListedApproval]:
-    """What a message tells: what came to wait, and what does no more."""
+    """Fold a message; the approvals that it has ended or requested."""
     before = {approval.approval_id: approval for approval in table.approvals(ended=False)}
     table.apply(stored)
     after = {approval.approval_id: approval for approval in table.approvals(ended=False)}
@@ -92,24 +92,24 @@ def _attempt_words(approval: ListedApproval) -> str:
 
 
 def _names(dispatchers: Sequence[str]) -> str:
-    return ", ".join(dispatchers) or "nobody yet"
+    return ", ".join(dispatchers) or "not dispatched yet"
 
 
 def _approver_names(approvers: Sequence[str]) -> str:
     if not approvers:
-        return "anybody who may write to the realm, unverified: it has no approvers"
+        return "any client of the realm, unverified: it has no approvers"
     return f"{', '.join(approvers)}, with their keys"
 
 
 def _end(approval: ListedApproval) -> str:
-    told = [clock_time(approval.ended_at_ms or 0), approval.reason_code]
+    words = [clock_time(approval.ended_at_ms or 0), approval.reason_code]
     if approval.actor:
-        told.append(f"by {approval.actor}, {'' if approval.verified else 'un'}verified")
+        words.append(f"by {approval.actor}, {'' if approval.verified else 'un'}verified")
     if approval.reason:
-        told.append(approval.reason)
-    return _plain(", ".join(told))
+        words.append(approval.reason)
+    return _plain(", ".join(words))
 
 
 def _plain(text: str) -> str:
-    """What programs and approvers wrote moves no cursor and hides no line."""
+    """Text of programs and approvers without control characters, which could hide lines."""
     return "".join(c if c.isprintable() else "\ufffd" for c in text)

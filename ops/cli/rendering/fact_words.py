@@ -1,22 +1,21 @@
-"""A run's facts as its timeline knows them: who said it, when, and in a few words for people.
+"""The words for a run's facts, for its timeline; and journal messages as lines, one for each fact.
 
-A journal message as people and programs want to see it: a line a fact.
-
-Lines for people leave out what is the same everywhere; JSON lines leave out nothing.
+Lines for people leave out the fields that all facts share; JSON lines have every field.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.output import clock_time
-from rookery.schemas.codec import encode_json
+from rookery.schemas.codec import encode_json, fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
+from rookery.schemas.facts import approval, session, tool, turn
 from rookery.schemas.ids import check_session_id
 
 __all__ = [
@@ -36,14 +35,13 @@ LANES: Final = {
     "approval": "approvals",
     "sandbox": "sandbox",
 }
-"""Family to its actor."""
-
+"""The lane of each family: its actor."""
 
 FactFields = dict[str, Any]
 
 
 class RunFact(NamedTuple):
-    """One fact; ``kind`` is its wire name without version."""
+    """A fact of a run; ``kind`` is its wire name without the version."""
 
     position: str
     """``<sequence>.<n>``"""
@@ -57,7 +55,7 @@ class RunFact(NamedTuple):
 
 
 def facts_of_run(run_id: str, messages: Iterable[StoredMessage]) -> list[RunFact]:
-    """The facts of these messages that are about the run, in order."""
+    """The run's facts among these messages, in order."""
     found = []
     for stored in messages:
         body = msgspec.json.decode(stored.body)
@@ -69,7 +67,7 @@ def facts_of_run(run_id: str, messages: Iterable[StoredMessage]) -> list[RunFact
 
 
 class Names:
-    """What people call the calls of a run: by tool and number."""
+    """The displayed names of a run's calls: tool and number."""
 
     def __init__(self, facts: Iterable[RunFact]) -> None:
         self._names: dict[str, str] = {}
@@ -83,23 +81,23 @@ class Names:
 
 
 def fact_words(fact: RunFact, names: Names) -> str:
-    """What a fact says."""
-    said = fact.fields
-    if fact.kind in _OF_APPROVALS:
-        return _OF_APPROVALS[fact.kind](names.of(said.get("operation_id", "")), said)
+    """A fact in a few words."""
+    fields = fact.fields
+    call = names.of(fields.get("operation_id", ""))
+    if (call_words := _CALL_WORDS.get(fact.kind)) is not None:
+        return call_words(call, fields)
     if fact.kind.startswith("tool."):
-        tell = _OF_CALLS.get(fact.kind, _of_call)
-        return tell(names.of(said.get("operation_id", "")), said)
-    if fact.kind == "turn.tool_calls_returned":
-        calls = [names.of(call["operation_id"]) for call in said.get("calls", ())]
-        return f"wants {', '.join(calls) or said.get('tool_count', 'calls')}"
-    if (say := _OF_OTHERS.get(fact.kind)) is not None:
-        return say(said)
-    return _and(_plain(fact.kind), _error(said))
+        return _of_call(call, fields)
+    if fact.kind == _CALLS_RETURNED:
+        calls = [names.of(call["operation_id"]) for call in fields.get("calls", ())]
+        return f"wants {', '.join(calls) or fields.get('tool_count', 'calls')}"
+    if (words := _WORDS.get(fact.kind)) is not None:
+        return words(fields)
+    return _and(_plain(fact.kind), _error(fields))
 
 
-def _of_call(call: str, said: FactFields) -> str:
-    return _and(f"{call} {_plain(said['type'].rpartition('.')[0])}", _error(said))
+def _of_call(call: str, fields: FactFields) -> str:
+    return _and(f"{call} {_plain(fields['type'].rpartition('.')[0])}", _error(fields))
 
 
 def _plain(kind: str) -> str:
@@ -110,110 +108,114 @@ def _and(what: str, more: Any) -> str:
     return f"{what}: {more}" if more else what
 
 
-def _by(said: FactFields) -> str:
-    return f", says {said['resolved_by']}" if said.get("resolved_by") else ""
+def _by(fields: FactFields) -> str:
+    return f", says {fields['resolved_by']}" if fields.get("resolved_by") else ""
 
 
 def _counted(operations: Any) -> str:
     return "1 call" if len(operations) == 1 else f"{len(operations)} calls"
 
 
-def _error(said: FactFields) -> str:
-    """Text, or an object with a code."""
-    error = said.get("error")
+def _error(fields: FactFields) -> str:
+    """The error of a fact: text, or an object with a code."""
+    error = fields.get("error")
     if isinstance(error, dict):
         return f"{error.get('code')}: {error.get('message')}"
     return " ".join(str(error or "").split())
 
 
-def _accepted(said: FactFields) -> str:
-    mode = said.get("mode", "queue")
+def _accepted(fields: FactFields) -> str:
+    mode = fields.get("mode", "queue")
     return "accepted" if mode == "queue" else f"accepted, mode {mode}"
 
 
-def _to_end(said: FactFields) -> str:
-    when = "now" if said.get("now") else "at its next boundary"
-    return _and(f"is to end {when}", said.get("reason"))
+def _to_end(fields: FactFields) -> str:
+    when = "now" if fields.get("now") else "at its next boundary"
+    return _and(f"must end {when}", fields.get("reason"))
 
 
-def _requested(call: str, said: FactFields) -> str:
-    return f"{call} requested" + (", waits for a place" if said.get("waits") else "")
+def _requested(call: str, fields: FactFields) -> str:
+    return f"{call} requested" + (", waits for a place" if fields.get("waits") else "")
 
 
-def _answered(call: str, said: FactFields) -> str:
-    verified = "verified" if said.get("verified") else "unverified"
-    decision = said["decision"].replace("_", " ")
-    return _and(f"{call} {decision} by {said['actor']}, {verified}", said.get("reason"))
+def _answered(call: str, fields: FactFields) -> str:
+    verified = "verified" if fields.get("verified") else "unverified"
+    decision = fields["decision"].replace("_", " ")
+    return _and(f"{call} {decision} by {fields['actor']}, {verified}", fields.get("reason"))
 
 
-def _allowed(call: str, said: FactFields) -> str:
-    grant = said.get("session_grant_id")
-    return f"{call} allowed by " + (f"grant {grant}" if grant else f"its rule {said.get('rule')}")
+def _allowed(call: str, fields: FactFields) -> str:
+    grant = fields.get("session_grant_id")
+    return f"{call} allowed by " + (f"grant {grant}" if grant else f"its rule {fields.get('rule')}")
 
 
-def _may_act_words(said: FactFields) -> str:
-    """Until when a tool could act after its outcome was found to be unknown."""
-    until_ms = said.get("may_act_until_ms", 0)
-    return f"; it may act until {clock_time(until_ms)}" if until_ms > said["at_ms"] else ""
+def _may_act_words(fields: FactFields) -> str:
+    """Until when the tool could still act, if that is later than the fact."""
+    until_ms = fields.get("may_act_until_ms", 0)
+    return f"; it may act until {clock_time(until_ms)}" if until_ms > fields["at_ms"] else ""
 
 
-_OF_OTHERS: Final[dict[str, Callable[[FactFields], str]]] = {
-    "session.input_accepted": _accepted,
-    "session.run_prepared": lambda _: "has the session",
-    "session.queued_run_drained": lambda _: "has the session",
-    "session.run_committed": lambda _: "committed, the session is free",
-    "session.run_failed": lambda _: "failed, the session is free",
-    "session.run_rolled_back": lambda _: "rolled back, the session is free",
-    "session.boundary_cancel_requested": _to_end,
-    "session.input_cancelled": lambda said: _and("withdrawn", said.get("reason")),
-    "turn.ops_registered": lambda said: f"waits for {_counted(said['barrier_ids'])}",
-    "turn.ops_barrier_satisfied": lambda said: f"{_counted(said['operation_ids'])} answered",
-    "turn.parked": lambda said: f"parked: {said['code']}",
+_Words = Callable[[FactFields], str]
+_CallWords = Callable[[str, FactFields], str]
+_OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
+    session.InputAccepted: _accepted,
+    session.RunPrepared: lambda _: "has the session",
+    session.QueuedRunDrained: lambda _: "has the session",
+    session.RunCommitted: lambda _: "committed, the session is free",
+    session.RunFailed: lambda _: "failed, the session is free",
+    session.RunRolledBack: lambda _: "rolled back, the session is free",
+    session.BoundaryCancelRequested: _to_end,
+    session.InputCancelled: lambda fields: _and("withdrawn", fields.get("reason")),
+    turn.OpsRegistered: lambda fields: f"waits for {_counted(fields['barrier_ids'])}",
+    turn.OpsBarrierSatisfied: lambda fields: f"{_counted(fields['operation_ids'])} answered",
+    turn.Parked: lambda fields: f"parked: {fields['code']}",
 }
-_OF_CALLS: Final[dict[str, Callable[[str, FactFields], str]]] = {
-    "tool.requested": _requested,
-    "tool.intent_recorded": lambda call, said: f"{call} is called, attempt {said['attempt']}",
-    "tool.completed": lambda call, said: (
-        f"{call} answered after {said['duration_ms']} ms{_by(said)}"
+_OF_CALLS: Final[Mapping[type[Fact], _CallWords]] = {
+    tool.Requested: _requested,
+    tool.IntentRecorded: lambda call, fields: f"{call} is called, attempt {fields['attempt']}",
+    tool.Completed: lambda call, fields: (
+        f"{call} answered after {fields['duration_ms']} ms{_by(fields)}"
     ),
-    "tool.failed": lambda call, said: f"{call} failed: {_error(said)}{_by(said)}",
-    "tool.recovery_required": lambda call, said: (
-        f"{call} may have acted, nobody knows: {said['reason']}{_may_act_words(said)}"
+    tool.Failed: lambda call, fields: f"{call} failed: {_error(fields)}{_by(fields)}",
+    tool.RecoveryRequired: lambda call, fields: (
+        f"{call} may have acted, its outcome is unknown: {fields['reason']}{_may_act_words(fields)}"
     ),
-    "tool.retry_allowed": lambda call, said: f"{call} is to be tried again{_by(said)}",
+    tool.RetryAllowed: lambda call, fields: f"{call} will be tried again{_by(fields)}",
+    approval.Requested: lambda call, fields: _and(f"{call} needs approval", fields.get("why")),
+    approval.DispatchIntended: lambda call, fields: (
+        f"{call} was sent to {', '.join(fields['dispatchers'])}"
+    ),
+    approval.Escalated: lambda call, fields: (
+        f"{call} was sent to {', '.join(fields['dispatchers'])}, too"
+    ),
+    approval.Answered: _answered,
+    approval.AnswerRefused: lambda call, fields: (
+        f"the answer of {fields['actor'] or 'an unknown actor'} to {call} does not count: "
+        f"{fields['code']}"
+    ),
+    approval.Closed: lambda call, fields: f"{call} is not allowed: {fields['reason_code']}",
+    approval.AutoAllowed: _allowed,
+    approval.GrantIssued: lambda call, _: f"{call} is allowed once",
+    approval.GrantConsumed: lambda call, _: f"{call} has used its grant",
 }
-_OF_APPROVALS: Final[dict[str, Callable[[str, FactFields], str]]] = {
-    "approval.requested": lambda call, said: _and(f"{call} wants approval", said.get("why")),
-    "approval.dispatch_intended": lambda call, said: (
-        f"{call} is put before {', '.join(said['dispatchers'])}"
-    ),
-    "approval.escalated": lambda call, said: (
-        f"{call} is put before {', '.join(said['dispatchers'])}, too"
-    ),
-    "approval.answered": _answered,
-    "approval.answer_refused": lambda call, said: (
-        f"an answer of {said['actor'] or 'somebody'} to {call} does not count: {said['code']}"
-    ),
-    "approval.closed": lambda call, said: f"{call} may not: {said['reason_code']}",
-    "approval.auto_allowed": _allowed,
-    "approval.grant_issued": lambda call, _: f"{call} may be made, once",
-    "approval.grant_consumed": lambda call, _: f"{call} has used its grant",
-}
+_WORDS: Final = {fact_name(kind): words for kind, words in _OF_OTHERS.items()}
+_CALL_WORDS: Final = {fact_name(kind): words for kind, words in _OF_CALLS.items()}
+_CALLS_RETURNED: Final = fact_name(turn.ToolCallsReturned)
 
 
 _ENVELOPE = {field.encode_name for field in msgspec.structs.fields(Fact)} | {"type", "row"}
 _DETAIL_CHARACTERS_MAX = 60
 
 
-def fact_selection(session: str | None, family: str | None, run: str | None = None) -> Filter:
-    """What the options select, or ``Refused``: of a wrong name one would wait in vain."""
+def fact_selection(session_id: str | None, family: str | None, run: str | None = None) -> Filter:
+    """The filter for these options; ``Refused`` for a wrong name, which no fact would match."""
     if family is not None:
         _check_family(family)
-    return Filter(family, session and check_session_id(session), run)
+    return Filter(family, session_id and check_session_id(session_id), run)
 
 
 def _check_family(family: str) -> None:
-    from rookery.schemas.export import FAMILIES  # noqa: PLC0415 - all facts, seldom wanted.
+    from rookery.schemas.export import FAMILIES  # noqa: PLC0415 - slow, seldom needed.
 
     if family not in FAMILIES:
         known = f"one of {', '.join(sorted(FAMILIES))}"
@@ -221,7 +223,7 @@ def _check_family(family: str) -> None:
 
 
 def fact_lines(stored: StoredMessage, where: Filter, *, json: bool) -> Iterator[str]:
-    """The facts of a message that ``where`` selects, named ``<sequence>.<n>``."""
+    """A line for each selected fact of a message; a fact's position is ``<sequence>.<n>``."""
     body = msgspec.json.decode(stored.body)
     facts = body if isinstance(body, list) else [body]
     for number, fact in enumerate(facts, 1):

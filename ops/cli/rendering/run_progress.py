@@ -1,6 +1,6 @@
-"""What a run that takes its time waits for, told in a line when it changes.
+"""The progress of a running run, printed as a line whenever it changes.
 
-Folded from the run's facts as they arrive; a run that ends soon says nothing.
+It is folded from the run's facts as they arrive. A run that ends soon prints nothing.
 """
 
 from __future__ import annotations
@@ -9,87 +9,67 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
-from rookery.actors.projections.run_progress import first_names
 from rookery.bus.client.client import Fields, Handle
-from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import CodedError
+from rookery.schemas.facts.run_progress import OpenCallPhase, OpenRunCall, RunProgress, RunStage
 
 __all__ = ["RunProgressLine", "follow"]
 
 QUIET_S = 2.0
-"""A run that is over by then has nothing to tell."""
+"""A run that ends within this time prints nothing."""
 ABSENCE_MAX_S = 300.0
-"""How long nobody may be there once the run is accepted: it goes on wherever a node comes to serve,
-and a machine that starts anew needs minutes."""
+"""How long an accepted run may have no node: it continues on the next node that starts, and a
+machine that restarts needs minutes."""
 
 
 class RunProgressLine:
-    """Where a run stands."""
+    """The progress of a run in one line."""
 
     def __init__(self) -> None:
-        self._parked = ""
-        """What for, while the run is."""
-        self._stage = "is on its way"
-        self._calls: dict[str, str] = {}
-        """Those under way, by operation."""
-        self._remedies: dict[str, str] = {}
-        """What somebody may do about a call that waits, by operation."""
+        self._progress = RunProgress()
+        self._run_id = ""
 
     def apply(self, fact: Fields) -> None:
-        """One fact of the run."""
-        match fact:
-            case {"type": "session.input_accepted.v1", "mode": Mode.PASSIVE}:
-                self._stage = "waits for an input that wakes the session"
-            case {"type": "session.input_accepted.v1"}:
-                self._stage = "waits for the session to be free"
-            case {"type": "turn.started.v1"}:
-                self._stage = "runs"
-            case {"type": "tool.requested.v1", "operation_id": operation, "name": name}:
-                self._calls[operation] = name
-            case {"type": "approval.requested.v1", "operation_id": operation}:
-                self._remedies[operation] = f"rookery approvals show {fact['approval_id']}"
-            case {"type": "tool.recovery_required.v1", "operation_id": operation}:
-                self._remedies[operation] = f"rookery runs resolve {fact['run']} {operation}"
-            case {"type": "tool.allowed.v1" | "tool.retry_allowed.v1", "operation_id": operation}:
-                self._remedies.pop(operation, None)
-            case {"type": "tool.completed.v1" | "tool.failed.v1" | "tool.withdrawn.v1"}:
-                self._calls.pop(fact["operation_id"], None)
-                self._remedies.pop(fact["operation_id"], None)
-            case {"type": "turn.parked.v1"}:
-                self._parked = str(fact["code"])
-            case {"type": "turn.unparked.v1"}:
-                self._parked = ""
+        """Fold the next fact of the run."""
+        self._run_id = str(fact.get("run", ""))
+        self._progress.apply_fields(fact)
 
     @property
     def line(self) -> str:
-        if self._parked:
-            return "; ".join([f"is parked: {self._parked}", *self._remedies.values()])
-        if self._calls:
-            return f"waits for {first_names(sorted(self._calls.values()))}"
-        return self._stage
+        words = self._progress.words or "is on its way"
+        if self._progress.stage is not RunStage.PARKED:
+            return words
+        return "; ".join([words, *filter(None, map(self._remedy, self._progress.calls.values()))])
+
+    def _remedy(self, call: OpenRunCall) -> str:
+        """The command that lets a call of a parked run continue, if there is one."""
+        if call.phase is OpenCallPhase.RECOVERY_REQUIRED:
+            return f"rookery runs resolve {self._run_id} {call.operation_id}"
+        return f"rookery approvals show {call.approval_id}" if call.approval_id else ""
 
 
-async def follow(handle: Handle, tell: Callable[[str], None]) -> None:
-    """Tell how the run comes along until it ends; accepted, it is waited for with patience."""
-    progress, told = RunProgressLine(), ""
-    taking = asyncio.create_task(_apply_facts(handle, progress))
+async def follow(handle: Handle, show: Callable[[str], None]) -> None:
+    """Show the run's progress until it ends; once accepted, the run may be without a node for
+    minutes."""
+    progress, shown = RunProgressLine(), ""
+    folding = asyncio.create_task(_apply_facts(handle, progress))
     try:
-        while not (await asyncio.wait({taking}, timeout=QUIET_S))[0]:
+        while not (await asyncio.wait({folding}, timeout=QUIET_S))[0]:
             line = _unanswered_line(handle) or progress.line
-            if line != told:
-                told = line
-                tell(f"run {handle.run_id or '(not accepted yet)'} {told}")
-        with suppress(CodedError):  # Why it cannot be followed is told by its answer.
-            taking.result()
+            if line != shown:
+                shown = line
+                show(f"run {handle.run_id or '(not accepted yet)'} {shown}")
+        with suppress(CodedError):  # The run's reply says why it cannot be followed.
+            folding.result()
     finally:
-        taking.cancel()
+        folding.cancel()
 
 
 def _unanswered_line(handle: Handle) -> str:
-    """What an accepted run waits for while nobody answers for it."""
+    """What an accepted run waits for while no node answers."""
     if not handle.run_id or handle.last_error is None:
         return ""
-    return f"goes on when a node answers; just now {handle.last_error.message}"
+    return f"continues when a node replies; the last error: {handle.last_error.message}"
 
 
 async def _apply_facts(handle: Handle, progress: RunProgressLine) -> None:

@@ -1,6 +1,6 @@
-"""The end of a run as a person reads it: output and result, or what went wrong and where.
+"""The result of a run for people: its output and its value, or its error and the line in question.
 
-The program's own output and its result go to stdout; everything about the run goes to stderr.
+The program's output and its value go to stdout; everything else goes to stderr.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["print_stderr", "result_notes", "show_result"]
 
 
 def show_result(answer: RunAnswer, code: str, *, json: bool) -> int:
-    """Print how a run of ``code`` ended; the exit code."""
+    """Print the result of a run of ``code``; return the exit code."""
     if json:
         print_json(answer)
     else:
@@ -47,7 +47,7 @@ def show_result(answer: RunAnswer, code: str, *, json: bool) -> int:
 
 
 def result_notes(result: RunResult) -> list[str]:
-    """What a reader should know of a result that is not the value itself."""
+    """Notes about a value that is cut or shown as text."""
     notes = []
     if result.result_kind is ResultKind.REPR:
         notes.append("the result, or a part of it, has no form in JSON and is given as text")
@@ -57,17 +57,17 @@ def result_notes(result: RunResult) -> list[str]:
 
 
 def print_stderr(line: str, end: str = "\n") -> None:
-    """Say something about the run."""
+    """Print a line about the run."""
     print(line, end=end, file=sys.stderr, flush=True)
 
 
 def _show_streams(answer: RunAnswer) -> None:
-    for text, say in ((answer.stdout, print_line), (answer.stderr, print_stderr)):
-        say(text, end="" if not text or text.endswith("\n") else "\n")
+    for text, show in ((answer.stdout, print_line), (answer.stderr, print_stderr)):
+        show(text, end="" if not text or text.endswith("\n") else "\n")
 
 
 def _show_problem(problem: ErrorObject | Diagnostic, code: str, kind: str = "") -> None:
-    """``CODE: message``, the line it is about with what is meant underlined, and what to do."""
+    """Print ``CODE: message``, the source line with the place underlined, and the hint."""
     print_stderr(f"{kind}{problem.code}: {problem.message}")
     if problem.span is not None:
         for line in _underlined(problem.span, code):

@@ -1,8 +1,7 @@
-"""A run drawn for a terminal: a lane an actor, a line a fact, and time that is waited as such.
+"""The timeline of a run on a terminal: a lane for each actor, a line for each fact and each wait.
 
-Drawn from facts alone, whose times are relative to the first: the same facts make the same drawing
-anywhere. What does not fit a line is folded onto the next; where there is no room for lanes, their
-names stand in words.
+Times are relative to the first fact, so the same facts always make the same drawing. Long lines
+are wrapped. A narrow terminal shows the actors by name instead of lanes.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from rookery.schemas.lists import RunView
 __all__ = ["GLYPHS", "PLAIN_GLYPHS", "Glyphs", "draw_timeline", "duration"]
 
 LONG_MS: Final = 100
-"""Less than that between two facts is not worth a line."""
+"""A shorter time between two facts has no line."""
 TIME_WIDTH: Final = 10
 WORDS_MIN: Final = 16
 _SECOND, _MINUTE, _HOUR, _DAY = 1_000, 60_000, 3_600_000, 86_400_000
@@ -31,17 +30,17 @@ class Glyphs(NamedTuple):
     at_work: str
     waits: str
 
-    def of(self, stand: LaneState) -> str:
-        return {LaneState.AT_WORK: self.at_work, LaneState.WAITS: self.waits}.get(stand, " ")
+    def of(self, state: LaneState) -> str:
+        return {LaneState.AT_WORK: self.at_work, LaneState.WAITS: self.waits}.get(state, " ")
 
 
 GLYPHS: Final = Glyphs("●", "│", "┊")
 PLAIN_GLYPHS: Final = Glyphs("*", "|", ":")
-"""Where the terminal knows no others."""
+"""For terminals without Unicode."""
 
 
 class _TimelineLayout(NamedTuple):
-    """How wide a lane is and what it is called; without lanes, nothing."""
+    """The width and the titles of the lanes; no titles if there are no lanes."""
 
     lane_width: int
     titles: tuple[str, ...]
@@ -52,7 +51,7 @@ _LAYOUTS: Final = (
     (64, _TimelineLayout(5, ("adm", "turn", "tool", "appr", "box"))),
     (0, _TimelineLayout(0, ())),
 )
-"""The first whose width there is."""
+"""Smallest terminal width and layout; the first that fits is used."""
 _STYLES: Final = {
     "admission": "cyan",
     "turns": "green",
@@ -66,12 +65,12 @@ _ALARMING: Final = ("failed", "refused", "cancelled", "recovery_required", "park
 def draw_timeline(
     view: RunView, facts: Sequence[RunFact], width: int, glyphs: Glyphs = GLYPHS
 ) -> Iterator[Text]:
-    """The lines of a run's timeline, none wider than ``width`` if that is at all possible."""
+    """The lines of a run's timeline; only unbreakable words exceed ``width``."""
     return _Drawing(view, facts, width, glyphs).lines()
 
 
 def duration(ms: int) -> str:
-    """As people say it, in two units at most."""
+    """A duration in at most two units."""
     if ms < _SECOND:
         return f"{ms} ms"
     if ms < _MINUTE:
@@ -89,8 +88,8 @@ class _Drawing:
         self._names = Names(facts)
         self._lanes = TimelineLanes(self._names)
         self._layout = next(layout for least, layout in _LAYOUTS if width >= least)
-        self._place_width = max((len(fact.position) for fact in facts), default=4)
-        before = TIME_WIDTH + 2 + self._place_width + 2
+        self._position_width = max((len(fact.position) for fact in facts), default=4)
+        before = TIME_WIDTH + 2 + self._position_width + 2
         before += self._layout.lane_width * len(self._layout.titles)
         if not self._layout.titles:
             before = 2
@@ -114,34 +113,34 @@ class _Drawing:
         layout = self._layout
         if not layout.titles:
             return Text("TIME  FACT  ACTOR", style="bold")
-        head = f"{'TIME':>{TIME_WIDTH}}  {'FACT':>{self._place_width}}  "
+        head = f"{'TIME':>{TIME_WIDTH}}  {'FACT':>{self._position_width}}  "
         titles = "".join(f"{title:{layout.lane_width}}" for title in layout.titles)
         return Text((head + titles).rstrip(), style="bold")
 
     def _fact(self, fact: RunFact, since_ms: int) -> Iterator[Text]:
         self._lanes.apply(fact)
-        said = fact_words(fact, self._names)
+        words = fact_words(fact, self._names)
         style = "red" if fact.kind.rpartition(".")[2] in _ALARMING else ""
         time = f"+{duration(since_ms)}"
         if not self._layout.titles:
             head = f"{time}  {fact.position}  {self._glyphs.fact} {fact.lane}"
             yield Text(head, style=_STYLES[fact.lane])
-            yield from (Text(f"  {line}", style=style) for line in self._folded(said))
+            yield from (Text(f"  {line}", style=style) for line in self._folded(words))
             return
-        head = f"{time:>{TIME_WIDTH}}  {fact.position:>{self._place_width}}  "
-        yield from self._rows(head, said, style, fact.lane)
+        head = f"{time:>{TIME_WIDTH}}  {fact.position:>{self._position_width}}  "
+        yield from self._rows(head, words, style, fact.lane)
 
-    def _wait(self, said: str) -> Iterator[Text]:
+    def _wait(self, words: str) -> Iterator[Text]:
         if not self._layout.titles:
-            yield from (Text(f"{self._glyphs.waits} {line}") for line in self._folded(said))
+            yield from (Text(f"{self._glyphs.waits} {line}") for line in self._folded(words))
             return
-        yield from self._rows(" " * (TIME_WIDTH + 4 + self._place_width), said, "yellow", "")
+        yield from self._rows(" " * (TIME_WIDTH + 4 + self._position_width), words, "yellow", "")
 
-    def _hint(self, label: str, said: str) -> Iterator[Text]:
-        """Words that are there to be copied: an id is never broken, however narrow it is."""
+    def _hint(self, label: str, words: str) -> Iterator[Text]:
+        """Words to copy; ids are never broken."""
         first, rest = f"{label:6}", " " * 6
         for line in wrap(
-            first + said,
+            first + words,
             self._width,
             subsequent_indent=rest,
             break_long_words=False,
@@ -149,18 +148,18 @@ class _Drawing:
         ):
             yield Text(line, style="bold")
 
-    def _rows(self, head: str, said: str, style: str, at: str) -> Iterator[Text]:
-        """``said``, folded, beside the lanes; the first line has the fact in the lane ``at``."""
-        for line in self._folded(said):
+    def _rows(self, head: str, words: str, style: str, at: str) -> Iterator[Text]:
+        """Wrapped ``words`` beside the lanes; the first marks the fact in the lane ``at``."""
+        for line in self._folded(words):
             row = Text().append(head, style="dim")
             for lane in LANES.values():
-                stand = self._lanes.state_of(lane)
-                glyph = self._glyphs.fact if lane == at else self._glyphs.of(stand)
+                state = self._lanes.state_of(lane)
+                glyph = self._glyphs.fact if lane == at else self._glyphs.of(state)
                 row.append(f"{glyph:{self._layout.lane_width}}", style=_STYLES[lane])
             row.append(line, style=style)
             row.rstrip()
             yield row
             head, at = " " * len(head), ""
 
-    def _folded(self, said: str) -> list[str]:
-        return wrap(said, self._words_width, break_on_hyphens=False) or [""]
+    def _folded(self, words: str) -> list[str]:
+        return wrap(words, self._words_width, break_on_hyphens=False) or [""]

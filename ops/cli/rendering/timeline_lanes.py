@@ -1,123 +1,100 @@
-"""Where the actors of a run stand between two of its facts: at work, waiting, or not concerned.
+"""The state of each actor of a run between two facts: at work, waiting, or not involved.
 
-Told of one fact after the other. What a lane shows is for people; nothing is decided by it.
+The lanes of a timeline show it. Nothing is decided by it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import Enum, auto
+from operator import attrgetter
 from typing import Final
 
 from rookery.ops.cli.rendering.fact_words import LANES, Names, RunFact
+from rookery.schemas.codec import fact_name
+from rookery.schemas.envelope import Fact
+from rookery.schemas.facts import session, turn
+from rookery.schemas.facts.run_progress import (
+    SESSION_ENDS,
+    TURN_ENDS,
+    OpenCallPhase,
+    OpenRunCall,
+    RunProgress,
+)
 
 __all__ = ["LaneState", "TimelineLanes"]
 
 
 class LaneState(Enum):
-    """Of an actor."""
+    """The state of an actor."""
 
     AWAY = auto()
     AT_WORK = auto()
     WAITS = auto()
 
 
-_STATE_CHANGES: Final[dict[str, dict[str, LaneState]]] = {
-    "session.input_accepted": {"admission": LaneState.WAITS},
-    "session.run_prepared": {"admission": LaneState.AT_WORK},
-    "session.queued_run_drained": {"admission": LaneState.AT_WORK},
-    "session.run_committed": {"admission": LaneState.AWAY},
-    "session.run_failed": {"admission": LaneState.AWAY},
-    "session.run_rolled_back": {"admission": LaneState.AWAY},
-    "session.input_cancelled": {"admission": LaneState.AWAY},
-    "session.input_refused": {"admission": LaneState.AWAY},
-    "turn.started": {"turns": LaneState.AT_WORK},
-    "turn.primitive_applied": {"sandbox": LaneState.AT_WORK},
-    "turn.tool_calls_returned": {"turns": LaneState.WAITS, "sandbox": LaneState.WAITS},
-    "turn.tool_calls_resolved": {"turns": LaneState.AT_WORK, "sandbox": LaneState.AT_WORK},
-    "turn.parked": {"turns": LaneState.WAITS, "sandbox": LaneState.AWAY},
-    "turn.completed": {"turns": LaneState.AWAY, "sandbox": LaneState.AWAY},
-    "turn.failed": {"turns": LaneState.AWAY, "sandbox": LaneState.AWAY},
-    "turn.cancelled": {"turns": LaneState.AWAY, "sandbox": LaneState.AWAY},
+_AWAY, _AT_WORK, _WAITS = LaneState.AWAY, LaneState.AT_WORK, LaneState.WAITS
+_KINDS: Final[Mapping[type[Fact], Mapping[str, LaneState]]] = {
+    session.InputAccepted: {"admission": _WAITS},
+    session.RunPrepared: {"admission": _AT_WORK},
+    session.QueuedRunDrained: {"admission": _AT_WORK},
+    **{kind: {"admission": _AWAY} for kind in SESSION_ENDS},
+    turn.Started: {"turns": _AT_WORK},
+    turn.PrimitiveApplied: {"sandbox": _AT_WORK},
+    turn.ToolCallsReturned: {"turns": _WAITS, "sandbox": _WAITS},
+    turn.ToolCallsResolved: {"turns": _AT_WORK, "sandbox": _AT_WORK},
+    turn.Parked: {"turns": _WAITS, "sandbox": _AWAY},
+    **{kind: {"turns": _AWAY, "sandbox": _AWAY} for kind in TURN_ENDS},
 }
-_CALLS: Final = {
-    "tool.requested": LaneState.WAITS,
-    "tool.intent_recorded": LaneState.AT_WORK,
-    "tool.recovery_required": LaneState.WAITS,
-    "tool.retry_allowed": LaneState.WAITS,
-}
-"""How a call stands after a fact; after any other one it has ended."""
-_APPROVAL_ENDS: Final = frozenset(
-    {
-        "approval.answered",
-        "approval.auto_allowed",
-        "approval.closed",
-        "approval.recovery_required",
-    }
-)
-"""Nobody's word is waited for any more."""
+_STATE_CHANGES: Final = {fact_name(kind): changes for kind, changes in _KINDS.items()}
 
 
 class TimelineLanes:
-    """The stand of every actor, after the facts so far."""
+    """The state of every actor after the facts so far."""
 
     def __init__(self, names: Names) -> None:
         self._names = names
         self._states = dict.fromkeys(LANES.values(), LaneState.AWAY)
-        self._calls: dict[str, LaneState] = {}
-        self._unknown: dict[str, None] = {}
-        self._awaiting_approval: dict[str, None] = {}
-        """Calls that want somebody's word."""
+        self._progress = RunProgress()
 
     def apply(self, fact: RunFact) -> None:
+        self._progress.apply_fields(fact.fields)
         self._states |= _STATE_CHANGES.get(fact.kind, {})
-        if fact.kind.startswith("tool."):
-            self._apply_call(fact)
-        elif fact.kind.startswith("approval."):
-            self._apply_approval(fact)
+        self._states["approvals"] = _WAITS if self._undecided() else _AWAY
+        if self._calls(OpenCallPhase.INTENDED):
+            self._states["tools"] = _AT_WORK
+        else:
+            self._states["tools"] = _WAITS if self._calls(*_CALLED) else _AWAY
 
     def state_of(self, lane: str) -> LaneState:
         return self._states[lane]
 
     @property
     def waited_for(self) -> str:
-        """What the time until the next fact goes into."""
-        if self._states["admission"] is LaneState.WAITS:
+        """What happens until the next fact."""
+        if self._states["admission"] is _WAITS:
             return "waits for the session"
-        if self._states["approvals"] is LaneState.WAITS:
-            return f"waits for approval of {self._named(self._awaiting_approval)}"
-        if self._calls:
-            return self._calls_waited_for()
-        return "computes" if self._states["sandbox"] is LaneState.AT_WORK else "waits"
+        if undecided := self._undecided():
+            return f"waits for approval of {self._named(undecided)}"
+        if running := self._calls(OpenCallPhase.INTENDED):
+            return f"waits for {self._named(running)}"
+        if unknown := self._calls(OpenCallPhase.RECOVERY_REQUIRED):
+            return f"waits for an operator to resolve {self._named(unknown)}"
+        if called := self._calls(*_CALLED):
+            return f"waits for a slot for {self._named(called)}"
+        return "computes" if self._states["sandbox"] is _AT_WORK else "waits"
 
-    def _calls_waited_for(self) -> str:
-        at_work = [call for call, stand in self._calls.items() if stand is LaneState.AT_WORK]
-        if at_work:
-            return f"waits for {self._named(at_work)}"
-        if self._unknown:
-            return f"waits for somebody to resolve {self._named(self._unknown)}"
-        return f"waits for a place for {self._named(self._calls)}"
+    def _undecided(self) -> list[OpenRunCall]:
+        return [call for call in self._progress.calls.values() if call.awaits_decision]
 
-    def _named(self, operations: Iterable[str]) -> str:
-        return ", ".join(map(self._names.of, operations))
+    def _calls(self, *phases: OpenCallPhase) -> list[OpenRunCall]:
+        """The calls in these phases, in the order in which they entered them."""
+        calls = [call for call in self._progress.calls.values() if call.phase in phases]
+        return sorted(calls, key=attrgetter("since_ms"))
 
-    def _apply_approval(self, fact: RunFact) -> None:
-        operation = fact.fields.get("operation_id", "")
-        if fact.kind == "approval.requested":
-            self._awaiting_approval[operation] = None
-        elif fact.kind in _APPROVAL_ENDS:
-            self._awaiting_approval.pop(operation, None)
-        self._states["approvals"] = LaneState.WAITS if self._awaiting_approval else LaneState.AWAY
+    def _named(self, calls: Iterable[OpenRunCall]) -> str:
+        return ", ".join(self._names.of(call.operation_id) for call in calls)
 
-    def _apply_call(self, fact: RunFact) -> None:
-        operation, stand = fact.fields.get("operation_id", ""), _CALLS.get(fact.kind)
-        self._calls.pop(operation, None)
-        self._unknown.pop(operation, None)
-        if stand is not None:
-            self._calls[operation] = stand
-        if fact.kind == "tool.recovery_required":
-            self._unknown[operation] = None
-        if LaneState.AT_WORK in self._calls.values():
-            self._states["tools"] = LaneState.AT_WORK
-        else:
-            self._states["tools"] = LaneState.WAITS if self._calls else LaneState.AWAY
+
+_CALLED: Final = (OpenCallPhase.REQUESTED, OpenCallPhase.INTENDED, OpenCallPhase.RECOVERY_REQUIRED)
+"""The phases of a call that its tool knows of."""

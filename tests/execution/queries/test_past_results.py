@@ -52,11 +52,11 @@ def test_a_run_that_has_not_ended_says_so_and_one_that_never_began_how_it_ended(
         first = client.submit("past-waits", "await pause(60)", timeout_ms=60_000)
         assert any(fact["type"] == "tool.intent_recorded.v1" for fact in first.events())
         queued = client.submit("past-waits", "1")
-        refuse(client, first.run_id, "it is in progress")
-        refuse(client, queued.accepted(PATIENCE_S), "it waits for its session")
+        refuse(client, first.run_id, "it runs")
+        refuse(client, queued.accepted(PATIENCE_S), "it waits for the session to be free")
         said = shell(driving, False, "runs", "result", first.run_id)
         assert (said.code, said.out) == (3, "")
-        assert "has not come to a result yet: it waits for pause" in said.err
+        assert "has no result yet: it waits for pause" in said.err
         client.cancel("past-waits", queued.run_id)
         told = queued.result(PATIENCE_S)
         assert client.result("past-waits", queued.run_id) == told

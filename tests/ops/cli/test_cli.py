@@ -1,4 +1,4 @@
-"""The command line as a shell sees it: exit codes, streams, and nothing that looks like Python."""
+"""The command line in a shell: exit codes, streams, and no Python tracebacks."""
 
 from __future__ import annotations
 
@@ -153,14 +153,14 @@ def test_config_show_prints_every_value_with_its_origin_and_no_token(alone):
     assert "quotas.queue_length_max" in table.out
 
 
-def test_common_options_may_stand_before_the_command_too(alone):
+def test_common_options_may_precede_the_command(alone):
     before = alone("--realm", "mine", "--json", "config", "show")
     assert before.code == 0
     assert before.json["realm"] == "mine"
     assert alone("--json").code == 2
 
 
-def test_config_show_reads_the_file_it_is_told_to(alone, tmp_path):
+def test_config_show_reads_the_file_of_the_option(alone, tmp_path):
     (tmp_path / "mine.toml").write_text('realm = "filed"')
     ended = alone("config", "show", "--config", "mine.toml", "--json")
     assert ended.json["realm"] == "filed"
@@ -194,14 +194,14 @@ def test_sessions_are_listed_and_shown(realm: Realm):
     assert shown.out.splitlines()[0].split() == ["session", "one"]
 
 
-def test_a_session_nobody_knows_is_4(realm: Realm):
+def test_an_unknown_session_is_4(realm: Realm):
     realm.write("one", 1)
     ended = realm.rookery("sessions", "show", "other")
     assert (ended.code, ended.out) == (4, "")
     assert ended.err.startswith("SESSION_NOT_FOUND: ")
 
 
-def test_a_realm_nobody_served_is_5_and_is_not_made(realm: Realm):
+def test_a_realm_that_was_never_served_is_5_and_is_not_created(realm: Realm):
     for _ in range(2):
         ended = realm.rookery("journal", "tail")
         assert ended.code == 5

@@ -1,4 +1,4 @@
-"""Approvals by the command line: with a node, with the journal alone, and with no server at all."""
+"""Approvals on the command line: with a node, without a node, and without a server."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ BOOK = Path("paid.txt")
 
 @tool(side_effect="write", idempotent=False, approval_policy="manual")
 def pay(to: str, amount: int) -> str:
-    """Pay somebody."""
+    """Pay an account."""
     with BOOK.open("a") as book:
         book.write(f"{amount} {to}\\n")
     return f"paid {amount} to {to}"
@@ -67,7 +67,7 @@ class Bank:
         asyncio.run(publish())
 
     def newest(self, session: str, status: str) -> dict[str, Any]:
-        """The newest run of a session, as soon as it stands like this."""
+        """The newest run of a session, as soon as it has this status."""
         found: dict[str, Any] = wait_until(lambda: self._newest(session, status), PATIENCE_S)
         assert found, f"no run of {session} came to be {status}"
         return found
@@ -118,13 +118,13 @@ def test_what_waits_is_listed_shown_and_approved(bank: Bank):
     bank.newest("plain", "ok")
     assert bank.paid() == ["30 Ann"]
     story = bank.rookery("runs", "show", run_id).out
-    for said in ("pay #1 wants approval", "pay #1 approved by ann, unverified: due", "used its"):
+    for said in ("pay #1 needs approval", "pay #1 approved by ann, unverified: due", "used its"):
         assert said in " ".join(story.split())
     ended = bank.json("approvals", "show", approval_id)["approval"]
     assert (ended["state"], ended["actor"], ended["verified"]) == ("approved", "ann", False)
 
 
-def test_who_runs_it_sees_what_it_waits_for_and_is_given_its_result(bank: Bank):
+def test_a_waiting_client_sees_what_its_run_waits_for_and_gets_its_result(bank: Bank):
     with bank.started("run", "--session", "watched", "-e", "pay('Ann', 31)") as waits:
         assert waits.stderr is not None
         said = ""
@@ -151,7 +151,7 @@ def test_a_denial_reaches_the_program_which_may_catch_it(bank: Bank):
     assert [(one["state"], one["reason"]) for one in listed] == [("denied", "not her")]
 
 
-def test_for_the_session_it_is_not_asked_again_until_that_is_revoked(bank: Bank):
+def test_a_session_grant_is_valid_until_it_is_revoked(bank: Bank):
     approval = bank.asked("often", "pay('Bob', 1)")
     bank.json("approvals", "approve", approval["approval_id"], "--for-session")
     bank.newest("often", "ok")
@@ -170,10 +170,10 @@ def test_for_the_session_it_is_not_asked_again_until_that_is_revoked(bank: Bank)
     assert bank.asked("often", "pay('Bob', 3)")["attempt"] == 1
 
 
-def test_an_approver_signs_with_a_key_nobody_else_can_read(bank: Bank):
+def test_an_approver_signs_with_a_key_that_only_its_owner_can_read(bank: Bank):
     key = bank.folder / "ann.pem"
     added = bank.rookery("approvers", "add", "ann", "--generate", str(key))
-    assert (added.code, added.out.split()[:3]) == (0, ["ann", "answers", "with"])
+    assert (added.code, added.out.split()[:3]) == (0, ["ann", "has", "the"])
     assert stat.S_IMODE(key.stat().st_mode) == 0o600
     approval = bank.asked("signed", "pay('Cy', 1)")
     assert (
@@ -196,7 +196,7 @@ def test_an_approver_signs_with_a_key_nobody_else_can_read(bank: Bank):
     assert (alone.code, "--as KEYFILE" in alone.err) == (3, True)
     assert bank.rookery("approvers", "add", "bob", "--key", other, "--as", str(key)).code == 0
     revoked = bank.rookery("approvers", "revoke", "ann", "--as", other)
-    assert revoked.out == "ann has no key that counts\n"
+    assert revoked.out == "ann has no valid key\n"
     assert bank.rookery("approvers", "revoke", "bob", "--as", str(key)).code == 3
     last = bank.rookery("approvers", "revoke", "bob", "--as", other)
     assert "add that one first" in last.err
@@ -206,7 +206,7 @@ def test_an_approver_signs_with_a_key_nobody_else_can_read(bank: Bank):
     assert (again.code, "exists" in again.err) == (2, True)
 
 
-def test_the_live_feed_tells_what_comes_and_what_ends(bank: Bank):
+def test_the_live_feed_shows_new_and_ended_approvals(bank: Bank):
     realm = Realm(bank.server, bank.name, bank.folder)
     waiting = bank.asked("feed", "pay('Di', 1)")
     with realm.started("approvals", "list", "--follow", "--json", "--session", "feed") as process:
@@ -221,15 +221,15 @@ def test_the_live_feed_tells_what_comes_and_what_ends(bank: Bank):
 def _next(process: Any) -> dict[str, Any]:
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
-        assert selector.select(PATIENCE_S), "nothing was told"
-        told: dict[str, Any] = json.loads(process.stdout.readline())
-        return told
+        assert selector.select(PATIENCE_S), "nothing was printed"
+        printed: dict[str, Any] = json.loads(process.stdout.readline())
+        return printed
 
 
 def test_what_is_not_there_is_4_and_what_cannot_be_meant_is_2(bank: Bank):
     for arguments in (
-        ("approvals", "show", "nobody.1"),
-        ("approvals", "approve", "nobody.1"),
+        ("approvals", "show", "unknown.1"),
+        ("approvals", "approve", "unknown.1"),
         ("approvals", "grants", "revoke", "nothing"),
     ):
         assert bank.rookery(*arguments).code == 4, arguments
@@ -257,7 +257,7 @@ def test_an_answer_given_while_no_node_is_there_counts_when_one_is(
         listed = bank.json("approvals", "list")["approvals"]
         assert [one["approval_id"] for one in listed] == [approval["approval_id"]]
         stored = bank.rookery("approvals", "approve", approval["approval_id"])
-        assert stored.out.startswith("the answer is stored")
+        assert stored.out.startswith("the decision is stored")
         assert bank.rookery("approvals", "grants", "revoke", "nothing").code == 4
     assert bank.paid() == []
     with bank.node():
@@ -286,12 +286,12 @@ def test_the_example_of_the_readme_goes_as_it_says(tmp_path: Path):
     early = typed("runs", "result", run.json["run_id"])
     assert (early.code, early.out) == (3, "")
     assert early.err.startswith("GUARD_REJECTED: ")
-    assert "has not come to a result yet: it waits for approval of pay" in early.err
+    assert "has no result yet: it waits for approval of pay" in early.err
     (approval,) = typed("approvals", "list", "--json").json["approvals"]
     shown = typed("approvals", "show", approval["approval_id"], "--arguments")
     assert '"Ann"' in shown.out
     stored = typed("approvals", "approve", approval["approval_id"], "--reason", "earned")
-    assert stored.out.startswith("the answer is stored"), stored
+    assert stored.out.startswith("the decision is stored"), stored
     assert not (tmp_path / "payments.txt").exists()
     with NodeProcess(tmp_path, *tools, **variables):
         book = tmp_path / "payments.txt"

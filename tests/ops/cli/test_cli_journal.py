@@ -1,4 +1,4 @@
-"""The journal by the command line: live, backwards, verified and exported."""
+"""The journal on the command line: followed, read backwards, verified and exported."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_tail_looks_back_as_far_as_it_must_for_what_is_selected(realm: Realm):
 
 
 @pytest.mark.parametrize("options", [("--session", "a.b"), ("--family", "*"), ("-n", "0")])
-def test_a_selection_nobody_can_mean_is_a_usage_error(realm: Realm, options):
+def test_a_selection_that_matches_nothing_is_a_usage_error(realm: Realm, options):
     assert realm.rookery("journal", "tail", *options).code == 2
 
 
 @pytest.mark.parametrize("command", [("journal", "tail"), ("journal", "export"), ("watch",)])
-def test_a_family_nobody_knows_is_refused_with_those_that_are(realm: Realm, command):
+def test_an_unknown_family_is_refused_with_the_known_ones(realm: Realm, command):
     realm.write("one", 1)
     ended = realm.rookery(*command, "--family", "nosuch")
     assert (ended.code, ended.out) == (2, "")
@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_read_or_written_is_a_usage_error(realm: Realm, tm
         assert "No such file" in ended.err
 
 
-def test_watch_goes_on_with_what_comes_and_ends_cleanly(realm: Realm):
+def test_watch_prints_new_facts_and_ends_cleanly(realm: Realm):
     realm.write("one", 2)
     with realm.started("watch", "--json", "--from", "2") as watching:
         assert watching.stdout is not None
@@ -125,7 +125,7 @@ def test_watch_selects_facts_by_run(realm: Realm):
     assert "session.registered" in line
 
 
-def test_nobody_complains_when_the_reader_has_had_enough(realm: Realm):
+def test_a_closed_pipe_ends_the_command_without_an_error(realm: Realm):
     realm.write("one", 1)
     with realm.started("watch", "--from", "1") as watching:
         assert watching.stdout is not None

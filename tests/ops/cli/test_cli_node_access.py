@@ -1,6 +1,6 @@
-"""``rookery run`` while nodes come and go: what becomes of a run that was accepted, and who waits.
+"""``rookery run`` while nodes start and stop: clients wait for the one result of an accepted run.
 
-Every program waits at a gate that the test opens, so a node is surely at work while it goes.
+Every program waits at a gate that the test opens, so that its node stops during the run.
 """
 
 from __future__ import annotations
@@ -56,36 +56,39 @@ def says(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(lines)
 
 
-def test_the_end_a_draining_node_still_comes_to_is_waited_for(gated: Shell):
+def test_a_run_on_a_draining_node_is_awaited(gated: Shell):
     with gated.served(*TOOLS) as node, gated.started(*run_of("g")) as process:
         run_id = says(process, " waits for gate\n").split()[1]
         node.signal(signal.SIGTERM)
-        said = f"run {run_id} goes on when a node answers; just now no node of this realm answers"
-        says(process, said)
+        progress = f"run {run_id} continues when a node replies; the last error: "
+        says(process, f"{progress}no node of this realm answers")
         (gated.home / "g").touch()
         out, err = process.communicate()
         assert (process.returncode, out) == (0, '"g"\n'), err
         assert node.ended() == 0
 
 
-def test_an_accepted_run_is_ended_by_a_node_that_comes_back_and_by_none_of_our_own(gated: Shell):
+def test_an_accepted_run_waits_for_the_node_to_return(gated: Shell):
     with gated.served(*TOOLS) as node, gated.started(*run_of("g")) as process:
         says(process, " waits for gate\n")
         node.kill()
-        says(process, "goes on when a node answers; just now the connection to the server is lost")
+        says(
+            process,
+            "continues when a node replies; the last error: the connection to the server is lost",
+        )
         (gated.home / "g").touch()
         with gated.served(*TOOLS):
             out, err = process.communicate()
     assert (process.returncode, out) == (0, '"g"\n'), err
 
 
-def test_who_gives_up_an_accepted_run_is_told_where_to_look_for_it(gated: Shell):
+def test_an_interrupted_client_of_an_accepted_run_prints_how_to_find_it(gated: Shell):
     with gated.served(*TOOLS) as node, gated.started(*run_of("g"), command=GIVES_UP) as process:
         run_id = says(process, " waits for gate\n").split()[1]
         node.kill()
         out, err = process.communicate()
     assert (process.returncode, out) == (5, "")
-    assert f"NO_ANSWER: run {run_id} was accepted, stands and goes on when a node answers" in err
+    assert f"NO_ANSWER: run {run_id} was accepted and continues when a node replies" in err
     assert err.endswith(f"hint: rookery runs show {run_id}\n")
     with EmbeddedServer(gated.home / "store"):
         assert gated.rookery("runs", "show", run_id, "--json").json["run"]["status"] == "running"

@@ -1,4 +1,4 @@
-"""``rookery realm upgrade`` says what would happen, and does it when every node has left."""
+"""``rookery realm upgrade`` prints its plan, and applies it when every node has left."""
 
 from __future__ import annotations
 

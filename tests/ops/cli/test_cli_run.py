@@ -1,7 +1,7 @@
-"""``rookery run`` and ``rookery validate``: what goes where, what it says, and the exit code.
+"""``rookery run`` and ``rookery validate``: streams, messages and exit codes.
 
-Each shell here belongs to a user on whose machine nothing runs, so a node is started in the
-command's own process; what a node that serves already does differently has tests of its own.
+No node is running in these tests, so the command starts one in its own process. Running nodes have
+tests of their own.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def test_without_a_server_at_the_url_it_is_5(alone: Shell):
     assert (ended.code, ended.out) == (5, "")
 
 
-def test_a_server_nobody_serves_the_realm_on_is_5(realm: Realm):
+def test_a_server_without_a_node_of_the_realm_is_5(realm: Realm):
     for arguments in (["run"], ["run", "--detach"], ["validate"]):
         ended = realm.rookery(*arguments, "-e", "1", "--url", realm.server.url)
         assert (ended.code, ended.out) == (5, "")
@@ -172,8 +172,8 @@ def test_validation_says_what_is_wrong_and_makes_no_session(shell: Shell):
     bad = shell.rookery("validate", "-e", "x = 1\nimport ssl", "--session", "validated")
     assert (bad.code, bad.out) == (1, "")
     assert bad.err.splitlines()[1:3] == ["  2 | import ssl", "    |        ^^^"]
-    told = shell.rookery("validate", "-e", "1 +", "--session", "validated", "--json")
-    assert (told.code, told.json["error"]["code"]) == (1, "SYNTAX_ERROR")
+    printed = shell.rookery("validate", "-e", "1 +", "--session", "validated", "--json")
+    assert (printed.code, printed.json["error"]["code"]) == (1, "SYNTAX_ERROR")
     assert shell.rookery("sessions", "show", "validated").code == 4
 
 

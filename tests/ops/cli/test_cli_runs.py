@@ -1,4 +1,4 @@
-"""Runs, tools and nodes by the command line: with nodes to ask, and with the journal alone."""
+"""Runs, tools and nodes on the command line: with nodes, and from the journal alone."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Shop:
         asyncio.run(publish())
 
     def newest(self, session: str, status: str) -> dict[str, Any]:
-        """The newest run of a session, as soon as it stands like this."""
+        """The newest run of a session, as soon as it has this status."""
 
         def found() -> dict[str, Any] | None:
             runs = self.json("runs", "list", "--session", session, "--limit", "1")["runs"]
@@ -112,7 +112,7 @@ def test_runs_are_listed_filtered_and_counted(shop: Shop):
     cut = shop.rookery("runs", "list", "--session", "list", "--limit", "2").out.splitlines()
     assert cut[0].split()[:3] == ["RUN", "SESSION", "STATUS"]
     assert [line.split()[0] for line in cut[1:3]] == [run["run_id"] for run in runs[:2]]
-    assert cut[3].startswith("2 of them; there are more: --limit, or --before ")
+    assert cut[3].startswith("2 runs; there are more: --limit, or --before ")
     rest = shop.rookery("runs", "list", "--session", "list", *cut[3].split()[-2:])
     assert [line.split()[0] for line in rest.out.splitlines()[1:]] == [runs[2]["run_id"]]
 
@@ -147,11 +147,11 @@ def test_show_draws_a_run_found_by_its_id_alone(shop: Shop):
     head, _, drawing = shown.out.partition("\n\n")
     assert head.splitlines()[2].split() == ["status", "ok"]
     assert "price #2 is called, attempt 1" in drawing
-    told = shop.json("runs", "show", run["run_id"])
-    assert told["run"]["run_id"] == run["run_id"]
-    kinds = [fact["fact"]["type"] for fact in told["facts"]]
+    printed = shop.json("runs", "show", run["run_id"])
+    assert printed["run"]["run_id"] == run["run_id"]
+    kinds = [fact["fact"]["type"] for fact in printed["facts"]]
     assert (kinds[0], kinds[-1]) == ("session.input_accepted.v1", "session.run_committed.v1")
-    positions = {fact["position"] for fact in told["facts"]}
+    positions = {fact["position"] for fact in printed["facts"]}
     assert positions <= set(drawing.split())
 
 
@@ -182,8 +182,8 @@ def test_tools_are_listed_and_described(shop: Shop):
     described = shop.rookery("tools", "describe", "charge").out
     assert "idempotent   no" in described
     assert "time limit   60000 ms" in described
-    told = shop.json("tools", "describe", "price")
-    assert told["capability"]["input_schema"]["required"] == ["name"]
+    printed = shop.json("tools", "describe", "price")
+    assert printed["capability"]["input_schema"]["required"] == ["name"]
     ended = shop.rookery("tools", "describe", "nothing")
     assert (ended.code, ended.err.split(":")[0]) == (4, "UNKNOWN_TOOL")
 
@@ -196,9 +196,9 @@ def test_the_node_is_listed_with_all_its_partitions(shop: Shop):
 def test_what_is_not_there_is_4_and_what_cannot_be_meant_is_2(shop: Shop):
     run = shop.run("codes", "1")["run_id"]
     for arguments in (
-        ("runs", "show", "nobody"),
-        ("runs", "cancel", "nobody"),
-        ("runs", "resolve", run, "nobody", "--retry"),
+        ("runs", "show", "unknown"),
+        ("runs", "cancel", "unknown"),
+        ("runs", "resolve", run, "unknown", "--retry"),
     ):
         assert shop.rookery(*arguments).code == 4
     for arguments in (
@@ -271,7 +271,7 @@ def test_with_no_node_running_the_journal_answers_and_commands_are_5(
     assert shop.json("nodes", "list") == []
     (stopped,) = shop.json("nodes", "list", "--all")
     assert (stopped["state"], stopped["reason"]) == ("stopped", "SIGTERM")
-    assert shop.rookery("runs", "show", "nobody").code == 4
+    assert shop.rookery("runs", "show", "unknown").code == 4
     for arguments in (("runs", "cancel", run["run_id"]), ("tools", "list")):
         ended = shop.rookery(*arguments)
         assert (ended.code, ended.err.split(":")[0]) == (5, "NO_ANSWER")

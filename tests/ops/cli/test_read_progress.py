@@ -1,4 +1,4 @@
-"""Progress is for whoever sits before a terminal, and for nobody else."""
+"""Progress lines are shown on terminals only."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_what_is_no_moment_is_refused(text: str):
 # --- of a run -------------------------------------------------------------------------------------
 
 
-def test_an_input_that_wakes_nobody_waits_for_one_that_does():
+def test_a_passive_input_waits_for_one_that_wakes_the_session():
     standing = RunProgressLine()
     standing.apply({"type": "session.input_accepted.v1", "mode": "passive"})
     assert standing.line == "waits for an input that wakes the session"

@@ -1,6 +1,6 @@
-"""A run drawn for a terminal, from recorded histories: the same drawing everywhere.
+"""The timeline of recorded runs is the same on every machine.
 
-``ROOKERY_REDRAW=1 pytest tests/ops/cli/test_timeline.py`` writes the texts anew, to be looked at.
+``ROOKERY_REDRAW=1 pytest tests/ops/cli/test_timeline.py`` writes the golden files again.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from rich.console import Console
 from rookery.ops.cli.rendering.fact_words import RunFact, facts_of_run
 from rookery.ops.cli.rendering.timeline import PLAIN_GLYPHS, draw_timeline, duration
 from rookery.schemas.lists import RunView
-from tests.projections.fact_builders import RECORDED, Story, runs_of
+from tests.projections.fact_builders import RECORDED, FactHistory, runs_of
 
 WIDTHS = (80, 140)
 
 
 def recorded(name: str) -> tuple[RunView, list[RunFact]]:
     """The last run of a recorded session."""
-    story = Story.recorded(name)
-    view = runs_of(story).runs[0]
-    return view, facts_of_run(view.run_id, story.messages)
+    history = FactHistory.recorded(name)
+    view = runs_of(history).runs[0]
+    return view, facts_of_run(view.run_id, history.messages)
 
 
 def drawn(name: str, width: int) -> list[str]:
@@ -31,7 +31,7 @@ def drawn(name: str, width: int) -> list[str]:
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("name", ["shop", "till"])
-def test_a_recorded_run_is_drawn_as_it_always_was(name: str, width: int):
+def test_a_recorded_run_is_drawn_as_its_golden_file(name: str, width: int):
     text = "\n".join(drawn(name, width)) + "\n"
     golden = RECORDED / f"{name}.{width}.txt"
     if os.environ.get("ROOKERY_REDRAW"):
@@ -94,5 +94,5 @@ def test_colour_is_for_terminals_that_want_it():
         (90_000_000, "1 d 01 h"),
     ],
 )
-def test_durations_are_said_in_two_units_at_most(ms: int, text: str):
+def test_durations_have_at_most_two_units(ms: int, text: str):
     assert duration(ms) == text

@@ -1,4 +1,4 @@
-"""``rookery up`` as a process: ready, looked after, refused, and gone without a trace."""
+"""``rookery up`` as a process: it starts, reports its health, refuses, and stops cleanly."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rookery.bus.server.server import EmbeddedServer
 from tests.ops.fixtures import ROOKERY, Ended, Realm, clean_environment, rookery, shell
 
 
-class Home:
+class NodeFolder:
     """A user with a store of his own and nothing running yet."""
 
     def __init__(self, path: Path) -> None:
@@ -56,8 +56,8 @@ class Home:
 
 
 @pytest.fixture
-def home(tmp_path: Path) -> Home:
-    return Home(tmp_path)
+def home(tmp_path: Path) -> NodeFolder:
+    return NodeFolder(tmp_path)
 
 
 def facts(ended: Ended) -> list[dict[str, Any]]:
@@ -65,7 +65,7 @@ def facts(ended: Ended) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("way", ["SIGTERM", "SIGINT"])
-def test_a_node_serves_until_it_is_told_to_stop_and_leaves_in_order(home: Home, way: str):
+def test_a_node_serves_until_a_stop_signal_and_leaves_in_order(home: NodeFolder, way: str):
     with home.up() as (process, said):
         assert said["ready"] is True
         doctor = home.rookery("doctor", "--json")
@@ -76,16 +76,16 @@ def test_a_node_serves_until_it_is_told_to_stop_and_leaves_in_order(home: Home, 
         errors = process.stderr.read()
     assert said["url"].removeprefix("nats://").partition("@")[0] not in errors
     with EmbeddedServer(home.store):
-        told = facts(home.rookery("journal", "tail", "--family", "node", "--json"))
+        written = facts(home.rookery("journal", "tail", "--family", "node", "--json"))
         assert home.rookery("journal", "verify").code == 0
     kinds = ["node.partitions_taken.v1", "node.started.v1", "node.stopped.v1"]
-    assert [fact["type"] for fact in told] == kinds
-    assert told[0]["partitions"] == list(range(16))
-    assert told[1]["durability"] == "always"
-    assert told[2]["reason"] == way
+    assert [fact["type"] for fact in written] == kinds
+    assert written[0]["partitions"] == list(range(16))
+    assert written[1]["durability"] == "always"
+    assert written[2]["reason"] == way
 
 
-def test_for_people_it_prints_one_line_with_the_url(home: Home):
+def test_for_people_it_prints_one_line_with_the_url(home: NodeFolder):
     process = subprocess.Popen(
         [*ROOKERY, "up"], env=home.environment, cwd=home.path, stdout=subprocess.PIPE, text=True
     )
@@ -98,7 +98,7 @@ def test_for_people_it_prints_one_line_with_the_url(home: Home):
     assert process.returncode == 0
 
 
-def test_a_second_node_on_the_same_store_is_refused_and_the_first_goes_on(home: Home):
+def test_a_second_node_on_the_same_store_is_refused_and_the_first_goes_on(home: NodeFolder):
     with home.up() as (_, said):
         ended = home.shell("up")
         assert (ended.code, ended.out) == (3, "")
@@ -106,7 +106,7 @@ def test_a_second_node_on_the_same_store_is_refused_and_the_first_goes_on(home: 
         assert home.rookery("sessions", "list", "--url", said["url"]).code == 0
 
 
-def test_it_is_looked_after_on_its_metrics_port(home: Home):
+def test_it_is_looked_after_on_its_metrics_port(home: NodeFolder):
     with home.up("--metrics-port", "0") as (process, said):
         for page in ("livez", "readyz"):
             with urllib.request.urlopen(f"{said['health']}/{page}", timeout=30) as answer:
@@ -119,7 +119,7 @@ def test_it_is_looked_after_on_its_metrics_port(home: Home):
             urllib.request.urlopen(f"{said['health']}/livez", timeout=30)
 
 
-def test_a_port_that_cannot_be_had_is_refused_before_anything_is_made(home: Home):
+def test_a_port_that_cannot_be_had_is_refused_before_anything_is_made(home: NodeFolder):
     with home.up("--metrics-port", "0", "--store", "other") as (_, said):
         port = said["health"].rpartition(":")[2]
         ended = home.shell("up", "--metrics-port", port)
@@ -128,7 +128,9 @@ def test_a_port_that_cannot_be_had_is_refused_before_anything_is_made(home: Home
     assert not home.store.exists()
 
 
-def test_a_server_that_may_lose_data_is_refused_until_that_is_accepted(home: Home, realm: Realm):
+def test_a_server_that_may_lose_data_is_refused_until_that_is_accepted(
+    home: NodeFolder, realm: Realm
+):
     options = ("--url", realm.server.url, "--realm", realm.name)
     ended = home.shell("up", *options)
     assert ended.code == 3
