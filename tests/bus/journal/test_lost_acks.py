@@ -225,17 +225,17 @@ def test_an_append_is_settled_once_however_many_acks_arrive(
             proxied(jetstream.server.url) as proxy,
             far_journal(proxy) as journal,
         ):
-            told: list[AppendOutcome] = []
+            outcomes: list[AppendOutcome] = []
             appends: list[AppendRequest] = [Writer().next(session("a"))]
             proxy.hold()
-            journal.append(appends, told.extend)
+            journal.append(appends, outcomes.extend)
             await soon(lambda: _ends_at(near.journal, 1))
             await wait_until(lambda: journal.counters.resent >= 2)
             proxy.release()
-            await wait_until(lambda: told)
+            await wait_until(lambda: outcomes)
             await near.journal.end()
             await journal.end()  # Everything sent before has been answered.
-            assert told == [Appended(appends[0], 1)]
+            assert outcomes == [Appended(appends[0], 1)]
 
     asyncio.run(scenario())
 
