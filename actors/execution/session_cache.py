@@ -15,6 +15,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.execution.history import PastRun, RunHistoryReader, SessionHistory
+from rookery.actors.kernel import NO_METRICS, KernelMetrics
 from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import Tool
@@ -72,10 +73,11 @@ class SessionCache:
         *,
         resting_bytes_max: int = IDLE_BYTES_MAX,
         snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
+        metrics: KernelMetrics = NO_METRICS,
     ) -> None:
         self._sandbox, self._reader, self._blobs, self._ask = sandbox, reader, blobs, ask
         self._idle_bytes_max = resting_bytes_max
-        self._snapshot_bytes_max = snapshot_bytes_max
+        self._snapshot_bytes_max, self._metrics = snapshot_bytes_max, metrics
         self._positions: dict[str, _CachedPosition] = {}
         """Of all sessions that were given to the sandbox and not forgotten since."""
 
@@ -127,6 +129,7 @@ class SessionCache:
                 f"session {session} cannot be kept: {refusal.message}",
                 hint="delete what its programs hold in their variables and need no more",
             ) from None
+        self._metrics.snapshot_stored(len(snapshot.data))
         return snapshot.id, blob, len(snapshot.data)
 
     async def on_run_ended(

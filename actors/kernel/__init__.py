@@ -1,1 +1,7 @@
-"""The kernel: what makes a concern's pure rules an actor. It knows no rule of any concern."""
+"""The kernel: runs deciders, which are pure rules, as actors. It holds no rule of any family."""
+
+from __future__ import annotations
+
+from rookery.actors.kernel.metrics import NO_METRICS, KernelMetrics, NoMetrics
+
+__all__ = ["NO_METRICS", "KernelMetrics", "NoMetrics"]

@@ -154,5 +154,6 @@ class Committer:
     def _record_metrics(self, commit: Commit) -> None:
         now_s, observer = perf_counter(), self._metrics
         observer.committed(commit.entity.family, 1, len(commit.facts), now_s - commit.decided_s)
+        observer.facts_committed(commit.facts)
         for work in commit.commands:
             observer.command(work.command.verb, work.outcome, now_s - work.received_s)

@@ -159,6 +159,11 @@ class ApprovalProjection:
         self._issued |= {one.grant_id: one for one in kept.issued}
         self._spent |= {one.grant_id: one for one in kept.spent}
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for an answer."""
+        return len(self._pending)
+
     def get(self, approval_id: str) -> ListedApproval | None:
         return self._pending.get(approval_id) or self._ended.get(approval_id)
 
@@ -330,6 +335,11 @@ class ApprovalQueryHandler:
         whole = shelf if session is None else None
         where = Filter("approval", session)
         return cls(Projector(journal, [ApprovalProjection()], where, whole), now_ms)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for an answer, as far as the journal was read."""
+        return self._projection.waiting
 
     @property
     def _projection(self) -> ApprovalProjection:

@@ -31,7 +31,7 @@ class RealmProjections:
         read."""
         tables = (RunProjection(), SessionProjection(realm_load), ApprovalProjection())
         reading = self._projector = Projector(journal, tables, shelf=shelf)
-        approvals = ApprovalQueryHandler(reading, now_ms)
+        approvals = self.approvals = ApprovalQueryHandler(reading, now_ms)
         self.runs = RunQueryHandler(reading)
         self.queries: Mapping[str, QueryHandler] = {
             "runs": self.runs.handle,
