@@ -1,7 +1,7 @@
 """The probes and gauges of a running node: whether it lives and serves, and how loaded it is.
 
 They are read by HTTP threads (``/livez``, ``/readyz``, ``/metrics``) while the node works, so
-everything that lives on the bus's loop is asked there, with a timeout.
+they read what lives on the bus's loop through the loop, with a timeout.
 """
 
 from __future__ import annotations
