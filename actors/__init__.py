@@ -1,20 +1,23 @@
-"""Who decides: one package a concern, and the kernel that makes each of them an actor.
+"""The actors: one package per family of facts, and the kernel that runs each decider in an actor.
 
-``tool`` is the door for those who offer functions to programs; it is loaded when asked for.
+``tool`` offers a function to programs; ``DECIDERS`` lists the deciders. Both load on first use.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
+    from rookery.actors.deciders import DECIDERS, DeciderHost
     from rookery.actors.tools import tool
 
-__all__ = ["tool"]
+__all__ = ["DECIDERS", "DeciderHost", "tool"]
+
+_MODULES: Final = {"DECIDERS": "deciders", "DeciderHost": "deciders", "tool": "tools"}
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        return getattr(import_module(f"{__name__}.tools"), name)
+    if name in _MODULES:
+        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,7 +1,6 @@
-"""The ways to approvers that a node was configured with, and the way back from its webhook.
+"""A node's approval dispatchers, and the endpoint for a webhook's answers.
 
-Opened with the node's bus, before anything is asked, and closed after the last was. Which of them
-is asked when, and what an answer does, is the concern's.
+They open before the kernel starts and close after it has stopped.
 """
 
 from __future__ import annotations
@@ -33,12 +32,12 @@ DECIDE_TIMEOUT_S: Final = 10.0
 
 
 class ApprovalDispatchers:
-    """Those of one node."""
+    """The dispatchers of one node."""
 
     def __init__(
         self, config: ApprovalsConfig, bus: JetStreamBus, now_ms: Callable[[], int]
     ) -> None:
-        """``Refused`` if what is configured cannot be used."""
+        """``Refused`` if the configuration is invalid."""
         self._config, self._now_ms = config, now_ms
         self._threads = DaemonThreadPool(CONCURRENT_POSTS_MAX)
         self._callback: WebhookCallbackServer | None = None
@@ -65,13 +64,13 @@ class ApprovalDispatchers:
 
     @property
     def callback_url(self) -> str:
-        """Where answers to the webhook come back; empty if nowhere."""
+        """Where a webhook's receiver sends its answers; empty without a callback."""
         return "" if self._callback is None else self._callback.url
 
     def open(self, loop: BusLoop, client: Client, opened: ExitStack) -> None:
-        """Before anything is asked. ``client``, still closed, is ours from now on: answers that
-        come back are put by it. How to close what was opened is left in ``opened``: then, what has
-        been asked is answered first."""
+        """Open what the dispatchers need. ``client`` is not open yet; this object opens and closes
+        it, and sends the webhook's answers with it. ``opened`` gets what is to be closed; closing
+        finishes the requests under way."""
         opened.callback(self._threads.shutdown)
         if self._config.callback_port is None:
             return

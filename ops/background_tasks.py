@@ -1,7 +1,7 @@
-"""What a node does beside its commands as long as it lives: reading along, listening for a drain.
+"""The background tasks of a node: its projections, its list of approvers, its drain request.
 
-A watch that fails is begun again after a pause, whatever it failed of, for nobody waits for it and
-nobody else would notice. Owns when; what is watched is its own.
+A task that fails restarts after a pause, whatever the error: no caller waits for it, so no caller
+would see the error.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ log = logging.getLogger(__name__)
 
 RESTART_PAUSE_S: Final = 3.0
 STABLE_AFTER_S: Final = 10.0
-"""Who has not failed for so long is well again: longer than any watch sleeps."""
+"""A task without a failure for so long is healthy again; longer than any task sleeps."""
 
 BackgroundTask = Callable[[], Coroutine[Any, Any, None]]
 
 
 class BackgroundTasks:
-    """Lives on the bus's loop; ``failing`` may be asked from anywhere."""
+    """Lives on the bus's loop; ``failing`` may be read from any thread."""
 
     def __init__(self) -> None:
         self._tasks: list[asyncio.Task[None]] = []
@@ -31,37 +31,35 @@ class BackgroundTasks:
 
     @property
     def failing(self) -> Mapping[str, str]:
-        """Those that failed lately, and of what."""
+        """The tasks that failed lately, with the name of the error."""
         return dict(self._failing)
 
-    async def start(self, watches: Mapping[str, BackgroundTask]) -> None:
+    async def start(self, tasks: Mapping[str, BackgroundTask]) -> None:
         loop = asyncio.get_running_loop()
-        self._tasks += [
-            loop.create_task(self._restart_forever(*named)) for named in watches.items()
-        ]
+        self._tasks += [loop.create_task(self._restart_forever(*named)) for named in tasks.items()]
 
     async def stop(self) -> None:
-        """Cancel them all, and wait for it."""
+        """Cancel all tasks and wait until they have ended."""
         tasks, self._tasks = self._tasks, []
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _restart_forever(self, name: str, watch: BackgroundTask) -> None:
+    async def _restart_forever(self, name: str, task: BackgroundTask) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            well = loop.call_later(STABLE_AFTER_S, self._failing.pop, name, None)
+            healthy = loop.call_later(STABLE_AFTER_S, self._failing.pop, name, None)
             try:
-                return await watch()
+                return await task()
             except Exception as error:
                 self._record_failure(name, error)
             finally:
-                well.cancel()
+                healthy.cancel()
             await asyncio.sleep(RESTART_PAUSE_S)
 
     def _record_failure(self, name: str, error: Exception) -> None:
-        """One line for the same failure: it may come again and again."""
+        """Log one line per kind of failure, however often it repeats."""
         why = type(error).__name__
         if self._failing.get(name) != why:
             self._failing[name] = why
-            log.error("a watch failed", extra={"watch": name}, exc_info=error)
+            log.error("background task failed", extra={"task": name}, exc_info=error)

@@ -1,8 +1,8 @@
 """Runs mypy over the whole of ``rookery``.
 
 The checkout's top folders are the sub-packages of ``rookery`` by a rule of the installer that no
-static checker follows. So they are linked as ``rookery`` into a folder made for one run, where the
-import names are also paths. What is strict and what is ignored stands in ``pyproject.toml``.
+static checker follows. A run therefore links them as ``rookery`` into a temporary folder, where
+import names are also paths. ``pyproject.toml`` says what is strict and what is ignored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ PACKAGES = ("schemas", "bus", "actors", "ops")
 
 
 def main() -> int:
-    """mypy's exit code; its cache stays in the checkout, so a second run is quick."""
+    """Run mypy; its exit code. Its cache stays in the checkout, so a second run is quick."""
     with TemporaryDirectory(prefix="rookery-types-") as scratch:
         package = Path(scratch, "rookery")
         package.mkdir()

@@ -1,8 +1,7 @@
-"""What can be set, by whom it was set, and the refusal of everything nobody reads.
+"""The configuration: every option, its value and its origin. Unknown keys are refused.
 
 One tree of frozen structs. A value comes from the defaults, then a TOML file, then the environment,
-then flags; the later one wins and its origin is kept for ``rookery config show --origin``. Nothing
-here is acted upon: a port is opened and a server started by whoever reads the value.
+then flags; the later one wins, and ``rookery config show --origin`` prints its origin.
 """
 
 from __future__ import annotations
@@ -48,48 +47,48 @@ DispatcherName = Literal["inbox", "service", "webhook"]
 
 
 class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How to get at the NATS server, and what it must promise."""
+    """How to reach the NATS server, and what its acks must guarantee."""
 
     token: str = ""
-    """For a server elsewhere; the embedded one's is found in its store directory."""
+    """For a server elsewhere; the embedded server's token is in its store directory."""
     credentials_file: str = ""
     sync: Literal["always", "default"] = "always"
-    """Of the embedded server: ``default`` acks before data is on disk, for benches only."""
+    """The embedded server's: ``default`` acks before data is on disk, for benches only."""
     accept_unknown_durability: bool = False
-    """Serve through a server that does not tell whether it syncs before it acks."""
+    """Serve through a server that does not say whether it syncs before it acks."""
 
 
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")] = ""
     """Empty: made from the host name and the process id."""
     drain_timeout_s: Seconds = 20.0
-    """How long a stopping node waits for what it has begun."""
+    """How long a stopping node waits for its unfinished work."""
     claim_s: Annotated[int, Meta(ge=1, le=60)] = 6
-    """How long another node waits before it takes over from this one, if that is cut off, paused or
-    dead on another machine; it renews its claims three times as often."""
+    """How long another node waits before it takes over from this one, if this node is cut off,
+    paused, or dead on another machine. The node renews its claims three times as often."""
     passivate_after_s: Seconds = 600.0
-    """An entity nobody asked for so long leaves memory; its facts stay."""
+    """An entity without a command for so long leaves memory; its facts stay in the journal."""
     driver: Driver = "sandbox"
-    """Who takes the steps of runs: programs in this node's sandbox, or somebody outside who puts
-    them to the session's machines by command."""
+    """What takes the steps of runs: programs in this node's sandbox, or a client outside that sends
+    them to the session's machines as commands."""
     tools: str = ""
     """``module:object`` of the functions that programs may call."""
     workers: tuple[str, ...] = ()
-    """Surfaces whose tools are served by workers: ``rookery tools serve``."""
+    """Surfaces whose tools workers serve: ``rookery tools serve``."""
 
 
 class QuotasConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     queue_length_max: Count = 1_000
     """Inputs waiting in one session."""
     runs_in_flight_max: Count = 10_000
-    """Runs of the realm that were accepted and have not ended."""
+    """Runs of the realm that are accepted and not ended."""
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     payload_bytes_max: Annotated[int, Meta(ge=1_024, le=1 << 20)] = 1 << 20
     """Body of one command. The server's own limit counts headers too."""
     memory_mb_max: Count = 512
-    """Of a run, whatever it asks for; so are the others below."""
+    """The maximum for a run, whatever it requests; so are the others below."""
     cpu_ms_max: Count = 60_000
     wall_ms_max: Count = 600_000
     stdout_bytes_max: Count = 1 << 20
@@ -99,35 +98,35 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 class ApprovalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dispatchers: tuple[DispatcherName, ...] = ("inbox",)
-    """Who is asked. With none, what wants an approval is denied."""
+    """Which dispatchers carry requests. With none, a call that needs an approval is denied."""
     timeout_ms: Count = 86_400_000
-    """How long an answer is waited for."""
+    """How long a request waits for an answer."""
     grant_ttl_ms: Count = 86_400_000
-    """How long what was granted may wait to be used; then it is asked for anew."""
+    """How long a grant may wait for its call; after that, the call needs a new approval."""
     session_grant_ttl_ms: Count = 86_400_000
-    """How long an approval for the session holds."""
+    """How long an approval for the session is valid."""
     require_keys: bool = False
-    """Only answers signed with an approver's key count: ``rookery approvers add``."""
+    """Only answers signed with an approver's key are valid: ``rookery approvers add``."""
     root_key: str = ""
-    """Public Ed25519 key, in hex or PEM, that may name approvers, the first one included."""
+    """Public Ed25519 key, in hex or PEM, that may name approvers, including the first one."""
     service_subject: str = ""
-    """Where the dispatcher ``service`` asks."""
+    """The subject to which the dispatcher ``service`` sends requests."""
     webhook_url: str = ""
-    """Where the dispatcher ``webhook`` posts."""
+    """The URL to which the dispatcher ``webhook`` posts requests."""
     webhook_secret: str = ""
-    """``whsec_`` and base64 of 24 to 64 bytes; signs what goes there and what comes back."""
+    """``whsec_`` and base64 of 24 to 64 bytes; signs the requests and their answers."""
     callback_host: str = "127.0.0.1"
     callback_port: Port | None = None
-    """Where answers to the webhook come back; unset serves none, 0 takes a free port."""
+    """Port for the webhook's answers; unset serves none, 0 takes a free port."""
     escalate_after_ms: Count | None = None
-    """Without an answer for so long, ``escalate_to`` is asked as well."""
+    """Without an answer for so long, ``escalate_to`` gets the request too."""
     escalate_to: DispatcherName | None = None
 
 
 class MetricsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     host: str = "127.0.0.1"
     port: Port | None = None
-    """Of ``/metrics``, ``/livez`` and ``/readyz``; unset serves none, 0 takes a free port."""
+    """Port of ``/metrics``, ``/livez`` and ``/readyz``; unset serves none, 0 takes a free port."""
 
 
 class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -139,7 +138,7 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     realm: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,32}\Z")] = "default"
     url: str = ""
-    """Of a NATS server; empty: the embedded one of ``store``."""
+    """URL of a NATS server; empty: the embedded one of ``store``."""
     store: str = ""
     """Directory of the embedded server; empty: the default one."""
     server: ServerConfig = ServerConfig()
@@ -152,7 +151,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
-    """One value and who set it."""
+    """One value and its origin."""
 
     key: str
     value: Any
@@ -160,7 +159,7 @@ class Setting(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LoadedConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """A configuration and where each of its values came from."""
+    """A configuration and the origin of each of its values."""
 
     config: Config
     settings: tuple[Setting, ...]
@@ -180,7 +179,7 @@ def load(
     file: Path | None = None,
     flags: Mapping[str, object] | None = None,
 ) -> LoadedConfig:
-    """The configuration as these sources make it; ``None`` in ``flags`` is not given."""
+    """The configuration from these sources; a flag of value ``None`` is not set."""
     known = dict(_keys(Config))
     layers = (
         {key: (default, DEFAULT) for key, (_, default) in known.items()},
@@ -202,7 +201,7 @@ def load(
 
 
 def hide_secret(key: str, value: Any) -> Any:
-    """``value`` fit to be shown: no token, no password, no user part of a URL."""
+    """``value`` without secrets: no token, no password, no user part of a URL."""
     if key in ("server.token", "approvals.webhook_secret"):
         return "***" if value else ""
     if key == "url" and isinstance(value, str) and "@" in value:
@@ -248,8 +247,8 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _from_environment(environ: Mapping[str, str], known: Mapping[str, object]) -> Layer:
-    """``ROOKERY_SECTION_KEY``; ``NATS_URL`` is ``url`` for those who set it for other tools too.
-    Of lists, the items have commas between them."""
+    """``ROOKERY_SECTION_KEY``, and ``NATS_URL``, which other tools read too, for ``url``. The items
+    of a list are separated by commas."""
     names = {"NATS_URL": "url"} | {_variable(key): key for key in known}
     layer: Layer = {}
     for name in sorted(environ, key=lambda name: name != "NATS_URL"):
@@ -270,14 +269,13 @@ def _unknown(key: str, origin: str, known: Mapping[str, object]) -> Refused:
     nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.0)[0]
     return Refused(
         "CONFIG_UNKNOWN_KEY",
-        f"nobody reads {key!r} ({origin})",
+        f"there is no key {key!r} ({origin})",
         hint=f"the nearest key is {nearest!r}; `rookery config show` lists all",
     )
 
 
 def _check(key: str, value: Any, origin: str, kind: Any) -> Any:
-    """``value`` as ``kind``; text from the environment may stand for a number, a truth value or a
-    list."""
+    """``value`` as ``kind``; text from the environment may mean a number, a boolean or a list."""
     textual = origin.startswith("environment")
     if textual and get_origin(kind) is tuple:
         value = [item.strip() for item in value.split(",") if item.strip()]

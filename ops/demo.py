@@ -1,7 +1,7 @@
 """``make demo``: runs programs, prints the facts as they arrive, and ends.
 
-Everything on the client's side is a stock NATS client and JSON; nothing of ours is imported but the
-node that serves, with the tools of ``ops/examples``.
+The client's side is a stock NATS client and JSON. Of Rookery the demo uses only the node, with the
+tools of ``ops/examples``, and the journal's audit.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ TIMEOUT_S = 60.0
 
 
 class DemoProgram(NamedTuple):
-    """Something to run, and what is expected of it."""
+    """A program to run, and its expected end."""
 
     about: str
     code: str
@@ -65,7 +65,7 @@ PROGRAMS = (
 
 
 def main() -> int:
-    """Run the demo; the exit code says whether every promise was kept."""
+    """Run the demo; exit code 0 if every program ended as expected."""
     configure("warning", "auto", sys.stderr)
     with tempfile.TemporaryDirectory(prefix="rookery-demo-") as store:
         print_text("Starting a node with an embedded server; its guest is built at first use ...")
@@ -77,24 +77,28 @@ def main() -> int:
 
 
 async def tour(url: str, programs: Sequence[DemoProgram]) -> int:
-    """What a user would do from another terminal."""
+    """The steps of a user in another terminal."""
     client = await nats.connect(url)
     await client.subscribe("rookery.default.ev.>", cb=show_facts)
     print_text("Programs, published as plain JSON to rookery.default.cmd.run.<session>:\n")
     answers = [await submit(client, f"demo-{n}", one) for n, one in enumerate(programs, 1)]
-    kept = all(map(check_ends, programs, answers))
+    as_expected = all(map(check_ends, programs, answers))
     print_text("The first one once more, under the same message id: answered, not run again.\n")
     again = await submit(client, "demo-1", programs[0])
-    kept = kept and again == answers[0]
+    as_expected = as_expected and again == answers[0]
     await client.close()
     print_text("The journal, read back and verified:")
     print_text(f"  {await verify(url)} messages, every one continues the chain of its entity\n")
-    print_text("Done. Start a node of your own: rookery up" if kept else "A promise was broken.")
-    return 0 if kept else 1
+    print_text(
+        "Done. Start a node of your own: rookery up"
+        if as_expected
+        else "A program did not end as expected."
+    )
+    return 0 if as_expected else 1
 
 
 async def submit(client: Any, message_id: str, program: DemoProgram) -> dict[str, Any]:
-    """Publish a run and wait for its result on a subject of our own."""
+    """Publish a run and wait for its result on a reply subject."""
     reply_to = client.new_inbox()
     answers = await client.subscribe(reply_to)
     print_text(f"{program.about} ({message_id}, session {program.session}):")
@@ -122,13 +126,13 @@ def check_ends(program: DemoProgram, answer: dict[str, Any]) -> bool:
 
 
 async def show_facts(message: Any) -> None:
-    """A line a fact, as any subscriber sees it."""
+    """Print one line per fact, as any subscriber sees it."""
     for fact in msgspec.json.decode(message.data):
         print_text(f"     {fact['id']:<18} {fact['type']:<32} {fact.get('name', '')}".rstrip())
 
 
 async def verify(url: str) -> int:
-    """Every message of the journal against its chain."""
+    """Check every message of the journal against its chain; how many there are."""
     bus, audit, count = JetStreamBus(url), ChainAudit(), 0
     await bus.start()
     try:
@@ -142,7 +146,7 @@ async def verify(url: str) -> int:
 
 
 def print_text(line: str) -> None:
-    """Print now: a demo is watched."""
+    """Print without buffering."""
     print(line, flush=True)  # noqa: T201
 
 

@@ -1,8 +1,8 @@
-"""Everything a node needs, checked before it is needed, with a verdict and a hint each.
+"""The doctor: checks everything a node needs, with a verdict and a hint for each.
 
-The doctor changes nothing and makes nothing: no stream, no directory, no message. It fails what
-would lose data, above all a server that acks before data is on disk, and says so where it cannot
-tell; ``durability_of`` is the same judgement for a node that is about to serve.
+The doctor creates no stream, no directory and no message. A check fails where data could be lost,
+above all if the server acks before data is on disk, and warns where the doctor cannot find out.
+``durability_of`` is the same verdict for a node that is about to serve.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _WORTH = {
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What the doctor says."""
+    """The doctor's findings."""
 
     ok: bool
     realm: str
@@ -43,7 +43,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def examine(config: Config, now_ms: Callable[[], int]) -> Report:
-    """Look at everything; what cannot be looked at fails, and the next check is made."""
+    """Run every check; one that cannot run fails, and the next one runs."""
     findings = [*check_host()]
     url: str | None = None
     try:
@@ -64,10 +64,10 @@ async def examine(config: Config, now_ms: Callable[[], int]) -> Report:
 
 
 def durability_of(config: Config, *, embedded: bool, replicas: int) -> str:
-    """What an ack is worth: ``always`` (on disk), ``replicated`` or ``unknown_accepted``.
+    """What an ack guarantees: ``always`` (on disk), ``replicated`` or ``unknown_accepted``.
 
-    ``Refused`` if it may be worth nothing and nobody said that this is accepted. ``replicas`` is
-    the number of copies of the journal; an embedded server is running by now.
+    ``Refused`` if it may guarantee nothing and the configuration does not accept that. ``replicas``
+    is the number of copies of the journal; an embedded server already runs.
     """
     if embedded and _syncs_always(store_of(config)):
         return "always"
@@ -85,13 +85,13 @@ def durability_of(config: Config, *, embedded: bool, replicas: int) -> str:
     raise Refused(
         "DURABILITY_UNKNOWN",
         f"the journal has {replicas} of {_REPLICAS_THAT_SURVIVE} copies, and a server does not "
-        "tell whether it syncs before it acks",
+        "say whether it syncs before it acks",
         hint="set sync_interval: always in its jetstream block, then --accept-unknown-durability",
     )
 
 
 def is_embedded(config: Config) -> bool:
-    """Whether the server is the one on our store, even if it was named by its URL."""
+    """Whether the server is the one on the configured store, even if a URL names it."""
     if not config.url:
         return True
     try:
@@ -103,7 +103,7 @@ def is_embedded(config: Config) -> bool:
 
 
 def _syncs_always(store: Store) -> bool:
-    """The server read this file when it started; it is written at every start."""
+    """Read the server's configuration file, which every start of the server writes."""
     path = store.path / "server.conf"
     return path.exists() and "sync_interval: always" in path.read_text(encoding="utf-8")
 
@@ -112,7 +112,7 @@ async def _check_server(
     config: Config, url: str, now_ms: Callable[[], int]
 ) -> AsyncIterator[Finding]:
     bus = JetStreamBus(url, realm=config.realm, credentials=config.server.credentials_file)
-    await bus.connection.open()  # Not `start`, which makes streams.
+    await bus.connection.open()  # Not `start`, which creates streams.
     try:
         yield server_checks.check_version(bus.connection)
         yield server_checks.check_payload(bus.connection, config)

@@ -1,8 +1,8 @@
-"""Whether this node lives and serves, told over HTTP to whoever restarts or routes around it.
+"""The health pages of a node, for supervisors and load balancers.
 
-``/livez`` says whether a restart would help, ``/readyz`` whether to send work here, ``/metrics`` is
-the registry's text. What is checked is the node's to say; this file only serves the answers, one
-JSON line a check, 200 if all hold and 503 if one does not.
+``/livez`` says whether a restart would help, ``/readyz`` whether to send work to this node. A page
+has one JSON line per probe; its status is 200 if all probes are ok, else 503. ``/metrics`` is the
+text of the metrics registry. ``ops/probes.py`` has the probes.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ JSON_LINES = "application/x-ndjson"
 
 
 class Probe(msgspec.Struct, frozen=True):
-    """One thing that must hold."""
+    """One condition and whether it holds."""
 
     name: str
     ok: bool
@@ -29,7 +29,7 @@ class Probe(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """What is answered to a GET."""
+    """The answer to a GET."""
 
     status: int
     content_type: str
@@ -37,12 +37,12 @@ class Page(msgspec.Struct, frozen=True):
 
 
 def probe_page(checks: Callable[[], Sequence[Probe]]) -> Callable[[], Page]:
-    """A page of these checks; one that cannot be made is a check that does not hold."""
+    """A page of these probes; if they raise an error, the page has one failed probe."""
 
     def page() -> Page:
         try:
             probes = checks()
-        except Exception as error:  # Whatever it is, the node could not vouch for itself.
+        except Exception as error:  # Whatever the error, the node is not healthy.
             probes = [Probe("probe", ok=False, detail=f"failed: {type(error).__name__}")]
         body = b"".join(encode_json(probe) + b"\n" for probe in probes)
         return Page(200 if all(probe.ok for probe in probes) else 503, JSON_LINES, body)
@@ -51,7 +51,7 @@ def probe_page(checks: Callable[[], Sequence[Probe]]) -> Callable[[], Page]:
 
 
 class HealthServer(HttpServer):
-    """Serves pages, each request on a thread of its own."""
+    """Serves pages; each request has its own thread."""
 
     def __init__(self, host: str, port: int, pages: Mapping[str, Callable[[], Page]]) -> None:
         hint = "choose another --metrics-port; 0 takes a free one"
@@ -69,7 +69,7 @@ def _handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRequestHan
             self.wfile.write(page.body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """A scrape every few seconds is not worth a line."""
+            """Log nothing: scrapers come every few seconds."""
 
     def _not_found() -> Page:
         return Page(404, "text/plain", (" ".join(sorted(pages)) + "\n").encode())

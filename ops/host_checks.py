@@ -1,6 +1,6 @@
-"""What a node needs of its machine: interpreter, packages, server binary, store directory, disk.
+"""Checks of the machine: interpreter, packages, server binary, store directory, disk.
 
-Looks and never touches. Whether a server runs and what it promises is ``doctor``'s to ask.
+They change nothing. ``server_checks`` examines a running server.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["CheckVerdict", "Finding", "check_host", "check_store", "failed"]
 _FREE_BYTES_LOW = 1 << 30
 _FREE_BYTES_TOO_LOW = 64 << 20
 _NATS_PY = "2.16."
-"""The connection leans on private names of this series; a test pins them."""
+"""The connection uses private names of this series; a test pins them."""
 _PACKAGES = ("rookery", "nats-py", "msgspec", "pykka", "prometheus-client")
 
 
@@ -35,18 +35,18 @@ class CheckVerdict(StrEnum):
 
 
 class Finding(msgspec.Struct, frozen=True, kw_only=True):
-    """One check: what was found, and what to do about it."""
+    """The result of one check, and what to do about it."""
 
     check: str
     verdict: CheckVerdict = CheckVerdict.OK
     detail: str = ""
     hint: str = ""
     code: str = ""
-    """From the table of codes, where a program may want to tell verdicts apart."""
+    """From the table of codes, where programs distinguish findings."""
 
 
 def failed(check: str, error: CodedError) -> Finding:
-    """The finding that says what ``error`` says."""
+    """The finding for ``error``."""
     return Finding(
         check=check,
         verdict=CheckVerdict.FAIL,
@@ -57,7 +57,7 @@ def failed(check: str, error: CodedError) -> Finding:
 
 
 def check_host() -> Iterator[Finding]:
-    """Interpreter and packages."""
+    """Check the interpreter and the packages."""
     yield Finding(check="python", detail=f"{platform.python_version()} on {platform.platform()}")
     packages = {name: version(name) for name in _PACKAGES}
     fits = packages["nats-py"].startswith(_NATS_PY)
@@ -70,7 +70,7 @@ def check_host() -> Iterator[Finding]:
 
 
 def check_store(store: Store) -> Iterator[Finding]:
-    """All an embedded server needs: a binary, a directory of its own, room, and nobody else."""
+    """Check what an embedded server needs: a binary, a private directory, disk space, the lock."""
     yield _check_binary()
     yield _check_directory(store.path)
     yield _check_disk(store.path)
@@ -82,13 +82,13 @@ def _check_binary() -> Finding:
         binary = find_server()
     except Refused as error:
         return failed("nats-server", error)
-    said = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
-    return Finding(check="nats-server", detail=f"{said.stdout.strip()} at {binary}")
+    output = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
+    return Finding(check="nats-server", detail=f"{output.stdout.strip()} at {binary}")
 
 
 def _check_directory(path: Path) -> Finding:
     if not path.exists():
-        return Finding(check="store", detail=f"{path} will be made by `rookery up`")
+        return Finding(check="store", detail=f"{path} will be created by `rookery up`")
     for place in (path / "token", path):
         mode = place.stat().st_mode & 0o777 if place.exists() else 0
         if mode & 0o077:
@@ -111,14 +111,14 @@ def _check_disk(path: Path) -> Finding:
         check="disk",
         verdict=CheckVerdict.FAIL if free < _FREE_BYTES_TOO_LOW else CheckVerdict.WARN,
         detail=detail,
-        hint="make room: when it is used up, work waits",
+        hint="free some space: on a full disk, commands wait",
     )
 
 
 def _check_lock(store: Store) -> Finding:
     if store.is_locked():
         server = store.running_server()
-        who = f"nats-server {server.pid} at {server.address}" if server else "a starting server"
-        return Finding(check="lock", detail=f"held by {who}")
+        holder = f"nats-server {server.pid} at {server.address}" if server else "a starting server"
+        return Finding(check="lock", detail=f"held by {holder}")
     left = ", ".join(sorted(path.name for path in store.path.glob("*.ports")))
     return Finding(check="lock", detail=f"free; a killed server left {left}" if left else "free")

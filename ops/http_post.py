@@ -1,7 +1,6 @@
-"""Posting to one URL, whoever may be there: bounded in time and size, no redirect followed.
+"""Posts to one configured URL, bounded in time and size, without following redirects.
 
-What is said and what a response means is the caller's. A post blocks a thread, of which the caller
-has few.
+A post blocks one of the caller's few threads.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ RESPONSE_BYTES_MAX: Final = 64 << 10
 
 
 class HttpPost:
-    """``PostWebhook`` of the dispatcher ``webhook``."""
+    """The ``PostWebhook`` of the dispatcher ``webhook``."""
 
     def __init__(self, url: str, threads: Executor, *, try_s: float = TRY_S) -> None:
         try:

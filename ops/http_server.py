@@ -1,8 +1,7 @@
-"""An HTTP server on a port of its own, for what is asked of a node beside the bus.
+"""An HTTP server on its own port, for health pages and webhook answers.
 
-Owns the socket, the threads and the end: what was asked is answered before the port is free. Every
-request has a thread of its own, of which there are few, and little time to be made, for anybody
-may come: whoever says it byte by byte is not waited for.
+Any client may connect, so each request has a short time to arrive and the server has few threads,
+one per request. Closing the server answers the requests it has read, then frees the port.
 """
 
 from __future__ import annotations
@@ -22,16 +21,16 @@ __all__ = ["CONCURRENT_REQUESTS_MAX", "HttpServer"]
 
 CONCURRENT_REQUESTS_MAX: Final = 16
 READ_TIMEOUT_S: Final = 2.0
-"""To make a request in. Each part of the answer has as long to be taken."""
+"""For a whole request to arrive, and for the client to read each part of the answer."""
 TICK_S: Final = 0.05
 
 
 class BoundedTcpServer(ThreadingTCPServer):
-    """Not http.server's own: that one asks the DNS for its name before it serves anything."""
+    """A bounded threading server; unlike http.server's, it does not ask the DNS for its name."""
 
     allow_reuse_address = True
     request_queue_size = CONCURRENT_REQUESTS_MAX
-    daemon_threads = False  # Joined by server_close: an answer under way is finished.
+    daemon_threads = False  # Joined by server_close, so that answers under way are finished.
 
     def __init__(self, address: tuple[str, int], handler: type[BaseHTTPRequestHandler]) -> None:
         self._read_until_s: dict[socket.socket, float] = {}
@@ -44,7 +43,7 @@ class BoundedTcpServer(ThreadingTCPServer):
         return request, client_address
 
     def process_request(self, request: Any, client_address: Any) -> None:
-        """Whoever comes while all threads are busy is hung up on, and comes again."""
+        """Close the connection if all threads are busy; the client may try again."""
         with self._lock:
             is_free = len(self._read_until_s) < CONCURRENT_REQUESTS_MAX
             if is_free:
@@ -60,7 +59,7 @@ class BoundedTcpServer(ThreadingTCPServer):
         super().shutdown_request(request)
 
     def service_actions(self) -> None:
-        """At every tick."""
+        """Called at every tick."""
         self._shut_slow_requests(monotonic_s())
 
     def server_close(self) -> None:
@@ -68,19 +67,19 @@ class BoundedTcpServer(ThreadingTCPServer):
         super().server_close()
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """A client that hung up while it was answered is nobody's trouble."""
+        """Ignore clients that close the connection during the answer."""
 
     def _shut_slow_requests(self, now_s: float) -> None:
-        """Whose time is over has said what there is; an answer to it may still be sent."""
+        """Stop reading requests whose time is over; their answers may still be sent."""
         with self._lock:
             for request, until_s in self._read_until_s.items():
                 if until_s <= now_s:
-                    with suppress(OSError):  # It has hung up itself.
+                    with suppress(OSError):  # The client has closed it.
                         request.shutdown(socket.SHUT_RD)
 
 
 class HttpServer:
-    """Serves from the moment it is made until it is closed."""
+    """Serves from its creation until ``close``."""
 
     def __init__(
         self,
@@ -91,7 +90,7 @@ class HttpServer:
         what: str,
         hint: str,
     ) -> None:
-        """``what`` the address is of, and the ``hint`` for whoever chose one that is taken."""
+        """``what``: the address's purpose; ``hint``: what to do if the address is in use."""
         try:
             self._server = BoundedTcpServer((host, port), handler)
         except OSError as error:
@@ -111,7 +110,7 @@ class HttpServer:
         return f"http://{host!s}:{port}"
 
     def close(self) -> None:
-        """Answer what has been asked, then free the port."""
+        """Answer the requests already read, then free the port."""
         self._server.shutdown()
         self._thread.join()
         self._server.server_close()

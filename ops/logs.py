@@ -1,8 +1,8 @@
-"""Logs: an event's name and fields, a line of text for people or a JSON object for machines.
+"""Logs: an event's name and fields, as a line of text for people or a JSON object for machines.
 
-Everybody logs with the standard library: ``log.warning("command quarantined", extra={"verb": v})``.
-What the formatters refuse to print: bodies, code, inputs, tokens, user parts of URLs, and the text
-of an exception that is not one of ours, because it may quote what it choked on.
+Modules log with the standard library: ``log.warning("command quarantined", extra={"verb": v})``.
+The formatters never print bodies, code, inputs, tokens, user parts of URLs, or the text of a
+foreign exception, which may quote such data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _USER_PART = re.compile(r"(?<=://)[^/\s@]+@")
 
 
 def configure(level: str, format: str, stream: IO[str]) -> logging.Handler:  # noqa: A002
-    """Log to ``stream`` from now on; libraries are heard from ``warning`` upwards."""
+    """Log to ``stream`` from now on; libraries log from ``warning`` upwards."""
     text = format == "text" or (format == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextLines() if text else JsonLines())
@@ -47,7 +47,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """One object a line; fields stand beside ``at``, ``level``, ``logger`` and ``event``."""
+    """One object per line: ``at``, ``level``, ``logger``, ``event`` and the fields."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = datetime.fromtimestamp(record.created, UTC)
@@ -92,12 +92,12 @@ def _exception(error: BaseException) -> list[tuple[str, Any]]:
 
 
 def _exception_summary(error: BaseException) -> str:
-    """Our own exceptions are written to be read; of others the type, and what the system said."""
+    """The text of Rookery's exceptions; of others only the type, and the system's error text."""
     match error:
         case Refused() | Failed():
             return _USER_PART.sub("***@", str(error))
-        case OSError(strerror=str(said)):
-            return f"{type(error).__name__}: {said}"
+        case OSError(strerror=str(text)):
+            return f"{type(error).__name__}: {text}"
         case _:
             return type(error).__name__
 

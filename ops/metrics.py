@@ -1,17 +1,18 @@
-"""What is measured, under names that never change: single prefix, base units, no ids as labels.
+"""The metrics of a node and their ``/metrics`` page.
 
-``NodeMetrics`` is the kernel's ``KernelMetrics``: counters and histograms are told as things
-happen, and cheaply, because it happens once a command. Gauges are read when somebody scrapes, from
-whoever knows them (``ImportSource``); a reading under a name that is not in the table is a mistake,
-not a metric. The registry is our own, so two nodes in one process do not mix.
+Names never change; they have one prefix and base units, and no id is a label. Counters and
+histograms are counted when something happens (``NodeMetrics`` implements the kernel's port
+``KernelMetrics``), so each report must be quick. Gauges are read at each scrape from the sources
+that the node adds. Each node has a registry of its own.
 """
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from typing import Any, Final, NamedTuple
 
+from msgspec import UNSET
 from prometheus_client import (
     CollectorRegistry,
     Counter,
@@ -25,20 +26,25 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
+from rookery.actors import DECIDERS
 from rookery.bus.commands.micro_service import EndpointStats
 from rookery.ops.health import Page
+from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.commands import COMMANDS
+from rookery.schemas.envelope import Fact
+from rookery.schemas.facts import approval, session, turn
+from rookery.schemas.run import RunStatus
 
 __all__ = ["GAUGES", "GaugeValue", "NodeMetrics", "Source"]
 
 
 class GaugeValue(NamedTuple):
-    """A value as it stands now."""
+    """The present value of a gauge."""
 
     name: str
     value: float
     label: str = ""
-    """The value of the metric's label, for those that have one."""
+    """The value of the metric's label, if it has one."""
 
 
 Source = Callable[[], Iterable[GaugeValue]]
@@ -53,49 +59,173 @@ class _GaugeSpec(NamedTuple):
 GAUGES = {
     "rookery_mailbox_depth": _GaugeSpec("Messages waiting for an actor.", "actor"),
     "rookery_entities_cached": _GaugeSpec("Entities in memory.", "family"),
-    "rookery_inbox_lag_commands": _GaugeSpec("Durable commands stored and not yet worked off."),
-    "rookery_dead_letter_total": _GaugeSpec(
-        "Commands that were ever put aside.", family=CounterMetricFamily
-    ),
+    "rookery_inbox_lag_commands": _GaugeSpec("Durable commands stored and not yet decided."),
+    "rookery_dead_letter_total": _GaugeSpec("Dead letters ever added.", family=CounterMetricFamily),
     "rookery_journal_lost_ack_total": _GaugeSpec(
-        "Appends whose ack was lost and that were found to be ours.", family=CounterMetricFamily
+        "Appends whose ack was lost and that were found committed.", family=CounterMetricFamily
     ),
     "rookery_server_restart_total": _GaugeSpec(
-        "Starts of the node's own server after it had ended.", family=CounterMetricFamily
+        "Restarts of the node's own server after it had ended.", family=CounterMetricFamily
     ),
     "rookery_partition_owned": _GaugeSpec("Partitions this node owns."),
-    "rookery_run_in_flight": _GaugeSpec("Runs of the realm accepted and not ended."),
+    "rookery_run_in_flight": _GaugeSpec("Runs of the realm that are accepted and not ended."),
+    "rookery_run_executing": _GaugeSpec("Runs this node executes now; parked ones are not."),
+    "rookery_approval_waiting": _GaugeSpec("Approvals of the realm that wait for an answer."),
 }
 """Every metric that is read at scrape time."""
 
 VERBS = (*COMMANDS, "record")
 """The verbs of the contract, and the kernel's own for facts about the node."""
-OTHER = "other"
+OTHER: Final = "other"
+"""The label value of a verb or a family that the contract does not list."""
+
+REFUSED: Final = "refused"
+"""An accepted run that could not start."""
+UNKNOWN: Final = "unknown"
+"""A run whose driver, outside of the node, reported no result."""
+AUTO_ALLOWED: Final = "auto_allowed"
+"""A rule or a session grant allowed the call, and no approver was asked."""
+ANSWER_REFUSED: Final = "answer_refused"
+"""An invalid answer; the request still waits."""
+
+
 _COMMAND_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
 _APPEND_BOUNDS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0)
+_RUN_BOUNDS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0)
+_SNAPSHOT_BOUNDS_BYTES = (4e3, 16e3, 64e3, 256e3, 1e6, 4e6, 16e6, 64e6, 256e6, 1e9)
+
+
+class _Timed:
+    """A counter of outcomes, and a histogram of durations without them."""
+
+    def __init__(
+        self,
+        registry: CollectorRegistry,
+        name: str,
+        texts: tuple[str, str],
+        labels: tuple[str, ...],
+        bounds_s: tuple[float, ...] = _COMMAND_BOUNDS_S,
+    ) -> None:
+        count_text, seconds_text = texts
+        self.count = Counter(name, count_text, [*labels, "outcome"], registry=registry)
+        self.seconds = Histogram(
+            f"{name}_seconds", seconds_text, labels, buckets=bounds_s, registry=registry
+        )
+        self._children: dict[tuple[str, ...], tuple[Counter, Histogram]] = {}
+
+    def add(self, seconds: float, outcome: str, *values: str) -> None:
+        """Children are cached: looking one up costs three times what counting costs."""
+        child = self._children.get((outcome, *values))
+        if child is None:
+            child = self.count.labels(*values, outcome), self.seconds.labels(*values)
+            self._children[outcome, *values] = child
+        child[0].inc()
+        child[1].observe(seconds)
+
+
+class _FactMetrics:
+    """How runs end and how approvals are decided, counted from committed facts.
+
+    A node counts the facts it commits itself; a fact is committed once, so the sum over all nodes
+    counts every run and every decision once."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._runs = Counter("rookery_run", "Runs that ended.", ["status"], registry=registry)
+        self._run_seconds = Histogram(
+            "rookery_run_seconds",
+            "Time of a run's program and of the calls it awaited.",
+            buckets=_RUN_BOUNDS_S,
+            registry=registry,
+        )
+        self._approvals = Counter(
+            "rookery_approval", "Decisions about calls.", ["decision"], registry=registry
+        )
+        for status in (*RunStatus, REFUSED, UNKNOWN):
+            self._runs.labels(status)
+        self._decisions = {*ApprovalTerminalStatus, AUTO_ALLOWED, ANSWER_REFUSED}
+        for decision in self._decisions:
+            self._approvals.labels(decision)
+        self._reports: dict[type[Fact], Callable[[Any], None]] = {
+            turn.Completed: self._run_ended,
+            turn.Failed: self._run_ended,
+            turn.Cancelled: self._run_ended,
+            session.InputCancelled: lambda _: self._runs.labels(RunStatus.CANCELLED).inc(),
+            session.InputRefused: lambda _: self._runs.labels(REFUSED).inc(),
+            approval.Answered: lambda fact: self._decided(fact.decision),
+            approval.AnswerRefused: lambda _: self._decided(ANSWER_REFUSED),
+            approval.AutoAllowed: lambda _: self._decided(AUTO_ALLOWED),
+            approval.Closed: self._approval_closed,
+        }
+
+    def report(self, facts: Sequence[Fact]) -> None:
+        """Count the facts of one commit."""
+        for fact in facts:
+            report = self._reports.get(type(fact))
+            if report is not None:
+                report(fact)
+
+    def _run_ended(self, fact: turn.Completed | turn.Failed | turn.Cancelled) -> None:
+        if fact.result is UNSET:
+            self._runs.labels(UNKNOWN).inc()
+            return
+        self._runs.labels(fact.result.status).inc()
+        self._run_seconds.observe(fact.result.metrics.duration_ms / 1_000)
+
+    def _approval_closed(self, fact: approval.Closed) -> None:
+        """A denial is counted by its answer, which precedes this fact."""
+        if fact.status is not ApprovalTerminalStatus.DENIED:
+            self._decided(fact.status)
+
+    def _decided(self, decision: str) -> None:
+        if decision in self._decisions:
+            self._approvals.labels(decision).inc()
 
 
 class NodeMetrics:
-    """An ``KernelMetrics`` that keeps count, and the page that shows it."""
+    """Counts what the kernel, the deciders and the executors report."""
 
     def __init__(self, version: str, verbs: Collection[str] = VERBS) -> None:
         registry = self._registry = CollectorRegistry()
         self._verbs = frozenset(verbs)
-        self._answered = Counter(
-            "rookery_command", "Commands answered.", ["verb", "outcome"], registry=registry
+        self._commands = _Timed(
+            registry,
+            "rookery_command",
+            ("Commands answered.", "From receiving a command to answering it."),
+            ("verb",),
         )
-        self._command_seconds = Histogram(
-            "rookery_command_seconds",
-            "From taking a command to answering it.",
+        self._tool_calls = _Timed(
+            registry,
+            "rookery_tool_call",
+            ("Attempts of calls.", "From calling a tool to its result."),
+            ("tool", "surface"),
+        )
+        self._effects = _Timed(
+            registry,
+            "rookery_effect",
+            ("Attempts to perform an effect.", "Time of one attempt to perform an effect."),
+            ("effect",),
+        )
+        self._facts = _FactMetrics(registry)
+        self._create_journal_metrics(registry)
+        self._create_sandbox_metrics(registry)
+        self._quarantined = Counter(
+            "rookery_command_quarantined",
+            "Commands that became dead letters after three failures.",
             ["verb"],
-            buckets=_COMMAND_BOUNDS_S,
             registry=registry,
         )
-        self._appended = Counter(
-            "rookery_journal_append", "Messages made durable.", ["family"], registry=registry
+        self._restarted = Counter(
+            "rookery_actor_restart", "Actors restarted.", ["actor"], registry=registry
         )
-        self._facts = Counter(
-            "rookery_journal_fact", "Facts made durable.", ["family"], registry=registry
+        registry.register(_BuildInfo(version))
+        ProcessCollector(registry=registry)
+
+    def _create_journal_metrics(self, registry: CollectorRegistry) -> None:
+        self._appended = Counter(
+            "rookery_journal_append", "Messages committed.", ["family"], registry=registry
+        )
+        self._fact_count = Counter(
+            "rookery_journal_fact", "Facts committed.", ["family"], registry=registry
         )
         self._append_seconds = Histogram(
             "rookery_journal_append_seconds",
@@ -107,44 +237,46 @@ class NodeMetrics:
         self._conflicts = Counter(
             "rookery_journal_conflict", "Appends decided again.", ["family"], registry=registry
         )
-        self._quarantined = Counter(
-            "rookery_command_quarantined",
-            "Commands put aside after three failures.",
-            ["verb"],
-            registry=registry,
-        )
-        self._restarted = Counter(
-            "rookery_actor_restart", "Actors started again.", ["actor"], registry=registry
-        )
-        registry.register(_BuildInfo(version))
-        ProcessCollector(registry=registry)
-        # A child is looked up once: `labels` costs three times what counting does.
-        self._of_verb: dict[tuple[str, str], tuple[Counter, Histogram]] = {}
         self._of_family: dict[str, tuple[Counter, Counter, Histogram]] = {}
 
+    def _create_sandbox_metrics(self, registry: CollectorRegistry) -> None:
+        self._sandbox_seconds = Histogram(
+            "rookery_sandbox_step_seconds",
+            "Time of one step of a program in the sandbox, without its synchronous calls.",
+            ["language"],
+            buckets=_COMMAND_BOUNDS_S,
+            registry=registry,
+        )
+        self._snapshot_bytes = Histogram(
+            "rookery_snapshot_bytes",
+            "Size of the session snapshots stored.",
+            buckets=_SNAPSHOT_BOUNDS_BYTES,
+            registry=registry,
+        )
+
+    # --- the port KernelMetrics -------------------------------------------------------------------
+
     def command(self, verb: str, outcome: str, seconds: float) -> None:
-        name = self._bounded_verb(verb)  # Anybody may invent verbs; they must not fill our memory.
-        child = self._of_verb.get((name, outcome))
-        if child is None:
-            child = self._answered.labels(name, outcome), self._command_seconds.labels(name)
-            self._of_verb[name, outcome] = child
-        child[0].inc()
-        child[1].observe(seconds)
+        self._commands.add(seconds, outcome, self._bounded_verb(verb))
 
     def committed(self, family: str, messages: int, facts: int, seconds: float) -> None:
         child = self._of_family.get(family)
         if child is None:
+            label = _bounded_family(family)
             child = self._of_family[family] = (
-                self._appended.labels(family),
-                self._facts.labels(family),
-                self._append_seconds.labels(family),
+                self._appended.labels(label),
+                self._fact_count.labels(label),
+                self._append_seconds.labels(label),
             )
         child[0].inc(messages)
         child[1].inc(facts)
         child[2].observe(seconds)
 
+    def facts_committed(self, facts: Sequence[Fact]) -> None:
+        self._facts.report(facts)
+
     def conflict(self, family: str) -> None:
-        self._conflicts.labels(family).inc()
+        self._conflicts.labels(_bounded_family(family)).inc()
 
     def quarantined(self, verb: str) -> None:
         self._quarantined.labels(self._bounded_verb(verb)).inc()
@@ -152,25 +284,44 @@ class NodeMetrics:
     def restarted(self, actor: str) -> None:
         self._restarted.labels(actor).inc()
 
+    def effect(self, name: str, outcome: str, seconds: float) -> None:
+        self._effects.add(seconds, outcome, name)
+
+    def tool_call(self, tool: str, surface: str, outcome: str, seconds: float) -> None:
+        self._tool_calls.add(seconds, outcome, tool, surface)
+
+    def sandbox_step(self, language: str, seconds: float) -> None:
+        self._sandbox_seconds.labels(language).observe(seconds)
+
+    def snapshot_stored(self, size_bytes: int) -> None:
+        self._snapshot_bytes.observe(size_bytes)
+
+    # --- reading ----------------------------------------------------------------------------------
+
     def add_source(self, source: Source) -> None:
-        """Read these at every scrape. Called once a source, at start."""
+        """Read these gauges at every scrape. Called once per source, at start."""
         self._registry.register(_GaugeCollector(source))
 
     def endpoint_stats(self, verb: str) -> EndpointStats:
-        """What was answered for a verb so far."""
+        """The counts of a verb since the node started."""
         requests = refused = 0
-        for sample in _samples(self._answered, "_total", verb):
+        for sample in _samples(self._commands.count, "_total", verb):
             requests += int(sample.value)
             refused += int(sample.value) if sample.labels["outcome"] == "refused" else 0
-        seconds = sum(one.value for one in _samples(self._command_seconds, "_sum", verb))
+        seconds = sum(one.value for one in _samples(self._commands.seconds, "_sum", verb))
         return EndpointStats(requests, refused, seconds)
 
     def page(self) -> Page:
-        """What ``/metrics`` answers."""
+        """The answer to ``/metrics``."""
         return Page(200, CONTENT_TYPE_LATEST, generate_latest(self._registry))
 
     def _bounded_verb(self, verb: str) -> str:
+        """Any client may invent verbs; these share one label value."""
         return verb if verb in self._verbs else OTHER
+
+
+def _bounded_family(family: str) -> str:
+    return family if family in DECIDERS else OTHER
 
 
 def _samples(metric: Counter | Histogram, suffix: str, verb: str) -> Iterator[Sample]:
@@ -185,11 +336,14 @@ class _BuildInfo(Collector):
         self._labels = {"version": version, "python": platform.python_version()}
 
     def collect(self) -> Iterator[Metric]:
-        yield InfoMetricFamily("rookery_build", "What runs here.", value=self._labels)
+        yield InfoMetricFamily(
+            "rookery_build", "The version of Rookery and of Python.", value=self._labels
+        )
 
 
 class _GaugeCollector(Collector):
-    """One source. It has no ``describe``: registering must not read a node that is starting."""
+    """The gauges of one source. ``describe`` is empty, so that registering does not read a node
+    that is still starting."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -200,10 +354,10 @@ class _GaugeCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         families: dict[str, GaugeMetricFamily | CounterMetricFamily] = {}
         for name, value, label in self._source():
-            pulled = GAUGES[name]
+            spec = GAUGES[name]
             family = families.get(name)
             if family is None:
-                labels = [pulled.label] if pulled.label else []
-                family = families[name] = pulled.family(name, pulled.help, labels=labels)
-            family.add_metric([label] if pulled.label else [], value)
+                labels = [spec.label] if spec.label else []
+                family = families[name] = spec.family(name, spec.help, labels=labels)
+            family.add_metric([label] if spec.label else [], value)
         yield from families.values()

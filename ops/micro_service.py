@@ -1,4 +1,4 @@
-"""What a node tells those who look for services: its verbs with their schemas, and its figures."""
+"""A node as a NATS micro service: its verbs with their schemas, and its statistics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ __all__ = ["build_service"]
 def build_service(
     node: str, version: str, verbs: Iterable[str], metrics: NodeMetrics, *, now_ms: int
 ) -> MicroService:
-    """The service this node is."""
+    """The description of this node as a service."""
     return MicroService(
         node=node,
         version=version,
@@ -38,10 +38,10 @@ def _endpoint(verb: str) -> Endpoint:
 
 
 def _schema(kind: Any) -> str:
-    """One of several structs is told by its fields, which a single schema of msgspec's cannot."""
+    """The JSON Schema of a struct, or of a union, which msgspec cannot express in one schema."""
     kinds = get_args(kind) or (kind,)
     schemas, made = msgspec.json.schema_components(
         kinds, schema_hook=typed_ids.typed_text_schema, ref_template="#/$defs/{name}"
     )
-    said = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
-    return encode_json({**said, "$defs": made}).decode()
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+    return encode_json({**schema, "$defs": made}).decode()

@@ -1,8 +1,8 @@
-"""Where a process runs, written so that a neighbour on the same machine can tell that it died.
+"""The identity of a process, by which another node on the same machine detects that it has ended.
 
-A node killed with -9 leaves its claims behind until they expire; a neighbour that can see the
-process is gone takes over at once. Of processes on other machines, or in containers that do not
-see each other's processes, nothing is known: they are waited for.
+A node killed with -9 leaves claims behind until they expire. A node on the same machine sees that
+the process has ended and takes over at once. For processes on other machines, or in containers with
+their own processes, nodes wait until the claims expire.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ __all__ = [
 ]
 
 _TOKEN = re.compile(r".*\.[0-9a-f]{12}([0-9a-f]{12})([0-9a-f]{6})([0-9a-f]{12})", re.DOTALL)
-"""What an intent names its process by: the epoch, the machine, the pid, when it was born."""
+"""How an intent names its process: the epoch, the machine, the pid, the start time."""
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """One process, told apart from a later one with the same id."""
+    """One process, distinct from a later one with the same id."""
 
     host: str
     boot: str
@@ -41,26 +41,25 @@ class ProcessIdentity(msgspec.Struct, frozen=True):
 
 
 def this_process() -> ProcessIdentity:
-    """This process."""
+    """The identity of this process."""
     return ProcessIdentity(platform.node(), _boot(), os.getpid(), _start_ticks(os.getpid()))
 
 
 def process_name() -> str:
-    """A name no other process has: a restarted node is another one."""
+    """A name that no other process has, so a restarted node is another node."""
     host = "".join(c if c.isalnum() or c in "-_" else "-" for c in platform.node())[:32]
     return f"{host or 'node'}-{os.getpid()}-{entropy(2).hex()}"
 
 
 def process_token() -> str:
-    """This process, to be written behind an epoch: a claim is soon gone, and so is what it says of
-    its holder, but an intent says for ever which process recorded it. Empty where the system does
-    not say when a process was born."""
+    """This process as a suffix of an epoch. Claims expire, but an intent names its process forever.
+    Empty where the system does not report a process's start time."""
     born = _start_ticks(os.getpid())
     return f"{_machine()}{os.getpid():06x}{int(born):012x}" if born else ""
 
 
 def is_token_dead(process: str) -> bool:
-    """Whether the process of an epoch with its mark is known to have ended."""
+    """Whether the process that an epoch names is known to have ended."""
     mark = _TOKEN.fullmatch(process)
     if mark is None or mark[1] != _machine():
         return False
@@ -68,7 +67,7 @@ def is_token_dead(process: str) -> bool:
 
 
 def is_dead(presence: bytes) -> bool:
-    """Whether the process an encoded presence names is known to be gone."""
+    """Whether the process of an encoded identity is known to have ended."""
     try:
         other = msgspec.json.decode(presence, type=ProcessIdentity)
     except msgspec.DecodeError:
@@ -89,13 +88,13 @@ def _has_ended(pid: int, born: str) -> bool:
 
 
 def _machine() -> str:
-    """This machine since its start, in 12 letters."""
+    """This machine since its start, in 12 hex digits."""
     return sha3_256(f"{platform.node()}/{_boot()}".encode()).hexdigest()[:12]
 
 
 def _boot() -> str:
-    """Tells machines of one name apart, a machine from itself before a restart, and containers
-    that number their processes differently."""
+    """An id that differs between machines of one name, restarts of a machine, and containers with
+    their own process numbers."""
     with suppress(OSError):
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}"
@@ -103,8 +102,8 @@ def _boot() -> str:
 
 
 def _start_ticks(pid: int) -> str:
-    """When a process started, in ticks since boot; empty where the system does not say, and of
-    one that has ended and only waits for its parent to notice."""
+    """When a process started, in ticks since boot; empty if the system does not report it, and for
+    a process that has ended but is not reaped yet."""
     with suppress(OSError, IndexError):
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return "" if fields[0] in "ZX" else fields[19]

@@ -1,7 +1,7 @@
-"""A node that drives its runs: sandbox, tools and runner, wired to the node's bus.
+"""The services of a node that execute runs: sandbox, tools, approvals, and their executors.
 
-Opened before the kernel, which needs the concerns, and bound to it afterwards, for performers ask
-its actors. Owns what is closed with the node; no rule.
+They open before the kernel, which needs their deciders, and are connected to it afterwards, because
+executors ask its actors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -56,6 +56,7 @@ from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, BusLoop
 from rookery.bus.task_set import TaskSet
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
+from rookery.ops.metrics import NodeMetrics
 from rookery.ops.process_identity import is_token_dead
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
@@ -69,7 +70,7 @@ TOOLS_CLOSE_S = 5.0
 
 
 class RunServices:
-    """Everything a node needs to drive runs."""
+    """Everything a node needs to execute runs."""
 
     def __init__(
         self,
@@ -79,53 +80,40 @@ class RunServices:
         sandbox: Sandbox,
         local: LocalToolHost,
         remote: Sequence[RemoteToolHost],
-        visible: ToolCatalogue,
-        offers: RunProvisioner,
+        catalogue: ToolCatalogue,
+        provisioner: RunProvisioner,
         epoch: str,
         key: bytes,
         payload_bytes_max: int,
         approvals: ApprovalSettings,
         approvers: Approvers,
+        metrics: NodeMetrics,
     ) -> None:
         self._bus, self._loop, self._sandbox, self._epoch = bus, loop, sandbox, epoch
+        self._metrics = metrics
         self._executor: RunExecutor | None = None
         self._ask: AskActor | None = None
         self._tasks = TaskSet()
-        self.catalogue = visible
-        self._hosts: dict[str, ToolHost] = {crew.surface: crew for crew in remote}
+        self.catalogue = catalogue
+        self._hosts: dict[str, ToolHost] = {host.surface: host for host in remote}
         self._hosts[LOCAL] = local
-        declared = [tool.capability for tool in self.catalogue]
+        declared = [tool.capability for tool in catalogue]
         self._call_slots = CallSlots(declared, loop, SystemClock().now_ms)
-        self._provisioner, self.approvers = offers, approvers
-        self.validate_request = offers.validate
+        self._provisioner, self.approvers = provisioner, approvers
+        self.validate_request = provisioner.validate
         self.languages = frozenset(sandbox.builds)
         self.builds = sandbox.builds
         self.replies = RunReplies(bus.journal, bus.blobs, bus.request_endpoint)
         self._history = RunHistoryReader(bus.journal, bus.blobs)
-        validation = RequestValidator(
-            sandbox, offers, self._history, self._ask_actor, bytes_max=payload_bytes_max
+        self._rebuilder = SessionRebuilder(
+            sandbox, self._history, bus.blobs, key, _replay_session_id
         )
-        past = SessionRebuilder(sandbox, self._history, bus.blobs, key, _replay_session_id)
-        destroying = SessionDestroyer(bus.journal, self._ask_actor)
-        saving = SessionSnapshots(
-            past, bus.blobs, visible.available_tools, self._ask_actor, destroying
-        )
-        forking = RunForker(
-            past, saving, bus.blobs, offers.require_same_schemas, SystemClock().now_ms
-        )
-        self._replay_query = RunReplayer(past)
-        self.queries: Mapping[str, QueryHandler] = {
-            "validate": validation.reply,
-            "snapshot": saving.snapshot,
-            "restore": saving.restore,
-            "destroy": destroying.reply,
-            "replay": self._replay_query.reply,
-            "fork": forking.reply,
-        }
+        self._replayer = RunReplayer(self._rebuilder)
+        self.queries = self._create_queries(payload_bytes_max)
         self.deciders: Sequence[Decider] = (
-            TurnsDecider(offers, self._evict),
+            TurnsDecider(provisioner, self._evict),
             ToolsDecider(
-                visible=self.catalogue,
+                visible=catalogue,
                 places=self._call_slots,
                 epoch=epoch,
                 approvals=bool(approvals.dispatchers),
@@ -133,6 +121,31 @@ class RunServices:
             SnapshotsDecider(),
             ApprovalsDecider(approvals, approvers.approver_of),
         )
+
+    def _create_queries(self, payload_bytes_max: int) -> Mapping[str, QueryHandler]:
+        bus, rebuilder, provisioner = self._bus, self._rebuilder, self._provisioner
+        validator = RequestValidator(
+            self._sandbox,
+            provisioner,
+            self._history,
+            self._ask_actor,
+            bytes_max=payload_bytes_max,
+        )
+        destroyer = SessionDestroyer(bus.journal, self._ask_actor)
+        snapshots = SessionSnapshots(
+            rebuilder, bus.blobs, self.catalogue.available_tools, self._ask_actor, destroyer
+        )
+        forker = RunForker(
+            rebuilder, snapshots, bus.blobs, provisioner.require_same_schemas, SystemClock().now_ms
+        )
+        return {
+            "validate": validator.reply,
+            "snapshot": snapshots.snapshot,
+            "restore": snapshots.restore,
+            "destroy": destroyer.reply,
+            "replay": self._replayer.reply,
+            "fork": forker.reply,
+        }
 
     @classmethod
     async def open(
@@ -146,50 +159,46 @@ class RunServices:
         registry: ToolRegistry,
         surfaces: Sequence[str],
         approvals: ApprovalsConfig,
+        metrics: NodeMetrics,
         opened: ExitStack,
     ) -> RunServices:
-        """Ask the workers of ``surfaces`` what they serve, settle which guest the realm runs, and
-        load it. How to close what was opened is left in ``opened``: for after the kernel has let go
-        of its runs, and not on the loop."""
-        finding = (
-            RemoteToolHost.discover(bus.tool_workers, surface) for surface in sorted(set(surfaces))
-        )
-        remote = await asyncio.gather(*finding)
-        local = ToolCatalogue.local(registry)
-        visible = ToolCatalogue(
-            [*local, *(tool for crew in remote for tool in crew.catalogue_tools)]
-        )
+        """Fetch the catalogues of the workers of ``surfaces``, agree with the realm on a guest,
+        and load it. ``opened`` gets what is to be closed after the kernel, off the loop."""
+        remote = await _discover_workers(bus, surfaces)
+        remote_tools = (tool for host in remote for tool in host.catalogue_tools)
+        catalogue = ToolCatalogue([*ToolCatalogue.local(registry), *remote_tools])
         key = await bus.secrets.get_or_create("snapshots", entropy(KEY_BYTES))
         sandbox = await _load_sandbox(bus, loop, node, key)
         opened.callback(sandbox.close)
-        catalogue = await bus.blobs.put(visible.catalogue_bytes) if visible.available_tools else ""
-        own = LocalToolHost(registry)
-        opened.callback(own.close, TOOLS_CLOSE_S)
+        blob = await bus.blobs.put(catalogue.catalogue_bytes) if catalogue.available_tools else ""
+        local = LocalToolHost(registry)
+        opened.callback(local.close, TOOLS_CLOSE_S)
         approvers = Approvers(bus)
         await approvers.refresh()
-        offers = RunProvisioner(
+        provisioner = RunProvisioner(
             builds=sandbox.builds,
-            tools=visible.available_tools,
-            catalogue=catalogue,
+            tools=catalogue.available_tools,
+            catalogue=blob,
             limits_max=_limits_max(limits),
             entropy=entropy,
         )
-        runs = cls(
+        services = cls(
             bus,
             loop,
             sandbox=sandbox,
-            local=own,
+            local=local,
             remote=remote,
-            visible=visible,
-            offers=offers,
+            catalogue=catalogue,
+            provisioner=provisioner,
             epoch=epoch,
             key=key,
             payload_bytes_max=limits.payload_bytes_max,
             approvals=approval_settings(bus.realm, approvals),
             approvers=approvers,
+            metrics=metrics,
         )
-        opened.callback(lambda: loop.run(runs._replay_query.close()))
-        return runs
+        opened.callback(lambda: loop.run(services._replayer.close()))
+        return services
 
     def connect(
         self,
@@ -197,62 +206,66 @@ class RunServices:
         acts_for: Callable[[str], bool],
         dispatchers: Mapping[str, Dispatcher],
     ) -> Mapping[type[Effect], EffectHandler]:
-        """What the effects of runs, their calls and approvals come to."""
-        bus, board = self._bus, CallNotifier()
-        reader, self._ask = self._history, ask
-        memory = SessionCache(self._sandbox, reader, bus.blobs, ask)
-        acting = CallExecutor(
+        """Create the executors; the handler of each of their effects."""
+        self._ask, notifier = ask, CallNotifier()
+        runner = self._executor = self._create_run_executor(ask, notifier)
+        calls = CallExecutor(
             ask=ask,
-            blobs=bus.blobs,
+            blobs=self._bus.blobs,
             visible=self.catalogue,
             hosts=self._hosts,
             places=self._call_slots,
-            board=board,
+            board=notifier,
             epoch=self._epoch,
             now_ms=SystemClock().now_ms,
             acts_for=acts_for,
             is_gone=is_token_dead,
+            metrics=self._metrics,
         )
-        runner = self._executor = RunExecutor(
+        approvals = ApprovalExecutor(
             ask=ask,
-            call_notifier=board,
-            blobs=bus.blobs,
-            reader=reader,
-            session_cache=memory,
-            driver=lambda: SandboxDriver(self._sandbox),
-            require_tools=self._provisioner.require_tools,
-            publish_result=self.replies.publish,
-            send_replies=bus.request_endpoint.reply,
-            eviction_candidates=memory.eviction_candidates,
-        )
-        asking = ApprovalExecutor(
-            ask=ask,
-            timers=bus.timers,
+            timers=self._bus.timers,
             dispatchers=dispatchers,
-            notify_call=board.notify,
+            notify_call=notifier.notify,
             now_ms=SystemClock().now_ms,
             can_continue=runner.can_continue,
         )
-        performers: dict[type[Effect], Any] = {
-            **acting.handlers,
-            **asking.handlers,
-            **runner.handlers,
-        }
-        return performers
+        return {**calls.handlers, **approvals.handlers, **runner.handlers}
+
+    def _create_run_executor(self, ask: AskActor, notifier: CallNotifier) -> RunExecutor:
+        bus, history, metrics = self._bus, self._history, self._metrics
+        cache = SessionCache(self._sandbox, history, bus.blobs, ask, metrics=metrics)
+        return RunExecutor(
+            ask=ask,
+            call_notifier=notifier,
+            blobs=bus.blobs,
+            reader=history,
+            session_cache=cache,
+            driver=lambda: SandboxDriver(self._sandbox, metrics),
+            require_tools=self._provisioner.require_tools,
+            publish_result=self.replies.publish,
+            send_replies=bus.request_endpoint.reply,
+            eviction_candidates=cache.eviction_candidates,
+        )
+
+    @property
+    def executing(self) -> int:
+        """How many runs this node executes now."""
+        return 0 if self._executor is None else self._executor.executing
 
     def _evict(self, session: str) -> None:
-        """Told by an actor."""
+        """Called by the turn's actor, on its thread."""
         if self._executor is not None:
             self._loop.call_soon(self._tasks.start, self._executor.evict(session))
 
     async def _ask_actor(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T:
-        """Queries come when the kernel has started, and by then we are bound."""
+        """Ask through the kernel, which is connected before queries arrive."""
         assert self._ask is not None
         return await self._ask(family, key, body, answer)
 
 
 def approval_settings(realm: str, config: ApprovalsConfig) -> ApprovalSettings:
-    """``Refused`` if what is configured cannot be used."""
+    """The decider's settings; ``Refused`` if the configuration is invalid."""
     return ApprovalSettings(
         realm=realm,
         dispatchers=config.dispatchers,
@@ -266,8 +279,16 @@ def approval_settings(realm: str, config: ApprovalsConfig) -> ApprovalSettings:
     )
 
 
+async def _discover_workers(bus: Bus, surfaces: Sequence[str]) -> Sequence[RemoteToolHost]:
+    """The hosts of these surfaces, each with the catalogue of its workers."""
+    discover = RemoteToolHost.discover
+    return await asyncio.gather(
+        *(discover(bus.tool_workers, name) for name in sorted(set(surfaces)))
+    )
+
+
 async def _load_sandbox(bus: Bus, loop: BusLoop, node: str, key: bytes) -> Sandbox:
-    """The sandbox with the guest the realm runs, which other nodes can have from the realm."""
+    """Open the sandbox with the realm's guest, and store that guest for other nodes."""
     cache = GuestCache(cache_folder(os.environ))
     shared = RealmBuild(cache, bus.blobs, bus.claims, node)
     await shared.agree()
@@ -278,7 +299,7 @@ async def _load_sandbox(bus: Bus, loop: BusLoop, node: str, key: bytes) -> Sandb
 
 
 def _limits_max(limits: LimitsConfig) -> SessionLimits:
-    """What a run or a session may ask for."""
+    """The highest limits a run or a session may request."""
     return SessionLimits(
         memory_mb=limits.memory_mb_max,
         cpu_ms=limits.cpu_ms_max,
@@ -290,7 +311,7 @@ def _limits_max(limits: LimitsConfig) -> SessionLimits:
 
 
 def _replay_session_id() -> str:
-    """Of a sandbox session that is nobody's."""
+    """The id of a sandbox session that only a replay uses."""
     return f"past-{entropy(12).hex()}"
 
 

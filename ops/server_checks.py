@@ -1,8 +1,7 @@
-"""What a node needs of its server: version, message size, the realm's streams, the same time, and
-a journal whose last messages still continue their chains.
+"""Checks of the server: version, message size, the realm's streams, the clock, and the chains of
+the journal's last messages.
 
-Asks and never makes: a stream that is missing is reported, not created. Which of the answers mean
-that data is safe is ``doctor``'s to judge.
+They report a missing stream and do not create it.
 """
 
 from __future__ import annotations
@@ -37,12 +36,12 @@ _CHAIN_TIMEOUT_S = 10.0
 _SKEW_MS_MAX = 1_000
 
 Streams = dict[str, dict[str, Any]]
-"""Stream name to the server's answer about it; missing ones are not in it."""
+"""Stream name to the server's description; missing streams are left out."""
 
 
 def check_version(connection: Connection) -> Finding:
     found = connection.client.connected_server_version
-    detail = f"nats-server {found.major}.{found.minor}.{found.patch} lets us in"
+    detail = f"nats-server {found.major}.{found.minor}.{found.patch} accepts connections"
     if (found.major, found.minor) >= _VERSION_MIN:
         return Finding(check="server", detail=detail)
     return Finding(
@@ -80,12 +79,12 @@ def check_stream(spec: StreamSpec, streams: Streams) -> Finding:
     check = f"stream {spec.name}"
     if spec.name not in streams:
         if not streams:
-            return Finding(check=check, detail="will be made by `rookery up`")
+            return Finding(check=check, detail="will be created by `rookery up`")
         return Finding(
             check=check,
             verdict=CheckVerdict.FAIL if spec.name.endswith("_JOURNAL") else CheckVerdict.WARN,
-            detail="is missing, while other streams of the realm are there",
-            hint="restore it before `rookery up` makes an empty one",
+            detail="is missing, but other streams of the realm exist",
+            hint="restore it before `rookery up` creates an empty one",
             code="STREAM_MISMATCH",
         )
     wrong = mismatches(spec, streams[spec.name]["config"])
@@ -114,11 +113,11 @@ def check_clock(journal: dict[str, Any], now_ms: int) -> Finding:
 
 
 async def check_chain(journal: JetStreamJournal, end: int) -> Finding:
-    """The last messages only: ``rookery journal verify`` looks at all of them."""
+    """Check the last messages only; ``rookery journal verify`` checks all."""
     after = max(0, end - _SPOT_MESSAGES)
     chain = ChainAudit(AuditScope.TAIL if after else AuditScope.WHOLE)
     try:
-        async with asyncio.timeout(_CHAIN_TIMEOUT_S):  # A scan waits out whatever happens.
+        async with asyncio.timeout(_CHAIN_TIMEOUT_S):  # A scan retries without end.
             async for page in journal.scan(Filter(), after):
                 for stored in page:
                     chain.add(stored)

@@ -1,8 +1,7 @@
-"""The node's own server, kept at work: one that ends is started again, on its store and its port.
+"""Supervises the node's own server: restarts it on its store and its port when it ends.
 
-Who was connected comes back by itself, and what was acknowledged is in the store. A server that
-does not come back, or does not stay, is given up, and whoever looks after the node hears why. Owns
-when to start it; how is ``rookery.bus.server.server``'s.
+Clients reconnect by themselves, and the store has everything the server acknowledged. If the server
+does not start, or ends again too often, the supervisor stops restarting it and reports the error.
 """
 
 from __future__ import annotations
@@ -23,17 +22,17 @@ log = logging.getLogger(__name__)
 
 POLL_S: Final = 0.2
 PAUSES_S: Final = (0.0, 0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0)
-"""Before each try to start it again; after the last one it is given up."""
+"""Before each restart; after the last failed one the supervisor stops."""
 STABLE_AFTER_S: Final = 60.0
-"""Who has been up for so long may fail as often again."""
+"""A server that has run for so long gets all restarts again."""
 
 
 class ServerSupervisor:
-    """``on_loss`` is called once, on a thread of ours, when the server is given up."""
+    """``on_loss`` is called once, on the supervisor's thread, when it stops restarting."""
 
     def __init__(self, server: EmbeddedServer, on_loss: Callable[[CodedError], None]) -> None:
         self.restarts = 0
-        """How often it was started again."""
+        """How often the server was restarted."""
         self._server, self._on_loss = server, on_loss
         self._stopping = threading.Event()
         self._supervisor = threading.Thread(
@@ -48,12 +47,12 @@ class ServerSupervisor:
         return self._server.url
 
     def start(self) -> None:
-        """As ``EmbeddedServer.start``; from now on it is looked after."""
+        """Start the server and supervise it."""
         self._server.start()
         self._supervisor.start()
 
     def stop(self) -> None:
-        """Look after it no more, then let it end: one that is just being started is called off."""
+        """Stop supervising, then stop the server; a restart under way is cancelled."""
         self._stopping.set()
         self._supervisor.join()
         self._server.stop()
@@ -66,22 +65,22 @@ class ServerSupervisor:
                     pauses = iter(PAUSES_S)
                 continue
             if self._is_other_process():
-                continue  # Somebody was quicker: as long as it lives, that server is ours as well.
+                continue  # Another process started a server on this store; use that one.
             pause_s = next(pauses, None)
             if pause_s is None:
-                log.error("the server is given up", extra={"code": self._last_error.code})
+                log.error("server restarts exhausted", extra={"code": self._last_error.code})
                 return self._on_loss(self._last_error)
-            log.error("the server has ended", extra={"again_in_s": pause_s})
+            log.error("server ended", extra={"restart_in_s": pause_s})
             if not self._stopping.wait(pause_s):
                 self._restart()
                 up_s = monotonic_s()
         return None
 
     def _is_other_process(self) -> bool:
-        """Whether a server that we did not start is on the store."""
+        """Whether a server that another process started uses the store."""
         store = Store(self._server.store)
-        there = store.running_server() if store.is_locked() else None
-        return there is not None and there.pid != self._server.pid
+        other = store.running_server() if store.is_locked() else None
+        return other is not None and other.pid != self._server.pid
 
     def _restart(self) -> None:
         try:
@@ -91,15 +90,13 @@ class ServerSupervisor:
                 self._record_failure(error)
         else:
             self.restarts += 1
-            log.warning("the server was started again", extra={"restarts": self.restarts})
+            log.warning("server restarted", extra={"restarts": self.restarts})
 
     def _record_failure(self, error: Exception) -> None:
-        """Whatever it failed of, it is tried again: nobody else would."""
+        """Log the error; the supervisor retries after any error."""
         if isinstance(error, CodedError):
             self._last_error = error
         else:
-            said = f"{type(error).__name__}: {error}"
-            self._last_error = Failed("SERVER_START_FAILED", f"nats-server was not started: {said}")
-        log.error(
-            "the server was not started", extra={"code": self._last_error.code}, exc_info=error
-        )
+            text = f"nats-server was not started: {type(error).__name__}: {error}"
+            self._last_error = Failed("SERVER_START_FAILED", text)
+        log.error("server restart failed", extra={"code": self._last_error.code}, exc_info=error)

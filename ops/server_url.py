@@ -1,7 +1,7 @@
-"""Which server a configuration means, and the URL that gets one in.
+"""The URL of the server that a configuration means.
 
-A URL that is configured counts, with the configured token; else it is the embedded server found at
-work on the store. Nothing is started here.
+A configured URL comes first, with the configured token; else it is the URL of the embedded server
+that runs on the store. This module starts no server.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ __all__ = ["find_server_url", "no_server_error", "server_url", "store_of"]
 
 
 def store_of(config: Config) -> Store:
-    """The store directory of the embedded server, whether or not it is there yet."""
+    """The store directory of the embedded server, whether or not it exists yet."""
     store = Store(Path(config.store) if config.store else default_store())
     with check_usable(store.path):
         place = next(path for path in (store.path, *store.path.parents) if path.exists())
     if not (place.is_dir() and os.access(place, os.R_OK | os.W_OK | os.X_OK)):
         raise Refused(
             "CONFIG_INVALID",
-            f"store {store.path}: {place} is not a directory we may write to",
+            f"store {store.path}: {place} is not a writable directory",
             hint="choose another one with --store",
         )
     return store
@@ -49,9 +49,9 @@ def server_url(config: Config) -> str:
 
 
 def no_server_error(config: Config) -> Failed:
-    """Nobody is there to be asked, and what to do about it."""
+    """The error for a missing server, with what to do."""
     return Failed(
         "SERVER_UNREACHABLE",
         f"no server runs on {store_of(config).path}",
-        hint="rookery up, or say where one is with --url",
+        hint="rookery up, or name a server with --url",
     )

@@ -1,6 +1,6 @@
-"""What waits in the realm's streams, read from the server when somebody scrapes.
+"""The backlog of the realm's streams, read from the server at each scrape.
 
-An outage shows in ``/readyz``; here it only means that there is nothing to read just now.
+During an outage these gauges are absent; ``/readyz`` reports the outage.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ _TIMEOUT_S = 1.0
 
 
 async def backlog_gauges(connection: Connection, subjects: Subjects) -> list[GaugeValue]:
-    """Commands the inbox holds for their owners, and how many were ever put aside."""
+    """Commands that wait in the inbox, and how many dead letters were ever added."""
     try:
         dead = await connection.api(f"STREAM.INFO.{subjects.dead_stream}", timeout_s=_TIMEOUT_S)
-        # One consumer a partition, so they are always on the first page.
-        lines = await connection.api(f"CONSUMER.LIST.{subjects.inbox_stream}", timeout_s=_TIMEOUT_S)
+        # One consumer per partition, so all are on the first page.
+        listed = await connection.api(
+            f"CONSUMER.LIST.{subjects.inbox_stream}", timeout_s=_TIMEOUT_S
+        )
     except (ApiError, Failed):
         return []
-    waiting = sum(
-        line["num_pending"] + line["num_ack_pending"] for line in lines["consumers"] or ()
-    )
+    waiting = sum(one["num_pending"] + one["num_ack_pending"] for one in listed["consumers"] or ())
     return [
         GaugeValue("rookery_dead_letter_total", dead["state"]["last_seq"]),
         GaugeValue("rookery_inbox_lag_commands", waiting),

@@ -1,7 +1,7 @@
-"""Where a webhook's receiver answers: one path over HTTP, each answer becoming a ``decide``.
+"""The HTTP endpoint for a webhook's answers: each answer becomes a ``decide`` command.
 
-It lets through what is signed with the webhook's secret, fresh, and new; whether the answer counts
-is decided where every answer is. TLS is for whoever puts this in front of others.
+It accepts requests that are signed with the webhook's secret, recent, and not replayed. The
+approval decider judges the answer itself. The endpoint has no TLS; a public one needs a proxy.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _FORBIDDEN: Final = frozenset(
 )
 
 Decide = Callable[[DecideApproval, str], object]
-"""Put an answer to its approval under a message id; what is said to it, or ``CodedError``."""
+"""Send an answer as a command with this message id; the reply, or ``CodedError``."""
 
 
 class _CallbackReply(NamedTuple):
@@ -37,14 +37,14 @@ class _CallbackReply(NamedTuple):
 
 
 class WebhookCallback:
-    """What is made of a request, whichever way it comes."""
+    """Handles one request, independent of HTTP."""
 
     def __init__(self, key: WebhookKey, now_ms: Callable[[], int], decide: Decide) -> None:
         self._key, self._now_ms, self._decide = key, now_ms, decide
         self._seen, self._lock = ReplayGuard(), threading.Lock()
 
     def handle(self, headers: Mapping[str, str], body: bytes) -> _CallbackReply:
-        """Names of ``headers`` are in lower case."""
+        """Verify and send the answer; names of ``headers`` are in lower case."""
         try:
             message_id = self._key.verify(headers, body, self._now_ms())
             answer = decode_command(
@@ -52,7 +52,9 @@ class WebhookCallback:
             )
             with self._lock:
                 if not self._seen.add(message_id, self._now_ms()):
-                    raise Refused("IDEMPOTENCY_KEY_REUSED", "an answer of this id came before")
+                    raise Refused(
+                        "IDEMPOTENCY_KEY_REUSED", "an answer with this id was received before"
+                    )
             try:
                 return _CallbackReply(HTTPStatus.OK, encode_json(self._decide(answer, message_id)))
             except Failed:
@@ -60,8 +62,8 @@ class WebhookCallback:
                     self._seen.forget(message_id)
                 raise
         except CodedError as error:
-            told = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)
-            return _CallbackReply(_status_of(error), encode_json({"error": told}))
+            problem = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)
+            return _CallbackReply(_status_of(error), encode_json({"error": problem}))
 
 
 class WebhookCallbackServer(HttpServer):
@@ -88,17 +90,17 @@ def _handler(callback: WebhookCallback) -> type[BaseHTTPRequestHandler]:
                 self.send_error(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
             else:
                 headers = {name.lower(): value for name, value in self.headers.items()}
-                self._say(callback.handle(headers, self.rfile.read(int(length))))
+                self._send(callback.handle(headers, self.rfile.read(int(length))))
 
-        def _say(self, said: _CallbackReply) -> None:
-            self.send_response(said.status)
+        def _send(self, reply: _CallbackReply) -> None:
+            self.send_response(reply.status)
             self.send_header("Content-Type", JSON)
-            self.send_header("Content-Length", str(len(said.body)))
+            self.send_header("Content-Length", str(len(reply.body)))
             self.end_headers()
-            self.wfile.write(said.body)
+            self.wfile.write(reply.body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """What was answered is on record where it counts."""
+            """Log nothing: valid answers are facts."""
 
     return Handler
 

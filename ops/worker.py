@@ -1,4 +1,4 @@
-"""A tool worker as a process: a connection, a workbench and a registry, wired; owns no rule."""
+"""A tool worker as a process: wires a connection, a worker endpoint and a tool registry."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from rookery.ops.server_url import server_url
 __all__ = ["WorkerProcess"]
 
 CLOSE_S = 1.0
-"""For functions that hear that they are to stop; others end with the process."""
+"""For functions that react to cancellation; others end with the process."""
 
 
 class WorkerProcess:
-    """Start it and it serves its surface until it is stopped, through every outage."""
+    """Serves its surface from ``start`` to ``stop``, through every outage."""
 
     def __init__(
         self, config: Config, registry: ToolRegistry, *, surface: str, concurrency: int
@@ -44,12 +44,12 @@ class WorkerProcess:
         )
 
     def start(self) -> None:
-        """Returns once calls can come."""
+        """Return once the worker can receive calls."""
         self._loop.run(self._connection.open())
         self._loop.run(self._worker.open())
 
     def stop(self) -> bool:
-        """Take no more calls, finish those under way and leave; ``False`` if some took too long."""
+        """Refuse new calls, finish those under way and stop; ``False`` if some took too long."""
         drained = self._loop.run(self._worker.drain(self._drain_s))
         self._worker.close(CLOSE_S)
         self._loop.run(self._connection.close())

@@ -9,11 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import CancelledError as FutureCancelled
+from concurrent.futures import Future
+from time import perf_counter
 from typing import NamedTuple, Protocol
 
 import msgspec
 
 from rookery.actors.execution.history import without_limits
+from rookery.actors.kernel import NO_METRICS, KernelMetrics
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox.contract import (
     CallTool,
@@ -114,8 +117,9 @@ class Driver(Protocol):
 class SandboxDriver:
     """A program in the sandbox takes the steps."""
 
-    def __init__(self, sandbox: Sandbox) -> None:
-        self._sandbox = sandbox
+    def __init__(self, sandbox: Sandbox, metrics: KernelMetrics = NO_METRICS) -> None:
+        self._sandbox, self._metrics = sandbox, metrics
+        self._language, self._sync_calls_s = "", 0.0
         self._loop = asyncio.get_running_loop()
         self._session = ""
         self._answer: CallTool = _no_answer
@@ -132,7 +136,7 @@ class SandboxDriver:
             tools=given.tools,
             known=given.recorded,
         )
-        return self._step(await asyncio.wrap_future(started))
+        return await self._step(started)
 
     async def resume_parked(
         self,
@@ -148,27 +152,34 @@ class SandboxDriver:
         going = self._sandbox.submit_resume(
             self._session, answers, advance_ms=advance_ms, answer=self._answer
         )
-        return self._step(await asyncio.wrap_future(going))
+        return await self._step(going)
 
     async def stop(self) -> RunResult | None:
         return await self._sandbox.in_thread(self._sandbox.cancel, self._session)
 
     def _set_run(self, given: RunInput, call: SyncCall) -> None:
-        self._session = given.session
+        self._session, self._language = given.session, given.environment.language
 
         def answer(call_request: ProgramCall) -> ToolResult | None:
             """Runs on the sandbox's thread, which blocks meanwhile."""
             if call_request.awaited:
                 return None  # Awaited calls are sent together at the end of the step.
+            began_s = perf_counter()
             future = asyncio.run_coroutine_threadsafe(_await_result(call(call_request)), self._loop)
             try:
                 return future.result()
             except (FutureCancelled, asyncio.CancelledError):
                 return None
+            finally:
+                self._sync_calls_s += perf_counter() - began_s
 
         self._answer = answer
 
-    def _step(self, outcome: Outcome) -> Step:
+    async def _step(self, under_way: Future[Outcome]) -> Step:
+        began_s, self._sync_calls_s = perf_counter(), 0.0
+        outcome = await asyncio.wrap_future(under_way)
+        seconds = perf_counter() - began_s - self._sync_calls_s
+        self._metrics.sandbox_step(self._language, max(0.0, seconds))
         if isinstance(outcome, SuspendedRun):
             return CallsRequested(outcome.calls, timer_ms=outcome.timer_ms)
         return Finished(outcome, self._sandbox.last_run_kept(self._session))

@@ -103,6 +103,11 @@ class RunExecutor:
             SendInterim: self.send_interim,
         }
 
+    @property
+    def executing(self) -> int:
+        """How many runs this node executes now."""
+        return len(self._executions)
+
     async def execute(self, effect: ExecuteRun) -> None:
         """Execute the run until it ends or parks."""
         lock, run_id = self._session_lock(effect.session), effect.view.run_id

@@ -14,7 +14,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.execution.history import PastRun, RunHistoryReader, SessionHistory
-from rookery.actors.kernel import AskActor
+from rookery.actors.kernel import NO_METRICS, AskActor, KernelMetrics
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import Tool
 from rookery.actors.sandbox.sandbox import Sandbox
@@ -71,10 +71,11 @@ class SessionCache:
         *,
         resting_bytes_max: int = IDLE_BYTES_MAX,
         snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
+        metrics: KernelMetrics = NO_METRICS,
     ) -> None:
         self._sandbox, self._reader, self._blobs, self._ask = sandbox, reader, blobs, ask
         self._idle_bytes_max = resting_bytes_max
-        self._snapshot_bytes_max = snapshot_bytes_max
+        self._snapshot_bytes_max, self._metrics = snapshot_bytes_max, metrics
         self._positions: dict[str, _CachedPosition] = {}
         """The sessions given to the sandbox and not evicted since."""
 
@@ -132,6 +133,7 @@ class SessionCache:
                 f"session {session} cannot be stored: {refusal.message}",
                 hint="delete variables that its programs need no longer",
             ) from None
+        self._metrics.snapshot_stored(len(snapshot.data))
         return snapshot.id, blob, len(snapshot.data)
 
     async def on_run_ended(

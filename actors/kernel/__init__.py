@@ -4,5 +4,15 @@ from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.effect_runner import EffectHandler
 from rookery.actors.kernel.fact_builder import FactBuilder
 from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel.metrics import NO_METRICS, KernelMetrics, NoMetrics
 
-__all__ = ["AskActor", "Decider", "Effect", "EffectHandler", "FactBuilder"]
+__all__ = [
+    "NO_METRICS",
+    "AskActor",
+    "Decider",
+    "Effect",
+    "EffectHandler",
+    "FactBuilder",
+    "KernelMetrics",
+    "NoMetrics",
+]

@@ -205,5 +205,6 @@ class Committer:
     def _record_metrics(self, commit: Commit) -> None:
         now_s, metrics = perf_counter(), self._metrics
         metrics.committed(commit.entity.family, 1, len(commit.facts), now_s - commit.decided_s)
+        metrics.facts_committed(commit.facts)
         for pending in commit.commands:
             metrics.command(pending.command.verb, pending.outcome, now_s - pending.received_s)

@@ -14,10 +14,12 @@ import logging
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
+from time import perf_counter
 from typing import Any
 
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.failpoints import Failpoints
+from rookery.actors.kernel.metrics import KernelMetrics
 from rookery.actors.kernel.watermark import Watermark, WatermarkHold
 from rookery.bus.ports import TaskSet
 from rookery.schemas.errors import CODES, Failed, Refused
@@ -44,10 +46,11 @@ class EffectRunner:
         watermark: Watermark,
         failpoints: Failpoints,
         acts_for: Callable[[str], bool],
+        metrics: KernelMetrics,
     ) -> None:
         """``acts_for``: whether this node performs the effects of a key now."""
         self._handlers, self._watermark = dict(effect_handlers), watermark
-        self._failpoints, self._acts_for = failpoints, acts_for
+        self._failpoints, self._acts_for, self._metrics = failpoints, acts_for, metrics
         self.tasks = TaskSet()
         self._holds: dict[asyncio.Task[None], tuple[str, WatermarkHold]] = {}
         self._running: Counter[tuple[type[Effect], str]] = Counter()
@@ -94,19 +97,31 @@ class EffectRunner:
         """Run one effect. Outages are retried; any other failure is a bug and left to the next
         owner."""
         while self._acts_for(key):
+            began_s, outcome = perf_counter(), "cancelled"
             try:
-                await self._handlers[type(effect)](effect)
-            except NotExecutableHere as why:
-                log.warning("effect left to another node: %s", why, extra={"key": effect.key})
+                outcome = await self._perform(effect)
+            finally:
+                self._metrics.effect(type(effect).__name__, outcome, perf_counter() - began_s)
+            if outcome in ("failed", "not_executable"):
                 return
-            except Exception as error:
-                if isinstance(error, Refused) and error.code == "PARTITION_UNOWNED":
-                    break
-                if not isinstance(error, Failed) or not CODES[error.code].retryable:
-                    log.exception("effect failed", extra={"key": effect.key})
-                    return
-                log.info("effect failed, retrying", extra={"key": effect.key, "code": error.code})
-                await asyncio.sleep(RETRY_S)
-            else:
+            if outcome != "retried":
                 break
+            await asyncio.sleep(RETRY_S)
         hold.release()  # It is done, or the key's next owner finds it by the watermark.
+
+    async def _perform(self, effect: Effect) -> str:
+        """Call the effect's handler once; the outcome, as the metrics count it."""
+        try:
+            await self._handlers[type(effect)](effect)
+        except NotExecutableHere as why:
+            log.warning("effect left to another node: %s", why, extra={"key": effect.key})
+            return "not_executable"
+        except Exception as error:
+            if isinstance(error, Refused) and error.code == "PARTITION_UNOWNED":
+                return "unowned"
+            if not isinstance(error, Failed) or not CODES[error.code].retryable:
+                log.exception("effect failed", extra={"key": effect.key})
+                return "failed"
+            log.info("effect failed, retrying", extra={"key": effect.key, "code": error.code})
+            return "retried"
+        return "done"

@@ -106,7 +106,7 @@ class Kernel:
         reactions = FactRouter(self._deciders, self._mailboxes, self._watermark)
         self._loader = EntityLoader(bus, {c.family: c.codec for c in self._deciders}, reactions)
         self._effect_runner = EffectRunner(
-            effect_handlers, self._watermark, self.failpoints, self.acts_for
+            effect_handlers, self._watermark, self.failpoints, self.acts_for, self.metrics
         )
         self._command_router = CommandRouter(
             bus, self._deciders, self._mailboxes, queries, self.metrics, now_ms=self.now_ms

@@ -1,41 +1,82 @@
-"""What the kernel reports to a metrics library. The kernel itself imports none."""
+"""The metrics port: what the kernel, the deciders and the executors report about themselves.
+
+The kernel reports every committed fact and every performed effect, so each decider and executor is
+measured without doing anything for it. Executors report only what no fact says: durations below a
+millisecond and sizes. The counters themselves are in ``ops/metrics.py``.
+"""
 
 from __future__ import annotations
 
-from typing import Protocol
+from collections.abc import Sequence
+from typing import Final, Protocol
 
-__all__ = ["KernelMetrics", "NoMetrics"]
+from rookery.schemas.envelope import Fact
+
+__all__ = ["NO_METRICS", "KernelMetrics", "NoMetrics"]
 
 
 class KernelMetrics(Protocol):
-    """Called from actor threads and from the bus's loop; must be fast and must not raise."""
+    """Called from actor threads and from the bus's loop; must be quick and must not raise.
+
+    Names become label values: verbs, families, tools of the node's catalogue, classes of effects;
+    never an id."""
 
     def command(self, verb: str, outcome: str, seconds: float) -> None:
-        """A command ended: ``committed``, ``unchanged``, ``repeated``, ``refused`` or
-        ``overloaded`` (the actor had reached its limit)."""
+        """A command was answered: ``committed``, ``unchanged``, ``repeated``, ``refused``, or
+        ``overloaded`` if the in-flight limit was reached."""
 
     def committed(self, family: str, messages: int, facts: int, seconds: float) -> None:
-        """Messages of a family became durable ``seconds`` after they were decided."""
+        """The journal acknowledged messages of a family, ``seconds`` after they were decided."""
+
+    def facts_committed(self, facts: Sequence[Fact]) -> None:
+        """The facts of one commit; called once per commit."""
 
     def conflict(self, family: str) -> None:
         """An append conflicted with another writer and is decided again."""
 
     def quarantined(self, verb: str) -> None:
-        """A command made its actor fail three times and was set aside."""
+        """A command failed three times in its actor and became a dead letter."""
 
     def restarted(self, actor: str) -> None:
-        """An actor failed and started again from the journal."""
+        """An actor failed and restarted from the journal."""
+
+    def effect(self, name: str, outcome: str, seconds: float) -> None:
+        """A handler returned: ``done``, ``retried``, ``failed``, ``not_executable`` on this node,
+        ``unowned`` if the key has another owner, or ``cancelled``."""
+
+    def tool_call(self, tool: str, surface: str, outcome: str, seconds: float) -> None:
+        """An attempt of a call ended: ``completed``, ``failed``, ``timed_out``, ``unknown``, or
+        ``not_called``."""
+
+    def sandbox_step(self, language: str, seconds: float) -> None:
+        """A program took one step in the sandbox; without the time of its synchronous calls."""
+
+    def snapshot_stored(self, size_bytes: int) -> None:
+        """The memory of a session was stored."""
 
 
 class NoMetrics:
-    """Discards everything."""
+    """Discards every report."""
 
     def command(self, verb: str, outcome: str, seconds: float) -> None: ...
 
     def committed(self, family: str, messages: int, facts: int, seconds: float) -> None: ...
+
+    def facts_committed(self, facts: Sequence[Fact]) -> None: ...
 
     def conflict(self, family: str) -> None: ...
 
     def quarantined(self, verb: str) -> None: ...
 
     def restarted(self, actor: str) -> None: ...
+
+    def effect(self, name: str, outcome: str, seconds: float) -> None: ...
+
+    def tool_call(self, tool: str, surface: str, outcome: str, seconds: float) -> None: ...
+
+    def sandbox_step(self, language: str, seconds: float) -> None: ...
+
+    def snapshot_stored(self, size_bytes: int) -> None: ...
+
+
+NO_METRICS: Final = NoMetrics()

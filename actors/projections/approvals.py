@@ -156,6 +156,11 @@ class ApprovalProjection:
         self._issued |= {one.grant_id: one for one in stored.issued}
         self._spent |= {one.grant_id: one for one in stored.spent}
 
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for an answer."""
+        return len(self._pending)
+
     def get(self, approval_id: str) -> ListedApproval | None:
         return self._pending.get(approval_id) or self._ended.get(approval_id)
 
@@ -331,6 +336,11 @@ class ApprovalQueryHandler:
         store = store if session is None else None
         where = Filter("approval", session)
         return cls(Projector(journal, [ApprovalProjection()], where, store), now_ms)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait for an answer, as far as the journal was read."""
+        return self._projection.waiting
 
     @property
     def _projection(self) -> ApprovalProjection:

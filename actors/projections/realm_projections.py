@@ -30,7 +30,7 @@ class RealmProjections:
         """``realm_load`` counts the pending inputs of all sessions, from every node."""
         tables = (RunProjection(), SessionProjection(realm_load), ApprovalProjection())
         projector = self._projector = Projector(journal, tables, store=store)
-        approvals = ApprovalQueryHandler(projector, now_ms)
+        approvals = self.approvals = ApprovalQueryHandler(projector, now_ms)
         self.runs = RunQueryHandler(projector)
         self.queries: Mapping[str, QueryHandler] = {
             "runs": self.runs.handle,

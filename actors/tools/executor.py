@@ -10,12 +10,14 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping
+from time import perf_counter
 from typing import Final, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from rookery.actors.kernel import NO_METRICS, KernelMetrics
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.effect_runner import EffectHandler, NotExecutableHere
 from rookery.actors.kernel.local_ask import AskActor
@@ -111,13 +113,14 @@ class CallExecutor:
         now_ms: Callable[[], int],
         acts_for: Callable[[str], bool],
         is_gone: Callable[[str], bool] = lambda _: False,
+        metrics: KernelMetrics = NO_METRICS,
     ) -> None:
         """``hosts`` call the tools, by surface. ``acts_for``: whether this node is certain now that
         it owns a session. ``is_gone``: whether the process of an intent is known to have ended."""
         self._ask, self._blobs, self._catalogue, self._hosts = ask, blobs, visible, hosts
         self._slots, self._notifier, self._epoch, self._now_ms = places, board, epoch, now_ms
         self._owns_session, self._has_process_ended = acts_for, is_gone
-        self._attempts = AttemptCache()
+        self._attempts, self._metrics = AttemptCache(), metrics
         self.tasks = TaskSet()
         """Releases of slots."""
 
@@ -336,7 +339,7 @@ class CallExecutor:
     async def _run_attempt(
         self, session: str, call: ToolCall, arguments: CallArguments | ToolFault
     ) -> AttemptResult:
-        began_ms = self._now_ms()
+        began_ms, began_s = self._now_ms(), perf_counter()
         self._slots.mark_running(call.current_attempt)
         try:
             result = await self._call_host(session, call, arguments, call.deadline_at_ms - began_ms)
@@ -353,6 +356,8 @@ class CallExecutor:
             result = AttemptResult(CallOutcome(error=wrong), b"")
         finally:
             self.tasks.start(self._release_slot(call))
+        seconds, ended = perf_counter() - began_s, _metrics_outcome(result)
+        self._metrics.tool_call(call.name, call.surface, ended, seconds)
         duration_ms = max(0, self._now_ms() - began_ms)
         return result._replace(outcome=replace(result.outcome, duration_ms=duration_ms))
 
@@ -397,6 +402,16 @@ def _to_attempt_result(outcome: CallOutcome) -> AttemptResult:
         wrong = fault(outcome.error.code, outcome.error.message)
         return AttemptResult(replace(outcome, error=wrong), b"")
     return AttemptResult(outcome, canonical_json(outcome.value))
+
+
+def _metrics_outcome(result: AttemptResult) -> str:
+    """The outcome of an attempt as the metrics count it."""
+    if result.unknown_reason or not result.called:
+        return "unknown" if result.called else "not_called"
+    error = result.outcome.error
+    if error is UNSET:
+        return "completed"
+    return "timed_out" if error.code == "TIMEOUT_TOOL" else "failed"
 
 
 def _check_encoded_arguments(tool: CatalogueTool, data: bytes) -> None:

@@ -1,8 +1,8 @@
-"""Measurements of this machine, as ratios that mean something on another one.
+"""Benches: measurements of this machine, as ratios that are comparable on another one.
 
-Each bench starts its own server on loopback with a store of its own, and its own processes; none
-touches what is running. ``ops/bench/<name>.py`` says what a bench measures and what it promises;
-this file only names them. ``rookery bench`` prints what comes out.
+Each bench starts its own processes and its own server on loopback, with its own store.
+``ops/bench/suites/<name>.py`` says what a bench measures and its targets; this file names the
+benches. ``rookery bench`` runs them and prints the figures.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from rookery.ops.bench.harness.result_rows import Sync
 __all__ = ["BENCHES", "run"]
 
 BENCHES: dict[str, str] = {
-    "baseline": "JetStream and the disk by themselves: what the others are compared with",
+    "baseline": "JetStream and the disk alone: the baselines of the other benches",
     "kernel": "commands by request-reply: rate and latency to the durable answer",
     "inbox": "commands through the durable inbox: rate and latency to the durable answer",
-    "feed": "a fact appended to a live subscriber who has it",
+    "feed": "from the append of a fact to a live subscriber",
     "rebuild": "facts to states: folding, taking over a journal, cold entities",
-    "admission": "runs through the session family of a whole node: request to receipt",
+    "admission": "runs through the session family of a node: request to receipt",
     "runs": "whole runs and durable tool calls: request to result, rate, messages, memory",
-    "approvals": "answered to running again, decisions a second, memory of parked runs",
-    "sandbox": "programs by themselves: turns, fresh sessions, tool calls, sleeping, memory",
+    "approvals": "answer to end of run, decisions a second, memory of parked runs",
+    "sandbox": "programs without a node: turns, fresh sessions, tool calls, snapshots, memory",
     "views": "lists of runs: folding them from facts, paging through 100,000, cold lists, memory",
-    "machines": "deciding and folding one input of each state machine, beside copying its state",
+    "machines": "deciding and folding an input of each machine, relative to copying its state",
 }
-"""Name to what it measures, in the order they run."""
+"""What each bench measures, in the order they run."""
 
 
 def run(
@@ -36,9 +36,9 @@ def run(
     as_json: bool = False,
     rounds: int = 3,
 ) -> int:
-    """Measure these and print; 1 if a target was missed, else 0.
+    """Run these benches and print; 1 if a target was missed, else 0.
 
-    Without ``sync`` each bench runs under every setting it has a target for.
+    Without ``sync`` each bench runs with every setting it has a target for.
     """
     from rookery.ops.bench.harness.report import measure_and_print  # noqa: PLC0415 - slow.
 

@@ -18,7 +18,7 @@ _ROLES = {
     "driving": "rookery.ops.bench.harness.bench_nodes:serve_driving",
     "memory": "rookery.ops.bench.loads.sandbox_memory:report_memory",
 }
-"""By name: a load generator has no use for a node's imports, which take as long as its start."""
+"""By name, so that a load generator does not import a node, which takes as long as its start."""
 
 if __name__ == "__main__":
     _role, _text = sys.argv[1:]

@@ -1,7 +1,7 @@
 """Three tools for trying things out: ``rookery up --tools rookery.ops.examples.tools:registry``.
 
 A plain function is a synchronous tool, a coroutine function an awaited one. Type hints are the
-schemas and the docstring is what programs are told.
+schemas, and programs see the docstring.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WEATHER = {"Oslo": "snow", "Lima": "sun", "Cork": "rain"}
 def price(item: str) -> int:
     """What an item costs."""
     if item not in PRICES:
-        raise ToolError("TOOL_ERROR", f"nobody sells {item}; there is {', '.join(PRICES)}")
+        raise ToolError("TOOL_ERROR", f"there is no {item}; known items: {', '.join(PRICES)}")
     return PRICES[item]
 
 

@@ -1,8 +1,8 @@
 """Files and the web for programs: ``rookery up --tools rookery.ops.examples.workspace:registry``.
 
-Programs get ``read_text``, ``list_dir`` and ``write_text`` for ``/work``, the folder ``work`` of
-where the node was started, and ``fetch_text``, ``fetch_json`` and ``http_get`` for one part of one
-server. Nothing else of the disk or the network is theirs, whatever path, link or redirect they try.
+Programs get ``read_text``, ``list_dir`` and ``write_text`` for ``/work``, which is the folder
+``work`` in the node's working directory, and ``fetch_text``, ``fetch_json`` and ``http_get`` for
+one part of one server. No path, link or redirect reaches anything else on the disk or the network.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rookery.actors.tools import Allowed, Mount, ToolRegistry, file_tools, http_
 __all__ = ["registry"]
 
 WORK = Path("work")
-WORK.mkdir(exist_ok=True)  # A folder that is not there cannot be mounted.
+WORK.mkdir(exist_ok=True)  # Only a folder that exists can be mounted.
 
 registry = ToolRegistry.of(
     *file_tools({"work": Mount(WORK, writable=True)}),

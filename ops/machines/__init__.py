@@ -1,5 +1,5 @@
-"""Looking at the state machines: running traces through them, exploring, drawing and tabulating.
+"""Tools for the state machines: traces, exploration, diagrams and tables.
 
-Everything here works on ``rookery.actors.machine_catalogue`` and is pure but for the command that
-writes the generated tables; no rule of any machine stands here.
+They work on ``rookery.actors.machine_catalogue``. All of it is pure, except the command that writes
+the generated tables.
 """

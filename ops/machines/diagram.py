@@ -1,4 +1,4 @@
-"""A machine as a Mermaid state diagram, drawn from what exploring it has found."""
+"""A machine as a Mermaid state diagram, drawn from its exploration."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ __all__ = ["mermaid"]
 
 
 def mermaid(explored: Exploration) -> str:
-    """An arrow for each pair of phases, with the inputs that go along it."""
+    """The diagram: an arrow for each pair of phases, with its inputs."""
     arrows: dict[tuple[str, str], list[str]] = {}
     order = {on: place for place, on in enumerate(explored.machine.inputs)}
     for move in sorted(explored.phase_changes, key=lambda move: order[move.on]):

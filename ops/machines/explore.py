@@ -1,9 +1,8 @@
-"""Exploring a machine: every state of its small world, nearest first, and what must hold of each.
+"""Exploration of a machine: visits every state of a small world, nearest first, and checks each.
 
-Checked in every state: the machine's invariants; that every row of every edition folds, whatever
-the state; that a refused input names no row and so leaves no fact; and that nothing asked of a
-state changes it. What was seen on the way is kept for tables and diagrams. The worlds are
-``rookery.actors.machine_catalogue``'s.
+The checks: the machine's invariants hold; every transition of every edition folds in any state; a
+refused input leaves no fact; no input changes a state in place. Tables and diagrams are drawn from
+the result. ``rookery.actors.machine_catalogue`` defines the worlds.
 """
 
 from __future__ import annotations
@@ -23,32 +22,32 @@ __all__ = ["Exploration", "InputOutcome", "PhaseChange", "RepeatOutcome", "explo
 
 VIOLATIONS_MAX: Final = 10
 IDLE_RUNNING_HOST: Final = SessionHost(phase=RUNNING, session_id="s")
-"""No history leads there; some rows are for it nevertheless."""
+"""No history reaches this host, but some transitions are for it."""
 
 
 class RepeatOutcome(StrEnum):
-    """What the same input does when it comes again at once."""
+    """The effect of repeating an input at once."""
 
     REFUSED = "refused"
     NO_OP = "no-op"
-    EFFECTS_AGAIN = "told again"
-    """Nothing changes, and the effects are asked for once more."""
+    EFFECTS_AGAIN = "effects again"
+    """The state does not change, and the effects are requested again."""
     COUNTED = "counted"
 
 
 class InputOutcome(StrEnum):
-    """What a phase makes of an input."""
+    """Whether a phase accepts an input."""
 
     ALLOWED = "allowed"
     GUARDED = "guarded"
-    """Allowed, unless variables or parameters are against it."""
+    """Allowed, depending on variables or parameters."""
     REJECTED = "guard rejected"
-    """There are rows for it, and no history in which they hold."""
+    """It has transitions, but no history in which their guards hold."""
     NEVER = "no transition"
 
 
 class PhaseChange(NamedTuple):
-    """An input took a machine from one phase to another, or left it where it was."""
+    """The phases before and after an input."""
 
     start: str
     on: str
@@ -56,7 +55,7 @@ class PhaseChange(NamedTuple):
 
 
 class Exploration:
-    """What was found of one machine in one edition."""
+    """The result for one machine in one edition."""
 
     def __init__(self, entry: MachineEntry, edition: Edition) -> None:
         self.entry, self.machine, self.edition = entry, entry.machine, edition
@@ -67,34 +66,34 @@ class Exploration:
         self.rows: set[str] = set()
         self.repeats: dict[str, set[RepeatOutcome]] = {}
         self.hosts: dict[str, set[str]] = {}
-        """Host phases in which an input was ever taken; empty where the host does not matter."""
+        """Host phases in which an input was ever accepted; empty if the host does not matter."""
         self._verdicts: dict[tuple[str, str], set[tuple[str, bool]]] = {}
-        """Of a phase and an input: at which host phase it was taken, or not."""
+        """By phase and input: the host phases, and whether the input was accepted."""
         self._unreached: set[tuple[str, str]] = set()
 
     @property
     def inputs(self) -> list[str]:
-        """Those this edition has rows for."""
+        """The inputs for which this edition has transitions."""
         known = {row.on for row in self.machine.transitions if row.edition in (None, self.edition)}
         return [on for on in self.machine.inputs if on in known]
 
     @property
     def dead_ends(self) -> list[str]:
-        """Phases one can come to and no row leaves."""
+        """Reachable phases that no transition leaves."""
         left = {move.start for move in self.phase_changes if move.start != move.end}
         seen = {phase for phase, _ in self._verdicts}
         return [str(phase) for phase in self.machine.phases if phase in seen - left]
 
     def outcome(self, phase: str, on: str) -> InputOutcome:
-        """A host at which the input is never taken is not held against it."""
+        """The outcome over all hosts at which the input is accepted at least once."""
         hosts = self.hosts.get(on, set())
         verdicts = self._verdicts.get((phase, on), set())
-        said = {verdict for host, verdict in verdicts if host in hosts}
-        if True in said:
-            return InputOutcome.GUARDED if False in said else InputOutcome.ALLOWED
+        accepted = {verdict for host, verdict in verdicts if host in hosts}
+        if True in accepted:
+            return InputOutcome.GUARDED if False in accepted else InputOutcome.ALLOWED
         return InputOutcome.REJECTED if (phase, on) in self._unreached else InputOutcome.NEVER
 
-    # --- what the explorer notes ----------------------------------------------------------------
+    # --- recording --------------------------------------------------------------------------------
 
     def record_verdict(self, phase: str, on: str, host: str, *, taken: bool) -> None:
         self._verdicts.setdefault((phase, on), set()).add((host, taken))
@@ -110,7 +109,7 @@ class Exploration:
 
 
 def explore(entry: MachineEntry, edition: Edition = Edition.HEAD) -> Exploration:
-    """Everything there is a way to."""
+    """Visit every reachable state."""
     explorer = _Explorer(entry, edition)
     explorer.search()
     explorer.search_unreached()
@@ -122,15 +121,15 @@ class _Explorer:
         self.explored = Exploration(entry, edition)
         self._entry, self._machine, self._edition = entry, entry.machine, edition
         self._candidates = [
-            (machine, on, asked)
+            (machine, on, proposed)
             for machine in (entry.machine, *entry.companions)
             for on in machine.inputs
-            for asked in candidates(entry, machine, on)
+            for proposed in candidates(entry, machine, on)
         ]
         self._facts = [
-            replace(asked, row=row.name)
+            replace(proposed, row=row.name)
             for row in self._machine.transitions
-            for asked in candidates(entry, self._machine, row.on)
+            for proposed in candidates(entry, self._machine, row.on)
         ]
         self._found: set[Any] = set()
         self._folded: set[Any] = set()
@@ -150,7 +149,7 @@ class _Explorer:
         explored.states = len(self._found)
 
     def search_unreached(self) -> None:
-        """Which of the inputs a phase never took it has rows for, if no history that fires them."""
+        """Find inputs that a phase never accepted although it has transitions for them."""
         never = {
             (phase, on)
             for phase in self._machine.phases
@@ -159,9 +158,9 @@ class _Explorer:
         }
         beyond = {with_host(state, IDLE_RUNNING_HOST) for state in self._found}
         for state in beyond - self._found:
-            for machine, on, asked in self._candidates:
-                phase = machine.phase(state, asked)
-                if (phase, on) in never and self._decide(machine, state, on, asked) is not None:
+            for machine, on, proposed in self._candidates:
+                phase = machine.phase(state, proposed)
+                if (phase, on) in never and self._decide(machine, state, on, proposed) is not None:
                     self.explored.record_unreached(phase, on)
 
     def _check(self, state: Any) -> None:
@@ -174,7 +173,7 @@ class _Explorer:
             self._fold_everything(state)
 
     def _fold_everything(self, state: Any) -> None:
-        """Whatever was accepted somewhere, some day, by whichever edition."""
+        """Fold the fact of every transition of every edition, as replay may have to."""
         kind = type(state)
         for fact in self._facts:
             try:
@@ -185,16 +184,16 @@ class _Explorer:
                 )
             else:
                 if not whole:
-                    self.explored.record_violation(f"{fact.row} makes something else of {state}")
+                    self.explored.record_violation(f"{fact.row} folds {state} to different states")
 
     def _successors(self, state: Any) -> Iterator[Any]:
-        """What comes of everything that can be asked of ``state``, and of its session elsewhere."""
+        """The states after every input to ``state``, and after every change of its host."""
         before = hash(state)
-        for machine, on, asked in self._candidates:
-            fact = self._decide(machine, state, on, asked)
+        for machine, on, proposed in self._candidates:
+            fact = self._decide(machine, state, on, proposed)
             after = None if fact is None else machine.evolve(state, fact)
             if machine is self._machine:
-                self._record(state, on, asked, fact, after)
+                self._record(state, on, proposed, fact, after)
             if after is not None:
                 yield after
         if hash(state) != before:
@@ -202,9 +201,9 @@ class _Explorer:
         for host in self._entry.hosts:
             yield with_host(state, host)
 
-    def _decide(self, machine: Machine[Any], state: Any, on: str, asked: Any) -> Any | None:
-        """The fact, or ``None``."""
-        draft = replace(asked)
+    def _decide(self, machine: Machine[Any], state: Any, on: str, proposed: Any) -> Any | None:
+        """The fact, or ``None`` if the input is refused."""
+        draft = replace(proposed)
         try:
             return machine.decide(state, on, draft, edition=self._edition)
         except TransitionRejected:
@@ -212,8 +211,8 @@ class _Explorer:
                 self.explored.record_violation(f"{on} was refused by {state} and left {draft}")
             return None
 
-    def _record(self, state: Any, on: str, asked: Any, fact: Any | None, after: Any) -> None:
-        explored, phase = self.explored, self._machine.phase(state, asked)
+    def _record(self, state: Any, on: str, proposed: Any, fact: Any | None, after: Any) -> None:
+        explored, phase = self.explored, self._machine.phase(state, proposed)
         host = None if isinstance(state, SessionHost) else host_of(state)
         where = "" if host is None else host.phase.value
         explored.record_verdict(phase, on, where, taken=fact is not None)
@@ -221,18 +220,18 @@ class _Explorer:
             return
         explored.transitions += 1
         explored.rows.add(fact.row)
-        explored.phase_changes[PhaseChange(phase, on, self._machine.phase(after, asked))] = None
-        explored.repeats.setdefault(on, set()).add(self._repeat(on, asked, after))
+        explored.phase_changes[PhaseChange(phase, on, self._machine.phase(after, proposed))] = None
+        explored.repeats.setdefault(on, set()).add(self._repeat(on, proposed, after))
 
-    def _repeat(self, on: str, asked: Any, after: Any) -> RepeatOutcome:
-        again = self._decide(self._machine, after, on, asked)
-        if again is None:
+    def _repeat(self, on: str, proposed: Any, after: Any) -> RepeatOutcome:
+        repeated = self._decide(self._machine, after, on, proposed)
+        if repeated is None:
             return RepeatOutcome.REFUSED
-        then = self._machine.evolve(after, again)
+        then = self._machine.evolve(after, repeated)
         if then != after:
             return RepeatOutcome.COUNTED
         return (
             RepeatOutcome.EFFECTS_AGAIN
-            if self._machine.effects(then, again)
+            if self._machine.effects(then, repeated)
             else RepeatOutcome.NO_OP
         )

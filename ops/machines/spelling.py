@@ -1,6 +1,6 @@
-"""How states and effects are spelled outside: in the words of ``machines.json``.
+"""The JSON form of states and effects, in the words of ``machines.json``.
 
-Enums by their variants, sets as sorted lists, maps as objects. No rule is known here.
+Enums become their variants, sets become sorted lists, maps become objects.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ __all__ = ["spell_effect", "to_plain", "variables"]
 
 
 def to_plain(value: Any) -> Any:
-    """``value`` as JSON says it."""
+    """``value`` as JSON."""
     if isinstance(value, Variant):
         return value.variant
     if isinstance(value, Enum):
@@ -35,13 +35,13 @@ def to_plain(value: Any) -> Any:
 
 
 def variables(machine: Machine[Any], state: Any) -> dict[str, Any]:
-    """A machine's own variables, with its phase or the map it keeps instead of one. The host's are
-    session_lifecycle's; others whose phase is the host's have nothing else of their own."""
-    told: dict[str, Any] = to_plain(state)
+    """A machine's own variables, with its phase or the map that replaces it. The host's variables
+    belong to session_lifecycle; a machine that uses the host's phase has no other variables."""
+    shown: dict[str, Any] = to_plain(state)
     if isinstance(state, SessionHost) and machine is not LIFECYCLE:
-        return {"phase": told["phase"]}
-    told.pop("host", None)
-    return told
+        return {"phase": shown["phase"]}
+    shown.pop("host", None)
+    return shown
 
 
 def spell_effect(effect: TransitionEffect) -> dict[str, Any]:

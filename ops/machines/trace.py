@@ -1,8 +1,7 @@
-"""Traces: inputs of any machines one after the other, in one session with one host.
+"""Traces: inputs to any machines, one after the other, in one session with one host.
 
-The contract of ``rookery machine run``: names are those of ``machines.json``, a refused step is an
-answer like any other, and what is no trace is refused as a whole. Files and printing are the
-command's.
+The contract of ``rookery machine run``: names are those of ``machines.json``; a refused step has a
+reply like any other; an invalid trace is refused as a whole.
 """
 
 from __future__ import annotations
@@ -36,11 +35,11 @@ S = TypeVar("S", bound=msgspec.Struct)
 
 
 class _TracePart(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A part of a trace, as somebody wrote it."""
+    """The base of a trace's parts."""
 
 
 class InitialState(_TracePart, frozen=True, kw_only=True):
-    """Where the session stands before the first step; what is not said stands at its beginning."""
+    """The state before the first step; machines left out are in their initial state."""
 
     host: dict[str, Any] = {}
     state: dict[str, dict[str, Any]] = {}
@@ -66,7 +65,7 @@ DEFAULT_STATE: Final = InitialState()
 
 
 class TraceSession:
-    """Every machine of one session; their host is the same one, whoever of them moves it."""
+    """All machines of one session; they share its host."""
 
     def __init__(
         self, edition: Edition = Edition.HEAD, given: InitialState = DEFAULT_STATE
@@ -79,11 +78,11 @@ class TraceSession:
             self._set_state(machine, _with(self.state(machine), values))
 
     def state(self, machine: Machine[Any]) -> Any:
-        """Where ``machine`` stands, at the host of now."""
+        """The state of ``machine`` with the present host."""
         return with_host(self._states.get(machine.name, machine.initial), self.host)
 
     def step(self, step: TraceStep) -> StepReply:
-        """Put an input to its machine; what came of it."""
+        """Apply an input to its machine; the reply."""
         machine = machine_named(step.machine)
         try:
             fact = self._decide(machine, step)
@@ -96,12 +95,12 @@ class TraceSession:
 
     def _decide(self, machine: Machine[Any], step: TraceStep) -> Any:
         seen = observed_turn(machine, step.input, self.state(TURN))
-        asked = candidate(machine, step.input, step.params, seen)
+        proposed = candidate(machine, step.input, step.params, seen)
         if missing := [
             name for name in machine.inputs[step.input].params if name not in step.params
         ]:
-            raise Refused("INVALID_ARGUMENT", f"{step.input} wants {', '.join(missing)}")
-        return machine.decide(self.state(machine), step.input, asked, edition=self.edition)
+            raise Refused("INVALID_ARGUMENT", f"{step.input} needs {', '.join(missing)}")
+        return machine.decide(self.state(machine), step.input, proposed, edition=self.edition)
 
     def _set_state(self, machine: Machine[Any], state: Any) -> None:
         self._states[machine.name] = state
@@ -128,7 +127,7 @@ def read_traces(text: bytes) -> Trace | list[Trace]:
 
 
 def run_trace(trace: Trace, edition: Edition = Edition.HEAD) -> list[StepReply]:
-    """What comes of every step. ``edition`` is for a trace that names none."""
+    """The reply to every step. ``edition`` applies to a trace that names none."""
     with _error_location("given"):
         session = TraceSession(trace.edition or edition, trace.given)
     answers = []
@@ -140,7 +139,7 @@ def run_trace(trace: Trace, edition: Edition = Edition.HEAD) -> list[StepReply]:
 
 @contextmanager
 def _error_location(where: str) -> Iterator[None]:
-    """Whatever is wrong with a trace is the trace's fault, and it is told where."""
+    """Prefix refusals with their place in the trace."""
     try:
         yield
     except Refused as refused:
@@ -149,7 +148,7 @@ def _error_location(where: str) -> Iterator[None]:
 
 
 def _with(state: S, values: Mapping[str, Any]) -> S:
-    """``state`` with these variables, as JSON says them."""
+    """``state`` with these variables from JSON."""
     known = [name for name in state.__struct_fields__ if name != "host"]
     if unknown := sorted(values.keys() - set(known)):
         hint = f"one of {', '.join(known)}"

@@ -1,4 +1,4 @@
-"""The README says only what is true: every proof it names exists, every path, every command."""
+"""The README is true: every proof, path and command it names exists."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ def test_every_test_named_as_a_proof_exists():
         assert not name or f"def {name}(" in source, f"{path} has no {name}"
 
 
-def test_every_path_it_sends_people_to_exists():
+def test_every_path_named_exists():
     named = re.findall(r"`((?:schemas|bus|actors|ops|tests)/[\w./-]*)`", README)
     missing = [path for path in named if not (ROOT / path).exists()]
     assert not missing
 
 
-def test_every_command_it_shows_is_known():
+def test_every_command_shown_exists():
     shown = set(
         re.findall(r"rookery ((?:[a-z]+ ?){1,3})", " ".join(re.findall(r"`([^`]+)`", README)))
     )
@@ -36,5 +36,12 @@ def test_every_command_it_shows_is_known():
     assert not unknown
 
 
-def test_it_stays_short_enough_to_be_read():
+def test_the_glossary_has_at_most_forty_words_and_each_once():
+    glossary = README.partition("## Glossary")[2].partition("\n## ")[0]
+    words = re.findall(r"\*\*([a-z ]+)\*\*: ", glossary)
+    assert 30 < len(words) <= 40
+    assert len(set(words)) == len(words)
+
+
+def test_the_readme_has_at_most_200_lines():
     assert len(README.splitlines()) <= 200

@@ -18,6 +18,9 @@ ALLOWED = {
     "actors/kernel/command_processor.py": (STOPWATCH,),
     "actors/kernel/committer.py": (STOPWATCH,),
     "actors/kernel/command_router.py": (STOPWATCH,),
+    "actors/kernel/effect_runner.py": (STOPWATCH,),
+    "actors/tools/executor.py": (STOPWATCH,),
+    "actors/execution/driver.py": (STOPWATCH,),
     "actors/sandbox/sessions/stopwatch.py": ("time.perf_counter_ns", "time.thread_time_ns"),
     "actors/sandbox/python/guest/clock.py": ("time",),  # Inside the guest, where time is the host's
     "actors/sandbox/python/guest/app.py": ("random.seed",),  # to tell, and chance too.

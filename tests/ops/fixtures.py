@@ -78,7 +78,7 @@ class Shell:
 def going_on(
     command: Sequence[str], environment: Mapping[str, str], directory: Path
 ) -> Iterator[subprocess.Popen[str]]:
-    """A command that goes on until somebody ends it."""
+    """A command that runs until the test ends it."""
     process = subprocess.Popen(
         command,
         env=environment,
@@ -113,7 +113,7 @@ class Realm:
 
     @contextmanager
     def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """A command that goes on until somebody ends it."""
+        """A command that runs until the test ends it."""
         with going_on([*ROOKERY, *arguments], self.environment, self.home) as process:
             yield process
 

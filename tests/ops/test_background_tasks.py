@@ -1,4 +1,4 @@
-"""Watches of a node: begun again whatever they fail of, and known to fail."""
+"""Background tasks of a node restart after any error, and their failure is visible."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def _at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(background_tasks, "STABLE_AFTER_S", 0.2)
 
 
-def test_a_watch_that_fails_is_begun_again_and_hides_no_other(caplog: pytest.LogCaptureFixture):
+def test_a_task_that_fails_is_restarted_and_hides_no_other(caplog: pytest.LogCaptureFixture):
     begun, mended = [], asyncio.Event()
 
     async def fails() -> None:
@@ -42,7 +42,7 @@ def test_a_watch_that_fails_is_begun_again_and_hides_no_other(caplog: pytest.Log
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(story())
-    assert [record.message for record in caplog.records] == ["a watch failed"]
+    assert [record.message for record in caplog.records] == ["background task failed"]
 
 
 def test_a_watch_that_has_come_to_its_end_is_not_begun_again():

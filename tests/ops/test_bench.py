@@ -66,20 +66,20 @@ def test_a_bound_without_a_ratio_is_on_the_value():
 
 
 def test_the_audit_knows_every_command_that_must_be_in_the_journal():
-    with Harness("default", SHARE) as lab:
-        filled = lab.load("fill", cell="fill")
-        assert filled.done == MESSAGES * lab.count(1_000)
-        JournalAudit(lab.url).check("fill", filled.done)
+    with Harness("default", SHARE) as harness:
+        filled = harness.load("fill", cell="fill")
+        assert filled.done == MESSAGES * harness.count(1_000)
+        JournalAudit(harness.url).check("fill", filled.done)
         with pytest.raises(Failed, match="1 are not in the journal"):
-            JournalAudit(lab.url).check("fill", filled.done + 1)
-        with pytest.raises(Failed, match="1 are not theirs"):
-            JournalAudit(lab.url).check("fill", filled.done - 1)
+            JournalAudit(harness.url).check("fill", filled.done + 1)
+        with pytest.raises(Failed, match="1 belong to no cell"):
+            JournalAudit(harness.url).check("fill", filled.done - 1)
 
 
-def test_a_lab_leaves_nothing_behind():
-    with Harness("default", SHARE) as lab, lab.node() as node:
+def test_a_harness_leaves_nothing_behind():
+    with Harness("default", SHARE) as harness, harness.node() as node:
         assert node.cpu_s() > 0
-    assert not lab.store.exists()
+    assert not harness.store.exists()
     assert node.exit_code == 0
 
 

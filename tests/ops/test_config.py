@@ -80,7 +80,7 @@ def test_an_empty_variable_is_not_set(tmp_path):
         ("log = 3", "'log'", "log.level"),
     ],
 )
-def test_a_key_nobody_reads_is_refused_with_the_nearest_one(tmp_path, text, unknown, nearest):
+def test_an_unknown_key_is_refused_with_the_nearest_one(tmp_path, text, unknown, nearest):
     (tmp_path / "rookery.toml").write_text(text)
     with pytest.raises(Refused) as refusal:
         loaded(tmp_path)
@@ -90,7 +90,7 @@ def test_a_key_nobody_reads_is_refused_with_the_nearest_one(tmp_path, text, unkn
     assert nearest in refusal.value.hint
 
 
-def test_a_variable_nobody_reads_is_refused_with_the_nearest_one(tmp_path):
+def test_an_unknown_variable_is_refused_with_the_nearest_one(tmp_path):
     with pytest.raises(Refused) as refusal:
         loaded(tmp_path, environ={"ROOKERY_LOG_LEVLE": "info"})
     assert refusal.value.code == "CONFIG_UNKNOWN_KEY"

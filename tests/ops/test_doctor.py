@@ -49,7 +49,7 @@ def embedded(realm: Realm) -> Config:
 
 
 def foreign(realm: Realm, **settings: Any) -> Config:
-    """The same server, named by its URL by somebody who does not have its store."""
+    """The same server, named by its URL by a user without its store."""
     store = str(realm.home / "nothing")
     return Config(realm=realm.name, url=realm.server.url, store=store, **settings)
 
@@ -65,7 +65,7 @@ async def ask(url: str, subject: str, query: object = None) -> dict[str, Any]:
 
 @contextmanager
 def stock_server(folder: Path, *options: str, config: str = "") -> Iterator[str]:
-    """A nats-server as somebody else would run it; its URL."""
+    """A nats-server that Rookery did not start; its URL."""
     folder.mkdir()
     (folder / "server.conf").write_text(config)
     command = [find_server(), "-a", "127.0.0.1", "-p", "-1", "--ports_file_dir", str(folder)]
@@ -194,7 +194,7 @@ def test_a_broken_chain_is_found(realm: Realm):
     assert "message 2 of session/one" in of(report, "chain").detail
 
 
-def test_clocks_that_differ_are_told(realm: Realm):
+def test_clocks_that_differ_are_reported(realm: Realm):
     realm.write("one", 1)
     report = report_on(embedded(realm), lambda: SystemClock().now_ms() + 60_000)
     assert report.ok
@@ -216,18 +216,18 @@ def test_where_nothing_runs_the_rest_is_still_checked(tmp_path: Path):
     assert not (tmp_path / "store").exists()
 
 
-def end_with_its_leash(server: EmbeddedServer) -> None:
-    """As when the machine stops: nobody puts anything in order."""
-    (leash,) = re.findall(r"^PPid:\s(\d+)", Path(f"/proc/{server.pid}/status").read_text(), re.M)
-    for pid in (int(leash), server.pid):
+def end_with_its_parent_guard(server: EmbeddedServer) -> None:
+    """Kill the server as a power cut would."""
+    (guard,) = re.findall(r"^PPid:\s(\d+)", Path(f"/proc/{server.pid}/status").read_text(), re.M)
+    for pid in (int(guard), server.pid):
         os.kill(pid, signal.SIGKILL)
     server.stop()
 
 
-def test_what_a_killed_server_left_is_told(tmp_path: Path):
+def test_the_files_of_a_killed_server_are_reported(tmp_path: Path):
     server = EmbeddedServer(tmp_path / "store")
     server.start()
-    end_with_its_leash(server)
+    end_with_its_parent_guard(server)
     assert "a killed server left" in of(report_on(Config(store=str(server.store))), "lock").detail
 
 
@@ -243,7 +243,7 @@ def test_a_token_others_can_read_fails_and_a_store_they_can_enter_warns(tmp_path
 
 
 @pytest.mark.parametrize("store", ["file", "file/below"])
-def test_a_store_that_cannot_be_one_fails_and_is_told_by_every_command(realm: Realm, store: str):
+def test_an_invalid_store_fails_and_every_command_reports_it(realm: Realm, store: str):
     (realm.home / "file").write_text("")
     path = str(realm.home / store)
     assert failures(report_on(Config(store=path))) == {("server", "CONFIG_INVALID")}

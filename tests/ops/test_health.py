@@ -62,7 +62,7 @@ def test_metrics_are_served_beside_the_probes():
     assert 'rookery_journal_conflict_total{family="session"} 1.0' in body
 
 
-def test_another_path_is_not_found_and_told_what_there_is():
+def test_an_unknown_path_is_not_found_and_the_answer_lists_the_known_ones():
     with HealthServer("127.0.0.1", 0, {"/livez": lambda: Page(200, "text/plain", b"")}) as server:
         assert get(f"{server.url}/nope") == (404, "text/plain", "/livez\n")
 

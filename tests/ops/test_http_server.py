@@ -70,13 +70,13 @@ def _address(server: HttpServer) -> tuple[str, int]:
     return str(place.hostname), int(place.port or 0)
 
 
-def test_who_drips_does_not_hold_up_the_end():
+def test_a_slow_client_does_not_delay_the_end():
     server = HealthServer("127.0.0.1", 0, {})
     with dripping(server, 3):
         assert has_ended(server.close)
 
 
-def test_who_drips_does_not_lock_others_out_for_long():
+def test_slow_clients_do_not_block_the_next_one_for_long():
     key = WebhookKey("b3RoZXI" * 8)
     callback = WebhookCallback(key, lambda: 0, lambda *_: None)
     with (

@@ -77,7 +77,7 @@ def test_that_there_is_no_code_is_no_secret():
     assert as_json(record("answered", code=""))["code"] == ""
 
 
-def test_an_error_of_ours_is_told_in_full_and_a_strange_one_by_type_and_place():
+def test_an_error_of_ours_is_logged_in_full_and_a_foreign_one_by_type_and_place():
     def raised(error: Exception) -> Exception:
         try:
             raise error

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from rookery.ops.metrics import GAUGES, GaugeValue, NodeMetrics
+from rookery.schemas.approvals.records import ApprovalTerminalStatus
+from rookery.schemas.envelope import Fact
+from rookery.schemas.facts import approval, session, turn
+from rookery.schemas.run import Metrics, RunResult, RunStatus
 
 
 def samples(metrics: NodeMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -19,6 +26,12 @@ def samples(metrics: NodeMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]]
 
 def value(metrics: NodeMetrics, name: str, **labels: str) -> float | None:
     return samples(metrics).get((name, frozenset(labels.items())))
+
+
+def made(kind: type[Fact], **fields: Any) -> Fact:
+    """A fact whose other required fields say nothing."""
+    required = {field.name: "" for field in msgspec.structs.fields(kind) if field.required}
+    return kind(**{**required, **fields})
 
 
 def test_a_command_is_counted_by_verb_and_outcome_and_timed_by_verb():
@@ -54,7 +67,63 @@ def test_commits_conflicts_and_restarts_are_counted():
     assert value(metrics, "rookery_actor_restart_total", actor="admission") == 1
 
 
-def test_gauges_are_read_when_somebody_scrapes():
+def test_families_of_no_listed_decider_share_one_label():
+    metrics = NodeMetrics("0")
+    for number in range(100):
+        metrics.committed(f"invented-{number}", 1, 1, 0.001)
+        metrics.conflict(f"invented-{number}")
+    assert value(metrics, "rookery_journal_append_total", family="other") == 100
+    assert value(metrics, "rookery_journal_conflict_total", family="other") == 100
+    assert "invented" not in metrics.page().body.decode()
+
+
+def test_calls_and_effects_are_counted_by_outcome_and_timed():
+    metrics = NodeMetrics("0")
+    metrics.tool_call("price", "local", "completed", 0.003)
+    metrics.tool_call("price", "local", "failed", 0.003)
+    metrics.effect("ExecuteCall", "retried", 0.5)
+    call = {"tool": "price", "surface": "local"}
+    assert value(metrics, "rookery_tool_call_total", outcome="failed", **call) == 1
+    assert value(metrics, "rookery_tool_call_seconds_count", **call) == 2
+    assert value(metrics, "rookery_effect_total", effect="ExecuteCall", outcome="retried") == 1
+    assert value(metrics, "rookery_effect_seconds_sum", effect="ExecuteCall") == 0.5
+
+
+def test_steps_of_programs_are_timed_by_language_and_snapshots_measured():
+    metrics = NodeMetrics("0")
+    metrics.sandbox_step("python", 0.25)
+    metrics.snapshot_stored(10_000)
+    assert value(metrics, "rookery_sandbox_step_seconds_sum", language="python") == 0.25
+    assert value(metrics, "rookery_snapshot_bytes_bucket", le="16000.0") == 1
+
+
+def test_runs_are_counted_by_status_from_the_facts_that_end_them():
+    metrics = NodeMetrics("0")
+    spent = Metrics(duration_ms=40)
+    timeout = RunResult(status=RunStatus.TIMEOUT, metrics=spent)
+    metrics.facts_committed([made(turn.Completed, result=timeout)])
+    metrics.facts_committed([made(turn.Completed)])
+    metrics.facts_committed([made(session.InputCancelled)])
+    assert value(metrics, "rookery_run_total", status="timeout") == 1
+    assert value(metrics, "rookery_run_total", status="unknown") == 1
+    assert value(metrics, "rookery_run_total", status="cancelled") == 1
+    assert value(metrics, "rookery_run_total", status="ok") == 0
+    assert value(metrics, "rookery_run_seconds_sum") == 0.04
+
+
+def test_approvals_are_counted_once_by_decision():
+    """A denial leaves two facts: the answer, and the end of the request."""
+    metrics = NodeMetrics("0")
+    metrics.facts_committed([made(approval.Answered, decision="denied")])
+    metrics.facts_committed([made(approval.Closed, status=ApprovalTerminalStatus.DENIED)])
+    metrics.facts_committed([made(approval.Closed, status=ApprovalTerminalStatus.TIMED_OUT)])
+    metrics.facts_committed([made(approval.Answered, decision="invented")])
+    assert value(metrics, "rookery_approval_total", decision="denied") == 1
+    assert value(metrics, "rookery_approval_total", decision="timed_out") == 1
+    assert "invented" not in metrics.page().body.decode()
+
+
+def test_gauges_are_read_at_each_scrape():
     metrics = NodeMetrics("0")
     depth = {"admission": 4.0, "turns": 1.0}
 
@@ -73,7 +142,7 @@ def test_gauges_are_read_when_somebody_scrapes():
     assert value(metrics, "rookery_mailbox_depth", actor="turns") == 9
 
 
-def test_a_reading_under_an_unknown_name_is_a_mistake():
+def test_a_gauge_of_an_unknown_name_is_an_error():
     metrics = NodeMetrics("0")
     metrics.add_source(lambda: [GaugeValue("rookery_mystery", 1)])
     with pytest.raises(KeyError):
@@ -84,11 +153,15 @@ def test_names_have_our_prefix_base_units_and_no_ids_as_labels():
     metrics = NodeMetrics("0")
     metrics.command("run", "committed", 0.1)
     metrics.committed("session", 1, 1, 0.1)
+    metrics.tool_call("price", "local", "completed", 0.1)
+    metrics.effect("ExecuteCall", "done", 0.1)
+    metrics.sandbox_step("python", 0.1)
     ours = {key for key in samples(metrics) if not key[0].startswith("process_")}
     assert ours
     assert all(name.startswith("rookery_") for name, _ in ours)
     labels = {name for _, pairs in ours for name, _ in pairs}
-    assert labels <= {"verb", "outcome", "family", "actor", "le", "version", "python"}
+    kernel = {"verb", "outcome", "family", "actor", "le", "version", "python"}
+    assert labels <= kernel | {"effect", "tool", "surface", "language", "status", "decision"}
     assert {pulled.label for pulled in GAUGES.values()} <= {"", "actor", "family"}
 
 
@@ -98,7 +171,7 @@ def test_two_nodes_in_one_process_do_not_mix():
     assert value(second, "rookery_journal_conflict_total", family="session") is None
 
 
-def test_the_build_is_told():
+def test_the_build_is_reported():
     assert any(
         name == "rookery_build_info" and ("version", "1.2.3") in labels
         for name, labels in samples(NodeMetrics("1.2.3"))

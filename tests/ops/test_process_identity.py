@@ -25,7 +25,7 @@ sys.stdin.read()
 """
 
 
-def test_a_process_is_dead_as_soon_as_it_has_ended_even_if_nobody_has_noticed():
+def test_a_process_is_dead_as_soon_as_it_has_ended_even_if_it_is_not_reaped():
     command = [sys.executable, "-c", ANNOUNCE]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
         assert child.stdout is not None
@@ -58,7 +58,7 @@ def test_what_is_no_presence_is_not_dead(presence: bytes):
     assert not is_dead(presence)
 
 
-def test_a_mark_tells_a_process_from_a_later_one_with_its_id_and_from_those_elsewhere():
+def test_a_token_differs_from_that_of_a_later_process_with_its_id_and_on_other_machines():
     mark = process_token()
     assert not is_token_dead(f"anna.{EPOCH}{mark}")
     assert is_token_dead(f"anna.{EPOCH}{mark[:-12]}{1:012x}")

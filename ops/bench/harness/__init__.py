@@ -1,1 +1,1 @@
-"""What every bench needs: processes, windows, baselines and reports."""
+"""The harness of all benches: processes, load windows, baselines and reports."""

@@ -1,7 +1,7 @@
-"""What others are compared with, measured in the same round: JetStream and the disk, without us.
+"""The baselines, measured in the same round as the bench: JetStream and the disk without Rookery.
 
-Two names for publishing: *raw* goes through our batching connection and does nothing but count
-acks; *nats-py* is what a user of the stock client writes.
+There are two baselines for publishing: *raw* uses Rookery's batching connection and only counts
+acks; *nats-py* is the code that a user of the stock client writes.
 """
 
 from __future__ import annotations
@@ -43,21 +43,21 @@ _ONE_BY_ONE = 1_000
 
 
 def raw_rate(window: int) -> str:
-    """The name of a line."""
+    """The name of the figure."""
     return f"raw publish, {window:,} in flight"
 
 
 def thin_rate(window: int) -> str:
-    """The name of a line."""
+    """The name of the figure."""
     return f"nats-py publish, {window:,} in flight"
 
 
-def fsync(lab: Harness) -> Round:
-    """The disk, under the server: far below 100 us it is none, and nothing here means much."""
+def fsync(harness: Harness) -> Round:
+    """The disk below the server; far below 100 us it is no real disk, and figures mean little."""
     taken_s = []
-    path = lab.store / "fsync"
+    path = harness.store / "fsync"
     with path.open("wb", buffering=0) as file:
-        for _ in range(lab.count(_FSYNCS)):
+        for _ in range(harness.count(_FSYNCS)):
             start_s = perf_counter()
             file.write(bytes(4096))
             os.fsync(file.fileno())
@@ -66,24 +66,24 @@ def fsync(lab: Harness) -> Round:
     return {FSYNC: 1e6 * percentile(taken_s, 0.5)}
 
 
-def js_publish(lab: Harness) -> Round:
-    outcome = lab.load("js_publish", _ONE_BY_ONE)
+def js_publish(harness: Harness) -> Round:
+    outcome = harness.load("js_publish", _ONE_BY_ONE)
     return {JS_PUBLISH: outcome.p50_us, JS_PUBLISH_P99: outcome.p99_us}
 
 
-def raw_one(lab: Harness) -> Round:
-    return {RAW_ONE: lab.load("piped", _ONE_BY_ONE).p50_us}
+def raw_one(harness: Harness) -> Round:
+    return {RAW_ONE: harness.load("piped", _ONE_BY_ONE).p50_us}
 
 
-def raw_many(lab: Harness, *windows: int) -> Round:
-    count = _COUNT[lab.sync]
-    return {raw_rate(w): lab.load("piped", count, window=w).rate for w in windows}
+def raw_many(harness: Harness, *windows: int) -> Round:
+    count = _COUNT[harness.sync]
+    return {raw_rate(w): harness.load("piped", count, window=w).rate for w in windows}
 
 
-def thin_many(lab: Harness, *windows: int) -> Round:
-    count = _COUNT[lab.sync]
-    return {thin_rate(w): lab.load("thin", count, window=w).rate for w in windows}
+def thin_many(harness: Harness, *windows: int) -> Round:
+    count = _COUNT[harness.sync]
+    return {thin_rate(w): harness.load("thin", count, window=w).rate for w in windows}
 
 
-def push(lab: Harness) -> Round:
-    return {PUSH: lab.load("push", _ONE_BY_ONE).p50_us}
+def push(harness: Harness) -> Round:
+    return {PUSH: harness.load("push", _ONE_BY_ONE).p50_us}

@@ -1,7 +1,7 @@
-"""The family under test: a turn that moves on step by step, as small as a concern can be.
+"""The benches' own family: a turn that advances step by step, with the smallest possible decider.
 
-A command of about 160 bytes leaves one fact of about 300; both are as large as the common ones of
-a session. It exists for the benches; no node serves it.
+A command of about 160 bytes leaves one fact of about 300 bytes, the usual sizes of a session. Nodes
+do not host this decider.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _TOOL_CHARACTERS_MAX = 64
 
 
 class Advance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Take the next step: this call."""
+    """Take the next step, with this call."""
 
     tool: str
     arguments: dict[str, Any]
@@ -46,13 +46,13 @@ class Advanced(Fact, frozen=True, kw_only=True, tag="bench.advanced.v1"):
 
 
 class BenchState(msgspec.Struct, frozen=True):
-    """A turn, and what is answered."""
+    """A turn; also the reply."""
 
     step: int = 0
 
 
 class BenchDecider(Decider):
-    """Every key is a turn."""
+    """Decides for turns; every key is a turn."""
 
     family = FAMILY
     verbs: Mapping[str, type[msgspec.Struct]] = MappingProxyType({VERB: Advance})

@@ -1,7 +1,7 @@
 """The processes under test: a kernel with the benches' own family, or a whole node.
 
-Either says ``ready`` and serves until its input ends; for every line it reads it tells the
-processor time it has used, and the memory it holds.
+A process prints ``ready`` and serves until its input ends. For every line it reads, it prints its
+processor time and its memory.
 
 How much memory this process holds.
 """
@@ -31,18 +31,18 @@ _ROLLUP = Path("/proc/self/smaps_rollup")
 
 
 def resident_bytes() -> int:
-    """What processes and instances share counts once. Where the system does not tell it: the most
-    resident memory there ever was, which only grows."""
+    """The memory of this process, with pages shared between processes counted proportionally.
+    Where the system does not report that: the peak of its resident memory."""
     if _ROLLUP.exists():
         (kilobytes,) = re.findall(r"^Pss:\s+(\d+) kB", _ROLLUP.read_text(), re.MULTILINE)
         return int(kilobytes) * 1024
-    import resource  # noqa: PLC0415 - where there is no /proc, there is this.
+    import resource  # noqa: PLC0415 - for systems without /proc.
 
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
 def serve_turns(task: Task) -> None:
-    """The kernel with nothing beside it, so that nothing beside it is measured."""
+    """Serve with a kernel alone, so that only the kernel is measured."""
     configure("warning", "text", sys.stderr)
     thread = LoopThread()
     bus = JetStreamBus(task.url, sync=task.sync)
@@ -61,7 +61,7 @@ def serve_turns(task: Task) -> None:
 
 
 def serve_whole(task: Task) -> None:
-    """The node of ``rookery up``."""
+    """Serve with the node of ``rookery up``, without executing runs."""
     configure("warning", "text", sys.stderr)
     server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
     with Node(Config(url=task.url, server=server, node=NodeConfig(driver=task.driver))):
@@ -69,7 +69,7 @@ def serve_whole(task: Task) -> None:
 
 
 def serve_driving(task: Task) -> None:
-    """The same, driving its runs; its programs have a tool to call."""
+    """Serve with a node that executes runs; its programs have a tool to call."""
     configure("warning", "text", sys.stderr)
     server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
     driving = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.run_tools:registry")

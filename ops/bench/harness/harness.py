@@ -1,7 +1,6 @@
-"""A place to measure in: a server of its own on a store of its own, and processes around it.
+"""The harness of one round: its own server on its own store, and the processes under test.
 
-Whatever was started here has ended when the lab is left, each process by its own id. The lab knows
-how to run a task, not what it is good for.
+Leaving the harness ends every process it started, each by its own id.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ _COUNT_MIN = 8
 
 
 class Harness:
-    """One round's surroundings."""
+    """The environment of one round."""
 
     def __init__(self, sync: Sync, share: float = 1.0) -> None:
         self.sync: Sync = sync
         self._share = share
-        """Of what would be counted to measure in earnest."""
+        """The share of the full counts; tests use a small one."""
         self._open = ExitStack()
         self.store = Path()
         self.url = ""
@@ -60,7 +59,7 @@ class Harness:
         self._open.close()
 
     def count(self, full: int) -> int:
-        """How many of ``full`` to do here."""
+        """This round's share of ``full``."""
         return max(_COUNT_MIN, int(full * self._share))
 
     def load(
@@ -73,7 +72,7 @@ class Harness:
         first: int = 0,
         cell: str = "",
     ) -> LoadResult:
-        """Have a load generator of its own process do this, and wait for it."""
+        """Run this load in a process of its own, and wait for its result."""
         task = Task(
             kind=kind,
             url=self.url,
@@ -92,14 +91,14 @@ class Harness:
                 timeout=task.seconds_max + _START_TIMEOUT_S,
             )
         except subprocess.TimeoutExpired:
-            raise Failed("NODE_FAILED", f"the load {kind} {cell} did not come to its end") from None
+            raise Failed("NODE_FAILED", f"the load {kind} {cell} did not finish") from None
         except subprocess.CalledProcessError as error:
-            said = error.stderr.decode(errors="replace").strip().splitlines()
-            raise Failed("NODE_FAILED", f"the load {kind} {cell}: {said[-1:]}") from None
+            output = error.stderr.decode(errors="replace").strip().splitlines()
+            raise Failed("NODE_FAILED", f"the load {kind} {cell}: {output[-1:]}") from None
         return msgspec.json.decode(done.stdout, type=LoadResult)
 
     def output_of(self, role: str, count: int) -> bytes:
-        """What a process in this role has to say before it ends."""
+        """The output of a process in this role."""
         task = Task(url=self.url, sync=self.sync, count=self.count(count))
         command = _command(role, task)
         patience_s = task.seconds_max + _START_TIMEOUT_S
@@ -109,7 +108,7 @@ class Harness:
 
     @contextmanager
     def node(self, role: Literal["turns", "whole", "driving"] = "turns") -> Iterator[NodeProcess]:
-        """A node in a process of its own: of the benches' family, or one as people start it."""
+        """A node in its own process: with the benches' family, or as ``rookery up`` starts it."""
         node = NodeProcess(role, Task(url=self.url, sync=self.sync))
         try:
             node.await_ready()
@@ -119,7 +118,7 @@ class Harness:
 
 
 class NodeProcess:
-    """The process under test."""
+    """The node under test."""
 
     def __init__(self, role: str, task: Task) -> None:
         self._process = subprocess.Popen(
@@ -135,7 +134,7 @@ class NodeProcess:
             raise Failed("NODE_FAILED", "the node under test did not start")
 
     def cpu_s(self) -> float:
-        """Processor time it has used so far."""
+        """The processor time it has used so far."""
         return float(self._query()[0])
 
     def resident_bytes(self) -> int:
@@ -143,7 +142,7 @@ class NodeProcess:
         return int(self._query()[1])
 
     def stop(self) -> None:
-        """Let it end in order; it is gone when this returns."""
+        """Stop it gracefully and wait for its end."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._process.stdin.close()

@@ -1,7 +1,7 @@
-"""The journal a bench left behind, looked at after every cell: fast and wrong is not fast.
+"""The audit of a bench's journal after every cell, because fast and wrong is not fast.
 
-Each command stands there exactly once, each entity's facts are numbered without a hole, each chain
-of digests holds. The first thing that is not so ends the bench.
+Each command is committed exactly once, each entity's facts are numbered without a gap, and each
+chain of digests is valid. The first violation ends the bench.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ __all__ = ["JournalAudit"]
 
 
 class JournalAudit:
-    """What must stand in the journal of a lab."""
+    """Audits the journal of one harness."""
 
     def __init__(self, url: str) -> None:
         self._url = url
@@ -33,7 +33,7 @@ class JournalAudit:
         self._counts: Counter[EntityId] = Counter()
 
     def check(self, cell: str, commands: int) -> None:
-        """``commands`` of this cell were answered, and nothing else happened since last time."""
+        """Check that exactly the ``commands`` of this cell were committed since the last check."""
         thread = LoopThread("rookery-bench-audit")
         try:
             found = thread.run(self._read())
@@ -46,11 +46,11 @@ class JournalAudit:
             raise Failed(
                 "NODE_FAILED",
                 f"of {commands} answered commands of {cell} {len(lost)} are not in the journal, "
-                f"{len(twice)} are there more than once, {len(foreign)} are not theirs",
+                f"{len(twice)} are there more than once, {len(foreign)} belong to no cell",
             )
 
     async def _read(self) -> Counter[str]:
-        """How often each command caused something in what is new in the journal."""
+        """How many of the new messages each command caused."""
         found: Counter[str] = Counter()
         async with _open_bus(self._url) as bus:
             async for page in bus.journal.scan(Filter(family=FAMILY), self._read_to):

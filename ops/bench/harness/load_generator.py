@@ -1,4 +1,4 @@
-"""The load generator: a process that does one task against a server and says what it came to."""
+"""The load generator: a process that runs one task against a server and prints the result."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[LoadResult]]] = {
 
 
 def generate(task: Task) -> None:
-    """Do the task and print its outcome as JSON."""
+    """Run the task and print its result as JSON."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
         outcome = runner.run(_connected(task))
     print(msgspec.json.encode(outcome).decode(), flush=True)

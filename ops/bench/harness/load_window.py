@@ -1,7 +1,7 @@
-"""The heart of a load generator: so many messages under way, a new one for every answer.
+"""The window of a load generator: a fixed number of messages in flight, a new one per answer.
 
-It times each message from its sending to its answer and trusts none: an answer that is an error
-ends the measurement. It knows neither JetStream nor commands; what is sent is made by the caller.
+It times each message from sending to answer, and an error as an answer ends the measurement. The
+caller makes the messages.
 """
 
 from __future__ import annotations
@@ -20,33 +20,33 @@ from rookery.schemas.errors import Failed
 __all__ = ["LoadResult", "LoadWindow", "is_error", "timed"]
 
 _SILENCE_S_MAX = 15.0
-"""No answer at all for so long means that there will be none."""
+"""Without any answer for so long, the measurement fails."""
 
 
 class LoadResult(msgspec.Struct, frozen=True):
-    """What one cell came to."""
+    """The result of one cell."""
 
     done: int
     seconds: float
     p50_us: float = 0.0
     p99_us: float = 0.0
     left: int = 0
-    """Messages in the journal, where that was counted."""
+    """Messages in the journal, if the load counts them."""
 
     @property
     def rate(self) -> float:
-        """Messages a second."""
+        """Messages per second."""
         return self.done / self.seconds
 
 
 def timed(taken_s: Sequence[float], seconds: float) -> LoadResult:
-    """The outcome of messages that took so long each."""
+    """The result of messages with these durations."""
     p50_s, p99_s = percentile(taken_s, 0.5), percentile(taken_s, 0.99)
     return LoadResult(len(taken_s), seconds, 1e6 * p50_s, 1e6 * p99_s)
 
 
 def is_error(answer: Message) -> bool:
-    """Whether JetStream or a node says no: only then there is a header, or an ``error``."""
+    """Whether JetStream or a node refuses: only then the answer has a header, or an ``error``."""
     return bool(answer.header) or b'"error"' in answer.body
 
 
@@ -64,16 +64,16 @@ class LoadWindow:
         self._failure = ""
 
     def reply(self, number: int) -> str:
-        """Where the answer to message ``number`` comes to."""
+        """The reply subject of message ``number``."""
         return f"{self._inbox}.{number}"
 
     def fail(self, failure: str) -> None:
-        """End the measurement: it is worth nothing."""
+        """End the measurement with this failure."""
         self._failure = failure
         self._closed.set()
 
     async def run(self, messages: Sequence[Outgoing]) -> LoadResult:
-        """Send all, or as many as there is time for, and wait for every answer to what was sent."""
+        """Send all messages, or as many as fit into the time, and wait for their answers."""
         self._messages = messages
         subscription = await self._connection.subscribe(f"{self._inbox}.*", self._answered)
         self._start_s = perf_counter()
@@ -82,7 +82,7 @@ class LoadWindow:
         seconds = perf_counter() - self._start_s
         await subscription.cancel()
         if self._failure:
-            raise Failed("NODE_FAILED", f"the load was not worked off: {self._failure}")
+            raise Failed("NODE_FAILED", f"the load failed: {self._failure}")
         return timed(self._latencies_s, seconds)
 
     async def _all_answered(self) -> None:

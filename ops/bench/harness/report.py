@@ -1,4 +1,4 @@
-"""Running benches round by round and saying what came out, with what one must know to judge it."""
+"""Runs benches round by round and prints their figures with the facts needed to judge them."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ from rookery.ops.bench.suites import (
 __all__ = ["measure", "measure_and_print"]
 
 _WIDTH = 160
-"""Of a table: its cells are whole, however narrow the terminal is."""
+"""The width of a table, whatever the terminal's; cells are not cut."""
 
 
 class Bench(NamedTuple):
-    """What a bench's module offers."""
+    """The interface of a bench's module."""
 
     lines: Callable[[Sync], Sequence[Figure]]
     measure: Callable[[Harness], Round]
     syncs: tuple[Sync, ...]
-    """Where it has something to promise."""
+    """The settings it has targets for."""
 
 
 _BENCHES: Mapping[str, Bench] = {
@@ -65,7 +65,7 @@ _BENCHES: Mapping[str, Bench] = {
 def measure_and_print(
     names: Sequence[str], sync: Sync | None, *, as_json: bool, rounds: int
 ) -> int:
-    """One bench after the other, each printed when it is done; JSON at the end, in one piece."""
+    """Run one bench after the other and print each when it is done; JSON only at the end."""
     load_before = os.getloadavg()
     rows: list[ResultRow] = []
     for name in names:
@@ -84,13 +84,13 @@ def measure_and_print(
 
 
 def measure(name: str, sync: Sync, *, rounds: int, share: float = 1.0) -> list[ResultRow]:
-    """Every round in a lab of its own. ``share`` scales the counts: tests want no figures."""
+    """Run every round in its own harness. ``share`` scales the counts; tests use a small one."""
     bench = _BENCHES[name]
     measured = []
     for number in range(rounds):
         print(f"{name}, sync {sync}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-        with Harness(sync, share) as lab:
-            measured.append(bench.measure(lab))
+        with Harness(sync, share) as harness:
+            measured.append(bench.measure(harness))
     return result_rows(name, sync, bench.lines(sync), measured)
 
 
@@ -117,7 +117,9 @@ def _format_figure(value: float) -> str:
 
 
 def _about(load_before: tuple[float, float, float], rounds: int) -> dict[str, Any]:
-    said = subprocess.run([find_server(), "--version"], capture_output=True, text=True, check=True)
+    output = subprocess.run(
+        [find_server(), "--version"], capture_output=True, text=True, check=True
+    )
     packages = ("rookery", "nats-py", "msgspec", "pykka", "wasmtime")
     return {
         "rounds": rounds,
@@ -128,7 +130,7 @@ def _about(load_before: tuple[float, float, float], rounds: int) -> dict[str, An
         "store": gettempdir(),
         "versions": {
             "python": platform.python_version(),
-            "nats-server": said.stdout.strip().rpartition(" ")[2],
+            "nats-server": output.stdout.strip().rpartition(" ")[2],
             **{package: version(package) for package in packages},
         },
     }

@@ -1,7 +1,7 @@
-"""What a bench promises to measure and what came out: lines, rows, medians and verdicts.
+"""The figures of a bench and their results: medians, ratios and verdicts.
 
-A ratio is taken within a round, where both sides met the same machine, and the median is taken of
-the ratios. Nothing here measures or prints.
+A ratio is computed within a round, where both sides had the same machine; the result is the median
+of the ratios.
 """
 
 from __future__ import annotations
@@ -15,44 +15,44 @@ import msgspec
 __all__ = ["Figure", "ResultRow", "Round", "Sync", "percentile", "result_rows"]
 
 Sync = Literal["always", "default"]
-"""Whether the server has a message on disk before it acks it."""
+"""``always``: the server writes a message to disk before it acks it."""
 
 Round = Mapping[str, float]
-"""What one round measured, by the name of the line."""
+"""The values of one round, by the name of the figure."""
 
 
 class Figure(msgspec.Struct, frozen=True):
-    """One figure of a bench; a bound is on the ratio, or on the value where there is no ratio."""
+    """One figure of a bench; its bound is on the ratio, or on the value if it has no ratio."""
 
     name: str
     unit: str
     ratio_to: str = ""
-    """Name of another line of the same bench."""
+    """The name of another figure of the same bench."""
     at_least: float | None = None
     at_most: float | None = None
 
     @property
     def target(self) -> str:
-        """The bound as people write it; empty if there is none."""
+        """The bound as text; empty if there is none."""
         if self.at_least is not None:
             return f">= {self.at_least:g}"
         return "" if self.at_most is None else f"<= {self.at_most:g}"
 
     def met_by(self, figure: float) -> bool | None:
-        """Whether a figure keeps the bound; ``None`` if there is none."""
+        """Whether a value meets the bound; ``None`` if there is none."""
         if self.at_least is not None:
             return figure >= self.at_least
         return None if self.at_most is None else figure <= self.at_most
 
 
 class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
-    """A line with what was measured."""
+    """One figure with its values."""
 
     bench: str
     sync: Sync
     name: str
     value: float
-    """The median of the rounds, ``low`` and ``high`` their extremes."""
+    """The median of the rounds; ``low`` and ``high`` are their extremes."""
     low: float
     high: float
     unit: str
@@ -65,7 +65,7 @@ class ResultRow(msgspec.Struct, frozen=True, kw_only=True):
 def result_rows(
     bench: str, sync: Sync, lines: Sequence[Figure], rounds: Sequence[Round]
 ) -> list[ResultRow]:
-    """A row for each line, from what the rounds measured."""
+    """A row for each figure, from the values of the rounds."""
     return [_row(bench, sync, line, rounds) for line in lines]
 
 

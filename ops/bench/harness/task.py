@@ -1,4 +1,4 @@
-"""What a bench asks of one of its processes, as it travels on the command line."""
+"""The task of a bench's process, as it is passed on the command line."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """One cell: one kind of load, from start to the last answer."""
 
     kind: str = ""
-    """Of load; a node needs none."""
+    """The kind of load; a node needs none."""
     url: str
     sync: Sync
     count: int = 0
     window: int = 1
-    """Messages under way at any time."""
+    """Messages in flight at any time."""
     entities: int = 1_000
-    """They are taken in turn, beginning with number ``first``."""
+    """Used in turn, beginning with number ``first``."""
     first: int = 0
     driver: Driver = "outside"
-    """Of a node: whether it takes the steps of its runs itself."""
+    """A node's driver: its own sandbox, or a client outside."""
     cell: str = ""
-    """Begins the ids of the cell's commands."""
+    """The prefix of the ids of the cell's commands."""
     seconds_max: float = 20.0
-    """After so long nothing more is sent."""
+    """The load generator sends nothing after so long."""
 
 
 def command_id(cell: str, number: int) -> str:
-    """As long as the UUIDs clients send, and known to whoever reads the journal afterwards."""
+    """As long as a client's UUID, and recognisable in the journal."""
     return f"{cell}-{number:0{35 - len(cell)}}"

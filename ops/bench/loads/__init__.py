@@ -1,1 +1,1 @@
-"""Loads that the suites put on a node, a journal or a sandbox."""
+"""The loads of the suites on a node, a journal or a sandbox."""

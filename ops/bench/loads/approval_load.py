@@ -1,4 +1,4 @@
-"""Runs that wait for somebody's word: parked, looked at and answered, through the public client."""
+"""Runs that wait for an approval: parked, listed and answered through the public client."""
 
 from __future__ import annotations
 
@@ -23,25 +23,25 @@ from rookery.schemas.run import RunRequest
 __all__ = ["decide_approvals", "park_runs", "touch_sessions", "wake_runs"]
 
 _WAITING = RunRequest(code="weighed(2)", timeout_ms=60_000)
-"""Of ``run_tools``."""
+"""Calls a tool of ``run_tools``."""
 _PARKED, _ENDED = fact_tag(turn.Parked), fact_tag(turn.Completed)
 _PATIENCE_S = 30.0
 
 
 async def park_runs(connection: Connection, task: Task) -> LoadResult:
-    """A run in each of so many sessions, until all are parked."""
-    async with Client(task.url) as client, _fact_waiter(client, connection, _PARKED) as told:
+    """Start a run in each session and wait until all are parked."""
+    async with Client(task.url) as client, _fact_waiter(client, connection, _PARKED) as next_fact:
 
         async def park(number: int) -> None:
             session = _session(number, task)
             await client.submit(session, _WAITING, message_id=command_id(task.cell, number))
-            await told(session)
+            await next_fact(session)
 
         return await _each(park, task)
 
 
 async def touch_sessions(connection: Connection, task: Task) -> LoadResult:
-    """All that is kept of so many sessions is loaded: something is asked of each of its actors."""
+    """Load every entity of the sessions, by a query to each of its actors."""
     del connection
     questions = (
         ("session", None),
@@ -60,14 +60,14 @@ async def touch_sessions(connection: Connection, task: Task) -> LoadResult:
 
 
 async def wake_runs(connection: Connection, task: Task) -> LoadResult:
-    """From an answer to the end of the run, which has then made its call."""
-    async with Client(task.url) as client, _fact_waiter(client, connection, _ENDED) as told:
+    """Time from an answer to the end of the run, which has then made its call."""
+    async with Client(task.url) as client, _fact_waiter(client, connection, _ENDED) as next_fact:
         waiting = await _waiting(client, task)
 
         async def wake(number: int) -> None:
             session = _session(number, task)
             await client.decide(waiting[session], "approved", actor="bench")
-            ended = await told(session)
+            ended = await next_fact(session)
             if ended["result"]["result"] != 2:
                 raise Failed("NODE_FAILED", f"the run in {session} ended as {ended}")
 
@@ -75,7 +75,7 @@ async def wake_runs(connection: Connection, task: Task) -> LoadResult:
 
 
 async def decide_approvals(connection: Connection, task: Task) -> LoadResult:
-    """From an answer to its durable receipt."""
+    """Time from an answer to its durable receipt."""
     del connection
     async with Client(task.url) as client:
         waiting = await _waiting(client, task)
@@ -87,7 +87,7 @@ async def decide_approvals(connection: Connection, task: Task) -> LoadResult:
 
 
 async def _each(work: Callable[[int], Awaitable[None]], task: Task) -> LoadResult:
-    """So many at a time."""
+    """Do ``work`` for every number, ``task.window`` at a time."""
     taken_s: list[float] = []
 
     async def work_off(numbers: Iterator[int]) -> None:
@@ -104,7 +104,7 @@ async def _each(work: Callable[[int], Awaitable[None]], task: Task) -> LoadResul
 
 
 async def _waiting(client: Client, task: Task) -> dict[str, ListedApproval]:
-    """What waits, by session."""
+    """The waiting approvals by session."""
     found = [await client.approvals(_session(number, task)) for number in range(task.count)]
     return {approval.session_id: approval for approval, *_ in found}
 
@@ -113,7 +113,7 @@ async def _waiting(client: Client, task: Task) -> dict[str, ListedApproval]:
 async def _fact_waiter(
     client: Client, connection: Connection, kind: str
 ) -> AsyncIterator[Callable[[str], Awaitable[Fields]]]:
-    """To wait for the first fact of this kind that is told of a session, from now on."""
+    """A function that waits for the first new fact of this kind in a session."""
     here: defaultdict[str, asyncio.Future[Fields]] = defaultdict(asyncio.Future)
 
     async def listen(after: int) -> None:
@@ -123,13 +123,13 @@ async def _fact_waiter(
                 if fact["type"] == kind and not expected.done():
                     expected.set_result(fact)
 
-    async def told(session: str) -> Fields:
+    async def next_fact(session: str) -> Fields:
         return await here[session]
 
     journal = await connection.api(f"STREAM.INFO.{Subjects('default').journal_stream}")
     listening = asyncio.create_task(listen(journal["state"]["last_seq"]))
     try:
-        yield told
+        yield next_fact
     finally:
         listening.cancel()
         await asyncio.gather(listening, return_exceptions=True)

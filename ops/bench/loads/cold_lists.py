@@ -1,6 +1,6 @@
-"""Lists of runs with nobody to ask: what they take from the first message and from a checkpoint.
+"""Lists of runs without a node: their time from the first message and from a checkpoint.
 
-The messages stand in a real journal; reading them with nothing made of them is the measure.
+The messages are in a real journal; the baseline is reading them without folding.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _GROUP: Final = 1_000
 
 
 class ColdLists(NamedTuple):
-    """In seconds."""
+    """Durations in seconds."""
 
     read: float
-    """All messages, with nothing made of them."""
+    """Reading all messages without folding."""
     folded: float
     """The whole list, from the first message."""
     from_checkpoint: float
-    """The whole list, from what a node has left."""
+    """The whole list, from a node's checkpoint."""
 
 
 async def cold_lists(
@@ -39,7 +39,7 @@ async def cold_lists(
     messages: Sequence[StoredMessage],
     list_all: Callable[[RunQueryHandler], Awaitable[float]],
 ) -> ColdLists:
-    """``list_all`` takes a view that has read nothing, and tells how long it took."""
+    """``list_all`` lists from an empty projection and returns its duration."""
     bus = JetStreamBus(url)
     await bus.start()
     try:
@@ -59,7 +59,7 @@ async def cold_lists(
 
 
 async def _fill(bus: JetStreamBus, messages: Sequence[StoredMessage]) -> None:
-    """Past the appender: nobody else writes."""
+    """Store without the appender, which is safe with a single writer."""
     subjects = Subjects(bus.realm)
     await bus.journal.begin_terms(frozenset(range(PARTITIONS)))
     info = await bus.connection.api(f"STREAM.INFO.{subjects.journal_stream}")

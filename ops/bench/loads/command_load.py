@@ -1,4 +1,4 @@
-"""Commands as clients send them, through either door."""
+"""Commands as clients send them, to the request endpoint and to the inbox."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _SUBJECTS = Subjects("default")
 
 
 async def requests(connection: Connection, task: Task) -> LoadResult:
-    """By request-reply, spread over the entities in turn."""
+    """Send by request-reply, over the entities in turn."""
     window = LoadWindow(connection, task)
     messages = [
         Outgoing(
@@ -30,7 +30,7 @@ async def requests(connection: Connection, task: Task) -> LoadResult:
 
 
 async def inbox(connection: Connection, task: Task) -> LoadResult:
-    """Through the durable inbox: acked by JetStream, answered on ``Rookery-Reply``."""
+    """Send to the durable inbox: acked by JetStream, answered on ``Rookery-Reply``."""
     window, acks = LoadWindow(connection, task), connection.client.new_inbox()
 
     def on_acks(messages: list[Message]) -> None:

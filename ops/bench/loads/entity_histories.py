@@ -1,4 +1,4 @@
-"""Entities that have lived a while: histories made by the kernel's own parts, without a server."""
+"""Histories of entities, created by the kernel's own parts without a server."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 NextCommand = Callable[[Entity, str], Command[Any]]
-"""The command an entity gets next, under this id."""
+"""The next command of an entity, with this id."""
 
 _NOW_MS = 1_763_000_000_000
 _DIGEST = digest_bytes(COMMAND)[:16]
@@ -42,7 +42,7 @@ _RUN = RunRequest(code="sum(row['amount'] for row in rows)", inputs={"rows": [{"
 
 
 def sessions() -> AdmissionDecider:
-    """The session family, its quotas out of the way."""
+    """The session family, with quotas that are never reached."""
     return AdmissionDecider(
         queued_max=100,
         in_flight_max=10_000_000,
@@ -52,12 +52,12 @@ def sessions() -> AdmissionDecider:
 
 
 def next_turn(entity: Entity, identity: str) -> Command[Any]:
-    """The benches' own family knows one command."""
+    """The one command of the benches' family."""
     return Command(verb=VERB, key=entity.id.key, id=identity, body=_ADVANCE)
 
 
 def next_run(entity: Entity, identity: str) -> Command[Any]:
-    """A session's runs, one after the other: accepted and prepared at once, then committed."""
+    """The next command of a session with one run after the other: request it, then commit it."""
     key, current = entity.id.key, entity.state.current
     if current is None:
         return Command(verb="run", key=key, id=identity, body=_RUN)
@@ -67,7 +67,7 @@ def next_run(entity: Entity, identity: str) -> Command[Any]:
 
 
 def decide_commit(entity: Entity, concern: Decider, command: Command[Any]) -> Commit:
-    """What the kernel appends for this command."""
+    """The commit of this command, as the kernel makes it."""
     draft = UnitOfWork(entity, concern, f"{concern.family}@bench")
     facts = concern.decide(draft.state, command, now_ms=_NOW_MS)
     draft.add(PendingCommand(command, _DIGEST, 0.0), facts, _NOW_MS)
@@ -75,7 +75,7 @@ def decide_commit(entity: Entity, concern: Decider, command: Command[Any]) -> Co
 
 
 def apply_commit(commit: Commit, sequence: int) -> StoredMessage:
-    """The entity after the ack, and the message as it is read back."""
+    """Apply the commit as its ack does; the message as it is read back."""
     commit.entity_record.apply_commit(commit.state, sequence, commit.chain, commit.facts)
     return StoredMessage(
         sequence, commit.entity, commit.message_id, commit.chain, commit.body, _NOW_MS
@@ -85,7 +85,7 @@ def apply_commit(commit: Commit, sequence: int) -> StoredMessage:
 def histories(
     concern: Decider, following: NextCommand, *, entities: int, messages: int
 ) -> Iterator[list[StoredMessage]]:
-    """One entity's messages after the other's."""
+    """The messages of one entity after the other."""
     for number in range(entities):
         entity = Entity(EntityId(concern.family, f"e{number}"), concern)
         first = number * messages

@@ -1,4 +1,4 @@
-"""Facts to a follower: one process, a connection to append on and another one to follow on."""
+"""Facts to a follower: one process with a connection that appends and another that follows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _PATIENCE_S = 5.0
 
 
 async def feed(connection: Connection, task: Task) -> LoadResult:
-    """One fact at a time: the next is appended when the follower has this one."""
+    """Append one fact at a time; the next follows when the follower has received it."""
     del connection
     concern, taken_s = BenchDecider(), list[float]()
     entities = [Entity(EntityId(FAMILY, f"e{n}"), concern) for n in range(task.entities)]
@@ -63,7 +63,7 @@ async def _join(task: Task) -> AsyncIterator[JetStreamBus]:
 
 @asynccontextmanager
 async def _follow(feed: ports.Feed) -> AsyncIterator[asyncio.Queue[float]]:
-    """When each message arrives at a follower."""
+    """The arrival times of messages at a follower."""
     arrivals: asyncio.Queue[float] = asyncio.Queue()
 
     async def follow() -> None:

@@ -1,7 +1,7 @@
-"""The yardsticks: what JetStream itself does on this machine, without any of our rules.
+"""The baselines of JetStream itself on this machine.
 
 Messages of 150 bytes on a plain stream, with acks, one at a time and pipelined, and on to a push
-subscriber; through our own connection, which is the fastest publisher in Python we know.
+subscriber. They use Rookery's connection, the fastest publisher in Python we know.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _PATIENCE_S = 5.0
 
 
 async def publish_pipelined(connection: Connection, task: Task) -> LoadResult:
-    """Publish with acks, so many under way."""
+    """Publish with acks, ``task.window`` in flight."""
     await make_stream(connection)
     window = LoadWindow(connection, task)
     messages = [
@@ -31,7 +31,7 @@ async def publish_pipelined(connection: Connection, task: Task) -> LoadResult:
 
 
 async def push(connection: Connection, task: Task) -> LoadResult:
-    """From a publish to a push subscriber who has it, one message at a time."""
+    """Time from a publish to the push subscriber, one message at a time."""
     await make_stream(connection)
     subscriber = Connection(task.url)
     await subscriber.open()
@@ -60,11 +60,11 @@ async def _until_there(connection: Connection, task: Task, here: asyncio.Event) 
 
 
 async def make_stream(connection: Connection) -> None:
-    """Making it again changes nothing."""
+    """Create the stream; creating it twice changes nothing."""
     config = {"name": _STREAM, "subjects": ["raw.>"], "storage": "file"}
     await connection.api(f"STREAM.CREATE.{_STREAM}", config)
 
 
 def subject(number: int, task: Task) -> str:
-    """Spread over as many as there are entities."""
+    """The subject of a message; there is one per entity."""
     return f"raw.e{number % task.entities}"

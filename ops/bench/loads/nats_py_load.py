@@ -1,4 +1,4 @@
-"""The yardstick of everybody else: publishing with nats-py, untouched, as its users write it."""
+"""The baselines with nats-py, unmodified, as its users write them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["js_publish", "publish_thin"]
 
 
 async def js_publish(connection: Connection, task: Task) -> LoadResult:
-    """``js.publish``, one after the other."""
+    """Call ``js.publish`` one message after the other."""
     await make_stream(connection)
     taken_s: list[float] = []
     async with _client(task) as client:
@@ -33,7 +33,7 @@ async def js_publish(connection: Connection, task: Task) -> LoadResult:
 
 
 async def publish_thin(connection: Connection, task: Task) -> LoadResult:
-    """The least a publisher can do: ``publish`` with a reply inbox, acks counted."""
+    """The least a publisher can do: ``publish`` with a reply inbox, and count acks."""
     await make_stream(connection)
     free = asyncio.Semaphore(task.window)
 

@@ -1,6 +1,6 @@
-"""Programs, from request to result, through the public client; and what they left in the journal.
+"""Programs, from request to result, through the public client; and their messages in the journal.
 
-A program that comes to anything but what it should ends the measurement.
+A program with an unexpected result ends the measurement.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ __all__ = ["calls", "programs"]
 
 _PLAIN = RunRequest(code="1 + 1")
 _CALLING = RunRequest(code="same(2)")
-"""Of ``run_tools``."""
+"""Calls a tool of ``run_tools``."""
 _QUIET_S = 0.5
 
 
 async def programs(connection: Connection, task: Task) -> LoadResult:
-    """``1 + 1``, in so many sessions at a time."""
+    """Run ``1 + 1`` in ``task.window`` sessions at a time."""
     taken_s: list[float] = []
 
     async def work_off(numbers: Iterator[int]) -> None:
@@ -44,8 +44,8 @@ async def programs(connection: Connection, task: Task) -> LoadResult:
 
 
 async def calls(connection: Connection, task: Task) -> LoadResult:
-    """What a program that makes one call takes longer than the one before it, which makes none;
-    and what it leaves more."""
+    """The extra time and the extra messages of a program with one call, compared with the program
+    before it, which makes none."""
     longer_s: list[float] = []
     left = 0
     async with Client(task.url) as client:
@@ -74,7 +74,7 @@ async def _run(client: Client, task: Task, number: int, request: RunRequest) -> 
 
 
 async def _settled(connection: Connection) -> int:
-    """How many messages the journal has, once nothing comes any more: a run's last comes after its
+    """The number of messages in the journal once it stops growing; a run's last message follows its
     result."""
     last, seen = -1, await _length(connection)
     while seen != last:

@@ -1,6 +1,6 @@
 """Rebuilding: histories written to the journal, folded in memory, read back and folded.
 
-Each kind is a task of a process of its own: what one leaves in memory cannot slow down the next.
+Each kind is a task of a process of its own, so that its memory does not slow down the next one.
 """
 
 from __future__ import annotations
@@ -34,24 +34,24 @@ from rookery.schemas.errors import Failed
 __all__ = ["MESSAGES", "fill", "fold_sessions", "fold_turns", "read_and_fold"]
 
 MESSAGES = 10
-"""Of each entity; each holds one fact, a session's up to four."""
+"""Per entity; each has one fact, a session's up to four."""
 _GROUP = 1_000
 
 
 async def fold_turns(connection: Connection, task: Task) -> LoadResult:
-    """Facts a second, of the benches' own family."""
+    """Facts per second of the benches' own family."""
     del connection
     return _fold_histories(BenchDecider(), next_turn, task)
 
 
 async def fold_sessions(connection: Connection, task: Task) -> LoadResult:
-    """Facts a second, of the session family."""
+    """Facts per second of the session family."""
     del connection
     return _fold_histories(sessions(), next_run, task)
 
 
 async def fill(connection: Connection, task: Task) -> LoadResult:
-    """Give every entity its messages, through the journal as a node does."""
+    """Append every entity's messages to the journal as a node does."""
     del connection
     concern, bus = BenchDecider(), JetStreamBus(task.url, sync=task.sync)
     entities = [Entity(EntityId(FAMILY, f"e{n}"), concern) for n in range(task.entities)]
@@ -72,7 +72,7 @@ async def fill(connection: Connection, task: Task) -> LoadResult:
 
 
 async def read_and_fold(connection: Connection, task: Task) -> LoadResult:
-    """Every entity in one pass over the journal."""
+    """Read and fold every entity in one pass over the journal."""
     del connection
     concern, bus = BenchDecider(), JetStreamBus(task.url)
     lives: defaultdict[EntityId, list[ports.StoredMessage]] = defaultdict(list)

@@ -1,7 +1,6 @@
 """Runs, from request to receipt, through the public client.
 
-Until there are turns somebody has to say that a run is over: here a follower of the feed commits
-each run as soon as it sees it prepared, as a turn's own end will.
+The node executes no runs here: a follower of the feed commits each run as soon as it is prepared.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _REQUEST = RunRequest(code="1+1")
 
 
 async def runs(connection: Connection, task: Task) -> LoadResult:
-    """So many sessions at a time, each with one run under way."""
+    """Request runs in ``task.window`` sessions at a time, one run per session."""
     taken_s: list[float] = []
     ended: set[str] = set()
 
@@ -53,7 +52,7 @@ async def runs(connection: Connection, task: Task) -> LoadResult:
 
 @asynccontextmanager
 async def _committing(client: Client, after: int) -> AsyncIterator[None]:
-    """Whatever is prepared from now on is committed at once."""
+    """Commit every run as soon as it is prepared."""
     commits: set[asyncio.Task[object]] = set()
 
     async def commit_all() -> None:

@@ -1,4 +1,4 @@
-"""What programs of benches call: tools that do nothing, so only what is around them counts."""
+"""The tools of the benches' programs. They do nothing, so that only the call itself is measured."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def same(value: int) -> int:
 
 @tool(approval_policy=ApprovalMode.MANUAL)
 def weighed(value: int) -> int:
-    """The value, once somebody has said yes."""
+    """The value, after an approval."""
     return value
 
 

@@ -1,6 +1,4 @@
-"""What is done to a sandbox to measure it: one function a figure, in milliseconds unless it says
-otherwise. Counts are given; nothing here knows what would be good.
-"""
+"""The loads on a sandbox: one function per figure, in milliseconds unless its name differs."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ _TOOLS = (
 )
 _GENEROUS = SessionLimits(cpu_ms=60_000, wall_ms=60_000, max_external_calls=10_000)
 _PACE_S = 0.05
-"""Long enough for the pool to make another instance: what is measured is a full pool."""
+"""Long enough for the pool to create another instance, so that a full pool is measured."""
 _LIMIT_MS = 100
 _RUNAWAYS = ("while True: pass", "3 ** (3 ** 19)", "add(1)")
 
@@ -55,11 +53,11 @@ class BenchSession:
     def run(self, code: str, answer: CallTool = _ANSWERS) -> Any:
         outcome = self.sandbox.run(self._request(code), answer=answer, now_ms=0)
         if not isinstance(outcome, RunResult) or outcome.error is not None:
-            raise Failed("NODE_FAILED", f"a program of the bench came to {outcome}")
+            raise Failed("NODE_FAILED", f"a program of the bench ended as {outcome}")
         return outcome.result
 
     def wait(self, code: str) -> None:
-        """Run until a call that nobody answers."""
+        """Run until the program waits for a call, and do not answer it."""
         if not isinstance(self.sandbox.run(self._request(code), now_ms=0), SuspendedRun):
             raise Failed("NODE_FAILED", "a program of the bench does not wait")
 
@@ -77,7 +75,7 @@ def timed_ms(act: Callable[[], object]) -> float:
 
 
 def fresh_ms(sandbox: Sandbox, code: str, count: int, language: Language) -> float:
-    """A session that did not exist, and its first turn."""
+    """The time to create a session and run its first turn."""
     taken = []
     for number in range(count):
         _wait_for_pool()
@@ -94,7 +92,7 @@ def _wait_for_pool() -> None:
 
 
 class SnapshotTimes(NamedTuple):
-    """Going to sleep and waking up."""
+    """The times of a snapshot and of its restore."""
 
     snapshot_ms: float
     size_kb: float
@@ -103,7 +101,7 @@ class SnapshotTimes(NamedTuple):
 
 
 def snapshot_times(sandbox: Sandbox, setup: str, count: int) -> SnapshotTimes:
-    """Of a session that ran ``setup``, with something new to remember every time."""
+    """The times for a session that ran ``setup``, with a new value each time."""
     session = BenchSession(sandbox, "sleeper")
     session.run(setup)
     snapshots, restores, size_bytes = [], [], 0
@@ -124,7 +122,7 @@ def snapshot_times(sandbox: Sandbox, setup: str, count: int) -> SnapshotTimes:
 
 
 def resume_ms(sandbox: Sandbox, code: str, count: int) -> float:
-    """A run that waits for its first call, from its snapshot and the answer to its result."""
+    """The time from the snapshot and the answer of a waiting run to its result."""
     taken = []
     for _ in range(count):
         session = BenchSession(sandbox, "waiter")
@@ -141,12 +139,12 @@ def resume_ms(sandbox: Sandbox, code: str, count: int) -> float:
 
 
 def overrun_ms(sandbox: Sandbox) -> float:
-    """How long after its limit the last of some runaway programs had its result."""
+    """The longest time from a runaway program's limit to its result."""
     return max(_overrun_of_program_ms(sandbox, code) for code in _RUNAWAYS)
 
 
 def _overrun_of_program_ms(sandbox: Sandbox, code: str) -> float:
-    """In a loop, in C, and in a tool that does not return."""
+    """The time after the limit for one program: a loop, a C function, or a tool without end."""
     finish = Event()
 
     def stuck(_call: ProgramCall) -> ToolResult:

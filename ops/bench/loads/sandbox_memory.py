@@ -1,4 +1,4 @@
-"""A process that opens sandboxes and says how its memory grows: see ``MemoryGrowth``."""
+"""A process that opens sandboxes and reports the growth of its memory."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ __all__ = ["MemoryGrowth", "report_memory"]
 
 
 class MemoryGrowth(msgspec.Struct):
-    """Bytes of memory a session costs, and seconds to the first result."""
+    """Bytes of memory per session, and seconds to the first result."""
 
     first_s: float
-    """From the begin of ``report_memory``: what is imported, is imported."""
+    """From the start of ``report_memory``, without imports."""
     live_bytes: float
     resting_bytes: float
-    """What it holds, as the sandbox counts: less than an allocator's whims."""
+    """As the sandbox counts it, which varies less than the allocator's figures."""
 
 
 def report_memory(task: Task) -> None:
@@ -47,7 +47,7 @@ def report_memory(task: Task) -> None:
 
 
 def _measure_growth(sandbox: Sandbox, count: int) -> float:
-    for number in range(count // 2):  # What many sessions share is there after these.
+    for number in range(count // 2):  # Afterwards the memory shared between sessions is allocated.
         _open(sandbox, f"before-{number}")
     before = resident_bytes()
     for number in range(count):

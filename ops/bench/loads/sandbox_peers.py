@@ -1,7 +1,7 @@
-"""What the sandbox is measured beside: a bare Python process, and pydantic-monty where it is
-installed. Neither is the same thing: the first isolates nothing, the second speaks a subset.
+"""The sandbox's peers in a bench: a bare Python process, and pydantic-monty if it is installed.
 
-A peer runs programs in one session, or in a fresh one for each; ``add`` is its tool.
+Neither is equivalent: the first does not isolate, the second implements a subset of Python. A peer
+runs programs in one session, or each in a fresh one; ``add`` is its tool.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ while code is not None:
 
 
 class Peer(Protocol):
-    """One session."""
+    """A session of a peer."""
 
     def run(self, code: str) -> Any: ...
 
@@ -56,9 +56,9 @@ class _Process:
 
     def run(self, code: str) -> Any:
         self._send(code)
-        while (asked := self._receive()).args is not None:
-            self._send(sum(asked.args))
-        return asked.value
+        while (request := self._receive()).args is not None:
+            self._send(sum(request.args))
+        return request.value
 
     def end(self) -> None:
         self._send(None)
@@ -73,7 +73,7 @@ class _Process:
 
 @contextmanager
 def bare_python() -> Iterator[Peer]:
-    """``python -I``: the interpreter this bench runs on, without any wall."""
+    """``python -I``: this bench's interpreter, without isolation."""
     command = [sys.executable, "-I", "-c", _LOOP]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         peer = _Process(process)
@@ -94,7 +94,7 @@ class _Checkout:
 
 
 class Monty:
-    """Its pool of worker processes; a session is one of them, taken from the pool."""
+    """A session of pydantic-monty: one of its worker processes."""
 
     def __init__(self) -> None:
         self._pool = import_module("pydantic_monty").Monty(min_processes=2)
@@ -113,5 +113,5 @@ class Monty:
 
 
 def has_monty() -> bool:
-    """Whether it is installed: it is no dependency."""
+    """Whether pydantic-monty is installed; it is an optional peer."""
     return find_spec("pydantic_monty") is not None

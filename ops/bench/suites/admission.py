@@ -1,7 +1,7 @@
 """Runs through the session family of a whole node: accepted, prepared, committed, answered.
 
-There is no turn between prepared and committed yet, so this is what admission and the kernel add to
-a run: two commits, the feed and the answer.
+No turn runs between prepared and committed, so this is the share of admission and the kernel in a
+run: two commits, the feed and the reply.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
     )
 
 
-def measure(lab: Harness) -> Round:
-    measured = baselines.js_publish(lab)
-    with lab.node("whole"):
-        lab.load("runs", _SESSIONS, window=64, cell="warm")
-        one = lab.load("runs", 500, cell="w1")
-        many = lab.load("runs", 3_000, window=64, cell="w64")
+def measure(harness: Harness) -> Round:
+    measured = baselines.js_publish(harness)
+    with harness.node("whole"):
+        harness.load("runs", _SESSIONS, window=64, cell="warm")
+        one = harness.load("runs", 500, cell="w1")
+        many = harness.load("runs", 3_000, window=64, cell="w64")
     return {**measured, _P50: one.p50_us, _P99: one.p99_us, _RATE: many.rate}

@@ -1,8 +1,8 @@
-"""Approvals: answered to running again, decisions a second, and what a parked run costs.
+"""Approvals: answer to end of run, decisions per second, and the memory of a parked run.
 
-A node as people start it, and a tool that wants somebody's word. An answer is timed to the end of
-its run, on the node that parked it and on one that was started afterwards: what is promised for the
-program running again holds for its call made and its end on record, too.
+The node is as ``rookery up`` starts it, with a tool that needs an approval. An answer is timed to
+the end of its run, on the node that parked the run and on a node started afterwards. The target is
+for the program running again, so the measured time includes more: the call and the run's end.
 """
 
 from __future__ import annotations
@@ -36,24 +36,24 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
     )
 
 
-def measure(lab: Harness) -> Round:
-    measured = baselines.raw_many(lab, _AT_ONCE)
+def measure(harness: Harness) -> Round:
+    measured = baselines.raw_many(harness, _AT_ONCE)
     chunks = range(0, _PARKED, _CHUNK)
-    with lab.node("driving") as node:
+    with harness.node("driving") as node:
         empty = node.resident_bytes()
-        parking = [_park(lab, first, _CHUNK, f"kept{first}") for first in chunks]
-    with lab.node("driving") as node:
+        parking = [_park(harness, first, _CHUNK, f"kept{first}") for first in chunks]
+    with harness.node("driving") as node:
         for first in chunks:
-            lab.load("looked_at", _CHUNK, window=16, first=first)
+            harness.load("looked_at", _CHUNK, window=16, first=first)
         grown = node.resident_bytes() - empty
-        _park(lab, 2_000, _WOKEN, "same")
-        same = lab.load("woken", _WOKEN, first=2_000)
-        _park(lab, 3_000, _DECIDED, "rate")
-        rate = lab.load("decided", _DECIDED, window=_AT_ONCE, first=3_000)
-        _park(lab, 4_000, _WOKEN, "another")
-    with lab.node("driving"):
-        another = lab.load("woken", _WOKEN, first=4_000)
-    per_run = max(1.0, grown / (lab.count(_CHUNK) * len(chunks)))
+        _park(harness, 2_000, _WOKEN, "same")
+        same = harness.load("woken", _WOKEN, first=2_000)
+        _park(harness, 3_000, _DECIDED, "rate")
+        rate = harness.load("decided", _DECIDED, window=_AT_ONCE, first=3_000)
+        _park(harness, 4_000, _WOKEN, "another")
+    with harness.node("driving"):
+        another = harness.load("woken", _WOKEN, first=4_000)
+    per_run = max(1.0, grown / (harness.count(_CHUNK) * len(chunks)))
     return {
         **measured,
         _SAME: same.p50_us / 1e3,
@@ -64,6 +64,6 @@ def measure(lab: Harness) -> Round:
     }
 
 
-def _park(lab: Harness, first: int, count: int, cell: str) -> float:
-    """How many a second."""
-    return lab.load("parked", count, window=16, first=first, cell=cell).rate
+def _park(harness: Harness, first: int, count: int, cell: str) -> float:
+    """How many per second."""
+    return harness.load("parked", count, window=16, first=first, cell=cell).rate

@@ -1,4 +1,4 @@
-"""The machine and the server by themselves: every yardstick once."""
+"""The machine and the server alone: every baseline once."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
     return (*(Figure(name, "us") for name in latencies), *(Figure(name, "/s") for name in rates))
 
 
-def measure(lab: Harness) -> Round:
+def measure(harness: Harness) -> Round:
     return {
-        **baselines.fsync(lab),
-        **baselines.js_publish(lab),
-        **baselines.raw_one(lab),
-        **baselines.push(lab),
-        **baselines.raw_many(lab, *baselines.WINDOWS),
-        **baselines.thin_many(lab, *baselines.WINDOWS),
+        **baselines.fsync(harness),
+        **baselines.js_publish(harness),
+        **baselines.raw_one(harness),
+        **baselines.push(harness),
+        **baselines.raw_many(harness, *baselines.WINDOWS),
+        **baselines.thin_many(harness, *baselines.WINDOWS),
     }

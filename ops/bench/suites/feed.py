@@ -1,4 +1,4 @@
-"""From the append of a fact to a live subscriber who has it, with nothing else going on."""
+"""From the append of a fact to its arrival at a live subscriber, without other load."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
     )
 
 
-def measure(lab: Harness) -> Round:
-    raw = baselines.push(lab)
-    ours = lab.load("feed", _COUNT)
+def measure(harness: Harness) -> Round:
+    raw = baselines.push(harness)
+    ours = harness.load("feed", _COUNT)
     return {**raw, _P50: ours.p50_us, _P99: ours.p99_us}

@@ -1,4 +1,4 @@
-"""Commands through the durable inbox: stored, pulled, decided, journaled, answered, acked."""
+"""Commands through the durable inbox: stored, pulled, decided, committed, answered, acked."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
     )
 
 
-def measure(lab: Harness) -> Round:
-    measured = {**baselines.raw_one(lab), **baselines.raw_many(lab, *WINDOWS)}
-    books = JournalAudit(lab.url)
-    with lab.node():
-        lab.load("requests", _ENTITIES, window=64, entities=_ENTITIES, cell="warm")
-        books.check("warm", lab.count(_ENTITIES))
-        for window, count in _COUNTS[lab.sync].items():
+def measure(harness: Harness) -> Round:
+    measured = {**baselines.raw_one(harness), **baselines.raw_many(harness, *WINDOWS)}
+    books = JournalAudit(harness.url)
+    with harness.node():
+        harness.load("requests", _ENTITIES, window=64, entities=_ENTITIES, cell="warm")
+        books.check("warm", harness.count(_ENTITIES))
+        for window, count in _COUNTS[harness.sync].items():
             cell = f"w{window}"
-            outcome = lab.load("inbox", count, window=window, entities=_ENTITIES, cell=cell)
+            outcome = harness.load("inbox", count, window=window, entities=_ENTITIES, cell=cell)
             if window == 1:
                 measured[_P50] = outcome.p50_us
             else:

@@ -1,6 +1,6 @@
-"""Commands by request-reply: decided, journaled and answered, by one node, durably.
+"""Commands by request-reply: decided, committed and answered by one node.
 
-The journal is audited after every cell, outside the time that counts.
+The journal is audited after every cell, outside of the measured time.
 """
 
 from __future__ import annotations
@@ -50,16 +50,16 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
     )
 
 
-def measure(lab: Harness) -> Round:
-    many = baselines.raw_many if lab.sync == "always" else baselines.thin_many
-    measured = {**baselines.js_publish(lab), **many(lab, *baselines.WINDOWS)}
-    books = JournalAudit(lab.url)
-    with lab.node() as node:
-        lab.load("requests", _ENTITIES, window=64, entities=_ENTITIES, cell="warm")
-        books.check("warm", lab.count(_ENTITIES))
-        for window, count in _COUNTS[lab.sync].items():
+def measure(harness: Harness) -> Round:
+    many = baselines.raw_many if harness.sync == "always" else baselines.thin_many
+    measured = {**baselines.js_publish(harness), **many(harness, *baselines.WINDOWS)}
+    books = JournalAudit(harness.url)
+    with harness.node() as node:
+        harness.load("requests", _ENTITIES, window=64, entities=_ENTITIES, cell="warm")
+        books.check("warm", harness.count(_ENTITIES))
+        for window, count in _COUNTS[harness.sync].items():
             cell, used_s = f"w{window}", node.cpu_s()
-            outcome = lab.load("requests", count, window=window, entities=_ENTITIES, cell=cell)
+            outcome = harness.load("requests", count, window=window, entities=_ENTITIES, cell=cell)
             measured[_rate(window)] = outcome.rate
             measured[_cpu(window)] = 1e6 * (node.cpu_s() - used_s) / outcome.done
             if window == 1:

@@ -1,7 +1,7 @@
-"""The state machines by themselves: deciding and folding one input, beside copying the state once.
+"""The state machines alone: deciding and folding one input, relative to copying the state once.
 
-Every row of every machine is taken from a state that takes it, found by exploring. Nothing is
-journaled and no server is asked.
+Exploring each machine finds, for every transition, a state that accepts its input. The bench needs
+no journal and no server.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _STATES_MAX = 20_000
 
 
 class _SampledInput(NamedTuple):
-    """A row that fires: the input, and a state that takes it."""
+    """A transition that fires: its input, and a state that accepts it."""
 
     state: Any
     on: str
-    asked: Any
+    proposed: Any
 
 
 def lines(sync: Sync) -> tuple[Figure, ...]:
@@ -57,8 +57,8 @@ def _names(name: str) -> tuple[str, str, str]:
     return f"{name}, a step", f"{name}, its slowest row", f"{name}, one replace"
 
 
-def measure(lab: Harness) -> Round:
-    times = lab.count(_TIMES)
+def measure(harness: Harness) -> Round:
+    times = harness.count(_TIMES)
     measured: dict[str, float] = {}
     gc.disable()
     try:
@@ -73,18 +73,18 @@ def measure(lab: Harness) -> Round:
     return measured
 
 
-def _step(machine: Machine[Any], state: Any, on: str, asked: Any) -> Any:
-    return machine.evolve(state, machine.decide(state, on, asked))
+def _step(machine: Machine[Any], state: Any, on: str, proposed: Any) -> Any:
+    return machine.evolve(state, machine.decide(state, on, proposed))
 
 
 def _copying(state: Any) -> Callable[[], Any]:
-    """One variable is set, to what it is."""
+    """A copy with one variable set to its present value."""
     name = state.__struct_fields__[0]
     return partial(replace, state, **{name: getattr(state, name)})
 
 
 def _fastest_ns(act: Callable[[], Any], times: int) -> float:
-    """Of one act, in the best of several rounds: others disturb, nobody helps."""
+    """The time of one call in the best of several rounds; other load can only slow a round."""
     fastest = float("inf")
     for _ in range(_REPEATS):
         start_s = perf_counter()
@@ -96,17 +96,17 @@ def _fastest_ns(act: Callable[[], Any], times: int) -> float:
 
 @cache
 def _every_row(name: str) -> tuple[_SampledInput, ...]:
-    """The rows a history comes to, each where it is first met."""
+    """The transitions that histories reach, each at its first state."""
     entry = MACHINE_CATALOGUE[name]
     wanted = {row.name for row in entry.machine.transitions}
-    asked = [(m, on, a) for m in (entry.machine, *entry.companions) for on in m.inputs
+    proposed = [(m, on, a) for m in (entry.machine, *entry.companions) for on in m.inputs
              for a in candidates(entry, m, on)]  # fmt: skip
     taken: dict[str, _SampledInput] = {}
     found, open_states = {entry.machine.initial}, deque([entry.machine.initial])
     while open_states and taken.keys() != wanted and len(found) < _STATES_MAX:
         state = open_states.popleft()
         afters = [with_host(state, host) for host in entry.hosts]
-        for machine, on, draft in asked:
+        for machine, on, draft in proposed:
             if (fact := _decided(machine, state, on, draft)) is None:
                 continue
             if machine is entry.machine:

@@ -1,7 +1,7 @@
-"""Lists of runs: folded from facts, listed page by page, filtered, and what a run takes in memory.
+"""Lists of runs: folded from facts, listed page by page, filtered; and the memory of a run.
 
-The facts are real ones. Where no bus is named the journal is in memory: what it takes to read them
-is not in it.
+The facts are those of real runs. A figure without a bus in its name uses a journal in memory, so it
+does not include reading the journal.
 """
 
 from __future__ import annotations
@@ -65,17 +65,17 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
     )
 
 
-def measure(lab: Harness) -> Round:
-    journal = _FixedJournal(lab.count(_RUNS))
-    told = asyncio.run(_measure(journal)) | {_MEMORY: _bytes_a_run(journal)}
-    if _fills_quickly(lab.sync):
-        cold = asyncio.run(cold_lists(lab.url, journal.messages, _all))
-        told |= dict(zip((_READ, _COLD, _KEPT), cold, strict=True))
-    return told
+def measure(harness: Harness) -> Round:
+    journal = _FixedJournal(harness.count(_RUNS))
+    figures = asyncio.run(_measure(journal)) | {_MEMORY: _bytes_a_run(journal)}
+    if _fills_quickly(harness.sync):
+        cold = asyncio.run(cold_lists(harness.url, journal.messages, _all))
+        figures |= dict(zip((_READ, _COLD, _KEPT), cold, strict=True))
+    return figures
 
 
 def _fills_quickly(sync: Sync) -> bool:
-    """Lists are the same however messages came to the disk, and one by one takes a while."""
+    """Fill the journal in batches: it is much faster, and the lists are the same."""
     return sync == "default"
 
 
@@ -92,7 +92,7 @@ async def _measure(journal: _FixedJournal) -> dict[str, float]:
 
 
 async def _timed(view: RunQueryHandler, query: RunsQuery) -> float:
-    """Seconds until the last page is encoded; of one run, until it is."""
+    """Seconds until the last page is encoded, or the one run."""
     begin_s = perf_counter()
     while True:
         page = await view.list(query)
@@ -115,7 +115,7 @@ def _bytes_a_run(journal: _FixedJournal) -> float:
 
 
 class _FixedJournal(MemoryJournal):
-    """A journal of runs that have ended, at once and whole."""
+    """A journal of complete runs, created at once."""
 
     def __init__(self, runs: int) -> None:
         super().__init__(MemoryLog(lambda: _NOW_MS))
@@ -127,7 +127,7 @@ class _FixedJournal(MemoryJournal):
     async def scan(
         self, where: Filter, after: int = 0
     ) -> AsyncGenerator[list[StoredMessage], None]:
-        assert where == Filter(), "the view of a node follows all"
+        assert where == Filter(), "a node's projections follow all families"
         if after < len(self.messages):
             yield self.messages[after:]
 
@@ -145,7 +145,7 @@ def _messages(runs: int) -> Iterator[StoredMessage]:
 
 
 def _facts(run: str) -> tuple[tuple[Fact, ...], ...]:
-    """What a run of ``1+1`` leaves, message by message."""
+    """The facts of a run of ``1+1``, message by message."""
     at_ms = _NOW_MS
     accepted = session.InputAccepted(
         row="AcceptWithCompletionAttachedQueued",

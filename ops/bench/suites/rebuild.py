@@ -1,4 +1,4 @@
-"""After a restart: how fast facts become states again, all at once and one by one as asked for."""
+"""After a restart: folding facts into states, all in one pass and one entity per command."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
     )
 
 
-def measure(lab: Harness) -> Round:
+def measure(harness: Harness) -> Round:
     measured = {
-        _FOLD_TURNS: lab.load("fold_turns", entities=_FOLDED).rate,
-        _FOLD_SESSIONS: lab.load("fold_sessions", entities=_FOLDED).rate,
+        _FOLD_TURNS: harness.load("fold_turns", entities=_FOLDED).rate,
+        _FOLD_SESSIONS: harness.load("fold_sessions", entities=_FOLDED).rate,
     }
-    books = JournalAudit(lab.url)
-    lab.load("fill", entities=_ENTITIES, cell="fill")
-    books.check("fill", MESSAGES * lab.count(_ENTITIES))
-    measured[_ALL] = lab.load("read_and_fold", entities=_ENTITIES).seconds
+    books = JournalAudit(harness.url)
+    harness.load("fill", entities=_ENTITIES, cell="fill")
+    books.check("fill", MESSAGES * harness.count(_ENTITIES))
+    measured[_ALL] = harness.load("read_and_fold", entities=_ENTITIES).seconds
     start_s = perf_counter()
-    with lab.node():
+    with harness.node():
         measured[_START] = perf_counter() - start_s
-        cold = lab.load("requests", _COLD_ONE_BY_ONE, entities=_ENTITIES, cell="cold")
+        cold = harness.load("requests", _COLD_ONE_BY_ONE, entities=_ENTITIES, cell="cold")
         books.check("cold", cold.done)
-        first = lab.count(_COLD_ONE_BY_ONE)
-        many = lab.load(
+        first = harness.count(_COLD_ONE_BY_ONE)
+        many = harness.load(
             "requests", _COLD_MANY, window=64, entities=_ENTITIES, first=first, cell="many"
         )
         books.check("many", many.done)

@@ -1,7 +1,7 @@
-"""Whole runs: a program requested, journaled step by step, executed and answered.
+"""Whole runs: a program is requested, recorded step by step, executed and answered.
 
-A node as people start it, with its sandbox and one tool that does nothing; clients are the public
-client. What a call costs is the difference of two programs, one of which makes it.
+The node is as ``rookery up`` starts it, with its sandbox and one tool that does nothing; the load
+uses the public client. The cost of a call is the difference of two programs, one of which makes it.
 """
 
 from __future__ import annotations
@@ -48,21 +48,25 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
     )
 
 
-def measure(lab: Harness) -> Round:
-    measured = {**baselines.raw_many(lab, *_WINDOWS), **baselines.js_publish(lab)}
-    with lab.node("driving"):
-        lab.load("programs", _LEFT, entities=_LEFT, window=16, cell="warm")
-        one = lab.load("programs", _RUNS, entities=_LEFT, cell="one")
-        call = lab.load("calls", _CALLS, entities=_LEFT, cell="call")
+def measure(harness: Harness) -> Round:
+    measured = {**baselines.raw_many(harness, *_WINDOWS), **baselines.js_publish(harness)}
+    with harness.node("driving"):
+        harness.load("programs", _LEFT, entities=_LEFT, window=16, cell="warm")
+        one = harness.load("programs", _RUNS, entities=_LEFT, cell="one")
+        call = harness.load("calls", _CALLS, entities=_LEFT, cell="call")
         for window, count in _COUNTS.items():
-            lab.load("programs", window, entities=window, window=window, cell=f"warm{window}")
-            done = lab.load("programs", count, entities=window, window=window, cell=f"many{window}")
+            harness.load("programs", window, entities=window, window=window, cell=f"warm{window}")
+            done = harness.load(
+                "programs", count, entities=window, window=window, cell=f"many{window}"
+            )
             measured[_rate(window)] = done.rate
-    with lab.node("driving") as node:
-        left = lab.load("programs", _LEFT, entities=_LEFT, cell="left")
+    with harness.node("driving") as node:
+        left = harness.load("programs", _LEFT, entities=_LEFT, cell="left")
         before = node.resident_bytes()
-        lab.load("programs", _SESSIONS, entities=_SESSIONS, first=1_000, window=4, cell="memory")
-        growth = (node.resident_bytes() - before) / lab.count(_SESSIONS)
+        harness.load(
+            "programs", _SESSIONS, entities=_SESSIONS, first=1_000, window=4, cell="memory"
+        )
+        growth = (node.resident_bytes() - before) / harness.count(_SESSIONS)
     return {
         **measured,
         _RUN: one.p50_us,

@@ -1,7 +1,7 @@
-"""The sandbox by itself: what a turn, a session, a call and a sleep cost, without any node.
+"""The sandbox without a node: the cost of a turn, a session, a call and a snapshot.
 
-Beside it, in the same round: a bare Python process over pipes, which isolates and meters nothing,
-and pydantic-monty, a subset of Python, where it is installed.
+The same round measures two peers: a bare Python process over pipes, without isolation and metering,
+and pydantic-monty, a subset of Python, if it is installed.
 """
 
 from __future__ import annotations
@@ -118,53 +118,53 @@ def _beside(name: str, what: str) -> str:
     return f"{name}: {what}"
 
 
-def measure(lab: Harness) -> Round:
+def measure(harness: Harness) -> Round:
     engine, guests = _guests()
     measured: dict[str, float] = {}
     with Sandbox(engine, guests, b"bench", ready=_READY) as sandbox:
         session = BenchSession(sandbox, "ours")
-        measured |= _in_one_session(session, lab)
-        measured |= _typed(sandbox, lab)
+        measured |= _in_one_session(session, harness)
+        measured |= _typed(sandbox, harness)
         measured[_AWAITED] = median(timed_ms(partial(session.run, _GATHERING)) for _ in range(5))
-        measured[_FRESH] = fresh_ms(sandbox, "1 + 1", lab.count(_FEW), Language.PYTHON)
+        measured[_FRESH] = fresh_ms(sandbox, "1 + 1", harness.count(_FEW), Language.PYTHON)
         measured[_LATE] = overrun_ms(sandbox)
         for name, setup in _SETUPS.items():
-            slept = snapshot_times(sandbox, setup, lab.count(_FEW))
+            slept = snapshot_times(sandbox, setup, harness.count(_FEW))
             measured[_beside(_SNAPSHOT, name)] = slept.snapshot_ms
             measured[_beside(_SIZE, name)] = slept.size_kb
             measured[_beside(_RESTORE, name)] = slept.restore_ms
-        measured[_RESUME] = resume_ms(sandbox, _WAITING, lab.count(_FEW))
-    measured |= _peers(lab)
-    memory = _memory(lab)
+        measured[_RESUME] = resume_ms(sandbox, _WAITING, harness.count(_FEW))
+    measured |= _peers(harness)
+    memory = _memory(harness)
     measured[_COLD] = memory.first_s * 1e3
     measured |= {_LIVE: memory.live_bytes / 1e6, _RESTING: memory.resting_bytes / 1e6}
     return measured
 
 
-def _typed(sandbox: Sandbox, lab: Harness) -> dict[str, float]:
-    """The same of the other language."""
+def _typed(sandbox: Sandbox, harness: Harness) -> dict[str, float]:
+    """The same figures for TypeScript."""
     session = BenchSession(sandbox, "typed", Language.TYPESCRIPT)
-    figures = _in_one_session(session, lab, calling=_TYPED_CALLING, computing=_TYPED_PROGRAM)
-    figures[_FRESH] = fresh_ms(sandbox, "1 + 1", lab.count(_FEW), Language.TYPESCRIPT)
+    figures = _in_one_session(session, harness, calling=_TYPED_CALLING, computing=_TYPED_PROGRAM)
+    figures[_FRESH] = fresh_ms(sandbox, "1 + 1", harness.count(_FEW), Language.TYPESCRIPT)
     return {_beside(figure, _TYPED): value for figure, value in figures.items()}
 
 
 def _in_one_session(
-    peer: Peer, lab: Harness, *, calling: str = _CALLING, computing: str = _PROGRAM
+    peer: Peer, harness: Harness, *, calling: str = _CALLING, computing: str = _PROGRAM
 ) -> dict[str, float]:
-    """What every peer is asked, too."""
+    """The figures that peers are measured by, too."""
     figures = {}
     for name, code, count in (
-        (_TURN, "1 + 1", lab.count(_TURNS)),
+        (_TURN, "1 + 1", harness.count(_TURNS)),
         (_CALLS, calling, 5),
-        (_COMPUTING, computing, lab.count(_FEW)),
+        (_COMPUTING, computing, harness.count(_FEW)),
     ):
         peer.run(code)
         figures[name] = median(timed_ms(partial(peer.run, code)) for _ in range(count))
     return figures
 
 
-def _peers(lab: Harness) -> dict[str, float]:
+def _peers(harness: Harness) -> dict[str, float]:
     measured: dict[str, float] = {}
     with ExitStack() as stack:
         peers: dict[str, Callable[[], AbstractContextManager[Peer]]] = {_BARE: bare_python}
@@ -172,8 +172,8 @@ def _peers(lab: Harness) -> dict[str, float]:
             peers[_MONTY] = stack.enter_context(Monty()).session
         for name, session in peers.items():
             with session() as peer:
-                figures = _in_one_session(peer, lab)
-            figures[_FRESH] = median(_first_turn_ms(session) for _ in range(lab.count(_FEW)))
+                figures = _in_one_session(peer, harness)
+            figures[_FRESH] = median(_first_turn_ms(session) for _ in range(harness.count(_FEW)))
             measured |= {_beside(figure, name): value for figure, value in figures.items()}
     return measured
 
@@ -185,9 +185,9 @@ def _first_turn_ms(session: Callable[[], AbstractContextManager[Peer]]) -> float
         return (perf_counter() - start_s) * 1e3
 
 
-def _memory(lab: Harness) -> MemoryGrowth:
-    """In a process of its own: what the rounds before left behind does not count."""
-    return msgspec.json.decode(lab.output_of("memory", _SESSIONS), type=MemoryGrowth)
+def _memory(harness: Harness) -> MemoryGrowth:
+    """Measured in a process of its own, without the memory of earlier rounds."""
+    return msgspec.json.decode(harness.output_of("memory", _SESSIONS), type=MemoryGrowth)
 
 
 @cache

@@ -1,1 +1,1 @@
-"""A program that may not go on until somebody has said yes."""
+"""A program that waits for an approval."""

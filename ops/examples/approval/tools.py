@@ -1,6 +1,6 @@
-"""A tool nobody should run without asking: it pays. ``README.md`` says what to type.
+"""A tool that needs an approval, because it pays. ``README.md`` says what to type.
 
-What it has done stands in a file, a line a payment, so that one can see that it happened once.
+The tool writes one line per payment to a file, which shows that each payment happened once.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ BOOK = Path(os.environ.get("PAYMENTS", "payments.txt"))
 
 @tool(side_effect=SideEffect.READ)
 def balance() -> int:
-    """What is left of a hundred."""
+    """The rest of a hundred."""
     paid = BOOK.read_text(encoding="utf-8").splitlines() if BOOK.exists() else []
     return 100 - sum(int(line.split()[0]) for line in paid)
 
 
 @tool(side_effect=SideEffect.WRITE, idempotent=False, approval_policy=ApprovalMode.MANUAL)
 def pay(to: str, amount: int) -> str:
-    """Pay somebody. A person has to approve of it first."""
+    """Pay an amount. An approver has to approve each payment first."""
     with BOOK.open("a", encoding="utf-8") as book:
         book.write(f"{amount} {to}\n")
     return f"paid {amount} to {to}"

@@ -7,21 +7,21 @@ from typing import Any
 
 import msgspec
 
+from rookery.actors import DECIDERS
 from rookery.actors.admission.decider import AdmissionDecider
 from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import ClaimRegistry
 from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.kernel.decider import Decider
-from rookery.actors.leases.decider import LeasesDecider
-from rookery.actors.peers.decider import PeersDecider
-from rookery.actors.surfaces.decider import SurfacesDecider
-from rookery.actors.turns.decider import TurnsDecider
+from rookery.actors.kernel.machines.decider import MachineDecider
 from rookery.schemas.codec import FactCodec
 from tests.kernel.world import Asked, World
 
 Body = dict[str, Any]
-MACHINES = (TurnsDecider, SurfacesDecider, LeasesDecider, PeersDecider, ApprovalsDecider)
+MACHINES: tuple[type[MachineDecider], ...] = tuple(
+    kind for entry in DECIDERS.values() if issubclass(kind := entry.load(), MachineDecider)
+)
 CODECS: dict[str, FactCodec[Any]] = {c.family: c.codec for c in (AdmissionDecider, *MACHINES)}
 START = {
     "primitive_kind_in": "ConversationTurn",

@@ -135,7 +135,7 @@ def name_and_refuse(_: Counter, asked: Asked) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("row", "invariants", "told"),
+    ("row", "invariants", "message"),
     [
         (RING, (at_most_one,), "at_most_one does not hold"),
         (Transition("Halve", "halve", lambda *_: False, raise_zero), (), "Halve cannot be folded"),
@@ -149,10 +149,10 @@ def name_and_refuse(_: Counter, asked: Asked) -> bool:
     ],
 )
 def test_a_broken_promise_is_found(
-    row: Transition, invariants: tuple[Callable[[Counter], bool], ...], told: str
+    row: Transition, invariants: tuple[Callable[[Counter], bool], ...], message: str
 ) -> None:
     violations = small(COUNT, row, invariants=invariants).violations
-    assert any(told in violation for violation in violations), violations
+    assert any(message in violation for violation in violations), violations
 
 
 def test_rows_of_the_other_edition_must_fold_too() -> None:

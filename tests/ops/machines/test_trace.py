@@ -96,7 +96,7 @@ def test_all_machines_of_a_trace_share_one_host(run: Any) -> None:
     assert second[0]["rejection"]["kind"] == "GuardRejected", "a trace begins where nothing is"
 
 
-def test_a_trace_begins_where_it_is_told_to(run: Any) -> None:
+def test_a_trace_begins_in_its_given_state(run: Any) -> None:
     given = {
         "host": {**ATTACHED, "silent_intents": ["b", "a"]},
         "state": {
@@ -168,7 +168,7 @@ def test_an_input_no_row_knows_is_an_answer(run: Any, edition: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("trace", "told"),
+    ("trace", "message"),
     [
         ("{", "not a trace"),
         ('{"steps": 3}', "not a trace"),
@@ -186,14 +186,16 @@ def test_an_input_no_row_knows_is_an_answer(run: Any, edition: str) -> None:
         ),
         ({"steps": [step("comms_drain", "spawn_drain", mode="Slow")]}, "Invalid enum value 'Slow'"),
         ({"steps": [step("comms_drain", "stop_drain", now=True)]}, "no parameter 'now'"),
-        ({"steps": [step("session_admission", "prepare")]}, "steps[0]: prepare wants run_id"),
+        ({"steps": [step("session_admission", "prepare")]}, "steps[0]: prepare needs run_id"),
     ],
 )  # fmt: skip
-def test_what_is_no_trace_is_refused_and_told_where(run: Any, trace: Any, told: str) -> None:
+def test_an_invalid_trace_is_refused_with_the_place_of_the_error(
+    run: Any, trace: Any, message: str
+) -> None:
     code, answer = run(trace)
     assert code == 2
     assert answer["error"]["code"] == "INVALID_ARGUMENT"
-    assert told in answer["error"]["message"]
+    assert message in answer["error"]["message"]
 
 
 def test_a_trace_that_is_not_there_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
@@ -224,8 +226,8 @@ def test_all_machines_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_machine_is_shown_with_its_rows(capsys: pytest.CaptureFixture[str]) -> None:
     for name, model in MODEL.items():
         assert main(["machine", "show", name, "--edition", "seed", "--json"]) == 0
-        told = json.loads(capsys.readouterr().out)
-        rows = sorted(row for on in told["inputs"] for row in on["rows"])
+        message = json.loads(capsys.readouterr().out)
+        rows = sorted(row for on in message["inputs"] for row in on["rows"])
         assert rows == sorted(row["name"] for row in model["transitions"]), name
     assert main(["machine", "show", "comms_drain"]) == 0
     assert "peer.drain_spawned.v1" in capsys.readouterr().out
@@ -251,8 +253,6 @@ def test_a_machine_is_checked_by_exploring_it(capsys: pytest.CaptureFixture[str]
 
 
 @pytest.mark.parametrize("command", ["show", "check"])
-def test_a_machine_nobody_knows_is_refused(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_machine_is_refused(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["machine", command, "coffee"]) == 2
     assert "there is no machine 'coffee'" in capsys.readouterr().err

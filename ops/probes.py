@@ -1,0 +1,141 @@
+"""The probes and gauges of a running node: whether it lives and serves, and how loaded it is.
+
+They are read by HTTP threads (``/livez``, ``/readyz``, ``/metrics``) while the node works, so
+they read what lives on the bus's loop through the loop, with a timeout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from rookery.actors.kernel.kernel import Kernel
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.loop_thread import LoopThread
+from rookery.bus.nats.connection import ApiError
+from rookery.bus.ports import Backpressure
+from rookery.bus.streams import mismatches, streams_of
+from rookery.bus.subjects import Subjects
+from rookery.ops.background_tasks import BackgroundTasks
+from rookery.ops.health import Probe
+from rookery.ops.metrics import GaugeValue
+from rookery.ops.run_services import RunServices
+from rookery.ops.server_checks import existing_streams
+from rookery.ops.server_supervisor import ServerSupervisor
+from rookery.ops.stream_backlog import backlog_gauges
+from rookery.schemas.errors import CodedError
+
+__all__ = ["NOT_RUNNING", "PROBE_TIMEOUT_S", "NodeProbes"]
+
+PROBE_TIMEOUT_S: Final = 2.0
+NOT_RUNNING: Final = Probe("started", ok=False, detail="the node is not running")
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeProbes:
+    """Reads one node from its start to its stop."""
+
+    loop: LoopThread
+    bus: JetStreamBus
+    kernel: Kernel
+    runs_in_flight: Callable[[], int]
+    approvals_waiting: Callable[[], int]
+    background: BackgroundTasks
+    subjects: Subjects
+    server: ServerSupervisor | None
+    """The node's own server, if it has one."""
+    runs: RunServices | None
+    """``None`` on a node that executes no runs."""
+
+    # --- probes -----------------------------------------------------------------------------------
+
+    def alive(self) -> list[Probe]:
+        """Failures that a restart would repair."""
+        actors = self.kernel.actors_alive.items()
+        return [
+            Probe("loop", ok=self._loop_alive()),
+            *(Probe(f"actor {family}", ok=alive) for family, alive in actors),
+        ]
+
+    def ready(self) -> list[Probe]:
+        """Conditions for sending work to this node."""
+        kernel, served = self.kernel, len(self.kernel.partitions.served)
+        full = kernel.pressure is Backpressure.FULL
+        return [
+            Probe("server", ok=self.bus.connected),
+            self._streams_ok(),
+            Probe("journal", ok=not full, detail="out of space" if full else ""),
+            Probe("partitions", ok=served > 0, detail=f"{served} served"),
+            Probe("draining", ok=not kernel.draining),
+            self._background_ok(),
+            *self._approvers_ok(),
+        ]
+
+    def _background_ok(self) -> Probe:
+        """A failing background task leaves lists, quotas or drains out of date."""
+        failing = self.background.failing
+        detail = "; ".join(f"{name}: {why}" for name, why in failing.items())
+        return Probe("watches", ok=not failing, detail=detail)
+
+    def _approvers_ok(self) -> Iterator[Probe]:
+        """Without its list of approvers the node accepts no signed answer."""
+        if self.runs is not None:
+            reason = self.runs.approvers.unavailable_reason
+            yield Probe("approvers", ok=not reason, detail=reason)
+
+    def _streams_ok(self) -> Probe:
+        """An operator may have edited or removed a stream since the node checked it."""
+        specs = streams_of(self.subjects)
+        try:
+            found = self.loop.run(
+                existing_streams(self.bus.connection, specs), timeout_s=PROBE_TIMEOUT_S
+            )
+        except (CodedError, ApiError, TimeoutError) as error:
+            return Probe("streams", ok=False, detail=type(error).__name__)
+        wrong = [
+            f"{spec.name}: {what}"
+            for spec in specs
+            for what in (
+                mismatches(spec, found[spec.name]["config"])
+                if spec.name in found
+                else ["is missing"]
+            )
+        ]
+        return Probe("streams", ok=not wrong, detail="; ".join(wrong))
+
+    def _loop_alive(self) -> bool:
+        try:
+            self.loop.run(_no_operation(), timeout_s=PROBE_TIMEOUT_S)
+        except TimeoutError:
+            return False
+        return True
+
+    # --- gauges -----------------------------------------------------------------------------------
+
+    def gauges(self) -> Iterable[GaugeValue]:
+        """The gauges of ``ops/metrics.py``, read now."""
+        kernel = self.kernel
+        for family, depth in kernel.mailbox_depths.items():
+            yield GaugeValue("rookery_mailbox_depth", depth, family)
+        for family, cached in kernel.entities_cached.items():
+            yield GaugeValue("rookery_entities_cached", cached, family)
+        yield GaugeValue("rookery_run_in_flight", self.runs_in_flight())
+        yield GaugeValue("rookery_run_executing", 0 if self.runs is None else self.runs.executing)
+        yield GaugeValue("rookery_approval_waiting", self.approvals_waiting())
+        yield GaugeValue("rookery_partition_owned", len(kernel.partitions.served))
+        yield GaugeValue("rookery_journal_lost_ack_total", self.bus.journal.counters.lost_acks)
+        if self.server is not None:
+            yield GaugeValue("rookery_server_restart_total", self.server.restarts)
+        yield from self._backlog()
+
+    def _backlog(self) -> list[GaugeValue]:
+        reading = backlog_gauges(self.bus.connection, self.subjects)
+        try:
+            return self.loop.run(reading, timeout_s=PROBE_TIMEOUT_S)
+        except TimeoutError:
+            return []
+
+
+async def _no_operation() -> None:
+    """Return; that it ran proves that the loop runs."""

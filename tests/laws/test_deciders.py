@@ -1,0 +1,58 @@
+"""The list of deciders is complete, and importing it loads none of them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections import Counter
+from itertools import chain
+from typing import Any
+
+import pytest
+
+from rookery.actors import DECIDERS, DeciderHost
+from rookery.schemas.codec import wire_names
+from rookery.schemas.commands import COMMANDS
+from rookery.schemas.export import FAMILIES
+from tests.laws.shapes import CONCERNS
+from tests.laws.source import modules
+
+
+def loaded() -> dict[str, Any]:
+    return {family: entry.load() for family, entry in DECIDERS.items()}
+
+
+def test_every_exported_family_has_a_decider():
+    assert set(DECIDERS) == set(FAMILIES)
+
+
+@pytest.mark.parametrize("family", DECIDERS)
+def test_a_decider_reads_exactly_the_facts_that_the_contract_exports(family: str):
+    decider = DECIDERS[family].load()
+    assert decider.family == family
+    assert decider.codec.names == wire_names(FAMILIES[family])
+
+
+def test_every_package_with_a_decider_is_listed():
+    packages = {
+        f"actors/{entry.module.partition('.')[0]}"
+        for entry in DECIDERS.values()
+        if entry.host is not DeciderHost.KERNEL
+    }
+    found = {module.package for module in modules("actors") if module.name == "decider"}
+    assert packages == found - {"actors/kernel", "actors/kernel/machines"} == set(CONCERNS)
+
+
+def test_a_verb_belongs_to_the_contract_and_to_one_decider():
+    verbs = Counter(chain.from_iterable(decider.verbs for decider in loaded().values()))
+    assert set(verbs) <= set(COMMANDS)
+    assert {verb for verb, count in verbs.items() if count > 1} == set()
+
+
+def test_importing_the_list_loads_no_decider():
+    program = (
+        "import sys; from rookery.actors import DECIDERS; assert DECIDERS;"
+        "sys.exit(any(name.endswith('decider') for name in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], check=False)
+    assert done.returncode == 0
