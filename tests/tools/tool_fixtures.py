@@ -1,7 +1,7 @@
 """Tools outside of every node, and a realm in memory whose nodes call them.
 
 The kernel, the concern, what performs its effects and the journal are the real ones. A driver is
-played by ``CallerConcern``, which says what a turn says; the tools' own world by ``Workshop``: it
+played by ``CallerDecider``, which says what a turn says; the tools' own world by ``Workshop``: it
 counts what was done to it, whoever dies meanwhile.
 """
 
@@ -109,27 +109,31 @@ def operation(number: int, run: str = "run-1") -> str:
 # --- who wants calls ------------------------------------------------------------------------------
 
 
-class Wants(msgspec.Struct, frozen=True, kw_only=True):
+class RequestCalls(msgspec.Struct, frozen=True, kw_only=True):
     run: str = "run-1"
     calls: tuple[RequestedCall, ...] = ()
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedCalls(msgspec.Struct, frozen=True, kw_only=True):
     """By run, its calls; of one that has ended, none."""
 
     calls: dict[str, tuple[RequestedCall, ...]] = {}
 
 
-class CallerConcern(SmallConcern):
+class CallerDecider(SmallConcern):
     """Says what turns say: ``want`` leaves calls, ``keep`` that these alone are wanted still,
     ``end`` the end of their run."""
 
     family = "turn"
-    verbs: Mapping[str, type[msgspec.Struct]] = {"want": Wants, "keep": Wants, "end": Wants}
+    verbs: Mapping[str, type[msgspec.Struct]] = {
+        "want": RequestCalls,
+        "keep": RequestCalls,
+        "end": RequestCalls,
+    }
     codec: FactCodec[Any] = FactCodec(TURN_FACTS)
 
     def initial(self, key: str) -> Any:
-        return Wanted()
+        return RequestedCalls()
 
     def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         if isinstance(command.body, ActiveRunQuery):
@@ -151,7 +155,7 @@ class CallerConcern(SmallConcern):
                 calls = tuple(one for one in calls if one.operation_id in kept)
             case _:
                 calls = ()
-        return Wanted(calls=state.calls | {fact.run: calls})
+        return RequestedCalls(calls=state.calls | {fact.run: calls})
 
     def reply(self, state: Any, command: Command[Any], facts: Sequence[Fact]) -> Any:
         if not isinstance(command.body, ActiveRunQuery):
@@ -160,7 +164,7 @@ class CallerConcern(SmallConcern):
         return ActiveRunView(run_id=run, calls=state.calls.get(run, ()))
 
     def load(self, data: bytes) -> Any:
-        return msgspec.json.decode(data, type=Wanted)
+        return msgspec.json.decode(data, type=RequestedCalls)
 
 
 # --- what is called -------------------------------------------------------------------------------
@@ -261,7 +265,7 @@ class ToolWorld(World):
     def begin(self, *capabilities: Capability, **settings: Any) -> ToolNode:
         """Start a node; the tools are the same everywhere unless said otherwise."""
         visible = tools(*(capabilities or CAPABILITIES))
-        started = self.start([CallerConcern()], visible=visible, **settings)
+        started = self.start([CallerDecider()], visible=visible, **settings)
         return cast("ToolNode", started)
 
     def kernel(
