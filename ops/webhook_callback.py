@@ -59,7 +59,7 @@ class WebhookCallback:
                 return _CallbackReply(HTTPStatus.OK, encode_json(self._decide(answer, message_id)))
             except Failed:
                 with self._lock:
-                    self._seen.forget(message_id)
+                    self._seen.release(message_id)
                 raise
         except CodedError as error:
             problem = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)

@@ -33,7 +33,7 @@ class CallNotifier:
         if future is None or future.done():
             future = asyncio.get_running_loop().create_future()
             self._futures[operation_id] = future
-            future.add_done_callback(lambda future: self._forget(operation_id, future))
+            future.add_done_callback(lambda future: self._remove(operation_id, future))
         return future
 
     def notify(self, progress: CallProgress) -> None:
@@ -73,6 +73,6 @@ class CallNotifier:
             if not cancels:
                 self._cancels.pop(run_id, None)
 
-    def _forget(self, operation_id: str, future: asyncio.Future[CallProgress]) -> None:
+    def _remove(self, operation_id: str, future: asyncio.Future[CallProgress]) -> None:
         if self._futures.get(operation_id) is future:
             del self._futures[operation_id]

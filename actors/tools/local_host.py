@@ -57,7 +57,7 @@ class LocalToolHost:
             return CallOutcome(error=fault("UNKNOWN_TOOL", f"no function is called {ctx.name}"))
         running = self._running[ctx.call_id] = self._start(tool, ctx, may_act)
         over = asyncio.wrap_future(running.finished)
-        over.add_done_callback(lambda _: self._forget(ctx.call_id, running))
+        over.add_done_callback(lambda _: self._remove(ctx.call_id, running))
         try:
             done, _ = await asyncio.wait({over}, timeout=timeout_ms / 1_000)
         finally:
@@ -99,7 +99,7 @@ class LocalToolHost:
             return _CoroutineCall(tool, ctx, may_act, self._pool, self._loop)
         return _ThreadCall(tool, ctx, may_act, self._pool)
 
-    def _forget(self, call_id: str, running: _RunningCall) -> None:
+    def _remove(self, call_id: str, running: _RunningCall) -> None:
         if self._running.get(call_id) is running:
             del self._running[call_id]
 

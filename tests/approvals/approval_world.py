@@ -36,7 +36,7 @@ __all__ = [
     "CY",
     "EVE",
     "PAYLOAD_BYTES_MAX",
-    "Court",
+    "ApprovalWorld",
     "Parked",
     "Sent",
     "on_the_wire",
@@ -89,7 +89,7 @@ class Parked(NamedTuple):
         )
 
 
-class Court:
+class ApprovalWorld:
     """One realm; inside of ``with`` its client and its journal are at hand."""
 
     def __init__(self, server: EmbeddedServer, realm: str, folder: Path) -> None:
@@ -110,7 +110,7 @@ class Court:
         tools = ("--tools", "strikes:TOOLS")
         return node_on(self.server, self.realm, self.folder, *tools, **(keys | variables))
 
-    async def __aenter__(self) -> Court:
+    async def __aenter__(self) -> ApprovalWorld:
         await self.client.open()
         await self._connection.open()
         return self

@@ -31,7 +31,7 @@ from tests.approvals.approval_world import (
     CY,
     EVE,
     PAYLOAD_BYTES_MAX,
-    Court,
+    ApprovalWorld,
     Parked,
     Sent,
     on_the_wire,
@@ -42,32 +42,34 @@ OTHER = "other"
 """The session of another approval, which nobody answers."""
 
 
-class Place(NamedTuple):
+class ApprovalRealm(NamedTuple):
     """A realm with a node, approvers and another approval."""
 
     server: EmbeddedServer
     folder: Path
     other: Parked
 
-    def told(self, story: Callable[[Court], Awaitable[None]]) -> None:
+    def told(self, story: Callable[[ApprovalWorld], Awaitable[None]]) -> None:
         async def tell() -> None:
-            async with Court(self.server, "court", self.folder) as court:
+            async with ApprovalWorld(self.server, "court", self.folder) as court:
                 await story(court)
 
         asyncio.run(tell())
 
 
 @pytest.fixture(scope="module")
-def place(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+def place(
+    server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[ApprovalRealm]:
     folder = tmp_path_factory.mktemp("court")
 
     async def begin() -> Parked:
-        async with Court(server, "court", folder) as court:
+        async with ApprovalWorld(server, "court", folder) as court:
             await court.name_approvers()
             return await court.parked(OTHER)
 
-    with Court(server, "court", folder).node():
-        yield Place(server, folder, asyncio.run(begin()))
+    with ApprovalWorld(server, "court", folder).node():
+        yield ApprovalRealm(server, folder, asyncio.run(begin()))
 
 
 # --- one field ------------------------------------------------------------------------------------
@@ -89,8 +91,10 @@ def changed(value: Any) -> Any:
 
 @pytest.mark.parametrize("how", ["changed", "dropped", "swapped"])
 @pytest.mark.parametrize("field", FIELDS)
-def test_an_answer_with_one_field_tampered_with_is_refused(place: Place, field: str, how: str):
-    async def story(court: Court) -> None:
+def test_an_answer_with_one_field_tampered_with_is_refused(
+    place: ApprovalRealm, field: str, how: str
+):
+    async def story(court: ApprovalWorld) -> None:
         parked = await court.parked(f"{field}-{how}")
         answer = court.signed(parked.answer())
         others = court.signed(place.other.answer("denied", "bob"), BOB)
@@ -156,9 +160,9 @@ DAMAGES: dict[Callable[[dict[str, Any], str], bytes], str] = {
 
 @pytest.mark.parametrize("damage", DAMAGES)
 def test_an_answer_that_is_damaged_at_any_field_is_refused(
-    place: Place, damage: Callable[[dict[str, Any], str], bytes]
+    place: ApprovalRealm, damage: Callable[[dict[str, Any], str], bytes]
 ):
-    async def story(court: Court) -> None:
+    async def story(court: ApprovalWorld) -> None:
         parked = await court.parked(damage.__name__)
         answer = court.signed(parked.answer())
         for field in FIELDS:
@@ -174,15 +178,15 @@ def test_an_answer_that_is_damaged_at_any_field_is_refused(
 
 
 @pytest.mark.parametrize("body", [b"", b"\xff\xfe", b"null", b"[[[[", b"\x82\xa1", b"{" * 5_000])
-def test_what_is_no_answer_at_all_is_refused_too(place: Place, body: bytes):
-    async def story(court: Court) -> None:
+def test_what_is_no_answer_at_all_is_refused_too(place: ApprovalRealm, body: bytes):
+    async def story(court: ApprovalWorld) -> None:
         assert (await court.refusal(OTHER, msgspec.Raw(body)))["approval_id"] == ""
 
     place.told(story)
 
 
-def test_garbage_for_an_unknown_session_leaves_nothing(place: Place):
-    async def story(court: Court) -> None:
+def test_garbage_for_an_unknown_session_leaves_nothing(place: ApprovalRealm):
+    async def story(court: ApprovalWorld) -> None:
         large = court.signed(replace(place.other.answer(), reason="x" * (PAYLOAD_BYTES_MAX // 2)))
         cut_short = msgspec.Raw(encode_json(large)[:-1])
         for sent in (msgspec.Raw(b"{"), cut_short, on_the_wire(large)):
@@ -194,8 +198,8 @@ def test_garbage_for_an_unknown_session_leaves_nothing(place: Place):
     place.told(story)
 
 
-def test_garbage_that_is_sent_again_is_refused_again_and_recorded_once(place: Place):
-    async def story(court: Court) -> None:
+def test_garbage_that_is_sent_again_is_refused_again_and_recorded_once(place: ApprovalRealm):
+    async def story(court: ApprovalWorld) -> None:
         parked, garbage, message_id = await court.parked("garbled"), msgspec.Raw(b"{"), new_id()
         for _ in range(2):
             with pytest.raises(Refused, match="INVALID_JSON"):
@@ -209,38 +213,38 @@ def test_garbage_that_is_sent_again_is_refused_again_and_recorded_once(place: Pl
 
 # --- more than a field ----------------------------------------------------------------------------
 
-Attack = Callable[[Court, Parked], DecideApproval]
+Attack = Callable[[ApprovalWorld, Parked], DecideApproval]
 
 
-def forged(court: Court, parked: Parked) -> DecideApproval:
+def forged(court: ApprovalWorld, parked: Parked) -> DecideApproval:
     """Somebody's own signature under an approver's name and key."""
     genuine = court.signed(parked.answer())
     return replace(court.signed(parked.answer(), EVE), key_id=genuine.key_id)
 
 
-def unknown_key(court: Court, parked: Parked) -> DecideApproval:
+def unknown_key(court: ApprovalWorld, parked: Parked) -> DecideApproval:
     return court.signed(parked.answer(), EVE)
 
 
-def wrong_approver(court: Court, parked: Parked) -> DecideApproval:
+def wrong_approver(court: ApprovalWorld, parked: Parked) -> DecideApproval:
     """One approver in the name of another."""
     return court.signed(parked.answer(actor="ann"), BOB)
 
 
-def revoked_approver(court: Court, parked: Parked) -> DecideApproval:
+def revoked_approver(court: ApprovalWorld, parked: Parked) -> DecideApproval:
     return court.signed(parked.answer(actor="cy"), CY)
 
 
-def nobody(court: Court, parked: Parked) -> DecideApproval:
+def nobody(court: ApprovalWorld, parked: Parked) -> DecideApproval:
     return parked.answer()
 
 
-def other_realm(court: Court, parked: Parked) -> DecideApproval:
+def other_realm(court: ApprovalWorld, parked: Parked) -> DecideApproval:
     """An approver's genuine answer, meant for another realm."""
     return BOB.sign("elsewhere", parked.answer(actor="bob"))
 
 
-def other_words(court: Court, parked: Parked) -> DecideApproval:
+def other_words(court: ApprovalWorld, parked: Parked) -> DecideApproval:
     """Signed, but not one of the three words."""
     return court.signed(parked.answer("Approved"))
 
@@ -257,8 +261,8 @@ ATTACKS: dict[str, Attack] = {
 
 
 @pytest.mark.parametrize("name", ATTACKS)
-def test_an_answer_of_the_wrong_hand_is_refused(place: Place, name: str):
-    async def story(court: Court) -> None:
+def test_an_answer_of_the_wrong_hand_is_refused(place: ApprovalRealm, name: str):
+    async def story(court: ApprovalWorld) -> None:
         parked = await court.parked(ATTACKS[name].__name__)
         sent = on_the_wire(ATTACKS[name](court, parked))
         assert await court.refused(parked.session, sent) == name.partition(" ")[0]
@@ -267,8 +271,8 @@ def test_an_answer_of_the_wrong_hand_is_refused(place: Place, name: str):
     place.told(story)
 
 
-def test_a_requester_cannot_answer_even_with_an_approvers_key(place: Place):
-    async def story(court: Court) -> None:
+def test_a_requester_cannot_answer_even_with_an_approvers_key(place: ApprovalRealm):
+    async def story(court: ApprovalWorld) -> None:
         await court.name("selfish", EVE)
         parked = await court.parked("selfish")
         itself = on_the_wire(court.signed(parked.answer(actor="selfish"), EVE))
@@ -282,11 +286,11 @@ def test_a_requester_cannot_answer_even_with_an_approvers_key(place: Place):
     place.told(story)
 
 
-def test_only_an_approver_can_add_an_approver(place: Place):
+def test_only_an_approver_can_add_an_approver(place: ApprovalRealm):
     """Whoever may publish anything."""
     mallory = Signer(b"m" * 32)
 
-    async def story(court: Court) -> None:
+    async def story(court: ApprovalWorld) -> None:
         parked = await court.parked("usurped")
         genuine = await court.naming("mallory", mallory.public_key)
         for naming in (
@@ -309,8 +313,8 @@ def test_only_an_approver_can_add_an_approver(place: Place):
     place.told(story)
 
 
-def test_an_answer_taken_to_another_session_is_refused_there(place: Place):
-    async def story(court: Court) -> None:
+def test_an_answer_taken_to_another_session_is_refused_there(place: ApprovalRealm):
+    async def story(court: ApprovalWorld) -> None:
         parked = await court.parked("carried")
         answer = court.signed(parked.answer())
         assert await court.refused(OTHER, on_the_wire(answer)) == "APPROVAL_NOT_FOUND"
@@ -322,8 +326,8 @@ def test_an_answer_taken_to_another_session_is_refused_there(place: Place):
 # --- again, too late, and in between --------------------------------------------------------------
 
 
-def test_a_replayed_answer_is_refused(place: Place):
-    async def story(court: Court) -> None:
+def test_a_replayed_answer_is_refused(place: ApprovalRealm):
+    async def story(court: ApprovalWorld) -> None:
         parked = await court.parked("replayed")
         answer = court.signed(parked.answer())
         await court.accepted(parked, answer)
@@ -333,10 +337,10 @@ def test_a_replayed_answer_is_refused(place: Place):
     place.told(story)
 
 
-def test_a_repeated_answer_gets_the_same_receipt(place: Place):
+def test_a_repeated_answer_gets_the_same_receipt(place: ApprovalRealm):
     """The same command, by its id: only the first reply may have been lost."""
 
-    async def story(court: Court) -> None:
+    async def story(court: ApprovalWorld) -> None:
         parked, message_id = await court.parked("repeated"), new_id()
         answer = court.signed(parked.answer())
         ask = partial(court.client.ask, "decide", "repeated", answer, message_id=message_id)
@@ -349,8 +353,8 @@ def test_a_repeated_answer_gets_the_same_receipt(place: Place):
     place.told(story)
 
 
-def test_after_one_valid_answer_every_other_is_refused(place: Place):
-    async def story(court: Court) -> None:
+def test_after_one_valid_answer_every_other_is_refused(place: ApprovalRealm):
+    async def story(court: ApprovalWorld) -> None:
         parked = await court.parked("double")
         first, second = parked.answer(), parked.answer("denied", "bob")
         await court.accepted(parked, court.signed(first))
@@ -361,8 +365,8 @@ def test_after_one_valid_answer_every_other_is_refused(place: Place):
     place.told(story)
 
 
-def test_two_answers_at_once_are_one(place: Place):
-    async def story(court: Court) -> None:
+def test_two_answers_at_once_are_one(place: ApprovalRealm):
+    async def story(court: ApprovalWorld) -> None:
         parked = await court.parked("race")
         yes, no = parked.answer(), parked.answer("denied", "bob")
         asked = [
@@ -379,8 +383,8 @@ def test_two_answers_at_once_are_one(place: Place):
 
 
 @pytest.mark.parametrize("code", ["APPROVER_UNKNOWN", "INVALID_JSON"])
-def test_a_flood_is_refused_and_does_not_fill_the_journal(place: Place, code: str):
-    async def story(court: Court) -> None:
+def test_a_flood_is_refused_and_does_not_fill_the_journal(place: ApprovalRealm, code: str):
+    async def story(court: ApprovalWorld) -> None:
         parked = await court.parked(f"flood-{code.lower()}")
         for number in range(2 * REFUSALS_MAX):
             answer = replace(parked.answer(), reason=str(number))
@@ -398,7 +402,7 @@ def test_a_flood_is_refused_and_does_not_fill_the_journal(place: Place, code: st
 
 def test_an_answer_after_its_time_does_not_count(server: EmbeddedServer, tmp_path: Path):
     async def story() -> None:
-        async with Court(server, "late", tmp_path) as court:
+        async with ApprovalWorld(server, "late", tmp_path) as court:
             await court.name_approvers()
             parked = await court.parked("late")
             ended = await parked.run.result(30)
@@ -409,7 +413,7 @@ def test_an_answer_after_its_time_does_not_count(server: EmbeddedServer, tmp_pat
             in_time = await court.parked("in-time")
             await court.accepted(in_time, court.signed(in_time.answer()))
 
-    with Court(server, "late", tmp_path).node(ROOKERY_APPROVALS_TIMEOUT_MS="2000"):
+    with ApprovalWorld(server, "late", tmp_path).node(ROOKERY_APPROVALS_TIMEOUT_MS="2000"):
         asyncio.run(story())
 
 
@@ -421,7 +425,7 @@ def test_answers_that_meet_a_crash_count_as_they_would_have(
     call may be tried again, under its key: the kill may fall between its intent and its result."""
 
     async def story() -> None:
-        async with Court(server, f"crash{number}", tmp_path) as court:
+        async with ApprovalWorld(server, f"crash{number}", tmp_path) as court:
             with court.node() as node:
                 await court.name_approvers()
                 parked = await court.parked("s", "knock")

@@ -13,12 +13,12 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.approvals.lists import ApprovalState, GrantState
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.errors import Refused
-from tests.approvals.approval_world import ANN, Court
+from tests.approvals.approval_world import ANN, ApprovalWorld
 
 
 def test_an_approver_looks_answers_and_takes_back(tmp_path: Path):
     with EmbeddedServer(tmp_path / "store") as server:
-        court = Court(server, "clients", tmp_path)
+        court = ApprovalWorld(server, "clients", tmp_path)
 
         async def story() -> None:
             async with court:

@@ -12,7 +12,7 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId
-from tests.approvals.approval_world import Court, on_the_wire
+from tests.approvals.approval_world import ApprovalWorld, on_the_wire
 from tests.bus.journals import commit
 from tests.nodes import NodeProcess
 from tests.stock_client import until
@@ -21,7 +21,7 @@ from tests.stock_client import until
 def test_a_node_that_cannot_read_the_approver_list_accepts_no_signed_answer(
     server: EmbeddedServer, tmp_path: Path
 ):
-    court = Court(server, "blind", tmp_path)
+    court = ApprovalWorld(server, "blind", tmp_path)
 
     async def write_of_a_newer_version() -> None:
         bus = JetStreamBus(server.url, realm=court.realm)

@@ -92,7 +92,7 @@ OPENINGS = (
 )
 
 
-class Told:
+class HistoryBuilder:
     """A history, step by step."""
 
     def __init__(self) -> None:
@@ -236,7 +236,7 @@ def answered_once(history: History) -> None:
                 over.add(approval_id)
 
 
-def first_in_time_counts(told: Told) -> None:
+def first_in_time_counts(told: HistoryBuilder) -> None:
     """Of the answers to a request, about what was shown: whatever stood in the inbox meanwhile."""
     counted = {one.approval_id: one for one in told.history.of(approval.Answered)}
     for asked in told.history.of(approval.Requested):
@@ -287,7 +287,7 @@ def grant_has_a_reason(history: History, grant: approval.GrantIssued) -> bool:
 def test_every_released_call_was_granted_and_every_grant_is_used_or_requested_again(
     opening: tuple[Any, ...], taken: list[tuple[Any, ...]]
 ):
-    told = Told()
+    told = HistoryBuilder()
     history = told.history
     for step in (*opening, *taken):
         told.take(step)

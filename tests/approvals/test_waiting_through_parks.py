@@ -10,13 +10,13 @@ import pytest
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunStatus
-from tests.approvals.approval_world import Court, Parked
+from tests.approvals.approval_world import ApprovalWorld, Parked
 
 
 def test_a_client_waits_for_a_parked_run_unless_it_asks_for_the_interim_result(
     server: EmbeddedServer, tmp_path: Path
 ):
-    court = Court(server, "patience", tmp_path)
+    court = ApprovalWorld(server, "patience", tmp_path)
 
     async def story() -> None:
         async with court:

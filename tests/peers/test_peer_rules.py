@@ -35,7 +35,7 @@ UNREGISTERED = SessionHost(phase=RUNNING)
 SEED, HEAD = Edition
 
 
-class Driven:
+class MachineRun:
     """A machine and the state it has come to."""
 
     def __init__(self, machine: Machine[Any], state: Any, edition: Edition = HEAD) -> None:
@@ -61,8 +61,8 @@ class Driven:
 # --- draining -------------------------------------------------------------------------------------
 
 
-def drain(edition: Edition = HEAD, host: SessionHost = REGISTERED, **given: Any) -> Driven:
-    return Driven(DRAIN, CommsDrain(host=host, **given), edition)
+def drain(edition: Edition = HEAD, host: SessionHost = REGISTERED, **given: Any) -> MachineRun:
+    return MachineRun(DRAIN, CommsDrain(host=host, **given), edition)
 
 
 def test_wanting_the_task_asks_for_it_each_time_and_changes_nothing() -> None:
@@ -134,8 +134,8 @@ def test_in_the_seed_a_notified_exit_only_emits_a_notice() -> None:
 # --- requests and their answers -------------------------------------------------------------------
 
 
-def outbound(edition: Edition = HEAD, host: SessionHost = UNREGISTERED) -> Driven:
-    return Driven(OUTBOUND, OutboundRequests(host=host), edition)
+def outbound(edition: Edition = HEAD, host: SessionHost = UNREGISTERED) -> MachineRun:
+    return MachineRun(OUTBOUND, OutboundRequests(host=host), edition)
 
 
 ENDS = [
@@ -205,7 +205,7 @@ def test_a_session_that_was_not_opened_sends_nothing() -> None:
 
 
 def test_a_reply_needs_a_request_and_is_given_once() -> None:
-    requests = Driven(INBOUND, InboundRequests(host=UNREGISTERED))
+    requests = MachineRun(INBOUND, InboundRequests(host=UNREGISTERED))
     assert requests.refuses("response_replied", corr_id="a")
     for _ in range(2):
         requests.ask("request_received", corr_id="a")
@@ -227,8 +227,8 @@ def test_a_refusal_names_the_handle_and_the_phase_of_the_host() -> None:
 # --- streams of answers ---------------------------------------------------------------------------
 
 
-def streams(*asked: str) -> Driven:
-    driven = Driven(STREAMS, InteractionStreams(host=UNREGISTERED))
+def streams(*asked: str) -> MachineRun:
+    driven = MachineRun(STREAMS, InteractionStreams(host=UNREGISTERED))
     for on in asked:
         driven.ask(on, corr_id="a")
     return driven
@@ -285,7 +285,7 @@ def test_a_reservation_is_overdue_only_after_all_of_its_time() -> None:
 
 
 def test_the_watermark_only_rises_and_each_rise_is_emitted_once() -> None:
-    context = Driven(CONTEXT, SessionContext(host=UNREGISTERED))
+    context = MachineRun(CONTEXT, SessionContext(host=UNREGISTERED))
     assert context.refuses("context_advanced", updated_at_ms=0)
     assert context.ask("context_advanced", updated_at_ms=7) == [("SessionContextAdvanced", 7)]
     for stale in (7, 6, 0):

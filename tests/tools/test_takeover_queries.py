@@ -29,7 +29,7 @@ SEND = capability("send", idempotent=False, timeout_ms=50_000)
 SENDS = catalogue_name(SURFACE, "send")
 
 
-class Standing(MemoryToolWorkers):
+class StalledWorkers(MemoryToolWorkers):
     """A line that stands still: what is sent does not arrive."""
 
     def __init__(self, floor: MemoryWorkerRegistry) -> None:
@@ -41,7 +41,7 @@ class Standing(MemoryToolWorkers):
         return await asyncio.get_running_loop().create_future()
 
 
-class Crew:
+class WorkerSetup:
     """The workers of one surface, and nodes that call them."""
 
     def __init__(self, world: ToolWorld) -> None:
@@ -88,8 +88,8 @@ class Crew:
 
 
 @pytest.fixture
-def crew(world: ToolWorld) -> Crew:
-    return Crew(world)
+def crew(world: ToolWorld) -> WorkerSetup:
+    return WorkerSetup(world)
 
 
 def reason(world: ToolWorld) -> str:
@@ -97,7 +97,7 @@ def reason(world: ToolWorld) -> str:
     return str(world.tool_facts(1)[-1].reason)
 
 
-def test_a_worker_that_still_runs_the_call_is_waited_for(world: ToolWorld, crew: Crew):
+def test_a_worker_that_still_runs_the_call_is_waited_for(world: ToolWorld, crew: WorkerSetup):
     successor = crew.lost()
     told = world.expect(successor, 1)
     world.pass_s(TAKEN_OVER_S)
@@ -110,7 +110,7 @@ def test_a_worker_that_still_runs_the_call_is_waited_for(world: ToolWorld, crew:
 
 
 def test_what_a_worker_has_done_meanwhile_is_the_outcome_and_no_operator_is_asked(
-    world: ToolWorld, crew: Crew
+    world: ToolWorld, crew: WorkerSetup
 ):
     node = crew.node()
     world.want(call(1, SENDS, a=1))
@@ -125,10 +125,10 @@ def test_what_a_worker_has_done_meanwhile_is_the_outcome_and_no_operator_is_aske
 
 
 def test_an_attempt_that_was_late_is_not_begun_after_an_operator_had_it_tried_again(
-    world: ToolWorld, crew: Crew
+    world: ToolWorld, crew: WorkerSetup
 ):
     """The job of the first attempt stands in a pipe while all of this happens."""
-    line = Standing(crew.floor)
+    line = StalledWorkers(crew.floor)
     node = crew.node(line=line)
     world.want(call(1, SENDS, a=1))
     world.until(lambda: line.jobs)
@@ -147,7 +147,9 @@ def test_an_attempt_that_was_late_is_not_begun_after_an_operator_had_it_tried_ag
     assert [job.attempt for job in crew.jobs] == [2]
 
 
-def test_an_operator_gets_the_reports_of_workers_and_the_time_limit(world: ToolWorld, crew: Crew):
+def test_an_operator_gets_the_reports_of_workers_and_the_time_limit(
+    world: ToolWorld, crew: WorkerSetup
+):
     """The worker that had the call was started anew: the new one has not begun it, and no more."""
     crew.lost()
     crew.leave()
@@ -159,27 +161,27 @@ def test_an_operator_gets_the_reports_of_workers_and_the_time_limit(world: ToolW
     assert lost.may_act_until_ms == lost.at_ms + requested.timeout_ms + GRACE_MS
 
 
-def test_where_no_worker_answers_that_is_said(world: ToolWorld, crew: Crew):
+def test_where_no_worker_answers_that_is_said(world: ToolWorld, crew: WorkerSetup):
     crew.lost()
     crew.leave()
     assert "; no worker of its surface answers, and" in reason(world)
 
 
-def test_a_worker_that_is_lost_while_it_is_waited_for_is_named(world: ToolWorld, crew: Crew):
+def test_a_worker_that_is_lost_while_it_is_waited_for_is_named(world: ToolWorld, crew: WorkerSetup):
     crew.lost()
     world.pass_s(TAKEN_OVER_S)
     crew.leave()
     assert "worker anna ran it and no longer answers" in reason(world)
 
 
-def test_a_worker_that_gave_the_call_up_does_not_know(world: ToolWorld, crew: Crew):
+def test_a_worker_that_gave_the_call_up_does_not_know(world: ToolWorld, crew: WorkerSetup):
     crew.lost()
     world.pass_s(TAKEN_OVER_S)
     world.run(called(lambda: crew.bench.report_unknown(crew.jobs[0], "leaving")))
     assert "worker anna does not know" in reason(world)
 
 
-def test_a_call_is_not_waited_for_longer_than_it_may_act(world: ToolWorld, crew: Crew):
+def test_a_call_is_not_waited_for_longer_than_it_may_act(world: ToolWorld, crew: WorkerSetup):
     crew.lost()
     world.pass_s(40)
     assert world.kinds()[-1] == "intent_recorded"
@@ -191,7 +193,7 @@ def test_a_call_is_not_waited_for_longer_than_it_may_act(world: ToolWorld, crew:
     assert not asked.code
 
 
-def test_a_run_that_is_cancelled_meanwhile_reaches_the_worker(world: ToolWorld, crew: Crew):
+def test_a_run_that_is_cancelled_meanwhile_reaches_the_worker(world: ToolWorld, crew: WorkerSetup):
     successor = crew.lost()
     world.pass_s(TAKEN_OVER_S)
     world.cancel_run(successor)
@@ -201,7 +203,7 @@ def test_a_run_that_is_cancelled_meanwhile_reaches_the_worker(world: ToolWorld, 
 
 
 def test_a_run_that_ends_meanwhile_leaves_recovery_and_then_what_the_worker_says(
-    world: ToolWorld, crew: Crew
+    world: ToolWorld, crew: WorkerSetup
 ):
     crew.lost()
     world.pass_s(TAKEN_OVER_S)
@@ -212,7 +214,7 @@ def test_a_run_that_ends_meanwhile_leaves_recovery_and_then_what_the_worker_says
 
 
 def test_a_tool_that_is_not_served_here_as_it_was_called_is_not_asked_after(
-    world: ToolWorld, crew: Crew
+    world: ToolWorld, crew: WorkerSetup
 ):
     node = crew.node()
     world.want(call(1, SENDS, a=1))

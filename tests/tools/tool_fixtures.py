@@ -109,12 +109,12 @@ def operation(number: int, run: str = "run-1") -> str:
 # --- who wants calls ------------------------------------------------------------------------------
 
 
-class Wants(msgspec.Struct, frozen=True, kw_only=True):
+class RequestCalls(msgspec.Struct, frozen=True, kw_only=True):
     run: str = "run-1"
     calls: tuple[RequestedCall, ...] = ()
 
 
-class Wanted(msgspec.Struct, frozen=True, kw_only=True):
+class RequestedCalls(msgspec.Struct, frozen=True, kw_only=True):
     """By run, its calls; of one that has ended, none."""
 
     calls: dict[str, tuple[RequestedCall, ...]] = {}
@@ -125,8 +125,12 @@ class CallerDecider(SmallDecider):
     ``end`` the end of their run."""
 
     family = "turn"
-    initial_state = Wanted()
-    verbs: Mapping[str, type[msgspec.Struct]] = {"want": Wants, "keep": Wants, "end": Wants}
+    initial_state = RequestedCalls()
+    verbs: Mapping[str, type[msgspec.Struct]] = {
+        "want": RequestCalls,
+        "keep": RequestCalls,
+        "end": RequestCalls,
+    }
     codec: FactCodec[Any] = FactCodec(TURN_FACTS)
 
     def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
@@ -149,7 +153,7 @@ class CallerDecider(SmallDecider):
                 calls = tuple(one for one in calls if one.operation_id in kept)
             case _:
                 calls = ()
-        return Wanted(calls=state.calls | {fact.run: calls})
+        return RequestedCalls(calls=state.calls | {fact.run: calls})
 
     def reply(self, state: Any, command: Command[Any], facts: Sequence[Fact]) -> Any:
         if not isinstance(command.body, ActiveRunQuery):

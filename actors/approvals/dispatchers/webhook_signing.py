@@ -93,7 +93,7 @@ class ReplayGuard:
         self._seen[message_id] = now_ms
         return True
 
-    def forget(self, message_id: str) -> None:
+    def release(self, message_id: str) -> None:
         """Accept the id again: the outcome of its message is unknown."""
         self._seen.pop(message_id, None)
 

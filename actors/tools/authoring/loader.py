@@ -34,7 +34,7 @@ def load_registry(place: str) -> ToolRegistry:
     try:
         return ToolRegistry.of(*_flatten(found if isinstance(found, list | tuple) else [found]))
     except Refused as refusal:
-        raise _at_place(place, refusal) from None
+        raise _with_reference(place, refusal) from None
 
 
 def _module(place: str, module_name: str) -> ModuleType:
@@ -44,7 +44,7 @@ def _module(place: str, module_name: str) -> ModuleType:
     try:
         return importlib.import_module(module_name)
     except Refused as refusal:
-        raise _at_place(place, refusal) from refusal
+        raise _with_reference(place, refusal) from refusal
     except Exception as error:
         if isinstance(error, ModuleNotFoundError) and _is_part(error.name, module_name):
             hint = f"start where {module_name.partition('.')[0]} is, or install it"
@@ -69,5 +69,5 @@ def _refused(place: str, why: str, *, hint: str = "") -> Refused:
     return Refused("INVALID_ARGUMENT", f"{place[:200]!r} {why}", hint=hint)
 
 
-def _at_place(place: str, refusal: Refused) -> Refused:
+def _with_reference(place: str, refusal: Refused) -> Refused:
     return Refused(refusal.code, f"{place[:200]!r}: {refusal.message}", hint=refusal.hint)

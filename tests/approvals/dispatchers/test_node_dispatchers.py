@@ -27,7 +27,7 @@ from rookery.schemas.approvals.dispatch_protocol import (
 )
 from rookery.schemas.errors import Refused
 from rookery.schemas.typed_ids import decode_typed_text
-from tests.approvals.approval_world import ANN, Court, on_the_wire
+from tests.approvals.approval_world import ANN, ApprovalWorld, on_the_wire
 from tests.nodes import NodeProcess
 from tests.stock_client import until
 from tests.tools.builtin.web_server import Web, answer
@@ -81,11 +81,11 @@ class NightShift:
             self._connection.send([Outgoing(message.reply, said)])
 
 
-def name_approvers(court: Court) -> None:
+def name_approvers(court: ApprovalWorld) -> None:
     """A node knows all keys that were named before it started."""
 
     async def name() -> None:
-        async with Court(court.server, court.realm, court.folder) as clerk:
+        async with ApprovalWorld(court.server, court.realm, court.folder) as clerk:
             await clerk.name_approvers()
 
     with court.node():
@@ -93,7 +93,10 @@ def name_approvers(court: Court) -> None:
 
 
 def with_night_shift(
-    court: Court, says: Callable[[ApprovalDispatch], DispatchReply], story: Any, **variables: str
+    court: ApprovalWorld,
+    says: Callable[[ApprovalDispatch], DispatchReply],
+    story: Any,
+    **variables: str,
 ) -> None:
     async def tell() -> None:
         connection = Connection(court.server.url)
@@ -115,7 +118,7 @@ def with_night_shift(
 def test_a_service_decides_at_once_and_its_signature_is_checked(
     server: EmbeddedServer, tmp_path: Path
 ):
-    court = Court(server, "service", tmp_path)
+    court = ApprovalWorld(server, "service", tmp_path)
 
     def says(asked: ApprovalDispatch) -> DispatchReply:
         wanted = "denied" if asked.approval_id.startswith("no.") else "approved"
@@ -135,7 +138,7 @@ def test_a_service_decides_at_once_and_its_signature_is_checked(
 
 
 def test_a_request_without_an_answer_is_escalated(server: EmbeddedServer, tmp_path: Path):
-    court = Court(server, "escalation", tmp_path)
+    court = ApprovalWorld(server, "escalation", tmp_path)
 
     def says(asked: ApprovalDispatch) -> DispatchReply:
         return DispatchReply(outcome=DispatchOutcome.DECIDED, answer=word(asked))
@@ -157,7 +160,7 @@ def test_a_request_without_an_answer_is_escalated(server: EmbeddedServer, tmp_pa
     )
 
 
-def webhook_node(court: Court, web: Web) -> NodeProcess:
+def webhook_node(court: ApprovalWorld, web: Web) -> NodeProcess:
     return court.node(
         ROOKERY_APPROVALS_DISPATCHERS="webhook",
         ROOKERY_APPROVALS_WEBHOOK_URL=f"http://127.0.0.1:{web.port}/ask",
@@ -180,7 +183,7 @@ def post(url: str, body: bytes, message_id: str) -> int:
 def test_a_webhook_is_posted_to_and_answers_through_the_callback(
     server: EmbeddedServer, tmp_path: Path, web: Web
 ):
-    court = Court(server, "webhook", tmp_path)
+    court = ApprovalWorld(server, "webhook", tmp_path)
     web.pages["/ask"] = answer(status="202 Accepted")
 
     async def story(node: NodeProcess) -> None:

@@ -32,7 +32,7 @@ LIST = [add, ToolRegistry.of(sub)]
 TWICE = [add, ToolRegistry.of(add)]
 MIXED = [add, plain]
 
-class Place:
+class Nested:
     inside = (sub,)
 '''
 
@@ -57,7 +57,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         ("my_tools:REGISTRY", ["add", "sub"]),
         ("my_tools:LIST", ["add", "sub"]),
         ("my_tools:add", ["add"]),
-        ("my_tools:Place.inside", ["sub"]),
+        ("my_tools:Nested.inside", ["sub"]),
     ],
 )
 def test_a_registry_a_tool_or_a_list_of_these_is_loaded(place: str, names: list[str]):

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-__all__ = ["CERTIFICATE", "Asked", "Page", "Web", "answer", "bytes_of", "redirect"]
+__all__ = ["CERTIFICATE", "Page", "ReceivedRequest", "Web", "answer", "bytes_of", "redirect"]
 
 CERTIFICATE = Path(__file__).with_name("certificate.pem")
 """Of ``allowed.test`` and 127.0.0.1, until 2120, with its key; nobody else believes it."""
 
 
-class Asked(NamedTuple):
+class ReceivedRequest(NamedTuple):
     """A request as it came."""
 
     line: str
@@ -70,7 +70,7 @@ class Web:
 
     def __init__(self, *, tls: bool = False) -> None:
         self.pages: dict[str, Page] = {}
-        self.asked: list[Asked] = []
+        self.asked: list[ReceivedRequest] = []
         self.gone = threading.Semaphore(0)
         """Released for every connection that the client ended before its page did."""
         self._tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
@@ -124,7 +124,7 @@ class Web:
                 name, _, value = header.partition(": ")
                 headers[name] = value
             body = stream.read(int(headers.get("Content-Length", 0)))
-        self.asked.append(Asked(line, headers, body))
+        self.asked.append(ReceivedRequest(line, headers, body))
         path = line.split(" ")[1].partition("?")[0]
         page = self.pages.get(path, answer(b"none", status="404 Not Found"))
         page(Line(connection, self._ended))

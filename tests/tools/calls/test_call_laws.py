@@ -30,7 +30,7 @@ TOOLS = ("fetch", "send", "single", "nothing")
 KEYS = ("a", "b")
 
 
-class Story:
+class CallHistory:
     """One node after the other, two sessions, and what was asked of them."""
 
     def __init__(self, world: ToolWorld) -> None:
@@ -115,7 +115,7 @@ class Story:
         return call(number, name, a=number, run=f"of-{key}")
 
 
-STEPS: st.SearchStrategy[Callable[[Story], None]] = st.one_of(
+STEPS: st.SearchStrategy[Callable[[CallHistory], None]] = st.one_of(
     st.builds(
         lambda name, key: lambda story: story.want(name, key),
         st.sampled_from(TOOLS),
@@ -123,14 +123,14 @@ STEPS: st.SearchStrategy[Callable[[Story], None]] = st.one_of(
     ),
     st.sampled_from(
         [
-            Story.crash,
-            Story.lose_claims,
-            Story.hold,
-            Story.let_go,
-            Story.hold_acks,
-            Story.release,
-            Story.pass_time,
-            Story.resolve,
+            CallHistory.crash,
+            CallHistory.lose_claims,
+            CallHistory.hold,
+            CallHistory.let_go,
+            CallHistory.hold_acks,
+            CallHistory.release,
+            CallHistory.pass_time,
+            CallHistory.resolve,
             lambda story: story.resolve("completed"),
         ]
     ),
@@ -140,10 +140,10 @@ STEPS: st.SearchStrategy[Callable[[Story], None]] = st.one_of(
 @settings(max_examples=40)
 @given(st.lists(STEPS, min_size=3, max_size=14))
 def test_no_call_is_executed_twice_unseen_and_every_call_has_exactly_one_outcome(
-    steps: list[Callable[[Story], None]],
+    steps: list[Callable[[CallHistory], None]],
 ):
     with ToolWorld() as world:
-        story = Story(world)
+        story = CallHistory(world)
         for step in steps:
             step(story)
         story.finish()
