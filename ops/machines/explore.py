@@ -184,7 +184,7 @@ class _Explorer:
                 )
             else:
                 if not whole:
-                    self.explored.record_violation(f"{fact.row} folds {state} to different states")
+                    self.explored.record_violation(f"{fact.row} folds {state} into another type")
 
     def _successors(self, state: Any) -> Iterator[Any]:
         """The states after every input to ``state``, and after every change of its host."""

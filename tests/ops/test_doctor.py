@@ -109,7 +109,7 @@ def test_the_embedded_server_is_known_again_by_its_url(realm: Realm):
 def test_looking_makes_no_stream(realm: Realm):
     report = report_on(embedded(realm))
     assert report.ok
-    assert "will be made" in of(report, f"stream ROOKERY_{realm.name}_JOURNAL").detail
+    assert "will be created" in of(report, f"stream ROOKERY_{realm.name}_JOURNAL").detail
     query = {"subject": f"rookery.{realm.name}.>"}
     assert asyncio.run(ask(realm.server.url, "STREAM.NAMES", query))["streams"] is None
 

@@ -142,13 +142,13 @@ def name_and_refuse(_: Counter, asked: Asked) -> bool:
         (
             Transition("Break", "break", lambda *_: False, lambda *_: None),
             (),
-            "makes something else",
+            "into another type",
         ),
         (Transition("Touch", "touch", change_in_place), (), "was changed in place"),
         (Transition("Name", "name", name_and_refuse), (), "was refused"),
     ],
 )
-def test_a_broken_promise_is_found(
+def test_a_violation_is_found(
     row: Transition, invariants: tuple[Callable[[Counter], bool], ...], message: str
 ) -> None:
     violations = small(COUNT, row, invariants=invariants).violations
