@@ -169,4 +169,4 @@ def test_a_node_without_a_server_stops_without_waiting_for_what_cannot_end(tmp_p
     with EmbeddedServer(tmp_path / "server") as server, node_on(server, "alone", tmp_path) as node:
         server.stop()
         assert node.stop() == 0
-        assert "stopping without a server" in node.log.read_text()
+        assert "server unreachable: unfinished work is left" in node.log.read_text()

@@ -306,7 +306,7 @@ def test_a_resolution_while_the_tool_may_still_act_must_say_now(crafts: Crafts, 
         assert (early.code, early.json["error"]["code"]) == (3, "CALL_MAY_STILL_ACT")
         assert "--now" in early.json["error"]["hint"]
         shown = await told("runs", "show", lost["run"])
-        assert "runs resolve before then needs --now" in shown.out
+        assert "before then `runs resolve` needs --now" in shown.out
         assert "it may act until" in shown.out
         told_so = (await told("runs", "show", lost["run"], "--json")).json["run"]["waits_for"]
         assert told_so["may_act_until_ms"] == lost["may_act_until_ms"]

@@ -199,7 +199,7 @@ def test_an_approver_signs_with_a_key_that_only_its_owner_can_read(bank: Bank):
     assert revoked.out == "ann has no valid key\n"
     assert bank.rookery("approvers", "revoke", "bob", "--as", str(key)).code == 3
     last = bank.rookery("approvers", "revoke", "bob", "--as", other)
-    assert "add that one first" in last.err
+    assert "add another one first" in last.err
     assert [one["name"] for one in bank.json("approvers", "list")] == ["bob"]
     assert {one["name"] for one in bank.json("approvers", "list", "--all")} == {"ann", "bob"}
     again = bank.rookery("approvers", "add", "ann", "--generate", str(key))
