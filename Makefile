@@ -4,8 +4,9 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 # Many tests wait for a claim, a timer or a process: one worker more than there are processors.
-WORKERS := $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
+WORKERS := $(shell expr $(PROCESSORS) + 1)
 
 # The build backend is pinned too: old pips read the first of these in isolated builds, new ones
 # the second.
@@ -13,10 +14,16 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_BUILD_CONSTRAINT := $(CURDIR)/constraints.txt
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: test demo lint format fix types bench chaos clean
+.PHONY: check test demo lint format fix types bench chaos clean help
 .DEFAULT_GOAL := test
 .NOTPARALLEL:
 
+# Lint, format, types, and every test that starts no server, node, sandbox or other process: a minute.
+check: lint format types
+	@echo "== tests that start nothing"
+	@$(BIN)/python -m pytest --quick -n $(PROCESSORS) --maxprocesses=8
+
+# Every test, from nothing: some five minutes on two cores.
 test: $(VENV)/.ready-dev
 	@echo "== tests"
 	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8

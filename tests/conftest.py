@@ -1,17 +1,41 @@
-"""What every test shares: how Hypothesis runs, and how processes started by tests can be stopped.
+"""What every test shares: how Hypothesis runs, how processes started by tests can be stopped, and
+``--quick``: only the tests that start nothing.
 
 Machines are busy, so no example has a deadline.
 """
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
 
+import pytest
 from hypothesis import settings
+
+from tests.selection import MARK, QuickRun
 
 settings.register_profile("rookery", deadline=None, database=None, print_blob=True)
 settings.load_profile("rookery")
 
+# Compiling the product takes longer than starting it: processes of ours keep what they compiled.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # A shell that put the suite into the background had it ignore Ctrl-C; children inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--quick",
+        action="store_true",
+        help="only tests that start no server, node, sandbox or other process",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", f"{MARK}: a process or a sandbox, unseen by the rule")
+    if config.getoption("--quick"):
+        config.pluginmanager.register(QuickRun(), "quick-run")

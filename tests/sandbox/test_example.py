@@ -9,6 +9,7 @@ import pytest
 import rookery.actors.sandbox as package
 
 
+@pytest.mark.starts_something
 def test_the_example_of_the_package_runs(capsys: pytest.CaptureFixture[str]):
     assert package.__doc__ is not None
     _, _, rest = package.__doc__.partition("::\n")

@@ -280,6 +280,7 @@ def test_where_stdout_is_ascii_other_characters_are_written_as_json_writes_them(
     assert wide in said.json["error"]["message"]
 
 
+@pytest.mark.starts_something
 @pytest.mark.parametrize("store", ["/proc/x", "/tmp/" + "a" * 300])
 def test_a_store_that_cannot_be_there_is_a_wrong_setting(alone, store: str):
     ended = alone("up", "--store", store)
