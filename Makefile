@@ -62,6 +62,8 @@ chaos: $(VENV)/.ready-dev
 	@$(BIN)/python -m tests.chaos.server_kills
 	@echo "== a node killed at every failpoint"
 	@$(BIN)/python -m tests.chaos.node_kills
+	@echo "== random histories of every machine, beside the model"
+	@$(BIN)/python -m tests.machines.fuzzer
 	@echo "== everything at once"
 	@$(BIN)/python -m tests.chaos.mixed_faults
 	@echo "== programs that call tools, their node killed at every failpoint"

@@ -51,22 +51,28 @@ class Selection:
         return any(self._leads_to_a_start(thing) for thing in (test.obj, *used, *values))
 
     def _leads_to_a_start(self, thing: object) -> bool:
-        if id(thing) not in self._known:
-            self._seen.append(thing)
-            self._known[id(thing)] = self._search(thing)
-        return self._known[id(thing)]
-
-    def _search(self, thing: object) -> bool:
-        seen, ahead = {id(thing)}, [thing]
+        """Everything is looked at once: what a search without a find has passed leads nowhere."""
+        if (known := self._known.get(id(thing))) is not None:
+            return known
+        users = {id(thing): 0}
+        ahead = [thing]
         while ahead:
-            for used in _used_by(ahead.pop()):
-                if _home(used) in STARTERS or self._known.get(id(used)):
+            one = ahead.pop()
+            self._seen.append(one)
+            for used in _used_by(one):
+                if self._known.get(id(used)) or _home(used) in STARTERS:
+                    self._note_users(id(one), users)
                     return True
-                if id(used) not in seen:
-                    self._seen.append(used)
-                    seen.add(id(used))
+                if id(used) not in users and id(used) not in self._known:
+                    users[id(used)] = id(one)
                     ahead.append(used)
+        self._known.update(dict.fromkeys(users, False))
         return False
+
+    def _note_users(self, one: int, users: dict[int, int]) -> None:
+        while one:
+            self._known[one] = True
+            one = users[one]
 
 
 def _used_by(thing: object) -> Iterable[object]:

@@ -5,7 +5,7 @@ keeps a session of its own on plain dictionaries. A history is mostly about one 
 share its host and move it. Three steps of four are chosen so that something happens, of what can
 happen what happened seldom.
 
-``python -m tests.machines.fuzzer`` prints how often every row fired.
+``python -m tests.machines.fuzzer`` is the long form: it prints how often every row fired.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ from rookery.actors.turns.turn_machine import TURN
 from rookery.ops.machines.trace import InitialState, TraceSession, TraceStep
 from tests.machines.oracle import ENUMS, MODEL, Oracle, Variables
 
-FIRED_MIN = 20
-STEPS_MIN = 600
+FIRED_MIN = 5
+FIRED_MIN_LONG = 20
+STEPS_A_FIRING = 30
+"""A machine's histories have so many steps for each time that a row of it has to fire."""
 STEPS_OF_A_HISTORY = 20
 MOVERS = ("session_lifecycle", "session_admission", "turn_execution")
 HOST: Variables = {
@@ -191,8 +193,11 @@ class Fuzz:
     """Histories about one machine in one edition, judged step by step: whether it is taken, the
     state, the host, the effects with their order and fields, and the rejection."""
 
-    def __init__(self, name: str, edition: Edition, seed: int = 0) -> None:
+    def __init__(
+        self, name: str, edition: Edition, fired_min: int = FIRED_MIN, seed: int = 0
+    ) -> None:
         self.name, self.edition = name, edition
+        self.fired_min, self.steps_min = fired_min, fired_min * STEPS_A_FIRING
         self.machine = MACHINE_CATALOGUE[name].machine
         self.fired: Counter[str] = Counter()
         self.steps = self.accepted = 0
@@ -207,10 +212,19 @@ class Fuzz:
 
     def run(self) -> Fuzz:
         """Until every row has fired often enough, and not for ever."""
-        steps_max = STEPS_MIN * len(self.rows)
-        while self.steps < STEPS_MIN or (self.rarest < FIRED_MIN and self.steps < steps_max):
+        steps_max = self.steps_min * len(self.rows)
+        while self.steps < self.steps_min or (
+            self.rarest < self.fired_min and self.steps < steps_max
+        ):
             self._history()
         return self
+
+    def expect_thorough(self) -> None:
+        """A history in which little happens proves little."""
+        assert self.steps >= self.steps_min
+        assert self.accepted >= 0.4 * self.steps
+        seldom = {row: self.fired[row] for row in self.rows if self.fired[row] < self.fired_min}
+        assert seldom == {}, (self.name, self.edition)
 
     @property
     def rarest(self) -> int:
@@ -219,7 +233,7 @@ class Fuzz:
     def _beginning(self) -> Modelled:
         """Often where one of the rows that fire seldom has fired, or just before it did."""
         seldom = sorted(self._seen, key=lambda row: self.fired[row])[:4]
-        if all(self.fired[row] >= FIRED_MIN for row in seldom) or self._rng.random() < 0.3:
+        if all(self.fired[row] >= self.fired_min for row in seldom) or self._rng.random() < 0.3:
             model = Modelled(self._rng.choice(starts()))
             if self._rng.random() < 0.2:
                 model.states["turn_execution"] |= FAILED_TURN
@@ -318,11 +332,12 @@ def main() -> None:
     steps = accepted = 0
     for name in MACHINE_CATALOGUE:
         for edition in Edition:
-            fuzz = Fuzz(name, edition).run()
+            fuzz = Fuzz(name, edition, FIRED_MIN_LONG).run()
             steps, accepted = steps + fuzz.steps, accepted + fuzz.accepted
             print(f"{name} ({edition}): {fuzz.steps} steps, {fuzz.accepted / fuzz.steps:.0%} taken")
             for row in fuzz.rows:
                 print(f"  {fuzz.fired[row]:6} {row}")
+            fuzz.expect_thorough()
     print(f"{steps} steps, {accepted / steps:.0%} taken")
 
 

@@ -19,6 +19,7 @@ import tempfile
 import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from hashlib import sha3_256
 from importlib.metadata import version
 from importlib.resources import files
@@ -112,6 +113,9 @@ class GuestCache:
         for path in named:
             if path.stem in (build, "guest"):
                 with suppress(FileNotFoundError):  # Somebody prunes.
+                    status = path.stat()
+                    if _digest_of(path, status.st_mtime_ns, status.st_size) != build:
+                        continue
                     piece = path.read_bytes()
                     if sha3_256(piece).hexdigest() == build and self._files.lock(path):
                         return piece
@@ -180,6 +184,12 @@ class GuestCache:
             self._progress("failed\n")
             raise
         self._progress("done\n")
+
+
+@lru_cache(maxsize=256)
+def _digest_of(path: Path, _mtime_ns: int, _size: int) -> str:
+    """A user's cache may hold dozens of builds of 27 MB, none of them the one that is asked for."""
+    return sha3_256(path.read_bytes()).hexdigest()
 
 
 def _source_files() -> list[Path]:
