@@ -13,6 +13,7 @@ import subprocess
 import sys
 from itertools import count
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from urllib.request import HTTPErrorProcessor, build_opener
 
@@ -20,6 +21,7 @@ import msgspec
 
 from rookery.actors.sandbox.python.build import cache_folder
 from rookery.bus.server.server import EmbeddedServer
+from tests.forkserver import Forked, can_fork, fork
 
 __all__ = ["NodeProcess", "NotReady", "Said", "node_on", "rookery_here"]
 
@@ -41,14 +43,14 @@ class NodeProcess:
         self._command = [ROOKERY, "up", "--json", *arguments]
         self._folder = folder
         self._environment = clean_environment(folder) | variables
-        self._process: subprocess.Popen[str] | None = None
+        self._process: Forked | subprocess.Popen[str] | None = None
         self.log = folder / f"node-{next(_numbers)}.log"
         self.url = ""
         self.health = ""
         self.callback = ""
 
     @property
-    def process(self) -> subprocess.Popen[str]:
+    def process(self) -> Forked | subprocess.Popen[str]:
         assert self._process is not None, "the node was not started"
         return self._process
 
@@ -58,15 +60,20 @@ class NodeProcess:
 
     def launch(self) -> NodeProcess:
         """Begin to start; ``ready`` waits until it serves."""
+        environment, folder = self._environment, self._folder
         with self.log.open("wb") as log:
-            self._process = subprocess.Popen(
-                self._command,
-                cwd=self._folder,
-                env=self._environment,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
+            if self._command[0] == ROOKERY and can_fork(environment):
+                arguments = self._command[1:]
+                self._process = fork(arguments, env=environment, cwd=folder, stderr=log.fileno())
+            else:
+                self._process = subprocess.Popen(
+                    self._command,
+                    cwd=folder,
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=log,
+                    text=True,
+                )
         return self
 
     def ready(self) -> NodeProcess:
@@ -169,16 +176,29 @@ class Said(msgspec.Struct, frozen=True):
 
 def rookery_here(folder: Path, *arguments: str) -> Said:
     """Run a command of the command line to its end."""
-    done = subprocess.run(
-        [ROOKERY, *arguments],
-        cwd=folder,
-        env=clean_environment(folder),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=ENDED_S,
-    )
-    return Said(done.returncode, done.stdout, done.stderr)
+    environment = clean_environment(folder)
+    if not can_fork(environment):
+        command = [ROOKERY, *arguments]
+        done = subprocess.run(
+            command,
+            cwd=folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=ENDED_S,
+            check=False,
+        )
+        return Said(done.returncode, done.stdout, done.stderr)
+    with TemporaryFile("w+", encoding="utf-8") as errors:
+        process = fork(arguments, env=environment, cwd=folder, stderr=errors.fileno())
+        try:
+            with process.stdout:
+                out = process.stdout.read()
+            code = process.wait(ENDED_S)
+        finally:
+            process.kill()
+        errors.seek(0)
+        return Said(code, out, errors.read())
 
 
 def clean_environment(home: Path) -> dict[str, str]:
