@@ -31,6 +31,7 @@ __all__ = [
     "decode_command",
     "encode_facts",
     "encode_json",
+    "nested_too_deeply",
     "restarts_history",
     "strict",
     "wire_names",
@@ -126,7 +127,7 @@ def decode_command(
             hint="put large values into the blob store and send their digest",
         )
     text = _json_text(body, content_type.partition(";")[0].strip().lower())
-    if _nested_too_deeply(text):
+    if nested_too_deeply(text):
         raise Refused("INVALID_JSON", f"the body is nested deeper than {NESTING_MAX} levels")
     try:
         checked = msgspec.json.decode(text, type=strict(kind), dec_hook=decode_typed_text)
@@ -215,12 +216,13 @@ def _is_sealed(body: bytes) -> bool:
         return False
 
 
-def _nested_too_deeply(text: bytes) -> bool:
-    if text.count(b"[") + text.count(b"{") <= NESTING_MAX:
+def nested_too_deeply(text: bytes, levels_max: int = NESTING_MAX) -> bool:
+    """Of JSON. How deep a decoder goes by itself depends on the interpreter."""
+    if text.count(b"[") + text.count(b"{") <= levels_max:
         return False
     depth = 0
     for bracket in _bracket.finditer(_string.sub(b"", text)):
         depth += 1 if bracket[0] in b"[{" else -1
-        if depth > NESTING_MAX:
+        if depth > levels_max:
             return True
     return False

@@ -7,6 +7,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.actors.sandbox.contract import GUEST_CODES, Step, StepEnded, StepWaits
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
+from rookery.schemas.codec import NESTING_MAX, nested_too_deeply
 from rookery.schemas.run import ErrorObject, ResultKind
 
 __all__ = ["read_step"]
@@ -23,11 +24,15 @@ class _StepReply(msgspec.Struct):
     cut: bool | UnsetType = UNSET
 
 
+_LEVELS_MAX = 2 * NESTING_MAX
+"""No value that a guest of ours tells is nested so deep."""
 _decode = msgspec.json.Decoder(_StepReply).decode
 
 
 def read_step(reply: bytes) -> Step:
     """The step a guest's reply tells of."""
+    if nested_too_deeply(reply, _LEVELS_MAX):
+        raise GuestStopped("RUNTIME_ERROR", "the guest's reply is nested too deep")
     try:
         said = _decode(reply)
         if said.waits is not None:
