@@ -345,6 +345,8 @@ def test_a_follower_names_what_was_removed_from_the_journal(
 
 
 def test_a_journal_that_was_replaced_is_a_gap(jetstream: JetStreamRealm) -> None:
+    """The follower may see the new one while it is still empty."""
+
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             await Writer().write(bus.journal, *(session(f"s{n}") for n in range(10)))
@@ -352,7 +354,7 @@ def test_a_journal_that_was_replaced_is_a_gap(jetstream: JetStreamRealm) -> None
             await follower.sees(10)
             await _forgetful(bus)
             await Writer("other").write(bus.journal, session("a"))
-            with pytest.raises(Failed, match=r"FEED_GAP.*ends at 1, before the cursor 10"):
+            with pytest.raises(Failed, match=r"FEED_GAP.*ends at [01], before the cursor 10"):
                 await follower.sees(11)
 
     asyncio.run(scenario())
