@@ -6,6 +6,7 @@ Machines are busy, so no example has a deadline.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -39,3 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARK}: a process or a sandbox, unseen by the rule")
     if config.getoption("--quick"):
         config.pluginmanager.register(QuickRun(), "quick-run")
+
+
+def pytest_collection_finish() -> None:
+    """Freeze the objects of the collection, which live until the end, so no later pass reads them."""
+    gc.collect()
+    gc.freeze()

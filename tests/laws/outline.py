@@ -6,7 +6,7 @@ import ast
 from functools import cache
 from typing import NamedTuple
 
-from tests.laws.source import Module, dotted
+from tests.laws.source import Module, dotted, nodes
 
 __all__ = ["Class", "Function", "Outline", "outline", "overhead"]
 
@@ -77,7 +77,7 @@ def overhead(module: Module) -> int:
     """Lines of imports and ``__all__``: what a file costs before it says anything."""
     return sum(
         (node.end_lineno or 0) - node.lineno + 1
-        for node in ast.walk(module.tree)
+        for node in nodes(module)
         if isinstance(node, ast.Import | ast.ImportFrom)
         or (isinstance(node, ast.Assign) and dotted(node.targets[0]) == "__all__")
     )

@@ -74,9 +74,19 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield path
 
 
+@cache
+def _nodes(tree: ast.Module) -> tuple[ast.AST, ...]:
+    return tuple(ast.walk(tree))
+
+
+def nodes(module: Module) -> tuple[ast.AST, ...]:
+    """Every node of the file: each law looks at all of them, so each tree is walked once."""
+    return _nodes(module.tree)
+
+
 def imports(module: Module) -> Iterator[tuple[int, str]]:
     """Line and full dotted name of everything imported, wherever in the file it stands."""
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield node.lineno, alias.name
@@ -102,7 +112,7 @@ def under(name: str, *prefixes: str) -> bool:
 
 
 def functions(module: Module) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             yield node
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterator
 
-from tests.laws.source import PRODUCT, Module, dotted, expect_none, imports, modules, under
+from tests.laws.source import PRODUCT, Module, dotted, expect_none, imports, modules, nodes, under
 
 STOPWATCH = "time.perf_counter"
 ALLOWED = {
@@ -47,7 +47,7 @@ def readings(module: Module) -> Iterator[tuple[int, str]]:
             yield line, name
         if name in CALLS:
             yield line, name
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         if isinstance(node, ast.Attribute):
             name = dotted(node)
             if name.partition(".")[0] in MODULES or name.endswith(CALLS):

@@ -9,14 +9,14 @@ import re
 import pytest
 
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
-from tests.laws.source import PRODUCT, Module, dotted, expect_none, modules
+from tests.laws.source import PRODUCT, Module, dotted, expect_none, modules, nodes
 
 
 def raised_codes(module: Module) -> set[tuple[int, str]]:
     """Line and code of every ``Refused("...")`` and ``Failed("...")``."""
     return {
         (node.lineno, argument.value)
-        for node in ast.walk(module.tree)
+        for node in nodes(module)
         if isinstance(node, ast.Call) and dotted(node.func) in ("Refused", "Failed")
         for argument in node.args[:1]
         if isinstance(argument, ast.Constant)
@@ -29,7 +29,7 @@ def said_codes(module: Module) -> set[str]:
     That a code is compared with, looked up or listed is no proof that anybody ever meets it.
     """
     said: list[ast.AST | None] = []
-    for node in ast.walk(module.tree):
+    for node in nodes(module):
         match node:
             case ast.Call():
                 said += [*node.args, *(keyword.value for keyword in node.keywords)]

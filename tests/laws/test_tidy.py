@@ -12,7 +12,17 @@ import pytest
 
 from tests.laws.census import broken, reasons_for_long_files
 from tests.laws.shapes import long_files
-from tests.laws.source import PRODUCT, ROOT, Module, dotted, expect_none, files, functions, modules
+from tests.laws.source import (
+    PRODUCT,
+    ROOT,
+    Module,
+    dotted,
+    expect_none,
+    files,
+    functions,
+    modules,
+    nodes,
+)
 
 FUNCTION_LINES_MAX = 70
 COLUMNS_MAX = 100
@@ -69,7 +79,7 @@ def test_nothing_is_left_unfinished():
         ]
         found += [
             f"{module.path}:{node.lineno} raises NotImplementedError"
-            for node in ast.walk(module.tree)
+            for node in nodes(module)
             if isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node)
         ]
     expect_none(found)
@@ -86,7 +96,7 @@ def test_no_test_is_skipped_or_expected_to_fail():
     found = [
         f"{module.path}:{node.lineno} {dotted(node)}"
         for module in everything()
-        for node in ast.walk(module.tree)
+        for node in nodes(module)
         if isinstance(node, ast.Attribute)
         and module.path not in fetch
         and node.attr in escapes

@@ -345,6 +345,8 @@ def test_a_follower_names_what_was_removed_from_the_journal(
 
 
 def test_a_journal_that_was_replaced_is_a_gap(jetstream: JetStreamRealm) -> None:
+    """The follower may see the new one while it is still empty."""
+
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             await Writer().write(bus.journal, *(session(f"s{n}") for n in range(10)))
