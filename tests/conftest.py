@@ -43,6 +43,6 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Freeze the objects of the collection, which live until the end, so no later pass reads them."""
+    """Freeze what the collection made: it lives until the end, and no later pass reads it."""
     gc.collect()
     gc.freeze()
