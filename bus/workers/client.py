@@ -125,7 +125,7 @@ class NatsToolWorkers:
 
     async def query_attempt(self, surface: str, call_id: str, attempt: int) -> WorkerReports:
         if not self._connection.connected:  # Without a connection silence proves nothing.
-            raise Failed("SERVER_UNREACHABLE", "the workers cannot be names_of about a call")
+            raise Failed("SERVER_UNREACHABLE", "the workers cannot be queried about a call")
         query = AttemptQuery(call_id, attempt)
         self._remote_attempts.pop(call_id, None)
         answer, workers = None, []
