@@ -7,6 +7,8 @@ BIN := $(VENV)/bin
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
 # Many tests wait for a claim, a timer or a process: one worker more than there are processors.
 WORKERS := $(shell expr $(PROCESSORS) + 1)
+# Files, folders or options of pytest: `make test TESTS=tests/sandbox`.
+TESTS ?=
 
 # The build backend is pinned too: old pips read the first of these in isolated builds, new ones
 # the second.
@@ -18,44 +20,44 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .DEFAULT_GOAL := test
 .NOTPARALLEL:
 
-# Lint, format, types, and every test that starts no server, node, sandbox or other process: a minute.
-check: lint format types
+help: ## Say what can be made.
+	@sed -nE 's/^([a-z]+):.*## /\1\t/p' Makefile | expand -t 10
+
+check: lint format types ## Lint, format, types, and every test that starts no process and no sandbox: a minute.
 	@echo "== tests that start nothing"
-	@$(BIN)/python -m pytest --quick -n $(PROCESSORS) --maxprocesses=8
+	@$(BIN)/python -m pytest --quick -n $(PROCESSORS) --maxprocesses=8 $(TESTS)
 
-# Every test, from nothing: some five minutes on two cores.
-test: $(VENV)/.ready-dev
+test: $(VENV)/.ready-dev ## Every test, from nothing: some minutes.
 	@echo "== tests"
-	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8
+	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8 $(TESTS)
 
-demo: $(VENV)/.ready
+demo: $(VENV)/.ready ## A node, programs, tools, their facts as they arrive, the journal verified.
 	@$(BIN)/python -m rookery.ops.demo
 
-lint: $(VENV)/.ready-dev
+lint: $(VENV)/.ready-dev ## Look for mistakes (ruff).
 	@echo "== lint"
 	@$(BIN)/ruff check .
 
-format: $(VENV)/.ready-dev
+format: $(VENV)/.ready-dev ## Look whether files are formatted.
 	@echo "== format"
 	@$(BIN)/ruff format --check .
 
-fix: $(VENV)/.ready-dev
+fix: $(VENV)/.ready-dev ## Mend and format what can be mended by itself.
 	@$(BIN)/ruff check --fix .
 	@$(BIN)/ruff format .
 
-types: $(VENV)/.ready-dev
+types: $(VENV)/.ready-dev ## Check the types of the product (mypy).
 	@echo "== types"
 	@$(BIN)/python -m rookery.ops.check_types
 
-bench: $(VENV)/.ready
+bench: $(VENV)/.ready ## Measure on this machine.
 	@$(BIN)/rookery bench
 
 # How long nodes are cut off in `make chaos`. All cells take about 90 minutes; the next call goes on
 # where one has ended.
 CUT_MINUTES ?= 90
 
-# The long forms of the kill tests: some minutes each but for the last.
-chaos: $(VENV)/.ready-dev
+chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random ones: some minutes each.
 	@echo "== the journal while the server is killed"
 	@$(BIN)/python -m tests.bus.kill_campaign
 	@echo "== a node and its clients while the server is killed"
@@ -84,7 +86,7 @@ chaos: $(VENV)/.ready-dev
 	@echo "== a node cut off in every way; goes on from build/cuts.jsonl"
 	@$(BIN)/python -m tests.chaos.cuts --results build/cuts.jsonl --minutes $(CUT_MINUTES)
 
-clean:
+clean: ## Remove everything that was made.
 	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.ready: $(BIN)/python pyproject.toml constraints.txt

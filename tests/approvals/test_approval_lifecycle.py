@@ -94,8 +94,9 @@ def test_any_history_goes_the_way_of_the_model_and_nothing_is_ever_refused(
     rng, judged = random.Random(11), Judged(APPROVALS, edition)
     state, steps = ApprovalStatuses(), 2_500
     for number in range(steps):
-        likely = {**POOLS, "approval_id": (f"a{number % 250 // 5}", f"b{number // 40}")}
-        asked = {on: every_ask(APPROVALS, on, likely) for on in APPROVALS.inputs}
+        if number % 5 == 0:
+            likely = {**POOLS, "approval_id": (f"a{number % 250 // 5}", f"b{number // 40}")}
+            asked = {on: every_ask(APPROVALS, on, likely) for on in APPROVALS.inputs}
         on, params = likely_ask(rng, APPROVALS, state, asked, edition=edition)
         state = judged.step(state, on, params)
     assert judged.accepted == steps
