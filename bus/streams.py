@@ -8,12 +8,12 @@ modules.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
 
-from rookery.bus.journal.writer_terms import first_subjects, has_all_terms, terms_in
+from rookery.bus.clock import entropy
 from rookery.bus.nats import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.subjects import Subjects
@@ -25,9 +25,14 @@ __all__ = [
     "StreamSpec",
     "check_config",
     "ensure_streams",
+    "first_subjects",
     "format_of",
+    "has_all_terms",
     "mismatches",
+    "new_term",
     "streams_of",
+    "subjects_of_terms",
+    "terms_in",
 ]
 
 FORMAT = 2
@@ -38,6 +43,7 @@ _SECOND_NS = 1_000_000_000
 _DAY_NS = 86_400 * _SECOND_NS
 _SMALLEST_WINDOW_NS = _SECOND_NS // 10
 _HEADER_BYTES_MAX = 8 << 10
+_TERM_RANDOM_BYTES = 16
 _COMMAND_BYTES_MAX = (1 << 20) - _HEADER_BYTES_MAX
 """A command must fit among the dead letters, whose headers hold the reason, and a timer
 into the inbox, both within the server's usual ``max_payload``."""
@@ -260,3 +266,41 @@ def _dead(subjects: Subjects) -> StreamSpec:
         _LOSSLESS | {"subjects": [f"{subjects.root}.dead.*.*"], "discard": "new"},
         {"max_age": 30 * _DAY_NS, "duplicate_window": 600 * _SECOND_NS},
     )
+
+
+# --- terms, a subject for each partition: `bus.journal.writer_terms` begins them ------------------
+
+
+def first_subjects(subjects: Subjects) -> list[str]:
+    """The subjects of a new journal: terms that no node has begun."""
+    return subjects_of_terms(subjects, {partition: new_term(0) for partition in range(PARTITIONS)})
+
+
+def terms_in(subjects: Subjects, config: Mapping[str, Any]) -> dict[int, str]:
+    """The term of each partition in the stream's configuration."""
+    prefix = f"{subjects.root}.w."
+    terms = {}
+    for subject in config.get("subjects") or ():
+        if subject.startswith(prefix):
+            partition, _, term = subject.removeprefix(prefix).removesuffix(".>").partition(".")
+            if partition.isdecimal():
+                terms[int(partition)] = term
+    return terms
+
+
+def has_all_terms(subjects: Subjects, config: Mapping[str, Any]) -> bool:
+    """Whether the stream listens to one term of each partition, to node facts, and to no more."""
+    terms = terms_in(subjects, config)
+    every = terms.keys() == frozenset(range(PARTITIONS))
+    return every and sorted(config["subjects"]) == sorted(subjects_of_terms(subjects, terms))
+
+
+def subjects_of_terms(subjects: Subjects, terms: Mapping[int, str]) -> list[str]:
+    """What the journal listens to while these terms hold."""
+    listed = [subjects.appends(partition, terms[partition]) for partition in sorted(terms)]
+    return [*listed, subjects.node_appends]
+
+
+def new_term(number: int) -> str:
+    """A term of this number that no other node can publish in."""
+    return f"{number}-{entropy(_TERM_RANDOM_BYTES).hex()}"

@@ -17,18 +17,17 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rookery.bus.clock import entropy
 from rookery.bus.nats import ApiError, Connection
-from rookery.bus.ports import PARTITIONS, Claim, Claims
+from rookery.bus.ports import Claim, Claims
+from rookery.bus.streams import new_term, subjects_of_terms, terms_in
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed
 
-__all__ = ["WriterTerms", "first_subjects", "has_all_terms", "terms_in"]
+__all__ = ["WriterTerms"]
 
 CLAIM: Final = "journal.turns"
 CLAIM_S: Final = 2
 PAUSE_S: Final = 0.02
-RANDOM_BYTES: Final = 16
 
 
 class WriterTerms:
@@ -61,7 +60,7 @@ class WriterTerms:
             info = await self._stream_api("INFO")
             config, before = info["config"], terms_in(self._subjects, info["config"])
             numbers = {p: _term_number(before.get(p, "")) + 1 for p in partitions}
-            begun = {p: _new_term(number) for p, number in numbers.items()}
+            begun = {p: new_term(number) for p, number in numbers.items()}
             await self._update(config, before | begun)
         finally:
             await self._release_claim(claim)
@@ -104,7 +103,8 @@ class WriterTerms:
             """The claim expires by itself."""
 
     async def _update(self, config: Mapping[str, Any], terms: Mapping[int, str]) -> None:
-        await self._stream_api("UPDATE", {**config, "subjects": _subjects(self._subjects, terms)})
+        wanted = {**config, "subjects": subjects_of_terms(self._subjects, terms)}
+        await self._stream_api("UPDATE", wanted)
 
     async def _stream_api(self, verb: str, query: object = None) -> dict[str, Any]:
         stream = self._subjects.journal_stream
@@ -112,39 +112,6 @@ class WriterTerms:
             return await self._connection.api(f"STREAM.{verb}.{stream}", query)
         except ApiError as error:
             raise Failed("SERVER_UNREACHABLE", f"{stream} does not answer: {error}") from None
-
-
-def first_subjects(subjects: Subjects) -> list[str]:
-    """The subjects of a new journal: terms that no node has begun."""
-    return _subjects(subjects, {partition: _new_term(0) for partition in range(PARTITIONS)})
-
-
-def terms_in(subjects: Subjects, config: Mapping[str, Any]) -> dict[int, str]:
-    """The term of each partition in the stream's configuration."""
-    prefix = f"{subjects.root}.w."
-    terms = {}
-    for subject in config.get("subjects") or ():
-        if subject.startswith(prefix):
-            partition, _, term = subject.removeprefix(prefix).removesuffix(".>").partition(".")
-            if partition.isdecimal():
-                terms[int(partition)] = term
-    return terms
-
-
-def has_all_terms(subjects: Subjects, config: Mapping[str, Any]) -> bool:
-    """Whether the stream listens to one term of each partition, to node facts, and to no more."""
-    terms = terms_in(subjects, config)
-    every = terms.keys() == frozenset(range(PARTITIONS))
-    return every and sorted(config["subjects"]) == sorted(_subjects(subjects, terms))
-
-
-def _subjects(subjects: Subjects, terms: Mapping[int, str]) -> list[str]:
-    listed = [subjects.appends(partition, terms[partition]) for partition in sorted(terms)]
-    return [*listed, subjects.node_appends]
-
-
-def _new_term(number: int) -> str:
-    return f"{number}-{entropy(RANDOM_BYTES).hex()}"
 
 
 def _term_number(term: str) -> int:

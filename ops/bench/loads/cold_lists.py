@@ -13,9 +13,9 @@ from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.projections.realm_projections import RealmProjections
 from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal.writer_terms import terms_in
 from rookery.bus.nats.connection import Outgoing
 from rookery.bus.ports import PARTITIONS, Filter, StoredMessage
+from rookery.bus.streams import terms_in
 from rookery.bus.subjects import Subjects, partition_of
 
 __all__ = ["ColdLists", "cold_lists"]

@@ -15,8 +15,8 @@ from nats.aio.msg import Msg
 
 from rookery.bus.client.client import Client, connect
 from rookery.bus.client.sync import connect_sync
-from rookery.bus.journal.writer_terms import terms_in
 from rookery.bus.loop_thread import LoopThread
+from rookery.bus.streams import terms_in
 from rookery.bus.subjects import Subjects, decode_token, partition_of
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused

@@ -11,8 +11,9 @@ import asyncio
 import nats.errors
 import pytest
 
-from rookery.bus.journal.writer_terms import CLAIM, terms_in
+from rookery.bus.journal.writer_terms import CLAIM
 from rookery.bus.ports import PARTITIONS, Appended, AppendRequest, Bus, Filter, Journal, Superseded
+from rookery.bus.streams import terms_in
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
