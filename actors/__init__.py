@@ -5,8 +5,9 @@
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
+
+from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rookery.actors.deciders import DECIDERS, DeciderHost
@@ -14,10 +15,4 @@ if TYPE_CHECKING:
 
 __all__ = ["DECIDERS", "DeciderHost", "tool"]
 
-_MODULES: Final = {"DECIDERS": "deciders", "DeciderHost": "deciders", "tool": "tools"}
-
-
-def __getattr__(name: str) -> Any:
-    if name in _MODULES:
-        return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(__name__, {"deciders": ("DECIDERS", "DeciderHost"), "tools": ("tool",)})

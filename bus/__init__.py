@@ -6,8 +6,9 @@ ports does not import a NATS client.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rookery.bus.client.client import Client, Handle, connect
@@ -15,14 +16,10 @@ if TYPE_CHECKING:
 
 __all__ = ["Client", "Handle", "SyncClient", "SyncHandle", "connect", "connect_sync"]
 
-_PUBLIC_NAMES = {
-    "client.client": ("Client", "Handle", "connect"),
-    "client.sync": ("SyncClient", "SyncHandle", "connect_sync"),
-}
-
-
-def __getattr__(name: str) -> Any:
-    for home, names in _PUBLIC_NAMES.items():
-        if name in names:
-            return getattr(import_module(f"{__name__}.{home}"), name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "client.client": ("Client", "Handle", "connect"),
+        "client.sync": ("SyncClient", "SyncHandle", "connect_sync"),
+    },
+)

@@ -9,14 +9,15 @@ from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from typing import Final
 
-from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
-from rookery.actors.approvals.dispatchers.port import Dispatcher
-from rookery.actors.approvals.dispatchers.service import ServiceDispatcher
-from rookery.actors.approvals.dispatchers.webhook import WebhookDispatcher
-from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
-from rookery.actors.tools.daemon_pool import DaemonThreadPool
-from rookery.bus.client.client import Client
-from rookery.bus.client.external_service import NatsExternalService
+from rookery.actors.approvals.dispatchers import (
+    Dispatcher,
+    InboxDispatcher,
+    ServiceDispatcher,
+    WebhookDispatcher,
+    WebhookKey,
+)
+from rookery.actors.tools import DaemonThreadPool
+from rookery.bus.client import Client, NatsExternalService
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import BusLoop
 from rookery.ops.config import ApprovalsConfig

@@ -16,7 +16,7 @@ import msgspec
 import nats
 
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal.audit import ChainAudit
+from rookery.bus.journal import ChainAudit
 from rookery.bus.ports import Filter
 from rookery.ops.config import Config, NodeConfig
 from rookery.ops.logs import configure

@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.nats.connection import ApiError
-from rookery.bus.server.store import Store
+from rookery.bus.nats import ApiError
+from rookery.bus.server import Store
 from rookery.bus.streams import streams_of
 from rookery.bus.subjects import Subjects
 from rookery.ops import server_checks

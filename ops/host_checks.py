@@ -15,8 +15,7 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.bus.server.server import find_server
-from rookery.bus.server.store import Store
+from rookery.bus.server import Store, find_server
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["CheckVerdict", "Finding", "check_host", "check_store", "failed"]

@@ -10,10 +10,9 @@ from collections.abc import Mapping
 from concurrent.futures import Executor
 from typing import Final
 
-from rookery.actors.approvals.dispatchers.webhook import WebhookResponse
-from rookery.actors.tools.authoring.registry import ToolError
-from rookery.actors.tools.builtin.http_transport import HttpExchange, HttpRequest, HttpTransport
-from rookery.actors.tools.builtin.urls import parse_url
+from rookery.actors.approvals.dispatchers import WebhookResponse
+from rookery.actors.tools.authoring import ToolError
+from rookery.actors.tools.builtin import HttpExchange, HttpRequest, HttpTransport, parse_url
 from rookery.schemas.errors import Refused
 
 __all__ = ["HttpPost"]

@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from rookery.actors import DECIDERS
-from rookery.bus.commands.micro_service import EndpointStats
+from rookery.bus.commands import EndpointStats
 from rookery.ops.health import Page
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.commands import COMMANDS

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 import msgspec
 
-from rookery.bus.commands.micro_service import Endpoint, MicroService
+from rookery.bus.commands import Endpoint, MicroService
 from rookery.ops.metrics import NodeMetrics
 from rookery.schemas import typed_ids
 from rookery.schemas.codec import encode_json, strict

@@ -18,25 +18,17 @@ from typing import Any
 import msgspec
 
 from rookery.actors import DECIDERS, DeciderHost
-from rookery.actors.admission.decider import AdmissionDecider
-from rookery.actors.admission.executor import handlers
-from rookery.actors.admission.in_flight import InFlightCounter
-from rookery.actors.admission.session_claims import ClaimRegistry
-from rookery.actors.approvals.decider import ApprovalsDecider
-from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.kernel import Kernel, KernelSettings
-from rookery.actors.kernel.partition_ownership import NodeIdentity
-from rookery.actors.projections.realm_projections import RealmProjections
-from rookery.actors.projections.tools import ToolQueryHandler
-from rookery.actors.tools.authoring.loader import load_registry
-from rookery.actors.tools.authoring.registry import ToolRegistry
-from rookery.bus.client.client import Client
+from rookery.actors.admission import AdmissionDecider, ClaimRegistry, InFlightCounter, handlers
+from rookery.actors.approvals import ApprovalsDecider
+from rookery.actors.kernel import Decider, Failpoints, Kernel, KernelSettings, NodeIdentity
+from rookery.actors.projections import RealmProjections, ToolQueryHandler
+from rookery.actors.tools.authoring import ToolRegistry, load_registry
+from rookery.bus.client import Client
 from rookery.bus.clock import SystemClock, entropy
-from rookery.bus.commands.micro_service import MicroServiceResponder
+from rookery.bus.commands import MicroServiceResponder
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.loop_thread import LoopThread
-from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.server import EmbeddedServer
 from rookery.bus.subjects import Subjects
 from rookery.ops.approval_dispatchers import ApprovalDispatchers
 from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from rookery.actors.kernel.kernel import Kernel
+from rookery.actors.kernel import Kernel
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.loop_thread import LoopThread
-from rookery.bus.nats.connection import ApiError
+from rookery.bus.nats import ApiError
 from rookery.bus.ports import Backpressure
 from rookery.bus.streams import mismatches, streams_of
 from rookery.bus.subjects import Subjects

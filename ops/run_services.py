@@ -14,44 +14,49 @@ from typing import TypeVar
 
 import msgspec
 
-from rookery.actors.admission.executor import RunReplies
-from rookery.actors.approvals.decider import ApprovalsDecider
-from rookery.actors.approvals.dispatchers.port import Dispatcher
-from rookery.actors.approvals.executor import ApprovalExecutor
-from rookery.actors.approvals.signing import read_public_key
-from rookery.actors.approvals.state import ApprovalSettings
-from rookery.actors.execution.driver import SandboxDriver
-from rookery.actors.execution.executor import RunExecutor
-from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.provisioning import RunProvisioner
-from rookery.actors.execution.queries.destroy import SessionDestroyer
-from rookery.actors.execution.queries.fork import RunForker
-from rookery.actors.execution.queries.replay import RunReplayer
-from rookery.actors.execution.queries.snapshots import SessionSnapshots
-from rookery.actors.execution.queries.validate import RequestValidator
-from rookery.actors.execution.rebuilt_session import SessionRebuilder
-from rookery.actors.execution.session_cache import SessionCache
-from rookery.actors.kernel.command_router import QueryHandler
-from rookery.actors.kernel.decider import Decider, Effect
-from rookery.actors.kernel.effect_runner import EffectHandler
-from rookery.actors.kernel.local_ask import AskActor
-from rookery.actors.projections.approvers import Approvers
-from rookery.actors.sandbox.python.build import GuestCache, cache_folder
-from rookery.actors.sandbox.python.realm_build import RealmBuild
-from rookery.actors.sandbox.runtime.factory import open_sandbox
-from rookery.actors.sandbox.sandbox import Sandbox
-from rookery.actors.sandbox.typescript.build import JavaScriptBuild
-from rookery.actors.session_snapshots.decider import SnapshotsDecider
-from rookery.actors.tools.authoring.registry import ToolRegistry
-from rookery.actors.tools.call_notifier import CallNotifier
-from rookery.actors.tools.call_slots import CallSlots
-from rookery.actors.tools.catalogue import LOCAL, ToolCatalogue
-from rookery.actors.tools.decider import ToolsDecider
-from rookery.actors.tools.executor import CallExecutor
-from rookery.actors.tools.host import ToolHost
-from rookery.actors.tools.local_host import LocalToolHost
-from rookery.actors.tools.remote_host import RemoteToolHost
-from rookery.actors.turns.decider import TurnsDecider
+from rookery.actors.admission import RunReplies
+from rookery.actors.approvals import (
+    ApprovalExecutor,
+    ApprovalsDecider,
+    ApprovalSettings,
+    read_public_key,
+)
+from rookery.actors.approvals.dispatchers import Dispatcher
+from rookery.actors.execution import (
+    RunExecutor,
+    RunHistoryReader,
+    RunProvisioner,
+    SandboxDriver,
+    SessionCache,
+    SessionRebuilder,
+)
+from rookery.actors.execution.queries import (
+    RequestValidator,
+    RunForker,
+    RunReplayer,
+    SessionDestroyer,
+    SessionSnapshots,
+)
+from rookery.actors.kernel import AskActor, Decider, Effect, EffectHandler, QueryHandler
+from rookery.actors.projections import Approvers
+from rookery.actors.sandbox import Sandbox
+from rookery.actors.sandbox.python import GuestCache, RealmBuild, cache_folder
+from rookery.actors.sandbox.runtime import open_sandbox
+from rookery.actors.sandbox.typescript import JavaScriptBuild
+from rookery.actors.session_snapshots import SnapshotsDecider
+from rookery.actors.tools import (
+    LOCAL,
+    CallExecutor,
+    CallNotifier,
+    CallSlots,
+    LocalToolHost,
+    RemoteToolHost,
+    ToolCatalogue,
+    ToolHost,
+    ToolsDecider,
+)
+from rookery.actors.tools.authoring import ToolRegistry
+from rookery.actors.turns import TurnsDecider
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, BusLoop
 from rookery.bus.task_set import TaskSet

@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from rookery.bus.journal.audit import AuditScope, ChainAudit
-from rookery.bus.journal.journal import JetStreamJournal
+from rookery.bus.journal import AuditScope, ChainAudit, JetStreamJournal
 from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import Filter
 from rookery.bus.streams import StreamSpec, mismatches

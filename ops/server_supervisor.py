@@ -12,8 +12,7 @@ from collections.abc import Callable
 from typing import Final
 
 from rookery.bus.clock import monotonic_s
-from rookery.bus.server.server import EmbeddedServer
-from rookery.bus.server.store import Store
+from rookery.bus.server import EmbeddedServer, Store
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = ["ServerSupervisor"]

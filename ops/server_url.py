@@ -10,7 +10,7 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
-from rookery.bus.server.store import Store, check_usable, default_store, find_running, with_token
+from rookery.bus.server import Store, check_usable, default_store, find_running, with_token
 from rookery.ops.config import Config
 from rookery.schemas.errors import Failed, Refused
 

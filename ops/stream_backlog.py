@@ -5,7 +5,7 @@ During an outage these gauges are absent; ``/readyz`` reports the outage.
 
 from __future__ import annotations
 
-from rookery.bus.nats.connection import ApiError, Connection
+from rookery.bus.nats import ApiError, Connection
 from rookery.bus.subjects import Subjects
 from rookery.ops.metrics import GaugeValue
 from rookery.schemas.errors import Failed

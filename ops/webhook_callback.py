@@ -12,7 +12,7 @@ from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Final, NamedTuple
 
-from rookery.actors.approvals.dispatchers.webhook_signing import ReplayGuard, WebhookKey
+from rookery.actors.approvals.dispatchers import ReplayGuard, WebhookKey
 from rookery.ops.http_server import HttpServer
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.codec import JSON, decode_command, encode_json

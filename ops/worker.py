@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from rookery.actors.tools.authoring.registry import ToolRegistry
-from rookery.actors.tools.remote_host import check_surface
-from rookery.actors.tools.worker import Worker
+from rookery.actors.tools import Worker, check_surface
+from rookery.actors.tools.authoring import ToolRegistry
 from rookery.bus.clock import SystemClock
 from rookery.bus.loop_thread import LoopThread
-from rookery.bus.nats.connection import Connection
-from rookery.bus.storage.blobs import JetStreamBlobs
-from rookery.bus.storage.bucket import Bucket
+from rookery.bus.nats import Connection
+from rookery.bus.storage import Bucket, JetStreamBlobs
 from rookery.bus.subjects import Subjects
-from rookery.bus.workers.server import NatsWorkerEndpoint
+from rookery.bus.workers import NatsWorkerEndpoint
 from rookery.ops.config import Config
 from rookery.ops.process_identity import process_name
 from rookery.ops.server_url import server_url

@@ -1,1 +1,66 @@
 """Session admission: the lifecycle of sessions, their claims, and the queue of their inputs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rookery.schemas.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rookery.actors.admission.admission_machine import ADMISSION, apply_input, evolve_host
+    from rookery.actors.admission.commands import check_language, with_session_id
+    from rookery.actors.admission.decider import AdmissionDecider
+    from rookery.actors.admission.executor import RunReplies, handlers
+    from rookery.actors.admission.in_flight import InFlightCounter
+    from rookery.actors.admission.lifecycle_machine import LIFECYCLE
+    from rookery.actors.admission.session_claims import CLAIM, ClaimRegistry
+    from rookery.actors.admission.state import (
+        STATE_SCHEMA,
+        Admission,
+        InputHistory,
+        PendingInput,
+        decode_state,
+        encode_state,
+    )
+
+__all__ = [
+    "ADMISSION",
+    "CLAIM",
+    "LIFECYCLE",
+    "STATE_SCHEMA",
+    "Admission",
+    "AdmissionDecider",
+    "ClaimRegistry",
+    "InFlightCounter",
+    "InputHistory",
+    "PendingInput",
+    "RunReplies",
+    "apply_input",
+    "check_language",
+    "decode_state",
+    "encode_state",
+    "evolve_host",
+    "handlers",
+    "with_session_id",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "admission_machine": ("ADMISSION", "apply_input", "evolve_host"),
+        "commands": ("check_language", "with_session_id"),
+        "decider": ("AdmissionDecider",),
+        "executor": ("RunReplies", "handlers"),
+        "in_flight": ("InFlightCounter",),
+        "lifecycle_machine": ("LIFECYCLE",),
+        "session_claims": ("CLAIM", "ClaimRegistry"),
+        "state": (
+            "STATE_SCHEMA",
+            "Admission",
+            "InputHistory",
+            "PendingInput",
+            "decode_state",
+            "encode_state",
+        ),
+    },
+)

@@ -24,22 +24,20 @@ from rookery.actors.admission.lifecycle_machine import (
     RuntimeEffectFact,
     SubmitRunPrimitive,
 )
-from rookery.actors.kernel.machines.machine import (
-    Machine,
-    MachineInput,
-    Transition,
-    TransitionEffect,
-    set_fields,
-)
-from rookery.actors.kernel.machines.session_host import (
+from rookery.actors.kernel.machines import (
     ATTACHED,
     DESTROYED,
     IDLE,
     RETIRED,
     RUNNING,
     HostPhase,
+    Machine,
+    MachineInput,
     SessionHost,
+    Transition,
+    TransitionEffect,
     session_registered,
+    set_fields,
 )
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.facts import session as facts

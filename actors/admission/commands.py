@@ -18,7 +18,7 @@ from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.facts import AdmissionFacts
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.admission.state import Admission, EndedInput
-from rookery.actors.kernel.machines.machine import RejectionKind, TransitionRejected
+from rookery.actors.kernel.machines import RejectionKind, TransitionRejected
 from rookery.actors.messages import ReportBrokenHistory
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
 from rookery.schemas.envelope import Command, Mode

@@ -36,8 +36,7 @@ from rookery.actors.admission.state import (
     decode_state,
     encode_state,
 )
-from rookery.actors.kernel import Decider, Effect
-from rookery.actors.kernel.decider import ReadScope
+from rookery.actors.kernel import Decider, Effect, ReadScope
 from rookery.actors.messages import (
     RecordRunEnd,
     ReplySubjectsQuery,

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rookery.actors.admission.admission_machine import evolve_host
 from rookery.actors.admission.state import Admission, EndedInput, PendingInput
-from rookery.actors.kernel.machines.session_host import DESTROYED, SessionHost
+from rookery.actors.kernel.machines import DESTROYED, SessionHost
 from rookery.schemas.facts import session as facts
 from rookery.schemas.run import ErrorObject, SessionLimits, SessionMeta
 

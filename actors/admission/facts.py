@@ -20,14 +20,14 @@ from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.admission.state import Admission, PendingInput
 from rookery.actors.kernel import FactBuilder
-from rookery.actors.kernel.machines.machine import Machine
-from rookery.actors.kernel.machines.session_host import (
+from rookery.actors.kernel.machines import (
     ATTACHED,
     DESTROYED,
     IDLE,
     RETIRED,
     RUNNING,
     STOPPED,
+    Machine,
     SessionHost,
 )
 from rookery.schemas.envelope import Command, Mode

@@ -10,9 +10,7 @@ from typing import Any
 
 from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
-from rookery.actors.kernel.machines.authority import Authority
-from rookery.actors.kernel.machines.machine import TransitionEffect
-from rookery.actors.kernel.machines.session_host import SessionHost
+from rookery.actors.kernel.machines import Authority, SessionHost, TransitionEffect
 from rookery.schemas.seed.ingress import InputSource
 
 __all__ = ["SessionAdmissionHandle", "SessionLifecycle"]

@@ -12,14 +12,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
-    Machine,
-    MachineInput,
-    Transition,
-    TransitionEffect,
-    set_fields,
-)
-from rookery.actors.kernel.machines.session_host import (
+from rookery.actors.kernel.machines import (
     ATTACHED,
     DESTROYED,
     IDLE,
@@ -29,9 +22,14 @@ from rookery.actors.kernel.machines.session_host import (
     RUNNING,
     STOPPED,
     HostPhase,
+    Machine,
+    MachineInput,
     RegistrationPhase,
     SessionHost,
+    Transition,
+    TransitionEffect,
     session_registered,
+    set_fields,
 )
 from rookery.schemas.facts import session as facts
 

@@ -16,7 +16,7 @@ from typing import Final
 import msgspec
 from immutables import Map
 
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
     Machine,
     MachineInput,
     Transition,

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 from immutables import Map
 
-from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING, SessionHost
+from rookery.actors.kernel.machines import DESTROYED, INITIALIZING, SessionHost
 from rookery.schemas.replies import RunReceipt, SessionView
 from rookery.schemas.run import ErrorObject, SessionMeta
 

@@ -41,9 +41,8 @@ from rookery.actors.approvals.requests import (
     withdraw_request,
 )
 from rookery.actors.approvals.state import STATE_SCHEMA, ApprovalSettings, SessionApprovals
-from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
-from rookery.actors.kernel.machines.decider import MachineBinding, MachineDecider
+from rookery.actors.kernel import OTHER_VERSIONS, Effect, history_broken_effects
+from rookery.actors.kernel.machines import MachineBinding, MachineDecider
 from rookery.actors.messages import ApprovalAcknowledged, RequestApproval, WithdrawApproval
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (

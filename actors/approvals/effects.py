@@ -18,7 +18,7 @@ from rookery.actors.approvals.state import (
     GrantPhase,
     SessionApprovals,
 )
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel import Effect
 from rookery.actors.messages import CallProgress
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import ApprovalBrokerOutcome

@@ -40,9 +40,7 @@ from rookery.actors.approvals.effects import (
 )
 from rookery.actors.approvals.request_record import actor_ref, operation_of, to_request, to_terms
 from rookery.actors.approvals.state import ApprovalRequestState
-from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.effect_runner import EffectHandler
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel import AskActor, Effect, EffectHandler
 from rookery.actors.messages import AllowCall, ApprovalAcknowledged, CallProgress, DenyCall
 from rookery.bus.ports import Timer, Timers
 from rookery.schemas.approvals.decision import DecideApproval

@@ -14,12 +14,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
-    Machine,
-    MachineInput,
-    Transition,
-    TransitionEffect,
-)
+from rookery.actors.kernel.machines import Machine, MachineInput, Transition, TransitionEffect
 from rookery.schemas.approvals.lifecycle import ApprovalAnswer, ApprovalRejection, ApprovalStatus
 from rookery.schemas.facts import approval as facts
 

@@ -49,3 +49,19 @@ it waits, and resumes when the call has ended. Then the program continues as abo
     execution/session_cache.py SessionCache.restore_parked     loop     the blob becomes the session
     execution/driver.py        SandboxDriver.resume_parked     loop     the program gets the outcome
 """
+
+from rookery.actors.execution.driver import SandboxDriver
+from rookery.actors.execution.executor import RunExecutor
+from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.provisioning import RunProvisioner
+from rookery.actors.execution.rebuilt_session import SessionRebuilder
+from rookery.actors.execution.session_cache import SessionCache
+
+__all__ = [
+    "RunExecutor",
+    "RunHistoryReader",
+    "RunProvisioner",
+    "SandboxDriver",
+    "SessionCache",
+    "SessionRebuilder",
+]

@@ -20,8 +20,8 @@ from rookery.actors.execution.driver import CallsRequested
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
 from rookery.actors.messages import CallProgress
-from rookery.actors.sandbox.contract import ProgramCall, ToolResult
-from rookery.actors.turns.run_state import request_calls
+from rookery.actors.sandbox import ProgramCall, ToolResult
+from rookery.actors.turns import request_calls
 from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.errors import Refused
 

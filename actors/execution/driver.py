@@ -18,16 +18,16 @@ import msgspec
 from rookery.actors.execution.history import without_limits
 from rookery.actors.kernel import NO_METRICS, KernelMetrics
 from rookery.actors.messages import TurnInput
-from rookery.actors.sandbox.contract import (
+from rookery.actors.sandbox import (
     CallTool,
     Outcome,
     ProgramCall,
+    Sandbox,
     SuspendedRun,
     Tool,
     ToolResult,
 )
-from rookery.actors.sandbox.sandbox import Sandbox
-from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
+from rookery.actors.sandbox.sessions import ResultBatch
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.run import RunRequest, RunResult
 

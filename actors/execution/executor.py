@@ -20,8 +20,7 @@ from rookery.actors.execution.calls import CallNotifierPort
 from rookery.actors.execution.driver import Driver
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.run_execution import RunExecution, SessionCachePort
-from rookery.actors.kernel import AskActor, Effect, EffectHandler
-from rookery.actors.kernel.history_restart import NotifyHistoryBroken
+from rookery.actors.kernel import AskActor, Effect, EffectHandler, NotifyHistoryBroken
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,
@@ -34,15 +33,15 @@ from rookery.actors.messages import (
     RunEndRecorded,
     UnparkRun,
 )
-from rookery.actors.turns.effects import (
+from rookery.actors.turns import (
     ContinueRun,
     ExecuteRun,
     ReportTurnOver,
     SendInterim,
     SendResult,
     StopRun,
+    end_unexecuted,
 )
-from rookery.actors.turns.run_state import end_unexecuted
 from rookery.bus.ports import Blobs, ReplyMessage
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import encode_json

@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.kernel.history_restart import last_restart
-from rookery.actors.sandbox.contract import Tool, ToolResult
-from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, RecordedRun, ResultBatch
+from rookery.actors.kernel import last_restart
+from rookery.actors.sandbox import Tool, ToolResult
+from rookery.actors.sandbox.sessions import RecordedCall, RecordedRun, ResultBatch
 from rookery.bus.ports import Blobs, Journal, StoredMessage
 from rookery.schemas.calls import CallOutcome, ForkedRun, RequestedCall, RunEnvironment, ToolFault
 from rookery.schemas.capability import Capability

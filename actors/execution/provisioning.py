@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.kernel.effect_runner import NotExecutableHere
-from rookery.actors.sandbox.validate import check_new_request, limits_in_force
+from rookery.actors.kernel import NotExecutableHere
+from rookery.actors.sandbox import check_new_request, limits_in_force
 from rookery.schemas.calls import AvailableTool, RunEnvironment
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits

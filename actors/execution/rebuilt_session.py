@@ -13,14 +13,8 @@ from functools import partial
 from msgspec import UnsetType
 
 from rookery.actors.execution.history import PastRun, RunHistoryReader, SnapshotFact
-from rookery.actors.sandbox.contract import Tool
-from rookery.actors.sandbox.sandbox import Sandbox
-from rookery.actors.sandbox.sessions.snapshot import (
-    Snapshot,
-    SnapshotHeader,
-    open_snapshot,
-    relabelled,
-)
+from rookery.actors.sandbox import Sandbox, Tool
+from rookery.actors.sandbox.sessions import Snapshot, SnapshotHeader, open_snapshot, relabelled
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Refused

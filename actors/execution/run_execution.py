@@ -28,8 +28,8 @@ from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import ActiveRunView
-from rookery.actors.sandbox.contract import ProgramCall, Tool, ToolResult
-from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
+from rookery.actors.sandbox import ProgramCall, Tool, ToolResult
+from rookery.actors.sandbox.sessions import ResultBatch
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import CodedError, Refused

@@ -16,10 +16,9 @@ from msgspec import UNSET
 from rookery.actors.execution.history import PastRun, RunHistoryReader, SessionHistory
 from rookery.actors.kernel import NO_METRICS, AskActor, KernelMetrics
 from rookery.actors.messages import ActiveRunView
-from rookery.actors.sandbox.contract import Tool
-from rookery.actors.sandbox.sandbox import Sandbox
-from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
-from rookery.actors.session_snapshots.decider import RecordSnapshot, SnapshotState
+from rookery.actors.sandbox import Sandbox, Tool
+from rookery.actors.sandbox.sessions import ResultBatch
+from rookery.actors.session_snapshots import RecordSnapshot, SnapshotState
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import CodedError, Failed, Refused

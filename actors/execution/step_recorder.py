@@ -22,8 +22,8 @@ from rookery.actors.messages import (
     RecordStep,
     TurnInput,
 )
-from rookery.actors.sandbox.contract import ProgramCall
-from rookery.actors.turns.run_state import cancelled_result, end_run, end_unexecuted
+from rookery.actors.sandbox import ProgramCall
+from rookery.actors.turns import cancelled_result, end_run, end_unexecuted
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
 from rookery.schemas.calls import CallArguments, RequestedCall
 from rookery.schemas.codec import encode_json

@@ -1,18 +1,96 @@
 """The kernel: turns the pure rules of a decider into an actor. It contains no decider's rules."""
 
-from rookery.actors.kernel.decider import Decider, Effect
-from rookery.actors.kernel.effect_runner import EffectHandler
-from rookery.actors.kernel.fact_builder import FactBuilder
-from rookery.actors.kernel.local_ask import AskActor
-from rookery.actors.kernel.metrics import NO_METRICS, KernelMetrics, NoMetrics
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rookery.schemas.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rookery.actors.kernel.command_router import QueryHandler
+    from rookery.actors.kernel.committer import Commit
+    from rookery.actors.kernel.decider import Decider, Effect, ReadScope
+    from rookery.actors.kernel.effect_runner import EffectHandler, NotExecutableHere
+    from rookery.actors.kernel.entity import Entity, PendingCommand
+    from rookery.actors.kernel.fact_builder import FactBuilder
+    from rookery.actors.kernel.failpoints import Failpoints
+    from rookery.actors.kernel.history_restart import (
+        OTHER_VERSIONS,
+        HistoryCheck,
+        HistoryView,
+        NotifyHistoryBroken,
+        RestartHistory,
+        history_broken_effects,
+        last_fact_number,
+        last_restart,
+    )
+    from rookery.actors.kernel.kernel import Kernel, KernelSettings
+    from rookery.actors.kernel.local_ask import AskActor
+    from rookery.actors.kernel.mailbox import Mailbox
+    from rookery.actors.kernel.metrics import NO_METRICS, KernelMetrics, NoMetrics
+    from rookery.actors.kernel.partition_ownership import NodeIdentity, node_of_holder
+    from rookery.actors.kernel.state_codec import decode_map
+    from rookery.actors.kernel.unit_of_work import UnitOfWork
 
 __all__ = [
     "NO_METRICS",
+    "OTHER_VERSIONS",
     "AskActor",
+    "Commit",
     "Decider",
     "Effect",
     "EffectHandler",
+    "Entity",
     "FactBuilder",
+    "Failpoints",
+    "HistoryCheck",
+    "HistoryView",
+    "Kernel",
     "KernelMetrics",
+    "KernelSettings",
+    "Mailbox",
     "NoMetrics",
+    "NodeIdentity",
+    "NotExecutableHere",
+    "NotifyHistoryBroken",
+    "PendingCommand",
+    "QueryHandler",
+    "ReadScope",
+    "RestartHistory",
+    "UnitOfWork",
+    "decode_map",
+    "history_broken_effects",
+    "last_fact_number",
+    "last_restart",
+    "node_of_holder",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "command_router": ("QueryHandler",),
+        "committer": ("Commit",),
+        "decider": ("Decider", "Effect", "ReadScope"),
+        "effect_runner": ("EffectHandler", "NotExecutableHere"),
+        "entity": ("Entity", "PendingCommand"),
+        "fact_builder": ("FactBuilder",),
+        "failpoints": ("Failpoints",),
+        "history_restart": (
+            "OTHER_VERSIONS",
+            "HistoryCheck",
+            "HistoryView",
+            "NotifyHistoryBroken",
+            "RestartHistory",
+            "history_broken_effects",
+            "last_fact_number",
+            "last_restart",
+        ),
+        "kernel": ("Kernel", "KernelSettings"),
+        "local_ask": ("AskActor",),
+        "mailbox": ("Mailbox",),
+        "metrics": ("NO_METRICS", "KernelMetrics", "NoMetrics"),
+        "partition_ownership": ("NodeIdentity", "node_of_holder"),
+        "state_codec": ("decode_map",),
+        "unit_of_work": ("UnitOfWork",),
+    },
+)

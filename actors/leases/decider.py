@@ -12,8 +12,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import asdict
 
-from rookery.actors.kernel.machines.decider import MachineBinding, MachineDecider
-from rookery.actors.kernel.machines.machine import TransitionEffect
+from rookery.actors.kernel.machines import MachineBinding, MachineDecider, TransitionEffect
 from rookery.actors.leases import lease_rules
 from rookery.actors.leases.lease_machine import LEASE
 from rookery.actors.leases.lease_rules import LeaseEntry

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from msgspec.structs import force_setattr
 
-from rookery.actors.kernel.machines.machine import Edition
+from rookery.actors.kernel.machines import Edition
 from rookery.actors.leases import lease_rules
 from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.schemas.facts import lease as facts

@@ -12,7 +12,7 @@ from typing import Any
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
     Edition,
     Machine,
     MachineInput,

@@ -13,7 +13,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
     Edition,
     RejectionKind,
     TransitionEffect,

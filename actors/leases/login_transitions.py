@@ -10,7 +10,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import MachineInput, Transition
+from rookery.actors.kernel.machines import MachineInput, Transition
 from rookery.actors.leases.state import BrowserFlow, DeviceFlow, Lease, count_flows, emit_event
 from rookery.schemas.facts import lease as facts
 from rookery.schemas.machines.lease import AuthLeasePhase as Phase

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from immutables import Map
 
-from rookery.actors.kernel.machines.machine import TransitionEffect
+from rookery.actors.kernel.machines import TransitionEffect
 from rookery.schemas.machines.lease import AuthLeasePhase
 
 __all__ = [

@@ -11,13 +11,14 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
+    LIVE,
     Machine,
     MachineInput,
+    SessionHost,
     Transition,
     TransitionEffect,
 )
-from rookery.actors.kernel.machines.session_host import LIVE, SessionHost
 from rookery.schemas.facts import peer as facts
 
 __all__ = ["CONTEXT", "ContextPhase", "SessionContext", "SessionContextAdvanced"]

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.admission.admission_machine import evolve_host
-from rookery.actors.kernel.machines.decider import (
+from rookery.actors.admission import evolve_host
+from rookery.actors.kernel.machines import (
     MachineBinding,
+    SessionHost,
     SessionMachineDecider,
     SessionMachineState,
 )
-from rookery.actors.kernel.machines.session_host import SessionHost
 from rookery.actors.peers.context_machine import CONTEXT, SessionContext
 from rookery.actors.peers.drain_machine import DRAIN, CommsDrain
 from rookery.actors.peers.ingress_machine import INGRESS

@@ -12,20 +12,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
-    Edition,
-    Machine,
-    MachineInput,
-    Transition,
-    TransitionEffect,
-    set_fields,
-)
-from rookery.actors.kernel.machines.session_host import (
+from rookery.actors.kernel.machines import (
     ATTACHED,
     LIVE,
     RUNNING,
+    Edition,
+    Machine,
+    MachineInput,
     SessionHost,
+    Transition,
+    TransitionEffect,
     session_registered,
+    set_fields,
 )
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import DrainExitReason, DrainMode

@@ -9,7 +9,7 @@ import logging
 from typing import Protocol
 from uuid import UUID
 
-from rookery.actors.kernel.machines.authority import Authority
+from rookery.actors.kernel.machines import Authority
 from rookery.actors.peers.interaction_machine import INBOUND, OUTBOUND, PeerInteractionCleanup
 from rookery.actors.peers.stream_machine import STREAMS, InteractionStreamCleanup
 from rookery.schemas.machines.peer import (

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from rookery.actors.kernel.machines.authority import Authority
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
+    Authority,
     RejectionKind,
     TransitionEffect,
     TransitionRejected,

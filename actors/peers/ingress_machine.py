@@ -10,18 +10,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from rookery.actors.kernel.machines.machine import (
-    Machine,
-    MachineInput,
-    Transition,
-    TransitionEffect,
-)
-from rookery.actors.kernel.machines.session_host import (
+from rookery.actors.kernel.machines import (
     ATTACHED,
     LIVE,
     RUNNING,
     HostPhase,
+    Machine,
+    MachineInput,
     SessionHost,
+    Transition,
+    TransitionEffect,
     session_registered,
 )
 from rookery.schemas.facts import peer as facts

@@ -14,14 +14,15 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
+    LIVE,
     Edition,
     Machine,
     MachineInput,
+    SessionHost,
     Transition,
     TransitionEffect,
 )
-from rookery.actors.kernel.machines.session_host import LIVE, SessionHost
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import InteractionStreamState
 

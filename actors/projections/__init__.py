@@ -1,1 +1,53 @@
 """Projections: lists folded from facts, for queries about many entities."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rookery.schemas.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
+    from rookery.actors.projections.approvers import (
+        Approvers,
+        ListedApproverKey,
+        change_count,
+        keys_of,
+    )
+    from rookery.actors.projections.nodes import NodeView, nodes_of
+    from rookery.actors.projections.realm_projections import RealmProjections
+    from rookery.actors.projections.run_queries import RunQueryHandler
+    from rookery.actors.projections.runs import RunProjection
+    from rookery.actors.projections.sessions import SessionQueryHandler, parse_phase
+    from rookery.actors.projections.tools import ToolQueryHandler
+
+__all__ = [
+    "ApprovalProjection",
+    "ApprovalQueryHandler",
+    "Approvers",
+    "ListedApproverKey",
+    "NodeView",
+    "RealmProjections",
+    "RunProjection",
+    "RunQueryHandler",
+    "SessionQueryHandler",
+    "ToolQueryHandler",
+    "change_count",
+    "keys_of",
+    "nodes_of",
+    "parse_phase",
+]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "approvals": ("ApprovalProjection", "ApprovalQueryHandler"),
+        "approvers": ("Approvers", "ListedApproverKey", "change_count", "keys_of"),
+        "nodes": ("NodeView", "nodes_of"),
+        "realm_projections": ("RealmProjections",),
+        "run_queries": ("RunQueryHandler",),
+        "runs": ("RunProjection",),
+        "sessions": ("SessionQueryHandler", "parse_phase"),
+        "tools": ("ToolQueryHandler",),
+    },
+)

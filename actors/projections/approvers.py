@@ -13,8 +13,8 @@ from typing import Final
 
 import msgspec
 
+from rookery.actors.approvals import APPROVERS_KEY, Approver, SessionApprovals
 from rookery.actors.approvals.evolve import evolve
-from rookery.actors.approvals.state import APPROVERS_KEY, Approver, SessionApprovals
 from rookery.bus.ports import Bus, Filter, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import ZERO_CHAIN, chain

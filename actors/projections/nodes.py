@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable
 
 import msgspec
 
-from rookery.actors.kernel.partition_ownership import node_of_holder
+from rookery.actors.kernel import node_of_holder
 from rookery.bus.ports import Claim, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.node import NODE_FACTS, NodeFact, Started, Stopped

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rookery.actors.admission.in_flight import InFlightCounter
-from rookery.actors.kernel.command_router import QueryHandler
+from rookery.actors.admission import InFlightCounter
+from rookery.actors.kernel import QueryHandler
 from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
 from rookery.actors.projections.checkpoint import CheckpointStore
 from rookery.actors.projections.projector import Projector

@@ -15,17 +15,17 @@ from typing import Final
 
 import msgspec
 
-from rookery.actors.admission.evolve import evolve
-from rookery.actors.admission.in_flight import InFlightCounter
-from rookery.actors.admission.state import (
+from rookery.actors.admission import (
     STATE_SCHEMA,
     Admission,
+    InFlightCounter,
     InputHistory,
     PendingInput,
     decode_state,
     encode_state,
 )
-from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
+from rookery.actors.admission.evolve import evolve
+from rookery.actors.kernel.machines import HostPhase, SessionHost
 from rookery.actors.projections.checkpoint import CheckpointStore, version_of
 from rookery.actors.projections.projector import Projector
 from rookery.bus.ports import Delivery, Filter, Journal, StoredMessage

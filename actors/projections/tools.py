@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from rookery.actors.tools.catalogue import CatalogueTool
+from rookery.actors.tools import CatalogueTool
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ToolsQuery

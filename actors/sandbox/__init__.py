@@ -24,6 +24,9 @@ threads, processes or compiled code is refused before the program runs.
 from __future__ import annotations
 
 from rookery.actors.sandbox.contract import (
+    STATUS_OF_CODE,
+    CallTool,
+    Guest,
     Outcome,
     ProgramCall,
     SuspendedRun,
@@ -35,10 +38,14 @@ from rookery.actors.sandbox.runtime.factory import answering, open_sandbox
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, RecordedRun, ResultBatch
 from rookery.actors.sandbox.sessions.snapshot import Snapshot
+from rookery.actors.sandbox.validate import check_new_request, limits_in_force
 from rookery.schemas.calls import ToolFault
 
 __all__ = [
     "PYTHON_MODULES",
+    "STATUS_OF_CODE",
+    "CallTool",
+    "Guest",
     "Outcome",
     "ProgramCall",
     "RecordedCall",
@@ -51,5 +58,7 @@ __all__ = [
     "ToolFault",
     "ToolResult",
     "answering",
+    "check_new_request",
+    "limits_in_force",
     "open_sandbox",
 ]

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import asdict, replace
 
 from rookery.actors.kernel import Decider, Effect
-from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING
+from rookery.actors.kernel.machines import DESTROYED, INITIALIZING
 from rookery.schemas.calls import ForkedRun, ForkPoint
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact

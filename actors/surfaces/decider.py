@@ -11,13 +11,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import asdict
 
-from rookery.actors.admission.admission_machine import evolve_host
-from rookery.actors.kernel.machines.decider import (
+from rookery.actors.admission import evolve_host
+from rookery.actors.kernel.machines import (
     MachineBinding,
+    SessionHost,
     SessionMachineDecider,
     SessionMachineState,
 )
-from rookery.actors.kernel.machines.session_host import SessionHost
 from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS, McpServers, pending_server_ids
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES

@@ -11,9 +11,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.authority import Authority
-from rookery.actors.kernel.machines.machine import TransitionEffect
-from rookery.actors.kernel.machines.session_host import ATTACHED, SessionHost
+from rookery.actors.kernel.machines import ATTACHED, Authority, SessionHost, TransitionEffect
 from rookery.actors.surfaces import views
 from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS, pending_server_ids
 from rookery.actors.surfaces.surface_machine import SURFACES

@@ -13,13 +13,15 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
+    LIVE,
     Machine,
     MachineInput,
+    SessionHost,
     Transition,
     TransitionEffect,
+    session_registered,
 )
-from rookery.actors.kernel.machines.session_host import LIVE, SessionHost, session_registered
 from rookery.schemas.facts import surface as facts
 from rookery.schemas.machines.surface import McpServerState
 

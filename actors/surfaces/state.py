@@ -13,7 +13,7 @@ import msgspec
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.session_host import SessionHost
+from rookery.actors.kernel.machines import SessionHost
 from rookery.schemas.facts import surface as facts
 from rookery.schemas.integers import saturate
 from rookery.schemas.machines.surface import (

@@ -13,14 +13,15 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
+    ATTACHED,
+    RUNNING,
     Machine,
     MachineInput,
     Transition,
     TransitionEffect,
     set_fields,
 )
-from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING
 from rookery.actors.surfaces.state import (
     INVARIANTS,
     Surfaces,

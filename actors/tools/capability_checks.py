@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.approvals.rules import check_rule
+from rookery.actors.approvals import check_rule
 from rookery.actors.tools.schema_validator import SchemaValidator
 from rookery.schemas.capability import Capability, CapabilityLimits
 from rookery.schemas.codec import NESTING_MAX

@@ -11,9 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel import Decider, Effect
-from rookery.actors.kernel.decider import ReadScope
-from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
+from rookery.actors.kernel import OTHER_VERSIONS, Decider, Effect, ReadScope, history_broken_effects
 from rookery.actors.messages import AllowCall, CallsQuery, CallsView, DenyCall
 from rookery.actors.tools.call_rules import CallRules, resolution_receipt, resolve
 from rookery.actors.tools.call_slots import CallSlots, SlotStage

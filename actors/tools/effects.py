@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel import Effect
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.call_slots import CallAttempt
 from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall

@@ -17,10 +17,14 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from rookery.actors.kernel import NO_METRICS, KernelMetrics
-from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.effect_runner import EffectHandler, NotExecutableHere
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel import (
+    NO_METRICS,
+    AskActor,
+    Effect,
+    EffectHandler,
+    KernelMetrics,
+    NotExecutableHere,
+)
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,

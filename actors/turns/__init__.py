@@ -1,1 +1,36 @@
 """Turns: the state machine of a run, from its start to exactly one end."""
+
+from rookery.actors.turns.decider import TurnsDecider
+from rookery.actors.turns.effects import (
+    ContinueRun,
+    ExecuteRun,
+    ReportTurnOver,
+    SendInterim,
+    SendResult,
+    StopRun,
+)
+from rookery.actors.turns.model_routing_machine import MODEL_ROUTING
+from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN
+from rookery.actors.turns.run_state import cancelled_result, end_run, end_unexecuted, request_calls
+from rookery.actors.turns.slot_machine import SLOT
+from rookery.actors.turns.transitions import Turn
+from rookery.actors.turns.turn_machine import TURN
+
+__all__ = [
+    "MODEL_ROUTING",
+    "PRODUCT_TURN",
+    "SLOT",
+    "TURN",
+    "ContinueRun",
+    "ExecuteRun",
+    "ReportTurnOver",
+    "SendInterim",
+    "SendResult",
+    "StopRun",
+    "Turn",
+    "TurnsDecider",
+    "cancelled_result",
+    "end_run",
+    "end_unexecuted",
+    "request_calls",
+]

@@ -16,14 +16,16 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict, force_setattr, replace
 
-from rookery.actors.admission.admission_machine import evolve_host
-from rookery.actors.kernel import Effect
-from rookery.actors.kernel.history_restart import OTHER_VERSIONS, history_broken_effects
-from rookery.actors.kernel.machines.decider import (
+from rookery.actors.admission import evolve_host
+from rookery.actors.kernel import OTHER_VERSIONS, Effect, history_broken_effects
+from rookery.actors.kernel.machines import (
+    ATTACHED,
+    INITIALIZING,
+    RUNNING,
     MachineBinding,
+    SessionHost,
     SessionMachineDecider,
 )
-from rookery.actors.kernel.machines.session_host import ATTACHED, INITIALIZING, RUNNING, SessionHost
 from rookery.actors.messages import ParkRun, RecordStep, ReportBrokenHistory, UnparkRun
 from rookery.actors.turns.evolve import End, evolve_parking, evolve_requests, evolve_run
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any
 
-from rookery.actors.admission.admission_machine import apply_input
-from rookery.actors.kernel.machines.authority import Authority
+from rookery.actors.admission import apply_input
+from rookery.actors.kernel.machines import Authority
 from rookery.actors.turns.turn_machine import TURN
 from rookery.actors.turns.turn_view import close_direct_run, turn_snapshot
 from rookery.schemas.machines.turn import (

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol
 
-from rookery.actors.kernel.machines.authority import Authority
-from rookery.actors.kernel.machines.machine import RejectionKind, TransitionRejected
+from rookery.actors.kernel.machines import Authority, RejectionKind, TransitionRejected
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING
 from rookery.actors.turns.realtime_turn_machine import (
     PRODUCT_TURN,

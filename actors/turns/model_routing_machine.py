@@ -11,13 +11,15 @@ from enum import StrEnum
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
+    LIVE,
     Machine,
     MachineInput,
+    SessionHost,
     Transition,
     TransitionEffect,
+    session_registered,
 )
-from rookery.actors.kernel.machines.session_host import LIVE, SessionHost, session_registered
 from rookery.schemas.facts import turn as facts
 
 __all__ = ["MODEL_ROUTING", "ModelRouting", "ModelRoutingStatusChanged", "RoutingPhase"]

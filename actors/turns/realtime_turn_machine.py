@@ -15,14 +15,15 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
+    DESTROYED,
     Machine,
     MachineInput,
+    SessionHost,
     Transition,
     TransitionEffect,
     set_fields,
 )
-from rookery.actors.kernel.machines.session_host import DESTROYED, SessionHost
 from rookery.schemas.facts import turn as facts
 
 __all__ = [

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
     Machine,
     MachineInput,
     Transition,

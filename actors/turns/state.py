@@ -5,9 +5,7 @@ from __future__ import annotations
 from immutables import Map
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.kernel.machines.decider import (
-    SessionMachineState,
-)
+from rookery.actors.kernel.machines import SessionMachineState
 from rookery.actors.turns.model_routing_machine import ModelRouting
 from rookery.actors.turns.realtime_turn_machine import ProductTurn
 from rookery.actors.turns.run_state import ActiveRun, InheritedGuest, RequestedRun

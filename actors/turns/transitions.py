@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, SessionHost
+from rookery.actors.kernel.machines import ATTACHED, RUNNING, SessionHost
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.turn import (
     ContentShape,

@@ -11,15 +11,17 @@ from typing import Any, Final
 
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import (
+from rookery.actors.kernel.machines import (
+    ATTACHED,
     HEAD,
+    INITIALIZING,
+    RUNNING,
     SEED,
     Machine,
     MachineInput,
     Transition,
     TransitionEffect,
 )
-from rookery.actors.kernel.machines.session_host import ATTACHED, INITIALIZING, RUNNING
 from rookery.actors.turns import transitions
 from rookery.actors.turns.transitions import (
     APPLYING,

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from rookery.actors.kernel.machines.session_host import RUNNING, SessionHost
+from rookery.actors.kernel.machines import RUNNING, SessionHost
 from rookery.actors.turns.transitions import Turn
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.machines.turn import (

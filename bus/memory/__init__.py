@@ -3,5 +3,11 @@
 from __future__ import annotations
 
 from rookery.bus.memory.bus import MemoryBus, MemoryServer
+from rookery.bus.memory.journal import MemoryJournal, MemoryLog
 
-__all__ = ["MemoryBus", "MemoryServer"]
+__all__ = [
+    "MemoryBus",
+    "MemoryJournal",
+    "MemoryLog",
+    "MemoryServer",
+]

@@ -6,7 +6,7 @@ import os
 import stat
 from pathlib import Path
 
-from rookery.actors.approvals.signing import KEY_BYTES, Signer, read_private_key, read_public_key
+from rookery.actors.approvals import KEY_BYTES, Signer, read_private_key, read_public_key
 from rookery.bus.clock import entropy
 from rookery.schemas.errors import Refused
 

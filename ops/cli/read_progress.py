@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import contextmanager
 from typing import Final, TextIO
 
-from rookery.bus.journal.journal import JetStreamJournal
+from rookery.bus.journal import JetStreamJournal
 from rookery.bus.ports import Filter, StoredMessage
 
 __all__ = ["ProgressJournal", "ReadProgress", "read_progress"]

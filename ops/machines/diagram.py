@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rookery.ops.machines.explore import Exploration
+from rookery.ops.machines.exploration import Exploration
 
 __all__ = ["mermaid"]
 

@@ -11,9 +11,8 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.admission.lifecycle_machine import LIFECYCLE
-from rookery.actors.kernel.machines.machine import Machine, TransitionEffect
-from rookery.actors.kernel.machines.session_host import SessionHost
+from rookery.actors.admission import LIFECYCLE
+from rookery.actors.kernel.machines import Machine, SessionHost, TransitionEffect
 from rookery.schemas.enums import Variant
 
 __all__ = ["spell_effect", "to_plain", "variables"]

@@ -11,10 +11,9 @@ import sys
 from pathlib import Path
 from typing import Final
 
-from rookery.actors.kernel.machines.machine import HEAD, SEED
-from rookery.actors.kernel.machines.session_host import HostPhase
+from rookery.actors.kernel.machines import HEAD, SEED, HostPhase
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, MachineEntry
-from rookery.ops.machines.explore import Exploration, InputOutcome, explore
+from rookery.ops.machines.exploration import Exploration, InputOutcome, explore
 
 __all__ = ["FILE", "document", "main", "section", "table"]
 

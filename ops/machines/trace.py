@@ -12,11 +12,17 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from rookery.actors.kernel.machines.machine import Edition, Machine, TransitionRejected
-from rookery.actors.kernel.machines.session_host import SessionHost, host_of, with_host
-from rookery.actors.kernel.state_codec import decode_map
+from rookery.actors.kernel import decode_map
+from rookery.actors.kernel.machines import (
+    Edition,
+    Machine,
+    SessionHost,
+    TransitionRejected,
+    host_of,
+    with_host,
+)
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidate, observed_turn
-from rookery.actors.turns.turn_machine import TURN
+from rookery.actors.turns import TURN
 from rookery.ops.machines.spelling import spell_effect, to_plain, variables
 from rookery.schemas.errors import Refused
 

@@ -31,7 +31,7 @@ FILES_MAX: Final = 16
 """Python files a folder holds at most, its face (``__init__.py``) not counted."""
 
 LARGER_FOLDERS: Final[dict[str, int]] = {
-    "schemas": 19,  # A page of the dictionary each; families of words have folders of their own.
+    "schemas": 20,  # A page of the dictionary each; families of words have folders of their own.
     "actors/kernel": 23,  # One machine with many parts, each a word of the field.
     "actors/tools": 17,
     "ops": 24,  # Beside the wiring: what runs a node, a file each.
@@ -181,27 +181,40 @@ def _with_its_place(node: ast.stmt) -> tuple[str, str]:
 
 # --- faces ----------------------------------------------------------------------------------------
 
-OPEN_PACKAGES: Final = ("schemas",)
+OPEN_ROOMS: Final = ("schemas",)
 """Here every module is public: each is a page of the dictionary, and ``facts`` are read by family
 (``turn.Failed``)."""
 
+OPEN_MODULES: Final = ("evolve",)
+"""A reader of facts folds them with the pure function of the concern: ``evolve.evolve``."""
+
 
 def imports_past_a_face(modules: Iterable[Module]) -> Iterator[Finding]:
-    """Others import a package, not its inside: what it offers is what its ``__init__`` names."""
+    """Another room imports a package, not its inside: it offers what its ``__init__`` names.
+
+    What lies beside the packages of ``bus``, ``actors`` and ``ops`` is public, like their faces.
+    """
     modules = list(modules)
     paths = {module.path for module in modules}
     for module in modules:
         seen = set()
         for line, name in imports(module):
             target = _module_of(name, paths)
-            package = target.rpartition("/")[0]
-            is_own = f"{module.package}/".startswith(f"{package}/")
-            if target and not is_own and package.split("/")[0] not in OPEN_PACKAGES:
+            package, _, file = target.rpartition("/")
+            is_open = room_of(target) in OPEN_ROOMS or "/" not in package
+            is_open |= file.removesuffix(".py") in OPEN_MODULES
+            if target and not is_open and room_of(target) != room_of(module.path):
                 if target not in seen:
                     face = f"rookery.{package.replace('/', '.')}"
                     do = f"imports {name}: import it from {face}, which has to name it"
                     yield Finding(module.path, f"{module.path}:{line}", do)
                 seen.add(target)
+
+
+def room_of(path: str) -> str:
+    """The packages that know each other's insides: the bus, each concern, each tool of ``ops``."""
+    parts = path.split("/")
+    return "/".join(parts[:2]) if parts[0] in {"actors", "ops"} and len(parts) > 2 else parts[0]
 
 
 def _module_of(name: str, paths: set[str]) -> str:

@@ -70,19 +70,16 @@ def test_only_the_bus_knows_nats():
 ABOVE_CONCERNS = ("actors/projections/", "actors/execution/")
 
 
-ABOVE_CONCERNS = ("actors/projections/", "actors/execution/")
-
-
 def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
-    """Read models in ``views`` fold the facts of every concern, ``runs`` drives programs between
-    them, ``actors/machine_catalogue.py`` names the machines of all, and no concern depends on
-    these. Everybody may follow the session's host, whose only writer is admission; whoever takes in
-    what tools declare may read the rules of approvals, which are text."""
+    """Projections fold the facts of every concern, ``execution`` drives programs between them, the
+    catalogue names the machines of all; no concern depends on these. Every concern may follow the
+    session's host, which only admission writes, and read the rules of approvals, which are text."""
     shared = (
         "rookery.actors.kernel",
         "rookery.actors.messages",
-        "rookery.actors.admission.admission_machine",
-        "rookery.actors.approvals.rules",
+        "rookery.actors.admission.evolve_host",
+        "rookery.actors.admission.apply_input",
+        "rookery.actors.approvals.check_rule",
     )
     found = []
     for module in modules("actors"):

@@ -135,21 +135,24 @@ def test_others_import_a_package_and_not_its_inside():
         written("actors/tools/builtin/__init__.py", ""),
         written("actors/tools/builtin/files.py", "from rookery.actors.tools.state import State"),
         written("schemas/run.py", ""),
+        written("actors/messages.py", ""),
+        written("actors/tools/evolve.py", ""),
         written(
             "ops/node.py",
             "from rookery.actors.tools import R\n"
             "from rookery.actors.tools import state\n"
             "from rookery.actors.tools.registry import R, S\n"
             "from rookery.schemas.run import RunRequest\n"
+            "from rookery.actors.tools.evolve import evolve\n"
+            "from rookery.actors.messages import AllowCall\n"
             "from rookery.actors.tools.builtin import files\n"
             "import nats.aio",
         ),
     ]
     found = list(imports_past_a_face(modules))
     assert [finding.where for finding in found] == [
-        "actors/tools/state.py:1",
         "ops/node.py:2",
         "ops/node.py:3",
-        "ops/node.py:5",
+        "ops/node.py:7",
     ]
-    assert "import it from rookery.actors.tools.builtin" in found[0].do
+    assert "import it from rookery.actors.tools.builtin" in found[-1].do

@@ -10,14 +10,14 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from rookery.actors.kernel import AskActor
-from rookery.actors.kernel.history_restart import (
+from rookery.actors.kernel import (
+    AskActor,
     HistoryCheck,
     HistoryView,
     RestartHistory,
     last_fact_number,
 )
-from rookery.actors.kernel.machines.session_host import DESTROYED
+from rookery.actors.kernel.machines import DESTROYED
 from rookery.actors.messages import ActiveRunView, ReportBrokenHistory, RunEndRecorded
 from rookery.bus.ports import Delivery, Journal
 from rookery.schemas.codec import decode_command

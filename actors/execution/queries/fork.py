@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rookery.actors.execution.history import PastRun, SnapshotFact
 from rookery.actors.execution.queries.snapshots import SessionSnapshots
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
-from rookery.actors.session_snapshots.decider import RestoreSnapshot
+from rookery.actors.session_snapshots import RestoreSnapshot
 from rookery.bus.ports import Blobs, Delivery
 from rookery.schemas.calls import ForkedRun, ForkPoint, RunEnvironment
 from rookery.schemas.codec import decode_command, encode_json

@@ -17,14 +17,8 @@ from msgspec.structs import replace
 
 from rookery.actors.execution.history import PastRun, without_limits
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
-from rookery.actors.sandbox.contract import (
-    STATUS_OF_CODE,
-    Outcome,
-    ProgramCall,
-    SuspendedRun,
-    ToolResult,
-)
-from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, ResultBatch
+from rookery.actors.sandbox import STATUS_OF_CODE, Outcome, ProgramCall, SuspendedRun, ToolResult
+from rookery.actors.sandbox.sessions import RecordedCall, ResultBatch
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ReplayQuery

@@ -18,9 +18,9 @@ from rookery.actors.execution.history import PastRun, SessionHistory, SnapshotFa
 from rookery.actors.execution.queries.destroy import SessionDestroyer
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.kernel import AskActor
-from rookery.actors.kernel.machines.session_host import DESTROYED
-from rookery.actors.sandbox.contract import Tool
-from rookery.actors.session_snapshots.decider import RecordSnapshot, RestoreSnapshot, SnapshotState
+from rookery.actors.kernel.machines import DESTROYED
+from rookery.actors.sandbox import Tool
+from rookery.actors.session_snapshots import RecordSnapshot, RestoreSnapshot, SnapshotState
 from rookery.bus.ports import Blobs, Delivery
 from rookery.schemas.calls import AvailableTool
 from rookery.schemas.codec import decode_command

@@ -10,12 +10,12 @@ import asyncio
 
 from msgspec.structs import replace
 
-from rookery.actors.admission.commands import check_language, with_session_id
+from rookery.actors.admission import check_language, with_session_id
 from rookery.actors.execution.history import RunHistoryReader, without_limits
 from rookery.actors.execution.provisioning import RunProvisioner
 from rookery.actors.kernel import AskActor
-from rookery.actors.kernel.machines.session_host import DESTROYED, INITIALIZING
-from rookery.actors.sandbox.sandbox import Sandbox
+from rookery.actors.kernel.machines import DESTROYED, INITIALIZING
+from rookery.actors.sandbox import Sandbox
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import SessionQuery

@@ -1,1 +1,10 @@
 """Instances of guests: memory images, the threads that run them, and the pool of warm ones."""
+
+from rookery.actors.sandbox.runtime.factory import open_python_guest, open_sandbox
+from rookery.actors.sandbox.runtime.wasm import make_engine
+
+__all__ = [
+    "make_engine",
+    "open_python_guest",
+    "open_sandbox",
+]

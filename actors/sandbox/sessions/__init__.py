@@ -1,1 +1,21 @@
 """Sessions in the sandbox: their queues, runs, logs, meters and snapshots."""
+
+from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, RecordedRun, ResultBatch
+from rookery.actors.sandbox.sessions.snapshot import (
+    Snapshot,
+    SnapshotHeader,
+    open_snapshot,
+    relabelled,
+    resealed,
+)
+
+__all__ = [
+    "RecordedCall",
+    "RecordedRun",
+    "ResultBatch",
+    "Snapshot",
+    "SnapshotHeader",
+    "open_snapshot",
+    "relabelled",
+    "resealed",
+]

@@ -1,1 +1,10 @@
 """Authoring of tools: the decorator, signatures, the registry, and loading a module."""
+
+from rookery.actors.tools.authoring.loader import load_registry
+from rookery.actors.tools.authoring.registry import ToolError, ToolRegistry
+
+__all__ = [
+    "ToolError",
+    "ToolRegistry",
+    "load_registry",
+]

@@ -13,8 +13,7 @@ import sys
 from pathlib import Path
 from resource import RUSAGE_SELF, getrusage
 
-from rookery.actors.kernel.kernel import Kernel, KernelSettings
-from rookery.actors.kernel.partition_ownership import NodeIdentity
+from rookery.actors.kernel import Kernel, KernelSettings, NodeIdentity
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.loop_thread import LoopThread

@@ -16,7 +16,7 @@ from typing import Literal
 
 import msgspec
 
-from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.server import EmbeddedServer
 from rookery.ops.bench.harness.load_window import LoadResult
 from rookery.ops.bench.harness.result_rows import Sync
 from rookery.ops.bench.harness.task import Task

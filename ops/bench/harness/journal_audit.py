@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal.audit import ChainAudit
+from rookery.bus.journal import ChainAudit
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.bench.harness.bench_decider import FAMILY, BenchDecider

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 import msgspec
 
 from rookery.bus.loop_thread import new_event_loop
-from rookery.bus.nats.connection import Connection
+from rookery.bus.nats import Connection
 from rookery.ops.bench.harness.load_window import LoadResult
 from rookery.ops.bench.harness.task import Task
 from rookery.ops.bench.loads import (

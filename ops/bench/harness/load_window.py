@@ -12,7 +12,7 @@ from time import perf_counter
 
 import msgspec
 
-from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.ops.bench.harness.result_rows import percentile
 from rookery.ops.bench.harness.task import Task
 from rookery.schemas.errors import Failed

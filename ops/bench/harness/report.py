@@ -15,7 +15,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from rookery.bus.server.server import find_server
+from rookery.bus.server import find_server
 from rookery.ops.bench.harness.harness import Harness
 from rookery.ops.bench.harness.result_rows import Figure, ResultRow, Round, Sync, result_rows
 from rookery.ops.bench.suites import (

@@ -8,8 +8,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from time import perf_counter
 
-from rookery.bus.client.client import Client, Fields
-from rookery.bus.nats.connection import Connection
+from rookery.bus.client import Client, Fields
+from rookery.bus.nats import Connection
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.task import Task, command_id

@@ -9,11 +9,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from time import perf_counter
 from typing import Final, NamedTuple
 
-from rookery.actors.admission.in_flight import InFlightCounter
-from rookery.actors.projections.realm_projections import RealmProjections
-from rookery.actors.projections.run_queries import RunQueryHandler
+from rookery.actors.admission import InFlightCounter
+from rookery.actors.projections import RealmProjections, RunQueryHandler
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.nats.connection import Outgoing
+from rookery.bus.nats import Outgoing
 from rookery.bus.ports import PARTITIONS, Filter, StoredMessage
 from rookery.bus.streams import terms_in
 from rookery.bus.subjects import Subjects, partition_of

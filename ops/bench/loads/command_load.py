@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rookery.bus.commands.headers import command_headers
-from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.bus.commands import command_headers
+from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.bench_decider import COMMAND, VERB
 from rookery.ops.bench.harness.load_window import LoadResult, LoadWindow, is_error

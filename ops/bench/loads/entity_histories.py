@@ -5,14 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from rookery.actors.admission.decider import AdmissionDecider
-from rookery.actors.admission.in_flight import InFlightCounter
-from rookery.actors.admission.session_claims import ClaimRegistry
-from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.entity import Entity, PendingCommand
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.unit_of_work import UnitOfWork
+from rookery.actors.admission import AdmissionDecider, ClaimRegistry, InFlightCounter
+from rookery.actors.kernel import Commit, Decider, Entity, Mailbox, PendingCommand, UnitOfWork
 from rookery.bus.ports import StoredMessage
 from rookery.ops.bench.harness.bench_decider import COMMAND, VERB, Advance
 from rookery.ops.bench.harness.task import command_id

@@ -7,11 +7,10 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
 
-from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.entity import Entity
+from rookery.actors.kernel import Commit, Entity
 from rookery.bus import ports
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.nats.connection import Connection
+from rookery.bus.nats import Connection
 from rookery.ops.bench.harness.bench_decider import FAMILY, BenchDecider
 from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.task import Task, command_id

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from time import perf_counter
 
-from rookery.bus.nats.connection import Connection, Outgoing
+from rookery.bus.nats import Connection, Outgoing
 from rookery.ops.bench.harness.load_window import LoadResult, LoadWindow, timed
 from rookery.ops.bench.harness.task import Task
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import nats
 
-from rookery.bus.nats.connection import Connection
+from rookery.bus.nats import Connection
 from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.task import Task
 from rookery.ops.bench.loads.jetstream_load import BODY, make_stream, subject

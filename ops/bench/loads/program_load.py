@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Iterator
 from time import perf_counter
 
-from rookery.bus.client.client import Client
-from rookery.bus.nats.connection import Connection
+from rookery.bus.client import Client
+from rookery.bus.nats import Connection
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.result_rows import percentile

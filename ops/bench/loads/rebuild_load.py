@@ -10,12 +10,10 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from time import perf_counter
 
-from rookery.actors.kernel.committer import Commit
-from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.entity import Entity
+from rookery.actors.kernel import Commit, Decider, Entity
 from rookery.bus import ports
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.nats.connection import Connection
+from rookery.bus.nats import Connection
 from rookery.ops.bench.harness.bench_decider import FAMILY, BenchDecider
 from rookery.ops.bench.harness.load_window import LoadResult
 from rookery.ops.bench.harness.task import Task, command_id

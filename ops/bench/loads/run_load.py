@@ -10,8 +10,8 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from time import perf_counter
 
-from rookery.bus.client.client import Client
-from rookery.bus.nats.connection import Connection
+from rookery.bus.client import Client
+from rookery.bus.nats import Connection
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.load_window import LoadResult, timed
 from rookery.ops.bench.harness.task import Task, command_id

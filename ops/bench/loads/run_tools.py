@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from rookery.actors import tool
-from rookery.actors.tools.authoring.registry import ToolRegistry
+from rookery.actors.tools.authoring import ToolRegistry
 from rookery.schemas.capability import ApprovalMode
 
 __all__ = ["registry"]

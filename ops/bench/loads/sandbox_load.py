@@ -8,8 +8,15 @@ from threading import Event
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, Tool, ToolResult, answering
-from rookery.actors.sandbox.contract import CallTool
+from rookery.actors.sandbox import (
+    CallTool,
+    ProgramCall,
+    Sandbox,
+    SuspendedRun,
+    Tool,
+    ToolResult,
+    answering,
+)
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits, SideEffect
 

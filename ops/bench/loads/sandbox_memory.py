@@ -9,9 +9,8 @@ from time import perf_counter
 import msgspec
 
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.sandbox.python.build import GuestCache, cache_folder, write_stderr
-from rookery.actors.sandbox.runtime.factory import open_python_guest
-from rookery.actors.sandbox.runtime.wasm import make_engine
+from rookery.actors.sandbox.python import GuestCache, cache_folder, write_stderr
+from rookery.actors.sandbox.runtime import make_engine, open_python_guest
 from rookery.ops.bench.harness.bench_nodes import resident_bytes
 from rookery.ops.bench.harness.task import Task
 from rookery.schemas.run import RunRequest

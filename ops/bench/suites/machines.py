@@ -16,8 +16,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Machine, TransitionRejected
-from rookery.actors.kernel.machines.session_host import with_host
+from rookery.actors.kernel.machines import Machine, TransitionRejected, with_host
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidates
 from rookery.ops.bench.harness.harness import Harness
 from rookery.ops.bench.harness.result_rows import Figure, Round, Sync

@@ -14,9 +14,8 @@ from time import perf_counter
 
 from msgspec.structs import replace
 
-from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.actors.projections.runs import RunProjection
-from rookery.bus.memory.journal import MemoryJournal, MemoryLog
+from rookery.actors.projections import RunProjection, RunQueryHandler
+from rookery.bus.memory import MemoryJournal, MemoryLog
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.bench.harness.harness import Harness
 from rookery.ops.bench.harness.result_rows import Figure, Round, Sync

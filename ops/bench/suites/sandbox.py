@@ -16,12 +16,10 @@ from time import perf_counter
 import msgspec
 import wasmtime
 
-from rookery.actors.sandbox import Sandbox
-from rookery.actors.sandbox.contract import Guest
-from rookery.actors.sandbox.python.build import GuestCache, cache_folder, write_stderr
-from rookery.actors.sandbox.runtime.factory import open_python_guest
-from rookery.actors.sandbox.runtime.wasm import make_engine
-from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
+from rookery.actors.sandbox import Guest, Sandbox
+from rookery.actors.sandbox.python import GuestCache, cache_folder, write_stderr
+from rookery.actors.sandbox.runtime import make_engine, open_python_guest
+from rookery.actors.sandbox.typescript import JavaScriptGuest
 from rookery.ops.bench.harness.harness import Harness
 from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 from rookery.ops.bench.loads.sandbox_load import (

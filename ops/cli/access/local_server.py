@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.server import EmbeddedServer
 from rookery.ops.cli.options import Options
 from rookery.ops.server_url import find_server_url, store_of
 from rookery.schemas.errors import Refused

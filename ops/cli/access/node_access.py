@@ -16,7 +16,7 @@ from typing import Annotated, Any, Final
 
 from cyclopts import Parameter
 
-from rookery.bus.client.client import Client
+from rookery.bus.client import Client
 from rookery.ops.cli.options import Options
 from rookery.ops.cli.rendering.run_result import print_stderr
 from rookery.ops.config import Config

@@ -11,15 +11,18 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from rookery.actors.kernel.partition_ownership import node_of_holder
-from rookery.bus.client.client import Client
-from rookery.bus.commands.inbox import JetStreamInbox
-from rookery.bus.journal.journal import JetStreamFeed
+from rookery.actors.kernel import node_of_holder
+from rookery.bus.client import Client
+from rookery.bus.commands import JetStreamInbox
+from rookery.bus.journal import JetStreamFeed
 from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
-from rookery.bus.storage.blobs import JetStreamBlobs
-from rookery.bus.storage.bucket import Bucket
-from rookery.bus.storage.claims import JetStreamClaims
-from rookery.bus.storage.stores import JetStreamCheckpointStore, JetStreamSecrets
+from rookery.bus.storage import (
+    Bucket,
+    JetStreamBlobs,
+    JetStreamCheckpointStore,
+    JetStreamClaims,
+    JetStreamSecrets,
+)
 from rookery.bus.subjects import Subjects
 from rookery.ops.cli.options import Options
 from rookery.ops.cli.read_progress import ProgressJournal

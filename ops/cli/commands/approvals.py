@@ -15,8 +15,8 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
-from rookery.bus.client.client import new_id
+from rookery.actors.projections import ApprovalProjection, ApprovalQueryHandler
+from rookery.bus.client import new_id
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.local_server import local_server

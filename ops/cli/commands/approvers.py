@@ -12,9 +12,8 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from msgspec.structs import replace
 
-from rookery.actors.approvals.signing import Signer
-from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.actors.projections.approvers import ListedApproverKey, change_count, keys_of
+from rookery.actors.approvals import APPROVERS_KEY, Signer
+from rookery.actors.projections import ListedApproverKey, change_count, keys_of
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm

@@ -8,7 +8,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from rookery.ops.bench import BENCHES, run
-from rookery.ops.bench.harness.result_rows import Sync
+from rookery.ops.bench.harness import Sync
 from rookery.ops.cli.output import print_json, print_table
 from rookery.schemas.errors import Refused
 

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.actors.projections.approvals import ApprovalQueryHandler
+from rookery.actors.projections import ApprovalQueryHandler
 from rookery.bus.clock import SystemClock
 from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm

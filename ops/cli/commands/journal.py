@@ -12,8 +12,7 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rookery.bus.journal.audit import AuditResult, ChainAudit
-from rookery.bus.journal.export import JournalExport, verify_lines
+from rookery.bus.journal import AuditResult, ChainAudit, JournalExport, verify_lines
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import open_realm

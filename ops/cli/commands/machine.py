@@ -10,13 +10,11 @@ from typing import Annotated, Any
 import msgspec
 from cyclopts import App, Parameter
 
-from rookery.actors.kernel.machines.machine import Edition, Machine
+from rookery.actors.kernel.machines import Edition, Machine
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
-from rookery.ops.machines.diagram import mermaid
-from rookery.ops.machines.explore import explore
-from rookery.ops.machines.trace import machine_named, read_traces, run_trace
+from rookery.ops.machines import explore, machine_named, mermaid, read_traces, run_trace
 from rookery.schemas.errors import Refused
 
 __all__ = ["app"]

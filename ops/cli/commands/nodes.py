@@ -7,7 +7,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.actors.projections.nodes import NodeView, nodes_of
+from rookery.actors.projections import NodeView, nodes_of
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import open_realm

@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import UNSET
 
-from rookery.bus.client.run_results import read_past_result
+from rookery.bus.client import read_past_result
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm

@@ -11,7 +11,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.bus.client.client import Client, Handle, new_id
+from rookery.bus.client import Client, Handle, new_id
 from rookery.ops.cli.access.node_access import Tools, with_realm_client
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line

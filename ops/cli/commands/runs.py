@@ -14,8 +14,8 @@ from cyclopts.validators import Number
 from msgspec import UNSET
 from rich.console import Console
 
-from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.bus.client.run_results import read_past_result
+from rookery.actors.projections import RunQueryHandler
+from rookery.bus.client import read_past_result
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.local_server import local_server

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 from cyclopts import Parameter
 
-from rookery.actors.sandbox.sessions.snapshot import resealed
+from rookery.actors.sandbox.sessions import resealed
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line

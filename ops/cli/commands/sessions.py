@@ -10,10 +10,10 @@ from cyclopts.validators import Number
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.admission import Admission
 from rookery.actors.admission.evolve import evolve
-from rookery.actors.admission.state import Admission
-from rookery.actors.kernel.history_restart import last_restart
-from rookery.actors.projections.sessions import SessionQueryHandler, parse_phase
+from rookery.actors.kernel import last_restart
+from rookery.actors.projections import SessionQueryHandler, parse_phase
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.local_server import local_server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from cyclopts import App
 
-from rookery.bus.client.client import Client
+from rookery.bus.client import Client
 from rookery.ops.cli.access.node_access import Tools, with_realm_client
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_line

@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
-from rookery.bus.client.client import Fields, Handle
+from rookery.bus.client import Fields, Handle
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.run_progress import OpenCallPhase, OpenRunCall, RunProgress, RunStage
 

@@ -14,7 +14,7 @@ import pytest
 from rookery.actors.kernel.machines.machine import Edition
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE
 from rookery.ops.machines import tables
-from rookery.ops.machines.explore import explore
+from rookery.ops.machines.exploration import explore
 from tests.machines.oracle import MODEL
 
 COMMITTED = tables.FILE.read_text(encoding="utf-8")

@@ -14,8 +14,15 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Edition, Machine, TransitionRejected
-from rookery.actors.kernel.machines.session_host import RUNNING, SessionHost, host_of, with_host
+from rookery.actors.kernel.machines import (
+    RUNNING,
+    Edition,
+    Machine,
+    SessionHost,
+    TransitionRejected,
+    host_of,
+    with_host,
+)
 from rookery.actors.machine_catalogue import MachineEntry, candidates
 
 __all__ = ["Exploration", "InputOutcome", "PhaseChange", "RepeatOutcome", "explore"]
