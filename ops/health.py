@@ -59,7 +59,7 @@ class HealthServer(HttpServer):
 
 
 def _handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class PageHandler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             page = pages.get(self.path.partition("?")[0], _not_found)()
             self.send_response(page.status)
@@ -74,4 +74,4 @@ def _handler(pages: Mapping[str, Callable[[], Page]]) -> type[BaseHTTPRequestHan
     def _not_found() -> Page:
         return Page(404, "text/plain", (" ".join(sorted(pages)) + "\n").encode())
 
-    return Handler
+    return PageHandler

@@ -79,7 +79,7 @@ class WebhookCallbackServer(HttpServer):
 
 
 def _handler(callback: WebhookCallback) -> type[BaseHTTPRequestHandler]:
-    class Handler(BaseHTTPRequestHandler):
+    class CallbackHandler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             length = self.headers.get("Content-Length", "")
             if self.path != PATH:
@@ -102,7 +102,7 @@ def _handler(callback: WebhookCallback) -> type[BaseHTTPRequestHandler]:
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
             """Log nothing: valid answers are facts."""
 
-    return Handler
+    return CallbackHandler
 
 
 def _status_of(error: CodedError) -> HTTPStatus:

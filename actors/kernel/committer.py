@@ -115,13 +115,13 @@ class Committer:
         metrics: KernelMetrics,
         failpoints: Failpoints,
         acts_for: Callable[[str], bool],
-        on_displaced: Callable[[], None],
+        on_newer_term: Callable[[], None],
     ) -> None:
-        """``acts_for``: whether this node owns a key now. ``on_displaced``: called when another
+        """``acts_for``: whether this node owns a key now. ``on_newer_term``: called when another
         node has begun a term in a partition that this node appends to."""
         self._journal, self._fact_router, self._effect_runner = journal, reactions, effects
         self._watermark, self._complete, self._acts_for = watermark, complete, acts_for
-        self._on_displaced = on_displaced
+        self._on_newer_term = on_newer_term
         self._metrics, self._failpoints = metrics, failpoints
         self._queue: deque[Commit] = deque()
         self._groups = 0
@@ -188,7 +188,7 @@ class Committer:
                 completions.merge(commit.completions)
                 self._record_metrics(commit)
         if any(isinstance(outcome, Superseded) for outcome in outcomes):
-            self._on_displaced()
+            self._on_newer_term()
         for commit, sequence in appended:
             if self._acts_for(commit.entity.key):
                 self._fact_router.publish(commit.entity, sequence, commit.facts)

@@ -111,17 +111,7 @@ class Kernel:
         self._command_router = CommandRouter(
             bus, self._deciders, self._mailboxes, queries, self.metrics, now_ms=self.now_ms
         )
-        self._committer = Committer(
-            bus.journal,
-            reactions,
-            self._effect_runner,
-            self._watermark,
-            complete=self._command_router.complete,
-            metrics=self.metrics,
-            failpoints=self.failpoints,
-            acts_for=self.acts_for,
-            on_displaced=self._on_displaced,
-        )
+        self._committer = self._new_committer(reactions)
         self._recovery = PartitionRecovery(
             bus,
             self._deciders,
@@ -129,24 +119,40 @@ class Kernel:
             reactions,
             self._watermark,
             is_certain=lambda: self.partitions.is_certain,
-            on_displaced=self._on_displaced,
+            on_newer_term=self._on_newer_term,
         )
-        self.partitions = PartitionOwnership(
-            bus.claims,
-            settings.identity,
-            on_gain=self._on_gained,
-            on_loss=self._on_lost,
-            on_expiry=bus.reset,
-            uptime_s=settings.uptime_s,
-            claim_s=settings.claim_s,
-            is_busy=self._is_busy,
-        )
+        self.partitions = self._new_ownership()
         self._owned_partitions: frozenset[int] = frozenset()
         """Partitions being served or recovered; the node does nothing for other partitions."""
         self._withheld: list[Commit] = []
         self._releasing: dict[str, asyncio.Event] = {}
         self._maintenance: asyncio.Task[None] | None = None
         self.draining = False
+
+    def _new_committer(self, reactions: FactRouter) -> Committer:
+        return Committer(
+            self._bus.journal,
+            reactions,
+            self._effect_runner,
+            self._watermark,
+            complete=self._command_router.complete,
+            metrics=self.metrics,
+            failpoints=self.failpoints,
+            acts_for=self.acts_for,
+            on_newer_term=self._on_newer_term,
+        )
+
+    def _new_ownership(self) -> PartitionOwnership:
+        return PartitionOwnership(
+            self._bus.claims,
+            self._settings.identity,
+            on_gain=self._on_gained,
+            on_loss=self._on_lost,
+            on_expiry=self._bus.reset,
+            uptime_s=self._settings.uptime_s,
+            claim_s=self._settings.claim_s,
+            is_busy=self._is_busy,
+        )
 
     # --- life -----------------------------------------------------------------------------------
 
@@ -317,7 +323,7 @@ class Kernel:
         await self._release_entities(partitions)
         self._requeue_withheld()
 
-    def _on_displaced(self) -> None:
+    def _on_newer_term(self) -> None:
         """React to an append that the server rejected because another node has a newer term."""
         self.partitions.reacquire_all()
 

@@ -59,11 +59,11 @@ class PartitionRecovery:
         watermark: Watermark,
         *,
         is_certain: Callable[[], bool],
-        on_displaced: Callable[[], None],
+        on_newer_term: Callable[[], None],
     ) -> None:
-        """``certain``: whether no other node can own the served partitions. ``on_displaced``:
+        """``certain``: whether no other node can own the served partitions. ``on_newer_term``:
         called when another node has begun a term in one of them."""
-        self._bus, self._is_certain, self._on_displaced = bus, is_certain, on_displaced
+        self._bus, self._is_certain, self._on_newer_term = bus, is_certain, on_newer_term
         self._codecs: dict[str, FactCodec[Any]] = {c.family: c.codec for c in deciders}
         self._effect_mailboxes = {c.family: mailboxes[c.family] for c in deciders if c.has_effects}
         self._fact_router, self._watermark = reactions, watermark
@@ -97,7 +97,7 @@ class PartitionRecovery:
         except Failed as error:
             log.info("watermark not saved", extra={"code": error.code})
             if error.code == "CLAIM_LOST":
-                self._on_displaced()
+                self._on_newer_term()
 
     async def recover(self, partitions: frozenset[int]) -> None:
         """Pass the previous owners' unfinished facts of these partitions to the actors."""

@@ -15,7 +15,7 @@ _ROLES = {
     "load": "rookery.ops.bench.harness.load_generator:generate",
     "turns": "rookery.ops.bench.harness.bench_nodes:serve_turns",
     "whole": "rookery.ops.bench.harness.bench_nodes:serve_whole",
-    "driving": "rookery.ops.bench.harness.bench_nodes:serve_driving",
+    "runs": "rookery.ops.bench.harness.bench_nodes:serve_runs",
     "memory": "rookery.ops.bench.loads.sandbox_memory:report_memory",
 }
 """By name, so that a load generator does not import a node, which takes as long as its start."""

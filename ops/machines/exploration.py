@@ -25,14 +25,14 @@ from rookery.actors.kernel.machines import (
 )
 from rookery.actors.machine_catalogue import MachineEntry, candidates
 
-__all__ = ["Exploration", "InputOutcome", "PhaseChange", "RepeatOutcome", "explore"]
+__all__ = ["DuplicateOutcome", "Exploration", "InputOutcome", "PhaseChange", "explore"]
 
 VIOLATIONS_MAX: Final = 10
 IDLE_RUNNING_HOST: Final = SessionHost(phase=RUNNING, session_id="s")
 """No history reaches this host, but some transitions are for it."""
 
 
-class RepeatOutcome(StrEnum):
+class DuplicateOutcome(StrEnum):
     """The effect of repeating an input at once."""
 
     REFUSED = "refused"
@@ -71,7 +71,7 @@ class Exploration:
         self.start = ""
         self.phase_changes: dict[PhaseChange, None] = {}
         self.rows: set[str] = set()
-        self.repeats: dict[str, set[RepeatOutcome]] = {}
+        self.repeats: dict[str, set[DuplicateOutcome]] = {}
         self.hosts: dict[str, set[str]] = {}
         """Host phases in which an input was ever accepted; empty if the host does not matter."""
         self._verdicts: dict[tuple[str, str], set[tuple[str, bool]]] = {}
@@ -228,17 +228,17 @@ class _Explorer:
         explored.transitions += 1
         explored.rows.add(fact.row)
         explored.phase_changes[PhaseChange(phase, on, self._machine.phase(after, proposed))] = None
-        explored.repeats.setdefault(on, set()).add(self._repeat(on, proposed, after))
+        explored.repeats.setdefault(on, set()).add(self._on_duplicate(on, proposed, after))
 
-    def _repeat(self, on: str, proposed: Any, after: Any) -> RepeatOutcome:
+    def _on_duplicate(self, on: str, proposed: Any, after: Any) -> DuplicateOutcome:
         repeated = self._decide(self._machine, after, on, proposed)
         if repeated is None:
-            return RepeatOutcome.REFUSED
+            return DuplicateOutcome.REFUSED
         then = self._machine.evolve(after, repeated)
         if then != after:
-            return RepeatOutcome.COUNTED
+            return DuplicateOutcome.COUNTED
         return (
-            RepeatOutcome.EFFECTS_AGAIN
+            DuplicateOutcome.EFFECTS_AGAIN
             if self._machine.effects(then, repeated)
-            else RepeatOutcome.NO_OP
+            else DuplicateOutcome.NO_OP
         )

@@ -47,7 +47,7 @@ def fresh() -> Admission:
     return Admission(meta=SessionMeta(id=KEY))
 
 
-class Driven:
+class SessionHarness:
     """One session, its whole history, and the replies that were sent."""
 
     def __init__(self) -> None:

@@ -15,7 +15,7 @@ from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.run import Language, RunRequest
-from tests.admission.session_harness import KEY, T0, WIDE, Driven, fresh
+from tests.admission.session_harness import KEY, T0, WIDE, SessionHarness, fresh
 
 QUEUE, PASSIVE, STEER, INTERRUPT = Mode
 OPENING = ["Initialized", "Registered", "ExecutorEnsured"]
@@ -25,9 +25,9 @@ def refusal(code: str) -> Any:
     return pytest.raises(Refused, match=rf"^({code}|DSL transition rejected)")
 
 
-def given(*modes: Mode) -> Driven:
+def given(*modes: Mode) -> SessionHarness:
     """A session with an active run, and these inputs sent after it."""
-    session = Driven()
+    session = SessionHarness()
     session.run()
     for mode in modes:
         session.run(mode)
@@ -38,7 +38,7 @@ def given(*modes: Mode) -> Driven:
 
 
 def test_the_first_run_opens_the_session_and_is_prepared_in_one_commit() -> None:
-    session = Driven()
+    session = SessionHarness()
     told = session.run(code="1+1")
     assert session.kinds(told) == [*OPENING, "InputAccepted", "RunPrepared"]
     assert session.state.host.phase is HostPhase.RUNNING
@@ -68,7 +68,7 @@ def test_ids_come_from_the_command_and_nothing_else() -> None:
 
 
 def test_a_request_for_another_session_is_refused() -> None:
-    session = Driven()
+    session = SessionHarness()
     with refusal("INVALID_ARGUMENT"):
         session.run(session_id="another")
     session.run(session_id=KEY)
@@ -77,7 +77,7 @@ def test_a_request_for_another_session_is_refused() -> None:
 
 def test_a_request_too_large_for_a_fact_is_named_by_its_blob() -> None:
     command = Command(verb="run", key=KEY, id="large", body=RunRequest(), blob="digest")
-    session = Driven()
+    session = SessionHarness()
     accepted = session.send(command, quotas=WIDE)[3]
     assert accepted.request_blob == "digest"
     assert isinstance(accepted.request, RunRequest)
@@ -121,7 +121,7 @@ def test_a_quota_that_is_used_up_is_named_with_its_value(
 # --- order ----------------------------------------------------------------------------------------
 
 
-def finish(session: Driven) -> list[str]:
+def finish(session: SessionHarness) -> list[str]:
     """End every run; the order in which they started, by the number of their command."""
     while session.state.current is not None:
         session.commit()
@@ -155,7 +155,7 @@ def test_urgent_inputs_go_first_and_passive_ones_only_ride_along(
 
 
 def test_a_passive_input_starts_no_run() -> None:
-    session = Driven()
+    session = SessionHarness()
     told = session.run(PASSIVE)
     assert session.kinds(told) == [*OPENING, "InputAccepted"]
     assert told[-1].row == "AcceptWithoutWake"
@@ -179,7 +179,7 @@ def test_a_mode_picks_its_row_while_a_run_is_going(mode: Mode, row: str) -> None
 
 @pytest.mark.parametrize("mode", [STEER, INTERRUPT])
 def test_without_a_run_to_interrupt_an_urgent_input_is_an_ordinary_one(mode: Mode) -> None:
-    session = Driven()
+    session = SessionHarness()
     session.run(PASSIVE)
     told = session.run(mode)
     assert [fact.row for fact in told] == ["AcceptWithCompletionAttachedQueued", "PrepareAttached"]
@@ -289,7 +289,7 @@ def test_a_retired_session_runs_its_queue_and_accepts_no_input() -> None:
 
 
 def test_a_recycled_session_accepts_inputs_again() -> None:
-    session = Driven()
+    session = SessionHarness()
     session.run(PASSIVE)
     session.handle("Retire")
     session.commit()
@@ -303,7 +303,7 @@ def test_a_recycled_session_accepts_inputs_again() -> None:
 
 
 def test_clients_get_their_replies_in_the_order_of_their_requests() -> None:
-    session = Driven()
+    session = SessionHarness()
     session.run(reply_to="first")
     (listening,) = session.repeat(session.commands[0], "second")
     current = session.state.current
@@ -313,7 +313,7 @@ def test_clients_get_their_replies_in_the_order_of_their_requests() -> None:
 
 
 def test_only_the_fact_that_ends_an_input_causes_replies() -> None:
-    session = Driven()
+    session = SessionHarness()
     session.run(reply_to="first")
     session.commit()
     telling = [fact for fact in session.history if effects(session.state, fact)]
@@ -344,7 +344,7 @@ def test_a_duplicate_after_a_day_is_refused_as_forgotten() -> None:
 
 
 def test_a_bare_input_is_run_by_its_own_client() -> None:
-    session = Driven()
+    session = SessionHarness()
     for on in ("Initialize", "RegisterSession", "EnsureSessionWithExecutor"):
         session.handle(on)
     assert session.state.meta.last_used_at == T0
@@ -375,7 +375,7 @@ def test_a_bare_input_sent_twice_has_one_end() -> None:
 
 
 def test_a_commit_by_hand_does_not_end_an_input_that_has_a_run_of_its_own() -> None:
-    session = Driven()
+    session = SessionHarness()
     session.run(PASSIVE)
     session.handle("prepare", run_id="by-hand")
     waiting = session.of(session.commands[0])
@@ -384,7 +384,7 @@ def test_a_commit_by_hand_does_not_end_an_input_that_has_a_run_of_its_own() -> N
 
 
 def test_a_passive_input_can_be_prepared_by_its_run_id() -> None:
-    session = Driven()
+    session = SessionHarness()
     session.run(PASSIVE)
     waiting = session.of(session.commands[0])
     session.handle("prepare", run_id=waiting.run_id)
@@ -392,7 +392,7 @@ def test_a_passive_input_can_be_prepared_by_its_run_id() -> None:
 
 
 def test_a_run_prepared_by_hand_survives_being_retired_under() -> None:
-    session = Driven()
+    session = SessionHarness()
     session.run(PASSIVE)
     session.handle("prepare", run_id="by-hand")
     session.handle("Retire")
@@ -440,7 +440,7 @@ def test_asking_a_run_to_yield_says_which_run() -> None:
 
 def test_history_is_not_judged_again() -> None:
     """A fact that today's guards would refuse still gives the state it always gave."""
-    session = Driven()
+    session = SessionHarness()
     session.fold(facts.RunPrepared(row="PrepareIdle", run="r", generation=1))
     assert session.state.host.phase is HostPhase.RUNNING
     assert session.state.host.session_id is None

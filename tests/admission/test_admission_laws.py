@@ -1,4 +1,4 @@
-"""Laws of the queue for any history: ``Driven.check`` holds after each step.
+"""Laws of the queue for any history: ``SessionHarness.check`` holds after each step.
 
 Goal: every accepted input gets exactly one end, one run is active at a time, inputs of one kind
 keep their order, and no wake-up is lost. Method: Hypothesis generates histories of all admission
@@ -19,7 +19,7 @@ from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
-from tests.admission.session_harness import STARTS, Driven
+from tests.admission.session_harness import STARTS, SessionHarness
 
 FAILED = ObservedTurn("Failed", "LlmFailure")
 small = st.integers(0, 7)
@@ -45,7 +45,7 @@ step = st.one_of(
 )  # fmt: skip
 
 
-def take(session: Driven, what: str, how: Any) -> None:
+def take(session: SessionHarness, what: str, how: Any) -> None:
     """One step of a history."""
     current, commands = session.state.current, session.commands
     if what == "submit":
@@ -73,8 +73,8 @@ def take(session: Driven, what: str, how: Any) -> None:
         session.handle(how, run_id=f"by-hand-{len(session.history)}")
 
 
-def lived(history: list[tuple[str, Any]]) -> Driven:
-    session = Driven()
+def lived(history: list[tuple[str, Any]]) -> SessionHarness:
+    session = SessionHarness()
     for what, how in history:
         with suppress(Refused):
             take(session, what, how)

@@ -11,7 +11,7 @@ from itertools import pairwise
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
-from tests.chaos.cut_record import Execution, SeenFact, Story
+from tests.chaos.cut_record import Execution, SeenFact, SessionRecord
 
 __all__ = ["Fault", "faults", "late_acts", "late_facts", "timeline"]
 
@@ -26,7 +26,7 @@ class Fault(NamedTuple):
     text: str
 
 
-def faults(story: Story) -> list[Fault]:
+def faults(story: SessionRecord) -> list[Fault]:
     """Every rule that the story breaks."""
     calls = story.calls()
     found: list[Fault] = []
@@ -72,7 +72,7 @@ def _answered_s(facts: list[SeenFact], attempt: int) -> float:
     return float("inf")
 
 
-def late_acts(story: Story) -> list[Fault]:
+def late_acts(story: SessionRecord) -> list[Fault]:
     """Calls that a node began while another one held the session's partition. A worker holds
     none."""
     nodes = {move.node for move in story.moves}
@@ -83,12 +83,14 @@ def late_acts(story: Story) -> list[Fault]:
     ]
 
 
-def late_facts(story: Story) -> list[SeenFact]:
+def late_facts(story: SessionRecord) -> list[SeenFact]:
     """Facts of a node that were stored while another one held the session's partition."""
     return [seen for seen in story.facts if story.owner_at(seen.at_s) not in ("", seen.node)]
 
 
-def timeline(story: Story, *, since_s: float, marks: dict[str, float] | None = None) -> list[str]:
+def timeline(
+    story: SessionRecord, *, since_s: float, marks: dict[str, float] | None = None
+) -> list[str]:
     """The story in the order of time, in seconds from ``since_s``."""
     told = [(at_s, f"--- {mark}") for mark, at_s in (marks or {}).items()]
     told += [(seen.at_s, _line(seen)) for seen in story.facts if seen.type.startswith(NEWS)]

@@ -27,7 +27,7 @@ from tests.bus.proxy import DOWN, UP, Way
 from tests.chaos.cut_judge import faults, late_acts, timeline
 from tests.chaos.cut_people import run_by_inbox
 from tests.chaos.cut_realm import CutRealm
-from tests.chaos.cut_record import Story
+from tests.chaos.cut_record import SessionRecord
 from tests.stock_client import until
 
 __all__ = ["RECIPES", "Outcome", "Recipe", "cook"]
@@ -196,7 +196,7 @@ async def _may_go_on(realm: CutRealm, recipe: Recipe, session: str, cut_s: float
         await until(retried, "the retry is done", patience_s)
 
 
-async def _ended(realm: CutRealm, session: str) -> Story:
+async def _ended(realm: CutRealm, session: str) -> SessionRecord:
     """The story when all of it is over, or when it should have been."""
     back_s = time.time()
     while not (story := realm.record.story(session)).is_over():

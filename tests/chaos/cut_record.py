@@ -16,7 +16,16 @@ from rookery.actors.kernel.partition_ownership import node_of_holder
 from rookery.bus.subjects import decode_token, partition_of
 from tests.stock_client import Fields, Stock
 
-__all__ = ["RUN_ENDS", "Answered", "Execution", "Move", "Record", "SeenFact", "Story", "Word"]
+__all__ = [
+    "RUN_ENDS",
+    "Answered",
+    "Execution",
+    "Move",
+    "Record",
+    "SeenFact",
+    "SessionRecord",
+    "Word",
+]
 
 RUN_ENDS = frozenset(
     {
@@ -88,7 +97,7 @@ class Answered(NamedTuple):
     status: str
 
 
-class Story(NamedTuple):
+class SessionRecord(NamedTuple):
     """All that is known of one session."""
 
     session: str
@@ -222,18 +231,18 @@ class Record:
             found[operation].append(done)
         return found
 
-    def story(self, session: str) -> Story:
+    def story(self, session: str) -> SessionRecord:
         return self.stories([session])[0]
 
-    def stories(self, sessions: list[str]) -> list[Story]:
+    def stories(self, sessions: list[str]) -> list[SessionRecord]:
         executions = self.executions()
         return [self._story(session, executions) for session in sessions]
 
-    def _story(self, session: str, executions: dict[str, list[Execution]]) -> Story:
+    def _story(self, session: str, executions: dict[str, list[Execution]]) -> SessionRecord:
         facts = self.facts[session]
         operations = {seen.operation for seen in facts if seen.operation}
         done = [one for operation in operations for one in executions.get(operation, ())]
-        return Story(
+        return SessionRecord(
             session,
             list(facts),
             sorted(done),

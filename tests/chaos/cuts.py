@@ -26,7 +26,7 @@ from tests.chaos.cut_cells import CELLS, Cell, Cut, Results, tree_digest
 from tests.chaos.cut_judge import Fault, faults, late_acts, late_facts, timeline
 from tests.chaos.cut_people import run_by_inbox, run_by_request
 from tests.chaos.cut_realm import CutRealm
-from tests.chaos.cut_record import Story
+from tests.chaos.cut_record import SessionRecord
 from tests.stock_client import Fields, until
 
 __all__ = ["Sweep", "cut_once"]
@@ -113,7 +113,7 @@ async def _cut(realm: CutRealm, cell: Cell, seconds: float) -> None:
     await realm.restore()
 
 
-async def _ended(realm: CutRealm, sessions: list[str], back_s: float) -> list[Story]:
+async def _ended(realm: CutRealm, sessions: list[str], back_s: float) -> list[SessionRecord]:
     """The stories when all of them are over, or when they should have been."""
     while True:
         stories = realm.record.stories(sessions)
@@ -127,7 +127,12 @@ async def _ended(realm: CutRealm, sessions: list[str], back_s: float) -> list[St
 
 
 def _judged(
-    realm: CutRealm, cell: Cell, tree: str, stories: list[Story], cut_s: float, back_s: float
+    realm: CutRealm,
+    cell: Cell,
+    tree: str,
+    stories: list[SessionRecord],
+    cut_s: float,
+    back_s: float,
 ) -> Cut:
     broken = {story.session: found for story in stories if (found := faults(story))}
     late = {story.session: found for story in stories if (found := late_acts(story))}

@@ -1,8 +1,8 @@
 """Everything that can happen to nodes and server, at random and at once, for as long as one likes.
 
-Goal: as in the other campaigns, nothing that was vouched for is lost, doubled or reordered, and
-when the weather clears everybody gets on. Method: three nodes and a server under load; every second
-or so one of them is killed, stopped, paused or sent to die at a named point, and comes back.
+Goal: as in the other campaigns, no acknowledged command is lost, doubled or reordered, and every
+client continues when the faults end. Method: three nodes and a server under load; every second or
+so one of them is killed, stopped, paused or sent to die at a named point, and comes back.
 
     python -m tests.chaos.mixed_faults [seconds] [seed]
 """
@@ -51,7 +51,7 @@ class Report(msgspec.Struct):
     """The longest a client waited for one command."""
 
 
-class Weather:
+class FaultCampaign:
     """A server, some nodes, and what happens to them."""
 
     def __init__(self, server: EmbeddedServer, folder: Path, seed: int, stack: ExitStack) -> None:
@@ -135,31 +135,33 @@ class Weather:
 
 
 async def run_campaign(folder: Path, *, seconds: float, seed: int) -> Report:
-    """So many seconds of weather."""
+    """Faults for this many seconds."""
     server = EmbeddedServer(folder / "store")
     await asyncio.to_thread(server.start)
     try:
         with ExitStack() as stack:
-            weather = Weather(server, folder, seed, stack)
-            await weather.start()
-            return await _campaign(server, weather, seconds, seed)
+            campaign = FaultCampaign(server, folder, seed, stack)
+            await campaign.start()
+            return await _campaign(server, campaign, seconds, seed)
     finally:
         await asyncio.to_thread(server.stop)
 
 
-async def _campaign(server: EmbeddedServer, weather: Weather, seconds: float, seed: int) -> Report:
+async def _campaign(
+    server: EmbeddedServer, campaign: FaultCampaign, seconds: float, seed: int
+) -> Report:
     async with (
         stock(server.url, REALM) as client,
         load(client, SESSIONS_A_DOOR, pause_s=PAUSE_S) as running,
     ):
         await running.moves()
-        await weather.rage(seconds)
+        await campaign.rage(seconds)
         await running.moves()
         await running.ends()
         journaled = await running.compare(server.url, REALM)
         return Report(
             seed,
-            dict(weather.seen),
+            dict(campaign.seen),
             running.vouched("cmd"),
             running.vouched("api"),
             journaled,

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from rookery.actors.kernel.failpoints import FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
-from tests.chaos.session_scenario import Story
+from tests.chaos.session_scenario import SessionScenario
 from tests.nodes import NodeProcess, NotReady, node_on
 from tests.stock_client import stock, until
 
@@ -92,7 +92,7 @@ async def _tell(server: EmbeddedServer, realm: str) -> Outcome:
     async with stock(server.url, realm) as client:
         await client.follow()
         stories = [
-            Story(client, session, turned=bool(number % 2))
+            SessionScenario(client, session, turned=bool(number % 2))
             for number, session in enumerate(SESSIONS)
         ]
         await asyncio.gather(*(story.tell() for story in stories))

@@ -26,7 +26,7 @@ from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, NotReady, node_on
 from tests.stock_client import Stock, stock, until
 
-__all__ = ["PROGRAMS", "RESULTS", "Story", "faults", "kill_at", "passes"]
+__all__ = ["PROGRAMS", "RESULTS", "KillRecord", "faults", "kill_at", "passes"]
 
 SESSIONS = ("one", "two")
 PROGRAMS = (
@@ -50,8 +50,8 @@ class Done(NamedTuple):
     result: int
 
 
-class Story(NamedTuple):
-    """What came of the sessions' programs."""
+class KillRecord(NamedTuple):
+    """The results of the programs, and the effects of their calls."""
 
     results: dict[str, list[Any]]
     done: list[Done]
@@ -65,7 +65,7 @@ def passes(failpoint: str, times: int) -> list[str]:
     return [f"{failpoint}@{3 + 7 * number}" for number in range(times)]
 
 
-async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> Story:
+async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> KillRecord:
     """The programs on a node that dies at ``failpoint``, if any, and its successor."""
     realm, ledger = f"runs{next(_realms)}", folder / "ledger"
     ledger.touch()
@@ -97,7 +97,7 @@ async def _replace(mortal: NodeProcess, successor: NodeProcess) -> None:
 
 async def _tell(
     client: Stock, server: EmbeddedServer, realm: str, ledger: Path, mortal: NodeProcess
-) -> Story:
+) -> KillRecord:
     recovered: list[str] = []
     operator = asyncio.create_task(_operate(client, ledger, recovered))
     results = {session: list[Any]() for session in SESSIONS}
@@ -118,7 +118,7 @@ async def _tell(
     await journaled(server.url, realm)  # Which verifies it.
     lines = ledger.read_text(encoding="utf-8").splitlines()
     done = [Done(tool, key, int(result)) for tool, key, result in map(str.split, lines)]
-    return Story(results, done, recovered, killed=not mortal.running)
+    return KillRecord(results, done, recovered, killed=not mortal.running)
 
 
 async def _operate(client: Stock, ledger: Path, recovered: list[str]) -> None:
@@ -148,7 +148,7 @@ def _facts(message: Any) -> list[dict[str, Any]]:
     return facts
 
 
-def faults(story: Story) -> list[str]:
+def faults(story: KillRecord) -> list[str]:
     """What is wrong with a story."""
     found = [
         f"{session} came to {results}"

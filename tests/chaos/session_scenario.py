@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable
 from tests.execution.session_client import running
 from tests.stock_client import Answer, Fields, Stock, until
 
-__all__ = ["Story"]
+__all__ = ["SessionScenario"]
 
 
-class Story:
-    """One session's; ``turned`` swaps the doors."""
+class SessionScenario:
+    """The commands of one session, in order; ``turned`` swaps request endpoint and inbox."""
 
     def __init__(self, client: Stock, session: str, *, turned: bool = False) -> None:
         self._client, self.session, self._turned = client, session, turned
@@ -24,8 +24,8 @@ class Story:
         self._awaited: dict[str, Callable[[], Awaitable[None]]] = {}
         """Names of answers that must come, and how to ask for each once more."""
 
-    async def tell(self) -> None:
-        """All of it, to the last answer."""
+    async def play(self) -> None:
+        """Send all commands, and wait for the last reply."""
         await self._queue()
         await self._repeat_and_cancel()
         await self._work_off()

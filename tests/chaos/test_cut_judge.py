@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.chaos.cut_judge import faults, late_acts, late_facts, timeline
-from tests.chaos.cut_record import Answered, Execution, Move, SeenFact, Story
+from tests.chaos.cut_record import Answered, Execution, Move, SeenFact, SessionRecord
 
 CALL = "call-1"
 
@@ -22,12 +22,14 @@ def intent(at_s: float, attempt: int, node: str = "na") -> SeenFact:
     return fact(at_s, "tool.intent_recorded", node, attempt=attempt, **deadline)
 
 
-def story(*calls: SeenFact, done: list[Execution], answered: bool = True, ends: int = 1) -> Story:
+def story(
+    *calls: SeenFact, done: list[Execution], answered: bool = True, ends: int = 1
+) -> SessionRecord:
     """nb takes the session over at 10.0."""
     begun, ended = fact(0.0, "session.input_accepted"), fact(20.0, "session.run_committed", "nb")
     moves = [Move(-1.0, 3, "na"), Move(10.0, 3, "nb")]
     answers = [Answered(20.1, "ok")] if answered else []
-    return Story("s", [begun, *calls, *[ended] * ends], done, [], moves, answers)
+    return SessionRecord("s", [begun, *calls, *[ended] * ends], done, [], moves, answers)
 
 
 def execution(at_s: float, attempt: int = 1, process: str = "na", took_s: float = 0.0) -> Execution:
@@ -59,7 +61,7 @@ COMPLETED = (
     ],
     ids=["no cut", "tried again", "had acted", "still at work", "said to have acted"],
 )
-def test_a_story_as_it_should_be_has_no_fault(told: Story):
+def test_a_story_as_it_should_be_has_no_fault(told: SessionRecord):
     assert faults(told) == []
     assert late_acts(told) == []
     assert told.is_over()
@@ -79,7 +81,7 @@ def test_a_story_as_it_should_be_has_no_fault(told: Story):
     ],
     ids=["twice", "twice and late", "late", "unintended", "open", "endless", "two ends", "silent"],
 )
-def test_every_broken_rule_is_found(told: Story, kinds: list[str]):
+def test_every_broken_rule_is_found(told: SessionRecord, kinds: list[str]):
     assert [fault.kind for fault in faults(told)] == kinds
 
 
@@ -89,7 +91,7 @@ def test_what_a_node_does_after_its_session_was_taken_over_is_late():
     assert [seen.type for seen in late_facts(told)] == ["turn.failed.v1"]
 
 
-def test_a_story_is_told_in_the_order_of_time():
+def test_a_session_record_lists_its_lines_in_the_order_of_time():
     told = story(*COMPLETED, done=[execution(1.1)])
     lines = timeline(told, since_s=1.0, marks={"the line is cut": 2.0})
     assert [float(line.split()[0]) for line in lines] == [

@@ -171,7 +171,7 @@ def test_a_node_without_a_runs_tools_leaves_it_and_its_calls_to_one_that_has_the
 
 
 @pytest.mark.parametrize("awaited", ["await deliver(1)", "gathered"])
-def test_a_call_nobody_knows_of_parks_its_run_until_an_operator_says(
+def test_a_call_with_an_unknown_outcome_parks_its_run_until_an_operator_resolves_it(
     server: EmbeddedServer, tmp_path: Path, awaited: str
 ):
     nodes = Nodes(server, tmp_path)
@@ -201,7 +201,7 @@ def test_a_call_nobody_knows_of_parks_its_run_until_an_operator_says(
     told(nodes, story)
 
 
-def test_a_session_nobody_uses_leaves_memory_and_comes_back_with_all_it_knows(
+def test_an_idle_session_leaves_memory_and_its_next_run_restores_all_values(
     server: EmbeddedServer, tmp_path: Path
 ):
     nodes = Nodes(server, tmp_path)

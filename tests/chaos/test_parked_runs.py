@@ -195,7 +195,7 @@ done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETE
 """
 
 
-def test_a_run_parked_for_calls_of_several_steps_is_told_of_the_first(realm: Realm):
+def test_a_run_parked_for_calls_of_several_steps_gets_the_first_outcome(realm: Realm):
     """The other one is given up, for nobody waits for it any more."""
     realm.careful()
 
@@ -374,7 +374,7 @@ def test_an_answer_that_came_in_time_counts_for_a_node_that_starts_after_it(real
     assert realm.done == ["it"]
 
 
-def test_an_answer_that_came_too_late_is_refused_though_nobody_was_there_to_say_so(realm: Realm):
+def test_an_answer_after_the_deadline_is_refused_though_no_node_ran_at_the_deadline(realm: Realm):
     short = {"ROOKERY_APPROVALS_TIMEOUT_MS": "1500"}
     first = realm.careful(**short)
 
@@ -470,7 +470,7 @@ def test_a_rule_lets_through_what_it_is_true_of_and_asks_about_the_rest(realm: R
     assert realm.done == ["paid 10", "paid 11", "2"]
 
 
-def test_without_a_dispatcher_nobody_is_asked_and_the_call_is_denied(realm: Realm):
+def test_without_a_dispatcher_no_approver_is_asked_and_the_call_is_denied(realm: Realm):
     realm.careful(ROOKERY_APPROVALS_DISPATCHERS=",")
 
     async def story(waiting: Waiting) -> None:

@@ -118,7 +118,7 @@ def test_a_node_whose_server_does_not_come_back_ends_and_says_why(tmp_path: Path
 
 
 @pytest.mark.parametrize("moment", ["at once", "between two tries"])
-def test_who_stops_a_node_need_not_wait_for_its_server(
+def test_the_process_that_stops_a_node_need_not_wait_for_its_server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, moment: str
 ):
     monkeypatch.setattr(server_supervisor, "PAUSES_S", (0.0, 3600.0))
@@ -135,7 +135,7 @@ def test_who_stops_a_node_need_not_wait_for_its_server(
     assert (lost, own.restarts) == ([], 0)
 
 
-def test_a_node_is_served_by_somebody_elses_server_on_its_store_until_that_ends(
+def test_a_node_uses_the_running_server_of_its_store_until_that_server_ends(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     taken = threading.Event()

@@ -58,8 +58,8 @@ from rookery.schemas.run import (
     SessionLimits,
 )
 from tests.execution.driver_scripts import SCRIPTS, Pause, Script
-from tests.kernel.virtual_clock import DrivenKernel
-from tests.kernel.world import Asked, World
+from tests.kernel.virtual_clock import LoopKernel
+from tests.kernel.world import SentRequest, World
 from tests.tools.tool_fixtures import CAPABILITIES, SURFACE, Bench, ToolNode, Workshop, tools
 
 __all__ = ["SESSION", "ScriptedWorld"]
@@ -232,7 +232,7 @@ class ScriptedWorld(World):
         places = CallSlots([tool.capability for tool in self.visible], node, self.now_ms)
         reader = RunHistoryReader(node.bus.journal, node.bus.blobs)
         results = RunReplies(node.bus.journal, node.bus.blobs, node.bus.request_endpoint)
-        kernel = (Kernel if self.threads else DrivenKernel)(
+        kernel = (Kernel if self.threads else LoopKernel)(
             node.bus,
             node,
             [
@@ -311,7 +311,7 @@ class ScriptedWorld(World):
 
     # --- what clients do --------------------------------------------------------------------------
 
-    def play(self, script: str) -> Asked:
+    def play(self, script: str) -> SentRequest:
         """A run of this script, for better or worse."""
         return self.ask("run", SESSION, code=script)
 

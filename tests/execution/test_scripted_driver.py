@@ -115,7 +115,7 @@ class Lawful:
 
 
 @PLAYS
-def test_a_script_comes_to_its_end_and_whoever_asked_is_told(script: str):
+def test_a_script_ends_its_run_and_the_client_gets_the_result(script: str):
     with world_of(script) as world:
         world.begin()
         asked = world.play(script)

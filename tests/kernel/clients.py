@@ -15,10 +15,10 @@ if TYPE_CHECKING:
     from tests.kernel.world import World
 
 
-class Asked:
+class SentRequest:
     """A request and its replies."""
 
-    def __init__(self, request: Delivery, on_answer: Callable[[Asked], None]) -> None:
+    def __init__(self, request: Delivery, on_answer: Callable[[SentRequest], None]) -> None:
         self.request, self._on_answer = request, on_answer
         self.answers: list[ReplyMessage] = []
 
@@ -42,9 +42,9 @@ class Patient:
 
     def __init__(self, world: World, key: str, command_id: str, by: int) -> None:
         self._world, self._key, self._id, self._by = world, key, command_id, by
-        self.asked: Asked = self._ask()
+        self.asked: SentRequest = self._ask()
 
-    def _ask(self) -> Asked:
+    def _ask(self) -> SentRequest:
         return self._world.ask("add", self._key, id=self._id, by=self._by)
 
     @property

@@ -27,7 +27,7 @@ Settle = Callable[[list[AppendOutcome]], None]
 Turns = Mapping[int, int]
 
 
-class Weather:
+class FaultSchedule:
     """The faults of one node; none by default."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -60,7 +60,7 @@ class Weather:
 class Exposed:
     """A port whose requests are subject to the faults."""
 
-    def __init__(self, port: Any, weather: Weather) -> None:
+    def __init__(self, port: Any, weather: FaultSchedule) -> None:
         self._port, self._weather = port, weather
         self.cut = False
         """Only this port is unreachable."""
@@ -85,7 +85,7 @@ class ExposedJournal:
     pressure = Backpressure.NONE
 
     def __init__(
-        self, journal: MemoryJournal, weather: Weather, loop: asyncio.AbstractEventLoop
+        self, journal: MemoryJournal, weather: FaultSchedule, loop: asyncio.AbstractEventLoop
     ) -> None:
         self._journal, self._weather, self._loop = journal, weather, loop
         self.before_append: Callable[[AppendRequest], None] = lambda append: None

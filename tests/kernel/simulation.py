@@ -22,7 +22,7 @@ import msgspec
 from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.ports import AppendRequest, ReplyMessage, StoredMessage
 from rookery.schemas.errors import CODES
-from tests.kernel.clients import Asked
+from tests.kernel.clients import SentRequest
 from tests.kernel.tally import Added, Closed, Total
 from tests.kernel.world import CODECS, Node, World
 
@@ -87,7 +87,7 @@ class Ledger:
 class Client:
     """One command, sent until it is committed."""
 
-    def __init__(self, story: Story, verb: str, key: str, by: int, *, durable: bool) -> None:
+    def __init__(self, story: Simulation, verb: str, key: str, by: int, *, durable: bool) -> None:
         self.story, self.verb, self.key, self.by = story, verb, key, by
         self.id = f"{verb}-{len(story.clients)}"
         self.durable, self.done, self.asked_s = durable, False, 0.0
@@ -104,7 +104,7 @@ class Client:
         else:
             self.story.world.ask(self.verb, self.key, self.id, self._hear_last, **body)
 
-    def _hear_last(self, asked: Asked) -> None:
+    def _hear_last(self, asked: SentRequest) -> None:
         self.hear(asked.answers[-1])
 
     def hear(self, answer: ReplyMessage) -> None:
@@ -125,7 +125,7 @@ class Client:
         self.done = True
 
 
-class Story:
+class Simulation:
     """One seed."""
 
     def __init__(self, seed: int, world: World) -> None:
@@ -287,11 +287,11 @@ class Story:
             assert wanted == set(ours), "every command is worked off"
 
 
-def run(seed: int) -> Story:
+def run(seed: int) -> Simulation:
     """Run one seed; a broken guarantee is raised with the command that repeats it."""
     try:
         with World() as world:
-            story = Story(seed, world)
+            story = Simulation(seed, world)
             story.tell()
             return story
     except BaseException as error:

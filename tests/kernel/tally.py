@@ -210,7 +210,7 @@ class PunctualTally(TallyDecider):
         return super().decide(state, command, now_ms=now_ms)
 
 
-class AskingTally(TallyDecider):
+class RedirectingTally(TallyDecider):
     """``look`` is redirected to the query ``greet``, and so is an ``add`` of 0."""
 
     def redirects_to(self, command: Command[Any]) -> str:

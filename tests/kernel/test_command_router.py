@@ -10,7 +10,7 @@ import pytest
 
 from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.schemas.errors import Failed, Refused
-from tests.kernel.tally import AskingTally, EchoDecider, FrailTally, PunctualTally, Total
+from tests.kernel.tally import EchoDecider, FrailTally, PunctualTally, RedirectingTally, Total
 from tests.kernel.world import World
 
 
@@ -83,7 +83,7 @@ def test_a_failing_query_is_answered_too(world: World, key: str):
 
 
 def test_a_command_that_only_asks_is_answered_by_a_query_and_touches_no_entity(world: World):
-    node = world.start([AskingTally()], queries={"greet": greeting})
+    node = world.start([RedirectingTally()], queries={"greet": greeting})
     assert world.told("look").total.total == 7
     assert world.told("add", by=0).total.total == 7
     assert world.told("look", "nobody").code == "SESSION_NOT_FOUND"
@@ -95,7 +95,7 @@ def test_a_command_that_only_asks_is_answered_by_a_query_and_touches_no_entity(w
 
 
 def test_a_query_in_the_inbox_is_answered_once(world: World):
-    world.start([AskingTally()], queries={"greet": greeting})
+    world.start([RedirectingTally()], queries={"greet": greeting})
     heard = world.listen("answers")
     world.submit("add", by=0, reply_to="answers")
     world.submit("look", "nobody")
@@ -103,13 +103,13 @@ def test_a_query_in_the_inbox_is_answered_once(world: World):
     world.until(lambda: heard and world.dead())
     assert (heard[0].code, world.dead()[0].code) == ("", "SESSION_NOT_FOUND")
     world.nodes[0].stop()
-    world.start([AskingTally()], queries={"greet": greeting})
+    world.start([RedirectingTally()], queries={"greet": greeting})
     world.pass_s(20)
     assert (len(heard), len(world.dead()), world.numbers()) == (1, 1, [1])
 
 
 def test_a_query_that_fails_or_is_unknown_gets_an_error_reply(world: World):
-    world.start([AskingTally()])
+    world.start([RedirectingTally()])
     assert world.told("look").code == "NODE_FAILED"
     assert world.told("look", "thirteen").code == "COMMAND_QUARANTINED"
 

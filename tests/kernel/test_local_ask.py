@@ -14,7 +14,7 @@ from tests.kernel.tally import Add, Added, Ask, TallyDecider, Total
 from tests.kernel.world import Node, World
 
 
-class Asked(TallyDecider):
+class LocalTally(TallyDecider):
     """A tally that gets sums from inside the node."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
@@ -33,7 +33,7 @@ def asking(world: World, node: Node, by: int, key: str = "a") -> asyncio.Task[To
 
 
 def test_a_local_reply_waits_until_its_facts_are_durable(world: World):
-    node = world.start([Asked()])
+    node = world.start([LocalTally()])
     node.journal.hold_acks()
     task = asking(world, node, 3)
     world.settle()
@@ -45,14 +45,14 @@ def test_a_local_reply_waits_until_its_facts_are_durable(world: World):
 
 def test_a_repeated_local_ask_is_decided_twice(world: World):
     """A local ask has a new id each time; its body says what it is about."""
-    node = world.start([Asked()])
+    node = world.start([LocalTally()])
     tasks = [asking(world, node, 2) for _ in range(2)]
     world.until(lambda: all(task.done() for task in tasks))
     assert world.numbers() == [2, 2]
 
 
 def test_a_refusal_reaches_the_asking_task(world: World):
-    node = world.start([Asked()])
+    node = world.start([LocalTally()])
     world.told("close")
     task = asking(world, node, 1)
     world.until(task.done)
@@ -62,18 +62,18 @@ def test_a_refusal_reaches_the_asking_task(world: World):
 
 
 def test_no_client_can_send_a_local_ask(world: World):
-    world.start([Asked()])
+    world.start([LocalTally()])
     assert world.told("inside").code == "UNKNOWN_VERB"
 
 
 def test_an_ask_about_a_moved_key_fails(world: World):
-    first = world.start([Asked()])
+    first = world.start([LocalTally()])
     first.journal.hold_acks()
     task = asking(world, first, 1)
     world.settle()
     first.weather.away = True
     world.pass_s(10)
-    world.start([Asked()])
+    world.start([LocalTally()])
     first.weather.away = False
     world.until(task.done)
     with pytest.raises(Refused) as refused:

@@ -16,7 +16,7 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import Failed
 from tests.kernel.tally import Added, Ask, SmallDecider, TallyDecider
-from tests.kernel.world import Asked, World
+from tests.kernel.world import SentRequest, World
 
 SNAPSHOT_FACTS = 70
 """Enough for a snapshot to be stored."""
@@ -89,7 +89,7 @@ def started(world: World, watch: Decider | None = None):
     return world.start([TallyDecider(), watch or WatchDecider()])
 
 
-def watched(asked: Asked) -> Watched:
+def watched(asked: SentRequest) -> Watched:
     assert not asked.code, asked.answers[-1].body
     return msgspec.json.decode(asked.answers[-1].body, type=Watched)
 

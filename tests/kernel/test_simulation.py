@@ -26,7 +26,7 @@ def test_a_seed_always_gives_the_same_run():
 
 
 def test_a_broken_promise_names_the_command_that_shows_it_again(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr("tests.kernel.simulation.Story.check", lambda story: 1 / 0)
+    monkeypatch.setattr("tests.kernel.simulation.Simulation.check", lambda story: 1 / 0)
     with pytest.raises(ZeroDivisionError) as broken:
         run(5)
     assert broken.value.__notes__ == ["again: python -m tests.kernel.simulation --seed 5"]

@@ -10,7 +10,7 @@ import pytest
 from rookery.actors.kernel.metrics import NoMetrics
 from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.loop_thread import LoopThread
-from tests.kernel.clients import Asked, Patient
+from tests.kernel.clients import Patient, SentRequest
 from tests.kernel.world import World
 
 KEYS = [f"k{number}" for number in range(7)]
@@ -33,7 +33,7 @@ def world() -> Iterator[World]:
 def test_requests_of_many_threads_are_decided_once_and_in_order_per_thread(world: World):
     node = world.start()
 
-    def ask(thread: int) -> list[Asked]:
+    def ask(thread: int) -> list[SentRequest]:
         return [world.ask("add", KEYS[number % 7], by=thread) for number in range(70)]
 
     with ThreadPoolExecutor(6) as pool:

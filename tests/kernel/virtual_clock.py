@@ -52,7 +52,7 @@ class _Skipping(selectors.SelectSelector):
         return []
 
 
-class DrivenActor:
+class LoopActor:
     """A family's actor with the loop for its thread; also its own reference."""
 
     def __init__(self, actor: FamilyActor, later: Callable[..., None]) -> None:
@@ -80,7 +80,7 @@ class DrivenActor:
             self._actor.on_failure(*sys.exc_info())
 
 
-class DrivenKernel(Kernel):
+class LoopKernel(Kernel):
     """A kernel whose actors run on its loop."""
 
     def _start_actor(self, concern: Decider) -> None:

@@ -40,10 +40,10 @@ from rookery.schemas.codec import encode_facts, encode_json
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact, fill_envelope
 from rookery.schemas.ids import fact_id
-from tests.kernel.clients import Asked
-from tests.kernel.fault_schedule import Exposed, ExposedJournal, Weather
+from tests.kernel.clients import SentRequest
+from tests.kernel.fault_schedule import Exposed, ExposedJournal, FaultSchedule
 from tests.kernel.tally import EchoDecider, Ring, TallyDecider
-from tests.kernel.virtual_clock import Clockwork, DrivenActor, DrivenKernel
+from tests.kernel.virtual_clock import Clockwork, LoopActor, LoopKernel
 
 T = TypeVar("T")
 
@@ -58,7 +58,7 @@ class Node:
 
     def __init__(self, world: World, name: str, concerns: Sequence[Decider], **settings: Any):
         self.world, self.name = world, name
-        self.weather = Weather(world._loop)
+        self.weather = FaultSchedule(world._loop)
         self.bus = MemoryBus(world.server)
         self.journal = ExposedJournal(self.bus.journal, self.weather, world._loop)
         for port in ("blobs", "claims", "snapshots"):
@@ -70,8 +70,8 @@ class Node:
         self._actors: set[Any] = set()
         self.kernel = world.kernel(self, concerns, **settings)
 
-    def drive(self, actor: Any) -> DrivenActor:
-        driven = DrivenActor(actor, self.weather.later)
+    def drive(self, actor: Any) -> LoopActor:
+        driven = LoopActor(actor, self.weather.later)
         self._actors.add(driven)
         return driven
 
@@ -253,7 +253,7 @@ class World:
             while self.hold_rings:
                 await asyncio.sleep(0.01)
 
-        kind = Kernel if self.threads else DrivenKernel
+        kind = Kernel if self.threads else LoopKernel
         epoch = f"{node.name}.{next(self._numbers)}"
         return kind(
             node.bus,
@@ -277,10 +277,10 @@ class World:
         verb: str,
         key: str = "a",
         id: str = "",  # noqa: A002 - the wire's name.
-        on_answer: Callable[[Asked], None] = lambda asked: None,
+        on_answer: Callable[[SentRequest], None] = lambda asked: None,
         mode: str = "",
         **body: object,
-    ) -> Asked:
+    ) -> SentRequest:
         """Send a request; its reply comes later."""
         number = next(self._numbers)
         request = Delivery(
@@ -291,13 +291,13 @@ class World:
             mode=mode,
             reply_to=f"reply.{number}",
         )
-        asked = Asked(request, on_answer)
+        asked = SentRequest(request, on_answer)
         switch = self.server.realm("default").request_router
         switch.listen(request.reply_to, asked.hear)
         self.post(switch.request, request, context=copy_context())
         return asked
 
-    def told(self, verb: str, key: str = "a", **more: Any) -> Asked:
+    def told(self, verb: str, key: str = "a", **more: Any) -> SentRequest:
         """Send a request and wait for its first reply."""
         asked = self.ask(verb, key, **more)
         self.until(lambda: asked.answers)

@@ -104,8 +104,8 @@ CONCERNS: Final[dict[str, tuple[str, ...]]] = {
 }
 """The packages of the families, and the modules each has."""
 
-KERNEL: Final = "actors/kernel"
-"""Has the decider all others derive from, and is itself no family's."""
+BASE_DECIDERS: Final = ("actors/kernel", "actors/kernel/machines")
+"""Have the deciders that all others derive from, and belong to no family."""
 
 NEW_CONCERN: Final = ("decider", "state", "evolve")
 
@@ -133,7 +133,7 @@ def concern_shapes(modules: Iterable[Module]) -> Iterator[Finding]:
             folders.setdefault(module.package, []).append(module)
     for folder, inside in sorted(folders.items()):
         names = {module.name for module in inside}
-        if folder in CONCERNS or ("decider" in names and folder != KERNEL):
+        if folder in CONCERNS or ("decider" in names and folder not in BASE_DECIDERS):
             shape = CONCERNS.get(folder, NEW_CONCERN)
             for name in shape:
                 if name not in names:
@@ -141,7 +141,7 @@ def concern_shapes(modules: Iterable[Module]) -> Iterator[Finding]:
                     yield Finding(path, path, "missing: every concern of this kind has this module")
             for module in inside:
                 yield from _misplaced(module, shape)
-        elif "concern" in names and folder != KERNEL:
+        elif "concern" in names and folder not in BASE_DECIDERS:
             path = f"{folder}/concern.py"
             yield Finding(path, path, "a decider in a package that is none of a family: move it")
 

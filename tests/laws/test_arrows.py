@@ -43,7 +43,7 @@ def strangers(module: Module, *allowed: str) -> list[str]:
     ]
 
 
-def test_every_folder_imports_only_what_stands_below_it():
+def test_every_folder_imports_only_folders_below_it():
     found = [
         stranger
         for folder, allowed in MAY_IMPORT.items()

@@ -54,7 +54,7 @@ def test_every_code_in_the_source_is_in_the_table():
     expect_none(found)
 
 
-def test_every_code_in_the_table_is_said_by_somebody():
+def test_every_code_in_the_table_is_used_by_the_product():
     said = set()
     for module in modules(*PRODUCT):
         if module.path != "schemas/errors.py":

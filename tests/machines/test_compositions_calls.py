@@ -219,7 +219,7 @@ def broken(rules: Rules) -> dict[str, list[str]]:
     return {name: way for name, way in ways.items() if way is not None}
 
 
-def test_with_all_rules_nobody_waits_for_ever_and_no_call_is_on_a_removed_surface() -> None:
+def test_with_all_rules_no_client_waits_for_ever_and_no_call_is_on_a_removed_surface() -> None:
     worlds = explored(World(), partial(following, Rules()))
     assert len(worlds) > 1_000
     assert broken(Rules()) == {}

@@ -196,7 +196,7 @@ def broken(rules: Rules) -> dict[str, list[str]]:
     return {name: way for name, way in ways.items() if way is not None}
 
 
-def test_with_all_rules_a_credential_is_refreshed_once_and_nobody_waits_for_ever() -> None:
+def test_with_all_rules_a_credential_is_refreshed_once_and_no_client_waits_for_ever() -> None:
     worlds = explored(World(), partial(following, Rules()))
     assert len(worlds) > 1_000
     assert broken(Rules()) == {}

@@ -86,7 +86,7 @@ def test_a_stream_is_cleaned_up_whichever_way_it_ends() -> None:
     assert notes.told == [one, two, three, four]
 
 
-def test_what_is_no_correlation_id_is_logged_and_not_told(caplog: Any) -> None:
+def test_an_invalid_correlation_id_is_logged_and_not_reported(caplog: Any) -> None:
     requests, notes = PeerInteractionHandle(attached()), Notes()
     requests.install_cleanup_observer(notes)
     requests.request_sent("not-a-uuid", "peer")
@@ -98,7 +98,7 @@ def test_what_is_no_correlation_id_is_logged_and_not_told(caplog: Any) -> None:
     ]
 
 
-def test_freshness_is_told_whenever_it_was_settled_and_never_a_phase_or_a_policy() -> None:
+def test_an_observer_gets_every_freshness_and_never_a_phase_or_a_policy() -> None:
     product, notes = RealtimeProductTurnHandle(attached()), Notes()
     product.install_projection_freshness_observer(notes)
     product.turn_in_flight()
@@ -119,7 +119,7 @@ def test_freshness_is_told_whenever_it_was_settled_and_never_a_phase_or_a_policy
 # --- who is told ----------------------------------------------------------------------------------
 
 
-def test_the_last_one_installed_is_told_and_nobody_else() -> None:
+def test_only_the_last_installed_observer_is_notified() -> None:
     authority, first, second = attached(), Notes(), Notes()
     context = SessionContextHandle(authority)
     context.install_observer(first)
@@ -129,7 +129,7 @@ def test_the_last_one_installed_is_told_and_nobody_else() -> None:
     assert (first.told, second.told) == ([1], [2])
 
 
-def test_an_observer_is_not_kept_alive_and_missed_by_nobody() -> None:
+def test_an_observer_is_not_kept_alive_and_its_end_is_no_error() -> None:
     context = SessionContextHandle(attached())
     context.install_observer(Notes())
     gc.collect()
@@ -168,7 +168,7 @@ def test_an_observer_may_ask_the_same_authority_even_from_another_thread() -> No
     assert asking.told == [1, 2, 3, 3, 3, 3]
 
 
-def test_steps_taken_together_are_told_when_all_are_done() -> None:
+def test_an_observer_gets_steps_taken_together_when_all_are_done() -> None:
     authority, notes = attached(), Notes()
     context = SessionContextHandle(authority)
     context.install_observer(notes)

@@ -180,7 +180,7 @@ def test_inputs_from_many_threads_are_put_one_after_the_other() -> None:
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_a_direct_run_gives_its_session_back_when_its_end_is_told(end: str) -> None:
+def test_a_direct_run_releases_its_session_at_its_reported_end(end: str) -> None:
     authority = attached()
     turn = started(authority)
     assert (authority.host.phase, authority.host.pre_run_phase) == (RUNNING, ATTACHED)
@@ -252,7 +252,7 @@ def test_a_retired_session_is_given_back_retired() -> None:
 # --- what handles answer --------------------------------------------------------------------------
 
 
-def test_a_call_on_an_unknown_surface_is_told_to_be_rejected() -> None:
+def test_a_call_on_an_unknown_surface_is_rejected() -> None:
     surfaces = ExternalToolSurfaceHandle()
     draft = surface_facts.CallStarted(surface_id="s")
     done = surfaces.apply_surface_input(draft)

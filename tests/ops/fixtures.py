@@ -47,7 +47,7 @@ class Ended(msgspec.Struct, frozen=True):
         return [msgspec.json.decode(line) for line in self.out.splitlines()]
 
 
-class Shell:
+class CommandLine:
     """One user, with a store of his own."""
 
     def __init__(self, home: Path) -> None:

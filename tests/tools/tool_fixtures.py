@@ -48,7 +48,7 @@ from rookery.schemas.facts import turn
 from rookery.schemas.facts.tool import TOOL_FACTS
 from rookery.schemas.facts.turn import TURN_FACTS
 from tests.kernel.tally import SmallDecider
-from tests.kernel.virtual_clock import DrivenKernel
+from tests.kernel.virtual_clock import LoopKernel
 from tests.kernel.world import Node, World, called
 
 SURFACE = "outside"
@@ -295,7 +295,7 @@ class ToolWorld(World):
             acts_for=acts_for,
         )
         ours = ToolsDecider(visible=visible, places=node.places, epoch=node.epoch)
-        kind = Kernel if self.threads else DrivenKernel
+        kind = Kernel if self.threads else LoopKernel
         return kind(
             node.bus,
             node,

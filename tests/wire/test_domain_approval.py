@@ -230,6 +230,43 @@ def test_only_an_approval_releases_the_tool(status: ApprovalTerminalStatus):
 # --- records --------------------------------------------------------------------------------------
 
 
+def event_index(subject: object, source: object, destination: object) -> dict[str, object]:
+    return {
+        "run_id": "run",
+        "session_id": "s",
+        "agent_id": "agent.s",
+        "turn_id": "turn.run",
+        "event_family": "approval",
+        "event_kind": "approval_dispatch_intent",
+        "source": source,
+        "destination": destination,
+        "subject_ref": subject,
+        "tags": ["approval"],
+        "privacy_class": "content_refs_only",
+        "delivery_semantics": "journal_backed",
+    }
+
+
+def intent_payload(subject: object, source: object, destination: object) -> dict[str, object]:
+    return {
+        "type": "approval",
+        "record_type": "dispatch_intent",
+        "record": {
+            "request_id": "s.call",
+            "effect_intent": {
+                "effect_id": "effect",
+                "kind": "approval_dispatch",
+                "subject_ref": subject,
+                "source": source,
+                "destination": destination,
+                "policy_refs": [{"kind": "approval", "id": "policy"}],
+                "content_refs": ["args"],
+                "redacted_summary": "approval dispatch for write: one file",
+            },
+        },
+    }
+
+
 def test_the_intent_is_recorded_before_the_dispatch():
     record = approval_dispatch_intent_record(BASE, REQUEST)
     subject = {"kind": "approval_request", "id": "s.call", "privacy": "content_refs_only"}
@@ -251,48 +288,19 @@ def test_the_intent_is_recorded_before_the_dispatch():
         "destination": destination,
         "tags": ["approval"],
         "delivery_semantics": "journal_backed",
-        "event_index": {
-            "run_id": "run",
-            "session_id": "s",
-            "agent_id": "agent.s",
-            "turn_id": "turn.run",
-            "event_family": "approval",
-            "event_kind": "approval_dispatch_intent",
-            "source": source,
-            "destination": destination,
-            "subject_ref": subject,
-            "tags": ["approval"],
-            "privacy_class": "content_refs_only",
-            "delivery_semantics": "journal_backed",
-        },
+        "event_index": event_index(subject, source, destination),
         "timestamp_millis": 4,
         "runtime_package_fingerprint": "print",
         "privacy": "content_refs_only",
         "content_refs": ["args"],
         "redaction_policy_id": "redaction.default",
-        "payload": {
-            "type": "approval",
-            "record_type": "dispatch_intent",
-            "record": {
-                "request_id": "s.call",
-                "effect_intent": {
-                    "effect_id": "effect",
-                    "kind": "approval_dispatch",
-                    "subject_ref": subject,
-                    "source": source,
-                    "destination": destination,
-                    "policy_refs": [{"kind": "approval", "id": "policy"}],
-                    "content_refs": ["args"],
-                    "redacted_summary": "approval dispatch for write: one file",
-                },
-            },
-        },
+        "payload": intent_payload(subject, source, destination),
     }
     assert list(json.loads(encode_json(record)).items()) == list(golden.items())
     assert back(record) == record
 
 
-def test_the_result_is_recorded_after_the_asking():
+def test_the_result_is_recorded_after_the_dispatch():
     record = approval_dispatch_result_record(
         BASE,
         REQUEST,

@@ -14,7 +14,7 @@ import msgspec
 
 from rookery.actors.sandbox.contract import CheckStep, Guest, Instance, StepEnded, StepStopped, Tool
 from rookery.actors.sandbox.runtime.introspection import callable_names
-from rookery.actors.sandbox.sessions.guest_run import GuestRun, SavedRun, drive_to_stop
+from rookery.actors.sandbox.sessions.guest_run import GuestRun, SavedRun, execute_to_stop
 from rookery.actors.sandbox.sessions.meters import RunMeters
 from rookery.actors.sandbox.sessions.run_log import RunLog
 from rookery.schemas.run import SessionLimits
@@ -56,7 +56,7 @@ class InstancePool:
             instance = self._checkers.popleft()
         except IndexError:
             instance = self.acquire()
-        step = drive_to_stop(run, instance)
+        step = execute_to_stop(run, instance)
         assert isinstance(step, StepEnded)
         if isinstance(step, StepStopped) or instance.memory_bytes > _CHECKER_BYTES_MAX:
             instance.close()

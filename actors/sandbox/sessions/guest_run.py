@@ -45,7 +45,7 @@ from rookery.schemas.calls import ToolFault
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["CallSuspended", "GuestRun", "SavedRun", "drive_to_stop"]
+__all__ = ["CallSuspended", "GuestRun", "SavedRun", "execute_to_stop"]
 
 _MIB = 1 << 20
 _NS_PER_MS = 1_000_000
@@ -112,9 +112,9 @@ class GuestRun:
         self._offered_ids: set[int] = set()
         self._resumed_wait: SuspendedRun | None = None
 
-    # --- driving ----------------------------------------------------------------------------
+    # --- execution --------------------------------------------------------------------------
 
-    def drive(self, instance: Instance) -> Step:
+    def execute(self, instance: Instance) -> Step:
         """Execute steps until the program ends or is suspended."""
         self._recorded_count = len(self.log.entries)
         self._instance = instance
@@ -131,7 +131,7 @@ class GuestRun:
         return step
 
     def resume(self, answers: Mapping[int, ToolResult], advance_ms: int, answer: CallTool) -> None:
-        """Append results to the log; ``drive`` then passes them to the program."""
+        """Append results to the log; ``execute`` then passes them to the program."""
         waiting = self.saved.waiting
         assert waiting is not None
         self._answer = answer
@@ -366,10 +366,10 @@ class GuestRun:
         return CallReply(value=msgspec.Raw(result.value))
 
 
-def drive_to_stop(run: GuestRun, instance: Instance) -> Step | CallSuspended:
-    """``drive``, but a suspension or a stop is returned instead of raised."""
+def execute_to_stop(run: GuestRun, instance: Instance) -> Step | CallSuspended:
+    """``execute``, but a suspension or a stop is returned instead of raised."""
     try:
-        return run.drive(instance)
+        return run.execute(instance)
     except CallSuspended as suspended:
         return suspended
     except GuestStopped as stopped:

@@ -22,7 +22,7 @@ from rookery.actors.sandbox.contract import (
 )
 from rookery.actors.sandbox.results import refused_result, result_of
 from rookery.actors.sandbox.runtime.guest_registry import GuestRegistry
-from rookery.actors.sandbox.sessions.guest_run import CallSuspended, GuestRun, drive_to_stop
+from rookery.actors.sandbox.sessions.guest_run import CallSuspended, GuestRun, execute_to_stop
 from rookery.actors.sandbox.sessions.queue import SessionJob
 from rookery.actors.sandbox.sessions.registry import SessionRegistry
 from rookery.actors.sandbox.sessions.run_log import LogEntry
@@ -65,7 +65,7 @@ class SessionOperations:
             return
         if offered is not None and session.guest_run is None:
             session.tools = offered
-        self._drive(session, job, session.start(request, answer, now_ms, known))
+        self._execute(session, job, session.start(request, answer, now_ms, known))
 
     def resume(
         self,
@@ -75,7 +75,7 @@ class SessionOperations:
         answer: CallTool,
         job: SessionJob,
     ) -> None:
-        self._drive(session, job, session.resume(answers, advance_ms, answer))
+        self._execute(session, job, session.resume(answers, advance_ms, answer))
 
     def cancel(self, session: Session, job: SessionJob) -> None:
         """Cancel a suspended run; a running one has ended before this job."""
@@ -108,13 +108,13 @@ class SessionOperations:
         step = pool.check(run)
         job.finish(result_of(step, run.tally, run.stopwatch, limits))
 
-    def _drive(self, session: Session, job: SessionJob, run: GuestRun) -> None:
+    def _execute(self, session: Session, job: SessionJob, run: GuestRun) -> None:
         job.guest_run = run
         instance: Instance | None = None
         step: Step | CallSuspended
         try:
             instance = session.ensure_instance()
-            step = drive_to_stop(run, instance)
+            step = execute_to_stop(run, instance)
         except CancelledDuringReplay as stopped:
             step = StepStopped(error=ErrorObject(code=stopped.code, message=stopped.message))
         except BaseException:

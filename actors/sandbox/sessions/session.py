@@ -268,7 +268,7 @@ class Session:
         run = GuestRun(SavedRun(log, RunMeters()), recorded=True)
         run.blocked_by = self.guest_run
         try:
-            step = run.drive(instance)
+            step = run.execute(instance)
         except GuestStopped as stopped:
             if stopped.code == "CANCELLED":
                 raise CancelledDuringReplay(stopped.code, stopped.message) from None

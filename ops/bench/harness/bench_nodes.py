@@ -24,7 +24,7 @@ from rookery.ops.gc_tuning import tune_gc
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
 
-__all__ = ["resident_bytes", "serve_driving", "serve_turns", "serve_whole"]
+__all__ = ["resident_bytes", "serve_runs", "serve_turns", "serve_whole"]
 
 _ROLLUP = Path("/proc/self/smaps_rollup")
 
@@ -67,12 +67,12 @@ def serve_whole(task: Task) -> None:
         _wait_for_stdin_end()
 
 
-def serve_driving(task: Task) -> None:
+def serve_runs(task: Task) -> None:
     """Serve with a node that executes runs; its programs have a tool to call."""
     configure("warning", "text", sys.stderr)
     server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
-    driving = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.run_tools:registry")
-    with Node(Config(url=task.url, server=server, node=driving)):
+    settings = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.run_tools:registry")
+    with Node(Config(url=task.url, server=server, node=settings)):
         _wait_for_stdin_end()
 
 

@@ -107,7 +107,7 @@ class Harness:
         ).stdout
 
     @contextmanager
-    def node(self, role: Literal["turns", "whole", "driving"] = "turns") -> Iterator[NodeProcess]:
+    def node(self, role: Literal["turns", "whole", "runs"] = "turns") -> Iterator[NodeProcess]:
         """A node in its own process: with the benches' family, or as ``rookery up`` starts it."""
         node = NodeProcess(role, Task(url=self.url, sync=self.sync))
         try:

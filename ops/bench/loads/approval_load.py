@@ -51,12 +51,12 @@ async def touch_sessions(connection: Connection, task: Task) -> LoadResult:
     )
     async with Client(task.url) as client:
 
-        async def look(number: int) -> None:
+        async def touch(number: int) -> None:
             for verb, body in questions:
                 with suppress(Refused):
                     await client.ask(verb, _session(number, task), body)
 
-        return await _each(look, task)
+        return await _each(touch, task)
 
 
 async def wake_runs(connection: Connection, task: Task) -> LoadResult:

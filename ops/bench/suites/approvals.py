@@ -39,10 +39,10 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
 def measure(harness: Harness) -> Round:
     measured = baselines.raw_many(harness, _AT_ONCE)
     chunks = range(0, _PARKED, _CHUNK)
-    with harness.node("driving") as node:
+    with harness.node("runs") as node:
         empty = node.resident_bytes()
         parking = [_park(harness, first, _CHUNK, f"kept{first}") for first in chunks]
-    with harness.node("driving") as node:
+    with harness.node("runs") as node:
         for first in chunks:
             harness.load("looked_at", _CHUNK, window=16, first=first)
         grown = node.resident_bytes() - empty
@@ -51,7 +51,7 @@ def measure(harness: Harness) -> Round:
         _park(harness, 3_000, _DECIDED, "rate")
         rate = harness.load("decided", _DECIDED, window=_AT_ONCE, first=3_000)
         _park(harness, 4_000, _WOKEN, "another")
-    with harness.node("driving"):
+    with harness.node("runs"):
         another = harness.load("woken", _WOKEN, first=4_000)
     per_run = max(1.0, grown / (harness.count(_CHUNK) * len(chunks)))
     return {

@@ -50,7 +50,7 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
 
 def measure(harness: Harness) -> Round:
     measured = {**baselines.raw_many(harness, *_WINDOWS), **baselines.js_publish(harness)}
-    with harness.node("driving"):
+    with harness.node("runs"):
         harness.load("programs", _LEFT, entities=_LEFT, window=16, cell="warm")
         one = harness.load("programs", _RUNS, entities=_LEFT, cell="one")
         call = harness.load("calls", _CALLS, entities=_LEFT, cell="call")
@@ -60,7 +60,7 @@ def measure(harness: Harness) -> Round:
                 "programs", count, entities=window, window=window, cell=f"many{window}"
             )
             measured[_rate(window)] = done.rate
-    with harness.node("driving") as node:
+    with harness.node("runs") as node:
         left = harness.load("programs", _LEFT, entities=_LEFT, cell="left")
         before = node.resident_bytes()
         harness.load(

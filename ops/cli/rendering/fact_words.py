@@ -135,7 +135,7 @@ def _to_end(fields: FactFields) -> str:
 
 
 def _requested(call: str, fields: FactFields) -> str:
-    return f"{call} requested" + (", waits for a place" if fields.get("waits") else "")
+    return f"{call} requested" + (", waits for a slot" if fields.get("waits") else "")
 
 
 def _answered(call: str, fields: FactFields) -> str:

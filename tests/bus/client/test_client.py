@@ -370,33 +370,32 @@ def test_a_handle_follows_its_own_run_to_its_last_fact(jetstream: JetStreamRealm
 # --- without an event loop ------------------------------------------------------------------------
 
 
+async def _serve(jetstream: JetStreamRealm, ready: asyncio.Event) -> None:
+    """Reply to every request, and commit every durable run, until the task is cancelled."""
+    async with jetstream.bus(), jetstream.stock() as stock:
+
+        async def answer(request: Msg) -> None:
+            await _answer(request, {"asked": request.subject})
+
+        async def commit(command: Msg) -> None:
+            headers = command.headers or {}
+            end = _fact("session.run_committed.v1", "r-1", headers["Nats-Msg-Id"])
+            await _write(stock, "session", "s1", end)
+            await stock.publish(headers["Rookery-Reply"], b'{"state":"committed","run_id":"r-1"}')
+
+        await stock.subscribe("rookery.default.api.*.*", cb=answer)
+        await stock.subscribe("rookery.default.cmd.run.*", cb=commit)
+        await stock.flush()
+        ready.set()
+        await asyncio.Event().wait()
+
+
 def test_the_blocking_client_has_every_call(jetstream: JetStreamRealm) -> None:
     """The node runs on a loop of its own, as in another process."""
-
-    async def play(ready: asyncio.Event) -> None:
-        async with jetstream.bus(), jetstream.stock() as stock:
-
-            async def answer(request: Msg) -> None:
-                await _answer(request, {"asked": request.subject})
-
-            async def commit(command: Msg) -> None:
-                headers = command.headers or {}
-                end = _fact("session.run_committed.v1", "r-1", headers["Nats-Msg-Id"])
-                await _write(stock, "session", "s1", end)
-                await stock.publish(
-                    headers["Rookery-Reply"], b'{"state":"committed","run_id":"r-1"}'
-                )
-
-            await stock.subscribe("rookery.default.api.*.*", cb=answer)
-            await stock.subscribe("rookery.default.cmd.run.*", cb=commit)
-            await stock.flush()
-            ready.set()
-            await asyncio.Event().wait()
-
     node = LoopThread("test-node")
     try:
         ready = asyncio.Event()
-        node.call_soon(lambda: tasks.append(node.loop.create_task(play(ready))))
+        node.call_soon(lambda: tasks.append(node.loop.create_task(_serve(jetstream, ready))))
         tasks: list[asyncio.Task[None]] = []
         node.run(ready.wait(), 20)
         with connect_sync(jetstream.server.url) as client:

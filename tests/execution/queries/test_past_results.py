@@ -25,7 +25,7 @@ PROGRAMS = {
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_past_run_is_told_as_it_was_when_it_ended(driving: Serving, name: str):
+def test_a_past_result_is_returned_as_it_was_when_its_run_ended(driving: Serving, name: str):
     session = f"past-{name}"
     with connect_sync(driving.server.url, realm=driving.realm) as client:
         told = client.run(session, PROGRAMS[name], snapshot=True)

@@ -26,7 +26,7 @@ from rookery.schemas.facts.turn import Failed
 from tests.execution.node_remains import Left, LeftWorld, approved, left_by, plain, queued
 from tests.execution.scripted_driver import SESSION
 from tests.execution.sessions.test_session_survival import at, cancelled, told
-from tests.kernel.clients import Asked
+from tests.kernel.clients import SentRequest
 
 DAMAGES: Final[dict[str, Callable[[bytes], bytes]]] = {
     "changed": lambda body: body + b" ",
@@ -93,7 +93,7 @@ def told_when_ended(world: LeftWorld) -> dict[str, Any]:
     return fields(asked)
 
 
-def fields(asked: Asked) -> dict[str, Any]:
+def fields(asked: SentRequest) -> dict[str, Any]:
     found: dict[str, Any] = msgspec.json.decode(asked.answers[-1].body)
     return found
 

@@ -30,7 +30,7 @@ from rookery.schemas.facts.sandbox import SANDBOX_FACTS, SnapshotKept
 from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Metrics, RunRequest, RunResult, RunStatus
 from tests.execution.sessions.test_session_cache import Forgetful, engine, guest, sandbox
-from tests.kernel.clients import Asked
+from tests.kernel.clients import SentRequest
 
 __all__ = ["engine", "guest", "sandbox"]
 
@@ -71,7 +71,7 @@ class Holding(Forgetful):
         return [fact for one in self.stored("sandbox", "s") for fact in codec.decode(one.body)]
 
 
-def said(asked: Asked) -> RunAnswer:
+def said(asked: SentRequest) -> RunAnswer:
     return msgspec.json.decode(asked.answers[-1].body, type=RunAnswer)
 
 

@@ -41,7 +41,7 @@ def test_a_stock_client_drives_a_run_through_its_turn(serving: Serving):
     serving.visit(story)
 
 
-def test_every_concern_is_asked_by_its_verb_at_either_door(serving: Serving):
+def test_every_decider_gets_its_verb_by_request_and_by_inbox(serving: Serving):
     async def story(client: Stock) -> None:
         visit = Visit(client, "asked")
         for on in ("Initialize", "RegisterSession", "EnsureSessionWithExecutor"):

@@ -28,7 +28,7 @@ from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 from tests.execution.scripted_driver import ScriptedWorld
-from tests.kernel.clients import Asked
+from tests.kernel.clients import SentRequest
 from tests.tools.tool_fixtures import SURFACE, capability
 
 KEY = bytes(32)
@@ -100,7 +100,7 @@ class Forgetful(ScriptedWorld):
         raise AssertionError(f"{self.sandbox.suspended_bytes} bytes are remembered")
 
 
-def result(asked: Asked) -> Any:
+def result(asked: SentRequest) -> Any:
     said = msgspec.json.decode(asked.answers[-1].body, type=RunAnswer)
     assert said.error is None, said.error
     return said.result

@@ -43,7 +43,7 @@ import pytest
 from rookery.schemas.facts.turn import TurnLimitReached
 from tests.execution.node_remains import STORIES, Left, LeftWorld, left_by
 from tests.execution.scripted_driver import SESSION
-from tests.kernel.clients import Asked
+from tests.kernel.clients import SentRequest
 
 Story = Callable[[LeftWorld], None]
 PATIENCE_S = 30.0
@@ -84,7 +84,7 @@ def followed(world: LeftWorld) -> None:
     assert world.open_runs == []
 
 
-def told(world: LeftWorld, verb: str, **body: object) -> Asked:
+def told(world: LeftWorld, verb: str, **body: object) -> SentRequest:
     asked = world.ask(verb, SESSION, **body)
     world.until(lambda: asked.answers, PATIENCE_S)
     return asked

@@ -16,7 +16,7 @@ from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.machines.decider import MachineDecider
 from rookery.schemas.codec import FactCodec
-from tests.kernel.world import Asked, World
+from tests.kernel.world import SentRequest, World
 
 Body = dict[str, Any]
 MACHINES: tuple[type[MachineDecider], ...] = tuple(
@@ -59,7 +59,9 @@ class MachineWorld(World):
 
     # --- asking -----------------------------------------------------------------------------------
 
-    def put(self, verb: str, on: str, /, *, key: str = "s", id_: str = "", **params: Any) -> Asked:
+    def put(
+        self, verb: str, on: str, /, *, key: str = "s", id_: str = "", **params: Any
+    ) -> SentRequest:
         """Send an input to a machine; its reply."""
         return self.told(verb, key, id=id_, input=on, params=params)
 
@@ -101,5 +103,5 @@ class MachineWorld(World):
         self.pass_s(TAKEN_OVER_S)
 
 
-def body(asked: Asked) -> Body:
+def body(asked: SentRequest) -> Body:
     return msgspec.json.decode(asked.answers[-1].body, type=dict[str, Any])

@@ -27,7 +27,7 @@ IDLE = HostPhase.IDLE
 SEED, HEAD = Edition
 
 
-class Asked(msgspec.Struct, frozen=True, kw_only=True):
+class Pressed(msgspec.Struct, frozen=True, kw_only=True):
     row: str = ""
 
 
@@ -40,7 +40,7 @@ SAMPLE = Machine(
     handle="SampleHandle",
     phases=("Off", "On", "Broken"),
     initial=Light(),
-    inputs={"press": MachineInput(Asked)},
+    inputs={"press": MachineInput(Pressed)},
     rows=(
         Transition(
             "PressOn", "press", lambda s, _: s.phase == "Off", set_fields(phase="On"), edition=SEED
@@ -60,14 +60,14 @@ SAMPLE = Machine(
 
 
 def test_the_first_row_that_holds_takes_the_input() -> None:
-    asked = SAMPLE.decide(Light(), "press", Asked(), edition=SEED)
+    asked = SAMPLE.decide(Light(), "press", Pressed(), edition=SEED)
     assert (asked.row, SAMPLE.evolve(Light(), asked).phase) == ("PressOn", "On")
-    assert SAMPLE.decide(Light(phase="On"), "press", Asked()).row == "PressOff"
+    assert SAMPLE.decide(Light(phase="On"), "press", Pressed()).row == "PressOff"
 
 
 def test_history_is_folded_whatever_edition_wrote_it() -> None:
-    by_seed = SAMPLE.decide(Light(), "press", Asked(), edition=SEED)
-    by_head = SAMPLE.decide(Light(), "press", Asked(), edition=HEAD)
+    by_seed = SAMPLE.decide(Light(), "press", Pressed(), edition=SEED)
+    by_head = SAMPLE.decide(Light(), "press", Pressed(), edition=HEAD)
     assert SAMPLE.evolve(Light(), by_seed).phase == "On"
     assert SAMPLE.evolve(Light(), by_head).phase == "Broken"
 
@@ -87,7 +87,7 @@ def test_a_rejection_reads_as_the_contract_says() -> None:
 def test_an_input_no_row_knows_is_no_matching_transition() -> None:
     for ask in (
         lambda: ADMISSION.candidate("explode", {}),
-        lambda: ADMISSION.decide(SessionHost(), "explode", Asked()),
+        lambda: ADMISSION.decide(SessionHost(), "explode", Pressed()),
     ):
         with pytest.raises(TransitionRejected) as rejected:
             ask()
@@ -122,6 +122,6 @@ def test_two_rows_of_one_name_are_a_mistake() -> None:
             handle="Sample",
             phases=("Off",),
             initial=Light(),
-            inputs={"press": MachineInput(Asked)},
+            inputs={"press": MachineInput(Pressed)},
             rows=(SAMPLE.transitions[0], SAMPLE.transitions[0]),
         )

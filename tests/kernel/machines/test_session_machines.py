@@ -56,7 +56,7 @@ OWN: dict[type[SessionMachineDecider], tuple[tuple[str, dict[str, Any]], ...]] =
 }
 
 
-class Life:
+class Generation:
     """A session's admission and one other decider, which gets admission's facts late."""
 
     def __init__(self, kind: type[SessionMachineDecider]) -> None:
@@ -98,8 +98,8 @@ def _command(verb: str, on: str, params: dict[str, Any]) -> Command[HandleInput]
     return Command(verb=verb, key="s", id="c", body=HandleInput(input=on, params=params))
 
 
-def lived(kind: type[SessionMachineDecider], rng: random.Random) -> Life:
-    life = Life(kind)
+def lived(kind: type[SessionMachineDecider], rng: random.Random) -> Generation:
+    life = Generation(kind)
     for _ in range(50):
         with suppress(Refused):
             step = rng.random()

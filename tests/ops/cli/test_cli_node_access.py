@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from rookery.bus.server.server import EmbeddedServer
-from tests.ops.fixtures import Shell
+from tests.ops.fixtures import CommandLine
 
 GATE = """
 import asyncio
@@ -35,9 +35,9 @@ GIVES_UP = [sys.executable, "-c", IMPATIENT + "; sys.exit(main())"]
 
 
 @pytest.fixture
-def gated(tmp_path: Path) -> Shell:
+def gated(tmp_path: Path) -> CommandLine:
     (tmp_path / "gates.py").write_text(GATE)
-    return Shell(tmp_path)
+    return CommandLine(tmp_path)
 
 
 def run_of(gate: str) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def says(process: subprocess.Popen[str], text: str) -> str:
     raise AssertionError(lines)
 
 
-def test_a_run_on_a_draining_node_is_awaited(gated: Shell):
+def test_a_run_on_a_draining_node_is_awaited(gated: CommandLine):
     with gated.served(*TOOLS) as node, gated.started(*run_of("g")) as process:
         run_id = says(process, " waits for gate\n").split()[1]
         node.signal(signal.SIGTERM)
@@ -68,7 +68,7 @@ def test_a_run_on_a_draining_node_is_awaited(gated: Shell):
         assert node.ended() == 0
 
 
-def test_an_accepted_run_waits_for_the_node_to_return(gated: Shell):
+def test_an_accepted_run_waits_for_the_node_to_return(gated: CommandLine):
     with gated.served(*TOOLS) as node, gated.started(*run_of("g")) as process:
         says(process, " waits for gate\n")
         node.kill()
@@ -82,7 +82,7 @@ def test_an_accepted_run_waits_for_the_node_to_return(gated: Shell):
     assert (process.returncode, out) == (0, '"g"\n'), err
 
 
-def test_an_interrupted_client_of_an_accepted_run_prints_how_to_find_it(gated: Shell):
+def test_an_interrupted_client_of_an_accepted_run_prints_how_to_find_it(gated: CommandLine):
     with gated.served(*TOOLS) as node, gated.started(*run_of("g"), command=GIVES_UP) as process:
         run_id = says(process, " waits for gate\n").split()[1]
         node.kill()
@@ -94,7 +94,9 @@ def test_an_interrupted_client_of_an_accepted_run_prints_how_to_find_it(gated: S
         assert gated.rookery("runs", "show", run_id, "--json").json["run"]["status"] == "running"
 
 
-def test_a_result_is_shown_before_its_node_finishes_what_others_have_begun_there(gated: Shell):
+def test_a_result_is_shown_before_its_node_finishes_what_others_have_begun_there(
+    gated: CommandLine,
+):
     with gated.started(*run_of("first"), *TOOLS) as first:
         says(first, " waits for gate\n")
         with gated.started(*run_of("second")) as second:

@@ -15,7 +15,7 @@ import pytest
 
 from rookery.bus import connect_sync
 from rookery.bus.server.server import EmbeddedServer
-from tests.ops.fixtures import Realm, Shell
+from tests.ops.fixtures import CommandLine, Realm
 
 EXAMPLES = "rookery.ops.examples.tools:registry"
 TYPESCRIPT = ("--language", "typescript", "--session", "ts")
@@ -31,14 +31,14 @@ async def slow(seconds: float) -> float:
 
 
 @pytest.fixture
-def alone(tmp_path: Path) -> Shell:
-    return Shell(tmp_path)
+def alone(tmp_path: Path) -> CommandLine:
+    return CommandLine(tmp_path)
 
 
 @pytest.fixture(scope="module")
-def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[CommandLine]:
     """A user with a node that serves."""
-    user = Shell(tmp_path_factory.mktemp("served"))
+    user = CommandLine(tmp_path_factory.mktemp("served"))
     with user.served("--tools", EXAMPLES):
         yield user
 
@@ -46,7 +46,7 @@ def shell(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
 # --- results --------------------------------------------------------------------------------------
 
 
-def test_output_then_result_go_to_stdout_and_the_rest_to_stderr(shell: Shell):
+def test_output_then_result_go_to_stdout_and_the_rest_to_stderr(shell: CommandLine):
     code = "print('one')\n{'n': n + price('tea')}"
     ended = shell.rookery("run", "-e", code, "--input", "n=4")
     assert (ended.code, ended.out, ended.err) == (0, 'one\n{"n":7}\n', "")
@@ -56,7 +56,7 @@ def test_output_then_result_go_to_stdout_and_the_rest_to_stderr(shell: Shell):
     assert (silent.code, silent.out, silent.err) == (0, "", "")
 
 
-def test_json_is_the_answer_and_nothing_else(shell: Shell):
+def test_json_is_the_answer_and_nothing_else(shell: CommandLine):
     ended = shell.rookery("run", "-e", "print('one')\n1 + 1", "--session", "mine", "--json")
     assert (ended.code, ended.err) == (0, "")
     assert (ended.json["status"], ended.json["result"], ended.json["stdout"]) == ("ok", 2, "one\n")
@@ -66,7 +66,7 @@ def test_json_is_the_answer_and_nothing_else(shell: Shell):
     assert (failed.code, failed.err, failed.json["status"]) == (1, "", "runtime_error")
 
 
-def test_an_error_is_shown_with_its_line_and_what_to_do(shell: Shell):
+def test_an_error_is_shown_with_its_line_and_what_to_do(shell: CommandLine):
     ended = shell.rookery("run", "-e", "a = 1\nif a:\n\tb = a + prize('tea')")
     assert (ended.code, ended.out) == (1, "")
     assert ended.err.splitlines() == [
@@ -77,7 +77,7 @@ def test_an_error_is_shown_with_its_line_and_what_to_do(shell: Shell):
     ]
 
 
-def test_what_is_meant_is_underlined_also_where_characters_are_wide(shell: Shell):
+def test_what_is_meant_is_underlined_also_where_characters_are_wide(shell: CommandLine):
     ended = shell.rookery("run", "-e", "if 1:\n\tx = '日本' + '京' + prize")
     assert ended.err.splitlines()[1:3] == [
         "  2 | \tx = '日本' + '京' + prize",
@@ -85,13 +85,13 @@ def test_what_is_meant_is_underlined_also_where_characters_are_wide(shell: Shell
     ]
 
 
-def test_a_cut_stream_is_a_warning_and_no_failure(shell: Shell):
+def test_a_cut_stream_is_a_warning_and_no_failure(shell: CommandLine):
     ended = shell.rookery("run", "-e", "print('x' * 99)", "--limit", "max_stdout_bytes=10")
     assert (ended.code, ended.out) == (0, "xxxxxxxxxx\n")
     assert ended.err.startswith("warning STDOUT_EXCEEDED: ")
 
 
-def test_a_program_comes_from_a_file_or_from_stdin(shell: Shell):
+def test_a_program_comes_from_a_file_or_from_stdin(shell: CommandLine):
     (shell.home / "program.py").write_bytes("\ufeffname = 'säule'\r\nname\r\n".encode())
     (shell.home / "program.ts").write_text("const n: number = 41; result = n + 1")
     (shell.home / "given.json").write_text('{"a": [1, 2]}')
@@ -124,14 +124,14 @@ def test_a_program_comes_from_a_file_or_from_stdin(shell: Shell):
     ],
 )
 def test_what_cannot_be_meant_is_2_and_says_what_to_type(
-    shell: Shell, arguments: list[str], says: str
+    shell: CommandLine, arguments: list[str], says: str
 ):
     ended = shell.rookery("run", *arguments)
     assert (ended.code, ended.out) == (2, "")
     assert says in ended.err
 
 
-def test_a_request_the_node_refuses_is_3_and_a_run_that_fails_is_1(shell: Shell):
+def test_a_request_the_node_refuses_is_3_and_a_run_that_fails_is_1(shell: CommandLine):
     assert shell.rookery("run", "-e", "1 / 0", "--session", "retired").code == 1
     url = shell.rookery("doctor", "--json").json["url"]
     with connect_sync(url) as client:
@@ -141,7 +141,7 @@ def test_a_request_the_node_refuses_is_3_and_a_run_that_fails_is_1(shell: Shell)
     assert ended.err.startswith("GUARD_REJECTED: ")
 
 
-def test_detached_it_prints_the_id_under_which_the_run_goes_on(shell: Shell):
+def test_detached_it_prints_the_id_under_which_the_run_goes_on(shell: CommandLine):
     ended = shell.rookery("run", "-e", "price('cake')", "--session", "detached", "--detach")
     assert ended.code == 0
     run_id = ended.out.strip()
@@ -152,7 +152,7 @@ def test_detached_it_prints_the_id_under_which_the_run_goes_on(shell: Shell):
     assert ends[0]["result"]["result"] == 5
 
 
-def test_without_a_server_at_the_url_it_is_5(alone: Shell):
+def test_without_a_server_at_the_url_it_is_5(alone: CommandLine):
     ended = alone.rookery("run", "-e", "1", "--url", "nats://127.0.0.1:1")
     assert (ended.code, ended.out) == (5, "")
 
@@ -166,7 +166,7 @@ def test_a_server_without_a_node_of_the_realm_is_5(realm: Realm):
 # --- validation -----------------------------------------------------------------------------------
 
 
-def test_validation_says_what_is_wrong_and_makes_no_session(shell: Shell):
+def test_validation_says_what_is_wrong_and_makes_no_session(shell: CommandLine):
     good = shell.rookery("validate", "-e", "1 / 0", "--session", "validated")
     assert (good.code, good.out, good.err) == (0, "ok\n", "")
     bad = shell.rookery("validate", "-e", "x = 1\nimport ssl", "--session", "validated")
@@ -180,7 +180,7 @@ def test_validation_says_what_is_wrong_and_makes_no_session(shell: Shell):
 # --- a node of one's own --------------------------------------------------------------------------
 
 
-def test_where_no_node_runs_one_is_started_for_the_run_and_stopped_after_it(alone: Shell):
+def test_where_no_node_runs_one_is_started_for_the_run_and_stopped_after_it(alone: CommandLine):
     with alone.started("run", "-e", "x = price('tea')\nx", "--tools", EXAMPLES) as process:
         out, err = process.communicate()
     assert (process.returncode, out, err) == (0, "3\n", "")
@@ -190,7 +190,7 @@ def test_where_no_node_runs_one_is_started_for_the_run_and_stopped_after_it(alon
         assert alone.rookery("journal", "verify").code == 0
 
 
-def test_a_run_that_takes_its_time_says_what_it_waits_for_and_ends_with_ctrl_c(alone: Shell):
+def test_a_run_that_takes_its_time_says_what_it_waits_for_and_ends_with_ctrl_c(alone: CommandLine):
     (alone.home / "slowtools.py").write_text(SLOW)
     arguments = ("-e", "await slow(50)", "--timeout-ms", "60000", "--tools", "slowtools:slow")
     with alone.started("run", *arguments) as process:

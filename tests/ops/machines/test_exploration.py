@@ -20,7 +20,7 @@ from rookery.actors.kernel.machines.machine import (
 from rookery.actors.kernel.machines.session_host import ATTACHED, DESTROYED, SessionHost
 from rookery.actors.machine_catalogue import MachineEntry
 from rookery.ops.machines.diagram import mermaid
-from rookery.ops.machines.exploration import Exploration, InputOutcome, RepeatOutcome, explore
+from rookery.ops.machines.exploration import Exploration, InputOutcome, DuplicateOutcome, explore
 from rookery.schemas.envelope import Fact
 
 
@@ -30,7 +30,7 @@ class Counter(msgspec.Struct, frozen=True, kw_only=True):
     host: SessionHost = SessionHost()
 
 
-class Asked(Fact, frozen=True, kw_only=True):
+class Requested(Fact, frozen=True, kw_only=True):
     by: int = 1
     row: str = ""
 
@@ -64,7 +64,9 @@ def small(*rows: Transition, invariants: tuple[Callable[[Counter], bool], ...] =
         handle="CounterHandle",
         phases=("Open", "Closed"),
         initial=Counter(),
-        inputs={row.on: MachineInput(Asked, ("by",) if row.on == "count" else ()) for row in rows},
+        inputs={
+            row.on: MachineInput(Requested, ("by",) if row.on == "count" else ()) for row in rows
+        },
         rows=rows,
         invariants=invariants,
         host_phase=lambda c: c.host.phase,
@@ -97,10 +99,10 @@ def test_what_a_phase_makes_of_an_input() -> None:
 def test_what_an_immediate_repeat_does() -> None:
     explored = small(COUNT, CLOSE, RING, FORGET)
     assert explored.repeats == {
-        "count": {RepeatOutcome.COUNTED},
-        "close": {RepeatOutcome.REFUSED},
-        "ring": {RepeatOutcome.EFFECTS_AGAIN},
-        "forget": {RepeatOutcome.NO_OP},
+        "count": {DuplicateOutcome.COUNTED},
+        "close": {DuplicateOutcome.REFUSED},
+        "ring": {DuplicateOutcome.EFFECTS_AGAIN},
+        "forget": {DuplicateOutcome.NO_OP},
     }
 
 
@@ -129,7 +131,7 @@ def change_in_place(c: Counter, _: Any) -> bool:
     return False
 
 
-def name_and_refuse(_: Counter, asked: Asked) -> bool:
+def name_and_refuse(_: Counter, asked: Requested) -> bool:
     force_setattr(asked, "row", "Count")
     return False
 

@@ -177,7 +177,7 @@ def test_limits_are_for_their_run_only(stage: Stage):
     assert stage.value("add(1)") == 1
 
 
-def test_the_metrics_tell_fuel_and_the_peak_of_memory(stage: Stage):
+def test_the_metrics_report_fuel_and_the_peak_of_memory(stage: Stage):
     small, large = (stage.run(f"sum(range({n}))").metrics for n in (10, 100_000))
     assert 0 < small.instructions < large.instructions
     peak = stage.run("len(bytearray(20 << 20))").metrics.memory_peak_bytes

@@ -133,7 +133,7 @@ def test_advanced_time_counts_as_wall_time(ts: Stage):
     assert outcome.error.code == "TIMEOUT_WALL"
 
 
-def test_the_metrics_tell_fuel_and_the_peak_of_memory(ts: Stage):
+def test_the_metrics_report_fuel_and_the_peak_of_memory(ts: Stage):
     loop = "let n = 0; for (let i = 0; i < {}; i++) n += i"
     small, large = (ts.run(loop.replace("{}", str(n))).metrics for n in (10, 100_000))
     assert 0 < small.instructions < large.instructions

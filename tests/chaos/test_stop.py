@@ -53,7 +53,7 @@ def test_what_is_queued_when_a_node_stops_is_worked_off_in_order_by_the_next(
     asyncio.run(story())
 
 
-def test_a_node_that_is_told_to_stop_while_it_is_paused_stops_when_it_goes_on(
+def test_a_paused_node_that_got_a_signal_to_stop_stops_when_it_continues(
     server: EmbeddedServer, tmp_path: Path
 ):
     with node_on(server, "paused", tmp_path) as node:
@@ -62,7 +62,7 @@ def test_a_node_that_is_told_to_stop_while_it_is_paused_stops_when_it_goes_on(
         assert node.ended() == 0
 
 
-def test_a_second_node_on_a_store_is_refused_and_told_what_to_do(tmp_path: Path):
+def test_a_second_node_on_a_store_is_refused_with_a_remedy(tmp_path: Path):
     store = str(tmp_path / "store")
     with NodeProcess(tmp_path, "--store", store) as node:
         said = rookery_here(tmp_path, "up", "--store", store)
