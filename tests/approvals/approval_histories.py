@@ -1,8 +1,8 @@
-"""One session's approvals and calls, as two actors and their performers would have them, by hand.
+"""One session's approvals and calls, decided and executed in this process.
 
-The rules and the performers are the real ones. Time, the order in which effects get on, and where a
-process dies between two of their questions, are a test's to choose. After a crash every fact is
-handed to the effects again, as a successor would that had lost its horizon.
+The deciders and the executor are the real ones. The test chooses the time, the order of effects,
+and where between two questions of an effect the process crashes. After a crash every fact requests
+its effects again, as in a successor that has lost its watermark.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Crash(BaseException):
 
 
 class History:
-    """What happened to one session so far."""
+    """The facts, effects and timers of one session."""
 
     def __init__(
         self,
@@ -75,16 +75,16 @@ class History:
         }
         self.states = {family: one.initial(SESSION) for family, one in self.concerns.items()}
         self.facts: list[Fact] = []
-        """Of both, in order."""
+        """The facts of both families, in order."""
         self.pending: list[Effect] = []
         self.acts: list[tuple[str, CallArguments]] = []
         self.timers: dict[str, Timer] = {}
         self.inbox: deque[Command[Any]] = deque()
-        """What nobody has worked off yet, in the order in which it came."""
+        """Commands that no node has processed yet, in order of arrival."""
         self.waiting: list[str] = []
-        """Calls of which was told that they may take long."""
+        """The calls that the call notifier reported as waiting."""
         self.crash_in = 0
-        """Die before the question with this number."""
+        """The process crashes before the question with this number."""
         self._counts = dict.fromkeys(self.concerns, 0)
         self._commands = 0
         self.acting = ApprovalExecutor(
@@ -93,7 +93,7 @@ class History:
             dispatchers={one.name: one for one in dispatchers},
             notify_call=lambda known: self.waiting.append(known.operation_id),
             now_ms=lambda: self.now_ms,
-            can_continue=_goes_on,
+            can_continue=_can_continue,
         )
 
     @property
@@ -102,42 +102,42 @@ class History:
         return state
 
     def of(self, kind: type[T]) -> list[T]:
-        """The facts of a kind."""
+        """The facts of this kind, in order."""
         return [fact for fact in self.facts if isinstance(fact, kind)]
 
-    # --- what actors do ---------------------------------------------------------------------------
+    # --- actors -----------------------------------------------------------------------------------
 
     def put(self, family: str, body: Any, command_id: str = "", verb: str = "inside") -> Any:
-        """A command that is worked off as it comes; its answer, or the error it is refused with."""
-        return self._take(family, self._command(body, command_id, verb))
+        """Process a command at once; its reply, or the error that refuses it."""
+        return self._process(family, self._command(body, command_id, verb))
 
     def arrive(self, body: Any, command_id: str = "", verb: str = "decide") -> Command[Any]:
-        """Into the inbox of approvals."""
+        """Add a command to the inbox of approvals."""
         command = self._command(body, command_id, verb, arrived_ms=self.now_ms)
         self.inbox.append(command)
         return command
 
-    def work_off(self) -> None:
-        """A node is there, and takes what stands in the inbox."""
+    def process_inbox(self) -> None:
+        """Process the commands in the inbox, as a running node does."""
         while self.inbox:
-            self._take("approval", self.inbox.popleft())
+            self._process("approval", self.inbox.popleft())
 
     def _command(self, body: Any, command_id: str, verb: str, **more: int) -> Command[Any]:
         self._commands += 1
         name = command_id or f"c{self._commands}"
         return Command(verb=verb, key=SESSION, id=name, body=body, reply_to="r", **more)
 
-    def _take(self, family: str, command: Command[Any]) -> Any:
+    def _process(self, family: str, command: Command[Any]) -> Any:
         concern = self.concerns[family]
         try:
             facts = concern.decide(self.states[family], command, now_ms=self.now_ms)
         except CodedError as error:
             return error
         for fact in facts:
-            self._stand(family, fact, command.id)
+            self._commit(family, fact, command.id)
         return concern.reply(self.states[family], command, facts)
 
-    def _stand(self, family: str, fact: Fact, cause: str) -> None:
+    def _commit(self, family: str, fact: Fact, cause: str) -> None:
         self._counts[family] += 1
         fill_envelope(
             fact,
@@ -157,7 +157,7 @@ class History:
         self.pending += concern.effects(self.states[family], stored)
 
     async def ask(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T:
-        """A performer's question: port ``AskActor``."""
+        """Ask an actor for an effect: the port ``AskActor``."""
         assert key == SESSION
         self.crash_in -= 1
         if self.crash_in == 0:
@@ -167,10 +167,10 @@ class History:
             raise said
         return msgspec.json.decode(encode_json(said), type=answer)
 
-    # --- what performers do -----------------------------------------------------------------------
+    # --- effects ----------------------------------------------------------------------------------
 
     def perform(self, effect: Effect) -> None:
-        """To its end, or until the process dies."""
+        """Perform an effect to its end, or until the process crashes."""
         self.pending.remove(effect)
         try:
             asyncio.run(self._perform(effect))
@@ -197,12 +197,12 @@ class History:
                 self.acts.append((call.operation_id, call.arguments))
 
     def settle(self) -> None:
-        """Everything that is to be done is done."""
+        """Perform all pending effects."""
         while self.pending:
             self.perform(self.pending[0])
 
     def crash(self) -> None:
-        """Nothing was on its way any more; a successor finds what is to be done."""
+        """Drop the effects in progress; a successor requests the pending ones again."""
         self.crash_in = 0
         self.pending = []
         for family, concern in self.concerns.items():
@@ -221,12 +221,12 @@ class History:
         self.timers.pop(timer_id, None)
 
     def pass_ms(self, milliseconds: int) -> None:
-        """Time goes by, and timers fire."""
+        """Advance the time; timers fire and a node processes them."""
         self.pass_unwatched_ms(milliseconds)
-        self.work_off()
+        self.process_inbox()
 
     def pass_unwatched_ms(self, milliseconds: int) -> None:
-        """No node is there: what the server's timers say waits, like all that comes."""
+        """Advance the time without a node; fired timers wait in the inbox."""
         self.now_ms += milliseconds
         due = [timer for timer in self.timers.values() if timer.due_ms <= self.now_ms]
         for timer in sorted(due, key=lambda timer: timer.due_ms):
@@ -235,10 +235,10 @@ class History:
             body = msgspec.json.decode(timer.body, type=concern.verbs[timer.verb])
             self.arrive(body, f"timer/{timer.id}/{timer.due_ms}", timer.verb)
 
-    # --- what people and programs do --------------------------------------------------------------
+    # --- approvers and programs -------------------------------------------------------------------
 
     def call(self, number: int, name: str, run: str = "run-1", **arguments: Any) -> str:
-        """A program calls; the operation."""
+        """Request a call, as a turn does; the operation id."""
         operation_id = f"{run}-{number}"
         given = CallArguments(kwargs=arguments)
         asked = RequestedCall(
@@ -253,15 +253,15 @@ class History:
         return operation_id
 
     def end(self, run: str = "run-1") -> None:
-        """The run is over."""
+        """End the run."""
         self.put("tool", turn.Cancelled(run=run, generation=1), verb="turn")
 
     def asked(self, operation_id: str) -> approval.Requested:
-        """How the call is asked for now."""
+        """The latest approval request for the call."""
         return [one for one in self.of(approval.Requested) if one.operation_id == operation_id][-1]
 
     def answer_to(self, operation_id: str, decision: str = "approved", **more: Any) -> Any:
-        """What an approver would send."""
+        """The answer that an approver sends to the latest request."""
         asked = self.asked(operation_id)
         said = {
             "approval_id": asked.approval_id,
@@ -272,10 +272,10 @@ class History:
         return DecideApproval(**(said | more))
 
     def decide(self, operation_id: str, decision: str = "approved", **more: Any) -> Any:
-        """Somebody answers; what they are told."""
+        """Send an approver's answer; its reply."""
         return self.put("approval", self.answer_to(operation_id, decision, **more), verb="decide")
 
 
-async def _goes_on(_session: str, _run_id: str) -> bool:
-    """Every run there is waits for its calls."""
+async def _can_continue(_session: str, _run_id: str) -> bool:
+    """Every run waits for its calls."""
     return True

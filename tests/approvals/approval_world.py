@@ -1,6 +1,6 @@
-"""A realm where only signed answers count, with a tool that wants them, approvers and an attacker.
+"""A realm that accepts only signed answers, with a tool that needs approval, and approvers.
 
-What is sent goes through the door like anybody's command. What was done stands in a file.
+The client sends requests through the request endpoint. The tools write their calls to files.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ __all__ = [
 ]
 
 ANN, BOB, CY, EVE = (Signer(letter * 32) for letter in (b"a", b"b", b"c", b"e"))
-"""Two approvers, one that was revoked, and somebody."""
+"""Two approvers, one revoked approver, and a key that no approver has."""
 Sent = Mapping[str, Any] | msgspec.Raw
-"""An answer as it goes over the wire."""
+"""An answer as the client sends it."""
 PAYLOAD_BYTES_MAX = 128 << 10
 
 _TOOLS = '''
@@ -71,14 +71,14 @@ TOOLS = [strike, knock]
 
 
 class Parked(NamedTuple):
-    """A run that waits for somebody's word."""
+    """A run that waits for an approval."""
 
     session: str
     run: Handle
     approval: ListedApproval
 
     def answer(self, decision: str = "approved", actor: str = "ann") -> DecideApproval:
-        """What an approver may say, before it is signed."""
+        """A valid answer, not yet signed."""
         return DecideApproval(
             approval_id=self.approval.approval_id,
             decision=decision,
@@ -90,7 +90,7 @@ class Parked(NamedTuple):
 
 
 class ApprovalWorld:
-    """One realm; inside of ``with`` its client and its journal are at hand."""
+    """One realm; inside ``with`` its client and its journal are open."""
 
     def __init__(self, server: EmbeddedServer, realm: str, folder: Path) -> None:
         self.server, self.realm, self.folder = server, realm, folder
@@ -122,22 +122,22 @@ class ApprovalWorld:
     async def name_approvers(self) -> None:
         for name, signer in (("ann", ANN), ("bob", BOB), ("cy", CY)):
             await self.name(name, signer)
-        await self.say(await self.naming("cy"))
+        await self.change(await self.naming("cy"))
 
     async def name(self, name: str, signer: Signer) -> None:
-        await self.say(await self.naming(name, signer.public_key))
+        await self.change(await self.naming(name, signer.public_key))
 
     async def naming(self, name: str, public_key: str = "", by: Signer = ANN) -> ChangeApprover:
-        """What somebody may say who names an approver, or revokes one."""
+        """A signed change that adds an approver, or revokes one."""
         told = [one for one in await self.facts(APPROVERS_KEY) if "refused" not in one["type"]]
         said = ChangeApprover(name=name, public_key=public_key, change=len(told) + 1)
         return by.sign_change(self.realm, said)
 
-    async def say(self, naming: ChangeApprover) -> None:
+    async def change(self, naming: ChangeApprover) -> None:
         await self.client.ask("approvers", APPROVERS_KEY, naming)
 
     async def parked(self, session: str, tool: str = "strike") -> Parked:
-        """A run of the session that has come to its call."""
+        """Start a run and wait until its call waits for approval."""
         run = await self.client.submit(session, f"{tool}({session!r})")
         while not (waiting := await self.client.approvals(session)):
             await asyncio.sleep(0.02)
@@ -147,58 +147,58 @@ class ApprovalWorld:
         return signer.sign(self.realm, answer)
 
     async def facts(self, session: str) -> list[dict[str, Any]]:
-        """What approvals have on record of a session."""
+        """The facts of family approval of a session."""
         stored = await self._reads.read(EntityId("approval", session), 0)
         return [fact for one in stored for fact in msgspec.json.decode(one.body)]
 
     async def refused(self, session: str, sent: Sent) -> str:
-        """Send this and see that it is refused, on record, and changes nothing; the code."""
+        """Send an answer; check that it is refused and recorded and changes nothing. The code."""
         code: str = (await self.refusal(session, sent))["code"]
         return code
 
     async def refusal(self, session: str, sent: Sent) -> dict[str, Any]:
-        """The same; what is on record."""
-        before, struck = await self.facts(session), self.struck()
+        """As ``refused``; the recorded fact."""
+        before, struck = await self.facts(session), self.strike_calls()
         with pytest.raises(Refused) as refusal:
             await self.client.ask("decide", session, sent)
         (left,) = (await self.facts(session))[len(before) :]
         assert (left["type"], left["code"]) == ("approval.answer_refused.v1", refusal.value.code)
-        assert self.struck() == struck
-        assert not await self.keeps(sent)
+        assert self.strike_calls() == struck
+        assert not await self.is_stored(sent)
         return left
 
-    async def keeps(self, sent: Sent) -> bool:
-        """Whether it stands in the blob store."""
+    async def is_stored(self, sent: Sent) -> bool:
+        """Whether the blob store has the answer."""
         try:
             await self.client.snapshot_bytes(digest_bytes(encode_json(sent)))
         except Failed as failure:
             if failure.code == "BLOB_NOT_FOUND":
                 return False
-            raise  # It says nothing about the blob.
+            raise  # Another error: the blob may exist.
         return True
 
     async def publish(self, session: str, sent: Sent) -> None:
-        """To the durable inbox, where it waits for whoever comes."""
+        """Publish an answer to the durable inbox, where it waits for a node."""
         await self._inbox.submit("decide", session, encode_json(sent), message_id=new_id())
 
     async def accepted(self, parked: Parked, answer: DecideApproval) -> None:
-        """Send this and see that the run goes on, and does once what was approved."""
-        assert parked.session not in self.struck()
+        """Send an answer; check that the run continues and makes the approved call once."""
+        assert parked.session not in self.strike_calls()
         receipt = await self.client.ask("decide", parked.session, answer)
         assert (receipt["status"], receipt["verified"]) == ("approved", True)
-        await self.goes_on(parked)
+        await self.check_end(parked)
 
-    async def goes_on(self, parked: Parked) -> None:
+    async def check_end(self, parked: Parked) -> None:
         ended = await parked.run.result(30)
         assert ended.result == f"struck {parked.session}", ended
-        assert self.struck().count(parked.session) == 1
+        assert self.strike_calls().count(parked.session) == 1
 
-    def struck(self) -> list[str]:
-        """For which sessions something was done that cannot be taken back, in order."""
+    def strike_calls(self) -> list[str]:
+        """The sessions whose call with a side effect was made, in order."""
         return self._lines("struck.txt")
 
-    def knocked(self) -> list[str]:
-        """For which calls it was knocked."""
+    def knock_calls(self) -> list[str]:
+        """The calls of ``knock`` that were made."""
         return self._lines("knocked.txt")
 
     def _lines(self, book: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A request as the seed's examples have it, for whoever tests what is done with one."""
+"""An approval request as in the seed's examples, and a dispatcher with a fixed reply."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def request(**changes: Any) -> ApprovalRequest:
 
 
 class Says:
-    """A dispatcher that says what it was told to, or raises it."""
+    """A dispatcher that returns a fixed reply, or raises it."""
 
     name = "says"
 

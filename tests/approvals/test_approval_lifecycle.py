@@ -1,4 +1,4 @@
-"""approval_lifecycle, judged by machines.json, and what its notes promise."""
+"""approval_lifecycle does what machines.json says."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SOME = {**POOLS, "approval_id": ("a", "b", "c")}
 
 
 def every_approval() -> list[ApprovalStatuses]:
-    """One approval in every status on every terms, beside another one nobody asks about."""
+    """One approval in every status with every combination of terms, beside another pending one."""
     terms = [dict(zip("adx", said, strict=True)) for said in itertools.product(YES_NO, repeat=3)]
     other = {"statuses": Map(z=ApprovalStatus.PENDING), "has_expiry": Map(z=True)}
     return [ApprovalStatuses(), ApprovalStatuses(**other)] + [
@@ -53,7 +53,7 @@ def every_approval() -> list[ApprovalStatuses]:
 
 
 def taken(state: ApprovalStatuses, on: str, **params: Any) -> tuple[ApprovalStatuses, str]:
-    """The state after, and what was told: a status, or the reason why it came to nothing."""
+    """The state after an input, and its effects: a status, or the reason of a rejection."""
     fact = APPROVALS.decide(state, on, APPROVALS.candidate(on, {"approval_id": "a", **params}))
     after = APPROVALS.evolve(state, fact)
     (effect,) = APPROVALS.effects(after, fact)
@@ -88,7 +88,7 @@ def test_every_input_in_every_state_does_what_the_model_says() -> None:
 
 
 @pytest.mark.parametrize("edition", Edition)
-def test_any_history_goes_the_way_of_the_model_and_nothing_is_ever_refused(
+def test_any_history_follows_the_model_and_no_input_is_refused(
     edition: Edition,
 ) -> None:
     rng, judged = random.Random(11), Judged(APPROVALS, edition)
@@ -105,7 +105,7 @@ def test_any_history_goes_the_way_of_the_model_and_nothing_is_ever_refused(
 
 @settings(max_examples=80)
 @given(histories(APPROVALS, SOME))
-def test_folding_the_facts_is_what_was_decided_upon(steps: list[Any]) -> None:
+def test_folded_facts_give_the_decided_state(steps: list[Any]) -> None:
     lived = History(APPROVALS, CODEC).live(steps)
     lived.check()
     assert len(lived.told) == len(steps)
@@ -121,7 +121,7 @@ def test_folding_a_row_never_fails_whatever_the_state() -> None:
         assert variables(state) == before
 
 
-def test_every_way_an_approval_can_go_is_found() -> None:
+def test_every_transition_of_an_approval_is_found() -> None:
     found = explored(APPROVALS, POOLS, ApprovalStatuses())
     statuses = [state.statuses.get("a") for state in found]
     assert set(statuses) == {None, *ApprovalStatus}
@@ -146,7 +146,7 @@ def test_a_duplicate_restore_is_rejected_before_any_other_error() -> None:
     assert taken(ApprovalStatuses(), "restore_approval", **none)[1] == "EmptyAllowedDecisions"
 
 
-def test_a_record_that_cannot_be_is_not_restored() -> None:
+def test_an_impossible_record_is_not_restored() -> None:
     terms = {"approve_ok": True, "deny_ok": False, "expiry": False}
     for status, decision in (
         ("Pending", "Approve"),
@@ -161,7 +161,7 @@ def test_a_record_that_cannot_be_is_not_restored() -> None:
     assert taken(ApprovalStatuses(), "restore_approval", **said)[1] == "Approved"
 
 
-def test_a_cancelled_approval_comes_from_a_restore_only() -> None:
+def test_only_a_restore_makes_a_cancelled_approval() -> None:
     found = explored(APPROVALS, {**POOLS, "status": (ApprovalStatus.PENDING,)}, ApprovalStatuses())
     assert {state.statuses.get("a") for state in found} == {
         None, "Pending", "Approved", "Denied", "Expired",
@@ -179,7 +179,7 @@ def test_only_a_pending_approval_with_an_expiry_expires() -> None:
     assert taken(ApprovalStatuses(), "observe_approval_expiry", expired=True)[1] == "NotFound"
 
 
-def test_an_approval_is_decided_once_and_by_what_is_allowed() -> None:
+def test_an_approval_is_decided_once_and_by_an_allowed_decision() -> None:
     assert taken(ApprovalStatuses(), "decide_approval", decision="Approve")[1] == "NotFound"
     for decision, word in (("Approve", "Approved"), ("Deny", "Denied")):
         decided, told = taken(pending(), "decide_approval", decision=decision)
@@ -195,7 +195,7 @@ def test_an_expired_approval_is_rejected_before_a_decided_one() -> None:
     assert taken(expired, "decide_approval", decision="Approve")[1] == "Expired"
 
 
-def test_an_unknown_word_is_refused_before_the_machine_sees_it() -> None:
+def test_an_unknown_decision_is_refused_before_the_machine_gets_it() -> None:
     for on, wrong in (
         ("decide_approval", {"decision": "Maybe"}),
         (

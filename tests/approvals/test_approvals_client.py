@@ -1,4 +1,4 @@
-"""Approvals through the Python client, as a program of an approver would use it."""
+"""The Python client reads, answers and revokes approvals."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ async def approve_and_revoke(world: ApprovalWorld) -> None:
         )
         assert receipt.status is ApprovalLifecycleStatus.APPROVED_FOR_SESSION
         assert receipt.verified
-        await world.goes_on(parked)
+        await world.check_end(parked)
         assert await client.approvals() == ()
         (ended,) = await client.approvals("s", ended=True)
         assert (ended.state, ended.reason) == (ApprovalState.APPROVED_FOR_SESSION, "fine")

@@ -1,4 +1,4 @@
-"""Who may name approvers: the first is taken as named, and from then on one who stands signs."""
+"""The first approver needs no signature; every later change is signed by a current approver."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ ANN, BOB, EVE, ROOT = (Signer(letter * 32) for letter in (b"a", b"b", b"e", b"r"
 
 
 class Register:
-    """The approvers of a realm, as their actor keeps them."""
+    """The approvers of a realm, as their actor stores them."""
 
     def __init__(self, root_key: str = "") -> None:
         self.concern = ApprovalsDecider(ApprovalSettings(realm=REALM, root_key=root_key))
         self.state: Any = self.concern.initial(APPROVERS_KEY)
         self.facts: list[Fact] = []
 
-    def say(self, naming: ChangeApprover, *, repeated: bool = False) -> Any:
-        """What whoever says it is told."""
+    def change(self, naming: ChangeApprover, *, repeated: bool = False) -> Any:
+        """The reply to a change."""
         command = Command(
             verb="approvers",
             key=APPROVERS_KEY,
@@ -51,7 +51,7 @@ class Register:
         return self.concern.reply(self.state, command, left)
 
     def naming(self, name: str, key: Signer | None = None) -> ChangeApprover:
-        """Without a key, the name is revoked."""
+        """A change that adds this key; without a key it revokes the name."""
         public_key = "" if key is None else key.public_key
         return ChangeApprover(name=name, public_key=public_key, change=self.state.changes + 1)
 
@@ -59,14 +59,14 @@ class Register:
         return by.sign_change(REALM, self.naming(name, key))
 
     def refused(self, naming: ChangeApprover) -> str:
-        """Say it, and see that it changes nothing and is on record; the code."""
-        before, standing = len(self.facts), self.state.approvers
-        said = self.say(naming)
+        """Send a change; check that it is refused and recorded and changes nothing. The code."""
+        before, approvers = len(self.facts), self.state.approvers
+        said = self.change(naming)
         assert isinstance(said, Refused)
         (left,) = self.facts[before:]
         assert isinstance(left, approval.ApproverRefused)
         assert (left.name, left.code) == (naming.name, said.code)
-        assert self.state.approvers == standing
+        assert self.state.approvers == approvers
         return said.code
 
     @property
@@ -74,13 +74,13 @@ class Register:
         return sorted(one.name for one in self.state.approvers.values())
 
 
-def test_the_first_approver_is_taken_as_named_and_signs_the_next():
+def test_the_first_approver_needs_no_signature_and_signs_the_next():
     register = Register()
-    receipt = register.say(register.naming("ann", ANN))
+    receipt = register.change(register.naming("ann", ANN))
     assert receipt == ApproverReceipt(name="ann", key_ids=(ANN.key_id,), changes=1)
     assert register.refused(register.naming("eve", EVE)) == "SIGNATURE_REQUIRED"
-    assert register.say(register.signed("bob", BOB)).changes == 2
-    assert register.say(register.signed("ann", by=BOB)).key_ids == ()
+    assert register.change(register.signed("bob", BOB)).changes == 2
+    assert register.change(register.signed("ann", by=BOB)).key_ids == ()
     assert register.names == ["bob"]
     assert register.refused(register.signed("eve", EVE, by=ANN)) == "APPROVER_UNKNOWN"
 
@@ -89,19 +89,19 @@ def test_the_first_approver_is_taken_as_named_and_signs_the_next():
 @pytest.mark.parametrize("field", ChangeApprover.__struct_fields__)
 def test_a_change_with_one_altered_field_adds_no_approver(field: str, how: str):
     register = Register()
-    register.say(register.naming("ann", ANN))
+    register.change(register.naming("ann", ANN))
     genuine = register.signed("bob", BOB)
     others = EVE.sign_change("elsewhere", ChangeApprover(name="eve", public_key=EVE.public_key))
     given: Any = {"changed": getattr(others, field), "dropped": type(getattr(others, field))()}
     before = register.state.approvers
-    assert isinstance(register.say(replace(genuine, **{field: given[how]})), Refused)
+    assert isinstance(register.change(replace(genuine, **{field: given[how]})), Refused)
     assert register.state.approvers == before
-    assert register.say(genuine).key_ids == (BOB.key_id,)
+    assert register.change(genuine).key_ids == (BOB.key_id,)
 
 
-def test_a_naming_of_another_realm_or_hand_is_refused_and_recorded():
+def test_a_change_of_another_realm_or_signer_is_refused_and_recorded():
     register = Register()
-    register.say(register.naming("ann", ANN))
+    register.change(register.naming("ann", ANN))
     naming = register.naming("eve", EVE)
     assert register.refused(ANN.sign_change("elsewhere", naming)) == "SIGNATURE_INVALID"
     assert register.refused(EVE.sign_change(REALM, naming)) == "APPROVER_UNKNOWN"
@@ -111,11 +111,11 @@ def test_a_naming_of_another_realm_or_hand_is_refused_and_recorded():
 
 def test_a_replayed_change_is_refused():
     register = Register()
-    register.say(register.naming("ann", ANN))
+    register.change(register.naming("ann", ANN))
     added = register.signed("bob", BOB)
-    register.say(added)
-    assert register.say(added).changes == 2, "it stands, so nothing is to be done"
-    register.say(register.signed("bob"))
+    register.change(added)
+    assert register.change(added).changes == 2, "it stands, so nothing is to be done"
+    register.change(register.signed("bob"))
     assert register.refused(added) == "GUARD_REJECTED"
     assert register.names == ["ann"]
 
@@ -123,43 +123,43 @@ def test_a_replayed_change_is_refused():
 def test_a_duplicate_change_gets_the_same_receipt():
     register = Register()
     first, unsigned = register.naming("ann", ANN), register.naming("eve", EVE)
-    assert register.say(first) == register.say(first, repeated=True)
+    assert register.change(first) == register.change(first, repeated=True)
     register.refused(unsigned)
-    assert register.say(unsigned, repeated=True).code == "SIGNATURE_REQUIRED"
+    assert register.change(unsigned, repeated=True).code == "SIGNATURE_REQUIRED"
 
 
 def test_a_key_that_can_sign_the_next_change_always_remains():
     register = Register()
-    register.say(register.naming("ann", ANN))
+    register.change(register.naming("ann", ANN))
     assert register.refused(register.signed("ann")) == "GUARD_REJECTED"
-    register.say(register.signed("bob", BOB))
-    register.say(register.signed("ann"))
+    register.change(register.signed("bob", BOB))
+    register.change(register.signed("ann"))
     assert register.names == ["bob"]
 
 
-def test_with_a_root_key_even_the_first_has_to_be_signed_and_the_last_may_go():
+def test_with_a_root_key_the_first_change_is_signed_and_the_last_approver_can_be_revoked():
     register = Register(ROOT.public_key)
     assert register.refused(register.naming("eve", EVE)) == "SIGNATURE_REQUIRED"
-    register.say(register.signed("ann", ANN, by=ROOT))
-    register.say(register.signed("bob", BOB, by=ANN))
-    register.say(register.signed("bob", by=ROOT))
-    register.say(register.signed("ann"))
+    register.change(register.signed("ann", ANN, by=ROOT))
+    register.change(register.signed("bob", BOB, by=ANN))
+    register.change(register.signed("bob", by=ROOT))
+    register.change(register.signed("ann"))
     assert register.names == []
     assert register.refused(register.naming("eve", EVE)) == "SIGNATURE_REQUIRED"
-    register.say(register.signed("ann", ANN, by=ROOT))
+    register.change(register.signed("ann", ANN, by=ROOT))
     assert register.names == ["ann"]
 
 
-def test_a_root_key_that_is_none_is_refused_where_it_is_configured():
+def test_an_invalid_root_key_is_refused_by_the_configuration():
     configured = approval_settings(REALM, ApprovalsConfig(root_key=ROOT.private_pem))
     assert configured.root_key == ROOT.public_key
     with pytest.raises(Refused, match="CONFIG_INVALID"):
         approval_settings(REALM, ApprovalsConfig(root_key=ROOT.public_key[:-1]))
 
 
-def test_a_flood_of_namings_does_not_fill_the_journal():
+def test_a_flood_of_approver_changes_does_not_fill_the_journal():
     register = Register()
-    register.say(register.naming("ann", ANN))
+    register.change(register.naming("ann", ANN))
     for number in range(2 * REFUSALS_MAX):
-        assert isinstance(register.say(register.naming(f"eve{number}", EVE)), Refused)
+        assert isinstance(register.change(register.naming(f"eve{number}", EVE)), Refused)
     assert len(register.facts) == 1 + REFUSALS_MAX

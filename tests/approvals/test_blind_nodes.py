@@ -1,4 +1,4 @@
-"""A node that cannot read what was said of approvers: fail closed, and say so."""
+"""A node that cannot read the approvers accepts no signed answer, and says why."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from tests.stock_client import until
 def test_a_node_that_cannot_read_the_approver_list_accepts_no_signed_answer(
     server: EmbeddedServer, tmp_path: Path
 ):
-    court = ApprovalWorld(server, "blind", tmp_path)
+    world = ApprovalWorld(server, "blind", tmp_path)
 
     async def write_of_a_newer_version() -> None:
-        bus = JetStreamBus(server.url, realm=court.realm)
+        bus = JetStreamBus(server.url, realm=world.realm)
         await bus.start()
         entity = EntityId("approval", APPROVERS_KEY)
         last = await bus.journal.last(entity)
@@ -36,18 +36,18 @@ def test_a_node_that_cannot_read_the_approver_list_accepts_no_signed_answer(
         )
         await bus.stop()
 
-    async def story(node: NodeProcess) -> None:
-        async with court:
-            await court.name_approvers()
-            parked = await court.parked("s")
+    async def scenario(node: NodeProcess) -> None:
+        async with world:
+            await world.name_approvers()
+            parked = await world.parked("s")
             assert node.probes()[1]["approvers"]["ok"]
             await write_of_a_newer_version()
             await until(lambda: not node.probes()[1]["approvers"]["ok"])
             status, probes = node.probes()
             assert (status, probes["approvers"]["detail"]) == (503, "FACT_UNKNOWN")
             assert probes["watches"]["ok"]
-            sent = on_the_wire(court.signed(parked.answer()))
-            assert await court.refused("s", sent) == "APPROVER_UNKNOWN"
+            sent = on_the_wire(world.signed(parked.answer()))
+            assert await world.refused("s", sent) == "APPROVER_UNKNOWN"
 
-    with court.node(ROOKERY_METRICS_PORT="0") as node:
-        asyncio.run(story(node))
+    with world.node(ROOKERY_METRICS_PORT="0") as node:
+        asyncio.run(scenario(node))

@@ -1,4 +1,4 @@
-"""The broker: every way asking may end, and every append that may fail."""
+"""The broker: every outcome of a dispatch, and every append that can fail."""
 
 from __future__ import annotations
 
@@ -36,36 +36,36 @@ from tests.approvals.request_fixtures import REQUEST, TERMS, Says, request
 
 
 class Ledger:
-    """A run's journal that fails when it is told to."""
+    """A run's journal whose appends fail as the test says."""
 
     def __init__(self, *failing: int) -> None:
         self.failing = failing
-        self.tried: list[JournalRecord] = []
-        self.kept: list[JournalRecord] = []
+        self.attempted: list[JournalRecord] = []
+        self.records: list[JournalRecord] = []
         self.outcomes: list[ApprovalBrokerOutcome | None] = []
 
     async def append(
         self, record: JournalRecord, outcome: ApprovalBrokerOutcome | None = None
     ) -> str:
-        self.tried.append(record)
-        if len(self.tried) in self.failing:
+        self.attempted.append(record)
+        if len(self.attempted) in self.failing:
             raise OSError("no space left")
-        self.kept.append(record)
+        self.records.append(record)
         self.outcomes.append(outcome)
-        return f"journal.{len(self.kept)}"
+        return f"journal.{len(self.records)}"
 
 
 def text(value: Any) -> Any:
     return value.as_str() if isinstance(value, TypedText) else value
 
 
-def asked(
+def dispatch(
     dispatcher: Says | None,
     *failing: int,
     of: ApprovalRequest = REQUEST,
     before: Callable[[ApprovalBroker], None] = lambda broker: None,
 ) -> tuple[Any, Ledger]:
-    """What comes of asking, raised or returned, and what is on record."""
+    """The outcome of a dispatch, returned or raised, and the records."""
     ledger = Ledger(*failing)
     broker = ApprovalBroker(ledger)
     before(broker)
@@ -121,7 +121,7 @@ ROWS: list[tuple[str, ApprovalRequest, DispatchResult | Exception | None, str, s
     [row[1:] for row in ROWS],
     ids=[row[0] for row in ROWS],
 )
-def test_every_way_asking_can_end_has_its_row(
+def test_every_outcome_of_a_dispatch_has_its_row(
     of: ApprovalRequest,
     says: DispatchResult | Exception | None,
     status: str,
@@ -129,11 +129,11 @@ def test_every_way_asking_can_end_has_its_row(
     effect: str,
     decision: Any,
 ):
-    outcome, ledger = asked(None if says is None else Says(says), of=of)
+    outcome, ledger = dispatch(None if says is None else Says(says), of=of)
     assert (outcome.status, outcome.reason_code) == (status, reason)
     assert outcome.decision == decision
     assert outcome.releases_tool_execution() is status.startswith("approved")
-    intent, result = ledger.kept
+    intent, result = ledger.records
     recorded = result.payload.record
     assert recorded.effect_result.terminal_status == effect
     assert recorded.lifecycle_status == status
@@ -142,45 +142,45 @@ def test_every_way_asking_can_end_has_its_row(
 
 
 def test_another_actor_of_the_same_name_is_not_the_requester():
-    outcome, _ = asked(Says(Decision(approved("agent.s"))))
+    outcome, _ = dispatch(Says(Decision(approved("agent.s"))))
     assert outcome.releases_tool_execution()
 
 
-def test_only_an_extension_can_be_caught_answering_itself():
+def test_only_an_extension_can_answer_its_own_request():
     source = SourceRef.new("ann", SourceKind.USER)
     answer = Decision(Approved(actor_ref=source))
-    outcome, _ = asked(Says(answer), of=request(source=source))
+    outcome, _ = dispatch(Says(answer), of=request(source=source))
     assert outcome.releases_tool_execution()
 
 
-def test_while_an_answer_is_pending_no_result_is_on_record():
-    outcome, ledger = asked(Says(Pending()))
+def test_a_pending_answer_has_no_result_record():
+    outcome, ledger = dispatch(Says(Pending()))
     assert outcome == Pending()
-    assert [record.record_id for record in ledger.kept] == [
+    assert [record.record_id for record in ledger.records] == [
         "journal.record.approval.s.call-1.intent"
     ]
 
 
 def test_the_records_have_the_seeds_names():
-    _, ledger = asked(Says(Decision(approved("ann"))))
-    assert [record.record_id for record in ledger.kept] == [
+    _, ledger = dispatch(Says(Decision(approved("ann"))))
+    assert [record.record_id for record in ledger.records] == [
         "journal.record.approval.s.call-1.intent",
         "journal.record.approval.s.call-1.result",
     ]
-    for seq, record in enumerate(ledger.kept, 1):
+    for seq, record in enumerate(ledger.records, 1):
         assert (record.journal_seq, record.timestamp_millis) == (seq, 1_000 + seq)
         assert record.tags == ("approval",)
         assert record.record_kind is JournalRecordKind.APPROVAL
         assert [ref.as_str() for ref in record.related_refs] == ["effect.s.call-1"]
         assert record.runtime_package_fingerprint == "sha256:x"
-    kinds = [record.event_index.event_kind for record in ledger.kept]
+    kinds = [record.event_index.event_kind for record in ledger.records]
     assert kinds == ["approval_dispatch_intent", "approval_dispatch_result"]
 
 
-def test_a_request_that_is_none_is_not_even_put_on_record():
-    error, ledger = asked(Says(Pending()), of=request(policy_refs=()))
+def test_an_invalid_request_is_not_recorded():
+    error, ledger = dispatch(Says(Pending()), of=request(policy_refs=()))
     assert error == AgentError.missing_required_field("approval_request.policy_refs")
-    assert ledger.tried == []
+    assert ledger.attempted == []
 
 
 def test_a_cancellation_before_the_dispatch_applies_once():
@@ -196,7 +196,7 @@ def test_a_cancellation_before_the_dispatch_applies_once():
     assert (first.status, first.reason_code) == ("cancelled", "approval.cancelled")
     assert second.status == "approved"
     assert dispatcher.asked == ["s.call-1"]
-    assert [record.journal_seq for record in ledger.kept] == [1, 2, 3, 4]
+    assert [record.journal_seq for record in ledger.records] == [1, 2, 3, 4]
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -214,22 +214,22 @@ RECOVERY = (AgentErrorKind.RECOVERY_REPAIR_NEEDED, RetryClassification.REPAIR_NE
 
 def test_without_a_journaled_intent_nothing_is_dispatched():
     dispatcher = Says(Decision(approved("ann")))
-    error, ledger = asked(dispatcher, 1)
+    error, ledger = dispatch(dispatcher, 1)
     assert kinds(error) == JOURNAL
     assert dispatcher.asked == []
-    assert len(ledger.tried) == 1
+    assert len(ledger.attempted) == 1
 
 
 @pytest.mark.parametrize("says", [row[2] for row in ROWS if row[2] is not None], ids=repr)
 def test_a_result_that_is_not_journaled_leaves_a_recovery_record_and_releases_nothing(
     says: DispatchResult | Exception,
 ):
-    error, ledger = asked(Says(says), 2)
+    error, ledger = dispatch(Says(says), 2)
     assert kinds(error) == RECOVERY
-    intent, recovery = ledger.kept
+    intent, recovery = ledger.records
     assert recovery.record_kind is JournalRecordKind.RECOVERY
     assert recovery.record_id == "journal.record.approval.s.call-1.recovery"
-    assert recovery.journal_seq == ledger.tried[1].journal_seq == 2
+    assert recovery.journal_seq == ledger.attempted[1].journal_seq == 2
     (pending,) = recovery.payload.unsafe_pending
     assert pending.effect_id == EffectId("effect.s.call-1")
     assert pending.intent_record_id == intent.record_id
@@ -237,24 +237,24 @@ def test_a_result_that_is_not_journaled_leaves_a_recovery_record_and_releases_no
 
 
 def test_a_recovery_record_that_is_not_journaled_releases_nothing():
-    error, ledger = asked(Says(Decision(approved("ann"))), 2, 3)
+    error, ledger = dispatch(Says(Decision(approved("ann"))), 2, 3)
     assert kinds(error) == RECOVERY
-    assert len(ledger.kept) == 1
+    assert len(ledger.records) == 1
 
 
 def test_a_request_that_was_not_dispatched_needs_no_recovery():
-    error, ledger = asked(None, 2)
+    error, ledger = dispatch(None, 2)
     assert kinds(error) == JOURNAL
-    assert len(ledger.tried) == 2
-    error, ledger = asked(
+    assert len(ledger.attempted) == 2
+    error, ledger = dispatch(
         Says(Pending()), 2, before=lambda broker: broker.cancel_before_dispatch("s.call-1")
     )
     assert kinds(error) == JOURNAL
-    assert len(ledger.tried) == 2
+    assert len(ledger.attempted) == 2
 
 
 @pytest.mark.parametrize("failing", [(1,), (2,), (2, 3)], ids=str)
 @pytest.mark.parametrize("says", list(SAID.values()), ids=list(SAID))
 def test_a_failed_append_returns_no_outcome(failing: tuple[int, ...], says: Any):
-    error, _ = asked(Says(Decision(says)), *failing)
+    error, _ = dispatch(Says(Decision(says)), *failing)
     assert isinstance(error, AgentError)

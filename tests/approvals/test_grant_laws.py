@@ -1,8 +1,8 @@
-"""What no history of approvals may do, whoever answers, revokes, waits, changes or dies when.
+"""Laws of approvals that hold in every history of answers, revocations, waits and crashes.
 
-Method: steps drawn at random are taken by the real rules and performers (``histories``); laws are
-looked at over all facts and acts. At the end everything that is to be done is done: what arrived in
-time has counted however late it was worked off, and what was granted and still holds was used.
+Method: the real deciders and executors process random steps (``approval_histories``); the laws are
+checked over all facts and calls. At the end all pending work is done: every answer that arrived in
+time has counted, however late a node processed it, and every valid grant was used.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ sent = st.tuples(
     st.sampled_from(["approved", "denied"]),
     st.sampled_from(["as shown", "as shown", "other arguments"]),
 )
-"""While no node is there."""
+"""Steps while no node runs."""
 settles = st.tuples(st.just("settle"))
 performs = st.tuples(st.just("perform"), st.integers(0, 3))
 deaths = st.tuples(st.just("die in"), st.integers(0, 3), st.integers(1, 3))
@@ -78,7 +78,7 @@ others = st.one_of(
 steps = st.lists(
     st.one_of(calls, answers, sent, unwatched, settles, performs, others), min_size=8, max_size=40
 )
-"""Half of them let the history get on, or it would never come to the places that matter."""
+"""Half of the steps continue the history, or it would rarely reach the interesting states."""
 ASKED = (("call", 1, "guarded", 1), ("settle",))
 OPENINGS = (
     (),
@@ -93,7 +93,7 @@ OPENINGS = (
 
 
 class HistoryBuilder:
-    """A history, step by step."""
+    """Builds a history step by step."""
 
     def __init__(self) -> None:
         self.history = History(
@@ -106,9 +106,9 @@ class HistoryBuilder:
         )
         self.operations: dict[int, str] = {}
         self.sent: list[Command[Any]] = []
-        """Every answer, as it arrived."""
+        """Every answer, in order of arrival."""
 
-    def take(self, step: tuple[Any, ...]) -> None:
+    def apply(self, step: tuple[Any, ...]) -> None:
         getattr(self, f"_{step[0].replace(' ', '_')}")(*step[1:])
 
     def _call(self, number: int, name: str, amount: int) -> None:
@@ -122,7 +122,7 @@ class HistoryBuilder:
 
     def _answer(self, number: int, decision: str, how: str) -> None:
         self._send(number, decision, how)
-        self.history.work_off()
+        self.history.process_inbox()
 
     def _send(self, number: int, decision: str, how: str) -> None:
         if not self._is_asked(number):
@@ -144,7 +144,7 @@ class HistoryBuilder:
     def _replay(self, number: int) -> None:
         if number < len(self.sent):
             self.sent.append(self.history.arrive(self.sent[number].body))
-            self.history.work_off()
+            self.history.process_inbox()
 
     def _perform(self, number: int) -> None:
         pending = self.history.pending
@@ -152,7 +152,7 @@ class HistoryBuilder:
             self.history.perform(pending[number % len(pending)])
 
     def _die_in(self, number: int, question: int) -> None:
-        """While a call is released, if one is, for there is most to lose."""
+        """Crash while a call is released, if one is: that is where most could be lost."""
         pending = self.history.pending
         releases = [effect for effect in pending if isinstance(effect, ReleaseCall)]
         self.history.crash_in = question
@@ -176,7 +176,7 @@ class HistoryBuilder:
             self.history.put("approval", RevokeGrant(grant_id=ids[number]), verb="grants")
 
     def _forge(self, number: int, named: bool) -> None:
-        """Somebody says that a call is allowed, on the grant of another one."""
+        """Send ``AllowCall`` for a call on the grant of another one."""
         if number not in self.operations:
             return
         grants = self.history.of(approval.GrantIssued)
@@ -188,8 +188,8 @@ class HistoryBuilder:
         self.history.put("tool", allowed)
 
 
-def look(history: History) -> None:
-    """The laws that hold at every moment."""
+def check_laws(history: History) -> None:
+    """Check the laws that hold after every step."""
     made = {fact.operation_id: fact for fact in history.of(tool.IntentRecorded)}
     used = {fact.grant_id: fact for fact in history.of(approval.GrantConsumed)}
     issued = {fact.grant_id: fact for fact in history.of(approval.GrantIssued)}
@@ -215,7 +215,7 @@ def look(history: History) -> None:
 
 
 def answered_once(history: History) -> None:
-    """An answer counts while it is asked for, in time, and if it is about what was shown."""
+    """An answer counts at most once, before its deadline, and only for the request it names."""
     requests = {one.approval_id: one for one in history.of(approval.Requested)}
     over: set[str] = set()
     for fact in history.facts:
@@ -236,13 +236,13 @@ def answered_once(history: History) -> None:
                 over.add(approval_id)
 
 
-def first_in_time_counts(told: HistoryBuilder) -> None:
-    """Of the answers to a request, about what was shown: whatever stood in the inbox meanwhile."""
-    counted = {one.approval_id: one for one in told.history.of(approval.Answered)}
-    for asked in told.history.of(approval.Requested):
+def first_in_time_counts(builder: HistoryBuilder) -> None:
+    """The first valid answer that arrived in time counts, whatever was in the inbox meanwhile."""
+    counted = {one.approval_id: one for one in builder.history.of(approval.Answered)}
+    for asked in builder.history.of(approval.Requested):
         in_time = [
             command
-            for command in told.sent
+            for command in builder.sent
             if command.body.approval_id == asked.approval_id
             and command.body.request_digest == asked.request_digest
             and command.arrived_ms < asked.due_ms
@@ -255,7 +255,7 @@ def first_in_time_counts(told: HistoryBuilder) -> None:
 
 
 def grant_has_a_reason(history: History, grant: approval.GrantIssued) -> bool:
-    """Somebody's answer to exactly this request, or a rule, or a grant of the session in time."""
+    """Whether an answer to this request, a rule or a valid session grant caused the grant."""
     answers = [one for one in history.of(approval.Answered) if one.decision != "denied"]
     if any(one.approval_id == grant.approval_id for one in answers):
         (asked,) = [
@@ -287,16 +287,16 @@ def grant_has_a_reason(history: History, grant: approval.GrantIssued) -> bool:
 def test_every_released_call_was_granted_and_every_grant_is_used_or_requested_again(
     opening: tuple[Any, ...], taken: list[tuple[Any, ...]]
 ):
-    told = HistoryBuilder()
-    history = told.history
+    builder = HistoryBuilder()
+    history = builder.history
     for step in (*opening, *taken):
-        told.take(step)
-        look(history)
-    history.work_off()
+        builder.apply(step)
+        check_laws(history)
+    history.process_inbox()
     history.crash()
     history.settle()
-    look(history)
-    first_in_time_counts(told)
+    check_laws(history)
+    first_in_time_counts(builder)
     intents = Counter(fact.operation_id for fact in history.of(tool.IntentRecorded))
     assert all(count == 1 for count in intents.values())
     for operation, asked in history.approvals.asked.items():

@@ -1,4 +1,4 @@
-"""Who waits for a run waits through its parks, unless they say that they want to know of one."""
+"""A client waits for a parked run, unless it asks for the interim result."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from tests.approvals.approval_world import ApprovalWorld, Parked
 def test_a_client_waits_for_a_parked_run_unless_it_asks_for_the_interim_result(
     server: EmbeddedServer, tmp_path: Path
 ):
-    court = ApprovalWorld(server, "patience", tmp_path)
+    world = ApprovalWorld(server, "patience", tmp_path)
 
-    async def story() -> None:
-        async with court:
-            await court.name_approvers()
-            waiting = asyncio.create_task(court.client.run("s", "strike('s')"))
-            handle = await court.client.begin("t", "strike('t')", through_parks=False)
+    async def scenario() -> None:
+        async with world:
+            await world.name_approvers()
+            waiting = asyncio.create_task(world.client.run("s", "strike('s')"))
+            handle = await world.client.begin("t", "strike('t')", through_parks=False)
             interim = await handle.result(30)
             assert interim.status is RunStatus.WAITING_FOR_APPROVAL
             assert interim.snapshot_id is not None
             with pytest.raises(Refused, match=r"GUARD_REJECTED.*is parked: WAITING_FOR_APPROVAL"):
-                await court.client.result("t", interim.run_id)
-            while not (asked := await court.client.approvals("s")):
+                await world.client.result("t", interim.run_id)
+            while not (asked := await world.client.approvals("s")):
                 await asyncio.sleep(0.02)
             parked = Parked("s", handle, asked[0])
-            await asyncio.sleep(0.3)  # The node has told how the run stands long since.
+            await asyncio.sleep(0.3)  # The node sent the interim result before.
             assert not waiting.done()
-            await court.client.ask("decide", "s", court.signed(parked.answer()))
+            await world.client.ask("decide", "s", world.signed(parked.answer()))
             assert (await waiting).result == "struck s"
 
-    with court.node():
-        asyncio.run(story())
+    with world.node():
+        asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""What the dispatchers' tests ask approvers, and what these may answer."""
+"""Requests and answers for the tests of dispatchers."""
 
 from __future__ import annotations
 
@@ -70,5 +70,5 @@ ANSWER = DecideApproval(
 
 
 def decided(answer: DecideApproval | None = ANSWER) -> bytes:
-    """What somebody says who decides at once."""
+    """The reply of an approver that decides at once."""
     return msgspec.json.encode(DispatchReply(outcome=DispatchOutcome.DECIDED, answer=answer))

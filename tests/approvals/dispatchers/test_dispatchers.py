@@ -1,4 +1,4 @@
-"""The inbox and the outside service, which answers on a real server."""
+"""The inbox dispatcher, and the service dispatcher with a service on a real server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ Says = Callable[[Message], bytes | None]
 
 
 class Approver:
-    """An outside service that keeps what it is asked."""
+    """An external service that records its requests."""
 
     def __init__(self, connection: Connection, says: Says) -> None:
         self._connection, self._says = connection, says
@@ -73,7 +73,7 @@ async def asking(url: str, silence_s_max: float) -> AsyncIterator[ServiceDispatc
 def dispatched(
     url: str, says: Says, silence_s_max: float = 10.0
 ) -> tuple[DispatchResult, Approver]:
-    """What comes of asking somebody who says this."""
+    """The outcome of a dispatch to a service with this reply."""
 
     async def ask() -> tuple[DispatchResult, Approver]:
         async with connected(url) as connection, asking(url, silence_s_max) as dispatcher:
@@ -113,7 +113,7 @@ def test_a_decision_comes_with_the_answer_as_it_was_signed(server: EmbeddedServe
 
 
 def test_an_answer_under_the_requesters_name_counts_as_the_requesters(server: EmbeddedServer):
-    """So the broker sees that it is the same, and denies."""
+    """The broker therefore sees that requester and approver are the same, and denies."""
     itself = msgspec.structs.replace(ANSWER, actor="agent.s")
     came, _ = dispatched(server.url, lambda _: decided(itself))
     assert came == Decision(Approved(actor_ref=REQUEST.source), itself)
@@ -152,7 +152,7 @@ def test_a_service_may_reply_without_a_decision(
         decided(msgspec.structs.replace(ANSWER, actor="")),
     ],
 )
-def test_what_cannot_be_understood_is_no_decision(server: EmbeddedServer, said: bytes):
+def test_a_malformed_reply_is_no_decision(server: EmbeddedServer, said: bytes):
     with pytest.raises(Refused):
         dispatched(server.url, lambda _: said)
 
@@ -168,7 +168,7 @@ def test_a_silent_or_missing_service_is_unavailable(server: EmbeddedServer):
     assert asyncio.run(ask()) == nobody
 
 
-def test_a_service_that_is_just_starting_is_waited_for(server: EmbeddedServer):
+def test_a_dispatcher_waits_for_a_service_that_is_starting(server: EmbeddedServer):
     async def ask() -> DispatchResult:
         async with connected(server.url) as connection, asking(server.url, 10) as dispatcher:
             waiting = asyncio.create_task(dispatcher.dispatch(REQUEST, TERMS))
@@ -179,7 +179,7 @@ def test_a_service_that_is_just_starting_is_waited_for(server: EmbeddedServer):
     assert asyncio.run(ask()) == Pending()
 
 
-def test_after_an_outage_the_same_is_asked_again_under_the_same_id(tmp_path: Path):
+def test_after_an_outage_a_dispatch_is_repeated_under_the_same_id(tmp_path: Path):
     async def ask(server: EmbeddedServer) -> None:
         async with connected(server.url) as connection, asking(server.url, 20) as dispatcher:
             said: list[bytes] = []
@@ -202,6 +202,6 @@ def test_after_an_outage_the_same_is_asked_again_under_the_same_id(tmp_path: Pat
 @pytest.mark.parametrize(
     "subject", ["", "a b", "approvers.*", "approvers.>", "rookery.default.cmd.run.s", "$JS.API.x"]
 )
-def test_a_service_is_on_a_subject_of_its_own(server: EmbeddedServer, subject: str):
+def test_a_service_has_its_own_subject(server: EmbeddedServer, subject: str):
     with pytest.raises(Refused):
         NatsExternalService(Connection(server.url), subject)

@@ -1,4 +1,4 @@
-"""Approvers outside of the realm, as a whole node asks them and hears of them."""
+"""A whole node asks approvers outside the realm and receives their answers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def understood(body: bytes) -> ApprovalDispatch:
 
 
 def word(asked: ApprovalDispatch, decision: str = "approved") -> DecideApproval:
-    """Ann's, signed with her key."""
+    """Ann's answer, signed with her key."""
     return ANN.sign(
         asked.realm,
         DecideApproval(
@@ -61,8 +61,8 @@ def word(asked: ApprovalDispatch, decision: str = "approved") -> DecideApproval:
     )
 
 
-class NightShift:
-    """An outside service."""
+class ApprovalService:
+    """An external service."""
 
     def __init__(
         self, connection: Connection, says: Callable[[ApprovalDispatch], DispatchReply]
@@ -81,87 +81,87 @@ class NightShift:
             self._connection.send([Outgoing(message.reply, said)])
 
 
-def name_approvers(court: ApprovalWorld) -> None:
-    """A node knows all keys that were named before it started."""
+def name_approvers(world: ApprovalWorld) -> None:
+    """A node knows all keys that were added before it started."""
 
     async def name() -> None:
-        async with ApprovalWorld(court.server, court.realm, court.folder) as clerk:
-            await clerk.name_approvers()
+        async with ApprovalWorld(world.server, world.realm, world.folder) as naming:
+            await naming.name_approvers()
 
-    with court.node():
+    with world.node():
         asyncio.run(name())
 
 
-def with_night_shift(
-    court: ApprovalWorld,
+def with_service(
+    world: ApprovalWorld,
     says: Callable[[ApprovalDispatch], DispatchReply],
-    story: Any,
+    scenario: Any,
     **variables: str,
 ) -> None:
-    async def tell() -> None:
-        connection = Connection(court.server.url)
+    async def serve() -> None:
+        connection = Connection(world.server.url)
         await connection.open()
-        shift = NightShift(connection, says)
-        await shift.open()
+        service = ApprovalService(connection, says)
+        await service.open()
         try:
-            async with court:
-                await story(shift)
+            async with world:
+                await scenario(service)
         finally:
             await connection.close()
 
     subject = {"ROOKERY_APPROVALS_SERVICE_SUBJECT": SUBJECT}
-    name_approvers(court)
-    with court.node(**subject, **variables):
-        asyncio.run(tell())
+    name_approvers(world)
+    with world.node(**subject, **variables):
+        asyncio.run(serve())
 
 
 def test_a_service_decides_at_once_and_its_signature_is_checked(
     server: EmbeddedServer, tmp_path: Path
 ):
-    court = ApprovalWorld(server, "service", tmp_path)
+    world = ApprovalWorld(server, "service", tmp_path)
 
     def says(asked: ApprovalDispatch) -> DispatchReply:
         wanted = "denied" if asked.approval_id.startswith("no.") else "approved"
         return DispatchReply(outcome=DispatchOutcome.DECIDED, answer=word(asked, wanted))
 
-    async def story(shift: NightShift) -> None:
-        yes = await (await court.client.submit("yes", "strike('yes')")).result(30)
+    async def scenario(service: ApprovalService) -> None:
+        yes = await (await world.client.submit("yes", "strike('yes')")).result(30)
         assert yes.result == "struck yes", yes
-        no = await (await court.client.submit("no", "strike('no')")).result(30)
+        no = await (await world.client.submit("no", "strike('no')")).result(30)
         assert no.error is not None
         assert "approval.denied" in no.error.message
-        assert court.struck() == ["yes"]
-        (answered,) = [f for f in await court.facts("yes") if f["type"] == "approval.answered.v1"]
+        assert world.strike_calls() == ["yes"]
+        (answered,) = [f for f in await world.facts("yes") if f["type"] == "approval.answered.v1"]
         assert (answered["actor"], answered["verified"]) == ("ann", True)
 
-    with_night_shift(court, says, story, ROOKERY_APPROVALS_DISPATCHERS="service")
+    with_service(world, says, scenario, ROOKERY_APPROVALS_DISPATCHERS="service")
 
 
 def test_a_request_without_an_answer_is_escalated(server: EmbeddedServer, tmp_path: Path):
-    court = ApprovalWorld(server, "escalation", tmp_path)
+    world = ApprovalWorld(server, "escalation", tmp_path)
 
     def says(asked: ApprovalDispatch) -> DispatchReply:
         return DispatchReply(outcome=DispatchOutcome.DECIDED, answer=word(asked))
 
-    async def story(shift: NightShift) -> None:
-        parked = await court.parked("s")
-        assert not shift.asked
-        await court.goes_on(parked)
-        assert len(shift.asked) == 1
-        kinds = [fact["type"] for fact in await court.facts("s")]
+    async def scenario(service: ApprovalService) -> None:
+        parked = await world.parked("s")
+        assert not service.asked
+        await world.check_end(parked)
+        assert len(service.asked) == 1
+        kinds = [fact["type"] for fact in await world.facts("s")]
         assert kinds.index("approval.escalated.v1") < kinds.index("approval.answered.v1")
 
-    with_night_shift(
-        court,
+    with_service(
+        world,
         says,
-        story,
+        scenario,
         ROOKERY_APPROVALS_ESCALATE_TO="service",
         ROOKERY_APPROVALS_ESCALATE_AFTER_MS="1500",
     )
 
 
-def webhook_node(court: ApprovalWorld, web: Web) -> NodeProcess:
-    return court.node(
+def webhook_node(world: ApprovalWorld, web: Web) -> NodeProcess:
+    return world.node(
         ROOKERY_APPROVALS_DISPATCHERS="webhook",
         ROOKERY_APPROVALS_WEBHOOK_URL=f"http://127.0.0.1:{web.port}/ask",
         ROOKERY_APPROVALS_WEBHOOK_SECRET=SECRET,
@@ -183,12 +183,12 @@ def post(url: str, body: bytes, message_id: str) -> int:
 def test_a_webhook_is_posted_to_and_answers_through_the_callback(
     server: EmbeddedServer, tmp_path: Path, web: Web
 ):
-    court = ApprovalWorld(server, "webhook", tmp_path)
+    world = ApprovalWorld(server, "webhook", tmp_path)
     web.pages["/ask"] = answer(status="202 Accepted")
 
-    async def story(node: NodeProcess) -> None:
-        async with court:
-            parked = await court.parked("s")
+    async def scenario(node: NodeProcess) -> None:
+        async with world:
+            parked = await world.parked("s")
             await until(lambda: web.asked)
             (posted,) = web.asked
             headers = {name.lower(): value for name, value in posted.headers.items()}
@@ -203,16 +203,16 @@ def test_a_webhook_is_posted_to_and_answers_through_the_callback(
             good = word(asked)
             forged = msgspec.structs.replace(good, actor="bob")
             assert await back(forged, "m1") == 403
-            assert court.struck() == []
+            assert world.strike_calls() == []
             assert await back(good, headers["webhook-id"]) == 200
-            await court.goes_on(parked)
+            await world.check_end(parked)
             assert await back(good, headers["webhook-id"]) == 409
             assert await back(good, "m3") == 409
-            assert court.struck() == ["s"]
+            assert world.strike_calls() == ["s"]
 
-    name_approvers(court)
-    with webhook_node(court, web) as node:
-        asyncio.run(story(node))
+    name_approvers(world)
+    with webhook_node(world, web) as node:
+        asyncio.run(scenario(node))
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Webhooks, out to a real HTTP server and back through the callback of a node."""
+"""Webhooks to a real HTTP server, and answers through the callback of a node."""
 
 from __future__ import annotations
 
@@ -46,13 +46,13 @@ def web() -> Iterator[Web]:
 
 
 def signed(body: bytes, key: WebhookKey = KEY, message_id: str = ASKED_ID, at_ms: int = NOW_MS):
-    """A page that says this, and who says it."""
+    """A page with this reply, signed."""
     headers = [f"{name}: {value}" for name, value in key.sign(message_id, body, at_ms).items()]
     return answer(body, *headers)
 
 
 def posted(web: Web, pauses_s: Sequence[float] = (), try_s: float = 10.0) -> DispatchResult:
-    """What comes of asking this server."""
+    """The outcome of a dispatch to this server."""
     threads = DaemonThreadPool(2)
     post = HttpPost(f"http://127.0.0.1:{web.port}/ask", threads, try_s=try_s)
     dispatcher = WebhookDispatcher(post, KEY, "default", now_ms=lambda: NOW_MS, pauses_s=pauses_s)
@@ -113,7 +113,7 @@ def test_a_response_that_is_not_signed_for_this_request_decides_nothing(
         posted(web)
 
 
-def test_trouble_is_tried_again_under_the_same_id_and_refusal_is_not(web: Web):
+def test_a_failed_post_is_repeated_under_the_same_id_and_a_refusal_is_not(web: Web):
     pages = iter([answer(status="503 Busy"), bytes_of(b""), answer(status="429 Slow"), answer()])
 
     def next_page(line: Line) -> None:
@@ -148,15 +148,15 @@ def test_a_webhook_response_that_is_too_large_counts_as_unreachable(web: Web):
 
 
 @pytest.mark.parametrize("secret", ["", "whsec_", "short", "not base64 at all, is it?", "YQ=="])
-def test_a_secret_that_protects_nothing_is_refused(secret: str):
+def test_a_short_or_malformed_secret_is_refused(secret: str):
     with pytest.raises(Refused, match="CONFIG_INVALID"):
         WebhookKey(secret)
 
 
-# --- back -----------------------------------------------------------------------------------------
+# --- the callback --------------------------------------------------------------------------------
 
 
-class Heard(NamedTuple):
+class CallbackReply(NamedTuple):
     status: int
     body: Any
 
@@ -165,20 +165,20 @@ class Heard(NamedTuple):
         return str(self.body["error"]["code"])
 
 
-class Back:
-    """A callback, those it has told of answers, and a receiver who comes to it."""
+class CallbackClient:
+    """A callback, the answers it delivered, and a client that posts to it."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[DecideApproval, str]] = []
-        self.trouble: list[Exception] = []
+        self.answers: list[tuple[DecideApproval, str]] = []
+        self.errors: list[Exception] = []
         self.server = WebhookCallbackServer(
             "127.0.0.1", 0, WebhookCallback(KEY, lambda: NOW_MS, self._decide)
         )
 
     def _decide(self, given: DecideApproval, message_id: str) -> object:
-        if self.trouble:
-            raise self.trouble.pop()
-        self.told.append((given, message_id))
+        if self.errors:
+            raise self.errors.pop()
+        self.answers.append((given, message_id))
         return {"status": "approved"}
 
     def post(
@@ -189,7 +189,7 @@ class Back:
         message_id: str = "m1",
         path: str = PATH,
         method: str = "POST",
-    ) -> Heard:
+    ) -> CallbackReply:
         if headers is None:
             headers = KEY.sign(message_id, body, NOW_MS)
         place = urlsplit(self.server.url)
@@ -199,14 +199,14 @@ class Back:
             response = connection.getresponse()
             said = response.read()
             is_json = response.headers.get_content_type() == "application/json"
-            return Heard(response.status, msgspec.json.decode(said) if is_json else None)
+            return CallbackReply(response.status, msgspec.json.decode(said) if is_json else None)
         finally:
             connection.close()
 
 
 @pytest.fixture
-def back() -> Iterator[Back]:
-    found = Back()
+def callback() -> Iterator[CallbackClient]:
+    found = CallbackClient()
     with found.server:
         yield found
 
@@ -214,27 +214,27 @@ def back() -> Iterator[Back]:
 BODY = msgspec.json.encode(ANSWER)
 
 
-def test_a_signed_answer_is_put_to_its_approval_as_it_is(back: Back):
-    assert back.post(BODY) == Heard(200, {"status": "approved"})
-    assert back.told == [(ANSWER, "m1")]
+def test_a_signed_answer_reaches_its_approval_unchanged(callback: CallbackClient):
+    assert callback.post(BODY) == CallbackReply(200, {"status": "approved"})
+    assert callback.answers == [(ANSWER, "m1")]
 
 
-def test_an_answer_is_taken_once(back: Back):
-    back.post(BODY)
-    again = back.post(BODY)
+def test_an_answer_is_delivered_once(callback: CallbackClient):
+    callback.post(BODY)
+    again = callback.post(BODY)
     assert (again.status, again.code) == (409, "IDEMPOTENCY_KEY_REUSED")
-    assert back.post(BODY, message_id="m2").status == 200
-    assert [message_id for _, message_id in back.told] == ["m1", "m2"]
+    assert callback.post(BODY, message_id="m2").status == 200
+    assert [message_id for _, message_id in callback.answers] == ["m1", "m2"]
 
 
-def test_an_answer_that_came_to_nothing_by_our_fault_may_come_again(back: Back):
-    back.trouble.append(Failed("NODE_DRAINING", "not now"))
-    assert back.post(BODY).status == 503
-    assert back.post(BODY).status == 200
-    back.trouble.append(Refused("SELF_APPROVAL", "not you"))
-    refused = back.post(BODY, message_id="m2")
+def test_an_answer_that_failed_in_the_node_may_be_sent_again(callback: CallbackClient):
+    callback.errors.append(Failed("NODE_DRAINING", "not now"))
+    assert callback.post(BODY).status == 503
+    assert callback.post(BODY).status == 200
+    callback.errors.append(Refused("SELF_APPROVAL", "not you"))
+    refused = callback.post(BODY, message_id="m2")
     assert (refused.status, refused.code) == (403, "SELF_APPROVAL")
-    assert back.post(BODY, message_id="m2").status == 409
+    assert callback.post(BODY, message_id="m2").status == 409
 
 
 @pytest.mark.parametrize(
@@ -251,27 +251,31 @@ def test_an_answer_that_came_to_nothing_by_our_fault_may_come_again(back: Back):
         KEY.sign("m1", BODY, NOW_MS) | {"webhook-signature": "v2,\u00e9"},
     ],
 )
-def test_what_is_not_signed_just_now_is_not_let_through(back: Back, headers: dict[str, str]):
-    heard = back.post(BODY, headers)
-    assert (heard.status, heard.code) == (401, "UNAUTHORIZED")
-    assert back.told == []
+def test_a_callback_with_an_old_or_invalid_signature_is_refused(
+    callback: CallbackClient, headers: dict[str, str]
+):
+    reply = callback.post(BODY, headers)
+    assert (reply.status, reply.code) == (401, "UNAUTHORIZED")
+    assert callback.answers == []
 
 
 @pytest.mark.parametrize("body", [b"[]", b"yes", b'{"decision":"approved","why":1}', b"\xff"])
-def test_a_signed_but_invalid_answer_is_refused_with_a_reason(back: Back, body: bytes):
-    assert back.post(body).status == 400
-    assert back.told == []
+def test_a_signed_but_invalid_answer_is_refused_with_a_reason(
+    callback: CallbackClient, body: bytes
+):
+    assert callback.post(body).status == 400
+    assert callback.answers == []
 
 
-def test_other_paths_methods_and_sizes_are_turned_away(back: Back):
-    assert back.post(BODY, path="/").status == 404
-    assert back.post(BODY, method="GET").status == 501
-    assert back.post(b"x" * (BODY_BYTES_MAX + 1)).status == 413
-    assert back.post(BODY, {"Transfer-Encoding": "chunked"}).status == 411
-    assert back.told == []
+def test_other_paths_methods_and_sizes_are_refused(callback: CallbackClient):
+    assert callback.post(BODY, path="/").status == 404
+    assert callback.post(BODY, method="GET").status == 501
+    assert callback.post(b"x" * (BODY_BYTES_MAX + 1)).status == 413
+    assert callback.post(BODY, {"Transfer-Encoding": "chunked"}).status == 411
+    assert callback.answers == []
 
 
-def test_an_id_is_forgotten_when_its_signature_is_no_longer_good():
+def test_an_id_is_evicted_when_its_signature_expires():
     seen = ReplayGuard()
     assert seen.add("a", 0)
     assert not seen.add("a", 2 * TOLERANCE_MS)
