@@ -95,7 +95,7 @@ async def _tell(server: EmbeddedServer, realm: str) -> Outcome:
             SessionScenario(client, session, turned=bool(number % 2))
             for number, session in enumerate(SESSIONS)
         ]
-        await asyncio.gather(*(story.tell() for story in stories))
+        await asyncio.gather(*(story.play() for story in stories))
     found = await journaled(server.url, realm)
     return Outcome(
         {session: found.state_digest(session) for session in SESSIONS},

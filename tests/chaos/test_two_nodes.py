@@ -62,8 +62,8 @@ def test_runs_in_flight_on_one_node_count_on_the_other(server: EmbeddedServer, t
 async def taken(visit: Visit) -> bool:
     """Whether a run gets in; nobody ends it."""
     await visit.send("a", door="api")
-    await until(lambda: visit.accepted("a") or visit.told("a"))
-    for answer in visit.told("a"):
+    await until(lambda: visit.accepted("a") or visit.replies("a"))
+    for answer in visit.replies("a"):
         assert answer.code == "QUOTA_EXCEEDED"
         assert f"the limit is {IN_FLIGHT_MAX}" in answer.error["message"]
     return bool(visit.accepted("a"))

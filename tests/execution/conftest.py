@@ -1,4 +1,4 @@
-"""One server and one node a worker, shared by tests that leave each other's sessions alone."""
+"""One server and one node for each test process; each test uses its own sessions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def serving(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
 
 @pytest.fixture(scope="session")
 def driving(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    """A realm whose node runs programs."""
+    """A realm whose node executes programs."""
     folder, realm = tmp_path_factory.mktemp("driving"), "driving"
     flags = ("--driver", "sandbox", "--tools", "tests.execution.tools:registry")
     variables = {

@@ -1,7 +1,7 @@
-"""What scripted drivers do: every way through a turn, those of a model included.
+"""Scripts of drivers: every path through a turn, those of a model included.
 
-A script is told what its calls came to and says what it wants next. It knows nothing of nodes,
-records or restarts: played again with the same answers, it says the same.
+A script gets the results of its calls and returns its next step. It knows no nodes, records or
+restarts: with the same results it takes the same steps.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ __all__ = ["SCRIPTS", "Pause", "Script"]
 
 
 class Pause(NamedTuple):
-    """The driver is busy, or waits, for so long."""
+    """The driver waits for this time."""
 
     ms: int
 
@@ -40,7 +40,7 @@ POLICY = RetryPolicy(max_retries=2, initial_delay_ms=1_000)
 
 
 def wants(*numbers: int, tool: str = "fetch", moves: tuple[TurnInput, ...] = ()) -> CallsRequested:
-    """Calls under these numbers, answered together."""
+    """Calls with these numbers, whose results arrive together."""
     return CallsRequested(tuple(_call(number, tool) for number in numbers), moves)
 
 
@@ -57,7 +57,7 @@ def _call(number: int, tool: str) -> ProgramCall:
 
 
 def well(run: str, result: Any, *moves: TurnInput) -> Finished:
-    """The run ends well, and this way."""
+    """The run completes with this result."""
     return Finished(
         RunResult(result=result),
         kept=True,
@@ -66,7 +66,7 @@ def well(run: str, result: Any, *moves: TurnInput) -> Finished:
 
 
 def badly(run: str, code: str, cause: TurnTerminalCauseKind, failing: TurnInput) -> Finished:
-    """The run ends with this error, and this way."""
+    """The run fails with this error."""
     failed = {
         "run_id": run,
         "apply_cause": None,
@@ -92,7 +92,7 @@ def talk(run: str) -> Script:
 
 
 def send_twice(run: str) -> Script:
-    """Calls that are not to be made twice, whatever happens to those who make them."""
+    """Calls that may not be repeated, whatever happens to their node."""
     del run
     first = yield wants(1, tool="send")
     second = yield wants(2, tool="send")
@@ -100,7 +100,7 @@ def send_twice(run: str) -> Script:
 
 
 def provided_tools(run: str) -> Script:
-    """A provider runs tools of its own, says so, and then has nothing to call for."""
+    """A provider calls its own tools, reports them, and then requests no call."""
     yield TurnInputs(
         (TurnInput("llm_returned_tool_calls", {"tool_count": 1}), TurnInput("tool_calls_resolved"))
     )
@@ -111,7 +111,7 @@ def provided_tools(run: str) -> Script:
 
 
 def leave_to_callback(run: str) -> Script:
-    """Somebody else is to finish what was begun, and the turn does not wait for it."""
+    """A callback finishes the work, and the turn does not wait for it."""
     yield TurnInputs((TurnInput("llm_returned_tool_calls", {"tool_count": 1}),))
     operations = {"op_refs": [f"{run}-elsewhere"], "barrier_ids": []}
     yield TurnInputs((TurnInput("register_pending_ops", operations),))
@@ -130,14 +130,14 @@ def extract(run: str) -> Script:
 
 
 def extract_in_vain(run: str) -> Script:
-    """It never fits, and the run completes without it."""
+    """The output never fits, and the run completes without it."""
     yield TurnInputs((SAID, EXTRACT, ASKED_FOR_OUTPUT))
     yield TurnInputs((SAID, EXTRACT, UNFIT))
     yield well(run, None, SAID, EXTRACT, UNFIT)
 
 
 def extract_nothing(run: str) -> Script:
-    """There is no structured output to be had."""
+    """The model returns no structured output."""
     yield TurnInputs((SAID, EXTRACT, ASKED_FOR_OUTPUT))
     yield well(run, None, TurnInput("extraction_failed", {"error": "the model refuses"}))
 
@@ -148,7 +148,7 @@ def extract_nothing(run: str) -> Script:
 def attempt_again(
     index: int,
 ) -> Generator[Step | Pause, Mapping[int, ToolResult], tuple[TurnInput, ...]]:
-    """After ``index`` attempts: the failure stands, its delay passes; what follows then."""
+    """After ``index`` attempts: the failure is recorded, its delay passes; then the next step."""
     planned = POLICY.schedule_retry(NO_ANSWER, index)
     assert planned is not None
     plan = planned.plan
@@ -192,7 +192,7 @@ def turn_limit(run: str) -> Script:
 
 
 def budget(run: str) -> Script:
-    """Ends as the result says."""
+    """The run ends when its budget is used up."""
     del run
     yield wants(1)
     error = ErrorObject(code="EXTERNAL_CALLS_EXCEEDED", message="so the script says")
@@ -201,7 +201,7 @@ def budget(run: str) -> Script:
 
 
 def call_in_vain(run: str) -> Script:
-    """Its time is up while it waits for a call."""
+    """The run's deadline passes while it waits for a call."""
     told = yield wants(1)
     yield well(run, told[1].value, SAID, TurnInput("boundary_complete"))
 

@@ -1,4 +1,4 @@
-"""Every way into a realm for a run: by stock clients, a bare socket, our clients and the shell."""
+"""Every entry point for a run: stock clients, a bare socket, our clients and the shell."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def a_stock_client_by_request(driving: Serving, session: str, body: Fields) -> F
 
 @door
 def a_bare_socket(driving: Serving, session: str, body: Fields) -> Fields:
-    """The protocol as text, as any language could speak it."""
+    """A client that writes the protocol as text, as any language can."""
     where = urlsplit(driving.server.url)
     data = json.dumps(body).encode()
     headers = f"NATS/1.0\r\nNats-Msg-Id: bare-{session}\r\nRookery-Reply: bare.answers\r\n\r\n"

@@ -1,7 +1,8 @@
-"""The recorded history: what a real node left of two sessions, kept to be understood for ever.
+"""The recorded history: the journal that a real node left of two sessions, which every later
+version must read.
 
-The journal is an export as ``rookery journal export`` writes it, the blobs are beside it. ``python
--m tests.execution.golden`` records it anew, with a node and tools, where the contract changes.
+The journal is an export of ``rookery journal export``, the blobs are beside it. If the contract
+changes, ``python -m tests.execution.golden`` records it again, with a node and tools.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ REALM = "golden"
 
 Fields = dict[str, Any]
 Change = Callable[[Fields], None]
-"""What a test would have had a fact say."""
+"""How a test changes a fact."""
 
 PROGRAMS = {
     "ledger": [
@@ -61,14 +62,14 @@ PROGRAMS = {
 
 
 def recorded_facts() -> Iterator[tuple[int, Fields]]:
-    """Every fact with its sequence."""
+    """Every fact, with its sequence."""
     for line in _lines():
         for fact in json.loads(line["body"]):
             yield line["sequence"], fact
 
 
 async def recorded(change: Change | None = None) -> MemoryBus:
-    """A bus whose journal stands as it did, but for what ``change`` does to the facts."""
+    """A bus with the recorded journal, after ``change`` was applied to its facts."""
     bus = MemoryBus(MemoryServer(lambda: 0), realm=REALM)
     await bus.start()
     await bus.journal.begin_terms(frozenset(range(PARTITIONS)))

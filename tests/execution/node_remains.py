@@ -1,9 +1,8 @@
-"""What nodes leave behind when they die, are cut off, or their disks lie; and who finds it.
+"""The journals that crashed, cut off or damaged nodes leave, and a fresh node that reads them.
 
-A story is played once, by real nodes, and its journal kept. Any part of it that could have come to
-stand is then laid before a fresh node that is handed nothing of it: for that node's predecessor
-kept a horizon beyond all that stands, so no takeover finds what was not done. That is the worst a
-crash or a cut can do, and worse than most.
+Real nodes play a scenario once, and the test records its journal. Any part of the journal that a
+crash could leave is then loaded by a fresh node whose watermark is beyond all of it, so that no
+takeover repeats a reaction. That is the worst case of a crash or a cut, and worse than most.
 """
 
 from __future__ import annotations
@@ -47,20 +46,20 @@ __all__ = ["STORIES", "Left", "LeftWorld", "left_by"]
 ALL_CODECS: Final = {**CODECS, "approval": FactCodec(APPROVAL_FACTS)}
 CLOSING: Final = (RunCommitted, RunFailed, InputCancelled, InputRefused)
 WITHOUT_NAMES: Final = 1
-"""The schema of a horizon below which nothing is unfinished."""
+"""The saved watermark below which no work is left."""
 LATER_S: Final = 60.0
-"""After the story: no claim lives, and no time of a call is left."""
+"""After the scenario: no claim is valid, and the deadline of every call has passed."""
 
 
 def ask_first(run: str) -> Script:
-    """A call that somebody has to allow."""
+    """A call that needs an approver."""
     del run
     told = yield wants(1, tool="guarded")
     yield Finished(RunResult(result=told[1].value), kept=True)
 
 
 class LeftWorld(ScriptedWorld):
-    """Scripted nodes where approvals can be asked for and sessions destroyed."""
+    """Scripted nodes with approvals, whose sessions can be destroyed."""
 
     scripts: Mapping[str, Callable[[str], Script]] = {**SCRIPTS, "ask_first": ask_first}
 
@@ -92,7 +91,7 @@ class LeftWorld(ScriptedWorld):
     # --- what is laid before a fresh node ---------------------------------------------------------
 
     def lay(self, messages: Sequence[StoredMessage], blobs: Mapping[str, bytes]) -> None:
-        """These stand, and no horizon tells of them."""
+        """Append these messages; no watermark says that they need work."""
         realm = self.server.realm("default")
         realm.blobs.stored |= blobs
         for one in messages:
@@ -107,20 +106,20 @@ class LeftWorld(ScriptedWorld):
             assert isinstance(realm.log._store(append), Appended)
 
     def take_up(self, left: Left, damaged: Mapping[int, bytes] | None = None) -> None:
-        """A node of another name and epoch than any that the story knows. ``damaged``: what some of
-        the messages say by now."""
+        """Start a node with a new name and epoch. ``damaged``: the new content of some messages."""
         self.lay(left.messages, left.blobs)
         for sequence, body in (damaged or {}).items():
             self.forge(sequence, body)
         self.keep_horizon(WITHOUT_NAMES)
         self.sleep_s(LATER_S)
-        self._numbers = count(1_000)  # Nor does anybody ask under an id, or listen where it did.
-        self.nodes += [None] * 50  # type: ignore[list-item]  # Its name is none of the story's.
+        self._numbers = count(1_000)  # No client repeats an id or listens on an old subject.
+        self.nodes += [None] * 50  # type: ignore[list-item]  # A new name.
         self.begin()
         del self.nodes[:50]
 
     def allow_what_waits(self) -> None:
-        """Somebody says what only people can say: of open approvals, and of calls nobody knows."""
+        """Decide as approver and operator: every open approval, and every call with an unknown
+        outcome."""
         for fact in self.of_family("approval"):
             if isinstance(fact, Requested):
                 self.ask(
@@ -140,12 +139,12 @@ class LeftWorld(ScriptedWorld):
 
     @property
     def open_runs(self) -> list[str]:
-        """Of which the session has no end on record."""
+        """The runs without an end in the session's facts."""
         over = {fact.run for fact in self.recorded("session") if isinstance(fact, CLOSING)}
         return [run_id for run_id in self.runs if run_id not in over]
 
     def of_family(self, family: str) -> list[Any]:
-        """The facts of the session that can be read."""
+        """The session's facts of this family that can be decoded."""
         found: list[Any] = []
         for one in self.stored(family, SESSION):
             with suppress(CodedError):
@@ -157,7 +156,7 @@ class LeftWorld(ScriptedWorld):
 
 
 class Left(NamedTuple):
-    """A part of a story that may have come to stand."""
+    """A part of a scenario's journal that a crash may leave."""
 
     name: str
     messages: tuple[StoredMessage, ...]
@@ -174,42 +173,42 @@ def plain(world: LeftWorld) -> None:
 
 def queued(world: LeftWorld) -> None:
     """A second run waits for the first, and a third is withdrawn."""
-    world.workshop.hold = True
+    world.backend.hold = True
     for script in ("send_twice", "talk", "talk"):
         world.play(script)
     world.until(lambda: len(world.runs) == 3)
     world.ask("cancel", SESSION, run_id=world.runs[2])
     world.until(lambda: world.closes)
-    world.workshop.hold = False
+    world.backend.hold = False
     world.until_over(3)
 
 
 def failing(world: LeftWorld) -> None:
-    """A run whose time is up while its call is under way."""
-    world.workshop.hold = True
+    """A run whose time limit ends during a call."""
+    world.backend.hold = True
     world.play("call_in_vain")
     world.until_over()
 
 
 def cancelled(world: LeftWorld) -> None:
-    """A run is cancelled while its call is under way, and another follows."""
-    world.workshop.hold = True
+    """A run is cancelled during a call, and another follows."""
+    world.backend.hold = True
     world.play("send_twice")
     world.until(lambda: "intent_recorded" in world.kinds("tool"))
     world.ask("cancel", SESSION, run_id=world.runs[0], now=True)
     world.until_over()
-    world.workshop.hold = False
+    world.backend.hold = False
     world.play("context")
     world.until_over(2)
 
 
 def recovering(world: LeftWorld) -> None:
-    """A node dies in a call that may not be made twice; somebody has it tried again."""
-    world.workshop.hold = True
+    """A node dies in a call that may not be repeated; an operator lets it be tried again."""
+    world.backend.hold = True
     world.play("send_twice")
     world.until(lambda: "intent_recorded" in world.kinds("tool"))
     world.nodes[-1].crash()
-    world.workshop.hold = False
+    world.backend.hold = False
     world.begin()
     world.until(lambda: world.rest)
     world.settle()
@@ -218,7 +217,7 @@ def recovering(world: LeftWorld) -> None:
 
 
 def approved(world: LeftWorld) -> None:
-    """A run is parked for an approval, gets it, and ends."""
+    """A run is parked for an approval, is approved, and ends."""
     world.play("ask_first")
     world.until(lambda: world.rest)
     world.settle()
@@ -242,33 +241,33 @@ STORIES: Final = (
 
 @cache
 def told(
-    story: Callable[[LeftWorld], None],
+    scenario: Callable[[LeftWorld], None],
 ) -> tuple[tuple[StoredMessage, ...], Mapping[str, bytes]]:
-    """The whole journal of a story, and the blobs."""
+    """The whole journal of a scenario, and its blobs."""
     with LeftWorld() as world:
         world.begin()
-        story(world)
+        scenario(world)
         world.settle()
         blobs = dict(world.server.realm("default").blobs.stored)
         return tuple(world.stored("", SESSION)), blobs
 
 
-def left_by(story: Callable[[LeftWorld], None]) -> Iterator[Left]:
-    """Every prefix of the story; and every one without one of its messages, for as long as
-    nothing follows from that."""
-    messages, blobs = told(story)
+def left_by(scenario: Callable[[LeftWorld], None]) -> Iterator[Left]:
+    """Every prefix of the journal; and every prefix without one of its messages, unless a later one
+    depends on it."""
+    messages, blobs = told(scenario)
     for end in range(1, len(messages) + 1):
-        yield Left(f"{story.__name__} {end}", messages[:end], blobs)
+        yield Left(f"{scenario.__name__} {end}", messages[:end], blobs)
     for place, missing in enumerate(messages):
         beside = tuple(_beside(missing, messages[place + 1 :]))
         if beside:
-            name = f"{story.__name__} without {place + 1} ({missing.entity.family})"
+            name = f"{scenario.__name__} without {place + 1} ({missing.entity.family})"
             yield Left(name, (*messages[:place], *beside), blobs)
 
 
 def _beside(missing: StoredMessage, later: Sequence[StoredMessage]) -> Iterator[StoredMessage]:
-    """Those that come to stand by themselves, up to the first that does not. What a node decided
-    for itself rests on all that it knew."""
+    """The messages that do not depend on the missing one, up to the first that does. A node's own
+    decision depends on all that it knew."""
     facts = {fact.id for fact in _facts(missing)}
     for one in later:
         causes = [cause for fact in _facts(one) for cause in fact.cause]

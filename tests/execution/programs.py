@@ -1,4 +1,4 @@
-"""Programs given to a node that drives them, and the whole record of what came of them."""
+"""Programs that a node executes, and all facts and results of them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rookery.bus.client.sync import SyncClient
 from tests.execution.realm_fixture import Serving
 from tests.stock_client import Answer, Fields, Stock, stock, until
 
-__all__ = ["ENDS", "Programs", "ended", "told"]
+__all__ = ["ENDS", "Programs", "ended", "play_programs"]
 
 ENDS = (
     "turn.completed.v1",
@@ -33,7 +33,7 @@ class Programs:
         self.follows = False
 
     async def follow(self) -> None:
-        """Collect everything that is stored of the session, in order."""
+        """Collect all facts of the session, in order."""
         self.follows, realm = True, self.client.realm
         subject, stream = f"rookery.{realm}.ev.*.{self.session}", f"ROOKERY_{realm}_JOURNAL"
 
@@ -45,11 +45,11 @@ class Programs:
         )
 
     async def run(self, code: str, **body: Any) -> Fields:
-        """Run it and wait for what it came to."""
+        """Run a program and wait for its result."""
         return (await self.answer(code, **body)).body
 
     async def answer(self, code: str, mode: str = "", **body: Any) -> Answer:
-        """The end of a run is told as soon as it stands, which may be before it is seen here."""
+        """The reply to a run; it may arrive before this client reads the run's last fact."""
         headers = {"Rookery_Mode": mode} if mode else {}
         told = await self.client.ask("run", self.session, {"code": code, **body}, **headers)
         run_id = told.body.get("run_id")
@@ -64,7 +64,7 @@ class Programs:
         return await self.client.ask("cancel", self.session, {"run_id": run_id, "now": now})
 
     async def seen(self, kind: str, count: int = 1) -> list[Fields]:
-        """So many facts of a kind, as soon as there are."""
+        """This many facts of a kind, as soon as there are."""
         return await until(
             lambda: found if len(found := self.of(kind)) >= count else None, f"{count} {kind}"
         )
@@ -79,11 +79,11 @@ class Programs:
         return [fact for fact in self.facts if fact["type"] == f"{kind}.v1"]
 
     def ends(self) -> Counter[str]:
-        """How often each run came to an end."""
+        """The number of ends of each run."""
         return Counter(fact["run"] for fact in self.facts if fact["type"] in ENDS)
 
     async def at_rest(self) -> None:
-        """Every run that was accepted has ended, once, and its session knows."""
+        """Wait until every accepted run has ended once, and its session has the end."""
         accepted = {fact["run"] for fact in self.of("session.input_accepted")}
 
         def over() -> bool:
@@ -96,7 +96,7 @@ class Programs:
 
 
 def ended(client: SyncClient, session: str, run_id: str) -> list[Fields]:
-    """All that stands of a session, up to where this run was over."""
+    """The facts of a session up to the end of this run."""
     found = []
     for fact in client.events(key=session):
         found.append(fact)
@@ -105,14 +105,16 @@ def ended(client: SyncClient, session: str, run_id: str) -> list[Fields]:
     raise AssertionError("the feed has no end")
 
 
-def told(serving: Serving, session: str, story: Callable[[Programs], Awaitable[None]]) -> None:
-    """Let a client with nothing of ours tell a story to one session, and check its record."""
+def play_programs(
+    serving: Serving, session: str, scenario: Callable[[Programs], Awaitable[None]]
+) -> None:
+    """Play a scenario with a stock client in one session, and check that every run ends once."""
 
-    async def tell() -> None:
+    async def play() -> None:
         async with stock(serving.server.url, serving.realm) as client:
             programs = Programs(client, session)
             await programs.follow()
-            await story(programs)
+            await scenario(programs)
             await programs.at_rest()
 
-    asyncio.run(tell())
+    asyncio.run(play())

@@ -1,4 +1,4 @@
-"""A realm that is served, and ways in for a client and for an operator."""
+"""A realm with a node, a client and the command line."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.stock_client import Stock, stock
 __all__ = ["PAYLOAD_BYTES_MAX", "Serving"]
 
 PAYLOAD_BYTES_MAX = 200_000
-"""Of the node that most tests share."""
+"""The realm of the node that most tests share."""
 
 
 class Serving:
@@ -22,17 +22,17 @@ class Serving:
     def __init__(self, server: EmbeddedServer, node: NodeProcess, realm: str, folder: Path) -> None:
         self.server, self.node, self.realm, self.folder = server, node, realm, folder
 
-    def visit(self, story: Callable[[Stock], Awaitable[None]]) -> None:
-        """Let a stock client that follows all sessions do something."""
+    def visit(self, scenario: Callable[[Stock], Awaitable[None]]) -> None:
+        """Run a scenario with a stock client that follows all sessions."""
 
         async def visit() -> None:
             async with stock(self.server.url, self.realm) as client:
                 await client.follow()
-                await story(client)
+                await scenario(client)
 
         asyncio.run(visit())
 
     def rookery(self, *arguments: str) -> Said:
-        """A command of the command line."""
+        """Run a command of the command line."""
         where = ("--url", self.server.url, "--realm", self.realm, "--json")
         return rookery_here(self.folder, *arguments, *where)

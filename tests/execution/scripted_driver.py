@@ -1,7 +1,7 @@
-"""Nodes in memory whose runs are driven by scripts, and what such runs leave on record.
+"""Nodes in memory whose runs are executed by scripts, and the facts of such runs.
 
-Kernel, concerns, runner, effects and journal are the real ones; the driver is real, too: it stands
-where a sandbox, or a model, would. Its request's ``code`` names the script.
+Kernel, deciders, executors and journal are the real ones; the driver is real, too, in the place of
+a sandbox or a model. The request's ``code`` names the script.
 """
 
 from __future__ import annotations
@@ -60,7 +60,14 @@ from rookery.schemas.run import (
 from tests.execution.driver_scripts import SCRIPTS, Pause, Script
 from tests.kernel.virtual_clock import LoopKernel
 from tests.kernel.world import SentRequest, World
-from tests.tools.tool_fixtures import CAPABILITIES, SURFACE, Bench, ToolNode, Workshop, tools
+from tests.tools.tool_fixtures import (
+    CAPABILITIES,
+    SURFACE,
+    BackendHost,
+    ToolBackend,
+    ToolNode,
+    tools,
+)
 
 __all__ = ["SESSION", "ScriptedWorld"]
 
@@ -114,7 +121,7 @@ class ScriptedDriver:
         return None
 
     async def _play(self, given: RunInput, told: Told) -> Step:
-        """As far as it was told what to make of; what it waited for by itself has passed."""
+        """Play the script as far as its results are known; its own pauses have passed."""
         self._session = given.session
         self._script = self._scripts[given.request.code](given.run_id)
         self._memory.told[self._session] = told
@@ -145,7 +152,7 @@ def _ended(status: RunStatus, code: str) -> Finished:
 
 
 class ScriptMemory:
-    """Sessions leave nothing to the next run; of a run, what it was told. One a node."""
+    """One per node: the results that each run got. Sessions keep no state for the next run."""
 
     def __init__(self, reader: RunHistoryReader, blobs: Blobs) -> None:
         self._reader, self._blobs = reader, blobs
@@ -168,7 +175,7 @@ class ScriptMemory:
         self.told[session] = msgspec.json.decode(data, type=list[dict[int, ToolResult]])
 
     async def require(self, offer: RunEnvironment) -> None:
-        """Scripts are everywhere."""
+        """Every node has all scripts."""
 
     async def park(self, session: str, offer: RunEnvironment) -> tuple[str, str]:
         await self.may_rest.wait()
@@ -194,17 +201,17 @@ class ScriptMemory:
 
 
 class ScriptedWorld(World):
-    """Nodes that play scripts, and call the tools of one workshop."""
+    """Nodes that play scripts, and call the tools of one backend."""
 
     scripts: Mapping[str, Callable[[str], Script]] = SCRIPTS
 
     def __init__(self, *, threads: bool = False) -> None:
         super().__init__(threads=threads)
-        self.workshop, self.visible = Workshop(), tools(*CAPABILITIES)
+        self.backend, self.visible = ToolBackend(), tools(*CAPABILITIES)
         self.approvals = False
-        """Whether somebody can be asked for one."""
+        """Whether the node has approvals."""
         self.memory: ScriptMemory | None = None
-        """Of the node that began last."""
+        """The node that began last."""
 
     def begin(self) -> Any:
         admission = AdmissionDecider(
@@ -217,11 +224,11 @@ class ScriptedWorld(World):
         return self.start([admission, SnapshotsDecider(), *self.further_concerns()])
 
     def further_concerns(self) -> Sequence[Decider]:
-        """Beside those of every node that drives runs."""
+        """Deciders beside those that execute runs."""
         return ()
 
     def queries(self, ask: AskActor) -> Mapping[str, QueryHandler]:
-        """What a node answers beside its commands."""
+        """The queries of a node."""
         return {}
 
     def kernel(self, node: Any, concerns: Sequence[Decider], **settings: Any) -> Kernel:
@@ -262,7 +269,7 @@ class ScriptedWorld(World):
         results: RunReplies,
         *rest: Any,
     ) -> tuple[CallNotifier, RunExecutor]:
-        (places, epoch), board, bench = rest, CallNotifier(), Bench(self.workshop)
+        (places, epoch), board, bench = rest, CallNotifier(), BackendHost(self.backend)
         blobs = node.bus.blobs
         acting = CallExecutor(
             ask=kernel.ask,
@@ -289,7 +296,7 @@ class ScriptedWorld(World):
         return board, runner
 
     def mind(self, reader: RunHistoryReader, blobs: Blobs, ask: AskActor) -> Mapping[str, Any]:
-        """What a node's runner drives with, and what that remembers."""
+        """The driver of a node's runs, and its memory."""
         memory = self.memory = ScriptMemory(reader, blobs)
         return {
             "session_cache": memory,
@@ -298,7 +305,7 @@ class ScriptedWorld(World):
         }
 
     def offer(self, request: RunRequest, session_limits: Any) -> RunEnvironment | ImmediateKind:
-        """What is no script is put into the session as it is."""
+        """Other code is stored in the session as its value."""
         if request.code in IMMEDIATE:
             return IMMEDIATE[request.code]
         return RunEnvironment(
@@ -312,11 +319,12 @@ class ScriptedWorld(World):
     # --- what clients do --------------------------------------------------------------------------
 
     def play(self, script: str) -> SentRequest:
-        """A run of this script, for better or worse."""
+        """Submit a run of this script."""
         return self.ask("run", SESSION, code=script)
 
     def meanwhile(self, number: int, happens: Callable[[], object]) -> None:
-        """As soon as so many messages of the session stand, and before anybody knows it."""
+        """Call ``then`` as soon as the session has this many messages, before any actor gets the
+        last one."""
 
         def grown() -> None:
             if len(self.stored("", SESSION)) == number:
@@ -327,7 +335,7 @@ class ScriptedWorld(World):
         journal.on_grown.append(grown)
 
     def kill_after(self, number: int) -> None:
-        """The node dies with this message, if there is to be one; another takes its place."""
+        """Kill the node at this message, if there is one; another node replaces it."""
         weather, rest = self.nodes[-1].weather, self.rest
         self.meanwhile(number, lambda: setattr(weather, "up", False))
         self.until(lambda: not weather.up or self.closes or self.rest not in (None, rest))
@@ -337,7 +345,7 @@ class ScriptedWorld(World):
             self.begin()
 
     def until_over(self, runs: int = 1) -> None:
-        """So many runs have ended, and their session knows."""
+        """Wait until this many runs have ended, and their session has the ends."""
         self.until(lambda: len(self.closes) == runs)
         self.settle()
 
@@ -352,14 +360,14 @@ class ScriptedWorld(World):
         return [tag.removeprefix(f"{family}.").removesuffix(".v1") for tag in tags]
 
     def turn(self) -> TurnView:
-        """What the actor says, as soon as there is one."""
-        while (asked := self.told("turns", SESSION, input="snapshot")).code:
+        """The turn's state from its actor, as soon as there is one."""
+        while (asked := self.request("turns", SESSION, input="snapshot")).code:
             self.pass_s(1)
         return msgspec.json.decode(asked.answers[-1].body, type=TurnView)
 
     @property
     def rest(self) -> Parked | None:
-        """The run is parked, and waits for this."""
+        """Park the run, which waits for this."""
         rests = [fact for fact in self.recorded() if isinstance(fact, Parked | Unparked)]
         return rests[-1] if rests and isinstance(rests[-1], Parked) else None
 
@@ -369,10 +377,10 @@ class ScriptedWorld(World):
 
     @property
     def ends(self) -> list[str]:
-        """Of the runs that were begun, as often as they ended."""
+        """The ends of all started runs."""
         return [f.run for f in self.recorded() if isinstance(f, Completed | Failed | Cancelled)]
 
     @property
     def closes(self) -> list[str]:
-        """How the session came to know of it."""
+        """The session's facts about these ends."""
         return [kind for kind in self.kinds("session") if kind in CLOSES]

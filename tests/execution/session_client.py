@@ -1,4 +1,4 @@
-"""A session as a client and an outside driver see it: runs given, ends told, facts read."""
+"""A session as clients and external drivers use it: runs, replies and facts."""
 
 from __future__ import annotations
 
@@ -14,14 +14,16 @@ RUN_ENDS = ("session.run_committed.v1", "session.input_refused.v1")
 
 
 class Visit:
-    """One session. Runs are known by their message id."""
+    """One session; a run is identified by its message id."""
 
     def __init__(self, client: Stock, session: str) -> None:
         self.client, self.session = client, session
 
-    async def run(self, id_: str, *, door: str = "cmd", told: str = "", **headers: str) -> None:
-        """Give a run in and wait until it is accepted; its end is told under ``told``."""
-        await self.send(id_, door=door, told=told, **headers)
+    async def run(
+        self, id_: str, *, door: str = "cmd", reply_name: str = "", **headers: str
+    ) -> None:
+        """Submit a run and wait until it is accepted; its result arrives under ``reply_name``."""
+        await self.send(id_, door=door, reply_name=reply_name, **headers)
         await until(lambda: self.accepted(id_), f"{self.session} accepts {id_}")
 
     async def send(
@@ -29,33 +31,33 @@ class Visit:
         id_: str,
         *,
         door: str = "cmd",
-        told: str = "",
+        reply_name: str = "",
         body: object = None,
         verb: str = "run",
         **headers: str,
     ) -> None:
-        """Give a command in, once, and do not wait for anything."""
+        """Send a command once, without waiting."""
         body = {"code": f"'{id_}'"} if body is None else body
-        headers = {"Nats_Msg_Id": id_, "reply": self.reply(told or id_), **headers}
+        headers = {"Nats_Msg_Id": id_, "reply": self.reply(reply_name or id_), **headers}
         await self.client.publish(door, verb, self.session, body, **headers)
 
     def reply(self, name: str) -> str:
         return self.client.reply(f"{self.session}-{name}")
 
     async def answer(self, name: str) -> Answer:
-        """What is told under ``name``, as soon as it is."""
-        found = await until(lambda: self.told(name), f"{self.session} answers {name}")
+        """The first reply under ``name``, as soon as it arrives."""
+        found = await until(lambda: self.replies(name), f"{self.session} answers {name}")
         return found[0]
 
-    def told(self, name: str) -> list[Answer]:
-        """All that was told under ``name`` so far."""
+    def replies(self, name: str) -> list[Answer]:
+        """All replies under ``name`` so far."""
         return self.client.answers[f"{self.session}-{name}"]
 
     async def view(self) -> Fields:
         return (await self.client.ask("session", self.session)).body
 
     async def handle(self, on: str, **params: Any) -> Answer:
-        """Put an input to the session's machines, as a driver does."""
+        """Send an input to the session's machines, as an external driver does."""
         return await self.client.ask("admission", self.session, {"input": on, "params": params})
 
     async def commit(self) -> str:
@@ -83,17 +85,17 @@ class Visit:
         return [self.id_of(fact["run"]) for fact in self.facts if fact["type"] in RUN_BEGINS]
 
     def id_of(self, run: str) -> str:
-        """The message id a run came under."""
+        """The message id that submitted a run."""
         accepted = self.of_type("input_accepted")
         return str(next(fact["cause"][0] for fact in accepted if fact.get("run") == run))
 
     def current(self) -> Fields | None:
-        """The fact that began the run that is not over."""
+        """The fact that started the current run."""
         return running(self.facts)
 
 
 def running(facts: Iterable[Fields]) -> Fields | None:
-    """Of a session's facts, the one that began the run that is not over."""
+    """The fact, among a session's, that started the current run."""
     begun = None
     for fact in facts:
         if fact["type"] in RUN_BEGINS:

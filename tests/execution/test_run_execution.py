@@ -1,10 +1,10 @@
-"""A node takes the steps of its runs: programs, their calls, and the one end each of them has."""
+"""A node executes runs: programs, their calls, and the one end of each run."""
 
 from __future__ import annotations
 
 import asyncio
 
-from tests.execution.programs import Programs, told
+from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import Serving
 from tests.stock_client import until
 
@@ -12,7 +12,7 @@ from tests.stock_client import until
 
 
 def test_a_run_without_calls_is_four_messages(driving: Serving):
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         assert (await programs.run("1 + 1"))["result"] == 2
         await programs.at_rest()
         before = len(programs.messages)
@@ -25,13 +25,13 @@ def test_a_run_without_calls_is_four_messages(driving: Serving):
             ["session.run_committed.v1"],
         ]
 
-    told(driving, "four", story)
+    play_programs(driving, "four", scenario)
 
 
 def test_a_batch_of_calls_is_three_messages_more(driving: Serving):
     code = "import asyncio\nawait asyncio.gather(echo_soon(1), echo_soon(2))"
 
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         await programs.run("0")
         await programs.at_rest()
         before = len(programs.messages)
@@ -49,35 +49,35 @@ def test_a_batch_of_calls_is_three_messages_more(driving: Serving):
         (registered,) = programs.of("turn.ops_registered")
         assert {call["operation_id"] for call in batch["calls"]} == set(registered["barrier_ids"])
 
-    told(driving, "seven", story)
+    play_programs(driving, "seven", scenario)
 
 
 def test_synchronous_calls_go_out_one_by_one(driving: Serving):
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         assert (await programs.run("echo(1) + echo(2) + echo(3)"))["result"] == 6
         batches = programs.of("turn.tool_calls_returned")
         assert [len(batch["calls"]) for batch in batches] == [1, 1, 1]
         numbers = [call["number"] for batch in batches for call in batch["calls"]]
         assert numbers == [1, 2, 3]
 
-    told(driving, "sync", story)
+    play_programs(driving, "sync", scenario)
 
 
 def test_a_value_too_large_for_a_fact_is_stored_as_a_blob(driving: Serving):
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         answer = await programs.run("len(echo('y' * 200_000)) + len(blob(150_000))")
         assert answer["result"] == 350_000
         assert (await programs.run("'z' * 300_000"))["result"] == "z" * 300_000
         assert max(len(str(message)) for message in programs.messages) < 100_000
 
-    told(driving, "heavy", story)
+    play_programs(driving, "heavy", scenario)
 
 
 # --- memory ---------------------------------------------------------------------------------------
 
 
-def test_a_session_remembers_until_a_limit_puts_it_back(driving: Serving):
-    async def story(programs: Programs) -> None:
+def test_a_session_keeps_its_values_until_a_limit_undoes_a_run(driving: Serving):
+    async def scenario(programs: Programs) -> None:
         await programs.run("x = 1")
         assert (await programs.run("x += 1\n1 / 0"))["error"]["code"] == "RUNTIME_ERROR"
         assert (await programs.run("x"))["result"] == 2, "an exception keeps what was done"
@@ -86,11 +86,11 @@ def test_a_session_remembers_until_a_limit_puts_it_back(driving: Serving):
         ] == "timeout"
         assert (await programs.run("x"))["result"] == 2, "a limit does not"
 
-    told(driving, "memory", story)
+    play_programs(driving, "memory", scenario)
 
 
-def test_inputs_wait_for_each_other_and_keep_their_order(driving: Serving):
-    async def story(programs: Programs) -> None:
+def test_inputs_run_in_their_order_one_at_a_time(driving: Serving):
+    async def scenario(programs: Programs) -> None:
         await programs.run("seen = []")
         runs = []
         for number in range(5):
@@ -99,16 +99,16 @@ def test_inputs_wait_for_each_other_and_keep_their_order(driving: Serving):
         assert [(await run)["result"] for run in runs] == [1, 2, 3, 4, 5]
         assert (await programs.run("seen"))["result"] == [0, 1, 2, 3, 4]
 
-    told(driving, "order", story)
+    play_programs(driving, "order", scenario)
 
 
 # --- calls that do not come off -------------------------------------------------------------------
 
 
-def test_a_program_may_catch_what_a_tool_says(driving: Serving):
+def test_a_program_can_catch_a_tools_error(driving: Serving):
     code = "try:\n    fail('NO_LUCK')\nexcept Exception as error:\n    result = str(error)"
 
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         answer = await programs.run(code)
         assert (answer["status"], "NO_LUCK" in answer["result"]) == ("ok", True)
         (record,) = answer["external_calls"]
@@ -116,11 +116,11 @@ def test_a_program_may_catch_what_a_tool_says(driving: Serving):
         lost = await programs.run("fail('NO_LUCK')")
         assert (lost["status"], lost["error"]["code"]) == ("runtime_error", "TOOL_ERROR")
 
-    told(driving, "caught", story)
+    play_programs(driving, "caught", scenario)
 
 
 def test_a_call_that_needs_approval_is_denied_without_an_approver(driving: Serving):
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         answer = await programs.run("risky('all')")
         assert (answer["status"], answer["error"]["code"]) == ("runtime_error", "TOOL_ERROR")
         (record,) = answer["external_calls"]
@@ -131,14 +131,14 @@ def test_a_call_that_needs_approval_is_denied_without_an_approver(driving: Servi
         )
         assert not programs.of("tool.intent_recorded")
 
-    told(driving, "risky", story)
+    play_programs(driving, "risky", scenario)
 
 
-def test_budgets_end_a_run_with_their_own_codes(driving: Serving):
+def test_each_limit_ends_a_run_with_its_own_code(driving: Serving):
     limits = {"memory_mb": 64, "cpu_ms": 2000, "wall_ms": 5000, "max_stdout_bytes": 65536,
               "max_external_calls": 2, "max_stack_depth": 256}  # fmt: skip
 
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         calls = await programs.run("[echo(n) for n in range(3)]", limits=limits)
         assert calls["error"]["code"] == "EXTERNAL_CALLS_EXCEEDED"
         assert calls["metrics"]["external_calls_count"] == 2
@@ -150,14 +150,14 @@ def test_budgets_end_a_run_with_their_own_codes(driving: Serving):
         assert programs.of("turn.failed")[-1]["cause_kind"] == "time_budget_exceeded"
         assert (await programs.run("1"))["result"] == 1
 
-    told(driving, "budgets", story)
+    play_programs(driving, "budgets", scenario)
 
 
 def test_more_calls_at_once_than_a_message_holds_are_refused_by_code(driving: Serving):
     code = "import asyncio\nlen(await asyncio.gather(*[echo_soon(n) for n in range(%d)]))"
     limits = {"max_external_calls": 2_000, "wall_ms": 60_000}
 
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         assert (await programs.run(code % 500, limits=limits))["result"] == 500
         refused = await programs.run(code % 501, limits=limits)
         assert refused["error"]["code"] == "EXTERNAL_CALLS_EXCEEDED"
@@ -166,14 +166,14 @@ def test_more_calls_at_once_than_a_message_holds_are_refused_by_code(driving: Se
         )
         assert (await programs.run(large % 60, limits=limits))["result"] == 60
 
-    told(driving, "crowd", story)
+    play_programs(driving, "crowd", scenario)
 
 
 # --- ending a run from outside --------------------------------------------------------------------
 
 
-def test_a_run_is_cancelled_now_whatever_it_is_at(driving: Serving):
-    async def story(programs: Programs) -> None:
+def test_a_run_is_cancelled_now_in_any_state(driving: Serving):
+    async def scenario(programs: Programs) -> None:
         await programs.run("x = 1")
         codes = ("x = 2\nwhile True: pass", "x = 3\nblock(30)", "x = 4\nawait pause(30)")
         for number, code in enumerate(codes, 2):
@@ -188,11 +188,11 @@ def test_a_run_is_cancelled_now_whatever_it_is_at(driving: Serving):
             assert len(programs.of("turn.cancelled")) == number - 1
         assert (await programs.run("x"))["result"] == 1
 
-    told(driving, "cancelled", story)
+    play_programs(driving, "cancelled", scenario)
 
 
-def test_a_run_can_be_asked_to_end_at_its_boundary(driving: Serving):
-    async def story(programs: Programs) -> None:
+def test_a_client_can_cancel_a_run_at_its_next_boundary(driving: Serving):
+    async def scenario(programs: Programs) -> None:
         await programs.run("x = 1")
         run = programs.begin("x = 2\nawait pause(0.3)\nx = 3\nawait pause(0)\nx = 4")
         begun = (await programs.seen("tool.intent_recorded"))[-1]
@@ -202,11 +202,11 @@ def test_a_run_can_be_asked_to_end_at_its_boundary(driving: Serving):
         assert len(programs.of("tool.completed")) == 1, "what was begun came to its end"
         assert (await programs.run("x"))["result"] == 1
 
-    told(driving, "boundary", story)
+    play_programs(driving, "boundary", scenario)
 
 
-def test_a_run_that_ends_at_the_boundary_it_was_to_end_at_leaves_nothing(driving: Serving):
-    async def story(programs: Programs) -> None:
+def test_a_run_that_ends_at_its_cancelled_boundary_changes_nothing(driving: Serving):
+    async def scenario(programs: Programs) -> None:
         await programs.run("x = 1")
         code = "x = 2\nfor n in range(15_000_000): pass\nx"
         run = programs.begin(code, limits={"cpu_ms": 30_000, "wall_ms": 30_000})
@@ -215,11 +215,11 @@ def test_a_run_that_ends_at_the_boundary_it_was_to_end_at_leaves_nothing(driving
         assert (await run)["status"] == "cancelled"
         assert (await programs.run("x"))["result"] == 1
 
-    told(driving, "last", story)
+    play_programs(driving, "last", scenario)
 
 
 def test_a_queued_run_is_withdrawn(driving: Serving):
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         first = programs.begin("await pause(0.5)")
         await programs.seen("tool.intent_recorded")
         second = programs.begin("2")
@@ -228,32 +228,32 @@ def test_a_queued_run_is_withdrawn(driving: Serving):
         assert (await second)["error"]["code"] == "CANCELLED"
         assert (await first)["status"] == "ok"
 
-    told(driving, "queued", story)
+    play_programs(driving, "queued", scenario)
 
 
 def test_an_interrupting_input_ends_the_run_before_it(driving: Serving):
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         first = programs.begin("await pause(30)", timeout_ms=60_000)
         await programs.seen("tool.intent_recorded")
         assert (await programs.run("'urgent'", mode="interrupt"))["result"] == "urgent"
         assert (await first)["status"] == "cancelled"
 
-    told(driving, "urgent", story)
+    play_programs(driving, "urgent", scenario)
 
 
 def test_a_steering_input_waits_for_the_boundary(driving: Serving):
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         first = programs.begin("await pause(0.3)\nawait pause(30)", timeout_ms=60_000)
         await programs.seen("tool.intent_recorded")
         assert (await programs.run("'next'", mode="steer"))["result"] == "next"
         assert (await first)["status"] == "cancelled"
         assert len(programs.of("tool.completed")) == 1
 
-    told(driving, "steered", story)
+    play_programs(driving, "steered", scenario)
 
 
-def test_no_client_ends_a_run_that_a_node_executes(driving: Serving):
-    async def story(programs: Programs) -> None:
+def test_no_client_can_end_a_run_that_a_node_executes(driving: Serving):
+    async def scenario(programs: Programs) -> None:
         run = programs.begin("await pause(0.5)\n1")
         begun = (await programs.seen("tool.intent_recorded"))[-1]
         for on, params in (
@@ -270,11 +270,11 @@ def test_no_client_ends_a_run_that_a_node_executes(driving: Serving):
         gone = await programs.client.ask("admission", programs.session, {"input": "Destroy"})
         assert not gone.code
 
-    told(driving, "owned", story)
+    play_programs(driving, "owned", scenario)
 
 
-def test_a_destroyed_session_begins_with_nothing(driving: Serving):
-    async def story(programs: Programs) -> None:
+def test_a_destroyed_session_begins_empty(driving: Serving):
+    async def scenario(programs: Programs) -> None:
         await programs.run("x = 1")
         await programs.at_rest()
         await programs.client.ask("admission", programs.session, {"input": "Destroy"})
@@ -282,11 +282,11 @@ def test_a_destroyed_session_begins_with_nothing(driving: Serving):
         assert again["error"]["code"] in ("UNKNOWN_TOOL", "RUNTIME_ERROR")
         assert (await programs.run("x = 5\nx"))["result"] == 5
 
-    told(driving, "reborn", story)
+    play_programs(driving, "reborn", scenario)
 
 
-def test_many_sessions_run_beside_each_other(driving: Serving):
-    async def story(programs: Programs) -> None:
+def test_many_sessions_run_concurrently(driving: Serving):
+    async def scenario(programs: Programs) -> None:
         others = [Programs(programs.client, f"many-{number}") for number in range(12)]
         await asyncio.gather(*(other.run("n = 0") for other in others))
         for _ in range(3):
@@ -294,4 +294,4 @@ def test_many_sessions_run_beside_each_other(driving: Serving):
             answers = await asyncio.gather(*added)
         assert [answer["result"] for answer in answers] == [3] * 12
 
-    told(driving, "many", story)
+    play_programs(driving, "many", scenario)

@@ -1,7 +1,7 @@
-"""Scripts walk a turn every way there is, and no death and no cancellation takes them off it.
+"""Scripts take every path through a turn, and no crash or cancellation leaves the path.
 
-A killed node's run is gone on with by another one and leaves the same record; a cancelled one ends
-once. Every record is what the machine decides, step by step.
+Another node continues the run of a killed node and leaves the same facts; a cancelled run ends
+once. Every fact is what the machine decides at that step.
 """
 
 from __future__ import annotations
@@ -41,25 +41,25 @@ ENDS: Final = {
     "append": ("ok", None),
     "context": ("ok", None),
 }
-"""By script: how it ends, and with which result or code."""
+"""For each script its end: status, and result or code."""
 PLAYS = pytest.mark.parametrize("script", ENDS)
 UNWALKED: Final = {
     "PrimitiveAppliedImmediateCancelled": "an append stands with its start, nothing comes between",
     "AcknowledgeTerminal": "nobody waits for a driver's turn but admission, which needs no word",
     "ForceCancelNoRun": "there is no driver where there is no run",
 }
-"""Rows no driver can come to."""
+"""Transitions that no driver can cause."""
 
 
 def world_of(script: str) -> ScriptedWorld:
     world = ScriptedWorld()
-    world.workshop.hold = script == "call_in_vain"
+    world.backend.hold = script == "call_in_vain"
     return world
 
 
 @cache
 def record(script: str) -> tuple[list[str], int]:
-    """The rows of the script's turn if nothing happens to it, and how many messages there are."""
+    """The transitions of an undisturbed script, and the number of messages."""
     with world_of(script) as world:
         world.begin()
         world.play(script)
@@ -78,7 +78,7 @@ def moments(script: str) -> Iterator[int]:
 
 
 class Lawful:
-    """A session's record, folded as the actor folds it."""
+    """The facts of a session, folded as the actor folds them."""
 
     def __init__(self, world: ScriptedWorld) -> None:
         self._world, self._concern = world, TurnsDecider()
@@ -86,8 +86,8 @@ class Lawful:
         self.phases: set[TurnPhase] = {TurnPhase.READY}
 
     def check(self) -> ScriptedWorld:
-        """Each fact is what the machine decides where it stands, and they come to what the actor
-        says."""
+        """Check that the machine decides each fact in its state, and that the actor has the same
+        last state."""
         state: Any = SessionTurns()
         for stored in self._world.stored("", SESSION):
             if stored.entity.family == "tool":
@@ -126,7 +126,7 @@ def test_a_script_ends_its_run_and_the_client_gets_the_result(script: str):
         assert (told["result"] if status == "ok" else told["error"]["code"]) == what
 
 
-def test_a_retry_waits_as_long_as_was_planned():
+def test_a_retry_waits_for_its_planned_delay():
     with ScriptedWorld() as world:
         world.begin()
         world.play("retry")
@@ -135,7 +135,7 @@ def test_a_retry_waits_as_long_as_was_planned():
         assert at_ms["RetryRequested"] - at_ms["AttemptFailed"] >= 1_000
 
 
-def test_every_row_and_phase_a_driver_can_come_to_is_walked():
+def test_the_scripts_cover_every_row_and_phase_that_a_driver_can_cause():
     walked = {row for script in ENDS for row in record(script)[0]}
     phases = set()
     for now in (True, False):
@@ -173,8 +173,8 @@ def test_a_node_may_die_with_any_message_and_the_record_is_the_same(script: str)
 
 
 @PLAYS
-def test_a_run_ends_although_no_node_lives_long(script: str):
-    """A call wants three messages of one node: both intents, and a result."""
+def test_a_run_ends_although_every_node_dies_soon(script: str):
+    """A call needs three messages of one node: both intents, and a result."""
     with world_of(script) as world:
         world.begin()
         world.play(script)
@@ -188,14 +188,14 @@ def test_a_run_ends_although_no_node_lives_long(script: str):
 
 
 @pytest.mark.parametrize("later", range(1, 9))
-def test_a_run_that_was_parked_goes_on_from_where_it_is_by_now(later: int):
+def test_a_parked_run_continues_from_its_current_state(later: int):
     with ScriptedWorld() as world:
-        world.workshop.hold = True
+        world.backend.hold = True
         world.begin()
         world.play("send_twice")
         world.until(lambda: world.kinds("tool") == ["requested", "intent_recorded"])
         world.nodes[-1].crash()
-        world.workshop.hold = False
+        world.backend.hold = False
         world.begin()
         world.until(lambda: world.rest)
         stood = len(world.stored("", SESSION))
@@ -206,9 +206,9 @@ def test_a_run_that_was_parked_goes_on_from_where_it_is_by_now(later: int):
         assert world.ends == world.runs
 
 
-def test_what_begins_while_its_run_goes_to_rest_is_not_called_off():
+def test_a_call_that_begins_while_its_run_parks_is_not_cancelled():
     with ScriptedWorld() as world:
-        world.workshop.hold = True
+        world.backend.hold = True
         world.begin()
         world.play("send_twice")
         world.until(lambda: world.kinds("tool") == ["requested", "intent_recorded"])
@@ -220,17 +220,17 @@ def test_what_begins_while_its_run_goes_to_rest_is_not_called_off():
         (lost,) = {fact.operation_id for fact in world.recorded("tool")}
         world.settle()
         world.ask("resolve", SESSION, run_id=world.runs[0], operation_id=lost, retry=True, now=True)
-        world.until(lambda: world.workshop.executions[lost] == 2)
+        world.until(lambda: world.backend.executions[lost] == 2)
         world.memory.may_rest.set()
         world.until(lambda: world.rest)
         world.settle()
-        world.workshop.hold = False
+        world.backend.hold = False
         world.until_over()
         assert "failed" not in world.kinds("tool")
 
 
 def settle_calls(world: ScriptedWorld) -> None:
-    """The run ends, and an operator helps where nobody else can know what came of a call."""
+    """End the run; an operator resolves calls with an unknown outcome."""
     while not world.closes:
         world.until(lambda: world.closes or world.rest)
         unpark(world)
@@ -255,7 +255,7 @@ def allow_retry(world: ScriptedWorld, rest: Any) -> None:
 
 
 def cancelled(script: str, moment: int, *, now: bool) -> Lawful:
-    """Played, and cancelled after so many messages; then the session serves the next."""
+    """Play a script and cancel its run after this many messages; then run the next."""
     with world_of(script) as world:
         world.begin()
         world.play(script)
@@ -265,7 +265,7 @@ def cancelled(script: str, moment: int, *, now: bool) -> Lawful:
 
         world.meanwhile(moment, partial(world._loop.call_soon, cancel))
         world.until_over()
-        world.workshop.hold = False
+        world.backend.hold = False
         after = world.play("talk")
         world.until(lambda: after.answers)
         world.settle()
@@ -289,11 +289,11 @@ def test_a_cancelled_retry_does_not_wait_for_its_delay():
         asked = world.play("retry")
         world.until(lambda: "attempt_failed" in world.kinds())
         began_ms = world.now_ms()
-        world.told("cancel", SESSION, run_id=world.runs[0], now=True)
+        world.request("cancel", SESSION, run_id=world.runs[0], now=True)
         world.until(lambda: asked.answers)
         assert world.now_ms() - began_ms < 900
         assert msgspec.json.decode(asked.answers[-1].body)["status"] == "cancelled"
 
 
-def test_scripts_are_all_played():
+def test_every_script_is_played():
     assert ENDS.keys() == SCRIPTS.keys() | set(IMMEDIATE)

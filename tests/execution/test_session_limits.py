@@ -1,6 +1,7 @@
-"""Limits a session has of its own: given by every door, in force for its runs, and kept with it.
+"""Default limits of a session: every entry point sets them, its runs have them, and snapshots keep
+them.
 
-What is in force for a run stands in its first fact; the session's own stand in its view.
+The first fact of a run has the limits in force; the view of the session has its own limits.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ def client(driving: Serving) -> Iterator[SyncClient]:
 
 
 def given(client: SyncClient, session: str) -> dict[str, int]:
-    """The session's limits that are not the defaults."""
+    """The session's limits that differ from the defaults."""
     limits: dict[str, int] = client.session(session)["meta"]["limits"]
     return {name: value for name, value in limits.items() if value != DEFAULTS[name]}
 
 
 def offered(client: SyncClient, session: str, code: str = "1", **request: Any) -> dict[str, int]:
-    """The limits in force for a run that is made now, which are not the defaults."""
+    """The limits in force for a new run that differ from the defaults."""
     run = client.run(session, code, **request)
     for fact in client.events(family="turn", key=session, run=run.run_id):
         if fact["type"] == "turn.started.v1":
@@ -51,7 +52,7 @@ def offered(client: SyncClient, session: str, code: str = "1", **request: Any) -
 
 
 def facts(client: SyncClient, session: str) -> list[str]:
-    """The kinds of what stands of a session, which has run something since."""
+    """The kinds of a session's facts after another run."""
     last, found = client.run(session, "1").run_id, list[str]()
     for fact in client.events(family="session", key=session):
         if fact["type"] == "session.input_accepted.v1" and fact["run"] == last:
@@ -150,7 +151,7 @@ def test_a_request_has_its_own_limits_for_that_run_only(client: SyncClient):
     assert offered(client, "own") == {"cpu_ms": 900, "wall_ms": 9_000} == given(client, "own")
 
 
-def test_above_the_realms_maximum_a_limit_is_capped_and_the_session_keeps_what_it_asked_for(
+def test_a_limit_above_the_realms_maximum_is_capped_and_the_session_keeps_its_own(
     client: SyncClient,
 ):
     client.create("capped", limits={"memory_mb": 4_096})
@@ -159,7 +160,7 @@ def test_above_the_realms_maximum_a_limit_is_capped_and_the_session_keeps_what_i
     assert given(client, "capped") == {"memory_mb": 4_096}
 
 
-def test_limits_are_in_force_from_the_next_run_on_and_a_run_under_way_keeps_its_own(
+def test_limits_are_in_force_from_the_next_run_and_a_run_in_progress_keeps_its_own(
     client: SyncClient,
 ):
     client.create("changed", limits={"max_external_calls": 2})
@@ -177,7 +178,7 @@ def test_limits_are_in_force_from_the_next_run_on_and_a_run_under_way_keeps_its_
     assert facts(client, "changed").count("session.limits_set.v1") == before == 2
 
 
-def test_a_session_is_begun_once_and_left_as_it_is_when_it_is_asked_for_again(client: SyncClient):
+def test_a_session_is_created_once_and_a_second_create_changes_nothing(client: SyncClient):
     first = client.create("begun", language="typescript", limits={"cpu_ms": 900})
     assert first["meta"]["language"] == "typescript"
     assert client.create("begun", language="ts", limits={"cpu_ms": 900}) == first
@@ -189,7 +190,7 @@ def test_a_session_is_begun_once_and_left_as_it_is_when_it_is_asked_for_again(cl
     assert client.create("begun", language="typescript", limits={"cpu_ms": 900})["generation"] == 1
 
 
-def test_what_is_validated_is_given_what_the_run_would_be(client: SyncClient):
+def test_validation_uses_the_limits_of_the_run(client: SyncClient):
     client.create("judged", limits={"cpu_ms": 900})
     assert client.validate("judged", "1").status == "ok"
     with pytest.raises(Refused, match="judged executes python"):
@@ -198,7 +199,7 @@ def test_what_is_validated_is_given_what_the_run_would_be(client: SyncClient):
     assert client.validate("judged", "1", language="typescript").status == "ok"
 
 
-def test_one_message_begins_one_life(client: SyncClient):
+def test_one_message_begins_one_generation(client: SyncClient):
     def ask() -> Fields:
         return client.ask("create", "lives", {"limits": {"cpu_ms": 900}}, message_id="lives-1")
 
@@ -214,7 +215,7 @@ def test_one_message_begins_one_life(client: SyncClient):
 # --- kept with the session ------------------------------------------------------------------------
 
 
-def test_limits_come_back_with_a_snapshot(driving: Serving, client: SyncClient):
+def test_a_snapshot_restores_the_limits(driving: Serving, client: SyncClient):
     client.create("source", limits={"cpu_ms": 900})
     kept_by_run = client.run("source", "x = 1", snapshot=True).snapshot_id
     kept = client.snapshot("source")["snapshot_id"]
@@ -234,7 +235,7 @@ def test_limits_come_back_with_a_snapshot(driving: Serving, client: SyncClient):
         assert client.run(session, "x").result == (2 if source == later else 1)
 
 
-def test_a_session_that_is_replaced_has_the_limits_of_its_new_memory(client: SyncClient):
+def test_a_replaced_session_has_the_limits_of_its_new_memory(client: SyncClient):
     client.run("plain", "x = 1")
     plain = client.snapshot("plain")["snapshot_id"]
     client.create("replaced-limits", limits={"cpu_ms": 900})
@@ -258,7 +259,7 @@ def test_a_fork_has_the_limits_its_session_had_then(client: SyncClient):
         assert given(client, session) == offered(client, session) == {"cpu_ms": 900}
 
 
-def test_the_next_life_of_a_session_has_the_defaults(client: SyncClient):
+def test_the_next_generation_of_a_session_has_the_defaults(client: SyncClient):
     client.create("ended-limits", limits={"cpu_ms": 900})
     client.run("ended-limits", "1")
     client.destroy("ended-limits")

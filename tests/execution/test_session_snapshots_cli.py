@@ -1,4 +1,4 @@
-"""Sessions kept, brought back, ended and forked, as an operator and a client see it."""
+"""An operator and a client snapshot, restore, destroy and fork sessions."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Refused
-from tests.execution.programs import Programs, ended, told
+from tests.execution.programs import Programs, ended, play_programs
 from tests.execution.realm_fixture import Serving
 from tests.nodes import NodeProcess, Said, node_on, rookery_here
 
@@ -46,7 +46,7 @@ def client(driving: Serving) -> Iterator[SyncClient]:
 
 
 def refused(said: Said, code: str) -> Fields:
-    """Exit code and error of a command that was not carried out."""
+    """Exit code and error of a refused command."""
     error = said.json["error"]  # type: ignore[index]
     assert (said.code, error["code"]) == (4 if code.endswith("_NOT_FOUND") else 3, code), said
     return dict(error)
@@ -78,7 +78,7 @@ def of_session(serving: Serving, session: str) -> list[Fields]:
 # --- snapshot and restore -------------------------------------------------------------------------
 
 
-def test_a_session_goes_on_under_another_id(driving: Serving, client: SyncClient):
+def test_a_session_continues_under_another_id(driving: Serving, client: SyncClient):
     client.run("kept", "x = echo(40)\ndef more(n): return x + n")
     kept = fields(driving.rookery("sessions", "snapshot", "kept", "--out", "kept.snap"))
     assert (driving.folder / "kept.snap").stat().st_size == kept["size_bytes"]
@@ -102,7 +102,7 @@ def test_a_snapshot_of_the_same_state_is_the_same(driving: Serving, client: Sync
     assert client.snapshot("same")["snapshot_id"] != first["snapshot_id"]
 
 
-def test_a_session_is_replaced_only_if_that_is_wanted(driving: Serving, client: SyncClient):
+def test_a_session_is_replaced_only_on_request(driving: Serving, client: SyncClient):
     client.run("once", "x = 1")
     kept = client.snapshot("once")["snapshot_id"]
     client.run("once", "x = 2")
@@ -114,7 +114,7 @@ def test_a_session_is_replaced_only_if_that_is_wanted(driving: Serving, client: 
     assert client.session("once")["generation"] == 2
 
 
-def test_a_repeated_restore_replaces_nothing(driving: Serving, client: SyncClient):
+def test_a_duplicate_restore_replaces_nothing(driving: Serving, client: SyncClient):
     client.run("again", "x = 1")
     body = {"snapshot_id": client.snapshot("again")["snapshot_id"], "replace": True}
     first = client.ask("restore", "again", body, message_id="again-1")
@@ -123,22 +123,22 @@ def test_a_repeated_restore_replaces_nothing(driving: Serving, client: SyncClien
     assert client.run("again", "x").result == 2
 
 
-def test_a_typescript_session_is_kept_too(driving: Serving, client: SyncClient):
+def test_a_typescript_session_is_restored_too(driving: Serving, client: SyncClient):
     client.run("ts", "let n = 41;", language="typescript")
     client.restore("ts-2", client.snapshot("ts")["snapshot_id"])
     assert client.session("ts-2")["meta"]["language"] == "typescript"
     assert client.run("ts-2", "n + 1", language="typescript").result == 42
 
 
-def test_what_has_no_memory_cannot_be_kept(driving: Serving, client: SyncClient):
+def test_a_session_without_memory_has_no_snapshot(driving: Serving, client: SyncClient):
     refused(driving.rookery("sessions", "snapshot", "nobody"), "SESSION_NOT_FOUND")
     client.run("gone", "x = 1")
     client.destroy("gone")
     refused(driving.rookery("sessions", "snapshot", "gone"), "SESSION_NOT_FOUND")
 
 
-def test_while_a_run_is_under_way_a_session_is_neither_kept_nor_destroyed(driving: Serving):
-    async def story(programs: Programs) -> None:
+def test_a_session_with_a_run_in_progress_is_neither_stored_nor_destroyed(driving: Serving):
+    async def scenario(programs: Programs) -> None:
         await programs.run("x = 1")
         running = programs.begin("await pause(60)", timeout_ms=60_000)
         (started,) = (await programs.seen("turn.started", 2))[1:]
@@ -152,11 +152,11 @@ def test_while_a_run_is_under_way_a_session_is_neither_kept_nor_destroyed(drivin
         said = await asyncio.to_thread(driving.rookery, "sessions", "snapshot", "busy")
         assert said.code == 0
 
-    told(driving, "busy", story)
+    play_programs(driving, "busy", scenario)
 
 
-def test_a_memory_is_given_before_the_first_run_or_not_at_all(driving: Serving, client: SyncClient):
-    """Whichever comes first, a restore or the session's first input: the other one sees it."""
+def test_a_memory_is_restored_only_before_the_first_run(driving: Serving, client: SyncClient):
+    """A restore and the session's first input exclude each other in either order."""
     client.run("given", "x = 1")
     kept = client.snapshot("given")["snapshot_id"]
 
@@ -185,7 +185,7 @@ async def vault_key(serving: Serving) -> tuple[bytes, JetStreamBus]:
 
 
 def of_a_newer_version(serving: Serving, data: bytes) -> bytes:
-    """As a later Rookery of the realm would have sealed it."""
+    """A snapshot sealed as by a later version of Rookery."""
 
     async def read() -> bytes:
         key, bus = await vault_key(serving)
@@ -197,9 +197,7 @@ def of_a_newer_version(serving: Serving, data: bytes) -> bytes:
     return seal(key, msgspec.structs.replace(header, version=header.version + 1), saved).data
 
 
-def test_a_snapshot_that_is_no_good_is_refused_and_changes_nothing(
-    driving: Serving, client: SyncClient
-):
+def test_an_invalid_snapshot_is_refused_and_changes_nothing(driving: Serving, client: SyncClient):
     client.run("good", "x = 1")
     data = client.snapshot_bytes(client.snapshot("good")["snapshot_id"])
     files = {
@@ -255,7 +253,7 @@ x = c
 def forked_run(
     client: SyncClient, session: str, *, keep: bool = False
 ) -> tuple[str, Any, list[Fields]]:
-    """A run with one before and one after, and perhaps snapshots between them."""
+    """A run between two others, perhaps with snapshots between them."""
     client.run(session, "x = 1")
     if keep:
         client.snapshot(session)
@@ -340,7 +338,7 @@ def test_a_large_program_is_forked_too(driving: Serving, client: SyncClient):
     assert (shown.code, shown.json["run"]["status"]) == (0, "ok")  # type: ignore[index]
 
 
-def test_forks_that_are_no_good_are_refused(driving: Serving, client: SyncClient):
+def test_invalid_forks_are_refused(driving: Serving, client: SyncClient):
     run_id, _, facts = forked_run(client, "wrong")
     place = at(facts, "turn.started", 0)
     fork = ("runs", "fork", run_id, "--at")
@@ -352,7 +350,7 @@ def test_forks_that_are_no_good_are_refused(driving: Serving, client: SyncClient
     refused(driving.rookery("sessions", "show", "early"), "SESSION_NOT_FOUND")
 
 
-def test_replay_prints_what_it_found(driving: Serving, client: SyncClient):
+def test_replay_prints_its_findings(driving: Serving, client: SyncClient):
     run_id, _, _ = forked_run(client, "seen", keep=True)
     where = ("--url", driving.server.url, "--realm", driving.realm)
     said = rookery_here(driving.folder, "runs", "replay", run_id, *where)
@@ -375,7 +373,9 @@ def away(
     return node_on(server, AWAY, folder, *flags, PYTHONPATH=HERE, **variables)
 
 
-def test_in_another_realm_and_after_a_crash(driving: Serving, client: SyncClient, tmp_path: Path):
+def test_a_snapshot_works_in_another_realm_and_after_a_crash(
+    driving: Serving, client: SyncClient, tmp_path: Path
+):
     assert client.run("moved", "x = echo(40)").status == "ok"
     kept = client.snapshot("moved")["snapshot_id"]
     (tmp_path / "moved.snap").write_bytes(client.snapshot_bytes(kept))
@@ -411,7 +411,7 @@ def test_in_another_realm_and_after_a_crash(driving: Serving, client: SyncClient
 def story_of_a_fork(
     node: Callable[..., NodeProcess], there: Serving, place: int, run_id: str, failpoint: str
 ) -> list[Fields]:
-    """What stands of a session whose fork was cut short by its node's death."""
+    """The facts of a session whose fork was interrupted by its node's death."""
     session = failpoint.replace("@", "-")
     fork = {"run_id": run_id, "session": "root", "at_sequence": place}
     with client_of(there) as client, ThreadPoolExecutor() as threads:
@@ -426,7 +426,7 @@ def story_of_a_fork(
 
 
 def test_a_fork_is_whole_whenever_its_node_dies(server: EmbeddedServer, tmp_path: Path):
-    """Killed when its memory stands, and when its run has begun."""
+    """The node is killed when the memory is stored, and when the run has begun."""
 
     def node(**variables: str) -> NodeProcess:
         return away(server, tmp_path, **variables)
@@ -447,7 +447,7 @@ def test_a_fork_is_whole_whenever_its_node_dies(server: EmbeddedServer, tmp_path
 
 
 def test_a_replacement_is_whole_if_its_node_dies_half_way(server: EmbeddedServer, tmp_path: Path):
-    """Killed when the old life has ended and the new one has not begun."""
+    """The node is killed between the old generation's end and the new one's begin."""
     with away(server, tmp_path) as first:
         there = Serving(server, first, AWAY, tmp_path)
         with client_of(there) as client:

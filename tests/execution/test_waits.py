@@ -1,5 +1,6 @@
-"""Programs that do not wait for their calls to the end: a time of theirs comes first, and that
-stands. What a program saw is what it sees when it is run again."""
+"""Programs whose own time-out ends before their call: the time-out is recorded, and a replay
+repeats it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 
 from rookery.bus.client.client import Client
 from rookery.bus.client.sync import SyncClient
-from tests.execution.programs import Programs, told
+from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import Serving
 from tests.stock_client import Fields
 
@@ -26,7 +27,7 @@ except TimeoutError:
 
 
 def calls(programs: Programs, name: str) -> list[str]:
-    """What stands of the calls of a tool."""
+    """The facts of a tool's calls."""
     made = {f["operation_id"] for f in programs.of("tool.requested") if f["name"] == name}
     of_calls = [f for f in programs.facts if f["type"].startswith("tool.")]
     return [f["type"].split(".")[1] for f in of_calls if f["operation_id"] in made]
@@ -37,10 +38,10 @@ def check_replay(serving: Serving, run_id: str) -> None:
     assert (said.code, said.json["state"]) == (0, "equal"), said.json
 
 
-def test_a_time_out_comes_while_the_tool_is_still_at_work(driving: Serving, tmp_path: Path):
-    """Nobody ever makes the file the tool waits for."""
+def test_a_time_out_ends_the_wait_while_the_tool_still_works(driving: Serving, tmp_path: Path):
+    """The file that the tool waits for never exists."""
 
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         answer = await programs.run(
             GONE_ON % 0.3, inputs={"gate": str(tmp_path / "gate")}, limits=LIMITS
         )
@@ -58,14 +59,14 @@ def test_a_time_out_comes_while_the_tool_is_still_at_work(driving: Serving, tmp_
         assert (await programs.run("seen"))["result"] == "gone on"
         check_replay(driving, answer["run_id"])
 
-    told(driving, "time-out", story)
+    play_programs(driving, "time-out", scenario)
 
 
-def test_a_time_out_that_does_not_come_changes_nothing(driving: Serving, tmp_path: Path):
+def test_a_time_out_that_does_not_occur_changes_nothing(driving: Serving, tmp_path: Path):
     gate = tmp_path / "gate"
     gate.touch()
 
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         answer = await programs.run(GONE_ON % 30, inputs={"gate": str(gate)}, limits=LIMITS)
         assert answer["result"] == ["there", 1]
         registered = programs.of("turn.ops_registered")
@@ -73,16 +74,14 @@ def test_a_time_out_that_does_not_come_changes_nothing(driving: Serving, tmp_pat
         assert len(programs.of("turn.boundary_applied")) == 2
         check_replay(driving, answer["run_id"])
 
-    told(driving, "in-time", story)
+    play_programs(driving, "in-time", scenario)
 
 
 @pytest.mark.parametrize(
     "other", ["await put_there(gate)", "put_now(gate)", "(await echo_soon(0), put_now(gate))"]
 )
-def test_a_call_that_was_left_open_is_answered_when_its_answer_comes(
-    driving: Serving, tmp_path: Path, other: str
-):
-    """The tool returns because of a later call, so that one cannot wait for it."""
+def test_a_later_wait_gets_the_result_of_an_open_call(driving: Serving, tmp_path: Path, other: str):
+    """The tool returns because of a later call, so the program cannot wait for it first."""
     code = f"""
 import asyncio
 left = asyncio.ensure_future(until_there(gate))
@@ -91,19 +90,17 @@ done, open_ = await asyncio.wait({{left}}, timeout=0.05)
 [len(done), len(open_), await left, await echo_soon(2)]
 """
 
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         answer = await programs.run(code, inputs={"gate": str(tmp_path / "gate")}, limits=LIMITS)
         assert answer["result"] == [0, 1, "there", 2]
         assert calls(programs, "until_there") == ["requested", "intent_recorded", "completed"]
         assert {call["status"] for call in answer["external_calls"]} == {"ok"}
         check_replay(driving, answer["run_id"])
 
-    told(driving, f"left-{len(other)}", story)
+    play_programs(driving, f"left-{len(other)}", scenario)
 
 
-def test_a_program_that_only_watches_the_time_leaves_nothing_on_record(
-    driving: Serving, tmp_path: Path
-):
+def test_timers_of_a_program_leave_no_steps_of_their_own(driving: Serving, tmp_path: Path):
     code = """
 import asyncio
 async def watch():
@@ -112,7 +109,7 @@ async def watch():
 await asyncio.gather(watch(), until_there(gate), asyncio.sleep(0.02))
 """
 
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         inputs = {"gate": str(tmp_path / "gate")}
         answer = await programs.run(code, inputs=inputs, limits=LIMITS)
         assert answer["result"] == ["put", "there", None]
@@ -121,18 +118,18 @@ await asyncio.gather(watch(), until_there(gate), asyncio.sleep(0.02))
         assert len(later) <= 2
         check_replay(driving, answer["run_id"])
 
-    told(driving, "watch", story)
+    play_programs(driving, "watch", scenario)
 
 
-def test_a_race_that_a_timer_wins_goes_on_in_typescript_too(driving: Serving, tmp_path: Path):
-    """What lost the race ends with its run, for nobody can call it off before."""
+def test_a_typescript_program_continues_after_a_timer_wins_a_race(driving: Serving, tmp_path: Path):
+    """A call that lost the race ends with its run, because a program cannot cancel it earlier."""
     code = """
 const sleep = (ms: number) => new Promise((done) => setTimeout(() => done("late"), ms));
 const first = await Promise.race([until_there(gate), sleep(200)]);
 [first, await echo_soon(3)]
 """
 
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         answer = await programs.run(
             code, language="typescript", inputs={"gate": str(tmp_path / "gate")}, limits=LIMITS
         )
@@ -141,11 +138,11 @@ const first = await Promise.race([until_there(gate), sleep(200)]);
         assert calls(programs, "until_there") == ["requested", "intent_recorded", "failed"]
         check_replay(driving, answer["run_id"])
 
-    told(driving, "race", story)
+    play_programs(driving, "race", scenario)
 
 
-def test_a_fork_takes_over_that_a_time_came_first(driving: Serving, tmp_path: Path):
-    """The new session makes the calls that the old one had left open there."""
+def test_a_fork_repeats_that_a_time_out_came_first(driving: Serving, tmp_path: Path):
+    """The new session repeats the calls that were open at the fork."""
     code = """
 import asyncio
 left = asyncio.ensure_future(until_there(gate))

@@ -1,4 +1,4 @@
-"""Tools for programs in tests: they wait, echo, and fail as they are told."""
+"""Tools for programs in tests, which wait, echo and fail on request."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ __all__ = ["registry"]
 
 @tool
 def echo(value: Any) -> Any:
-    """Give it back."""
+    """Return the argument."""
     return value
 
 
 @tool
 async def echo_soon(value: Any) -> Any:
-    """Give it back when awaited."""
+    """Return the argument; programs await the call."""
     return value
 
 
 @tool(timeout_ms=60_000)
 def block(seconds: float, context: ToolCallContext) -> bool:
-    """Stand still, until it is over or nobody wants it any more; whether it came to the end."""
+    """Block until the time is over or the call is cancelled; whether the time was over."""
     end_s = time.monotonic() + seconds
     while time.monotonic() < end_s:
         if context.cancelled():
@@ -47,21 +47,21 @@ async def pause(seconds: float) -> float:
 
 @tool(side_effect=SideEffect.WRITE, idempotent=False, timeout_ms=60_000)
 async def deliver(seconds: float) -> str:
-    """Takes its time and may not be done twice."""
+    """A slow call that may not be repeated."""
     await asyncio.sleep(seconds)
     return "delivered"
 
 
 @tool(side_effect=SideEffect.WRITE, idempotent=False, timeout_ms=60_000)
 def deliver_now(seconds: float) -> str:
-    """The same, without being awaited."""
+    """The same, as a synchronous call."""
     time.sleep(seconds)
     return "delivered"
 
 
 @tool(timeout_ms=60_000)
 def sit(book: str) -> None:
-    """Make a line in a book, and stay, whoever wants it to leave."""
+    """Write a line to a file, and block even if the call is cancelled."""
     with Path(book).open("a", encoding="utf-8") as lines:
         lines.write("sat\n")
     time.sleep(600)
@@ -84,7 +84,7 @@ async def put_there(path: str) -> str:
 
 @tool
 def put_now(path: str) -> str:
-    """Make the file, without being awaited."""
+    """Make the file, in a synchronous call."""
     Path(path).touch()
     return "put"
 
@@ -103,7 +103,7 @@ def blob(count: int) -> str:
 
 @tool(side_effect=SideEffect.WRITE, approval_policy=ApprovalMode.MANUAL)
 def risky(what: str) -> str:
-    """Not without asking somebody."""
+    """A call that needs an approver."""
     return what
 
 

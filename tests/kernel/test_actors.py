@@ -14,12 +14,12 @@ def kill(node: Node, family: str = "tally") -> None:
 
 def test_a_failed_actor_has_a_successor_that_knows_everything(world: World):
     node = world.start()
-    world.told("add", id="x", by=1)
+    world.request("add", id="x", by=1)
     kill(node)
     world.settle()
     assert node.kernel.actors_alive["tally"]
-    assert world.told("add", id="x", by=1).total.numbers == (1,)
-    assert world.told("add", by=2).total.numbers == (1, 2)
+    assert world.request("add", id="x", by=1).total.numbers == (1,)
+    assert world.request("add", by=2).total.numbers == (1, 2)
 
 
 def test_a_successor_decides_the_commands_of_its_failed_actor(world: World):
@@ -33,7 +33,7 @@ def test_a_successor_decides_the_commands_of_its_failed_actor(world: World):
     node.release()
     world.until(lambda: world.numbers() == [1, 2, 3])
     world.until(lambda: world.numbers("echo") == [1, 2, 3])
-    assert world.told("look").total.numbers == (1, 2, 3)
+    assert world.request("look").total.numbers == (1, 2, 3)
 
 
 def test_reactions_and_effects_of_commits_in_flight_survive_an_actor_failure(world: World):
@@ -56,7 +56,7 @@ def test_reactions_that_waited_in_a_failed_actor_happen(world: World):
     node = world.start()
     node.journal.hold_appends("echo")
     for by in (1, 2, 3):
-        world.told("add", by=by)
+        world.request("add", by=by)
     kill(node, "echo")
     world.settle()
     node.release()
@@ -73,5 +73,5 @@ def test_a_rule_that_fails_at_first_sight_of_a_key_does_not_kill_its_actor_for_e
     world.start([Shy()])
     asked = world.ask("add", "thirteen")
     world.pass_s(3)
-    assert world.told("add", "b").total.total == 1
+    assert world.request("add", "b").total.total == 1
     assert asked.code == "NODE_FAILED"

@@ -28,7 +28,7 @@ async def greeting(delivery: Delivery) -> Total:
 
 def test_an_unknown_verb_is_refused_with_the_known_ones(world: World):
     world.start(queries={"greet": greeting})
-    asked = world.told("dance")
+    asked = world.request("dance")
     assert asked.code == "UNKNOWN_VERB"
     assert b"add, close, echo, greet, hush, look" in asked.answers[0].body
 
@@ -49,14 +49,14 @@ def test_a_malformed_command_is_refused_and_leaves_no_fact(
     world: World, command: dict[str, Any], code: str
 ):
     world.start()
-    assert world.told("add", **command).code == code
+    assert world.request("add", **command).code == code
     assert world.stored() == []
 
 
 def test_a_command_knows_when_it_arrived_however_long_it_waited(world: World):
     concern = PunctualTally()
     node = world.start([concern])
-    world.told("add", by=1)
+    world.request("add", by=1)
     node.journal.hold_appends()
     world.ask("add", by=2)
     world.settle()
@@ -72,25 +72,25 @@ def test_a_command_knows_when_it_arrived_however_long_it_waited(world: World):
 
 def test_queries_are_answered(world: World):
     world.start(queries={"greet": greeting})
-    assert world.told("greet").total.total == 7
-    assert world.told("greet", "nobody").code == "SESSION_NOT_FOUND"
+    assert world.request("greet").total.total == 7
+    assert world.request("greet", "nobody").code == "SESSION_NOT_FOUND"
 
 
 @pytest.mark.parametrize("key", ["crash", "odd"])
 def test_a_failing_query_is_answered_too(world: World, key: str):
     world.start(queries={"greet": greeting})
-    assert world.told("greet", key).code == "NODE_FAILED"
+    assert world.request("greet", key).code == "NODE_FAILED"
 
 
 def test_a_command_that_only_asks_is_answered_by_a_query_and_touches_no_entity(world: World):
     node = world.start([RedirectingTally()], queries={"greet": greeting})
-    assert world.told("look").total.total == 7
-    assert world.told("add", by=0).total.total == 7
-    assert world.told("look", "nobody").code == "SESSION_NOT_FOUND"
-    assert world.told("add", "-a", by=0).code == "INVALID_ARGUMENT"
+    assert world.request("look").total.total == 7
+    assert world.request("add", by=0).total.total == 7
+    assert world.request("look", "nobody").code == "SESSION_NOT_FOUND"
+    assert world.request("add", "-a", by=0).code == "INVALID_ARGUMENT"
     assert world.stored() == []
     assert node.kernel.entities_cached["tally"] == 0
-    assert world.told("add", by=2).total.total == 2
+    assert world.request("add", by=2).total.total == 2
     assert world.numbers() == [2]
 
 
@@ -110,8 +110,8 @@ def test_a_query_in_the_inbox_is_answered_once(world: World):
 
 def test_a_query_that_fails_or_is_unknown_gets_an_error_reply(world: World):
     world.start([RedirectingTally()])
-    assert world.told("look").code == "NODE_FAILED"
-    assert world.told("look", "thirteen").code == "COMMAND_QUARANTINED"
+    assert world.request("look").code == "NODE_FAILED"
+    assert world.request("look", "thirteen").code == "COMMAND_QUARANTINED"
 
 
 def test_inbox_commands_are_decided_in_order_and_once(world: World):
@@ -129,7 +129,7 @@ def test_inbox_commands_are_decided_in_order_and_once(world: World):
 
 def test_a_refused_command_without_a_waiting_client_becomes_a_dead_letter(world: World):
     world.start(queries={"greet": greeting})
-    world.told("close")
+    world.request("close")
     heard: list[ReplyMessage] = world.listen("answers")
     world.submit("dance")
     world.submit("add", "-a")
@@ -211,11 +211,11 @@ def test_requests_beyond_the_limit_are_rejected_at_once(
     asked = [world.ask("add", key, id=f"{n}", by=n) for n, key in enumerate("aabbab", 1)]
     world.until(lambda: asked[5].answers)
     assert [one.code for one in asked if one.answers] == ["NODE_OVERLOADED"] * 2
-    assert world.told("echo").code == "", "another actor has room of its own"
+    assert world.request("echo").code == "", "another actor has room of its own"
     world.submit("add", by=7)
     node.release()
     world.until(lambda: world.numbers() == [1, 2, 7] and world.numbers("tally", "b") == [3, 4])
-    assert world.told("add", id="5", by=5).total.numbers == (1, 2, 7, 5)
+    assert world.request("add", id="5", by=5).total.numbers == (1, 2, 7, 5)
 
 
 def test_large_requests_reach_the_byte_limit_first(world: World, monkeypatch: pytest.MonkeyPatch):
@@ -238,9 +238,9 @@ def test_commands_of_the_node_itself_are_never_rejected(
     node.journal.hold_appends("echo")
     world.ask("hush")
     world.settle()
-    assert world.told("hush").code == "NODE_OVERLOADED"
+    assert world.request("hush").code == "NODE_OVERLOADED"
     for by in (1, 2):
-        world.told("add", by=by)
+        world.request("add", by=by)
     node.release()
     world.until(lambda: world.numbers("echo") == [1, 2])
 
@@ -256,18 +256,18 @@ def test_every_ended_request_leaves_the_limit(world: World, monkeypatch: pytest.
         {"verb": "look"},
     ]
     for end in ends * 2:
-        assert world.told(**end).code != "NODE_OVERLOADED"
+        assert world.request(**end).code != "NODE_OVERLOADED"
     node.journal.hold_appends("tally")
     for key in ("b", "c"):
         world.ask("add", key)
     world.settle()
-    assert world.told("look").code == "NODE_OVERLOADED"
+    assert world.request("look").code == "NODE_OVERLOADED"
     node.kernel._mailboxes["tally"].post(object())  # The actor dies, and its successor is free.
     node.release()
     world.settle()
-    assert world.told("look").code == ""
-    world.told("close")
-    assert world.told("add").code == "GUARD_REJECTED"
+    assert world.request("look").code == ""
+    world.request("close")
+    assert world.request("add").code == "GUARD_REJECTED"
 
 
 # --- draining -----------------------------------------------------------------------------------
@@ -309,7 +309,7 @@ def test_draining_records_the_last_quarantined_command(world: World):
 
 def test_after_a_stop_requests_get_partition_unowned(world: World):
     world.start().stop()
-    assert world.told("add").code == "PARTITION_UNOWNED"
+    assert world.request("add").code == "PARTITION_UNOWNED"
 
 
 def test_a_stop_that_runs_out_of_time_says_so_and_loses_nothing(world: World):

@@ -98,31 +98,31 @@ def test_entities_do_not_wait_for_each_other(world: World):
 
 def test_a_repeated_command_is_answered_and_not_decided_again(world: World):
     world.start()
-    world.told("add", id="x", by=2)
-    world.told("add", by=3)
-    assert world.told("add", id="x", by=2).total.numbers == (2, 3)
+    world.request("add", id="x", by=2)
+    world.request("add", by=3)
+    assert world.request("add", id="x", by=2).total.numbers == (2, 3)
     assert world.numbers() == [2, 3]
 
 
 def test_a_repeated_command_is_known_after_a_restart(world: World):
     node = world.start()
-    world.told("add", id="x", by=2)
+    world.request("add", id="x", by=2)
     node.stop()
     world.start()
-    assert world.told("add", id="x", by=2).total.numbers == (2,)
+    assert world.request("add", id="x", by=2).total.numbers == (2,)
 
 
 def test_a_reused_id_is_refused(world: World):
     world.start()
-    world.told("add", id="x", by=2)
-    assert world.told("add", id="x", by=3).code == "IDEMPOTENCY_KEY_REUSED"
-    assert world.told("add", "b", id="x", by=3).total.total == 3
+    world.request("add", id="x", by=2)
+    assert world.request("add", id="x", by=3).code == "IDEMPOTENCY_KEY_REUSED"
+    assert world.request("add", "b", id="x", by=3).total.total == 3
     assert world.numbers() == [2]
 
 
 def test_a_conflict_reloads_and_decides_again(world: World):
     node = world.start()
-    world.told("add", by=1)
+    world.request("add", by=1)
     rival_at(world, node, 1)
     asked = [world.ask("add", by=by) for by in (2, 3)]
     world.until(lambda: all(one.answers for one in asked))
@@ -132,14 +132,14 @@ def test_a_conflict_reloads_and_decides_again(world: World):
 
 def test_three_conflicts_are_survived(world: World):
     rival_at(world, world.start(), 3)
-    assert world.told("add", by=5).total.total == 305
+    assert world.request("add", by=5).total.total == 305
 
 
 def test_after_a_fourth_conflict_the_client_gets_an_error(world: World):
     rival_at(world, world.start(), 4)
-    assert world.told("add", by=5).code == "CONFLICT"
+    assert world.request("add", by=5).code == "CONFLICT"
     assert world.numbers() == [100] * 4
-    assert world.told("add", by=5).total.total == 405
+    assert world.request("add", by=5).total.total == 405
 
 
 def test_commands_decided_on_a_lost_unit_of_work_are_decided_again(world: World):
@@ -153,9 +153,9 @@ def test_commands_decided_on_a_lost_unit_of_work_are_decided_again(world: World)
 
 def test_a_fenced_commit_reads_the_other_families_first(world: World):
     node = world.start()
-    world.told("add", by=5)
+    world.request("add", by=5)
     world.until(lambda: world.numbers("echo"))
-    assert world.told("close").total.closed
+    assert world.request("close").total.closed
     closing = [append for append in node.journal.sent if b"closed" in append.body]
     began = world.stored()[0].sequence
     assert [append.fence for append in closing] == [began, began + 1]
@@ -163,35 +163,35 @@ def test_a_fenced_commit_reads_the_other_families_first(world: World):
 
 def test_a_fenced_commit_sees_the_facts_of_other_families(world: World):
     world.start()
-    world.told("add", by=5)
+    world.request("add", by=5)
     world.until(lambda: world.numbers("echo"))
     world.write([Added(by=7, total=12)])
-    hushed = world.told("hush")
+    hushed = world.request("hush")
     assert hushed.total.numbers == (5, 7)
     assert world.facts("echo")[-1].total == 12
 
 
 def test_a_fenced_commit_fails_when_other_families_keep_writing(world: World):
     node = world.start()
-    world.told("echo")
+    world.request("echo")
 
     def always(append: AppendRequest) -> None:
         if b"hushed" in append.body:
             world.write_now([Added(by=1, total=1)], append.entity._replace(family="tally"))
 
     node.journal.before_append = always
-    assert world.told("hush").code == "CONFLICT"
+    assert world.request("hush").code == "CONFLICT"
 
 
 def test_a_message_the_server_rejects_is_refused_and_the_entity_goes_on(world: World):
     node = world.start()
     node.journal.bytes_max = 2_000
-    world.told("add", by=1)
-    assert world.told("add", id="x" * 100, by=2, mode="passive").total.total == 3
+    world.request("add", by=1)
+    assert world.request("add", id="x" * 100, by=2, mode="passive").total.total == 3
     node.journal.bytes_max = 100
-    assert world.told("add", by=3).code == "PAYLOAD_TOO_LARGE"
+    assert world.request("add", by=3).code == "PAYLOAD_TOO_LARGE"
     node.journal.bytes_max = 2_000
-    assert world.told("add", by=4).total.numbers == (1, 2, 4)
+    assert world.request("add", by=4).total.numbers == (1, 2, 4)
 
 
 def test_commands_of_a_rejected_message_are_decided_one_by_one(world: World):
@@ -212,8 +212,10 @@ def test_many_commands_become_messages_of_a_bounded_size(world: World):
 
 def test_a_repeat_of_a_refused_command_is_decided_again(world: World):
     world.start()
-    world.told("close")
-    assert world.told("add", id="x").code == world.told("add", id="x").code == "GUARD_REJECTED"
+    world.request("close")
+    assert (
+        world.request("add", id="x").code == world.request("add", id="x").code == "GUARD_REJECTED"
+    )
 
 
 def test_every_command_is_counted_once_by_its_outcome(world: World):
@@ -231,10 +233,10 @@ def test_every_command_is_counted_once_by_its_outcome(world: World):
     for verb in ("add", "add", "close", "add", "look"):
         asked = world.ask(verb, id="x" if verb == "add" else "")
     world.until(lambda: asked.answers)
-    world.told("add", "b", id="y")
-    world.told("add", "b", id="y")
-    world.told("look", "b")
-    world.told("dance")
+    world.request("add", "b", id="y")
+    world.request("add", "b", id="y")
+    world.request("look", "b")
+    world.request("dance")
     assert sorted(observer.outcomes) == [
         ("add", "committed"), ("add", "committed"), ("add", "repeated"), ("add", "repeated"),
         ("add", "repeated"), ("close", "committed"), ("look", "unchanged"), ("look", "unchanged"),

@@ -32,7 +32,7 @@ class FullBlobs(MemoryBlobs):
 def filled(world: World, key: str = "a") -> tuple[int, ...]:
     for by in range(SNAPSHOT_FACTS):
         world.ask("add", key, by=by)
-    return world.told("add", key, by=1).total.numbers
+    return world.request("add", key, by=1).total.numbers
 
 
 def snapshot(world: World, key: str = "a", schema: int = 1) -> EntitySnapshot | None:
@@ -42,15 +42,15 @@ def snapshot(world: World, key: str = "a", schema: int = 1) -> EntitySnapshot | 
 
 def test_an_idle_entity_is_evicted_and_loaded_equal(world: World):
     node = world.start()
-    world.told("add", id="x", by=1)
-    world.told("add", by=2)
+    world.request("add", id="x", by=1)
+    world.request("add", by=2)
     world.until(lambda: world.numbers("echo") == [1, 2])
     node.passivate()
     world.settle()
     assert node.kernel.entities_cached["tally"] == node.kernel.entities_cached["echo"] == 0
     assert snapshot(world) is None
-    assert world.told("add", id="x", by=1).total.numbers == (1, 2)
-    world.told("add", by=3)
+    assert world.request("add", id="x", by=1).total.numbers == (1, 2)
+    world.request("add", by=3)
     world.until(lambda: world.numbers("echo") == [1, 2, 3])
 
 
@@ -68,7 +68,7 @@ def test_a_busy_entity_is_not_evicted(world: World):
 
 def test_entities_are_evicted_after_the_idle_time(world: World):
     node = world.start(passivate_after_ms=60_000)
-    world.told("add", by=1)
+    world.request("add", by=1)
     world.pass_s(50)
     assert node.kernel.entities_cached["tally"] == 1
     world.pass_s(20)
@@ -82,7 +82,7 @@ def test_a_long_history_leaves_a_snapshot_and_comes_back_from_it(world: World):
     world.settle()
     kept = snapshot(world)
     assert kept is not None
-    assert world.told("add", by=9).total.numbers == (*numbers, 9)
+    assert world.request("add", by=9).total.numbers == (*numbers, 9)
     # The node itself, tally, echo, tally again.
     assert node.journal.read_after[:4] == [0, 0, 0, kept.sequence]
 
@@ -93,7 +93,7 @@ def test_a_stop_leaves_snapshots(world: World):
     assert first.stop()
     assert snapshot(world) is not None
     world.start()
-    assert world.told("look").total.numbers == numbers
+    assert world.request("look").total.numbers == numbers
 
 
 def test_a_snapshot_of_another_schema_is_ignored(world: World):
@@ -101,7 +101,7 @@ def test_a_snapshot_of_another_schema_is_ignored(world: World):
     numbers = filled(world)
     first.stop()
     world.start([TallyDecider(schema=2), EchoDecider()])
-    assert world.told("look").total.numbers == numbers
+    assert world.request("look").total.numbers == numbers
     assert snapshot(world, schema=2) is None
 
 
@@ -114,33 +114,33 @@ def test_an_invalid_snapshot_is_ignored(world: World, body: bytes):
     nonsense = EntitySnapshot(len(world.stored()) + 1, body)
     world.run(snapshots.save(EntityId("tally", "a"), 1, nonsense))
     world.start()
-    assert world.told("add", by=5).total.numbers == (*numbers, 5)
+    assert world.request("add", by=5).total.numbers == (*numbers, 5)
 
 
 def test_a_repeat_is_known_after_a_snapshot(world: World):
     node = world.start()
-    world.told("add", id="x", by=1)
+    world.request("add", id="x", by=1)
     numbers = filled(world)
     node.passivate()
     world.settle()
-    assert world.told("add", id="x", by=1).total.numbers == numbers
-    assert world.told("add", id="x", by=2).code == "IDEMPOTENCY_KEY_REUSED"
+    assert world.request("add", id="x", by=1).total.numbers == numbers
+    assert world.request("add", id="x", by=2).code == "IDEMPOTENCY_KEY_REUSED"
 
 
 def test_a_broken_chain_breaks_one_entity_only(world: World):
     first = world.start()
-    world.told("add", by=1)
-    world.told("add", by=2)
-    world.told("add", "b", by=1)
+    world.request("add", by=1)
+    world.request("add", by=2)
+    world.request("add", "b", by=1)
     first.stop()
     world.forge(
         world.stored()[0].sequence,
         b'[{"type":"tally.added.v1","id":"tally.a.1","by":1000,"total":1000}]',
     )
     second = world.start()
-    assert world.told("look").code == "CHAIN_BROKEN"
-    assert world.told("add", by=3).code == "CHAIN_BROKEN"
-    assert world.told("add", "b", by=2).total.total == 3
+    assert world.request("look").code == "CHAIN_BROKEN"
+    assert world.request("add", by=3).code == "CHAIN_BROKEN"
+    assert world.request("add", "b", by=2).total.total == 3
     world.submit("add", by=4)
     world.until(lambda: [letter.code for letter in world.dead()] == ["CHAIN_BROKEN"])
     assert second.stop()
@@ -177,7 +177,7 @@ def test_a_large_body_survives_a_conflict(world: World):
     node.journal.before_append = lambda append: (
         world.write_now([left.pop()], append.entity) if left else None
     )
-    world.told("add", by=2, padding="x" * (65 << 10))
+    world.request("add", by=2, padding="x" * (65 << 10))
     assert world.numbers() == [100, 2]
     assert world.facts()[1].blob
 

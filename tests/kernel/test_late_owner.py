@@ -71,7 +71,7 @@ def test_a_node_that_slept_alone_continues_its_own_work(world: World):
 
 def test_an_append_that_arrives_after_the_takeover_is_not_stored(world: World):
     first = world.start()
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     first.journal.hold_appends("tally")
     late = world.ask("add", "k0", by=10)
     world.until(lambda: first.journal.held)
@@ -83,7 +83,7 @@ def test_an_append_that_arrives_after_the_takeover_is_not_stored(world: World):
     world.pass_s(1)
     assert world.numbers("tally", "k0") == [1]
     assert late.code == "PARTITION_UNOWNED"
-    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+    assert world.request("add", "k0", by=2).total.numbers == (1, 2)
 
 
 def test_an_append_that_arrives_before_the_takeover_is_read_by_it(world: World):
@@ -127,24 +127,24 @@ def test_no_answer_is_waited_for_longer_than_the_claim_lives(world: World):
     world.until(lambda: served(first) == [PARTITIONS])
     world.until(lambda: late.code == "PARTITION_UNOWNED")
     first.release()
-    assert world.told("add", "k0", by=2).total.numbers == (2,)
+    assert world.request("add", "k0", by=2).total.numbers == (2,)
 
 
 def test_a_term_begun_unseen_is_noticed_by_the_next_append(world: World):
     first, other = world.start(), world.node()
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     world.run(other.bus.journal.begin_terms(EVERY))
     asked = world.ask("add", "k0", by=2)
     world.until(lambda: asked.answers)
     assert asked.code == "PARTITION_UNOWNED"
     world.until(lambda: first.kernel.partitions.is_certain)
-    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+    assert world.request("add", "k0", by=2).total.numbers == (1, 2)
 
 
 def test_a_term_begun_unseen_is_noticed_before_a_watermark_is_saved(world: World):
     """This node appends nothing meanwhile, and the other node's fact is not missed."""
     first, other = world.start(), world.node()
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     world.until(lambda: world.numbers("echo", "k0") == [1])
     world.pass_s(6)
     world.run(other.bus.journal.begin_terms(EVERY))
@@ -163,7 +163,7 @@ def test_effects_of_a_fact_wait_for_a_state_that_knows_it(world: World):
             return super().effects(state, fact)
 
     node = world.start([Careful(), EchoDecider()])
-    world.told("look", "k0")
+    world.request("look", "k0")
     world.write([Added(by=10, total=10)], key="k0")
     (stored,) = world.stored("tally", "k0")
     node.again(stored)
@@ -175,31 +175,31 @@ def test_two_processes_of_one_name_never_serve_together(world: World):
     with pytest.raises(Failed, match="NODE_NAME_IN_USE"):
         world.start(name="twin")
     assert served(first) == [PARTITIONS]
-    assert world.told("add", "k0", by=1).total.total == 1
+    assert world.request("add", "k0", by=1).total.total == 1
 
 
 def test_a_name_is_free_when_its_process_is_gone(world: World):
     first = world.start(name="twin")
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     first.crash()
     second = world.start(name="twin")
     world.until(lambda: served(second) == [PARTITIONS])
-    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+    assert world.request("add", "k0", by=2).total.numbers == (1, 2)
 
 
 def test_a_process_whose_name_was_taken_while_it_slept_serves_nothing(world: World):
     first = world.start(name="twin")
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     world.sleep_s(CLAIM_ENDED_S)
     second = world.start(name="twin")
     world.pass_s(10)
     assert (served(first), served(second)) == ([0], [PARTITIONS])
-    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+    assert world.request("add", "k0", by=2).total.numbers == (1, 2)
 
 
 def test_a_node_records_gained_partitions_before_it_serves_them(world: World):
     first = world.start()
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     journal = world.server.realm("default").log.page(0, 1 << 30)
     assert journal[0].entity == EntityId("node", first.name)
     assert b'"node.partitions_taken.v1"' in journal[0].body
@@ -212,21 +212,21 @@ def test_a_journal_that_is_replaced_is_noticed_and_all_of_the_new_one_is_followe
     """Its sequences begin again, below all that the node has seen and stored."""
     node = world.start()
     for number in range(1, 9):
-        world.told("add", "k0", by=number)
+        world.request("add", "k0", by=number)
     world.pass_s(11)  # A watermark was saved.
     log = world.server.realm("default").log
     log.replace()
     world.write([Added(by=10, total=10)], key="k0")  # No message is delivered to this node.
     world.until(lambda: world.numbers("echo", "k0") == [10], patience_s=20)
     world.until(lambda: ("n1", 10) in rings(world))
-    assert world.told("add", "k0", by=2).total.numbers == (10, 2)
+    assert world.request("add", "k0", by=2).total.numbers == (10, 2)
     assert served(node) == [PARTITIONS]
 
 
 def test_a_watermark_of_another_journal_hides_no_fact_of_this_one(world: World):
     first = world.start()
     for number in range(1, 9):
-        world.told("add", "k0", by=number)
+        world.request("add", "k0", by=number)
     assert first.stop()
     world.server.realm("default").log.replace()
     world.write([Added(by=10, total=10)], key="k0")
@@ -238,8 +238,8 @@ def test_a_watermark_of_another_journal_hides_no_fact_of_this_one(world: World):
 def test_a_snapshot_of_another_journal_is_not_used(world: World):
     first = world.start()
     for _ in range(70):
-        world.told("add", "k0", by=1)
+        world.request("add", "k0", by=1)
     assert first.stop()  # Snapshots are stored.
     world.server.realm("default").log.replace()
     world.start()
-    assert world.told("add", "k0", by=2).total.numbers == (2,)
+    assert world.request("add", "k0", by=2).total.numbers == (2,)

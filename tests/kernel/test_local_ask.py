@@ -53,7 +53,7 @@ def test_a_repeated_local_ask_is_decided_twice(world: World):
 
 def test_a_refusal_reaches_the_asking_task(world: World):
     node = world.start([LocalTally()])
-    world.told("close")
+    world.request("close")
     task = asking(world, node, 1)
     world.until(task.done)
     with pytest.raises(Refused) as refused:
@@ -63,7 +63,7 @@ def test_a_refusal_reaches_the_asking_task(world: World):
 
 def test_no_client_can_send_a_local_ask(world: World):
     world.start([LocalTally()])
-    assert world.told("inside").code == "UNKNOWN_VERB"
+    assert world.request("inside").code == "UNKNOWN_VERB"
 
 
 def test_an_ask_about_a_moved_key_fails(world: World):
@@ -97,7 +97,7 @@ def test_effects_of_lost_partitions_end_here_and_begin_there(world: World):
         return ring
 
     first = world.start(performer=performer("first"))
-    world.told("add", by=10)
+    world.request("add", by=10)
     world.until(lambda: began == ["first"])
     first.weather.away = True
     world.pass_s(10)

@@ -95,16 +95,16 @@ def watched(asked: SentRequest) -> Watched:
 
 
 def look(world: World) -> Watched:
-    return watched(world.told("watched"))
+    return watched(world.request("watched"))
 
 
 def test_a_committed_fact_is_known_to_the_next_query_and_journaled_once(world: World):
     started(world)
     look(world)
     for by in (1, 2, 3):
-        world.told("add", by=by)
+        world.request("add", by=by)
         assert look(world).observed[-1] == by
-    assert watched(world.told("mark")) == Watched((1, 2, 3), ((1, 2, 3),))
+    assert watched(world.request("mark")) == Watched((1, 2, 3), ((1, 2, 3),))
     assert len(world.stored("watch")) == 1
     assert len(world.stored("tally")) == 3
 
@@ -112,7 +112,7 @@ def test_a_committed_fact_is_known_to_the_next_query_and_journaled_once(world: W
 def test_an_observed_fact_loads_no_entity(world: World):
     node = started(world)
     for by in (1, 2, 3):
-        world.told("add", by=by)
+        world.request("add", by=by)
     assert node.kernel.entities_cached["watch"] == 0
     assert look(world).observed == (1, 2, 3)
 
@@ -121,12 +121,12 @@ def test_an_observed_fact_loads_no_entity(world: World):
 @pytest.mark.parametrize("fate", ["passivated", "stopped", "crashed"])
 def test_a_reloaded_entity_knows_the_same(world: World, marks: int, fate: str):
     node = started(world)
-    world.told("add", by=1)
+    world.request("add", by=1)
     for _ in range(marks):
-        world.told("mark")
-    world.told("add", by=2)
-    before = watched(world.told("mark"))
-    world.told("add", by=3)
+        world.request("mark")
+    world.request("add", by=2)
+    before = watched(world.request("mark"))
+    world.request("add", by=3)
     if fate == "passivated":
         node.passivate()
         world.settle()
@@ -140,25 +140,25 @@ def test_a_reloaded_entity_knows_the_same(world: World, marks: int, fate: str):
     kept = world.run(snapshots.load(EntityId("watch", "a"), 1))
     assert (kept is not None) == (marks == SNAPSHOT_FACTS and fate != "crashed")
     assert look(world) == Watched((1, 2, 3), before.marks)
-    world.told("add", by=4)
+    world.request("add", by=4)
     assert look(world) == Watched((1, 2, 3, 4), before.marks)
 
 
 def test_an_undelivered_fact_is_found_in_the_journal(world: World):
     started(world)
-    world.told("add", by=1)
+    world.request("add", by=1)
     assert look(world).observed == (1,)
     world.write([Added(by=2), Added(by=3)])
-    world.told("add", by=4)
+    world.request("add", by=4)
     assert look(world).observed == (1, 2, 3, 4)
 
 
 def test_a_fenced_commit_knows_every_committed_fact(world: World):
     started(world, FencedWatch())
-    world.told("add", by=1)
+    world.request("add", by=1)
     assert look(world).observed == (1,)
     world.write([Added(by=2)])
-    assert watched(world.told("mark")).marks == ((1, 2),)
+    assert watched(world.request("mark")).marks == ((1, 2),)
 
 
 def test_a_fact_observed_during_a_commit_counts_after_it(world: World):
@@ -167,7 +167,7 @@ def test_a_fact_observed_during_a_commit_counts_after_it(world: World):
     node.journal.hold_appends("watch")
     marked = world.ask("mark")
     world.settle()
-    world.told("add", by=1)
+    world.request("add", by=1)
     later = world.ask("mark")
     node.release()
     world.until(lambda: later.answers)
@@ -178,7 +178,7 @@ def test_a_fact_observed_during_a_commit_counts_after_it(world: World):
 def test_a_conflict_loses_nothing_that_was_known(world: World):
     node = started(world)
     for by in (1, 2):
-        world.told("add", by=by)
+        world.request("add", by=by)
     look(world)
     left = 2
 
@@ -189,13 +189,13 @@ def test_a_conflict_loses_nothing_that_was_known(world: World):
             world.write_now([Marked(known=(100,))], append.entity)
 
     node.journal.before_append = write_first
-    assert watched(world.told("mark")) == Watched((1, 2), ((100,), (100,), (1, 2)))
+    assert watched(world.request("mark")) == Watched((1, 2), ((100,), (100,), (1, 2)))
 
 
 def test_a_family_may_observe_and_react_and_does_each_once(world: World):
     node = started(world, EagerWatch())
     for by in (1, 10, 2, 20):
-        world.told("add", by=by)
+        world.request("add", by=by)
     world.until(lambda: len(world.stored("watch")) == 2)
     expected = Watched((1, 10, 2, 20), ((1, 10), (1, 10, 2, 20)))
     assert look(world) == expected
@@ -217,12 +217,12 @@ def test_an_unfoldable_fact_stops_only_the_entities_that_observe_it(
 ):
     started(world, FrailWatch(error))
     look(world)
-    world.told("mark")
-    world.told("add", by=13)
-    world.told("add", by=1)
-    assert world.told("watched").code == world.told("mark").code == code
-    assert world.told("add", by=2).total.numbers == (13, 1, 2)
-    assert watched(world.told("mark", "b")).marks == ((),)
+    world.request("mark")
+    world.request("add", by=13)
+    world.request("add", by=1)
+    assert world.request("watched").code == world.request("mark").code == code
+    assert world.request("add", by=2).total.numbers == (13, 1, 2)
+    assert watched(world.request("mark", "b")).marks == ((),)
     assert len(world.stored("node")) == 0
 
 
@@ -239,7 +239,7 @@ def test_any_order_of_events_gives_the_same_state_after_a_reload(steps: list[str
             else:
                 asked.append(world.ask(step, **({"by": number} if step == "add" else {})))
         world.until(lambda: all(one.answers for one in asked))
-        world.told("add", by=99)  # A node that missed a rival's fact gets it now.
+        world.request("add", by=99)  # A node that missed a rival's fact gets it now.
         before = look(world)
         assert before.observed == tuple(world.numbers())
         for known in before.marks:

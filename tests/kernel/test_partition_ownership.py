@@ -156,7 +156,7 @@ def test_a_node_that_misses_heartbeats_stops_serving_lost_partitions(world: Worl
 
 def test_a_node_whose_machine_slept_replies_nothing_until_it_has_reacquired_all(world: World):
     world.start()
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     world.sleep_s(10)
     second = world.start()  # It was awake and finds the claims free.
     assert served(second) == [PARTITIONS]
@@ -172,7 +172,7 @@ def test_a_node_whose_machine_slept_replies_nothing_until_it_has_reacquired_all(
 
 def test_a_node_cut_off_from_its_claims_sends_no_outdated_reply(world: World):
     first, second = world.start(), world.node()
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     first.bus.claims.cut = True
     world.pass_s(10)
     second.start()
@@ -187,7 +187,7 @@ def test_a_node_cut_off_from_its_claims_sends_no_outdated_reply(world: World):
 
 def test_a_node_that_may_have_lost_its_claims_journals_only_its_own_facts(world: World):
     first = world.start()
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     first.bus.claims.cut = True
     world.pass_s(10)
     asked = Patient(world, "k0", "x", 2)
@@ -202,20 +202,20 @@ def test_a_node_that_may_have_lost_its_claims_journals_only_its_own_facts(world:
 
 def test_outages_during_heartbeats_are_survived(world: World):
     first = world.start()
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     for _ in range(3):
         first.weather.away = True
         world.pass_s(7)
         first.weather.away = False
         world.pass_s(5)
     assert served(first) == [PARTITIONS]
-    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+    assert world.request("add", "k0", by=2).total.numbers == (1, 2)
 
 
 def test_a_recovery_that_fails_half_way_is_retried(world: World):
     first = world.start()
     first.journal.hold_appends("echo")
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     first.crash()
     second = world.start()
     second.weather.pause_s = lambda: 0.3
@@ -225,12 +225,12 @@ def test_a_recovery_that_fails_half_way_is_retried(world: World):
     second.weather.away, second.weather.pause_s = False, lambda: 0.0
     world.until(lambda: served(second) == [PARTITIONS])
     world.until(lambda: world.numbers("echo", "k0") == [1])
-    assert world.told("add", "k0", by=2).total.numbers == (1, 2)
+    assert world.request("add", "k0", by=2).total.numbers == (1, 2)
 
 
 def test_a_waiting_client_of_a_lost_partition_gets_partition_unowned(world: World):
     first = world.start()
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     first.journal.hold_appends()
     under_way = world.ask("add", "k0", id="x", by=2)
     world.settle()
@@ -258,10 +258,10 @@ def test_an_entity_loaded_by_a_late_request_is_loaded_again_when_its_partition_i
     key = next(k for k in KEYS if first.bus.partition(k) in second.kernel.partitions.served)
     late = Delivery(verb="look", key=key, id="late", body=b"")
     world.run(called(lambda: first.kernel._command_router.deliver([late])))
-    world.told("add", key, by=1)
+    world.request("add", key, by=1)
     second.stop()
     world.until(lambda: served(first) == [PARTITIONS])
-    assert world.told("look", key).total.numbers == (1,)
+    assert world.request("look", key).total.numbers == (1,)
 
 
 def test_an_inbox_that_a_late_owner_took_is_taken_back(world: World):
@@ -275,7 +275,7 @@ def test_an_inbox_that_a_late_owner_took_is_taken_back(world: World):
 
 def test_commands_withheld_during_a_slow_heartbeat_are_decided_again(world: World):
     first = world.start()
-    world.told("look", "k0")
+    world.request("look", "k0")
     world.pass_s(3.9)
     # The next heartbeat renews in time and gets the reply too late.
     first.weather.pause_back_s = 5.0
@@ -290,7 +290,7 @@ def test_commands_withheld_during_a_slow_heartbeat_are_decided_again(world: Worl
 
 def test_a_command_decided_by_two_nodes_is_committed_once(world: World):
     first = world.start()
-    world.told("add", "k0", by=1)
+    world.request("add", "k0", by=1)
     first.journal.hold_appends()
     late = world.ask("add", "k0", id="x", by=2)
     world.settle()
@@ -311,7 +311,7 @@ def test_a_joining_node_gets_idle_partitions_first(world: World):
     first = world.start()
     keys = {partition_of(key): key for key in KEYS}
     for key in keys.values():
-        world.told("add", key, by=10)
+        world.request("add", key, by=10)
     world.until(lambda: len(world.rings) == len(keys))
     busy = set(keys)
     assert len(busy) > PARTITIONS // 2

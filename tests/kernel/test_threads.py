@@ -54,7 +54,7 @@ def test_requests_of_many_threads_are_decided_once_and_in_order_per_thread(world
 def test_an_actor_whose_thread_has_died_has_a_successor(world: World):
     observer = Restarts()
     node = world.start(observer=observer)
-    world.told("add", id="x", by=1)
+    world.request("add", id="x", by=1)
     node.kernel._mailboxes["tally"].post(object())
     world.until(lambda: observer.names == ["tally"])
     again, more = Patient(world, "a", "x", 1), Patient(world, "a", "y", 2)
@@ -67,11 +67,11 @@ def test_the_successor_of_a_vanished_node_continues(world: World):
     first = world.start()
     first.journal.hold_appends("echo")
     for by in (1, 2, 3):
-        world.told("add", by=by)
+        world.request("add", by=by)
     first.crash()
     second = world.node(neighbour_is_dead=True).start()
     world.until(lambda: world.numbers("echo") == [1, 2, 3])
-    assert world.told("look").total.numbers == (1, 2, 3)
+    assert world.request("look").total.numbers == (1, 2, 3)
     assert second.stop()
 
 

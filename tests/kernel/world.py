@@ -297,7 +297,7 @@ class World:
         self.post(switch.request, request, context=copy_context())
         return asked
 
-    def told(self, verb: str, key: str = "a", **more: Any) -> SentRequest:
+    def request(self, verb: str, key: str = "a", **more: Any) -> SentRequest:
         """Send a request and wait for its first reply."""
         asked = self.ask(verb, key, **more)
         self.until(lambda: asked.answers)

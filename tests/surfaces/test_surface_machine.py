@@ -197,7 +197,7 @@ def test_any_history_goes_the_way_of_the_model(edition: Edition) -> None:
 
 @settings(max_examples=100)
 @given(histories(SURFACES, JOBS, HOSTS))
-def test_folding_the_facts_is_what_was_decided_upon(steps: list[Any]) -> None:
+def test_folded_facts_give_the_decided_state(steps: list[Any]) -> None:
     History(SURFACES, CODEC, initial=Surfaces(host=ATTACHED)).live(steps).check()
 
 

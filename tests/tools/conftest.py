@@ -9,6 +9,6 @@ from tests.tools.tool_fixtures import ToolWorld
 
 @pytest.fixture
 def world() -> Iterator[ToolWorld]:
-    """On the clockwork: no story takes longer than its steps."""
+    """A world with a virtual clock: no scenario takes longer than its steps."""
     with ToolWorld() as made:
         yield made

@@ -1,5 +1,4 @@
-"""A tool worker as somebody else would write one: nats-py, JSON, and what
-``bus/workers/protocol.py`` says.
+"""A tool worker without our code: nats-py, JSON, and what ``bus/workers/protocol.py`` says.
 
 ``python foreign_worker.py URL REALM`` serves the surface ``foreign`` until it is killed.
 """

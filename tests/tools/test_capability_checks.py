@@ -1,4 +1,4 @@
-"""A call is checked before anything acts on it, and a result before anybody relies on it."""
+"""Arguments are checked before the tool is called, and its result before it is recorded."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_arguments_that_do_not_fit_are_refused(schema: Any, args: Any, kwargs: A
     assert str(caught.value).startswith(error)
 
 
-def test_a_tool_checks_what_its_hints_say():
+def test_a_tool_checks_its_type_hints():
     @tool
     def add(a: int, b: int = 0) -> int:
         return a + b
@@ -114,7 +114,7 @@ def test_a_response_may_be_as_large_as_the_limit_and_no_larger():
 
 
 @pytest.mark.parametrize("depth", [NESTING_MAX + 1, 500, 5_000])
-def test_what_could_not_be_read_back_everywhere_is_refused(depth: int):
+def test_a_value_that_some_readers_cannot_decode_is_refused(depth: int):
     with pytest.raises(Refused, match=r"^INVALID_ARGUMENT: act: "):
         checks().encode_request([nested(depth)], {})
     with pytest.raises(Failed, match=r"^SERIALIZE_ERROR: act: "):
@@ -134,7 +134,7 @@ class Receipt(msgspec.Struct):
     paid: tuple[int, ...]
 
 
-def test_a_result_is_the_plain_json_its_reader_will_see():
+def test_a_result_is_the_plain_json_that_its_reader_gets():
     response = checks().check_result(Receipt(1, (2, 3)))
     assert response.value == {"id": 1, "paid": [2, 3]}
     assert response.text == b'{"id":1,"paid":[2,3]}'

@@ -1,4 +1,4 @@
-"""Functions of this process as tools: threads, a loop of their own, time, cancelling, leaving."""
+"""Functions of this process as tools: threads, their own loop, timeouts, cancellation, shutdown."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ LONG_MS = 60_000
 
 
 class Hands:
-    """What the functions of a test do and wait for."""
+    """State that the functions of a test record and wait for."""
 
     def __init__(self) -> None:
         self.go = threading.Event()
@@ -47,7 +47,7 @@ HANDS = Hands()
 
 
 def until(holds: Callable[[], object]) -> None:
-    """Wait, off every loop, until it does."""
+    """Wait, outside every loop, until the condition holds."""
     deadline_s = time.monotonic() + PATIENCE_S
     while not holds():
         assert time.monotonic() < deadline_s
@@ -70,7 +70,7 @@ def add(a: int, b: int = 0) -> int:
 
 @tool(timeout_ms=100)
 def block(ctx: ToolCallContext) -> bool:
-    """Returns when it may, and says whether it was told not to bother."""
+    """Returns when the test lets it; records whether it was cancelled."""
     hands = HANDS
     hands.begun.release()
     hands.go.wait(PATIENCE_S)
@@ -93,7 +93,7 @@ async def linger() -> str:
 
 @tool
 async def stubborn() -> str:
-    """Returns though it is told to stop."""
+    """Returns a value although it is cancelled."""
     HANDS.begun.release()
     try:
         await asyncio.sleep(LONG_MS)
@@ -104,17 +104,17 @@ async def stubborn() -> str:
 
 @tool
 def where() -> list[str]:
-    """Says on which thread it runs."""
+    """Returns the name of its thread."""
     return [threading.current_thread().name]
 
 
 @tool
 async def where_async() -> list[str]:
-    """Says on which thread it runs."""
+    """Returns the name of its thread."""
     return [threading.current_thread().name]
 
 
-class Untellable(Exception):
+class Unprintable(Exception):
     def __str__(self) -> str:
         raise RuntimeError("not even that")
 
@@ -123,7 +123,7 @@ RAISES: dict[str, Callable[[], BaseException]] = {
     "own": lambda: ToolError("OUT_OF_PAPER", "no more sheets"),
     "coded": lambda: Refused("UNSUPPORTED_FEATURE", "not here"),
     "bug": lambda: ZeroDivisionError("division by zero"),
-    "untellable": Untellable,
+    "unprintable": Unprintable,
     "exit": lambda: SystemExit(3),
     "farewell": lambda: GeneratorExit("no end of its own"),
 }
@@ -143,13 +143,13 @@ async def fail_async(how: str) -> None:
 
 @tool(max_response_bytes=100)
 def echo(value: Any) -> Any:
-    """Gives back what it is given."""
+    """Returns its argument."""
     return {"nan": float("nan")} if value == "nan" else value
 
 
 @tool
 def promise() -> int:
-    """Does not keep what it says."""
+    """Returns a value of another type than declared."""
     return "a text"  # type: ignore[return-value]
 
 
@@ -181,7 +181,7 @@ def test_functions_run_on_threads_and_coroutines_on_a_loop_of_their_own(host: Lo
     assert outcome(host, "where_async").value == ["rookery-tools"]
 
 
-def test_a_function_that_is_not_here_is_unknown(host: LocalToolHost):
+def test_a_missing_function_is_unknown(host: LocalToolHost):
     wrong = outcome(host, "sub").error
     assert wrong.code == "UNKNOWN_TOOL"
 
@@ -193,7 +193,7 @@ def test_a_function_that_is_not_here_is_unknown(host: LocalToolHost):
         ("own", "OUT_OF_PAPER", "no more sheets"),
         ("coded", "UNSUPPORTED_FEATURE", "not here"),
         ("bug", "TOOL_ERROR", "ZeroDivisionError: division by zero"),
-        ("untellable", "TOOL_ERROR", "Untellable"),
+        ("unprintable", "TOOL_ERROR", "Unprintable"),
         ("exit", "TOOL_ERROR", "RuntimeError: the tool raised SystemExit"),
         ("farewell", "TOOL_ERROR", "GeneratorExit: no end of its own"),
     ],
@@ -228,7 +228,7 @@ def test_a_function_past_its_timeout_is_cancelled_and_its_late_result_logged(
 ):
     caplog.set_level(logging.INFO, "rookery.actors.tools.local_host")
 
-    async def story() -> None:
+    async def scenario() -> None:
         late = await host.call(context("block"), 10)
         assert late.error.code == "TIMEOUT_TOOL"
         assert "100 ms" in late.error.message
@@ -236,43 +236,43 @@ def test_a_function_past_its_timeout_is_cancelled_and_its_late_result_logged(
         hands.go.set()
         await host.wait_finished("op-1")
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert hands.seen == [True]
     assert [record.message for record in caplog.records] == ["late result dropped"]
 
 
-def test_a_coroutine_past_its_time_is_cancelled(host: LocalToolHost, hands: Hands):
-    async def story() -> CallOutcome:
+def test_a_coroutine_past_its_timeout_is_cancelled(host: LocalToolHost, hands: Hands):
+    async def scenario() -> CallOutcome:
         late = await host.call(context("linger"), 10)
         await host.wait_finished("op-1")
         return late
 
-    assert asyncio.run(story()).error.code == "TIMEOUT_TOOL"
+    assert asyncio.run(scenario()).error.code == "TIMEOUT_TOOL"
     assert hands.seen == ["cancelled"]
 
 
 @pytest.mark.parametrize(
     ("name", "expected"), [("linger", "CANCELLED"), ("stubborn", "all the same"), ("block", True)]
 )
-def test_a_cancelled_call_ends_as_soon_as_its_function_lets_it(
+def test_a_cancelled_call_ends_as_soon_as_its_function_returns(
     host: LocalToolHost, hands: Hands, name: str, expected: Any
 ):
-    async def story() -> CallOutcome:
+    async def scenario() -> CallOutcome:
         call = asyncio.ensure_future(host.call(context(name), LONG_MS))
         await asyncio.to_thread(hands.await_begun)
         host.cancel("op-1")
         hands.go.set()
         return await call
 
-    ended = asyncio.run(story())
+    ended = asyncio.run(scenario())
     if expected == "CANCELLED":
         assert ended.error.code == "CANCELLED"
     else:
         assert ended == CallOutcome(value=expected)
 
 
-def test_a_coroutine_that_has_acted_is_not_called_off_any_more(hands: Hands):
-    """Its result is on its way, and nobody would know otherwise that it has acted."""
+def test_a_coroutine_that_has_acted_cannot_be_cancelled(hands: Hands):
+    """Its result is about to arrive, and is the only evidence that the coroutine acted."""
     single = capability("single", concurrency=1, input_schema={"type": "array"})
 
     async def act(ctx: ToolCallContext) -> str:
@@ -280,23 +280,23 @@ def test_a_coroutine_that_has_acted_is_not_called_off_any_more(hands: Hands):
 
     host = LocalToolHost(ToolRegistry.of(RegisteredTool.asynchronous(single, act)))
     host._pool.submit(lambda: (hands.begun.release(), hands.go.wait(PATIENCE_S)))
-    hands.await_begun()  # The thread that looks at results is busy.
+    hands.await_begun()  # The thread that handles results is busy.
 
-    async def story() -> CallOutcome:
+    async def scenario() -> CallOutcome:
         call = asyncio.ensure_future(host.call(context("single"), LONG_MS))
         await asyncio.to_thread(until, lambda: host._pool._jobs)
         host.cancel("op-1")
         host._loop.call_soon_threadsafe(hands.go.set)
         return await call
 
-    assert asyncio.run(story()) == CallOutcome(value="acted")
+    assert asyncio.run(scenario()) == CallOutcome(value="acted")
     assert host.close(PATIENCE_S)
 
 
 def test_a_coroutine_that_is_cancelled_before_it_has_begun_never_begins(
     host: LocalToolHost, hands: Hands
 ):
-    async def story() -> CallOutcome:
+    async def scenario() -> CallOutcome:
         busy = threading.Event()
         host._loop.call_soon_threadsafe(busy.wait, PATIENCE_S)
         call = asyncio.ensure_future(host.call(context("linger"), LONG_MS))
@@ -305,7 +305,7 @@ def test_a_coroutine_that_is_cancelled_before_it_has_begun_never_begins(
         busy.set()
         return await call
 
-    assert asyncio.run(story()).error.code == "CANCELLED"
+    assert asyncio.run(scenario()).error.code == "CANCELLED"
     assert not hands.begun.acquire(blocking=False)
 
 
@@ -322,7 +322,7 @@ def test_a_call_that_waits_for_a_thread_for_too_long_or_is_cancelled_never_begin
 
     host = LocalToolHost(ToolRegistry.of(RegisteredTool.sync(single, hold)))
 
-    async def story() -> CallOutcome:
+    async def scenario() -> CallOutcome:
         first = asyncio.ensure_future(host.call(context("single"), LONG_MS))
         await asyncio.to_thread(hands.await_begun)
         second = asyncio.ensure_future(host.call(context("single", call_id="op-2"), left_ms))
@@ -335,18 +335,18 @@ def test_a_call_that_waits_for_a_thread_for_too_long_or_is_cancelled_never_begin
         assert (await first).value == "op-1"
         return await second
 
-    assert asyncio.run(story()).error.code == code
+    assert asyncio.run(scenario()).error.code == code
     assert not hands.begun.acquire(blocking=False)
     assert host.close(PATIENCE_S)
 
 
-def test_a_call_that_is_not_there_is_neither_cancelled_nor_waited_for(host: LocalToolHost):
+def test_an_unknown_call_is_neither_cancelled_nor_waited_for(host: LocalToolHost):
     host.cancel("nobody")
     asyncio.run(host.wait_finished("nobody"))
 
 
 def test_many_calls_run_at_once(host: LocalToolHost, hands: Hands):
-    async def story() -> list[CallOutcome]:
+    async def scenario() -> list[CallOutcome]:
         calls = [
             asyncio.ensure_future(host.call(context("block", call_id=str(n)), LONG_MS))
             for n in range(16)
@@ -356,7 +356,7 @@ def test_many_calls_run_at_once(host: LocalToolHost, hands: Hands):
         hands.go.set()
         return await asyncio.gather(*calls)
 
-    assert {ended.value for ended in asyncio.run(story())} == {False}
+    assert {ended.value for ended in asyncio.run(scenario())} == {False}
 
 
 # --- leaving --------------------------------------------------------------------------------------
@@ -365,7 +365,7 @@ def test_many_calls_run_at_once(host: LocalToolHost, hands: Hands):
 def test_closing_cancels_all_calls_and_waits_for_those_that_react(hands: Hands):
     host = LocalToolHost(ToolRegistry.of(*ALL))
 
-    async def story() -> None:
+    async def scenario() -> None:
         calls = [
             asyncio.ensure_future(host.call(context(name, call_id=name), LONG_MS))
             for name in ("linger", "block")
@@ -376,11 +376,11 @@ def test_closing_cancels_all_calls_and_waits_for_those_that_react(hands: Hands):
         assert await asyncio.to_thread(host.close, PATIENCE_S)
         await asyncio.gather(*calls)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
     assert sorted(map(str, hands.seen)) == ["True", "cancelled"]
 
 
-def test_a_function_that_never_returns_keeps_neither_host_nor_process():
+def test_a_function_that_never_returns_blocks_neither_host_nor_process():
     program = """if True:
         import asyncio, threading
         from rookery.actors.tools import ToolCallContext, ToolRegistry, tool
@@ -425,7 +425,7 @@ def test_threads_are_made_when_needed_and_no_more_than_allowed():
         threads.submit(hold)
 
 
-def test_an_idle_thread_keeps_nothing_of_what_it_has_done():
+def test_an_idle_thread_holds_no_object_of_its_last_call():
     class Thing:
         pass
 

@@ -1,7 +1,7 @@
-"""What must hold for any value: what the schema lets through reaches the function, and comes back.
+"""A value that passes the schema reaches the function unchanged, and so does its result.
 
-Hints and values are drawn at random, the values half of the time from the hint itself, so that
-both sides of every check are met.
+Hints and values are random; half of the values are drawn from the hint itself, so that both
+outcomes of every check occur.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ JSON = st.recursive(
 
 
 def of_hint(hint: Any) -> st.SearchStrategy[Any]:
-    """Values of a hint as JSON would carry them."""
+    """Values of a hint, in their JSON form."""
     if hint is Any:
         return JSON
     if hint is float:
@@ -102,7 +102,7 @@ def as_json(value: Any) -> Any:
 
 
 def taking(hint: Any) -> RegisteredTool:
-    """A tool that answers with what it was given."""
+    """A tool that returns its argument."""
 
     async def echo(value):
         return value
@@ -127,7 +127,7 @@ def answer(loop: asyncio.Runner, echo: RegisteredTool, value: Any) -> Any:
 @pytest.mark.parametrize("hint", HINTS, ids=str)
 @settings(max_examples=30)
 @given(data=st.data())
-def test_what_the_checks_let_through_reaches_the_function_and_comes_back(
+def test_a_value_that_passes_the_checks_reaches_the_function_and_returns(
     loop: asyncio.Runner, hint: Any, data: Any
 ):
     echo = taking(hint)

@@ -1,4 +1,4 @@
-"""A surface's tools between node and worker, on the bus in memory: rules, not processes."""
+"""Tools of a surface between node and worker, on the bus in memory: rules, not processes."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ def add(a: int, b: int = 1) -> int:
 
 @tool(name="add")
 def add_texts(a: str) -> str:
-    """Other schemas under the same name."""
+    """The same name with another schema."""
     return a
 
 
-class Stage:
-    """One realm in memory: workers join it, a node asks."""
+class RemoteRealm:
+    """One realm in memory, where workers serve tools and a node calls them."""
 
     def __init__(self) -> None:
         self.server = MemoryServer(lambda: 0)
@@ -83,7 +83,7 @@ def code(outcome: CallOutcome) -> str:
 
 
 class Gate:
-    """A tool that is held up until the test opens it."""
+    """A tool that waits until the test opens it."""
 
     def __init__(self, *, heeds: bool = True) -> None:
         self.began = threading.Semaphore(0)
@@ -113,7 +113,7 @@ class Gate:
 
 def test_tools_of_a_surface_are_called_by_its_name_and_theirs():
     async def scenario() -> None:
-        stage = Stage()
+        stage = RemoteRealm()
         async with stage.worker(add):
             remote = await stage.find()
             (seen,) = ToolCatalogue(remote.catalogue_tools)
@@ -126,7 +126,7 @@ def test_tools_of_a_surface_are_called_by_its_name_and_theirs():
 
 def test_two_tools_of_one_visible_name_are_refused():
     async def scenario() -> None:
-        stage = Stage()
+        stage = RemoteRealm()
 
         @tool(name="shop_add")
         def local(a: int) -> int:
@@ -144,7 +144,7 @@ def test_two_tools_of_one_visible_name_are_refused():
 
 def test_workers_of_a_surface_may_serve_different_tools_but_must_agree_on_each():
     async def scenario() -> None:
-        stage, gate = Stage(), Gate()
+        stage, gate = RemoteRealm(), Gate()
         async with stage.worker(add, name="anna"), stage.worker(add, gate.tool(), name="bert"):
             names = [tool.available.name for tool in (await stage.find()).catalogue_tools]
             assert sorted(names) == ["shop_add", "shop_gate"]
@@ -155,19 +155,19 @@ def test_workers_of_a_surface_may_serve_different_tools_but_must_agree_on_each()
     asyncio.run(scenario())
 
 
-def test_a_surface_without_workers_is_a_failure_that_says_what_to_type():
+def test_a_surface_without_workers_is_a_failure_that_names_the_command():
     async def scenario() -> None:
         with pytest.raises(Failed, match=r"WORKER_UNAVAILABLE.*tools serve.*--surface mill"):
-            await Stage().find("mill")
+            await RemoteRealm().find("mill")
 
     asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("surface", ["", "a.b", "a b", "x" * 65, "local", "*"])
-def test_what_cannot_be_a_surface_is_refused(surface: str):
+def test_an_invalid_surface_is_refused(surface: str):
     async def scenario() -> None:
         with pytest.raises(Refused, match="INVALID_ARGUMENT"):
-            await Stage().find(surface)
+            await RemoteRealm().find(surface)
 
     asyncio.run(scenario())
 
@@ -177,7 +177,7 @@ def test_what_cannot_be_a_surface_is_refused(surface: str):
 
 def test_a_worker_gets_the_whole_context_of_a_call():
     async def scenario() -> None:
-        stage, gate = Stage(), Gate()
+        stage, gate = RemoteRealm(), Gate()
         gate.open.set()
         async with stage.worker(gate.tool()):
             asked = context(
@@ -198,9 +198,9 @@ def test_a_worker_gets_the_whole_context_of_a_call():
     asyncio.run(scenario())
 
 
-def test_a_worker_without_room_is_passed_over_for_one_with():
+def test_a_full_worker_is_skipped_for_a_free_one():
     async def scenario() -> None:
-        stage, gate = Stage(), Gate()
+        stage, gate = RemoteRealm(), Gate()
         async with stage.worker(gate.tool(), add, room=1):
             remote = await stage.find()
             first = asyncio.ensure_future(remote.call(context("shop_gate"), DEADLINE_MS))
@@ -217,9 +217,9 @@ def test_a_worker_without_room_is_passed_over_for_one_with():
     asyncio.run(scenario())
 
 
-def test_without_room_for_all_its_time_a_call_was_not_begun():
+def test_a_call_that_finds_no_free_worker_before_its_deadline_was_not_begun():
     async def scenario() -> None:
-        stage, gate = Stage(), Gate()
+        stage, gate = RemoteRealm(), Gate()
         async with stage.worker(gate.tool(), room=1):
             remote = await stage.find()
             first = asyncio.ensure_future(remote.call(context("shop_gate"), DEADLINE_MS))
@@ -234,9 +234,9 @@ def test_without_room_for_all_its_time_a_call_was_not_begun():
     asyncio.run(scenario())
 
 
-def test_a_function_that_outlives_its_call_keeps_its_room():
+def test_a_function_that_outlives_its_call_keeps_its_slot():
     async def scenario() -> None:
-        stage, gate = Stage(), Gate(heeds=False)
+        stage, gate = RemoteRealm(), Gate(heeds=False)
         async with stage.worker(gate.tool(), room=1):
             remote = await stage.find()
             assert code(await remote.call(context("shop_gate"), 60)) == "TIMEOUT_TOOL"
@@ -251,7 +251,7 @@ def test_a_function_that_outlives_its_call_keeps_its_room():
 
 def test_a_call_without_workers_fails_soon_and_was_not_begun():
     async def scenario() -> None:
-        stage = Stage()
+        stage = RemoteRealm()
         async with stage.worker(add):
             remote = await stage.find()
         async with asyncio.timeout(10):
@@ -261,9 +261,9 @@ def test_a_call_without_workers_fails_soon_and_was_not_begun():
     asyncio.run(scenario())
 
 
-def test_a_worker_that_changes_places_is_waited_for_a_moment():
+def test_a_call_waits_shortly_for_the_next_worker():
     async def scenario() -> None:
-        stage = Stage()
+        stage = RemoteRealm()
         async with stage.worker(add):
             remote = await stage.find()
         call = asyncio.ensure_future(remote.call(context("shop_add", 1), DEADLINE_MS))
@@ -276,7 +276,7 @@ def test_a_worker_that_changes_places_is_waited_for_a_moment():
 
 def test_the_outcome_of_a_later_attempt_that_never_began_is_unknown():
     async def scenario() -> None:
-        stage = Stage()
+        stage = RemoteRealm()
         async with stage.worker(add):
             remote = await stage.find()
         with pytest.raises(OutcomeUnknown):
@@ -285,11 +285,11 @@ def test_the_outcome_of_a_later_attempt_that_never_began_is_unknown():
     asyncio.run(scenario())
 
 
-def test_an_attempt_that_was_called_off_is_offered_to_no_other_worker():
-    """Also to none that was started since and would take it."""
+def test_a_cancelled_attempt_is_sent_to_no_other_worker():
+    """Nor to a worker that started since and would accept it."""
 
     async def scenario() -> None:
-        stage, gate = Stage(), Gate()
+        stage, gate = RemoteRealm(), Gate()
         gate.open.set()
         async with stage.worker(gate.tool()):
             remote = await stage.find()
@@ -305,9 +305,9 @@ def test_an_attempt_that_was_called_off_is_offered_to_no_other_worker():
     asyncio.run(scenario())
 
 
-def test_a_call_is_asked_after_until_its_worker_has_an_answer():
+def test_a_node_queries_a_call_until_its_worker_has_an_outcome():
     async def scenario() -> None:
-        stage, gate = Stage(), Gate()
+        stage, gate = RemoteRealm(), Gate()
         async with stage.worker(gate.tool()):
             first, second = await stage.find(), await stage.find()
             call = asyncio.ensure_future(first.call(context("shop_gate"), DEADLINE_MS))
@@ -326,7 +326,7 @@ def test_a_call_is_asked_after_until_its_worker_has_an_answer():
 
 def test_a_worker_with_other_schemas_declines():
     async def scenario() -> None:
-        stage = Stage()
+        stage = RemoteRealm()
         async with stage.worker(add):
             remote = await stage.find()
         async with stage.worker(add_texts):
@@ -339,7 +339,7 @@ def test_a_worker_with_other_schemas_declines():
 
 def test_a_tool_is_ready_when_a_worker_serves_it_with_the_same_schema():
     async def scenario() -> None:
-        stage = Stage()
+        stage = RemoteRealm()
         async with stage.worker(add):
             remote = await stage.find()
             await remote.wait_ready("shop_add")
@@ -358,7 +358,7 @@ def test_a_tool_is_ready_when_a_worker_serves_it_with_the_same_schema():
 
 def test_cancelling_reaches_the_function():
     async def scenario() -> None:
-        stage, gate = Stage(), Gate()
+        stage, gate = RemoteRealm(), Gate()
         async with stage.worker(gate.tool()):
             remote = await stage.find()
             call = asyncio.ensure_future(remote.call(context("shop_gate"), DEADLINE_MS))
@@ -370,9 +370,9 @@ def test_cancelling_reaches_the_function():
     asyncio.run(scenario())
 
 
-def test_a_call_that_waits_for_room_is_cancelled_at_once():
+def test_a_call_that_waits_for_a_free_worker_is_cancelled_at_once():
     async def scenario() -> None:
-        stage, gate = Stage(), Gate()
+        stage, gate = RemoteRealm(), Gate()
         async with stage.worker(gate.tool(), room=1):
             remote = await stage.find()
             first = asyncio.ensure_future(remote.call(context("shop_gate"), DEADLINE_MS))
@@ -390,13 +390,13 @@ def test_a_call_that_waits_for_room_is_cancelled_at_once():
 
 
 @pytest.mark.parametrize(("idempotent", "cancelled"), [(True, True), (False, True), (True, False)])
-def test_a_worker_that_leaves_before_the_end_leaves_an_unknown_outcome(
+def test_a_worker_that_stops_during_a_call_leaves_an_unknown_outcome(
     idempotent: bool, cancelled: bool
 ):
-    """Unless it may be repeated and nobody wants it any more: then it is as good as cancelled."""
+    """Except for an idempotent call that its run no longer needs: it counts as cancelled."""
 
     async def scenario() -> None:
-        stage, gate = Stage(), Gate(heeds=False)
+        stage, gate = RemoteRealm(), Gate(heeds=False)
         async with stage.worker(gate.tool(idempotent=idempotent)) as worker:
             remote = await stage.find()
             call = asyncio.ensure_future(remote.call(context("shop_gate"), DEADLINE_MS))
@@ -416,7 +416,7 @@ def test_a_worker_that_leaves_before_the_end_leaves_an_unknown_outcome(
 
 def test_a_draining_worker_finishes_what_it_has_begun():
     async def scenario() -> None:
-        stage, gate = Stage(), Gate()
+        stage, gate = RemoteRealm(), Gate()
         async with stage.worker(gate.tool()) as worker:
             remote = await stage.find()
             call = asyncio.ensure_future(remote.call(context("shop_gate"), DEADLINE_MS))
@@ -448,9 +448,9 @@ def test_a_draining_worker_finishes_what_it_has_begun():
         (b'{"value": "' + b"x" * (2 << 20) + b'"}', "PAYLOAD_TOO_LARGE"),
     ],
 )
-def test_what_a_worker_answers_is_held_to_what_it_declared(body: bytes, expected: str):
+def test_a_workers_result_must_match_its_declared_schema(body: bytes, expected: str):
     async def scenario() -> None:
-        stage = Stage()
+        stage = RemoteRealm()
         bench = stage.bench()
         answering: list[asyncio.Future[None]] = []
 
@@ -470,9 +470,9 @@ def _tools(told: bytes) -> Any:
     return msgspec.json.decode(told, type=WorkerCatalogue).tools
 
 
-def test_arguments_that_are_none_are_answered_so():
+def test_a_worker_refuses_malformed_arguments():
     async def scenario() -> None:
-        stage = Stage()
+        stage = RemoteRealm()
         async with stage.worker(add):
             end = await stage.bus.tool_workers.call(
                 Job(surface="shop", tool="add", body=b"[", left_ms=5_000)

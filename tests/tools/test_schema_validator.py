@@ -1,4 +1,4 @@
-"""What is said of a value that does not match: where, what was expected, and what was given."""
+"""The message about a value that does not match: its path, what was expected, and the value."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_mismatch_names_the_path_the_expected_and_the_given(
     assert said(schema, value).startswith(message)
 
 
-def test_what_matches_has_no_mismatch():
+def test_a_matching_value_has_no_mismatch():
     assert SchemaValidator(OBJECT, "a schema").find_mismatch({"to": "x", "n": None}) is None
     assert SchemaValidator({}, "a schema").find_mismatch({"any": ["thing"]}) is None
     assert SchemaValidator({"format": "colour"}, "a schema").find_mismatch("no such format") is None
@@ -78,7 +78,7 @@ def test_a_text_is_never_repeated():
     assert "hunter2" not in said({"items": {"type": "null"}}, [{"password": secret}])
 
 
-def test_what_is_said_stays_short():
+def test_a_message_stays_short():
     assert len(said({"enum": ["a" * 500]}, "b")) < 200
     assert len(said({"additionalProperties": False}, {"k" * 500: 1})) < 200
     assert len(said({"type": "null"}, 10**500)) < 200
@@ -103,7 +103,7 @@ def test_a_schema_that_leads_nowhere_ends_in_a_mismatch():
         ({"const": float("inf")}, "inf is not JSON"),
     ],
 )
-def test_what_is_no_schema_is_refused(schema: Any, why: str):
+def test_an_invalid_schema_is_refused(schema: Any, why: str):
     with pytest.raises(Refused, match=f"^INVALID_ARGUMENT: my schema cannot be used: {why}"):
         SchemaValidator(schema, "my schema")
 

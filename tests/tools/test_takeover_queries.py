@@ -1,5 +1,6 @@
-"""A node that takes a call over asks the tool's workers before it asks people. On the clockwork;
-the workers' side is a bench whose functions end when the test says so."""
+"""A node that takes a call over asks the tool's workers before an operator. With a virtual clock;
+the functions of the workers end when the test says so.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ SENDS = catalogue_name(SURFACE, "send")
 
 
 class StalledWorkers(MemoryToolWorkers):
-    """A line that stands still: what is sent does not arrive."""
+    """A connection that delivers no message."""
 
     def __init__(self, floor: MemoryWorkerRegistry) -> None:
         super().__init__(floor)
@@ -52,7 +53,7 @@ class WorkerSetup:
         self.bench = self.worker("anna")
 
     def worker(self, name: str) -> MemoryWorkerEndpoint:
-        """One more, or one that was started anew."""
+        """Start a worker, or start it again."""
         bench = MemoryWorkerEndpoint(self.floor, SURFACE)
         catalogue = WorkerCatalogue(worker=name, tools=(ServedTool(capability=SEND),))
         self.world.run(bench.open(catalogue, self.jobs.append, self.unwanted.append))
@@ -71,9 +72,9 @@ class WorkerSetup:
         )
 
     def lost(self) -> ToolNode:
-        """A worker has the call, and the node that sent it is gone."""
+        """A worker executes the call, and the node that sent it is gone."""
         node = self.node()
-        self.world.want(call(1, SENDS, a=1))
+        self.world.request_calls(call(1, SENDS, a=1))
         self.world.until(lambda: self.jobs)
         node.crash()
         return self.node()
@@ -83,7 +84,7 @@ class WorkerSetup:
         self.world.run(self.bench.reply(self.jobs[0], body))
 
     def leave(self) -> None:
-        """The worker is gone, without a word."""
+        """Remove the worker without a message."""
         self.world.run(self.bench.close())
 
 
@@ -97,7 +98,7 @@ def reason(world: ToolWorld) -> str:
     return str(world.tool_facts(1)[-1].reason)
 
 
-def test_a_worker_that_still_runs_the_call_is_waited_for(world: ToolWorld, crew: WorkerSetup):
+def test_a_node_waits_for_a_worker_that_still_runs_the_call(world: ToolWorld, crew: WorkerSetup):
     successor = crew.lost()
     told = world.expect(successor, 1)
     world.pass_s(TAKEN_OVER_S)
@@ -109,11 +110,9 @@ def test_a_worker_that_still_runs_the_call_is_waited_for(world: ToolWorld, crew:
     assert len(crew.jobs) == 1
 
 
-def test_what_a_worker_has_done_meanwhile_is_the_outcome_and_no_operator_is_asked(
-    world: ToolWorld, crew: WorkerSetup
-):
+def test_an_outcome_that_a_worker_reports_needs_no_operator(world: ToolWorld, crew: WorkerSetup):
     node = crew.node()
-    world.want(call(1, SENDS, a=1))
+    world.request_calls(call(1, SENDS, a=1))
     world.until(lambda: crew.jobs)
     node.crash()
     crew.answer()
@@ -124,13 +123,13 @@ def test_what_a_worker_has_done_meanwhile_is_the_outcome_and_no_operator_is_aske
     assert len(crew.jobs) == 1
 
 
-def test_an_attempt_that_was_late_is_not_begun_after_an_operator_had_it_tried_again(
+def test_a_late_attempt_is_not_begun_after_an_operator_retried_the_call(
     world: ToolWorld, crew: WorkerSetup
 ):
-    """The job of the first attempt stands in a pipe while all of this happens."""
+    """The job of the first attempt is delayed in the connection meanwhile."""
     line = StalledWorkers(crew.floor)
     node = crew.node(line=line)
-    world.want(call(1, SENDS, a=1))
+    world.request_calls(call(1, SENDS, a=1))
     world.until(lambda: line.jobs)
     node.crash()
     crew.node()
@@ -138,7 +137,7 @@ def test_an_attempt_that_was_late_is_not_begun_after_an_operator_had_it_tried_ag
     assert "it is unknown whether" in why
     assert "worker anna has not begun it in the" in why
     assert why.endswith(" s, and the tool is not idempotent")
-    world.told("resolve", run_id="run-1", operation_id=operation(1), retry=True, now=True)
+    world.request("resolve", run_id="run-1", operation_id=operation(1), retry=True, now=True)
     world.until(lambda: crew.jobs)
     crew.answer()
     world.until(lambda: world.kinds()[-1] == "completed")
@@ -150,7 +149,7 @@ def test_an_attempt_that_was_late_is_not_begun_after_an_operator_had_it_tried_ag
 def test_an_operator_gets_the_reports_of_workers_and_the_time_limit(
     world: ToolWorld, crew: WorkerSetup
 ):
-    """The worker that had the call was started anew: the new one has not begun it, and no more."""
+    """The worker with the call was restarted: it reports that it has not begun it, and no more."""
     crew.lost()
     crew.leave()
     crew.worker("anna-2")
@@ -161,27 +160,29 @@ def test_an_operator_gets_the_reports_of_workers_and_the_time_limit(
     assert lost.may_act_until_ms == lost.at_ms + requested.timeout_ms + GRACE_MS
 
 
-def test_where_no_worker_answers_that_is_said(world: ToolWorld, crew: WorkerSetup):
+def test_the_recovery_says_that_no_worker_answered(world: ToolWorld, crew: WorkerSetup):
     crew.lost()
     crew.leave()
     assert "; no worker of its surface answers, and" in reason(world)
 
 
-def test_a_worker_that_is_lost_while_it_is_waited_for_is_named(world: ToolWorld, crew: WorkerSetup):
+def test_the_recovery_names_a_worker_that_was_lost_meanwhile(world: ToolWorld, crew: WorkerSetup):
     crew.lost()
     world.pass_s(TAKEN_OVER_S)
     crew.leave()
     assert "worker anna ran it and no longer answers" in reason(world)
 
 
-def test_a_worker_that_gave_the_call_up_does_not_know(world: ToolWorld, crew: WorkerSetup):
+def test_a_worker_that_abandoned_the_call_reports_an_unknown_outcome(
+    world: ToolWorld, crew: WorkerSetup
+):
     crew.lost()
     world.pass_s(TAKEN_OVER_S)
     world.run(called(lambda: crew.bench.report_unknown(crew.jobs[0], "leaving")))
     assert "worker anna does not know" in reason(world)
 
 
-def test_a_call_is_not_waited_for_longer_than_it_may_act(world: ToolWorld, crew: WorkerSetup):
+def test_a_node_waits_for_a_call_no_longer_than_it_may_act(world: ToolWorld, crew: WorkerSetup):
     crew.lost()
     world.pass_s(40)
     assert world.kinds()[-1] == "intent_recorded"
@@ -189,7 +190,7 @@ def test_a_call_is_not_waited_for_longer_than_it_may_act(world: ToolWorld, crew:
     assert "worker anna still runs it" in reason(world)
     crew.answer()
     world.until_it_cannot_act()
-    asked = world.told("resolve", run_id="run-1", operation_id=operation(1), completed="seen")
+    asked = world.request("resolve", run_id="run-1", operation_id=operation(1), completed="seen")
     assert not asked.code
 
 
@@ -202,22 +203,20 @@ def test_a_run_that_is_cancelled_meanwhile_reaches_the_worker(world: ToolWorld, 
     world.until(lambda: world.kinds()[-1] == "completed")
 
 
-def test_a_run_that_ends_meanwhile_leaves_recovery_and_then_what_the_worker_says(
+def test_a_run_that_ends_meanwhile_leaves_recovery_and_then_the_workers_outcome(
     world: ToolWorld, crew: WorkerSetup
 ):
     crew.lost()
     world.pass_s(TAKEN_OVER_S)
-    world.over()
+    world.end_run()
     world.until(lambda: world.kinds()[-1] == "recovery_required")
     crew.answer()
     world.until(lambda: world.kinds()[-1] == "completed")
 
 
-def test_a_tool_that_is_not_served_here_as_it_was_called_is_not_asked_after(
-    world: ToolWorld, crew: WorkerSetup
-):
+def test_a_node_does_not_query_a_tool_whose_schema_has_changed(world: ToolWorld, crew: WorkerSetup):
     node = crew.node()
-    world.want(call(1, SENDS, a=1))
+    world.request_calls(call(1, SENDS, a=1))
     world.until(lambda: crew.jobs)
     node.crash()
     crew.node(capability("send", idempotent=False, input_schema={"type": "array"}))

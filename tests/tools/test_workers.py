@@ -1,7 +1,6 @@
-"""Tool workers as they are used: processes that serve, share, die and leave, and a node whose
-programs call them.
+"""Tool workers as processes: they serve, share, die and stop, and a node's programs call them.
 
-Capabilities are asked for when the node starts; afterwards each test starts and ends workers of a
+The node asks for capabilities at its start; afterwards each test starts and ends workers of a
 surface that no other test uses.
 """
 
@@ -27,7 +26,7 @@ OURS = ("shop", "frail")
 
 @pytest.fixture(scope="module")
 def crafts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crafts]:
-    """The node is started when each surface has a worker, and then only ``foreign`` has one."""
+    """A node that started when each surface had a worker; later only ``foreign`` has one."""
     folder = tmp_path_factory.mktemp("crafts")
     with EmbeddedServer(folder / "store") as server:
         crafts = Crafts(server, folder)
@@ -60,7 +59,7 @@ def let_go(folder: Path) -> None:
 
 
 def test_a_program_calls_tools_of_a_worker(crafts: Crafts, tmp_path: Path):
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         await visit.follow()
         found = await visit.run("shop_price('tea') + shop_price(item='cake')")
         assert (found["status"], found["result"]) == ("ok", 8)
@@ -73,14 +72,14 @@ def test_a_program_calls_tools_of_a_worker(crafts: Crafts, tmp_path: Path):
         assert "NOT_SOLD" in (await visit.run(caught))["result"]
 
     with crafts.worker("shop", tmp_path) as worker:
-        crafts.visit(story)
+        crafts.visit(scenario)
         log = [json.loads(line) for line in worker.log.read_text().splitlines()]
         answered = [line for line in log if line["event"] == "call answered"]
         assert [line["ok"] for line in answered] == [True, True, False]
 
 
 def test_a_tool_knows_which_call_it_serves(crafts: Crafts, tmp_path: Path):
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         await visit.follow()
         found = await visit.run("shop_facts()")
         told = found["result"]
@@ -96,29 +95,29 @@ def test_a_tool_knows_which_call_it_serves(crafts: Crafts, tmp_path: Path):
         assert 0 < told["left_ms"] <= 5_000
 
     with crafts.worker("shop", tmp_path):
-        crafts.visit(story)
+        crafts.visit(scenario)
 
 
 def test_workers_of_a_surface_share_the_work(crafts: Crafts, tmp_path: Path):
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         found = await visit.run("[shop_who() for _ in range(30)]")
         assert set(found["result"]) == {one.process.pid, two.process.pid}
 
     with crafts.worker("shop", tmp_path) as one, crafts.worker("shop", tmp_path) as two:
-        crafts.visit(story)
+        crafts.visit(scenario)
 
 
 def test_large_arguments_and_results_travel_through_the_blob_store(crafts: Crafts, tmp_path: Path):
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         found = await visit.run("text = shop_double('x' * 1_500_000)\n[len(text), text[-1]]")
         assert found["result"] == [3_000_000, "x"]
 
     with crafts.worker("shop", tmp_path):
-        crafts.visit(story)
+        crafts.visit(scenario)
 
 
-def test_a_worker_says_what_it_runs(crafts: Crafts, tmp_path: Path):
-    async def story(visit: Visit) -> None:
+def test_a_worker_reports_its_calls(crafts: Crafts, tmp_path: Path):
+    async def scenario(visit: Visit) -> None:
         running = asyncio.ensure_future(visit.run("frail_build()"))
         await until(lambda: began(tmp_path))
         told = await visit.client.nats.request("rookery.crafts.crew.frail.health", b"", timeout=5)
@@ -130,7 +129,7 @@ def test_a_worker_says_what_it_runs(crafts: Crafts, tmp_path: Path):
         assert (await running)["result"] == "done in try 1"
 
     with crafts.worker("frail", tmp_path) as worker:
-        crafts.visit(story)
+        crafts.visit(scenario)
 
 
 # --- dying ----------------------------------------------------------------------------------------
@@ -139,17 +138,17 @@ def test_a_worker_says_what_it_runs(crafts: Crafts, tmp_path: Path):
 def test_a_tool_without_workers_fails_soon_and_the_program_continues(crafts: Crafts):
     code = "try:\n    frail_send()\nexcept Exception as e:\n    r = str(e)\nr"
 
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         await visit.follow()
         found = await visit.run(code)
         assert "WORKER_UNAVAILABLE" in found["result"]
         assert visit.kinds == ["requested", "intent_recorded", "failed"]
 
-    crafts.visit(story)
+    crafts.visit(scenario)
 
 
-def test_a_call_that_may_be_repeated_outlives_its_worker(crafts: Crafts, tmp_path: Path):
-    async def story(visit: Visit) -> None:
+def test_an_idempotent_call_outlives_its_worker(crafts: Crafts, tmp_path: Path):
+    async def scenario(visit: Visit) -> None:
         await visit.follow()
         with crafts.worker("frail", tmp_path) as first:
             running = asyncio.ensure_future(visit.run("frail_look()"))
@@ -163,11 +162,11 @@ def test_a_call_that_may_be_repeated_outlives_its_worker(crafts: Crafts, tmp_pat
         assert len({one.key for one in tries}) == 1
         assert visit.kinds == ["requested", "intent_recorded", "intent_recorded", "completed"]
 
-    crafts.visit(story)
+    crafts.visit(scenario)
 
 
 def test_a_call_that_may_not_be_repeated_waits_for_an_operator(crafts: Crafts, tmp_path: Path):
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         await visit.follow()
         with crafts.worker("frail", tmp_path) as first:
             await visit.client.submit(
@@ -184,13 +183,13 @@ def test_a_call_that_may_not_be_repeated_waits_for_an_operator(crafts: Crafts, t
             await until(lambda: "completed" in visit.kinds)
         assert len(began(tmp_path)) == 1
 
-    crafts.visit(story)
+    crafts.visit(scenario)
 
 
-def test_what_a_worker_does_for_a_node_that_was_killed_is_not_asked_of_an_operator(tmp_path: Path):
-    """The next node asks the worker, waits for it, and puts on record what it says."""
+def test_a_workers_outcome_for_a_killed_node_needs_no_operator(tmp_path: Path):
+    """The next node asks the worker, waits for it, and records its outcome."""
 
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         await visit.follow()
         await visit.client.submit(
             "run", visit.session, {"code": "frail_build()"}, Nats_Msg_Id="moved"
@@ -210,13 +209,13 @@ def test_what_a_worker_does_for_a_node_that_was_killed_is_not_asked_of_an_operat
             crafts.node("frail") as first,
             contextlib.closing(crafts.node("frail")) as second,
         ):
-            crafts.visit(story)
+            crafts.visit(scenario)
 
 
-def test_calls_go_on_after_the_server_was_killed(crafts: Crafts, tmp_path: Path):
-    """One is under way meanwhile; its answer comes when there is a way again."""
+def test_calls_continue_after_the_server_was_killed(crafts: Crafts, tmp_path: Path):
+    """One call is in progress meanwhile; its outcome arrives when the server is back."""
 
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         running = asyncio.ensure_future(visit.run("frail_build()"))
         await until(lambda: began(tmp_path))
         await asyncio.to_thread(crafts.server.kill)
@@ -227,7 +226,7 @@ def test_calls_go_on_after_the_server_was_killed(crafts: Crafts, tmp_path: Path)
         assert len(began(tmp_path)) == 1
 
     with crafts.worker("frail", tmp_path):
-        crafts.visit(story)
+        crafts.visit(scenario)
 
 
 # --- ending ---------------------------------------------------------------------------------------
@@ -235,7 +234,7 @@ def test_calls_go_on_after_the_server_was_killed(crafts: Crafts, tmp_path: Path)
 
 @pytest.mark.parametrize("code", ["frail_build()", "await frail_wait()"])
 def test_cancelling_a_run_reaches_the_function(crafts: Crafts, tmp_path: Path, code: str):
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         running = asyncio.ensure_future(visit.run(code))
         await until(lambda: began(tmp_path))
         (call,) = began(tmp_path)
@@ -244,11 +243,11 @@ def test_cancelling_a_run_reaches_the_function(crafts: Crafts, tmp_path: Path, c
         assert (await running)["status"] == "cancelled"
 
     with crafts.worker("frail", tmp_path):
-        crafts.visit(story)
+        crafts.visit(scenario)
 
 
 def test_a_stopping_worker_finishes_its_calls(crafts: Crafts, tmp_path: Path):
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         with crafts.worker("frail", tmp_path) as leaving:
             running = asyncio.ensure_future(visit.run("frail_build()"))
             await until(lambda: began(tmp_path))
@@ -262,13 +261,13 @@ def test_a_stopping_worker_finishes_its_calls(crafts: Crafts, tmp_path: Path):
             assert (await running)["result"] == "done in try 1"
             assert leaving.ended() == 0
 
-    crafts.visit(story)
+    crafts.visit(scenario)
 
 
-def test_a_worker_that_cannot_wait_any_longer_says_so(crafts: Crafts, tmp_path: Path):
-    """A call that may be repeated is, at once, by another worker."""
+def test_a_worker_that_stops_at_once_reports_its_open_calls(crafts: Crafts, tmp_path: Path):
+    """Another worker repeats an idempotent call at once."""
 
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         with _impatient(crafts, tmp_path) as leaving:
             running = asyncio.ensure_future(visit.run("await frail_wait()"))
             await until(lambda: began(tmp_path))
@@ -280,17 +279,17 @@ def test_a_worker_that_cannot_wait_any_longer_says_so(crafts: Crafts, tmp_path: 
                 await visit.client.ask("cancel", visit.session, {"run_id": run, "now": True})
                 await running
 
-    crafts.visit(story)
+    crafts.visit(scenario)
 
 
 def test_a_resolution_while_the_tool_may_still_act_must_say_now(crafts: Crafts, tmp_path: Path):
-    """The worker has left the function behind; what it does until its time is over is not known."""
+    """The worker stopped without its function, which may act until its deadline."""
     where = ("--url", crafts.server.url, "--realm", REALM)
 
     async def told(*arguments: str) -> Said:
         return await asyncio.to_thread(rookery_here, tmp_path, *arguments, *where)
 
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         await visit.follow()
         with _impatient(crafts, tmp_path) as leaving:
             await visit.client.submit(
@@ -312,10 +311,10 @@ def test_a_resolution_while_the_tool_may_still_act_must_say_now(crafts: Crafts, 
         assert told_so["may_act_until_ms"] == lost["may_act_until_ms"]
         assert (await told(*words, "--now", "--json")).json["state"] == "completed"
 
-    crafts.visit(story)
+    crafts.visit(scenario)
 
 
-def test_a_worker_leaves_also_while_there_is_no_server(tmp_path: Path):
+def test_a_worker_stops_also_without_a_server(tmp_path: Path):
     with (
         EmbeddedServer(tmp_path / "store") as server,
         Crafts(server, tmp_path).worker("shop", tmp_path) as worker,
@@ -328,7 +327,7 @@ def test_a_worker_leaves_also_while_there_is_no_server(tmp_path: Path):
 
 
 def test_a_worker_needs_nothing_but_a_nats_client(crafts: Crafts):
-    async def story(visit: Visit) -> None:
+    async def scenario(visit: Visit) -> None:
         assert (await visit.run("foreign_shout('tea')"))["result"] == "TEA"
         headers = (await visit.run("foreign_headers()"))["result"]
         assert headers["Idempotency-Key"] == headers["Rookery-Call"]
@@ -337,18 +336,18 @@ def test_a_worker_needs_nothing_but_a_nats_client(crafts: Crafts):
         assert failed["status"] == "runtime_error"
         assert "OUT_OF_TEA" in json.dumps(failed)
 
-    crafts.visit(story)
+    crafts.visit(scenario)
 
 
-def test_a_result_that_is_not_what_was_declared_is_none(crafts: Crafts):
-    async def story(visit: Visit) -> None:
+def test_a_result_outside_its_schema_is_a_failure(crafts: Crafts):
+    async def scenario(visit: Visit) -> None:
         await visit.follow()
         found = await visit.run("foreign_lie()")
         assert found["status"] == "runtime_error"
         await until(lambda: "failed" in visit.kinds)
         assert visit.facts[-1]["error"]["code"] == "INVALID_RESULT"
 
-    crafts.visit(story)
+    crafts.visit(scenario)
 
 
 @pytest.mark.parametrize(
@@ -360,7 +359,7 @@ def test_a_result_that_is_not_what_was_declared_is_none(crafts: Crafts):
         ("tests.tools.worker_tools:registry", "local", "each node's own"),
     ],
 )
-def test_what_cannot_be_served_is_refused(
+def test_an_unservable_tool_is_refused(
     crafts: Crafts, tmp_path: Path, place: str, surface: str, says: str
 ):
     where = ("--url", crafts.server.url)
@@ -371,13 +370,13 @@ def test_what_cannot_be_served_is_refused(
 
 
 def _impatient(crafts: Crafts, folder: Path) -> WorkerProcess:
-    """It waits for nothing when it is to stop."""
+    """A worker that stops without waiting for its calls."""
     (folder / "rookery.toml").write_text("[node]\ndrain_timeout_s = 0.1\n")
     return crafts.worker("frail", folder)
 
 
 async def _draining(visit: Visit) -> None:
-    """Wait until the crew has a member that is about to leave."""
+    """Wait until a worker of the surface is draining."""
     async with asyncio.timeout(20):
         while True:
             told = await visit.client.nats.request(

@@ -1,8 +1,7 @@
-"""Tools outside of every node, and a realm in memory whose nodes call them.
+"""A tool backend outside every node, and a realm in memory whose nodes call it.
 
-The kernel, the concern, what performs its effects and the journal are the real ones. A driver is
-played by ``CallerDecider``, which says what a turn says; the tools' own world by ``Workshop``: it
-counts what was done to it, whoever dies meanwhile.
+The kernel, the decider, the executor and the journal are the real ones. ``CallerDecider`` requests
+calls as a turn does. ``ToolBackend`` counts the executions, and no crash of a node reaches it.
 """
 
 from __future__ import annotations
@@ -115,20 +114,20 @@ class RequestCalls(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RequestedCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """By run, its calls; of one that has ended, none."""
+    """The calls of each run; none of a run that has ended."""
 
     calls: dict[str, tuple[RequestedCall, ...]] = {}
 
 
 class CallerDecider(SmallDecider):
-    """Says what turns say: ``want`` leaves calls, ``keep`` that these alone are wanted still,
-    ``end`` the end of their run."""
+    """Writes the facts that turns write: ``request`` leaves calls, ``retain`` keeps only these,
+    ``end`` ends the run."""
 
     family = "turn"
     initial_state = RequestedCalls()
     verbs: Mapping[str, type[msgspec.Struct]] = {
-        "want": RequestCalls,
-        "keep": RequestCalls,
+        "request": RequestCalls,
+        "retain": RequestCalls,
         "end": RequestCalls,
     }
     codec: FactCodec[Any] = FactCodec(TURN_FACTS)
@@ -139,7 +138,7 @@ class CallerDecider(SmallDecider):
         run, calls = command.body.run, command.body.calls
         if command.verb == "end":
             return [turn.Cancelled(run=run)]
-        if command.verb == "keep":
+        if command.verb == "retain":
             operations = tuple(one.operation_id for one in calls)
             return [turn.OpsRegistered(run=run, op_refs=operations, barrier_ids=operations)]
         return [turn.ToolCallsReturned(run=run, tool_count=len(calls), calls=calls)]
@@ -165,17 +164,17 @@ class CallerDecider(SmallDecider):
 # --- what is called -------------------------------------------------------------------------------
 
 
-class Workshop:
-    """The world the tools act on. It outlives every node."""
+class ToolBackend:
+    """What the tools act on; it outlives every node."""
 
     def __init__(self) -> None:
         self.executions: Counter[str] = Counter()
         """By idempotency key."""
         self.contexts: list[ToolCallContext] = []
         self.hold = False
-        """Whoever is called does not return."""
+        """A called tool does not return."""
         self.lost = False
-        """Nobody knows what came of a call."""
+        """The outcome of every call is unknown."""
         self.running: Counter[str] = Counter()
         self.running_max: Counter[str] = Counter()
         self.outcome = CallOutcome(value="done")
@@ -192,15 +191,15 @@ class Workshop:
             self.running[ctx.name] -= 1
 
 
-class Bench:
-    """One node's way to the workshop: a host."""
+class BackendHost:
+    """One node's tool host, which calls the backend."""
 
-    def __init__(self, workshop: Workshop) -> None:
-        self._workshop = workshop
+    def __init__(self, backend: ToolBackend) -> None:
+        self._backend = backend
         self.cancelled: list[str] = []
 
     async def wait_ready(self, name: str) -> None:
-        """The workshop is never closed."""
+        """The backend is always ready."""
 
     async def call(
         self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always_allowed
@@ -209,25 +208,25 @@ class Bench:
             raise NotCalled
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
-                with self._workshop.at_work(ctx):
-                    while self._workshop.hold and ctx.call_id not in self.cancelled:
+                with self._backend.at_work(ctx):
+                    while self._backend.hold and ctx.call_id not in self.cancelled:
                         await asyncio.sleep(0.01)
         except TimeoutError:
             return CallOutcome(error=fault("TIMEOUT_TOOL", "too slow"))
-        if self._workshop.lost:
+        if self._backend.lost:
             raise OutcomeUnknown("the line is dead")
         if ctx.call_id in self.cancelled:
             return CallOutcome(error=fault("CANCELLED", "not wanted"))
-        return self._workshop.outcome
+        return self._backend.outcome
 
     def cancel(self, call_id: str) -> None:
         self.cancelled.append(call_id)
 
     async def wait_finished(self, call_id: str) -> None:
-        """Nothing is left running here."""
+        """No function runs after its call."""
 
     async def query_outcome(self, past: PastAttempt) -> CallOutcome:
-        del past  # The workshop answers no questions of nodes.
+        del past  # The backend answers no questions of nodes.
         raise OutcomeUnknown
 
 
@@ -235,7 +234,7 @@ class Bench:
 
 
 class ToolNode(Node):
-    """A node with the tools concern, and what goes with it."""
+    """A node with the decider of tools and its executor."""
 
     board: CallNotifier
     places: CallSlots
@@ -245,20 +244,20 @@ class ToolNode(Node):
 
 
 class ToolWorld(World):
-    """Nodes that call the tools of one workshop."""
+    """Nodes that call the tools of one backend."""
 
     def until_it_cannot_act(self) -> None:
-        """Let the time pass of which a recovery says that the tool may still act."""
+        """Advance the time until the recovered call can no longer act."""
         said = [getattr(fact, "may_act_until_ms", 0) or 0 for fact in self.tool_facts(1)]
         while (left_ms := max(said, default=0) - self.now_ms()) > 0:
             self.pass_s(min(left_ms / 1_000, 50))
 
     def __init__(self, *, threads: bool = False) -> None:
         super().__init__(threads=threads)
-        self.workshop = Workshop()
+        self.backend = ToolBackend()
 
     def begin(self, *capabilities: Capability, **settings: Any) -> ToolNode:
-        """Start a node; the tools are the same everywhere unless said otherwise."""
+        """Start a node; all nodes have the same tools by default."""
         visible = tools(*(capabilities or CAPABILITIES))
         started = self.start([CallerDecider()], visible=visible, **settings)
         return cast("ToolNode", started)
@@ -274,7 +273,7 @@ class ToolWorld(World):
     ) -> Kernel:
         node.epoch = f"{node.name}.{next(self._numbers)}"
         capabilities = [tool.capability for tool in visible]
-        node.board, node.host = CallNotifier(), host or Bench(self.workshop)
+        node.board, node.host = CallNotifier(), host or BackendHost(self.backend)
         node.places = CallSlots(capabilities, node, self.now_ms)
 
         async def ask(*asked: Any) -> Any:
@@ -310,20 +309,20 @@ class ToolWorld(World):
             queries={},
         )
 
-    # --- what a driver does -----------------------------------------------------------------------
+    # --- the turn's part --------------------------------------------------------------------------
 
-    def want(self, *calls: RequestedCall, key: str = "a", run: str = "run-1") -> None:
-        """A run of the session wants these calls."""
-        asked = self.told("want", key, run=run, calls=calls)
+    def request_calls(self, *calls: RequestedCall, key: str = "a", run: str = "run-1") -> None:
+        """Request these calls in a run of the session."""
+        asked = self.request("request", key, run=run, calls=calls)
         assert not asked.code, asked.answers[-1].body
 
-    def keep(self, *calls: RequestedCall, key: str = "a", run: str = "run-1") -> None:
-        """The run goes on with these alone."""
-        self.told("keep", key, run=run, calls=calls)
+    def retain_calls(self, *calls: RequestedCall, key: str = "a", run: str = "run-1") -> None:
+        """Continue the run with these calls alone."""
+        self.request("retain", key, run=run, calls=calls)
 
-    def over(self, *, key: str = "a", run: str = "run-1") -> None:
-        """The run has ended."""
-        self.told("end", key, run=run)
+    def end_run(self, *, key: str = "a", run: str = "run-1") -> None:
+        """End the run."""
+        self.request("end", key, run=run)
 
     def expect(
         self, node: ToolNode, number: int, run: str = "run-1"
@@ -333,8 +332,8 @@ class ToolWorld(World):
 
         return self.run(expected())
 
-    def known(self, node: ToolNode, *, key: str = "a", run: str = "run-1") -> list[CallProgress]:
-        """What the actor says of a run's calls."""
+    def progress(self, node: ToolNode, *, key: str = "a", run: str = "run-1") -> list[CallProgress]:
+        """The progress of a run's calls, from their actor."""
         asked = node.kernel.ask("tool", key, CallsQuery(run_id=run), CallsView)
         return list(self.run(asked).calls)
 
@@ -343,24 +342,24 @@ class ToolWorld(World):
         self.run(node.bus.blobs.put(data))
         return digest_bytes(data)
 
-    # --- what stands ------------------------------------------------------------------------------
+    # --- what is stored ---------------------------------------------------------------------------
 
     def tool_facts(self, number: int = 0, key: str = "a", run: str = "run-1") -> list[Any]:
-        """All of a session, or of one call."""
+        """The tool facts of a session, or of one call."""
         codec = FactCodec[Any](TOOL_FACTS)
         found = [fact for one in self.stored("tool", key) for fact in codec.decode(one.body)]
         return [f for f in found if not number or f.operation_id == operation(number, run)]
 
     def kinds(self, number: int = 0, key: str = "a", run: str = "run-1") -> list[str]:
-        """Their names, shortened."""
+        """The short names of these facts."""
         tags = [str(f.__struct_config__.tag) for f in self.tool_facts(number, key, run)]
         return [tag.removeprefix("tool.").removesuffix(".v1") for tag in tags]
 
     def executions(self, number: int, run: str = "run-1") -> int:
-        return self.workshop.executions[operation(number, run)]
+        return self.backend.executions[operation(number, run)]
 
     def cancel_run(self, node: ToolNode, run: str = "run-1") -> None:
         self.run(called(lambda: node.board.cancel_run(run)))
 
-    def give_up(self, node: ToolNode, number: int, run: str = "run-1") -> None:
+    def drop_call(self, node: ToolNode, number: int, run: str = "run-1") -> None:
         self.run(called(lambda: node.board.drop(run, operation(number, run))))

@@ -1,4 +1,4 @@
-"""Workers as processes of their own, and a node that was started with their surfaces."""
+"""Workers as processes, and a node that was started with their surfaces."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _numbers = count(1)
 
 
 class WorkerProcess(NodeProcess):
-    """Anything that prints one line with ``ready`` when it serves tools."""
+    """A process that prints one line with ``ready`` when it serves tools."""
 
     def __init__(self, folder: Path, *command: str) -> None:
         here = str(HERE.parents[1])
@@ -40,7 +40,7 @@ class WorkerProcess(NodeProcess):
 
 
 class Execution(NamedTuple):
-    """One line of what tools wrote down."""
+    """One line of the record that tools write."""
 
     what: str
     tool: str
@@ -51,14 +51,14 @@ class Execution(NamedTuple):
 
 
 class Crafts:
-    """A realm whose node calls the tools of workers; each test has a folder for what they do."""
+    """A realm whose node calls the tools of workers; each test has a folder for their record."""
 
     def __init__(self, server: EmbeddedServer, folder: Path) -> None:
         self.server, self.folder = server, folder
         self._where = ["--url", server.url, "--realm", REALM]
 
     def worker(self, surface: str, folder: Path, *more: str) -> WorkerProcess:
-        """To be started."""
+        """A worker process, not yet started."""
         command = [ROOKERY, "tools", "serve", "tests.tools.worker_tools:registry", "--json"]
         return WorkerProcess(folder, *command, "--surface", surface, *self._where, *more)
 
@@ -70,23 +70,23 @@ class Crafts:
         flags = [flag for surface in surfaces for flag in ("--workers", surface)]
         return node_on(self.server, REALM, self.folder, "--driver", "sandbox", *flags)
 
-    def visit(self, story: Callable[[Visit], Awaitable[None]]) -> None:
-        """Let a stock client do something."""
+    def visit(self, scenario: Callable[[Visit], Awaitable[None]]) -> None:
+        """Run a scenario with a stock client."""
 
         async def visit() -> None:
             async with stock(self.server.url, REALM) as client:
-                await story(Visit(client))
+                await scenario(Visit(client))
 
         asyncio.run(visit())
 
 
 class Visit:
-    """A client in a session of its own."""
+    """A client with its own session."""
 
     def __init__(self, client: Stock) -> None:
         self.client, self.session = client, f"visit-{next(_numbers)}"
         self.facts: list[dict[str, Any]] = []
-        """Of its calls, once ``follow`` was called."""
+        """The facts of its calls, since ``follow`` was called."""
 
     async def follow(self) -> None:
         async def seen(message: Any) -> None:

@@ -1,5 +1,6 @@
-"""Tools that workers serve in tests. What they do is written into the folder ``CRAFTS`` names, so
-that it is known whoever dies; some of them wait until the test lets them go on."""
+"""Tools that workers serve in tests. They write their calls to the folder that ``CRAFTS`` names, so
+that the record outlives every process; some wait until the test lets them continue.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +18,14 @@ def folder() -> Path:
 
 
 def note(ctx: ToolCallContext, what: str) -> None:
-    """One line, written at once."""
+    """Write one line at once."""
     line = f"{what} {ctx.name} {ctx.idempotency_key} {ctx.attempt} {os.getpid()} {ctx.run_id}\n"
     with (folder() / "log").open("a") as log:
         log.write(line)
 
 
 def hold(ctx: ToolCallContext) -> str:
-    """Work until the test, or the run, has enough of it."""
+    """Work until the test or the run ends the call."""
     note(ctx, "began")
     while not (folder() / "go").exists():
         if ctx.cancelled():
@@ -37,7 +38,7 @@ def hold(ctx: ToolCallContext) -> str:
 
 @tool
 def price(item: str) -> int:
-    """What something costs."""
+    """Return a price."""
     if item not in ("tea", "cake"):
         raise ToolError("NOT_SOLD", f"no {item} here")
     return {"tea": 3, "cake": 5}[item]
@@ -45,32 +46,32 @@ def price(item: str) -> int:
 
 @tool
 def who() -> int:
-    """Which process answers."""
+    """Return the id of the process."""
     time.sleep(0.01)
     return os.getpid()
 
 
 @tool(timeout_ms=2_000)
 def look(ctx: ToolCallContext) -> str:
-    """Takes its time and may be repeated."""
+    """A slow call that may be repeated."""
     return hold(ctx)
 
 
 @tool(side_effect="write", timeout_ms=2_000)
 def send(ctx: ToolCallContext) -> str:
-    """Takes its time and may not be repeated."""
+    """A slow call that may not be repeated."""
     return hold(ctx)
 
 
 @tool(side_effect="write", timeout_ms=60_000)
 def build(ctx: ToolCallContext) -> str:
-    """Takes very long."""
+    """A very slow call."""
     return hold(ctx)
 
 
 @tool(timeout_ms=60_000)
 async def wait(ctx: ToolCallContext) -> str:
-    """Waits for ever, and is stopped where it stands."""
+    """Wait for ever, until it is stopped."""
     note(ctx, "began")
     try:
         await asyncio.Event().wait()
@@ -81,13 +82,13 @@ async def wait(ctx: ToolCallContext) -> str:
 
 @tool(max_request_bytes=4 << 20, max_response_bytes=8 << 20)
 def double(text: str) -> str:
-    """Large things in, larger ones out."""
+    """Return twice the argument."""
     return text + text
 
 
 @tool
 def facts(ctx: ToolCallContext) -> dict[str, Any]:
-    """What it is told of its call."""
+    """Return the context of the call."""
     return {
         "name": ctx.name,
         "key": ctx.idempotency_key,

@@ -73,7 +73,7 @@ def test_any_history_goes_the_way_of_the_model() -> None:
 
 
 @given(histories(SLOT, POOLS))
-def test_folding_the_facts_is_what_was_decided_upon(steps: list[Any]) -> None:
+def test_folded_facts_give_the_decided_state(steps: list[Any]) -> None:
     History(SLOT, CODEC).live(steps).check()
 
 

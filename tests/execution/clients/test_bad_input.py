@@ -1,6 +1,7 @@
-"""What cannot be worked off is said so, by code, and disturbs nobody else.
+"""Bad input is refused by code, and disturbs no other client.
 
-Whoever waits is told on the reply subject; what nobody waits for stands among the dead letters.
+A waiting client gets the error on its reply subject; input without a waiting client becomes a dead
+letter.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ from tests.stock_client import Answer, Stock, stock, until
 
 
 class Bad(NamedTuple):
-    """A command that nobody can work off."""
+    """A command that no node can process."""
 
     code: str
     body: object = b'{"code":"1"}'
@@ -72,13 +73,13 @@ BAD = {
 
 @pytest.mark.parametrize("what", BAD)
 def test_bad_input_is_refused_by_code_at_both_entry_points(serving: Serving, what: str):
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         for door in ("cmd", "api"):
             answer = await told(client, door, BAD[what])
             assert answer.code == answer.error["code"] == BAD[what].code
             assert answer.error["message"]
 
-    serving.visit(story)
+    serving.visit(scenario)
 
 
 async def told(client: Stock, door: str, bad: Bad) -> Answer:
@@ -91,7 +92,7 @@ async def told(client: Stock, door: str, bad: Bad) -> Answer:
 def test_bad_input_without_a_waiting_client_becomes_a_dead_letter(
     serving: Serving,
 ):
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         beside = Visit(client, "beside")
         for number, bad in enumerate(BAD.values()):
             await client.publish("cmd", bad.verb, bad.session, bad.body, **bad.headers)
@@ -100,14 +101,14 @@ def test_bad_input_without_a_waiting_client_becomes_a_dead_letter(
         assert beside.started() == [f"beside-{number}" for number in range(len(BAD))]
 
     before = len(letters(serving))
-    serving.visit(story)
+    serving.visit(scenario)
     found = letters(serving, before + len(BAD))[before:]
     assert sorted(letter["code"] for letter in found) == sorted(bad.code for bad in BAD.values())
     assert {letter["key"] for letter in found} >= {"a/b", "a.b", "a b", "säule", "a" * 65}
     assert all(letter["message"] for letter in found)
 
 
-def test_a_dead_letter_is_retried_when_it_can_be_worked_off_and_dropped_when_not(
+def test_a_dead_letter_is_retried_if_it_can_be_processed_and_dropped_if_not(
     serving: Serving,
 ):
     async def give_too_early(client: Stock) -> None:
@@ -131,7 +132,7 @@ def test_a_dead_letter_is_retried_when_it_can_be_worked_off_and_dropped_when_not
 
 
 def letters(serving: Serving, count_min: int = 0, **fields: str) -> list[dict[str, Any]]:
-    """The dead letters with these fields, as soon as there are so many."""
+    """The dead letters with these fields, as soon as there are this many."""
     while True:
         said = serving.rookery("inbox", "dead", "list")
         assert said.code == 0, said
@@ -142,17 +143,17 @@ def letters(serving: Serving, count_min: int = 0, **fields: str) -> list[dict[st
 
 
 def test_a_subject_with_too_many_parts_gets_no_responders(serving: Serving):
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         for door in ("cmd", "api"):
             subject = f"rookery.{serving.realm}.{door}.run.a.b"
             with pytest.raises(nats.errors.NoRespondersError):
                 await client.nats.request(subject, b"{}", timeout=5)
 
-    serving.visit(story)
+    serving.visit(scenario)
 
 
-def test_a_session_with_a_fact_of_the_future_is_refused_and_no_other(serving: Serving):
-    async def story(client: Stock) -> None:
+def test_only_the_session_with_a_fact_of_the_future_is_refused(serving: Serving):
+    async def scenario(client: Stock) -> None:
         old, beside = Visit(client, "future"), Visit(client, "present")
         await old.run("a")
         await old.commit()
@@ -160,7 +161,7 @@ def test_a_session_with_a_fact_of_the_future_is_refused_and_no_other(serving: Se
         await refused_beside(client, old, beside)
         await client.submit("run", old.session, {"code": "1"}, Nats_Msg_Id="unheard")
 
-    serving.visit(story)
+    serving.visit(scenario)
     (letter,) = letters(serving, 1, key="future")
     assert letter["code"] == "FACT_VERSION_UNSUPPORTED"
 
@@ -168,7 +169,7 @@ def test_a_session_with_a_fact_of_the_future_is_refused_and_no_other(serving: Se
 def test_a_fact_of_the_future_keeps_no_node_from_starting_or_stopping(
     server: EmbeddedServer, tmp_path: Path
 ):
-    async def story() -> None:
+    async def scenario() -> None:
         async with stock(server.url, "upgraded") as client:
             old, beside = Visit(client, "future"), Visit(client, "present")
             with node_on(server, "upgraded", tmp_path) as node:
@@ -183,13 +184,13 @@ def test_a_fact_of_the_future_keeps_no_node_from_starting_or_stopping(
                 assert node.stop() == 0
                 assert '"drained":true' in node.log.read_text()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 async def refused_beside(client: Stock, old: Visit, beside: Visit) -> None:
-    """One session cannot be read any more; the one beside it is as it was."""
+    """One session cannot be decoded; the session beside it is unaffected."""
     for door in ("cmd", "api"):
-        await old.send("c", door=door, told=door)
+        await old.send("c", door=door, reply_name=door)
         assert (await old.answer(door)).code == "FACT_VERSION_UNSUPPORTED"
     await beside.run("a")
     await beside.commit()
@@ -200,7 +201,7 @@ async def refused_beside(client: Stock, old: Visit, beside: Visit) -> None:
 
 
 async def append_from_the_future(url: str, realm: str, session: str) -> None:
-    """A fact as a newer version would write it, with everything around it in order."""
+    """Append a fact as a newer version writes it, with a valid envelope."""
     bus, entity = JetStreamBus(url, realm=realm), EntityId("session", session)
     await bus.start()
     last = await bus.journal.last(entity)
@@ -216,14 +217,14 @@ async def append_from_the_future(url: str, realm: str, session: str) -> None:
 
 
 def test_without_the_token_every_request_is_refused(serving: Serving):
-    async def story() -> None:
+    async def scenario() -> None:
         for url in (serving.server.url.replace(token(serving), "wrong"), bare(serving)):
             client = Client()
             with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
                 await client.connect(url, allow_reconnect=False, max_reconnect_attempts=0)
             await client.close()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def token(serving: Serving) -> str:

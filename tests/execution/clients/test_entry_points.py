@@ -1,5 +1,6 @@
-"""One request, every door: stock clients, a bare socket, our clients and the shell are told the
-same, and leave the same facts."""
+"""One request through every entry point: stock clients, a bare socket, our clients and the shell
+get the same reply and leave the same facts.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ BODY = {"code": CODE, "inputs": {"count": 2}}
 
 
 async def facts_of(client: Stock, session: str) -> list[Fields]:
-    """All that stands of a session, by a stock consumer, as soon as its run is over."""
+    """The facts of a session, read by a stock consumer, as soon as its run has ended."""
     found: list[Fields] = []
     consumer = await client.jetstream.subscribe(
         f"rookery.{client.realm}.ev.*.{session}",
@@ -40,7 +41,7 @@ def test_every_entry_point_gives_the_same_result_and_facts(driving: Serving, nam
     assert [call["name"] for call in answer["external_calls"]] == ["echo", "echo"]
     assert answer["session_id"] == session
 
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         facts = await facts_of(client, session)
         kinds = [fact["type"].removesuffix(".v1") for fact in facts]
         call = ["tool_calls_returned", "ops_registered"]
@@ -52,7 +53,7 @@ def test_every_entry_point_gives_the_same_result_and_facts(driving: Serving, nam
         assert [kind for kind in kinds if kind.startswith("tool")] == acts * 2
         assert {fact["run"] for fact in facts if fact.get("run")} == {answer["run_id"]}
 
-    driving.visit(story)
+    driving.visit(scenario)
 
 
 def test_a_client_follows_its_submitted_run_to_the_end(driving: Serving):
@@ -96,7 +97,7 @@ def test_a_refused_run_reports_so_to_every_waiting_client(driving: Serving):
             client.run("refused", "1", inputs={"x": float("nan")})
 
 
-def test_a_run_of_a_realm_that_is_driven_from_outside_has_no_result_here(serving: Serving):
+def test_a_run_with_an_external_driver_has_no_result_here(serving: Serving):
     with connect_sync(serving.server.url, realm=serving.realm) as client:
         handle = client.submit("from-outside", "1")
         accepted = next(handle.events())
@@ -112,13 +113,13 @@ def test_a_run_of_a_realm_that_is_driven_from_outside_has_no_result_here(serving
 
 
 def test_without_a_node_a_run_waits_for_one_and_not_for_ever(driving: Serving):
-    async def story() -> None:
+    async def scenario() -> None:
         async with Client(driving.server.url, realm="nobodys", absence_s_max=0.3) as client:
             for waits in (client.run("s", "1"), client.validate("s", "1")):
                 with pytest.raises(Failed, match=r"PARTITION_UNOWNED.*rookery up"):
                     await waits
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 # --- discovery ------------------------------------------------------------------------------------
@@ -126,7 +127,7 @@ def test_without_a_node_a_run_waits_for_one_and_not_for_ever(driving: Serving):
 
 def test_a_node_is_found_by_the_tools_of_nats(driving: Serving):
     async def ask(client: Stock, subject: str) -> Fields:
-        """The answer of the driving node: others of this server are found, too."""
+        """The reply of the node under test; other nodes of this server reply, too."""
         inbox = client.nats.new_inbox()
         answers = await client.nats.subscribe(inbox)
         await client.nats.publish(subject, b"", reply=inbox)
@@ -135,7 +136,7 @@ def test_a_node_is_found_by_the_tools_of_nats(driving: Serving):
             if told["metadata"]["realm"] == driving.realm:
                 return told
 
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         found = await ask(client, "$SRV.PING")
         assert (found["name"], found["type"]) == ("rookery", "io.nats.micro.v1.ping_response")
         info = await ask(client, f"$SRV.INFO.rookery.{found['id']}")
@@ -153,7 +154,7 @@ def test_a_node_is_found_by_the_tools_of_nats(driving: Serving):
         after = counted(await ask(client, "$SRV.STATS.rookery"), "validate")
         assert (after[0] - before[0], after[1] - before[1]) == (3, 1)
 
-    driving.visit(story)
+    driving.visit(scenario)
 
 
 def counted(stats: Fields, verb: str) -> tuple[int, int]:

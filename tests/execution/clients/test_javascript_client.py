@@ -1,7 +1,7 @@
-"""The official JavaScript client of NATS, from the npm registry, is all that JavaScript needs.
+"""The official JavaScript client of NATS, from the npm registry, can run programs.
 
-It is fetched once, into the user's cache. Where there is no Node.js or no registry, the same
-exchange by a bare socket (``test_every_door``) has to do.
+The test fetches it once, into the user's cache. Without Node.js or the registry, the same exchange
+by a bare socket (``entry_points``) replaces it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ FETCH_S, RUN_S = 120, 60
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
-    """Where the program stands beside its packages."""
+    """The folder with the program and its packages."""
     if not (shutil.which("node") and shutil.which("npm")):
         pytest.skip("there is no Node.js here")
     folder = cache_folder(os.environ).with_name("javascript-client")
@@ -78,9 +78,9 @@ def test_javascript_gets_the_same_result_and_the_same_facts(
     assert (answer["status"], answer["result"], answer["stdout"]) == ("ok", 6, "two threes\n")
     assert (answer["session_id"], len(answer["external_calls"])) == (session, 2)
 
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         facts = await facts_of(client, session)
         assert told["stored"] == facts
         assert told["live"] == facts
 
-    driving.visit(story)
+    driving.visit(scenario)

@@ -1,4 +1,4 @@
-"""A body above 64 KiB stands in the blob store, and the fact names it."""
+"""A body above 64 KiB is in the blob store, and the fact has its digest."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.stock_client import Stock
 def test_a_large_body_is_kept_by_its_digest_and_its_run_works(serving: Serving):
     code = "x = 1\n" * 20_000
 
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         visit = Visit(client, "large")
         await asyncio.gather(visit.run("large", body={"code": code}), visit.run("small"))
         (accepted,) = visit.accepted("large")
@@ -27,10 +27,10 @@ def test_a_large_body_is_kept_by_its_digest_and_its_run_works(serving: Serving):
         assert (request.code, digest_bytes(kept)) == (code, accepted["request_blob"])
         assert [await visit.commit(), await visit.commit()] == ["large", "small"]
         assert (await visit.answer("large")).body["state"] == "committed"
-        await visit.send("large", told="again", body={"code": code})
+        await visit.send("large", reply_name="again", body={"code": code})
         assert await visit.answer("again") == await visit.answer("large")
 
-    serving.visit(story)
+    serving.visit(scenario)
 
 
 async def read_blob(serving: Serving, digest: str) -> bytes:

@@ -1,5 +1,6 @@
-"""A result that no message can carry: every door says how the run ended and where its result is,
-our clients and the shell give it whole, and nobody is told that what was executed was refused."""
+"""A result too large for a message: every reply has its status and its blob, our clients and the
+shell return it whole, and no client gets an error for an executed run.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +29,10 @@ LARGE: dict[str, tuple[str, str, str]] = {
 
 
 def kept(driving: Serving, digest: str) -> Fields:
-    """A blob, as the contract says where it stands, by a stock client."""
+    """Read a blob with a stock client, as the contract says."""
     bucket = f"ROOKERY_{driving.realm}_BLOBS"
 
-    async def story() -> bytes:
+    async def scenario() -> bytes:
         async with stock(driving.server.url, driving.realm) as client:
 
             async def piece(number: int) -> Any:
@@ -43,7 +44,7 @@ def kept(driving: Serving, digest: str) -> Fields:
             others = [await piece(number) for number in range(1, count)]
             return b"".join(found.data for found in (first, *others))
 
-    data = asyncio.run(story())
+    data = asyncio.run(scenario())
     assert sha3_256(data).hexdigest() == digest
     whole: Fields = json.loads(data)
     return whole

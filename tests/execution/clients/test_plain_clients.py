@@ -1,4 +1,4 @@
-"""Nothing of ours is needed to use a realm: nats-py, JSON and the subjects are enough."""
+"""A client needs none of our code: nats-py, JSON and the subjects are enough."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_plain_subscription_follows_a_session_live(serving: Serving):
 
 
 def test_a_stock_pull_consumer_replays_a_session_from_a_sequence(serving: Serving):
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         visit = Visit(client, "plain-replay")
         for id_ in "abc":
             await visit.run(id_)
@@ -61,7 +61,7 @@ def test_a_stock_pull_consumer_replays_a_session_from_a_sequence(serving: Servin
         assert len(later) < len(everything)
 
     async def replay(client: Stock, start: int) -> list[tuple[int, dict[str, Any]]]:
-        """What a stock consumer makes of the stream of facts."""
+        """The facts that a stock consumer reads from the stream."""
         config = ConsumerConfig(
             deliver_policy=DeliverPolicy.BY_START_SEQUENCE,
             opt_start_seq=start,
@@ -81,18 +81,18 @@ def test_a_stock_pull_consumer_replays_a_session_from_a_sequence(serving: Servin
             for fact in json.loads(message.data)
         ]
 
-    serving.visit(story)
+    serving.visit(scenario)
 
 
 def test_an_invalid_reply_subject_affects_no_other_client(driving: Serving):
-    """As large as the server lets it into a header: of commands that are refused and of runs that
-    go through, among those of other sessions in every partition."""
+    """The subject is as large as a header may be; commands that are refused and runs that are
+    executed have it, among those of other sessions in every partition."""
     nowhere = "😀" * 1_023
 
     odd, beside = [[f"{name}-{n}" for n in range(32)] for name in ("nowhere", "beside")]
     body = {"code": "6 * 7"}
 
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         def ended(session: str) -> bool:
             return any(fact["type"] == "session.run_committed.v1" for fact in client.facts[session])
 
@@ -105,4 +105,4 @@ def test_an_invalid_reply_subject_affects_no_other_client(driving: Serving):
         assert [answer.body["result"] for answer in answers if answer] == [42] * len(beside)
         await until(lambda: all(ended(session) for session in odd))
 
-    driving.visit(story)
+    driving.visit(scenario)

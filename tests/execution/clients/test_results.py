@@ -1,5 +1,6 @@
-"""What a request comes to: a result, or a code with a hint and a place; once, however often it is
-sent and whatever becomes of the node."""
+"""A request gets one result, or one error with a hint and a position, however often it is sent and
+whatever happens to the node.
+"""
 
 from __future__ import annotations
 
@@ -13,20 +14,20 @@ import pytest
 
 from rookery.bus.client.client import Client
 from rookery.bus.server.server import EmbeddedServer
-from tests.execution.programs import Programs, told
+from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import Serving
 from tests.nodes import NodeProcess, node_on
 from tests.stock_client import Fields, Stock, stock, until
 
 
-def test_what_is_no_request_at_all_is_refused_and_leaves_no_session(driving: Serving):
+def test_an_invalid_request_is_refused_and_leaves_no_session(driving: Serving):
     refused: dict[str, object] = {
         "UNKNOWN_FIELD": {"code": "1", "cod": "2"},
         "INVALID_ARGUMENT": {"code": 7},
         "INVALID_JSON": b"{code",
     }
 
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         for code, body in refused.items():
             for verb in ("run", "validate"):
                 assert (await client.ask(verb, "no-request", body)).code == code
@@ -34,14 +35,14 @@ def test_what_is_no_request_at_all_is_refused_and_leaves_no_session(driving: Ser
         assert (await client.ask("validate", "no%20request", {})).code == "INVALID_SESSION_ID"
         assert (await client.ask("session", "no-request")).code == "SESSION_NOT_FOUND"
 
-    driving.visit(story)
+    driving.visit(scenario)
 
 
 # --- validation -----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("door", ["validate", "run", "inbox"])
-def test_what_is_only_validated_is_not_executed_and_leaves_nothing(driving: Serving, door: str):
+def test_a_validated_program_is_not_executed_and_leaves_no_fact(driving: Serving, door: str):
     programs = {
         "block(0)\nx = 1 / 0": None,
         "x = n": None,
@@ -62,7 +63,7 @@ def test_what_is_only_validated_is_not_executed_and_leaves_nothing(driving: Serv
         name = reply.rpartition(".")[2]
         return (await until(lambda: client.answers[name]))[0].body
 
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         for code, expected in programs.items():
             answer = await ask(client, code)
             assert (answer["error"] or {}).get("code") == expected, answer
@@ -77,11 +78,11 @@ def test_what_is_only_validated_is_not_executed_and_leaves_nothing(driving: Serv
         )
         assert not filtered.state.subjects
 
-    driving.visit(story)
+    driving.visit(scenario)
 
 
-def test_validation_refuses_what_a_run_would_be_refused_for(driving: Serving):
-    async def story(client: Stock) -> None:
+def test_validation_refuses_every_program_that_a_run_refuses(driving: Serving):
+    async def scenario(client: Stock) -> None:
         for body, code in (
             ({"code": "1", "limits": {"cpu_ms": -1}}, "INVALID_ARGUMENT"),
             ({"code": "1", "inputs": {"a b": 1}}, "INVALID_ARGUMENT"),
@@ -92,7 +93,7 @@ def test_validation_refuses_what_a_run_would_be_refused_for(driving: Serving):
         other = await client.ask("validate", "like-a-run", {"session_id": "another"})
         assert other.code == "INVALID_ARGUMENT"
 
-    driving.visit(story)
+    driving.visit(scenario)
 
 
 # --- repeats --------------------------------------------------------------------------------------
@@ -145,7 +146,7 @@ def test_one_id_is_one_run_at_every_entry_point_and_after_a_restart(counting: Co
         await client.submit("run", "once", body, Nats_Msg_Id="same", Rookery_Reply=reply)
         return (await until(lambda: client.answers[name]))[0].body
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with stock(counting.server.url, counting.realm) as client:
             with counting.node():
                 first = await client.ask("run", "once", body, Nats_Msg_Id="same")
@@ -159,14 +160,14 @@ def test_one_id_is_one_run_at_every_entry_point_and_after_a_restart(counting: Co
                 assert "new id" in other.error["hint"]
                 assert first.body["result"] == counting.calls == 1
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 @pytest.mark.parametrize("way", ["killed", "stopped"])
-def test_a_run_that_is_waited_for_survives_the_restart_of_its_node(counting: Counting, way: str):
-    """The tool only reads, so a call the node died in is made once more."""
+def test_a_run_with_a_waiting_client_survives_the_restart_of_its_node(counting: Counting, way: str):
+    """The tool only reads, so the call that the node died in is repeated."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         async with Client(counting.server.url, realm=counting.realm) as client:
             with counting.node() as node:
                 handle = await client.begin("waited", "await count(1)", timeout_ms=60_000)
@@ -184,11 +185,11 @@ def test_a_run_that_is_waited_for_survives_the_restart_of_its_node(counting: Cou
                 assert kinds.count("tool.completed.v1") == 1
                 assert kinds.count("tool.intent_recorded.v1") == (2 if way == "killed" else 1)
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
-def test_facts_and_answer_say_the_same(driving: Serving):
-    async def story(programs: Programs) -> None:
+def test_facts_and_reply_have_the_same_result(driving: Serving):
+    async def scenario(programs: Programs) -> None:
         answer = await programs.run("print('out')\necho({'a': [1, None]})", return_snapshot=True)
         await programs.at_rest()
         (completed,) = programs.of("turn.completed")
@@ -196,4 +197,4 @@ def test_facts_and_answer_say_the_same(driving: Serving):
         assert json.dumps(completed["result"], sort_keys=True) == json.dumps(said, sort_keys=True)
         assert answer["snapshot_id"].startswith("snap_")
 
-    told(driving, "the-same", story)
+    play_programs(driving, "the-same", scenario)

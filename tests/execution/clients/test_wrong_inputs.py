@@ -1,7 +1,8 @@
-"""Wrong inputs: each is told by code, hint and place, the same by every door, and changes nothing.
+"""Wrong inputs: every entry point refuses one with the same code, hint and position, and it changes
+nothing.
 
-What can be judged before a fact is refused at the door. What only the program shows ends its run;
-its session is as before, and no tool was executed.
+Errors that a node can find before the first fact are refused at once. Errors that only the program
+shows end its run; its session is unchanged, and no tool was called.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from rookery.bus.client.sync import SyncClient
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import CODES, Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits
-from tests.execution.programs import Programs, told
+from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import PAYLOAD_BYTES_MAX, Serving
 from tests.stock_client import Fields, Stock, until
 
 KEPT = "kept = 41"
 THERE = "wrong-there"
-"""A session with a variable; those that are not named so are not there at all."""
+"""The session with a variable; other sessions do not exist."""
 NOT_THERE = "wrong-nowhere"
 
 
@@ -37,16 +38,16 @@ NOT_THERE = "wrong-nowhere"
 
 
 class Wrong(NamedTuple):
-    """What nobody can work off."""
+    """An input that no node can process."""
 
     code: str
     body: Fields
     says: str
-    """Within the hint."""
+    """A part of the hint."""
     verb: str = "run"
     session: str = THERE
     words: tuple[str, ...] = ()
-    """The same on the command line, where that can be said there."""
+    """The same input on the command line, if it has a form there."""
 
 
 def limit(name: str, value: object, says: str, code: str = "INVALID_ARGUMENT") -> Wrong:
@@ -154,7 +155,7 @@ def client(driving: Serving) -> Iterator[SyncClient]:
 
 
 def ran(client: SyncClient, code: str) -> Any:
-    """Its result, when its last fact stands, too."""
+    """The run's result, when its last fact is committed."""
     handle = client.submit(THERE, code)
     for _ in handle.events():
         pass
@@ -167,7 +168,7 @@ def test_every_entry_point_refuses_it_with_the_same_text_and_no_fact(
 ):
     wrong = WRONG[what]
 
-    async def story(stock: Stock) -> None:
+    async def scenario(stock: Stock) -> None:
         before = await facts_of(stock, wrong.session)
         code, message, hint = said = await told_at(stock, "api", wrong)
         assert (code, code in CODES) == (wrong.code, True)
@@ -185,7 +186,7 @@ def test_every_entry_point_refuses_it_with_the_same_text_and_no_fact(
         assert await facts_of(stock, wrong.session) == before
         assert bool(before) is (wrong.session == THERE)
 
-    driving.visit(story)
+    driving.visit(scenario)
     assert ran(client, "kept + 1") == 42
 
 
@@ -195,7 +196,7 @@ def test_the_command_line_refuses_it_too(driving: Serving, client: SyncClient, w
     (driving.folder / "oversize.py").write_text(LARGE)
     where = ("--session", THERE) if wrong.words[0] == "run" else ()
 
-    async def story(stock: Stock) -> None:
+    async def scenario(stock: Stock) -> None:
         before = await facts_of(stock, wrong.session)
         said = await asyncio.to_thread(driving.rookery, *wrong.words, *where)
         error = json.loads(said.out)["error"]
@@ -206,7 +207,7 @@ def test_the_command_line_refuses_it_too(driving: Serving, client: SyncClient, w
         assert error["hint"]
         assert await facts_of(stock, wrong.session) == before
 
-    driving.visit(story)
+    driving.visit(scenario)
 
 
 async def told_at(client: Stock, door: str, wrong: Wrong) -> tuple[str, str, str]:
@@ -219,7 +220,7 @@ async def told_at(client: Stock, door: str, wrong: Wrong) -> tuple[str, str, str
 
 
 def words_of(code: str, message: str, hint: str) -> tuple[str, str, str]:
-    """Bodies that say the same may differ in length."""
+    """The same error can have bodies of different length."""
     return code, re.sub(r"has [0-9]+ bytes", "has some bytes", message), hint
 
 
@@ -235,14 +236,14 @@ def of_client(client: SyncClient, wrong: Wrong) -> Any:
 
 
 async def facts_of(client: Stock, session: str) -> dict[str, int]:
-    """How many messages stand of each family of the session."""
+    """The number of messages of each family of the session."""
     info = await client.jetstream.stream_info(
         f"ROOKERY_{client.realm}_JOURNAL", subjects_filter=f"rookery.{client.realm}.ev.*.{session}"
     )
     return dict(info.state.subjects or {})
 
 
-def test_a_language_no_guest_of_the_node_speaks_is_refused_before_any_fact():
+def test_a_language_without_a_guest_is_refused_before_any_fact():
     offers = RunProvisioner(
         builds={Language.PYTHON: "b"},
         tools=(),
@@ -274,12 +275,12 @@ def test_a_language_no_guest_of_the_node_speaks_is_refused_before_any_fact():
 
 
 class Ends(NamedTuple):
-    """A program that cannot come to a good end, and how it ends."""
+    """A program that must fail, and its error."""
 
     code: str
     program: str
     says: str
-    """Within the message."""
+    """A part of the message."""
     status: str = "validation_error"
     span: tuple[int, int] | None = None
 
@@ -309,7 +310,7 @@ def test_an_invalid_program_is_refused_with_its_position_and_changes_nothing(
 ):
     ends = ENDS[what]
 
-    async def story(programs: Programs) -> None:
+    async def scenario(programs: Programs) -> None:
         await programs.run(KEPT)
         answer = await programs.run(ends.program)
         error = answer["error"]
@@ -322,4 +323,4 @@ def test_an_invalid_program_is_refused_with_its_position_and_changes_nothing(
         assert (await programs.run("kept + 1"))["result"] == 42
         assert not programs.of("tool.intent_recorded"), "no tool was executed"
 
-    told(driving, f"ends-{list(ENDS).index(what)}", story)
+    play_programs(driving, f"ends-{list(ENDS).index(what)}", scenario)

@@ -1,5 +1,6 @@
-"""What a past run came to is read from the record: the clients, and the shell by the run's id, give
-what whoever waited for it was told."""
+"""The result of a past run is read from the journal: the clients, and the shell by the run's id,
+return the reply that a waiting client got.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +48,7 @@ def test_the_shell_prints_a_past_run_as_it_printed_it(driving: Serving, name: st
     assert shell(driving, json, "runs", "result", newest) == said
 
 
-def test_a_run_that_has_not_ended_says_so_and_one_that_never_began_how_it_ended(driving: Serving):
+def test_the_result_of_an_open_run_and_of_an_unstarted_run_is_an_error(driving: Serving):
     with connect_sync(driving.server.url, realm=driving.realm) as client:
         first = client.submit("past-waits", "await pause(60)", timeout_ms=60_000)
         assert any(fact["type"] == "tool.intent_recorded.v1" for fact in first.events())
@@ -68,7 +69,7 @@ def test_a_run_that_has_not_ended_says_so_and_one_that_never_began_how_it_ended(
     assert shell(driving, False, "runs", "result", "nobody").code == 4
 
 
-def test_show_says_what_a_run_came_to(driving: Serving):
+def test_show_prints_the_result_of_a_run(driving: Serving):
     with connect_sync(driving.server.url, realm=driving.realm) as client:
         large = client.run("past-shown", "'é' * 700_000", snapshot=True)
         wrong = client.run("past-shown", "import socket")

@@ -1,4 +1,6 @@
-"""A recorded history, run again in a sandbox: nothing it came to changes, and nothing is called."""
+"""A replay executes a recorded history again in a sandbox: no result changes, and no tool is
+called.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ from tests.execution.golden import JOURNAL, Change, Fields, recorded, recorded_f
 
 KEY = bytes(32)
 FOLDED_DIGEST = "18b69b21d2009062122f1d09e6a02d56bac59866e99161372abddd232765c56c"
-"""Of what the recorded history says of its sessions, runs, turns and calls."""
+"""Digests of the sessions, runs, turns and calls of the recorded history."""
 
 STARTED = [(fact["session"], fact["run"]) for _, fact in recorded_facts() if "offer" in fact]
 CALLS = [1, 4, 1, 1, 0, 0, 0, 0, 2, 0]
@@ -48,7 +50,7 @@ def sandbox() -> Iterator[Sandbox]:
 
 
 async def replayed(bus: Bus, sandbox: Sandbox, session: str, run_id: str) -> ReplayReport:
-    """Asked as often as need be."""
+    """Repeat the request until the replay has ended."""
     replaying = RunReplayer(past_of(bus, sandbox))
     while (report := await replaying.reply(asked(session, run_id))).state == "replaying":
         pass
@@ -66,7 +68,7 @@ def asked(session: str, run_id: str) -> Delivery:
 
 
 def replay(sandbox: Sandbox, number: int, change: Change | None = None) -> ReplayReport:
-    """The run of this number among those that were started."""
+    """The run with this number among the started runs."""
 
     async def told() -> ReplayReport:
         bus = await recorded(change)
@@ -94,20 +96,20 @@ def test_the_recorded_history_verifies():
         assert verify_lines(lines).messages == max(sequence for sequence, _ in recorded_facts())
 
 
-def test_the_recorded_history_folds_to_what_it_always_did():
+def test_the_recorded_history_folds_to_the_recorded_states():
     told = [asyncio.run(lists()), *turns_and_calls()]
     assert digest_json(told) == FOLDED_DIGEST, told
 
 
 async def lists() -> list[Any]:
-    """What the lists of sessions and runs say."""
+    """The lists of sessions and runs."""
     bus = await recorded()
     sessions = await SessionQueryHandler.without_node(bus.journal).list(SessionsQuery())
     return [sessions, await RunQueryHandler.without_node(bus.journal).list(RunsQuery())]
 
 
 def turns_and_calls() -> list[Any]:
-    """How every session's turn and its last run's calls stand."""
+    """The state of every session's turn, and of the calls of its last run."""
     turns, tools = TurnsDecider(), dict[str, SessionCalls]()
     states: dict[str, Any] = {}
     for _, fact in recorded_facts():
@@ -134,8 +136,8 @@ def test_a_recorded_run_has_the_same_result(sandbox: Sandbox, number: int):
     assert report.compared[1:] in whole
 
 
-def test_fuel_is_compared_only_on_the_build_that_burned_it(sandbox: Sandbox):
-    """Builds are not reproducible: the history was recorded with another machine's."""
+def test_fuel_is_compared_only_on_the_same_build(sandbox: Sandbox):
+    """Builds are not reproducible: another machine's build recorded the history."""
 
     def of_build(build: str) -> Change:
         return of_kind("turn.started", 1, lambda fact: fact["offer"].update(build=build))
@@ -193,7 +195,7 @@ def test_the_first_difference_is_named(
     assert report.recorded != report.replayed
 
 
-def test_a_run_before_that_went_another_way_is_named(sandbox: Sandbox):
+def test_the_replay_names_an_earlier_run_that_differs(sandbox: Sandbox):
     changed = of_kind("tool.completed", 1, lambda fact: fact.update(value=7))
     report = replay(sandbox, 2, changed)
     assert report.difference == f"request of call 4 of run {STARTED[1][1]}"
@@ -208,7 +210,7 @@ def test_a_run_that_no_node_executed_is_not_found(sandbox: Sandbox):
     asyncio.run(told())
 
 
-def test_a_long_replay_says_how_far_it_is_and_goes_on(sandbox: Sandbox):
+def test_a_long_replay_reports_its_progress_and_continues(sandbox: Sandbox):
     async def told() -> None:
         bus = await recorded()
         replaying = RunReplayer(past_of(bus, sandbox), poll_s=0)
@@ -276,7 +278,7 @@ def test_a_replay_without_requests_is_dropped(sandbox: Sandbox):
 
 
 async def begun(replaying: RunReplayer, delivery: Delivery) -> ReplayReport:
-    """As soon as there is room."""
+    """Begin as soon as the limit permits."""
     async with asyncio.timeout(20):
         while True:
             try:

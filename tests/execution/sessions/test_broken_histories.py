@@ -1,11 +1,11 @@
-"""A family of a session whose history cannot be folded takes nobody with it.
+"""A session survives a family whose history cannot be folded.
 
-What stands in the journal may have been damaged: a message that does not continue its chain, or one
-that is no JSON any more. The actor of such an entity can decide nothing. Its session can, without
-it: the run ends with a failure on record that says why, also as soon as it is noticed, and whoever
-asked is told to have the session destroyed. The session is not gone on with silently: its memory
-is made of what is broken. With ``destroy`` the life ends, and what cannot be folded begins anew, by
-a fact that says so: what stands before it stays, and is named by ``journal verify`` as it was.
+A journal message may be damaged: it does not continue its chain, or is no valid JSON. The actor of
+that entity can decide nothing. Its session decides without it: the run fails with a fact that names
+the reason, and clients get the remedy, which is to destroy the session. No further run of the
+session is executed, because its memory depends on the broken history. ``destroy`` ends the
+generation, and a fact restarts the broken history: the messages before it remain, and ``journal
+verify`` still names them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rookery.schemas.facts.session import RunFailed
 from rookery.schemas.facts.turn import Failed
 from tests.execution.node_remains import Left, LeftWorld, approved, left_by, plain, queued
 from tests.execution.scripted_driver import SESSION
-from tests.execution.sessions.test_session_survival import at, cancelled, told
+from tests.execution.sessions.test_session_survival import at, cancelled, send
 from tests.kernel.clients import SentRequest
 
 DAMAGES: Final[dict[str, Callable[[bytes], bytes]]] = {
@@ -37,13 +37,13 @@ EVERY_DAMAGE = pytest.mark.parametrize("damage", DAMAGES)
 STORIES: Final = (queued, approved)
 TAKEN_OVER_S: Final = 10.0
 STRIDE: Final = 4
-"""Every so many states of a story: walking all of them takes half a minute."""
+"""One of this many states of a scenario: walking all of them takes half a minute."""
 
 
 def walk(family: str, damage: str, check: Callable[[LeftWorld], None]) -> None:
-    """States of the stories, with a message of the family damaged: its first, and its last."""
+    """States of the scenarios, with the first or the last message of the family damaged."""
     walked = 0
-    for left in (left for story in STORIES for left in [*left_by(story)][::STRIDE]):
+    for left in (left for scenario in STORIES for left in [*left_by(scenario)][::STRIDE]):
         places = [n for n, one in enumerate(left.messages, 1) if one.entity.family == family]
         for place in sorted({*places[:1], *places[-1:]}):
             with at(left._replace(name=f"{left.name}, {place} damaged")), LeftWorld() as world:
@@ -62,29 +62,29 @@ def open_runs_are_cancelled(world: LeftWorld) -> None:
 
 
 def it_is_destroyed_and_begins_anew(world: LeftWorld) -> None:
-    """At once, or with the run cancelled that is said to be under way."""
-    asked = told(world, "destroy")
+    """Destroy at once, or after the run named in the refusal was cancelled."""
+    asked = send(world, "destroy")
     if asked.code:
         assert asked.code == "GUARD_REJECTED", asked.answers[-1].body
         cancelled(world)
-        asked = told(world, "destroy")
+        asked = send(world, "destroy")
     view = fields(asked)
     assert view["phase"] == "Destroyed"
-    after = told_when_ended(world)
+    after = result_at_end(world)
     assert after["result"] == ["done"] * 3, after
-    assert fields(told(world, "session"))["generation"] == view["generation"] + 1
-    assert world.told("destroy", SESSION).code == ""
+    assert fields(send(world, "session"))["generation"] == view["generation"] + 1
+    assert world.request("destroy", SESSION).code == ""
 
 
 def the_next_run_is_answered(world: LeftWorld) -> None:
-    """It is executed, or says why not and what helps."""
-    after = told_when_ended(world)
+    """The run is executed, or its error has a reason and a remedy."""
+    after = result_at_end(world)
     if after["result"] != ["done"] * 3:
         assert after["error"]["code"] in CODES, after
         assert after["error"]["hint"] == f"rookery sessions destroy {SESSION}"
 
 
-def told_when_ended(world: LeftWorld) -> dict[str, Any]:
+def result_at_end(world: LeftWorld) -> dict[str, Any]:
     asked = world.play("talk")
     for _ in range(30):
         if not asked.answers:
@@ -120,9 +120,9 @@ def test_a_session_with_a_broken_history_is_destroyed_and_restarts(damage: str):
 
 
 def its_session_begins_anew(world: LeftWorld) -> None:
-    """Whoever asks for anything else is told that this helps."""
+    """Every other command is refused with this remedy."""
     for verb, body in (("cancel", {"run_id": "run", "now": True}), ("run", {"code": "talk"})):
-        refused = told(world, verb, **body)
+        refused = send(world, verb, **body)
         assert refused.code in CODES
         assert fields(refused)["error"]["hint"] == f"rookery sessions destroy {SESSION}"
     it_is_destroyed_and_begins_anew(world)
@@ -131,9 +131,9 @@ def its_session_begins_anew(world: LeftWorld) -> None:
 # --- on record ------------------------------------------------------------------------------------
 
 
-def whole(story: Callable[[LeftWorld], None]) -> Left:
-    """The story to its end."""
-    return max(left_by(story), key=lambda left: len(left.messages))
+def whole(scenario: Callable[[LeftWorld], None]) -> Left:
+    """Play the scenario to its end."""
+    return max(left_by(scenario), key=lambda left: len(left.messages))
 
 
 def broken_links(messages: list[StoredMessage]) -> list[int]:
@@ -162,16 +162,16 @@ def test_a_restarted_history_has_a_fact_and_continues_the_chain(family: str):
         world.nodes[-1].crash()
         world.begin()
         world.pass_s(TAKEN_OVER_S)
-        assert told_when_ended(world)["result"] == ["done"] * 3, "another node reads the same"
+        assert result_at_end(world)["result"] == ["done"] * 3, "another node reads the same"
 
 
 @pytest.mark.parametrize("family", ["turn", "tool"])
-def test_a_run_under_way_fails_on_record_and_says_which_history_is_broken(family: str):
+def test_a_run_in_progress_fails_with_a_fact_that_names_the_broken_history(family: str):
     left = next(one for one in left_by(queued) if one.messages[-1].entity.family == "tool")
     place = max(n for n, one in enumerate(left.messages, 1) if one.entity.family == family)
     with LeftWorld() as world:
         world.take_up(left, damaged=hurt(left, place, "unreadable"))
-        told_when_ended(world)
+        result_at_end(world)
         if family == "turn":
             failed = next(f for f in world.of_family("session") if isinstance(f, RunFailed))
             error = failed.error
@@ -182,7 +182,7 @@ def test_a_run_under_way_fails_on_record_and_says_which_history_is_broken(family
         assert error.code in CODES
 
 
-def test_a_history_of_another_version_is_left_to_it_unless_the_run_is_cancelled():
+def test_a_history_of_another_version_waits_for_it_unless_the_run_is_cancelled():
     left = next(one for one in left_by(plain) if len(one.messages) == 3)
     accepted, started, asked_for = left.messages
     newer = started.body.replace(b"turn.primitive_applied.v1", b"turn.to_come.v1")

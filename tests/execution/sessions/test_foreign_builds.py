@@ -1,7 +1,7 @@
-"""Many sessions of an older guest build come up at once: the first takeover after an upgrade.
+"""Many sessions of an older guest build resume at once: the first takeover after an upgrade.
 
-The build is fetched on the loop that wants it, and what is fetched is digested on asyncio's own
-threads: none of these may be waiting for it.
+A node fetches the build on the loop that needs it, and asyncio's threads compute its digest: none
+of these threads may wait for the build.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from tests.builds import cache_with, own_build, with_section
 
 KEY = bytes(32)
 AT_ONCE = min(32, (os.cpu_count() or 1) + 4) + 3
-"""More than asyncio has threads."""
+"""More sessions than asyncio has threads."""
 PATIENCE_S = 60.0
 
 
 class Node(NamedTuple):
-    """What a node has that drives runs; its own build is newer than the sessions'."""
+    """The parts of a node that executes runs; its own build is newer than the sessions'."""
 
     memory: SessionCache
     past: SessionRebuilder
     snapshot: bytes
-    """Of one of them."""
+    """The snapshot of one session."""
     view: ActiveRunView
 
     @property
@@ -124,7 +124,7 @@ async def stand(node: Node, _session: str) -> None:
 
 
 @pytest.mark.parametrize("come_up", [begin, wake, go_on, look_into, stand])
-def test_sessions_of_an_older_build_come_up_at_once(
+def test_many_sessions_of_an_older_build_resume_at_once(
     loop: LoopThread, node: Node, come_up: Callable[[Node, str], Awaitable[None]]
 ):
     async def together() -> None:

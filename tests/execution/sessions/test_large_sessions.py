@@ -1,7 +1,7 @@
-"""Sessions that hold much: up to a limit they are kept, and beyond it no run that ended is undone.
+"""Large sessions: up to a limit a snapshot is stored, and beyond it no ended run is undone.
 
-Kernel, runner, memory and sandbox are the real ones; the limit is a low one, but for what shows
-that the real one has room.
+Kernel, executor, memory and sandbox are the real ones; the limit is low, except in the test that
+shows what the real one permits.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ LOW = 1 << 20
 MEMORY_MB = 256
 GROW = "import random\nx = [random.randbytes(1 << 20) for _ in range({})]\n"
 LONG = "for n in range(6_000_000): pass\n"
-"""To run it again would take too long, so its session is kept."""
+"""A program that takes too long to repeat, so its session is stored."""
 
 
 class Holding(Forgetful):
-    """A node that keeps sessions up to this size."""
+    """A node that stores sessions up to this size."""
 
     def __init__(self, sandbox: Sandbox, snapshot_bytes_max: int = LOW) -> None:
         super().__init__(sandbox)
@@ -63,7 +63,7 @@ class Holding(Forgetful):
         }
 
     sessions: SessionCache
-    """What the node remembers."""
+    """The node's session cache."""
 
     @property
     def kept(self) -> list[SnapshotKept]:
@@ -75,7 +75,7 @@ def said(asked: SentRequest) -> RunAnswer:
     return msgspec.json.decode(asked.answers[-1].body, type=RunAnswer)
 
 
-def test_a_session_that_cannot_be_kept_is_still_here_after_its_run(
+def test_a_session_that_cannot_be_stored_stays_in_memory_after_its_run(
     sandbox: Sandbox, caplog: pytest.LogCaptureFixture
 ):
     with caplog.at_level(logging.WARNING), Holding(sandbox) as world:
@@ -91,7 +91,9 @@ def test_a_session_that_cannot_be_kept_is_still_here_after_its_run(
 def test_a_run_is_valid_although_its_snapshot_is_too_large(sandbox: Sandbox):
     with Holding(sandbox) as world:
         world.begin()
-        answer = said(world.told("run", "s", code=f"{GROW.format(2)}len(x)", return_snapshot=True))
+        answer = said(
+            world.request("run", "s", code=f"{GROW.format(2)}len(x)", return_snapshot=True)
+        )
         assert (answer.status, answer.result, answer.snapshot_id) == (RunStatus.OK, 2, None)
         (diagnostic,) = answer.diagnostics
         assert diagnostic.code == "PAYLOAD_TOO_LARGE"
@@ -99,12 +101,12 @@ def test_a_run_is_valid_although_its_snapshot_is_too_large(sandbox: Sandbox):
         assert world.value("s", "len(x)") == 2
 
 
-def test_a_run_that_cannot_rest_ends_and_says_why(sandbox: Sandbox):
+def test_a_run_that_cannot_park_ends_with_a_reason(sandbox: Sandbox):
     with Holding(sandbox) as world:
-        world.workshop.lost = True
+        world.backend.lost = True
         world.begin()
         assert world.value("s", "y = 1\ny") == 1
-        answer = said(world.told("run", "s", code=f"{GROW.format(2)}await send(a=1)"))
+        answer = said(world.request("run", "s", code=f"{GROW.format(2)}await send(a=1)"))
         assert answer.error is not None
         assert (answer.status, answer.error.code) == ("validation_error", "PAYLOAD_TOO_LARGE")
         assert str(LOW) in answer.error.message
@@ -112,7 +114,7 @@ def test_a_run_that_cannot_rest_ends_and_says_why(sandbox: Sandbox):
         assert world.value("s", "[y, 'x' in globals()]") == [1, False]
 
 
-def test_a_session_larger_than_any_value_may_be_is_kept_and_comes_back(sandbox: Sandbox):
+def test_a_session_larger_than_the_largest_value_is_stored_and_restored(sandbox: Sandbox):
     megabytes = (BLOB_BYTES_MAX >> 20) + 1
     with Holding(sandbox, SNAPSHOT_BYTES_MAX) as world:
         world.begin()
@@ -123,12 +125,12 @@ def test_a_session_larger_than_any_value_may_be_is_kept_and_comes_back(sandbox: 
         assert world.value("s", "[len(x), len(x[-1])]") == [megabytes, 1 << 20]
 
 
-def test_what_is_large_is_kept_when_running_it_again_takes_as_long(sandbox: Sandbox):
+def test_a_large_session_is_stored_if_repeating_it_takes_as_long(sandbox: Sandbox):
     with Holding(sandbox, SNAPSHOT_BYTES_MAX) as world:
         world.begin()
         world.value("s", f"{GROW.format(20)}{LONG}")
         world.until(lambda: world.kept)
-        run = said(world.told("run", "s", code="1"))
+        run = said(world.request("run", "s", code="1"))
         view = ActiveRunView(run_id=run.run_id, runs_before=1)
         for used_ms, times in ((SNAPSHOT_AFTER_MS, 1), (20 * SNAPSHOT_AFTER_MS_PER_MIB, 2)):
             ended = RunResult(metrics=Metrics(duration_ms=used_ms))

@@ -1,4 +1,4 @@
-"""The machines of a session, as any NATS client asks for them at a node."""
+"""Any NATS client can send inputs to the machines of a session."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ OP = "01890000-0000-7000-8000-000000000001"
 
 
 def test_a_stock_client_drives_a_run_through_its_turn(serving: Serving):
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         visit = Visit(client, "driven")
 
         async def step(on: str, **params: object) -> str:
@@ -38,11 +38,11 @@ def test_a_stock_client_drives_a_run_through_its_turn(serving: Serving):
         assert (refused.code, refused.error["kind"]) == ("GUARD_REJECTED", "GuardRejected")
         assert refused.error["context"] == "TurnStateHandle::primitive_applied"
 
-    serving.visit(story)
+    serving.visit(scenario)
 
 
 def test_every_decider_gets_its_verb_by_request_and_by_inbox(serving: Serving):
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         visit = Visit(client, "asked")
         for on in ("Initialize", "RegisterSession", "EnsureSessionWithExecutor"):
             await visit.handle(on)
@@ -73,11 +73,11 @@ def test_every_decider_gets_its_verb_by_request_and_by_inbox(serving: Serving):
                              realtime_capable=False)  # fmt: skip
             assert told.body["baseline_model"] == door
 
-    serving.visit(story)
+    serving.visit(scenario)
 
 
 def test_a_destroyed_session_refuses_its_machines(serving: Serving):
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         visit = Visit(client, "destroyed-machines")
         for on in ("Initialize", "RegisterSession", "EnsureSessionWithExecutor"):
             await visit.handle(on)
@@ -94,4 +94,4 @@ def test_a_destroyed_session_refuses_its_machines(serving: Serving):
             assert refused.code == "GUARD_REJECTED", (verb, refused)
             assert "from phase Destroyed" in refused.error["reason"]
 
-    serving.visit(story)
+    serving.visit(scenario)

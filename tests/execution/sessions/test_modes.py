@@ -1,4 +1,6 @@
-"""How inputs join a session: who starts it, who goes first, and what becomes of whom at its end."""
+"""The modes of inputs: which starts a session, which goes first, and what happens to inputs at its
+end.
+"""
 
 from __future__ import annotations
 
@@ -9,8 +11,8 @@ from tests.execution.session_client import Visit
 from tests.stock_client import Stock, until
 
 
-def test_a_passive_input_starts_no_idle_session_and_rides_along_with_the_next(serving: Serving):
-    async def story(client: Stock) -> None:
+def test_a_passive_input_starts_no_idle_session_and_runs_with_the_next_input(serving: Serving):
+    async def scenario(client: Stock) -> None:
         visit = Visit(client, "passive")
         await visit.run("p", Rookery_Mode="passive")
         view = await visit.view()
@@ -19,22 +21,22 @@ def test_a_passive_input_starts_no_idle_session_and_rides_along_with_the_next(se
         assert [await visit.commit(), await visit.commit()] == ["p", "q"]
         assert (await visit.view())["queue"] == []
 
-    serving.visit(story)
+    serving.visit(scenario)
 
 
 @pytest.mark.parametrize("mode", ["queue", "steer", "interrupt"])
 def test_every_other_input_starts_an_idle_session(serving: Serving, mode: str):
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         visit = Visit(client, f"starts-{mode}")
         await visit.run("a", Rookery_Mode=mode, door="api")
         assert visit.started() == ["a"]
         assert await visit.commit() == "a"
 
-    serving.visit(story)
+    serving.visit(scenario)
 
 
 def test_steer_and_interrupt_go_first_and_ask_the_current_run_to_cancel(serving: Serving):
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         visit = Visit(client, "urgent")
         modes = {"a": "queue", "b": "queue", "c": "steer", "d": "interrupt", "e": "passive"}
         for id_, mode in modes.items():
@@ -47,13 +49,13 @@ def test_steer_and_interrupt_go_first_and_ask_the_current_run_to_cancel(serving:
         assert [await visit.commit() for _ in "acdb"] == ["a", "c", "d", "b"]
         assert [waiting["state"] for waiting in (await visit.view())["queue"]] == ["queued"]
 
-    serving.visit(story)
+    serving.visit(scenario)
 
 
 def test_destroying_a_session_refuses_its_inputs_and_the_next_begins_a_generation(
     serving: Serving,
 ):
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         visit = Visit(client, "destroyed")
         for id_ in "abc":
             await visit.run(id_, door="api" if id_ == "b" else "cmd")
@@ -66,14 +68,14 @@ def test_destroying_a_session_refuses_its_inputs_and_the_next_begins_a_generatio
         assert (await visit.view())["generation"] == 2
         assert await visit.commit() == "d"
         assert (await visit.answer("d")).body["state"] == "committed"
-        await visit.send("a", told="a-again")
+        await visit.send("a", reply_name="a-again")
         assert (await visit.answer("a-again")).body["state"] == "refused"
 
-    serving.visit(story)
+    serving.visit(scenario)
 
 
-def test_a_retired_session_takes_nothing_new_and_works_off_what_waits(serving: Serving):
-    async def story(client: Stock) -> None:
+def test_a_retired_session_refuses_new_inputs_and_runs_the_waiting_ones(serving: Serving):
+    async def scenario(client: Stock) -> None:
         visit = Visit(client, "retired")
         for id_ in "abc":
             await visit.run(id_)
@@ -86,13 +88,13 @@ def test_a_retired_session_takes_nothing_new_and_works_off_what_waits(serving: S
             assert (await visit.answer(id_)).body["state"] == "committed"
         assert (await visit.view())["phase"] == "Retired"
 
-    serving.visit(story)
+    serving.visit(scenario)
 
 
-def test_what_waits_can_be_withdrawn_and_what_runs_is_asked_to_end_at_its_boundary(
+def test_a_waiting_input_is_withdrawn_and_a_running_one_ends_at_its_boundary(
     serving: Serving,
 ):
-    async def story(client: Stock) -> None:
+    async def scenario(client: Stock) -> None:
         visit = Visit(client, "cancelled")
         for id_ in "abc":
             await visit.run(id_)
@@ -107,4 +109,4 @@ def test_what_waits_can_be_withdrawn_and_what_runs_is_asked_to_end_at_its_bounda
         unknown = await client.ask("cancel", visit.session, {"run_id": "nobody"})
         assert unknown.code == "INPUT_NOT_FOUND"
 
-    serving.visit(story)
+    serving.visit(scenario)

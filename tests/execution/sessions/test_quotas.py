@@ -1,4 +1,6 @@
-"""A full queue and a full realm refuse by name, limit and value, and take again what they can."""
+"""A full queue and a full realm refuse inputs with the limit's name and value, and accept again
+when there is capacity.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ QUEUED_MAX, IN_FLIGHT_MAX = 3, 8
 
 @pytest.fixture
 def narrow(server: EmbeddedServer, tmp_path: Path) -> Iterator[Serving]:
-    """A realm with room for little."""
+    """A realm with low limits."""
     quotas = {
         "ROOKERY_QUOTAS_QUEUE_LENGTH_MAX": str(QUEUED_MAX),
         "ROOKERY_QUOTAS_RUNS_IN_FLIGHT_MAX": str(IN_FLIGHT_MAX),
@@ -27,8 +29,8 @@ def narrow(server: EmbeddedServer, tmp_path: Path) -> Iterator[Serving]:
         yield Serving(server, node, "narrow", tmp_path)
 
 
-def test_quotas_refuse_with_limit_and_value_and_take_again_when_something_ended(narrow: Serving):
-    async def story(client: Stock) -> None:
+def test_quotas_refuse_with_limit_and_value_and_accept_again_after_an_end(narrow: Serving):
+    async def scenario(client: Stock) -> None:
         first, second, third = (Visit(client, name) for name in ("one", "two", "three"))
         await fills_up(first)
         await fills_up(second)
@@ -37,21 +39,21 @@ def test_quotas_refuse_with_limit_and_value_and_take_again_when_something_ended(
         assert refused["code"] == "QUOTA_EXCEEDED"
         assert "8 runs in flight, the limit is 8" in refused["message"]
         assert await second.commit() == "a"
-        await third.run("a", door="api", told="again")
+        await third.run("a", door="api", reply_name="again")
         assert await third.commit() == "a"
 
-    narrow.visit(story)
+    narrow.visit(scenario)
 
 
 async def fills_up(visit: Visit) -> None:
-    """One runs, three wait; a fifth is refused until one has ended."""
+    """One input runs, three wait; the node refuses a fifth until one has ended."""
     for id_ in "abcd":
         await visit.run(id_)
     for door in ("cmd", "api"):
-        await visit.send("e", door=door, told=door)
+        await visit.send("e", door=door, reply_name=door)
         refused = (await visit.answer(door)).error
         assert refused["code"] == "QUOTA_EXCEEDED"
         assert f"3 inputs wait in session {visit.session}, the limit is 3" in refused["message"]
     if visit.session == "one":
         assert await visit.commit() == "a"
-        await visit.run("e", told="again")
+        await visit.run("e", reply_name="again")

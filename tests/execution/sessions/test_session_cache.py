@@ -1,7 +1,7 @@
-"""A node does not remember every session it has run: what those hold that rest is bounded.
+"""A node's cache of idle sessions is bounded.
 
-Kernel, runner, memory and sandbox are the real ones, with room for a few sessions only; the realm
-is in memory, for there no configuration stands between a test and the bound.
+Kernel, executor, cache and sandbox are the real ones, with capacity for a few sessions; the realm
+is in memory, where a test can set the bound directly.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ LIVE_MAX = 2
 RESTING_BYTES_MAX = 4 << 20
 SESSIONS = [f"s{number}" for number in range(16)]
 MUCH = "x = list(range(10_000))\nfor n in range(500_000): pass\nme = {!r}\nme"
-"""To run it again would take too long: what is remembered of it is an image."""
+"""A program that takes too long to repeat: its session is stored as a snapshot."""
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def sandbox(engine: wasmtime.Engine, guest: PythonGuest) -> Iterator[Sandbox]:
 
 
 class Forgetful(ScriptedWorld):
-    """Nodes that run programs and have little room for them."""
+    """Nodes that execute programs and cache few sessions."""
 
     def __init__(self, sandbox: Sandbox) -> None:
         super().__init__(threads=True)
@@ -82,15 +82,15 @@ class Forgetful(ScriptedWorld):
         }
 
     def value(self, session: str, code: str) -> Any:
-        return result(self.told("run", session, code=code))
+        return result(self.request("run", session, code=code))
 
     @property
     def remembered(self) -> set[str]:
         return {meta.id for meta in self.sandbox.sessions()}
 
     def crowd(self) -> None:
-        """Many sessions do much, until no more is remembered than may be. It is looked at with the
-        end of a run, and who rests then may still be on its way there."""
+        """Run programs in many sessions, until the cache is within its bound. The cache is checked
+        at the end of a run, and the last session may still be on its way there."""
         for session in SESSIONS:
             assert self.value(session, MUCH.format(session)) == session
         for _ in range(50):
@@ -106,7 +106,7 @@ def result(asked: SentRequest) -> Any:
     return said.result
 
 
-def test_sessions_that_rest_for_longest_are_forgotten_and_go_on_as_they_were(sandbox: Sandbox):
+def test_the_sessions_idle_for_longest_are_evicted_and_continue_unchanged(sandbox: Sandbox):
     with Forgetful(sandbox) as world:
         world.begin()
         world.crowd()
@@ -116,28 +116,28 @@ def test_sessions_that_rest_for_longest_are_forgotten_and_go_on_as_they_were(san
             assert world.value(session, "[me, len(x)]") == [session, 10_000]
 
 
-def test_a_run_that_is_under_way_keeps_its_session(sandbox: Sandbox):
-    """Its session rests while it waits, and has rested for longest."""
+def test_a_run_in_progress_keeps_its_session_in_memory(sandbox: Sandbox):
+    """The session is idle while its run waits, and has been idle longest."""
     with Forgetful(sandbox) as world:
-        world.workshop.hold = True
+        world.backend.hold = True
         world.begin()
         going = world.ask("run", "going", code=f"{MUCH.format('going')}\nawait long(a=1)\nme")
-        world.until(lambda: world.workshop.running["long"])
+        world.until(lambda: world.backend.running["long"])
         world.crowd()
         assert "going" in world.remembered
-        world.workshop.hold = False
+        world.backend.hold = False
         world.until(lambda: going.answers)
         assert result(going) == "going"
-        assert world.workshop.executions.total() == 1
+        assert world.backend.executions.total() == 1
 
 
-def test_a_run_that_is_parked_goes_on_whatever_was_forgotten_meanwhile(sandbox: Sandbox):
+def test_a_parked_run_continues_whatever_was_evicted_meanwhile(sandbox: Sandbox):
     with Forgetful(sandbox) as world:
-        world.workshop.lost = True
+        world.backend.lost = True
         world.begin()
-        parked = world.told("run", "s", code=f"{MUCH.format('parked')}\nawait send(a=1)\nme")
+        parked = world.request("run", "s", code=f"{MUCH.format('parked')}\nawait send(a=1)\nme")
         assert world.rest
-        world.workshop.lost = False
+        world.backend.lost = False
         world.crowd()
         (lost,) = world.rest.waits_for
         world.ask("resolve", "s", run_id=world.rest.run, operation_id=lost, retry=True, now=True)

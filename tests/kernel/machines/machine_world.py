@@ -63,7 +63,7 @@ class MachineWorld(World):
         self, verb: str, on: str, /, *, key: str = "s", id_: str = "", **params: Any
     ) -> SentRequest:
         """Send an input to a machine; its reply."""
-        return self.told(verb, key, id=id_, input=on, params=params)
+        return self.request(verb, key, id=id_, input=on, params=params)
 
     def state(self, verb: str, on: str, /, *, key: str = "s", id_: str = "", **params: Any) -> Body:
         """A machine's view after an input or a read."""

@@ -1,4 +1,4 @@
-"""``@tool``: what a function becomes, what it is given, and which functions it refuses."""
+"""``@tool``: the tool it makes of a function, its arguments, and the functions it refuses."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ async def note(text: str, ctx: ToolCallContext) -> dict[str, str]:
 # --- what a function becomes ----------------------------------------------------------------------
 
 
-def test_the_function_stays_what_it_was():
+def test_a_decorated_function_is_still_a_function():
     assert day_after(datetime.date(2024, 2, 28)) == datetime.date(2024, 2, 29)
     assert day_after.__name__ == "day_after"
 
@@ -87,7 +87,7 @@ def test_without_options_a_tool_is_harmless_and_needs_no_approval():
 
 
 @pytest.mark.parametrize("side_effect", SideEffect)
-def test_only_what_changes_nothing_is_called_again_unless_it_says_it_may(side_effect: SideEffect):
+def test_only_a_harmless_tool_may_be_called_again_by_default(side_effect: SideEffect):
     @tool(side_effect=side_effect)
     def act() -> None: ...
 
@@ -107,7 +107,7 @@ def test_arguments_are_of_the_declared_types_and_the_result_is_json():
     assert call(day_after, day="2024-02-28") == "2024-02-29"
 
 
-def test_the_context_is_handed_over_and_is_no_argument():
+def test_the_context_is_passed_and_is_no_argument():
     assert call(note, "a") == {"a": "key-1"}
     assert list(made(note).input_schema["properties"]) == ["text"]
     with pytest.raises(ToolError, match=r"^TYPE_ERROR: note has no parameter ctx"):
@@ -122,7 +122,7 @@ def test_a_whole_float_is_an_integer_as_in_json_schema():
     assert call(kinds, 1.0, [2, 3.0], 4) == ["int", "int", "int", "float"]
 
 
-def test_keys_are_of_the_declared_type_though_json_has_none_but_texts():
+def test_keys_have_the_declared_type_though_json_has_only_text_keys():
     @tool
     def swap(names: dict[int, str]) -> dict[str, int]:
         return {name: number for number, name in names.items()}
@@ -140,7 +140,7 @@ def test_a_set_is_written_in_one_order():
     assert call(letters) == sorted("abcdefgh")
 
 
-def test_defaults_are_the_functions_own_whatever_they_are():
+def test_any_default_of_the_function_is_used():
     nothing: Any = object()
     some = [1, 2]
 
@@ -197,7 +197,7 @@ def test_a_result_that_holds_itself_is_the_tools_failure():
         call(answer)
 
 
-def test_what_a_tool_raises_arrives_as_it_is():
+def test_an_exception_of_a_tool_arrives_unchanged():
     @tool
     def fail(code: str) -> None:
         raise ToolError(code, "as told") if code else KeyError("bug")
@@ -242,7 +242,7 @@ async def yields_later() -> AsyncIterator[int]:
         ("".join, "@tool is for functions, not for a builtin_function_or_method"),
     ],
 )
-def test_a_function_that_can_be_no_tool_is_refused_when_it_is_decorated(function: Any, why: str):
+def test_an_unsuitable_function_is_refused_when_it_is_decorated(function: Any, why: str):
     with pytest.raises(Refused, match=f"^INVALID_ARGUMENT: {why}"):
         tool(function)
 

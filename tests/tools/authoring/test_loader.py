@@ -1,4 +1,4 @@
-"""``module:object`` names tools, or says what is missing."""
+"""``module:object`` loads tools, or the error says what is missing."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Nested:
 
 @pytest.fixture(autouse=True)
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A current directory with modules in it, forgotten afterwards."""
+    """A current directory with modules, which are unloaded afterwards."""
     (tmp_path / "my_tools.py").write_text(SOURCE)
     (tmp_path / "my_broken.py").write_text("1 / 0")
     (tmp_path / "my_needy.py").write_text("import no_such_library")
@@ -64,7 +64,7 @@ def test_a_registry_a_tool_or_a_list_of_these_is_loaded(place: str, names: list[
     assert load_registry(place).names() == names
 
 
-def test_the_current_directory_is_looked_in_once(here: Path):
+def test_the_current_directory_is_searched_once(here: Path):
     load_registry("my_tools:add")
     load_registry("my_tools:sub")
     assert sys.path.count(str(here)) == 1
@@ -89,13 +89,13 @@ def test_the_current_directory_is_looked_in_once(here: Path):
         ("..x:y", "INVALID_ARGUMENT: '..x:y' cannot be imported: TypeError"),
     ],
 )
-def test_what_is_missing_is_said(place: str, error: str):
+def test_the_error_names_what_is_missing(place: str, error: str):
     with pytest.raises(Refused) as caught:
         load_registry(place)
     assert str(caught.value).startswith(error)
 
 
-def test_the_example_of_files_and_the_web_gives_no_more_than_it_says():
+def test_the_example_of_files_and_the_web_offers_only_the_listed_tools():
     registry = load_registry("rookery.ops.examples.workspace:registry")
     files, web = ["read_text", "list_dir", "write_text"], ["fetch_text", "fetch_json", "http_get"]
     assert {tool.capability.name for tool in registry} == {*files, *web}

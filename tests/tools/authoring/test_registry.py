@@ -1,4 +1,4 @@
-"""Registered tools and the registry of seed 000, and how a handler is run."""
+"""Registered tools, the registry of seed 000, and calls of handlers."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_later_tool_of_the_same_name_replaces_the_earlier():
     assert len(registry) == 1
 
 
-def test_what_is_not_there_is_none():
+def test_an_unknown_name_is_none():
     registry = ToolRegistry.of(registered("add"))
     assert registry.contains("add")
     assert not registry.contains("sub")
@@ -76,7 +76,7 @@ def test_a_registry_is_made_of_functions_and_tools():
 
 
 @pytest.mark.parametrize("stranger", [print, 3, None, "add"])
-def test_what_is_no_tool_is_refused(stranger: Any):
+def test_an_object_that_is_no_tool_is_refused(stranger: Any):
     with pytest.raises(Refused, match=r"^INVALID_ARGUMENT: .* is no tool \(decorate"):
         ToolRegistry.of(stranger)
 
@@ -221,7 +221,7 @@ def test_a_call_is_not_cancelled_by_default():
     assert context().cancelled() is False
 
 
-def test_a_tools_failure_has_a_code_and_a_message_and_survives_a_pickle():
+def test_a_tool_error_has_a_code_and_a_message_and_survives_a_pickle():
     failure = pickle.loads(pickle.dumps(ToolError("CARD_DECLINED", "no funds")))
     assert (failure.code, failure.message) == ("CARD_DECLINED", "no funds")
     assert str(failure) == "CARD_DECLINED: no funds"

@@ -1,4 +1,4 @@
-"""Type hints as JSON Schema: the schema a tool declares is the one a reader would have written."""
+"""Type hints become the JSON Schema that a reader expects."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def test_a_function_without_parameters_takes_nothing():
     assert answered == {"type": "null"}
 
 
-def test_a_function_that_does_not_say_what_it_returns_may_return_anything():
+def test_a_function_without_a_declared_result_may_return_any_value():
     def answer(): ...
 
     assert schemas(answer)[1] == {}

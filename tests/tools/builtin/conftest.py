@@ -1,4 +1,4 @@
-"""A web server a test, in the clear or with TLS, and programs that may reach it."""
+"""A web server for each test, with or without TLS, and programs that may reach it."""
 
 from __future__ import annotations
 

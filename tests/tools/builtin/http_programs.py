@@ -1,4 +1,4 @@
-"""Programs as the HTTP tools meet them: allowed servers, names that resolve as a test says."""
+"""Programs that use the HTTP tools: allowed servers, and names that resolve as the test says."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def addresses_of(host: str, _port: int) -> list[ipaddress.IPv4Address]:
 
 
 class Programs:
-    """What programs may do: everything with ``web`` as ``allowed.test``, a little elsewhere."""
+    """Programs with full access to ``web`` as ``allowed.test``, and little other access."""
 
     def __init__(self, web: Web, scheme: str = "http") -> None:
         self.resolve: Resolve = addresses_of

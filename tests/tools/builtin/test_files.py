@@ -1,4 +1,6 @@
-"""Programs reach files on mounts, and nothing else of the host, whatever they and others try."""
+"""Programs reach files on mounts and no other file of the host, whatever they and other processes
+do.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ SMALL = CapabilityLimits(max_request_bytes=100, max_response_bytes=100)
 
 
 class Disk:
-    """A host with two mounts, ``/data`` and ``/out``, beside what is none of a program's."""
+    """A host with two mounts, ``/data`` and ``/out``, beside files outside every mount."""
 
     def __init__(self, root: Path) -> None:
         self.data, self.out = root / "host" / "data", root / "host" / "out"
@@ -44,7 +46,7 @@ class Disk:
         return call(self.registry, name, *args, **kwargs)
 
     def code(self, name: str, *args: Any) -> str:
-        """Of the refusal this call must meet, whose text tells nothing of the host."""
+        """The code of the expected refusal, whose text names no path of the host."""
         with pytest.raises(ToolError) as refusal:
             self.call(name, *args)
         assert str(self.data.parent) not in refusal.value.message
@@ -89,7 +91,7 @@ def test_a_file_has_one_path_however_it_is_written(disk: Disk):
     assert disk.call("write_text", "/out//./c", "1")["path"] == "/out/c"
 
 
-def test_odd_names_are_names(disk: Disk):
+def test_odd_file_names_are_valid(disk: Disk):
     odd = ("..\\a", "...", "..a", "%2e%2e", "\u2025", "a b", "-rf", "~", "e\u0301", "\U0001f98e")
     for name in odd:
         disk.call("write_text", f"/out/{name}", name)
@@ -208,8 +210,8 @@ HOSTILE = {
 
 
 def set_traps(disk: Disk) -> None:
-    """Everything in ``/data`` that is not what it should be. Devices cannot be made by everyone, so
-    one is linked to."""
+    """Create links, pipes and other traps in ``/data``. Only root can make devices, so a link to
+    one is used."""
     links = {
         "link.txt": disk.secret,
         "inner.txt": disk.data / "a.txt",
@@ -227,7 +229,7 @@ def set_traps(disk: Disk) -> None:
     (disk.data / "latin.txt").write_bytes(b"\xfc")
     here = Path.cwd()
     with closing(socket.socket(socket.AF_UNIX)) as listener:
-        os.chdir(disk.data)  # The whole path could be longer than an address may be.
+        os.chdir(disk.data)  # The whole path could be longer than a socket address.
         try:
             listener.bind("socket")
         finally:
@@ -249,19 +251,19 @@ def test_a_hostile_path_is_refused_with_its_code(trapped: Disk, path: str, code:
 @pytest.mark.parametrize(
     "path", [path for path, code in HOSTILE.items() if code in (DENIED, INVALID)], ids=ascii
 )
-def test_what_may_not_be_read_may_not_be_written_or_listed_either(trapped: Disk, path: str):
+def test_a_path_that_may_not_be_read_may_not_be_written_or_listed(trapped: Disk, path: str):
     trapped.mounts["data"] = Mount(trapped.data, writable=True)
     registry = ToolRegistry.of(*file_tools(trapped.mounts))
     for name, rest in (("write_text", ["overwritten"]), ("list_dir", [])):
         if name == "list_dir" and path in ("/data/pipe", "/data/socket"):
-            continue  # No folders, which is another refusal.
+            continue  # They are no folders, which is another refusal.
         with pytest.raises(ToolError) as refusal:
             call(registry, name, path, *rest)
         assert refusal.value.code in (DENIED, INVALID)
     assert trapped.secret.read_text() == CANARY
 
 
-def test_the_table_is_as_long_as_promised():
+def test_the_table_has_its_promised_length():
     assert len(HOSTILE) >= 30
 
 
@@ -280,17 +282,18 @@ def test_a_pipe_is_not_even_opened(disk: Disk):
     os.mkfifo(disk.out / "pipe")
     assert disk.code("read_text", "/out/pipe") == DENIED
     assert disk.code("write_text", "/out/pipe", "x") == DENIED
-    with pytest.raises(OSError, match="No such device"):  # Nobody opened the end for reading.
+    with pytest.raises(OSError, match="No such device"):  # No process opened the end for reading.
         os.open(disk.out / "pipe", os.O_WRONLY | os.O_NONBLOCK)
 
 
 class Intruder:
-    """Somebody who acts at the worst moment: just before the system opens or renames ``name``."""
+    """Another process that acts at the worst time: just before the system opens or renames
+    ``name``."""
 
     def __init__(self) -> None:
         self._event, self._name = "", ""
         self._act: Callable[[], Any] = list
-        sys.addaudithook(self._watch)  # For good: there is no taking it away.
+        sys.addaudithook(self._watch)  # An audit hook cannot be removed.
 
     def waits_for(self, event: str, name: str, act: Callable[[], Any]) -> None:
         self._event, self._name, self._act = event, name, act
@@ -325,7 +328,7 @@ def test_a_link_put_in_the_place_of_a_file_meanwhile_is_not_followed(disk: Disk)
     assert INTRUDER.has_acted
 
 
-def test_a_pipe_put_in_the_place_of_a_file_meanwhile_is_not_waited_for(disk: Disk):
+def test_a_pipe_put_in_the_place_of_a_file_meanwhile_blocks_no_call(disk: Disk):
     INTRUDER.waits_for("open", "a.txt", lambda: replace_by_pipe(disk.data / "a.txt"))
     assert disk.code("read_text", "/data/a.txt") == DENIED
     assert INTRUDER.has_acted
@@ -355,7 +358,7 @@ def test_a_link_put_where_a_file_is_about_to_appear_is_replaced_and_not_followed
 
 
 def test_a_folder_moved_away_meanwhile_is_still_the_folder(disk: Disk, tmp_path: Path):
-    """What was opened stays what it is; the names it was reached by are not asked again."""
+    """An open folder stays the same folder; its path is not resolved again."""
     INTRUDER.waits_for("open", "b.txt", lambda: (disk.data / "sub").rename(tmp_path / "elsewhere"))
     assert read(disk, "/data/sub/b.txt") == "b"
     assert INTRUDER.has_acted
@@ -427,7 +430,7 @@ def test_a_reader_sees_the_whole_old_file_or_the_whole_new_one(disk: Disk):
     assert sizes <= {100_000, 200_000}
 
 
-def test_what_an_earlier_process_left_half_written_is_not_written_into(disk: Disk):
+def test_a_partial_file_of_an_earlier_process_is_not_written_to(disk: Disk):
     for number in range(1000):
         (disk.out / f".rookery-{os.getpid()}-{number}").write_text("left behind")
     disk.call("write_text", "/out/a.txt", "new")
@@ -459,7 +462,7 @@ def test_text_that_is_not_unicode_is_refused(disk: Disk):
 # --- limits ---------------------------------------------------------------------------------------
 
 
-def test_what_is_larger_than_its_limit_is_refused_and_nothing_of_it_is_written(disk: Disk):
+def test_a_file_above_the_limit_is_refused_and_no_part_of_it_is_written(disk: Disk):
     disk.registry = ToolRegistry.of(*file_tools(disk.mounts, limits=SMALL))
     (disk.data / "large.txt").write_text("x" * 101)
     (disk.data / "fits.txt").write_text("x" * 100)
@@ -472,7 +475,7 @@ def test_what_is_larger_than_its_limit_is_refused_and_nothing_of_it_is_written(d
     assert disk.code("list_dir", "/data") == "PAYLOAD_TOO_LARGE"
 
 
-def test_names_no_program_could_say_are_not_listed(disk: Disk):
+def test_names_that_no_program_can_spell_are_not_listed(disk: Disk):
     for name in (b"\xff", b"a\nb", b".rookery-0123"):
         os.close(os.open(os.path.join(os.fsencode(disk.data), name), os.O_CREAT))
     assert disk.call("list_dir", "/data") == ["a.txt", "sub"]
@@ -482,12 +485,12 @@ def test_names_no_program_could_say_are_not_listed(disk: Disk):
 
 
 @pytest.mark.parametrize("name", ["..", "a/../b", "a\0b", "x" * 300, "\n"])
-def test_a_mount_wants_a_plain_name(disk: Disk, name: str):
+def test_a_mount_needs_a_plain_name(disk: Disk, name: str):
     with pytest.raises(Refused, match="CONFIG_INVALID"):
         file_tools({name: Mount(disk.data)})
 
 
-def test_a_mount_wants_a_folder(disk: Disk):
+def test_a_mount_needs_a_folder(disk: Disk):
     for path in (disk.secret, disk.data / "none"):
         with pytest.raises(Refused, match="CONFIG_INVALID"):
             file_tools({"data": Mount(path)})

@@ -1,4 +1,4 @@
-"""Programs reach the servers of the allowlist, as far as it goes and with what is theirs."""
+"""Programs reach the servers of the allowlist within its paths, methods and headers."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_text_and_json_are_fetched(web: Web, programs: Programs):
     assert web.asked[2].line == "GET /json?q=1 HTTP/1.1"
 
 
-def test_what_is_fetched_must_be_there_and_be_what_it_should(web: Web, programs: Programs):
+def test_a_fetched_page_must_exist_and_have_the_expected_type(web: Web, programs: Programs):
     web.pages["/bytes"] = answer(b"\xff")
     web.pages["/odd"] = answer(b"1", "Content-Type: text/plain; charset=utf-7")
     web.pages["/deep"] = answer(b"[" * 900)
@@ -43,7 +43,7 @@ def test_what_is_fetched_must_be_there_and_be_what_it_should(web: Web, programs:
         assert programs.code("fetch_json", programs.origin + path) == FAILED
 
 
-def test_an_answer_is_handed_over_whatever_its_status(web: Web, programs: Programs):
+def test_a_response_is_returned_whatever_its_status(web: Web, programs: Programs):
     web.pages["/"] = answer(b"no", "X-Why: a", "x-why: b", "Set-Cookie: id=1", status="503 Busy")
     web.pages["/bytes"] = answer(b"\xff\x00")
     got = programs.call("http_get", programs.origin)
@@ -129,9 +129,7 @@ def test_the_environment_names_no_proxy(
         *("accept\r\nHost", "accept ", "accept:", "", "\u212aeep", "TE", "Upgrade", "X-Api-Key"),
     ],
 )
-def test_a_header_that_is_not_a_programs_to_send_is_refused(
-    web: Web, programs: Programs, name: str
-):
+def test_a_header_that_programs_may_not_send_is_refused(web: Web, programs: Programs, name: str):
     assert programs.code("http_get", programs.origin, headers={name: "x"}) == DENIED
     assert programs.code("http_send", "POST", programs.origin, headers={name: "x"}) == DENIED
     assert web.asked == []
@@ -146,7 +144,7 @@ def test_a_header_is_one_line_of_plain_text(web: Web, programs: Programs, value:
     assert web.asked == []
 
 
-def test_a_header_is_said_once(programs: Programs):
+def test_a_duplicate_header_is_refused(programs: Programs):
     headers = {"Accept": "a", "accept": "b"}
     assert programs.code("http_get", programs.origin, headers=headers) == INVALID
 
@@ -163,7 +161,7 @@ def test_wrong_arguments_are_type_errors(programs: Programs):
 
 
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-def test_a_redirect_to_what_is_allowed_is_followed(web: Web, programs: Programs, status: int):
+def test_a_redirect_to_an_allowed_url_is_followed(web: Web, programs: Programs, status: int):
     web.pages["/a"] = redirect("b?c=1#d", status)
     web.pages["/b"] = answer(b"there")
     got = programs.call("http_get", f"{programs.origin}/a", headers={"Accept": "x/y"})

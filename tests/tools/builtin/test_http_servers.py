@@ -1,4 +1,4 @@
-"""No server, whatever it answers and however long it takes, costs more than the limits say."""
+"""No server can cost more time or memory than the limits permit, whatever it answers."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ HOSTILE_ANSWERS = {
 
 
 @pytest.mark.parametrize("what", HOSTILE_ANSWERS)
-def test_a_server_that_says_nonsense_is_a_coded_failure(web: Web, programs: Programs, what: str):
+def test_a_malformed_response_is_a_coded_failure(web: Web, programs: Programs, what: str):
     said, code = HOSTILE_ANSWERS[what]
     web.pages["/"] = bytes_of(said)
     assert programs.code("http_get", programs.origin) == code
@@ -114,19 +114,17 @@ ENDLESS = {
 
 
 @pytest.mark.parametrize("what", ENDLESS)
-def test_a_server_that_never_comes_to_an_end_is_left_in_time(
-    web: Web, programs: Programs, what: str
-):
+def test_the_deadline_ends_an_endless_response(web: Web, programs: Programs, what: str):
     programs.hurry()
     web.pages["/"] = ENDLESS[what]
     assert programs.code("fetch_text", programs.origin) == LATE
-    if what != "silence":  # Where nothing is sent, nobody notices.
+    if what != "silence":  # The server sends nothing, so it does not notice the end.
         assert web.gone.acquire(timeout=20)
     assert_no_thread_stays()
 
 
 @pytest.mark.parametrize("start", [OK + b"\r\n", CHUNKED + b"fffffffffff\r\n"])
-def test_an_endless_body_is_left_at_the_limit(web: Web, programs: Programs, start: bytes):
+def test_the_size_limit_ends_an_endless_body(web: Web, programs: Programs, start: bytes):
     web.pages["/"] = endless(start, b"x" * 10_000)
     assert programs.code("fetch_text", programs.origin) == LARGE
     assert web.gone.acquire(timeout=20)
@@ -145,7 +143,7 @@ def test_one_deadline_counts_for_all_redirects(web: Web, programs: Programs):
     assert len(web.asked) <= 4
 
 
-def test_a_name_server_that_is_silent_is_left_in_time(web: Web, programs: Programs):
+def test_the_deadline_ends_the_wait_for_a_silent_name_server(web: Web, programs: Programs):
     programs.hurry()
     heard = threading.Event()
 
@@ -215,7 +213,7 @@ def test_an_untrusted_certificate_is_refused(secure_web: Web):
     assert secure_web.asked == []
 
 
-def test_a_sealed_body_of_no_length_that_is_cut_is_not_taken_for_whole(secure_web: Web):
+def test_a_cut_tls_body_without_a_length_is_a_failure(secure_web: Web):
     programs = Programs(secure_web, "https")
 
     def cut(line: Line) -> None:

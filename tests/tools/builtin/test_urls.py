@@ -1,4 +1,4 @@
-"""What may be reached is decided by one strict reading of a URL and of every address behind it."""
+"""Access is decided by one strict parser of URLs and by every address of the host."""
 
 from __future__ import annotations
 
@@ -145,18 +145,18 @@ HOSTILE = {
 }
 
 
-def nobody_asked(host: str, port: int) -> list[ipaddress.IPv4Address]:
+def no_lookup(host: str, port: int) -> list[ipaddress.IPv4Address]:
     pytest.fail(f"somebody wanted to reach {host}:{port}")
 
 
 @pytest.fixture(scope="module")
 def strict() -> ToolRegistry:
     allowed = [Allowed("https://allowed.test", METHODS), Allowed("https://scoped.test/v1", METHODS)]
-    return ToolRegistry.of(*http_tools(allowed, transport=HttpTransport(resolve=nobody_asked)))
+    return ToolRegistry.of(*http_tools(allowed, transport=HttpTransport(resolve=no_lookup)))
 
 
 @pytest.mark.parametrize(("url", "code"), HOSTILE.items(), ids=map(str, range(len(HOSTILE))))
-def test_a_hostile_url_is_refused_with_its_code_before_anything_is_asked(
+def test_a_hostile_url_is_refused_with_its_code_before_any_lookup(
     strict: ToolRegistry, url: str, code: str
 ):
     for name, args in (("fetch_text", [url]), ("http_get", [url]), ("http_send", ["POST", url])):
@@ -171,7 +171,7 @@ async def awaited(answer: Any) -> Any:
     return await answer
 
 
-def test_the_table_is_as_long_as_promised():
+def test_the_table_has_its_promised_length():
     assert len(HOSTILE) >= 40
 
 
@@ -194,7 +194,7 @@ def test_a_proper_url_has_one_spelling_and_keeps_it(text: str, url: str):
 
 
 @pytest.mark.parametrize("path", ["/v1", "/v1/", "/v1/a", "/v1?q=1", "/v1/a%2fb"])
-def test_an_entry_covers_what_lies_within_its_path(web: Web, programs: Programs, path: str):
+def test_an_entry_covers_the_urls_below_its_path(web: Web, programs: Programs, path: str):
     programs.allowed = [Allowed(f"{programs.origin}/v1", networks=LOOPBACK)]
     web.pages[path.partition("?")[0]] = answer(b"in")
     assert programs.call("fetch_text", programs.origin + path) == "in"
@@ -223,7 +223,7 @@ def test_an_entry_covers_its_methods_only(web: Web, programs: Programs):
         Allowed("https://allowed.test", networks=("inside",)),
     ],
 )
-def test_an_entry_that_says_nothing_clear_is_refused(entry: Allowed):
+def test_an_ambiguous_entry_is_refused(entry: Allowed):
     with pytest.raises(Refused, match="CONFIG_INVALID"):
         http_tools([entry])
 
@@ -281,7 +281,7 @@ PUBLIC = ("1.1.1.1", "93.184.216.34", "2606:4700::1111", "::ffff:1.1.1.1", "64:f
 
 
 @pytest.mark.parametrize("address", NEAR_OR_SPECIAL)
-def test_what_is_near_special_or_a_tunnel_is_not_public(address: str):
+def test_a_near_special_or_tunnel_address_is_not_public(address: str):
     assert not is_public(ipaddress.ip_address(address))
 
 

@@ -1,7 +1,7 @@
-"""A web server that does as each test says, on loopback and threads of its own.
+"""A web server on loopback with its own threads; each test provides the pages.
 
-A page is a function that gets the connection once the request is read; it may answer with anything,
-well-formed or not. What was asked is kept, and every thread has ended when ``stop`` returns.
+A page is a function that gets the connection when the request has been read; it may send any bytes.
+The server records the requests, and all threads have ended when ``stop`` returns.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import NamedTuple
 __all__ = ["CERTIFICATE", "Page", "ReceivedRequest", "Web", "answer", "bytes_of", "redirect"]
 
 CERTIFICATE = Path(__file__).with_name("certificate.pem")
-"""Of ``allowed.test`` and 127.0.0.1, until 2120, with its key; nobody else believes it."""
+"""For ``allowed.test`` and 127.0.0.1, until 2120, with its key; no other client trusts it."""
 
 
 class ReceivedRequest(NamedTuple):
-    """A request as it came."""
+    """A received request."""
 
     line: str
     headers: dict[str, str]
@@ -29,7 +29,7 @@ class ReceivedRequest(NamedTuple):
 
 
 class Line:
-    """A connection as a page sees it."""
+    """The connection that a page writes to."""
 
     def __init__(self, connection: socket.socket, ended: threading.Event) -> None:
         self._connection, self.ended = connection, ended
@@ -38,7 +38,7 @@ class Line:
         self._connection.sendall(data)
 
     def pause(self, seconds: float) -> None:
-        """A drip's interval; over at once when the test is."""
+        """Wait for the next part of a slow reply; returns at once when the test is over."""
         if self.ended.wait(seconds):
             raise ConnectionAbortedError
 
@@ -47,7 +47,7 @@ Page = Callable[[Line], None]
 
 
 def bytes_of(*pieces: bytes) -> Page:
-    """A page that says just this."""
+    """A page that sends these bytes."""
 
     def page(line: Line) -> None:
         for piece in pieces:
@@ -66,7 +66,7 @@ def redirect(location: str, status: int = 302) -> Page:
 
 
 class Web:
-    """Pages by path. One that is missing is a 404."""
+    """Pages by path; a missing one is a 404."""
 
     def __init__(self, *, tls: bool = False) -> None:
         self.pages: dict[str, Page] = {}

@@ -1,4 +1,4 @@
-"""A try is begun once, and what nobody puts on record is held within bounds."""
+"""A node begins an attempt once, and bounds the results that are not committed."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PLACES = [CallAttempt(f"o{number}", 1) for number in range(4)]
 
 
 def test_uncommitted_results_are_evicted_and_their_attempts_not_repeated():
-    async def story() -> None:
+    async def scenario() -> None:
         tries, gate = AttemptCache(held_bytes_max=4 * OVERHEAD_BYTES), asyncio.Event()
 
         async def work() -> AttemptResult:
@@ -35,4 +35,4 @@ def test_uncommitted_results_are_evicted_and_their_attempts_not_repeated():
         assert tries.get(PLACES[1]) is None
         assert [tries.get(place) for place in PLACES[2:]] == [begun[2], going]
 
-    asyncio.run(story())
+    asyncio.run(scenario())

@@ -1,4 +1,4 @@
-"""A call on its way to its intent: what turns it away, in which order, and with which code."""
+"""Checks of a call before its intent: their order, and the code of each refusal."""
 
 from __future__ import annotations
 
@@ -29,18 +29,18 @@ TURNED_AWAY: list[tuple[RequestedCall, str, str]] = [
     (call(1, "texts", "a", 2), "TYPE_ERROR", "$[1]"),
     (call(1, "small", "x" * 40), "PAYLOAD_TOO_LARGE", "40"),
     (call(1, "guarded", a=1), "PERMISSION_DENIED", "missing.approval_dispatcher"),
-    # The first that is wrong is told.
+    # The first error is reported.
     (call(1, "guarded", a="one"), "TYPE_ERROR", "$.a"),
 ]
 
 
 @pytest.mark.parametrize(("asked", "code", "said"), TURNED_AWAY)
-def test_a_call_that_is_turned_away_leaves_one_fact_and_takes_nothing(
+def test_a_refused_call_leaves_one_fact_and_holds_no_slot(
     world: ToolWorld, asked: RequestedCall, code: str, said: str
 ):
     node = world.begin()
     told = world.expect(node, 1)
-    world.want(asked)
+    world.request_calls(asked)
     world.until(told.done)
     (refused,) = world.tool_facts()
     assert refused.error == told.result().outcome.error
@@ -48,7 +48,7 @@ def test_a_call_that_is_turned_away_leaves_one_fact_and_takes_nothing(
     assert said in refused.error.message
     assert refused.status == ("denied" if code == "PERMISSION_DENIED" else "error")
     assert refused.request_digest == asked.digest
-    assert world.workshop.executions.total() == 0
+    assert world.backend.executions.total() == 0
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_a_call_that_is_turned_away_leaves_one_fact_and_takes_nothing(
 )
 def test_a_call_that_needs_an_approval_is_denied_without_approvals(world: ToolWorld, policy: Any):
     world.begin(capability("guarded", approval_policy=policy))
-    world.want(call(1, "guarded", a=1))
+    world.request_calls(call(1, "guarded", a=1))
     world.until(lambda: world.kinds() == ["refused"])
     (refused,) = world.tool_facts()
     assert refused.error.message.startswith("missing.approval_dispatcher")
@@ -66,19 +66,19 @@ def test_a_call_that_needs_an_approval_is_denied_without_approvals(world: ToolWo
 
 
 def large(world: ToolWorld, node: Any, *args: Any, name: str = "texts") -> RequestedCall:
-    """A call whose arguments stand in the blob store."""
+    """A call whose arguments are in the blob store."""
     text = canonical_json(CallArguments(args=list(args)))
     return call(1, name, *args, blob=world.store(node, text))
 
 
-def test_large_arguments_are_fetched_and_looked_at_before_the_intent():
+def test_large_arguments_are_fetched_and_checked_before_the_intent():
     with ToolWorld(threads=True) as world:
         node = world.begin()
         asked = large(world, node, "x" * 100_000)
-        world.want(asked)
+        world.request_calls(asked)
         world.until(lambda: world.kinds() == ["requested", "intent_recorded", "completed"])
         assert world.tool_facts()[0].request_digest == asked.arguments_blob == asked.digest
-        assert world.workshop.contexts[0].args == ["x" * 100_000]
+        assert world.backend.contexts[0].args == ["x" * 100_000]
         assert all(len(stored.body) < 1_000 for stored in world.stored("tool"))
 
 
@@ -96,24 +96,24 @@ def test_large_arguments_that_do_not_fit_end_the_call_before_it_begins(
     with ToolWorld(threads=True) as world:
         node = world.begin()
         told = world.expect(node, 1)
-        world.want(large(world, node, *args, name=name))
+        world.request_calls(large(world, node, *args, name=name))
         world.until(told.done)
         assert told.result().outcome.error.code == code
         assert world.kinds()[-1] == "refused"
-        assert world.workshop.executions.total() == 0
+        assert world.backend.executions.total() == 0
 
 
 def test_a_blob_that_holds_no_arguments_ends_the_call():
     with ToolWorld(threads=True) as world:
         node = world.begin()
-        world.want(call(1, "texts", blob=world.store(node, b'{"args": 7')))
+        world.request_calls(call(1, "texts", blob=world.store(node, b'{"args": 7')))
         world.until(lambda: world.kinds() == ["requested", "refused"])
         assert world.tool_facts()[-1].error.code == "INVALID_ARGUMENT"
 
 
 def test_arguments_that_are_not_in_the_blob_store_end_the_call(world: ToolWorld):
     world.begin()
-    world.want(call(1, "texts", blob=digest_bytes(b"lost")))
+    world.request_calls(call(1, "texts", blob=digest_bytes(b"lost")))
     world.until(lambda: world.kinds() == ["requested", "refused"])
     assert world.tool_facts()[-1].error.code == "BLOB_NOT_FOUND"
 
@@ -128,7 +128,7 @@ def test_two_tools_of_one_name_are_refused_at_the_start():
     assert caught.value.code == "TOOL_NAME_CONFLICT"
 
 
-def test_a_run_is_offered_every_tool_with_the_digest_of_its_schema():
+def test_a_run_gets_every_tool_with_the_digest_of_its_schema():
     visible = tools(capability("b"), capability("a", input_schema={"type": "array"}))
     first, second = visible.available_tools
     assert [first.name, second.name] == ["a", "b"]
@@ -137,7 +137,7 @@ def test_a_run_is_offered_every_tool_with_the_digest_of_its_schema():
     assert other.available_tools[0].schema_digest == second.schema_digest
 
 
-def test_the_catalogue_is_what_the_tools_declared_and_the_same_bytes_everywhere():
+def test_the_catalogue_holds_the_declared_tools_in_the_same_bytes_everywhere():
     visible = tools(capability("b"), capability("a"))
     declared = msgspec.json.decode(visible.catalogue_bytes, type=list[Capability])
     assert declared == [capability("a"), capability("b")]
@@ -156,7 +156,7 @@ def test_the_tools_of_a_registry_are_local_ones():
 # --- faults ---------------------------------------------------------------------------------------
 
 
-def test_a_fault_can_be_stored_whatever_a_tool_says():
+def test_any_error_of_a_tool_can_be_stored():
     wrong = fault("C" * 200, "half a letter: \ud800" + "x" * 10_000)
     assert len(wrong.code) == 100
     assert len(wrong.message) == 4_000

@@ -1,5 +1,4 @@
-"""Calls under way: places, time, ends, and what is kept of values. On the clockwork, where a minute
-takes no time."""
+"""Calls in progress: slots, timeouts, ends and stored values, with a virtual clock."""
 
 from __future__ import annotations
 
@@ -13,31 +12,31 @@ from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.facts.turn import ToolCallsReturned
-from tests.tools.tool_fixtures import Bench, ToolWorld, call, capability, operation
+from tests.tools.tool_fixtures import BackendHost, ToolWorld, call, capability, operation
 
 
 def test_a_tool_gets_the_session_run_and_deadline_of_its_call(world: ToolWorld):
     world.begin()
-    world.want(call(1, "fetch", 1, b=2))
+    world.request_calls(call(1, "fetch", 1, b=2))
     world.until(lambda: world.executions(1))
-    (ctx,) = world.workshop.contexts
+    (ctx,) = world.backend.contexts
     assert (ctx.name, ctx.args, ctx.kwargs) == ("fetch", [1], {"b": 2})
     assert (ctx.session_id, ctx.run_id, ctx.call_id) == ("a", "run-1", operation(1))
     assert ctx.idempotency_key == ctx.call_id
     assert ctx.deadline_ms == world.tool_facts(1)[1].deadline_at_ms
 
 
-def test_a_trace_goes_on_from_the_turn_through_every_fact_to_the_tool(world: ToolWorld):
+def test_a_trace_continues_from_the_turn_through_every_fact_to_the_tool(world: ToolWorld):
     world.begin()
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     said = ToolCallsReturned(
         run="run-1", tool_count=1, calls=(call(1, "fetch", a=1),), traceparent=trace
     )
     world.write([said], "turn")
-    world.want()  # Only now is the fact before it missed, and fetched.
+    world.request_calls()  # Now the node notices that it lacks the fact before it.
     world.until(lambda: world.kinds()[-1:] == ["completed"])
     assert {fact.traceparent for fact in world.tool_facts()} == {trace}
-    assert world.workshop.contexts[0].traceparent == trace
+    assert world.backend.contexts[0].traceparent == trace
 
 
 # --- places and rates -----------------------------------------------------------------------------
@@ -46,55 +45,55 @@ def test_a_trace_goes_on_from_the_turn_through_every_fact_to_the_tool(world: Too
 def test_no_more_calls_of_a_tool_run_at_once_than_it_allows_and_each_begins_in_turn(
     world: ToolWorld,
 ):
-    """Each takes all the time it has, and the next begins when that is over."""
+    """Each call uses its whole timeout, and the next begins when it ends."""
     world.begin(capability("single", concurrency=1, timeout_ms=200))
-    world.workshop.hold = True
+    world.backend.hold = True
     for number, key in enumerate("abcd", 1):
-        world.want(call(number, "single", a=number), key=key)
+        world.request_calls(call(number, "single", a=number), key=key)
     world.settle()
     assert world.kinds(key="a") == ["requested", "intent_recorded"]
     assert [world.kinds(key=key) for key in "bcd"] == [["requested"]] * 3
     world.until(lambda: all(world.kinds(key=key)[-1] == "failed" for key in "abcd"))
-    assert world.workshop.running_max["single"] == 1
-    assert [ctx.session_id for ctx in world.workshop.contexts] == ["a", "b", "c", "d"]
+    assert world.backend.running_max["single"] == 1
+    assert [ctx.session_id for ctx in world.backend.contexts] == ["a", "b", "c", "d"]
 
 
-def test_a_call_that_was_withdrawn_takes_no_place_from_those_behind_it(world: ToolWorld):
+def test_a_withdrawn_call_takes_no_slot_from_the_calls_behind_it(world: ToolWorld):
     world.begin()
     for number, key in enumerate("abc", 1):
-        world.want(call(number, "rare", a=number), key=key)
+        world.request_calls(call(number, "rare", a=number), key=key)
     world.settle()
-    world.over(key="b")
+    world.end_run(key="b")
     for _ in range(2):
         world.pass_s(31)
-    assert [ctx.session_id for ctx in world.workshop.contexts] == ["a", "c"]
+    assert [ctx.session_id for ctx in world.backend.contexts] == ["a", "c"]
 
 
 def test_no_more_calls_of_a_tool_begin_within_a_minute_than_it_allows(world: ToolWorld):
     world.begin()
-    world.want(*(call(number, "rare", a=number) for number in (1, 2, 3)))
+    world.request_calls(*(call(number, "rare", a=number) for number in (1, 2, 3)))
     world.pass_s(59)
-    assert world.workshop.executions.total() == 1
+    assert world.backend.executions.total() == 1
     world.pass_s(30)
     world.pass_s(30)
-    assert world.workshop.executions.total() == 2
+    assert world.backend.executions.total() == 2
     world.until(lambda: world.kinds().count("completed") == 3, patience_s=90)
     begun = [fact.at_ms for fact in world.tool_facts() if hasattr(fact, "deadline_at_ms")]
     assert all(later - sooner >= 60_000 for sooner, later in pairwise(begun))
 
 
-def test_the_time_of_a_call_begins_with_its_intent_and_not_with_the_wait_for_a_place(
+def test_the_timeout_of_a_call_begins_with_its_intent_and_not_with_the_wait_for_a_slot(
     world: ToolWorld,
 ):
     world.begin(capability("single", concurrency=1, timeout_ms=5_000))
-    world.workshop.hold = True
-    world.want(call(1, "single", a=1), call(2, "single", a=2))
+    world.backend.hold = True
+    world.request_calls(call(1, "single", a=1), call(2, "single", a=2))
     world.pass_s(4)
-    world.workshop.hold = False
+    world.backend.hold = False
     world.until(lambda: world.executions(2))
-    world.workshop.hold = True
+    world.backend.hold = True
     world.pass_s(3)
-    world.workshop.hold = False
+    world.backend.hold = False
     world.until(lambda: world.kinds().count("completed") == 2)
 
 
@@ -103,8 +102,8 @@ def test_the_time_of_a_call_begins_with_its_intent_and_not_with_the_wait_for_a_p
 
 def test_a_call_that_takes_too_long_ends_as_timed_out(world: ToolWorld):
     world.begin()
-    world.workshop.hold = True
-    world.want(call(1, "hasty", a=1))
+    world.backend.hold = True
+    world.request_calls(call(1, "hasty", a=1))
     world.until(lambda: world.kinds()[-1] == "failed")
     failed = world.tool_facts()[-1]
     assert (failed.error.code, failed.status, failed.duration_ms) == (
@@ -114,10 +113,10 @@ def test_a_call_that_takes_too_long_ends_as_timed_out(world: ToolWorld):
     )
 
 
-def test_a_call_whose_time_is_up_before_it_can_be_made_is_not_made(world: ToolWorld):
+def test_a_call_whose_deadline_passes_before_its_start_is_not_made(world: ToolWorld):
     node = world.begin()
     node.journal.hold_acks()
-    world.ask("want", calls=[call(1, "hasty", a=1)])
+    world.ask("request", calls=[call(1, "hasty", a=1)])
     world.settle()
     node.release()
     node.journal.hold_acks()
@@ -129,10 +128,10 @@ def test_a_call_whose_time_is_up_before_it_can_be_made_is_not_made(world: ToolWo
     assert world.executions(1) == 0
 
 
-def test_what_a_host_says_of_a_failure_is_cut_to_what_can_be_stored(world: ToolWorld):
+def test_a_hosts_error_is_cut_to_the_size_that_can_be_stored(world: ToolWorld):
     world.begin()
-    world.workshop.outcome = CallOutcome(error=ToolFault("LONG", "\ud800" + "x" * 1_000_000))
-    world.want(call(1, "send", a=1))
+    world.backend.outcome = CallOutcome(error=ToolFault("LONG", "\ud800" + "x" * 1_000_000))
+    world.request_calls(call(1, "send", a=1))
     world.until(lambda: world.kinds()[-1] == "failed")
     assert world.tool_facts()[-1].error == ToolFault("LONG", "?" + "x" * 3_999)
 
@@ -140,28 +139,26 @@ def test_what_a_host_says_of_a_failure_is_cut_to_what_can_be_stored(world: ToolW
 @pytest.mark.parametrize(
     ("code", "status"), [("PERMISSION_DENIED", "denied"), ("OUT_OF_PAPER", "error")]
 )
-def test_a_tools_own_failure_reaches_the_program_as_it_was_said(
-    world: ToolWorld, code: str, status: str
-):
+def test_a_tools_own_error_reaches_the_program_unchanged(world: ToolWorld, code: str, status: str):
     node = world.begin()
     told = world.expect(node, 1)
-    world.workshop.outcome = CallOutcome(error=ToolFault(code, "and why"))
-    world.want(call(1, "send", a=1))
+    world.backend.outcome = CallOutcome(error=ToolFault(code, "and why"))
+    world.request_calls(call(1, "send", a=1))
     world.until(told.done)
     assert told.result().outcome.error == ToolFault(code, "and why")
     failed = world.tool_facts()[-1]
     assert (failed.error.code, failed.status) == (code, status)
 
 
-def test_a_host_that_breaks_ends_its_calls_and_nothing_else(world: ToolWorld):
-    class Broken(Bench):
+def test_a_failing_host_ends_only_its_calls(world: ToolWorld):
+    class Broken(BackendHost):
         async def call(self, ctx: ToolCallContext, timeout_ms: int, *gate: Any) -> CallOutcome:
             if ctx.name == "fetch":
-                raise RuntimeError("no such workshop")
+                raise RuntimeError("no such backend")
             return await super().call(ctx, timeout_ms, *gate)
 
-    world.begin(host=Broken(world.workshop))
-    world.want(call(1, "fetch", a=1), call(2, "send", a=2))
+    world.begin(host=Broken(world.backend))
+    world.request_calls(call(1, "fetch", a=1), call(2, "send", a=2))
     world.until(lambda: len(world.kinds()) == 6)
     assert world.kinds(1)[-1] == "failed"
     assert world.kinds(2)[-1] == "completed"
@@ -169,32 +166,32 @@ def test_a_host_that_breaks_ends_its_calls_and_nothing_else(world: ToolWorld):
 
 def test_a_run_that_is_to_end_stops_its_own_calls_in_flight(world: ToolWorld):
     node = world.begin()
-    world.workshop.hold = True
-    world.want(call(1, "send", a=1), call(2, "fetch", a=2))
-    world.want(call(1, "fetch", a=1, run="other"), key="b", run="other")
-    world.until(lambda: world.workshop.executions.total() == 3)
+    world.backend.hold = True
+    world.request_calls(call(1, "send", a=1), call(2, "fetch", a=2))
+    world.request_calls(call(1, "fetch", a=1, run="other"), key="b", run="other")
+    world.until(lambda: world.backend.executions.total() == 3)
     world.cancel_run(node)
     world.until(lambda: world.kinds().count("failed") == 2)
     assert world.tool_facts(1)[-1].error.code == "CANCELLED"
     assert world.kinds(key="b") == ["requested", "intent_recorded"]
-    world.cancel_run(node)  # There is nothing left of it.
+    world.cancel_run(node)  # The slot is free.
 
 
-def test_a_call_that_its_program_gave_up_is_stopped_and_no_other(world: ToolWorld):
+def test_only_the_call_that_its_program_cancelled_is_stopped(world: ToolWorld):
     node = world.begin()
-    world.workshop.hold = True
-    world.want(call(1, "send", a=1), call(2, "fetch", a=2))
-    world.until(lambda: world.workshop.executions.total() == 2)
-    world.give_up(node, 1)
+    world.backend.hold = True
+    world.request_calls(call(1, "send", a=1), call(2, "fetch", a=2))
+    world.until(lambda: world.backend.executions.total() == 2)
+    world.drop_call(node, 1)
     world.until(lambda: world.kinds(1)[-1] == "failed")
     assert world.tool_facts(1)[-1].error.code == "CANCELLED"
     assert world.kinds(2) == ["requested", "intent_recorded"]
 
 
-def test_a_call_that_was_given_up_before_it_began_does_not(world: ToolWorld):
+def test_a_call_cancelled_before_its_start_does_not_begin(world: ToolWorld):
     node = world.begin()
-    world.give_up(node, 1)
-    world.want(call(1, "send", a=1))
+    world.drop_call(node, 1)
+    world.request_calls(call(1, "send", a=1))
     world.until(lambda: world.kinds()[-1] == "failed")
     assert world.tool_facts()[-1].error.code == "CANCELLED"
     assert not world.executions(1)
@@ -202,12 +199,12 @@ def test_a_call_that_was_given_up_before_it_began_does_not(world: ToolWorld):
 
 def test_a_result_that_cannot_be_stored_just_now_is_stored_later(world: ToolWorld):
     node = world.begin()
-    world.workshop.hold = True
-    world.workshop.outcome = CallOutcome(value="x" * 70_000)
-    world.want(call(1, "send", a=1))
+    world.backend.hold = True
+    world.backend.outcome = CallOutcome(value="x" * 70_000)
+    world.request_calls(call(1, "send", a=1))
     world.until(lambda: world.executions(1))
     node.bus.blobs.cut = True  # type: ignore[attr-defined]
-    world.workshop.hold = False
+    world.backend.hold = False
     world.pass_s(20)
     assert world.kinds()[-1] == "intent_recorded"
     node.bus.blobs.cut = False  # type: ignore[attr-defined]
@@ -220,8 +217,8 @@ def test_large_values_are_stored_in_the_blob_store(world: ToolWorld, length: int
     node = world.begin()
     told = world.expect(node, 1)
     value = "x" * length
-    world.workshop.outcome = CallOutcome(value=value)
-    world.want(call(1, "fetch", a=1))
+    world.backend.outcome = CallOutcome(value=value)
+    world.request_calls(call(1, "fetch", a=1))
     world.until(told.done)
     outcome, digest = told.result().outcome, digest_bytes(canonical_json(value))
     completed = world.tool_facts()[-1]
@@ -233,12 +230,12 @@ def test_large_values_are_stored_in_the_blob_store(world: ToolWorld, length: int
         assert world.run(node.bus.blobs.get(digest)) == canonical_json(value)
 
 
-def test_a_stop_waits_for_the_calls_under_way(world: ToolWorld):
+def test_a_stop_waits_for_the_calls_in_progress(world: ToolWorld):
     node = world.begin()
-    world.workshop.hold = True
-    world.want(call(1, "send", a=1))
+    world.backend.hold = True
+    world.request_calls(call(1, "send", a=1))
     world.until(lambda: world.executions(1))
-    world._loop.call_later(3, lambda: setattr(world.workshop, "hold", False))
+    world._loop.call_later(3, lambda: setattr(world.backend, "hold", False))
     assert node.stop()
     assert world.kinds()[-1] == "completed"
 
@@ -248,13 +245,13 @@ def test_a_stop_waits_for_the_calls_under_way(world: ToolWorld):
 
 def test_progress_without_a_future_is_dropped_and_stays_with_the_actor(world: ToolWorld):
     node = world.begin()
-    world.want(call(1, "fetch", a=1))
+    world.request_calls(call(1, "fetch", a=1))
     world.until(lambda: world.kinds()[-1] == "completed")
     world.settle()
     told = world.expect(node, 1)
     world.settle()
     assert not told.done()
-    assert world.known(node)[0].outcome.value == "done"
+    assert world.progress(node)[0].outcome.value == "done"
 
 
 def test_all_futures_of_a_call_are_notified_except_cancelled_ones(
@@ -265,7 +262,7 @@ def test_all_futures_of_a_call_are_notified_except_cancelled_ones(
     gave_up.cancel()
     world.settle()
     one, other = world.expect(node, 1), world.expect(node, 1)
-    world.want(call(1, "fetch", a=1))
+    world.request_calls(call(1, "fetch", a=1))
     world.until(one.done)
     assert one is other
     assert gave_up.cancelled()
@@ -273,8 +270,8 @@ def test_all_futures_of_a_call_are_notified_except_cancelled_ones(
 
 def test_a_call_that_waits_for_an_operator_says_so_and_its_end_later(world: ToolWorld):
     node = world.begin()
-    world.workshop.hold = True
-    world.want(call(1, "send", a=1))
+    world.backend.hold = True
+    world.request_calls(call(1, "send", a=1))
     world.until(lambda: world.executions(1))
     node.crash()
     successor = world.begin()
@@ -283,6 +280,6 @@ def test_a_call_that_waits_for_an_operator_says_so_and_its_end_later(world: Tool
     assert told.result().waits_for == "RECOVERY_REQUIRED"
     later: asyncio.Future[Any] = world.expect(successor, 1)
     world.until_it_cannot_act()
-    world.told("resolve", run_id="run-1", operation_id=operation(1), completed=1)
+    world.request("resolve", run_id="run-1", operation_id=operation(1), completed=1)
     world.until(later.done)
     assert later.result().outcome.value == 1

@@ -1,8 +1,8 @@
-"""Laws of the ledger, whatever happens in whichever order.
+"""Laws of calls that hold in every order of events.
 
-A story is made of calls, crashes, lost claims, held acks and operators' words. In the end every
-node that died has a successor and every open call an operator; then the journal is held against
-what the workshop counted.
+A history consists of calls, crashes, lost claims, delayed acks and resolutions. At the end every
+dead node has a successor and an operator resolves every open call; then the journal is compared
+with the executions that the tool backend counted.
 """
 
 from __future__ import annotations
@@ -31,16 +31,16 @@ KEYS = ("a", "b")
 
 
 class CallHistory:
-    """One node after the other, two sessions, and what was asked of them."""
+    """One node after another, two sessions, and the calls requested in them."""
 
     def __init__(self, world: ToolWorld) -> None:
         self.world, self.node = world, world.begin()
         self.asked: list[tuple[str, str, int]] = []
 
-    def want(self, name: str, key: str) -> None:
+    def request_calls(self, name: str, key: str) -> None:
         number = len(self.asked) + 1
         self.asked.append((key, name, number))
-        self.world.ask("want", key, run=f"of-{key}", calls=[self._call(number, name, key)])
+        self.world.ask("request", key, run=f"of-{key}", calls=[self._call(number, name, key)])
         self.world.settle()
 
     def crash(self) -> None:
@@ -49,17 +49,17 @@ class CallHistory:
         self.world.pass_s(12)
 
     def lose_claims(self) -> None:
-        """The node has to let go of its sessions and gets them again."""
+        """The node loses the claims of its sessions and gets them again."""
         self.node.bus.claims.cut = True  # type: ignore[attr-defined]
         self.world.pass_s(8)
         self.node.bus.claims.cut = False  # type: ignore[attr-defined]
         self.world.pass_s(8)
 
     def hold(self) -> None:
-        self.world.workshop.hold = True
+        self.world.backend.hold = True
 
     def let_go(self) -> None:
-        self.world.workshop.hold = False
+        self.world.backend.hold = False
         self.world.settle()
 
     def hold_acks(self) -> None:
@@ -80,7 +80,7 @@ class CallHistory:
         self.world.settle()
 
     def finish(self) -> None:
-        """Everybody who could still say something of a call says it."""
+        """Let every pending reply arrive, and let an operator resolve what stays open."""
         self.release()
         self.crash()
         self.let_go()
@@ -98,7 +98,7 @@ class CallHistory:
             self.world.ask("resolve", key, run_id=f"of-{key}", operation_id=found, completed=1)
 
     def last_fact(self, key: str, _: str, number: int) -> str:
-        """What stands of a call; calls that were never put on record have come to nothing."""
+        """The last fact of a call; a call without facts was refused or never requested."""
         kinds = self.kinds(key, number)
         if kinds:
             return kinds[-1]
@@ -117,7 +117,7 @@ class CallHistory:
 
 STEPS: st.SearchStrategy[Callable[[CallHistory], None]] = st.one_of(
     st.builds(
-        lambda name, key: lambda story: story.want(name, key),
+        lambda name, key: lambda scenario: scenario.request_calls(name, key),
         st.sampled_from(TOOLS),
         st.sampled_from(KEYS),
     ),
@@ -131,7 +131,7 @@ STEPS: st.SearchStrategy[Callable[[CallHistory], None]] = st.one_of(
             CallHistory.release,
             CallHistory.pass_time,
             CallHistory.resolve,
-            lambda story: story.resolve("completed"),
+            lambda scenario: scenario.resolve("completed"),
         ]
     ),
 )
@@ -143,33 +143,33 @@ def test_no_call_is_executed_twice_unseen_and_every_call_has_exactly_one_outcome
     steps: list[Callable[[CallHistory], None]],
 ):
     with ToolWorld() as world:
-        story = CallHistory(world)
+        scenario = CallHistory(world)
         for step in steps:
-            step(story)
-        story.finish()
-        for key, name, number in story.asked:
-            kinds = Counter(story.kinds(key, number))
+            step(scenario)
+        scenario.finish()
+        for key, name, number in scenario.asked:
+            kinds = Counter(scenario.kinds(key, number))
             assert sum(kinds[end] for end in ENDS) <= 1
             executed = world.executions(number, f"of-{key}")
             assert executed <= kinds["intent_recorded"]
             if not IDEMPOTENT.get(name, True):
                 assert kinds["intent_recorded"] <= 1 + kinds["retry_allowed"]
-        assert world.workshop.running_max["single"] <= 1 + len(world.nodes)
-        assert_folds_to_what_is_known(world, story.node)
+        assert world.backend.running_max["single"] <= 1 + len(world.nodes)
+        assert_folds_to_what_is_known(world, scenario.node)
 
 
 def assert_folds_to_what_is_known(world: ToolWorld, node: ToolNode) -> None:
     for key in KEYS:
         folded = reduce(evolve, world.tool_facts(key=key), SessionCalls())
         known = [one.progress for one in folded.calls_of_run(f"of-{key}")]
-        assert world.known(node, key=key, run=f"of-{key}") == known
+        assert world.progress(node, key=key, run=f"of-{key}") == known
 
 
 # --- folding --------------------------------------------------------------------------------------
 
 
 def histories() -> st.SearchStrategy[list[facts.ToolFact]]:
-    """Facts in any order, of any call: also such as no ledger would write."""
+    """Facts in any order, of any call, also such as no decider would write."""
     of_call = st.fixed_dictionaries(
         {"run": st.sampled_from(["r", "s"]), "operation_id": st.sampled_from("xyz")}
     )

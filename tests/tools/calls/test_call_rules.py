@@ -1,4 +1,4 @@
-"""What follows from what: calls of a batch, ends of runs, an operator's word."""
+"""Rules of calls: batches, ends of runs, resolutions by an operator."""
 
 from __future__ import annotations
 
@@ -21,25 +21,25 @@ from tests.tools.tool_fixtures import ToolNode, ToolWorld, call, capability, ope
 
 
 def lost(world: ToolWorld) -> ToolNode:
-    """A call that nobody can know of, on a node that goes on."""
+    """A call with an unknown outcome, on a node that continues."""
     node = world.begin()
     during_the_act(world, node, "send")
     node.crash()
-    world.workshop.hold = False
+    world.backend.hold = False
     successor = world.begin()
     world.until(lambda: world.kinds()[-1] == "recovery_required")
     return successor
 
 
 def resolve(world: ToolWorld, **said: Any) -> Any:
-    """What an operator is answered who speaks when it can be known."""
+    """Resolve a call when its outcome is known to be unknown; the reply."""
     world.until_it_cannot_act()
     body = {"run_id": "run-1", "operation_id": operation(1)} | said
-    return world.told("resolve", **body)
+    return world.request("resolve", **body)
 
 
 def answered(asked: Any) -> str:
-    """How the call stands, as whoever resolved it is told."""
+    """The progress of the call, as the reply to a resolution says."""
     assert not asked.code, asked.answers[-1].body
     return asked.answers[-1].body.partition(b'"state":"')[2].rstrip(b'"}').decode()
 
@@ -49,7 +49,7 @@ def answered(asked: Any) -> str:
 
 def test_a_call_that_can_begin_has_request_and_intent_in_one_message(world: ToolWorld):
     node = world.begin()
-    world.want(call(1, "fetch", 1, b=2))
+    world.request_calls(call(1, "fetch", 1, b=2))
     world.until(lambda: world.kinds()[-1] == "completed")
     requested, intent, completed = world.tool_facts()
     assert len(world.stored("tool")) == 2
@@ -63,7 +63,7 @@ def test_a_call_that_can_begin_has_request_and_intent_in_one_message(world: Tool
 
 def test_the_calls_of_a_batch_are_one_message_and_each_has_its_own_fate(world: ToolWorld):
     world.begin()
-    world.want(call(1, "fetch", a=1), call(2, "nothing"), call(3, "send", a=3))
+    world.request_calls(call(1, "fetch", a=1), call(2, "nothing"), call(3, "send", a=3))
     world.until(lambda: world.kinds().count("completed") == 2)
     assert world.kinds()[:5] == [
         *("requested", "intent_recorded"),
@@ -75,14 +75,14 @@ def test_the_calls_of_a_batch_are_one_message_and_each_has_its_own_fate(world: T
 
 def test_a_batch_without_calls_leaves_no_facts(world: ToolWorld):
     world.begin()
-    world.want()
+    world.request_calls()
     world.settle()
     assert world.stored("tool") == []
 
 
 def test_a_large_batch_begins_one_message_later(world: ToolWorld):
     world.begin(capability("fetch", concurrency=1_000))
-    world.want(*(call(number, "fetch", a=number) for number in range(1, 302)))
+    world.request_calls(*(call(number, "fetch", a=number) for number in range(1, 302)))
     world.until(lambda: world.kinds().count("completed") == 301)
     assert world.kinds()[:301] == ["requested"] * 301
     assert all(world.executions(number) == 1 for number in range(1, 302))
@@ -90,28 +90,28 @@ def test_a_large_batch_begins_one_message_later(world: ToolWorld):
 
 def test_a_runs_calls_are_known_in_order_until_another_run_calls(world: ToolWorld):
     node = world.begin()
-    world.want(call(1, "fetch", a=1), call(2, "nothing"))
+    world.request_calls(call(1, "fetch", a=1), call(2, "nothing"))
     world.until(lambda: "completed" in world.kinds())
-    world.over()
-    first, second = world.known(node)
+    world.end_run()
+    first, second = world.progress(node)
     assert (first.operation_id, first.outcome.value) == (operation(1), "done")
     assert (second.operation_id, second.outcome.error.code) == (operation(2), "UNKNOWN_TOOL")
-    world.want(call(1, "fetch", a=1, run="run-2"), run="run-2")
+    world.request_calls(call(1, "fetch", a=1, run="run-2"), run="run-2")
     world.until(lambda: world.executions(1, "run-2"))
-    assert world.known(node) == []
-    assert len(world.known(node, run="run-2")) == 1
+    assert world.progress(node) == []
+    assert len(world.progress(node, run="run-2")) == 1
 
 
 def test_what_is_known_survives_a_snapshot(world: ToolWorld):
     node = world.begin()
     many = [call(number, "fetch", a=number) for number in range(1, 31)]
-    world.want(*many, call(31, "nothing"))
+    world.request_calls(*many, call(31, "nothing"))
     world.until(lambda: world.kinds().count("completed") == 30)
-    before = world.known(node)
+    before = world.progress(node)
     node.passivate()
     world.settle()
     node.journal.read_after.clear()
-    assert world.known(node) == before
+    assert world.progress(node) == before
     assert max(node.journal.read_after) > 0
 
 
@@ -120,14 +120,14 @@ def test_what_is_known_survives_a_snapshot(world: ToolWorld):
 
 def test_a_call_that_was_not_begun_when_its_run_ended_is_withdrawn(world: ToolWorld):
     node = world.begin()
-    world.workshop.hold = True
-    world.want(call(1, "single", a=1), call(2, "single", a=2))
+    world.backend.hold = True
+    world.request_calls(call(1, "single", a=1), call(2, "single", a=2))
     told = world.expect(node, 2)
     world.settle()
-    world.over()
+    world.end_run()
     world.until(told.done)
     assert told.result().outcome.error.code == "CANCELLED"
-    world.workshop.hold = False
+    world.backend.hold = False
     world.until(lambda: world.kinds(1)[-1] == "completed")
     world.settle()
     assert world.kinds(2) == ["requested", "withdrawn"]
@@ -136,21 +136,21 @@ def test_a_call_that_was_not_begun_when_its_run_ended_is_withdrawn(world: ToolWo
 
 def test_a_call_dropped_before_it_began_is_withdrawn(world: ToolWorld):
     node = world.begin()
-    world.workshop.hold = True
+    world.backend.hold = True
     asked = [call(number, "single", a=number) for number in (1, 2, 3)]
-    world.want(*asked)
+    world.request_calls(*asked)
     told = world.expect(node, 2)
     world.settle()
-    world.keep(asked[0], asked[2])
+    world.retain_calls(asked[0], asked[2])
     world.until(told.done)
     assert "dropped the call" in told.result().outcome.error.message
-    world.workshop.hold = False
+    world.backend.hold = False
     world.until(lambda: world.kinds(3)[-1] == "completed")
     assert world.kinds(2) == ["requested", "withdrawn"]
     assert world.executions(2) == 0
 
 
-def test_what_an_operator_had_tried_again_is_not_withdrawn_with_its_run(world: ToolWorld):
+def test_a_call_that_an_operator_retries_is_not_withdrawn_with_its_run(world: ToolWorld):
     once = capability("send", idempotent=False, concurrency=1)
     node = world.begin(once)
     during_the_act(world, node, "send")
@@ -158,36 +158,36 @@ def test_what_an_operator_had_tried_again_is_not_withdrawn_with_its_run(world: T
     world.begin(once)
     world.until(lambda: world.kinds()[-1] == "recovery_required")
     world.until_it_cannot_act()
-    world.want(call(1, "send", a=1, run="other"), key="b", run="other")
+    world.request_calls(call(1, "send", a=1, run="other"), key="b", run="other")
     resolve(world, retry=True)
     world.settle()
     assert world.kinds()[-1] == "retry_allowed"
-    world.over()
-    world.workshop.hold = False
+    world.end_run()
+    world.backend.hold = False
     world.until(lambda: world.kinds()[-1] == "completed")
 
 
-def test_what_waited_for_a_place_and_was_withdrawn_leaves_it_to_the_next(world: ToolWorld):
+def test_a_withdrawn_waiting_call_leaves_its_slot_to_the_next(world: ToolWorld):
     world.begin()
-    world.workshop.hold = True
-    world.want(call(1, "single", a=1))
-    world.want(call(2, "single", a=2, run="other"), key="b", run="other")
-    world.want(call(3, "single", a=3, run="third"), key="c", run="third")
+    world.backend.hold = True
+    world.request_calls(call(1, "single", a=1))
+    world.request_calls(call(2, "single", a=2, run="other"), key="b", run="other")
+    world.request_calls(call(3, "single", a=3, run="third"), key="c", run="third")
     world.settle()
-    world.over(key="b", run="other")
-    world.workshop.hold = False
+    world.end_run(key="b", run="other")
+    world.backend.hold = False
     world.until(lambda: world.executions(3, "third"))
     assert world.kinds(2, "b", "other") == ["requested", "withdrawn"]
 
 
-def test_a_call_in_flight_when_its_run_ends_still_has_its_outcome_on_record(world: ToolWorld):
+def test_the_outcome_of_a_call_in_flight_at_the_end_of_its_run_is_recorded(world: ToolWorld):
     world.begin()
-    world.workshop.hold = True
-    world.want(call(1, "send", a=1))
+    world.backend.hold = True
+    world.request_calls(call(1, "send", a=1))
     world.until(lambda: world.executions(1))
-    world.over()
-    world.want(call(1, "fetch", a=1, run="run-2"), run="run-2")
-    world.workshop.hold = False
+    world.end_run()
+    world.request_calls(call(1, "fetch", a=1, run="run-2"), run="run-2")
+    world.backend.hold = False
     world.until(lambda: world.kinds(1)[-1] == "completed")
     world.until(lambda: world.kinds(1, run="run-2")[-1] == "completed")
 
@@ -195,7 +195,7 @@ def test_a_call_in_flight_when_its_run_ends_still_has_its_outcome_on_record(worl
 # --- an operator's word ---------------------------------------------------------------------------
 
 
-def test_an_operator_says_what_the_call_came_to(world: ToolWorld):
+def test_an_operator_resolves_a_call_with_a_value(world: ToolWorld):
     node = lost(world)
     told = world.expect(node, 1)
     assert answered(resolve(world, id="word", completed={"sent": True})) == "completed"
@@ -207,20 +207,20 @@ def test_an_operator_says_what_the_call_came_to(world: ToolWorld):
     assert world.executions(1) == 1
 
 
-def test_an_operator_says_that_there_is_no_value(world: ToolWorld):
+def test_an_operator_resolves_a_call_without_a_value(world: ToolWorld):
     node = lost(world)
     assert answered(resolve(world, completed=None)) == "completed"
-    assert world.known(node)[0].outcome == CallOutcome(value=None)
+    assert world.progress(node)[0].outcome == CallOutcome(value=None)
 
 
-def test_an_operator_says_that_the_call_failed(world: ToolWorld):
+def test_an_operator_resolves_a_call_as_failed(world: ToolWorld):
     node = lost(world)
     failed = {"code": "MAIL_BOUNCED", "message": "it never left"}
     assert answered(resolve(world, failed=failed)) == "failed"
-    assert world.known(node)[0].outcome.error == ToolFault("MAIL_BOUNCED", "it never left")
+    assert world.progress(node)[0].outcome.error == ToolFault("MAIL_BOUNCED", "it never left")
 
 
-def test_an_operator_has_the_call_tried_again_under_the_same_key(world: ToolWorld):
+def test_an_operator_retries_a_call_under_the_same_key(world: ToolWorld):
     lost(world)
     assert answered(resolve(world, id="word", retry=True, actor="anne")) == "requested"
     world.until(lambda: world.kinds()[-1] == "completed")
@@ -234,7 +234,7 @@ def test_a_retry_survives_the_node_that_was_to_do_it_and_still_needs_an_operator
     world: ToolWorld,
 ):
     node = lost(world)
-    world.workshop.hold = True
+    world.backend.hold = True
     resolve(world, retry=True)
     world.until(lambda: world.executions(1) == 2)
     node.crash()
@@ -244,7 +244,7 @@ def test_a_retry_survives_the_node_that_was_to_do_it_and_still_needs_an_operator
     assert world.executions(1) == 2
 
 
-def test_an_operators_word_counts_once(world: ToolWorld):
+def test_a_resolution_counts_once(world: ToolWorld):
     lost(world)
     first = resolve(world, id="word", completed=1)
     assert answered(resolve(world, id="word", completed=1)) == answered(first)
@@ -253,10 +253,10 @@ def test_an_operators_word_counts_once(world: ToolWorld):
     assert world.kinds().count("completed") == 1
 
 
-def test_an_operators_word_is_answered_when_the_call_is_long_forgotten(world: ToolWorld):
+def test_a_resolution_gets_a_reply_when_the_call_was_evicted(world: ToolWorld):
     lost(world)
     resolve(world, id="word", completed=1)
-    world.want(call(1, "fetch", a=1, run="run-2"), run="run-2")
+    world.request_calls(call(1, "fetch", a=1, run="run-2"), run="run-2")
     world.until(lambda: world.executions(1, "run-2"))
     assert answered(resolve(world, id="word", completed=1)) == "forgotten"
 
@@ -273,7 +273,7 @@ def test_an_operators_word_is_answered_when_the_call_is_long_forgotten(world: To
         ({"completed": 1, "colour": "red"}, "UNKNOWN_FIELD"),
     ],
 )
-def test_a_word_that_cannot_be_taken_is_refused_and_changes_nothing(
+def test_an_invalid_resolution_is_refused_and_changes_nothing(
     world: ToolWorld, said: dict[str, Any], code: str
 ):
     lost(world)
@@ -282,7 +282,7 @@ def test_a_word_that_cannot_be_taken_is_refused_and_changes_nothing(
     assert world.kinds() == before
 
 
-def test_an_operator_may_not_give_a_value_the_tool_could_not_have_given(world: ToolWorld):
+def test_a_resolution_with_a_value_outside_the_schema_is_refused(world: ToolWorld):
     counted = capability("send", idempotent=False, output_schema={"type": "integer"})
     node = world.begin(counted)
     during_the_act(world, node, "send")
@@ -296,7 +296,7 @@ def test_an_operator_may_not_give_a_value_the_tool_could_not_have_given(world: T
 # --- nodes that offer other tools -----------------------------------------------------------------
 
 
-def test_an_interrupted_call_of_a_tool_that_is_not_here_waits_for_a_node_that_has_it(
+def test_an_interrupted_call_waits_for_a_node_with_its_tool(
     world: ToolWorld,
 ):
     node = world.begin()
@@ -306,13 +306,13 @@ def test_an_interrupted_call_of_a_tool_that_is_not_here_waits_for_a_node_that_ha
     world.pass_s(20)
     assert world.kinds()[-1] == "intent_recorded"
     other.crash()
-    world.workshop.hold = False
+    world.backend.hold = False
     world.begin()
     world.until(lambda: world.kinds()[-1] == "completed")
     assert world.executions(1) == 2
 
 
-def test_a_call_that_may_not_be_tried_again_is_not_tried_where_its_tool_is_missing(
+def test_a_call_that_may_not_be_repeated_is_not_repeated_where_its_tool_is_missing(
     world: ToolWorld,
 ):
     node = world.begin()
@@ -335,15 +335,15 @@ def test_an_interrupted_call_is_not_tried_on_a_tool_with_another_schema(world: T
 
 def test_a_call_that_was_not_begun_waits_for_a_node_with_its_tool(world: ToolWorld):
     node = world.begin()
-    world.workshop.hold = True
-    world.want(call(1, "single", a=1), call(2, "single", a=2))
+    world.backend.hold = True
+    world.request_calls(call(1, "single", a=1), call(2, "single", a=2))
     world.settle()
     node.crash()
     other = world.begin(capability("other"))
     world.pass_s(20)
     assert world.kinds(2) == ["requested"]
     other.crash()
-    world.workshop.hold = False
+    world.backend.hold = False
     world.begin()
     world.until(lambda: world.kinds(2)[-1] == "completed")
 
@@ -394,7 +394,7 @@ def test_only_the_end_of_its_process_interrupts_a_call():
 def test_a_slot_reserved_for_an_uncommitted_intent_is_released(world: ToolWorld):
     node = world.begin()
     node.journal.hold_appends("tool")
-    world.want(call(1, "single", a=1))
+    world.request_calls(call(1, "single", a=1))
     world.settle()
     node.bus.claims.cut = True  # type: ignore[attr-defined]
     world.until(lambda: not node.kernel.partitions.is_certain)

@@ -1,4 +1,4 @@
-"""Places: who gets one, in which order, and who gives it back."""
+"""Slots: which call gets one, in which order, and which call releases it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE, TWO, THREE = (CallAttempt(f"op-{number}", 1) for number in (1, 2, 3))
 
 
 class Alone:
-    """Places of two tools, on a clockwork of their own."""
+    """The slots of two tools, with their own virtual clock."""
 
     def __init__(self) -> None:
         self.loop = Clockwork()
@@ -60,7 +60,7 @@ def alone() -> Any:
     made.loop.close()
 
 
-def test_a_place_is_taken_once_however_often_it_is_asked_for(alone: Alone):
+def test_a_slot_is_acquired_once_however_often_it_is_requested(alone: Alone):
     assert alone.take(ONE)
     assert alone.take(ONE)
     assert not alone.take(TWO)
@@ -84,7 +84,7 @@ def test_waiting_calls_get_slots_in_order(alone: Alone):
     assert alone.admitted == [TWO, THREE]
 
 
-def test_a_place_is_given_back_only_by_whose_it_is(alone: Alone):
+def test_only_its_holder_releases_a_slot(alone: Alone):
     alone.take(ONE)
     alone.places.mark_running(ONE)
     alone.places.release(ONE, SlotStage.RESERVED)
@@ -94,7 +94,7 @@ def test_a_place_is_given_back_only_by_whose_it_is(alone: Alone):
     assert alone.take(TWO)
 
 
-def test_what_decisions_took_is_known_until_it_is_used(alone: Alone):
+def test_a_slot_acquired_by_a_decision_is_held_until_it_is_used(alone: Alone):
     alone.take(ONE, session="a")
     assert alone.places.reserved("a") == {ONE}
     assert alone.places.reserved("b") == frozenset()

@@ -1,4 +1,4 @@
-"""Places and starts are counted, never above what a capability allows."""
+"""Slots and starts stay within the limits of a capability."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from rookery.actors.tools.call_slots import ConcurrencyLimit, RateWindow
 MINUTE_MS = 60_000
 
 
-def test_there_are_as_many_places_as_declared():
+def test_a_tool_has_as_many_slots_as_declared():
     slots = ConcurrencyLimit(2)
     assert [slots.try_acquire() for _ in range(3)] == [True, True, False]
     slots.release()
     assert [slots.try_acquire() for _ in range(2)] == [True, False]
 
 
-def test_a_place_is_given_back_once():
+def test_a_slot_is_released_once():
     slots = ConcurrencyLimit(1)
     with pytest.raises(AssertionError):
         slots.release()
 
 
-def test_a_minute_has_room_for_so_many_starts():
+def test_a_minute_has_as_many_starts_as_the_rate_permits():
     window = RateWindow(2)
     assert window.try_acquire(1_000)
     assert window.try_acquire(31_000)

@@ -1,5 +1,6 @@
-"""A call whose outcome is not known: until when its tool may act, when an operator may speak, and
-that every intended call comes to an end on record. Rules alone, then nodes on the clockwork."""
+"""Calls with an unknown outcome: until when the tool may act, when an operator may resolve them,
+and that every intended call ends. First the rules alone, then nodes with a virtual clock.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +82,7 @@ def interrupted(surface: str, state: SessionCalls, *, now_ms: int = 1_000, **sai
 
 
 def resolved(state: SessionCalls, now_ms: int, **said: Any) -> list[str]:
-    """What an operator's word leaves."""
+    """The facts that a resolution leaves."""
     asked = ResolveCall(run_id="run-1", operation_id=CALL, **({"retry": True} | said))
     left = resolve(ledger(SURFACE), state, asked, by="anne", now_ms=now_ms)
     return [type(fact).__name__ for fact in left]
@@ -94,7 +95,7 @@ def resolved(state: SessionCalls, now_ms: int, **said: Any) -> list[str]:
     ("surface", "gone", "until_ms"),
     [
         (SURFACE, False, 1_000 + TIMEOUT_MS + GRACE_MS),
-        (SURFACE, True, 1_000 + TIMEOUT_MS + GRACE_MS),  # A worker outlives the node.
+        (SURFACE, True, 1_000 + TIMEOUT_MS + GRACE_MS),  # A worker outlives its node.
         (LOCAL, False, 1_000 + TIMEOUT_MS),
         (LOCAL, True, 1_000),
     ],
@@ -120,7 +121,7 @@ def test_an_attempt_before_the_last_one_may_still_act_after_the_last_process_is_
 
 
 def test_of_a_recovery_that_does_not_say_the_deadline_of_the_intent_counts():
-    """Facts and snapshots of older nodes."""
+    """Facts and snapshots of older nodes have no such field."""
     state = folded(*intended(), recovery())
     assert state.calls[CALL].acts_until_ms == DEADLINE_MS
     written = msgspec.msgpack.decode(encode_state(state))
@@ -133,7 +134,7 @@ def test_of_a_recovery_that_does_not_say_the_deadline_of_the_intent_counts():
 
 
 @pytest.mark.parametrize("said", [{}, {"retry": False, "completed": 1}])
-def test_an_operator_is_refused_while_the_tool_may_act_unless_the_word_says_now(
+def test_a_resolution_is_refused_while_the_tool_may_act_unless_it_says_now(
     said: dict[str, Any],
 ):
     state = folded(*intended(), recovery(may_act_until_ms=7_000))
@@ -142,19 +143,19 @@ def test_an_operator_is_refused_while_the_tool_may_act_unless_the_word_says_now(
     assert resolved(state, 6_999, now=True, **said) == resolved(state, 7_000, **said)
 
 
-def test_a_word_that_could_never_be_taken_is_not_put_off():
+def test_an_invalid_resolution_is_refused_at_once():
     state = folded(*intended(), recovery(may_act_until_ms=7_000))
     with pytest.raises(Refused, match="PAYLOAD_TOO_LARGE"):
         resolved(state, 0, retry=False, completed="x" * 70_000)
 
 
-def test_a_time_without_a_name_is_refused_like_any_other():
+def test_a_deadline_beyond_the_calendar_is_refused_like_any_other():
     state = folded(*intended(), recovery(may_act_until_ms=2**62))
     with pytest.raises(Refused, match="CALL_MAY_STILL_ACT"):
         resolved(state, 0)
 
 
-def test_an_operator_may_speak_of_what_another_process_intended_and_never_ended():
+def test_an_operator_may_resolve_an_open_call_of_another_process():
     state = folded(*intended())
     with pytest.raises(Refused, match="CALL_MAY_STILL_ACT"):
         resolved(state, DEADLINE_MS)
@@ -162,7 +163,7 @@ def test_an_operator_may_speak_of_what_another_process_intended_and_never_ended(
     assert resolved(state, 0, now=True) == ["RetryAllowed"]
 
 
-def test_an_operator_may_not_speak_of_a_call_under_way_here():
+def test_an_operator_may_not_resolve_a_call_in_progress_here():
     with pytest.raises(Refused, match="GUARD_REJECTED"):
         resolved(folded(*intended(node=OURS)), 2**40, now=True)
 
@@ -179,20 +180,20 @@ def test_a_call_that_was_to_be_tried_again_and_is_not_can_still_be_resolved():
 
 
 @pytest.mark.parametrize(("name", "end"), [("send", "RecoveryRequired"), ("fetch", "Failed")])
-def test_the_end_of_a_run_ends_what_another_process_intended(name: str, end: str):
+def test_the_end_of_a_run_ends_the_open_calls_of_another_process(name: str, end: str):
     state = folded(*intended(name))
     (left,) = ledger(SURFACE).on_run_ended(state, turn.Cancelled(run="run-1"), now_ms=1_000)
     assert type(left).__name__ == end
     assert "it is unknown whether na" in str(left)
 
 
-def test_the_end_of_a_run_leaves_calls_alone_that_are_under_way_here():
+def test_the_end_of_a_run_does_not_end_calls_in_progress_here():
     state = folded(*intended(node=OURS))
     assert ledger(SURFACE).on_run_ended(state, turn.Cancelled(run="run-1"), now_ms=1_000) == []
 
 
 @pytest.mark.parametrize("stood", [[], [recovery(may_act_until_ms=9_000)]])
-def test_what_a_worker_says_it_has_done_ends_a_call_until_an_operator_has_spoken(stood: list[Any]):
+def test_a_workers_outcome_ends_a_call_until_an_operator_resolves_it(stood: list[Any]):
     state = folded(*intended(), *stood)
     said = RecordOutcome(
         operation_id=CALL, attempt=1, outcome=CallOutcome(value="sent"), by_worker=True
@@ -204,7 +205,7 @@ def test_what_a_worker_says_it_has_done_ends_a_call_until_an_operator_has_spoken
         assert ledger(SURFACE).on_outcome(evolve(state, later), said) == ()
 
 
-def test_a_late_outcome_of_another_process_is_no_workers_word():
+def test_a_late_outcome_of_another_process_does_not_count_as_a_workers():
     state = folded(*intended())
     said = RecordOutcome(operation_id=CALL, attempt=1, outcome=CallOutcome(value="sent"))
     assert ledger(SURFACE).on_outcome(state, said) == ()
@@ -215,12 +216,12 @@ def test_a_call_whose_run_has_ended_is_recovered_by_the_next_node_and_can_be_res
 ):
     node = world.begin()
     during_the_act(world, node, "send")
-    world.over()
+    world.end_run()
     node.crash()
     world.begin(capability("other"))
     world.until(lambda: world.kinds()[-1] == "recovery_required")
     world.pass_s(TAKEN_OVER_S)
-    asked = world.told("resolve", run_id="run-1", operation_id=CALL, completed="sent")
+    asked = world.request("resolve", run_id="run-1", operation_id=CALL, completed="sent")
     assert not asked.code
     assert world.kinds()[-1] == "completed"
 
@@ -228,7 +229,7 @@ def test_a_call_whose_run_has_ended_is_recovered_by_the_next_node_and_can_be_res
 def test_a_call_whose_run_has_ended_waits_for_no_node_that_has_its_tool(world: ToolWorld):
     node = world.begin()
     during_the_act(world, node, "fetch")
-    world.over()
+    world.end_run()
     node.crash()
     world.begin(capability("other"))
     world.until(lambda: world.kinds()[-1] == "failed")
@@ -242,11 +243,11 @@ def test_a_call_left_to_other_nodes_ends_with_its_run(world: ToolWorld):
     world.begin(capability("other"))
     world.pass_s(TAKEN_OVER_S)
     assert world.kinds()[-1] == "intent_recorded"
-    world.over()
+    world.end_run()
     world.until(lambda: world.kinds()[-1] == "failed")
 
 
-def test_an_operator_is_asked_at_once_and_waited_for_until_the_tool_cannot_act(world: ToolWorld):
+def test_recovery_is_requested_at_once_and_waits_until_the_tool_cannot_act(world: ToolWorld):
     node = world.begin()
     during_the_act(world, node, "long")
     node.crash()
@@ -256,9 +257,9 @@ def test_an_operator_is_asked_at_once_and_waited_for_until_the_tool_cannot_act(w
     assert lost.may_act_until_ms == lost.at_ms + 600_000 + GRACE_MS, "no clock is compared"
     assert lost.at_ms < intent.deadline_at_ms
     word = {"run_id": "run-1", "operation_id": CALL, "completed": "sent"}
-    refused = world.told("resolve", id="word", **word)
+    refused = world.request("resolve", id="word", **word)
     assert refused.code == "CALL_MAY_STILL_ACT"
     for _ in range(13):
         world.pass_s(50)
-    assert not world.told("resolve", id="word", **word).code
+    assert not world.request("resolve", id="word", **word).code
     assert world.kinds()[-1] == "completed"

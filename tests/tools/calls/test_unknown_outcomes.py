@@ -1,5 +1,5 @@
-"""A host that does not know what came of a call: what may be tried again is, under the same key and
-not for ever; of the rest an operator has to say.
+"""A host with an unknown outcome: an idempotent call is tried again under the same key, a limited
+number of times; an operator resolves any other.
 """
 
 from __future__ import annotations
@@ -14,18 +14,18 @@ from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.call_rules import ATTEMPTS_MAX
 from rookery.actors.tools.host import OutcomeUnknown
 from rookery.schemas.calls import CallOutcome
-from tests.tools.tool_fixtures import Bench, ToolWorld, call, operation
+from tests.tools.tool_fixtures import BackendHost, ToolWorld, call, operation
 
 TAKEN_OVER_S = 12.0
 ONCE = ["requested", "intent_recorded", "completed"]
 LEFT_OPEN = ["requested", "intent_recorded", "recovery_required"]
 
 
-class LossyBench(Bench):
+class LossyHost(BackendHost):
     """Loses its first workers, and has another one only if the test says so."""
 
     def __init__(self, world: ToolWorld, *, losses: int, successor: bool = True) -> None:
-        super().__init__(world.workshop)
+        super().__init__(world.backend)
         self.losses, self.successor = losses, successor
         self.waiting = 0
 
@@ -45,48 +45,48 @@ class LossyBench(Bench):
 
 
 def test_a_call_that_may_be_repeated_is_under_the_same_key(world: ToolWorld):
-    node = world.begin(host=LossyBench(world, losses=2))
+    node = world.begin(host=LossyHost(world, losses=2))
     told = world.expect(node, 1)
-    world.want(call(1, "fetch", a=1))
+    world.request_calls(call(1, "fetch", a=1))
     world.until(told.done)
     assert world.kinds(1) == ["requested", *["intent_recorded"] * 3, "completed"]
-    assert [ctx.attempt for ctx in world.workshop.contexts] == [1, 2, 3]
-    assert {ctx.idempotency_key for ctx in world.workshop.contexts} == {operation(1)}
+    assert [ctx.attempt for ctx in world.backend.contexts] == [1, 2, 3]
+    assert {ctx.idempotency_key for ctx in world.backend.contexts} == {operation(1)}
     assert told.result().outcome.value == "done"
 
 
-def test_a_call_that_loses_every_worker_is_given_up(world: ToolWorld):
-    node = world.begin(host=LossyBench(world, losses=1_000))
-    world.want(call(1, "fetch", a=1))
+def test_a_call_that_loses_every_worker_requires_recovery(world: ToolWorld):
+    node = world.begin(host=LossyHost(world, losses=1_000))
+    world.request_calls(call(1, "fetch", a=1))
     world.until(lambda: world.kinds(1)[-1] == "recovery_required")
     assert world.executions(1) == ATTEMPTS_MAX
     world.pass_s(TAKEN_OVER_S)
     assert world.executions(1) == ATTEMPTS_MAX
     assert f"{ATTEMPTS_MAX} attempts were made" in world.tool_facts(1)[-1].reason
-    (known,) = world.known(node)
+    (known,) = world.progress(node)
     assert known == CallProgress(operation_id=operation(1), waits_for="RECOVERY_REQUIRED")
 
 
 def test_a_call_that_may_not_be_repeated_waits_for_an_operator(world: ToolWorld):
-    node = world.begin(host=LossyBench(world, losses=1))
+    node = world.begin(host=LossyHost(world, losses=1))
     told = world.expect(node, 1)
-    world.want(call(1, "send", a=1))
+    world.request_calls(call(1, "send", a=1))
     world.until(told.done)
     assert world.kinds(1) == LEFT_OPEN
     assert world.executions(1) == 1
     reason = world.tool_facts(1)[-1].reason
     assert reason == "the worker anna was lost with it, and the tool is not idempotent"
     world.pass_s(TAKEN_OVER_S)
-    asked = world.told("resolve", "a", run_id="run-1", operation_id=operation(1), retry=True)
+    asked = world.request("resolve", "a", run_id="run-1", operation_id=operation(1), retry=True)
     assert not asked.code
     world.until(lambda: world.kinds(1)[-1] == "completed")
     assert world.executions(1) == 2
 
 
 def test_no_intent_is_recorded_before_a_worker_serves_the_tool(world: ToolWorld):
-    bench = LossyBench(world, losses=1, successor=False)
+    bench = LossyHost(world, losses=1, successor=False)
     world.begin(host=bench)
-    world.want(call(1, "fetch", a=1))
+    world.request_calls(call(1, "fetch", a=1))
     world.until(lambda: bench.waiting == 1)
     world.pass_s(TAKEN_OVER_S)
     assert world.kinds(1) == ["requested", "intent_recorded"]
@@ -96,9 +96,9 @@ def test_no_intent_is_recorded_before_a_worker_serves_the_tool(world: ToolWorld)
 
 
 def test_a_run_that_ends_meanwhile_waits_no_longer(world: ToolWorld):
-    bench = LossyBench(world, losses=1, successor=False)
+    bench = LossyHost(world, losses=1, successor=False)
     node = world.begin(host=bench)
-    world.want(call(1, "fetch", a=1))
+    world.request_calls(call(1, "fetch", a=1))
     world.until(lambda: bench.waiting == 1)
     world.cancel_run(node)
     world.until(lambda: world.kinds(1)[-1] == "failed")
@@ -112,12 +112,12 @@ def test_the_successor_of_a_node_waits_for_workers_too(
     world: ToolWorld, tool: str, kinds: list[str]
 ):
     node = world.begin()
-    world.workshop.hold = True
-    world.want(call(1, tool, a=1))
+    world.backend.hold = True
+    world.request_calls(call(1, tool, a=1))
     world.until(lambda: world.executions(1))
     node.crash()
-    world.workshop.hold = False
-    bench = LossyBench(world, losses=0, successor=False)
+    world.backend.hold = False
+    bench = LossyHost(world, losses=0, successor=False)
     world.begin(host=bench)
     if kinds is ONCE:
         world.until(lambda: bench.waiting == 1)
@@ -127,8 +127,8 @@ def test_the_successor_of_a_node_waits_for_workers_too(
     assert world.executions(1) == (2 if kinds is ONCE else 1)
 
 
-def test_a_place_is_free_again_after_an_unknown_outcome(world: ToolWorld):
-    world.begin(host=LossyBench(world, losses=1))
-    world.want(call(1, "single", a=1), call(2, "single", a=2))
+def test_a_slot_is_free_again_after_an_unknown_outcome(world: ToolWorld):
+    world.begin(host=LossyHost(world, losses=1))
+    world.request_calls(call(1, "single", a=1), call(2, "single", a=2))
     world.until(lambda: [world.kinds(n)[-1] for n in (1, 2)] == ["completed"] * 2)
-    assert world.workshop.running_max["single"] == 1
+    assert world.backend.running_max["single"] == 1
