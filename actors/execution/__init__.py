@@ -20,7 +20,7 @@ fact is one commit.
     turns/run_rules.py         RunRules.record_step             turn    turn.tool_calls_returned
     tools/call_rules.py        CallRules.on_requested           tool    tool.intent_recorded
     tools/executor.py          CallExecutor.execute             loop    the executor calls the tool
-    tools/local_host.py        LocalToolHost.call               loop    on a thread of its own
+    tools/hosts/local_host.py  LocalToolHost.call               loop    on a thread of its own
     tools/call_rules.py        CallRules.on_outcome             tool    tool.completed or .failed
     tools/executor.py          CallExecutor.notify              loop    the waiting run continues
     execution/step_recorder.py StepRecorder.end                 loop    the program has ended

@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from rookery.actors.tools.call_notifier import CallNotifier
     from rookery.actors.tools.call_slots import CallSlots
     from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
-    from rookery.actors.tools.daemon_pool import DaemonThreadPool
     from rookery.actors.tools.decider import ToolsDecider
     from rookery.actors.tools.executor import CallExecutor
-    from rookery.actors.tools.host import ToolHost
-    from rookery.actors.tools.local_host import LocalToolHost
-    from rookery.actors.tools.remote_host import RemoteToolHost, check_surface
-    from rookery.actors.tools.worker import Worker
+    from rookery.actors.tools.hosts.daemon_pool import DaemonThreadPool
+    from rookery.actors.tools.hosts.host import ToolHost
+    from rookery.actors.tools.hosts.local_host import LocalToolHost
+    from rookery.actors.tools.hosts.remote_host import RemoteToolHost, check_surface
+    from rookery.actors.tools.hosts.worker import Worker
 
 __all__ = [
     "LOCAL",
@@ -71,12 +71,12 @@ __getattr__ = lazy_names(
         "call_notifier": ("CallNotifier",),
         "call_slots": ("CallSlots",),
         "catalogue": ("LOCAL", "CatalogueTool", "ToolCatalogue"),
-        "daemon_pool": ("DaemonThreadPool",),
+        "hosts.daemon_pool": ("DaemonThreadPool",),
         "decider": ("ToolsDecider",),
         "executor": ("CallExecutor",),
-        "host": ("ToolHost",),
-        "local_host": ("LocalToolHost",),
-        "remote_host": ("RemoteToolHost", "check_surface"),
-        "worker": ("Worker",),
+        "hosts.host": ("ToolHost",),
+        "hosts.local_host": ("LocalToolHost",),
+        "hosts.remote_host": ("RemoteToolHost", "check_surface"),
+        "hosts.worker": ("Worker",),
     },
 )

@@ -50,7 +50,7 @@ from rookery.actors.tools.effects import (
     RecordOutcome,
 )
 from rookery.actors.tools.faults import fault, fault_of
-from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastAttempt, ToolHost
+from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, ToolHost
 from rookery.actors.tools.state import ToolCall
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault

@@ -31,7 +31,7 @@ from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
 from rookery.actors.tools.decider import ToolsDecider
 from rookery.actors.tools.executor import CallExecutor
 from rookery.actors.tools.faults import fault
-from rookery.actors.tools.host import (
+from rookery.actors.tools.hosts.host import (
     NotCalled,
     OutcomeUnknown,
     PastAttempt,

@@ -1,10 +1,15 @@
-"""``rookery sessions``: list and show sessions, without a node; change them on a node."""
+"""``rookery sessions``: list and show sessions, without a node; change them on a node.
+
+``create`` and ``limits`` set the default limits of a session's runs; the realm's maxima cap them
+when a run starts.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from typing import Annotated, Any
 
+import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 from msgspec import UNSET
@@ -18,18 +23,18 @@ from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
-from rookery.ops.cli.commands.session_limits import limit_words
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.cli.program_args import find_language, parse_limits
 from rookery.ops.cli.time_parsing import parse_time_ms
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import SessionsQuery
+from rookery.schemas.commands import ChangeLimits, CreateSession, SessionsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.facts.turn import TURN_FACTS, Started
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.replies import SessionList, SessionView
-from rookery.schemas.run import Language, SessionMeta
+from rookery.schemas.run import Language, SessionLimits, SessionMeta
 
 __all__ = ["app"]
 
@@ -37,8 +42,6 @@ _TURNS = FactCodec[Any](TURN_FACTS)
 
 app = App(name="sessions", help_format="plaintext")
 for _name, (_module, _help) in {
-    "create": ("session_limits", "Create a session with its own limits, before its first run."),
-    "limits": ("session_limits", "Change the limits of a session, from its next run on."),
     "snapshot": ("session_memory", "Take a snapshot of a session after its last run."),
     "restore": ("session_memory", "Create a session with the memory of a snapshot."),
     "destroy": (
@@ -113,6 +116,37 @@ def show(session: ID, *, options: Options = NO_OPTIONS) -> int:
     return 0
 
 
+@app.command
+def create(
+    session: ID,
+    *,
+    language: Annotated[str, Parameter(help="Language of its programs.")] = "python",
+    limit: Annotated[
+        list[str] | None, Parameter(help="A limit of each run: NAME=NUMBER.", negative="")
+    ] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Create a session with its own limits, before its first run."""
+    defaults = SessionLimits(**parse_limits(limit or (), "--limit "))
+    body = CreateSession(language=find_language(language), limits=defaults)
+    return _print_limits(asyncio.run(_change("create", session, body, options)), options)
+
+
+@app.command
+def limits(
+    session: ID,
+    /,
+    *changes: Annotated[str, Parameter(help="NAME=NUMBER; other limits stay the same.")],
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Change the limits of a session, from its next run on."""
+    if not changes:
+        known = ", ".join(SessionLimits.__struct_fields__)
+        raise Refused("INVALID_ARGUMENT", "nothing to change", hint=f"NAME=NUMBER of {known}")
+    body = ChangeLimits(**parse_limits(changes))
+    return _print_limits(asyncio.run(_change("limits", session, body, options)), options)
+
+
 async def _list(query: SessionsQuery, options: Options) -> SessionList:
     async with open_realm(options) as realm:
         found = await realm.try_ask("sessions", query, SessionList)
@@ -169,3 +203,23 @@ def _lines(view: SessionView) -> list[tuple[str, object]]:
         ("run", view.current_run_id or "none"),
         ("queued", len(view.queue)),
     ]
+
+
+def limit_words(limits: SessionLimits) -> str:
+    """Limits as NAME=NUMBER."""
+    return " ".join(f"{name}={value}" for name, value in msgspec.structs.asdict(limits).items())
+
+
+async def _change(verb: str, session: str, body: object, options: Options) -> SessionView:
+    check_session_id(session)
+    async with open_realm(options) as realm:
+        return await realm.ask(verb, session, body, SessionView)
+
+
+def _print_limits(view: SessionView, options: Options) -> int:
+    if options.json:
+        print_json(view)
+    else:
+        meta = view.meta
+        print_line(f"session {meta.id} ({meta.language}): {limit_words(meta.limits)}")
+    return 0

@@ -18,7 +18,7 @@ from rookery.actors.approvals.dispatchers.webhook_signing import (
     ReplayGuard,
     WebhookKey,
 )
-from rookery.actors.tools.daemon_pool import DaemonThreadPool
+from rookery.actors.tools.hosts.daemon_pool import DaemonThreadPool
 from rookery.ops.http_post import HttpPost
 from rookery.ops.webhook_callback import (
     BODY_BYTES_MAX,

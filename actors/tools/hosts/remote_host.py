@@ -21,7 +21,7 @@ from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
 from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, catalogue_name
 from rookery.actors.tools.faults import fault, fault_of
-from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
+from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
 from rookery.bus.ports import Backoff, ToolWorkers
 from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.codec import encode_json

@@ -19,7 +19,7 @@ from msgspec import UNSET
 from rookery.actors.tools.authoring.registry import RegisteredTool, ToolCallContext, ToolRegistry
 from rookery.actors.tools.capability_checks import schema_digest
 from rookery.actors.tools.faults import fault
-from rookery.actors.tools.local_host import LocalToolHost
+from rookery.actors.tools.hosts.local_host import LocalToolHost
 from rookery.bus.ports import TaskSet, WorkerEndpoint
 from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.codec import encode_json

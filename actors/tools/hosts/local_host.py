@@ -19,9 +19,9 @@ from rookery.actors.tools.authoring.registry import (
     ToolError,
     ToolRegistry,
 )
-from rookery.actors.tools.daemon_pool import DaemonThreadPool
 from rookery.actors.tools.faults import fault, fault_of
-from rookery.actors.tools.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
+from rookery.actors.tools.hosts.daemon_pool import DaemonThreadPool
+from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CodedError
 
