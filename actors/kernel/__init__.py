@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rookery.actors.kernel.local_ask import AskActor
     from rookery.actors.kernel.mailbox import Mailbox
     from rookery.actors.kernel.metrics import NO_METRICS, KernelMetrics, NoMetrics
-    from rookery.actors.kernel.partition_ownership import NodeIdentity, node_of_holder
+    from rookery.actors.kernel.partitions.ownership import NodeIdentity, node_of_holder
     from rookery.actors.kernel.state_codec import decode_map
     from rookery.actors.kernel.unit_of_work import UnitOfWork
 
@@ -89,7 +89,7 @@ __getattr__ = lazy_names(
         "local_ask": ("AskActor",),
         "mailbox": ("Mailbox",),
         "metrics": ("NO_METRICS", "KernelMetrics", "NoMetrics"),
-        "partition_ownership": ("NodeIdentity", "node_of_holder"),
+        "partitions.ownership": ("NodeIdentity", "node_of_holder"),
         "state_codec": ("decode_map",),
         "unit_of_work": ("UnitOfWork",),
     },

@@ -23,7 +23,7 @@ from rookery.actors.kernel.fact_router import FactRouter
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.metrics import KernelMetrics
-from rookery.actors.kernel.watermark import Watermark
+from rookery.actors.kernel.partitions.watermark import Watermark
 from rookery.bus.ports import (
     Appended,
     AppendOutcome,

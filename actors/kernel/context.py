@@ -15,7 +15,7 @@ from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.metrics import KernelMetrics
-from rookery.actors.kernel.watermark import WatermarkHold
+from rookery.actors.kernel.partitions.watermark import WatermarkHold
 from rookery.bus.ports import Delivery, EntitySnapshot
 from rookery.schemas.envelope import EntityId
 

@@ -20,7 +20,7 @@ from typing import Any
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.metrics import KernelMetrics
-from rookery.actors.kernel.watermark import Watermark, WatermarkHold
+from rookery.actors.kernel.partitions.watermark import Watermark, WatermarkHold
 from rookery.bus.ports import TaskSet
 from rookery.schemas.errors import CODES, Failed, Refused
 

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import FactsCommitted
-from rookery.actors.kernel.watermark import Watermark
+from rookery.actors.kernel.partitions.watermark import Watermark
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.ids import parse_fact_id
 

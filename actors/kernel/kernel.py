@@ -32,9 +32,9 @@ from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import DrainActor, LocalCommand, Passivate, ReleaseEntities
 from rookery.actors.kernel.metrics import KernelMetrics, NoMetrics
 from rookery.actors.kernel.node_decider import FactRecorded, NodeDecider, RecordFact
-from rookery.actors.kernel.partition_ownership import CLAIM_S, NodeIdentity, PartitionOwnership
-from rookery.actors.kernel.recovery import PartitionRecovery
-from rookery.actors.kernel.watermark import Watermark, WatermarkHold
+from rookery.actors.kernel.partitions.ownership import CLAIM_S, NodeIdentity, PartitionOwnership
+from rookery.actors.kernel.partitions.recovery import PartitionRecovery
+from rookery.actors.kernel.partitions.watermark import Watermark, WatermarkHold
 from rookery.bus.ports import (
     PARTITIONS,
     Backpressure,

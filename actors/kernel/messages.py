@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.mailbox import InFlightLimit
-from rookery.actors.kernel.watermark import WatermarkHold
+from rookery.actors.kernel.partitions.watermark import WatermarkHold
 from rookery.bus.ports import Delivery, EntitySnapshot, StoredMessage
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError

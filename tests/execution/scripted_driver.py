@@ -23,7 +23,7 @@ from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.kernel import Kernel, KernelSettings
 from rookery.actors.kernel.local_ask import AskActor
-from rookery.actors.kernel.partition_ownership import NodeIdentity
+from rookery.actors.kernel.partitions.ownership import NodeIdentity
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import Tool, ToolResult
 from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch

@@ -23,7 +23,7 @@ from rookery.actors.kernel.kernel import Kernel, KernelSettings
 from rookery.actors.kernel.messages import Passivate
 from rookery.actors.kernel.metrics import KernelMetrics, NoMetrics
 from rookery.actors.kernel.node_decider import NodeDecider
-from rookery.actors.kernel.partition_ownership import NodeIdentity
+from rookery.actors.kernel.partitions.ownership import NodeIdentity
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import (

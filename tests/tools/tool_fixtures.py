@@ -16,7 +16,7 @@ import msgspec
 
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.kernel import Kernel, KernelSettings
-from rookery.actors.kernel.partition_ownership import NodeIdentity
+from rookery.actors.kernel.partitions.ownership import NodeIdentity
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,

@@ -19,7 +19,7 @@ from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.fact_router import FactRouter
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import ResumeEffects
-from rookery.actors.kernel.watermark import Watermark, WatermarkState
+from rookery.actors.kernel.partitions.watermark import Watermark, WatermarkState
 from rookery.bus.ports import Bus, EntitySnapshot, Filter, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId
