@@ -235,7 +235,7 @@ def revoked_approver(world: ApprovalWorld, parked: Parked) -> DecideApproval:
     return world.signed(parked.answer(actor="cy"), CY)
 
 
-def nobody(world: ApprovalWorld, parked: Parked) -> DecideApproval:
+def unsigned(world: ApprovalWorld, parked: Parked) -> DecideApproval:
     return parked.answer()
 
 
@@ -254,7 +254,7 @@ ATTACKS: dict[str, Attack] = {
     "APPROVER_UNKNOWN": unknown_key,
     "APPROVER_UNKNOWN wrong": wrong_approver,
     "APPROVER_UNKNOWN revoked": revoked_approver,
-    "SIGNATURE_REQUIRED": nobody,
+    "SIGNATURE_REQUIRED": unsigned,
     "SIGNATURE_INVALID realm": other_realm,
     "DECISION_UNKNOWN": other_words,
 }

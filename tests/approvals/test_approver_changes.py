@@ -114,7 +114,7 @@ def test_a_replayed_change_is_refused():
     register.change(register.naming("ann", ANN))
     added = register.signed("bob", BOB)
     register.change(added)
-    assert register.change(added).changes == 2, "it stands, so nothing is to be done"
+    assert register.change(added).changes == 2, "the change is committed, so there is nothing to do"
     register.change(register.signed("bob"))
     assert register.refused(added) == "GUARD_REJECTED"
     assert register.names == ["ann"]

@@ -138,7 +138,7 @@ def test_every_outcome_of_a_dispatch_has_its_row(
     assert recorded.effect_result.terminal_status == effect
     assert recorded.lifecycle_status == status
     assert recorded.effect_result.effect_id == intent.payload.record.effect_intent.effect_id
-    assert ledger.outcomes == [None, outcome], "what follows stands together with the result"
+    assert ledger.outcomes == [None, outcome], "the outcome is appended with its result"
 
 
 def test_another_actor_of_the_same_name_is_not_the_requester():

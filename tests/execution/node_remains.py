@@ -54,8 +54,8 @@ LATER_S: Final = 60.0
 def ask_first(run: str) -> Script:
     """A call that needs an approver."""
     del run
-    told = yield wants(1, tool="guarded")
-    yield Finished(RunResult(result=told[1].value), kept=True)
+    results = yield wants(1, tool="guarded")
+    yield Finished(RunResult(result=results[1].value), kept=True)
 
 
 class LeftWorld(ScriptedWorld):
@@ -240,7 +240,7 @@ STORIES: Final = (
 
 
 @cache
-def told(
+def journal_of(
     scenario: Callable[[LeftWorld], None],
 ) -> tuple[tuple[StoredMessage, ...], Mapping[str, bytes]]:
     """The whole journal of a scenario, and its blobs."""
@@ -255,7 +255,7 @@ def told(
 def left_by(scenario: Callable[[LeftWorld], None]) -> Iterator[Left]:
     """Every prefix of the journal; and every prefix without one of its messages, unless a later one
     depends on it."""
-    messages, blobs = told(scenario)
+    messages, blobs = journal_of(scenario)
     for end in range(1, len(messages) + 1):
         yield Left(f"{scenario.__name__} {end}", messages[:end], blobs)
     for place, missing in enumerate(messages):

@@ -44,7 +44,7 @@ def test_a_batch_of_calls_is_three_messages_more(driving: Serving):
         assert kinds.count("tool.completed.v1") == 2
         assert families.count("turn") == 3, "start, calls, end"
         assert len(families) - len(tools) == 5
-        assert 2 <= len(tools) <= 3, "what ends at once stands in one message"
+        assert 2 <= len(tools) <= 3, "calls that end at once share a message"
         (batch,) = programs.of("turn.tool_calls_returned")
         (registered,) = programs.of("turn.ops_registered")
         assert {call["operation_id"] for call in batch["calls"]} == set(registered["barrier_ids"])
@@ -199,7 +199,7 @@ def test_a_client_can_cancel_a_run_at_its_next_boundary(driving: Serving):
         await programs.cancel(begun["run"], now=False)
         answer = await run
         assert answer["status"] == "cancelled"
-        assert len(programs.of("tool.completed")) == 1, "what was begun came to its end"
+        assert len(programs.of("tool.completed")) == 1, "the call in progress completed"
         assert (await programs.run("x"))["result"] == 1
 
     play_programs(driving, "boundary", scenario)

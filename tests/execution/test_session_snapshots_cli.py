@@ -173,7 +173,7 @@ def test_a_memory_is_restored_only_before_the_first_run(driving: Serving, client
             assert client.session(session)["generation"] == 1
 
 
-# --- what is no good ------------------------------------------------------------------------------
+# --- what is refused -----------------------------------------------------------------------------
 
 
 async def vault_key(serving: Serving) -> tuple[bytes, JetStreamBus]:

@@ -55,7 +55,7 @@ def test_a_time_out_ends_the_wait_while_the_tool_still_works(driving: Serving, t
         (passed_ms,) = resolved["passed_ms"]
         assert passed_ms >= 300
         registered = [fact["barrier_ids"] for fact in programs.of("turn.ops_registered")]
-        assert list(map(len, registered)) == [1, 0, 1], "what it went on with stands"
+        assert list(map(len, registered)) == [1, 0, 1], "its next step is committed"
         assert (await programs.run("seen"))["result"] == "gone on"
         check_replay(driving, answer["run_id"])
 

@@ -100,7 +100,7 @@ def test_a_tool_knows_which_call_it_serves(crafts: Crafts, tmp_path: Path):
 
 def test_workers_of_a_surface_share_the_work(crafts: Crafts, tmp_path: Path):
     async def scenario(visit: Visit) -> None:
-        found = await visit.run("[shop_who() for _ in range(30)]")
+        found = await visit.run("[shop_process_id() for _ in range(30)]")
         assert set(found["result"]) == {one.process.pid, two.process.pid}
 
     with crafts.worker("shop", tmp_path) as one, crafts.worker("shop", tmp_path) as two:
@@ -255,7 +255,7 @@ def test_a_stopping_worker_finishes_its_calls(crafts: Crafts, tmp_path: Path):
             await _draining(visit)
             with crafts.worker("frail", tmp_path) as staying:
                 other = Visit(visit.client)
-                found = await other.run("[frail_who() for _ in range(10)]")
+                found = await other.run("[frail_process_id() for _ in range(10)]")
                 assert set(found["result"]) == {staying.process.pid}
             let_go(tmp_path)
             assert (await running)["result"] == "done in try 1"
@@ -286,7 +286,7 @@ def test_a_resolution_while_the_tool_may_still_act_must_say_now(crafts: Crafts, 
     """The worker stopped without its function, which may act until its deadline."""
     where = ("--url", crafts.server.url, "--realm", REALM)
 
-    async def told(*arguments: str) -> Said:
+    async def command(*arguments: str) -> Said:
         return await asyncio.to_thread(rookery_here, tmp_path, *arguments, *where)
 
     async def scenario(visit: Visit) -> None:
@@ -301,15 +301,15 @@ def test_a_resolution_while_the_tool_may_still_act_must_say_now(crafts: Crafts, 
         intent, lost = visit.facts[-2:]
         assert lost["may_act_until_ms"] == intent["deadline_at_ms"] + GRACE_MS
         words = ("runs", "resolve", lost["run"], lost["operation_id"], "--completed", '"built"')
-        early = await told(*words, "--json")
+        early = await command(*words, "--json")
         assert (early.code, early.json["error"]["code"]) == (3, "CALL_MAY_STILL_ACT")
         assert "--now" in early.json["error"]["hint"]
-        shown = await told("runs", "show", lost["run"])
+        shown = await command("runs", "show", lost["run"])
         assert "before then `runs resolve` needs --now" in shown.out
         assert " act until " in shown.out
-        told_so = (await told("runs", "show", lost["run"], "--json")).json["run"]["waits_for"]
-        assert told_so["may_act_until_ms"] == lost["may_act_until_ms"]
-        assert (await told(*words, "--now", "--json")).json["state"] == "completed"
+        waits_for = (await command("runs", "show", lost["run"], "--json")).json["run"]["waits_for"]
+        assert waits_for["may_act_until_ms"] == lost["may_act_until_ms"]
+        assert (await command(*words, "--now", "--json")).json["state"] == "completed"
 
     crafts.visit(scenario)
 

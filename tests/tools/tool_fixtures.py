@@ -105,7 +105,7 @@ def operation(number: int, run: str = "run-1") -> str:
     return f"{run}-{number}"
 
 
-# --- who wants calls ------------------------------------------------------------------------------
+# --- requests ------------------------------------------------------------------------------------
 
 
 class RequestCalls(msgspec.Struct, frozen=True, kw_only=True):

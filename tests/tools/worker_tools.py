@@ -45,7 +45,7 @@ def price(item: str) -> int:
 
 
 @tool
-def who() -> int:
+def process_id() -> int:
     """Return the id of the process."""
     time.sleep(0.01)
     return os.getpid()
@@ -101,4 +101,4 @@ def facts(ctx: ToolCallContext) -> dict[str, Any]:
     }
 
 
-registry = ToolRegistry.of(price, who, look, send, build, wait, double, facts)
+registry = ToolRegistry.of(price, process_id, look, send, build, wait, double, facts)

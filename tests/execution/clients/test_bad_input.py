@@ -75,14 +75,14 @@ BAD = {
 def test_bad_input_is_refused_by_code_at_both_entry_points(serving: Serving, what: str):
     async def scenario(client: Stock) -> None:
         for door in ("cmd", "api"):
-            answer = await told(client, door, BAD[what])
+            answer = await send_bad(client, door, BAD[what])
             assert answer.code == answer.error["code"] == BAD[what].code
             assert answer.error["message"]
 
     serving.visit(scenario)
 
 
-async def told(client: Stock, door: str, bad: Bad) -> Answer:
+async def send_bad(client: Stock, door: str, bad: Bad) -> Answer:
     reply = client.reply()
     name = reply.rpartition(".")[2]
     await client.publish(door, bad.verb, bad.session, bad.body, reply=reply, **bad.headers)

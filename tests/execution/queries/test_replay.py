@@ -70,14 +70,14 @@ def asked(session: str, run_id: str) -> Delivery:
 def replay(sandbox: Sandbox, number: int, change: Change | None = None) -> ReplayReport:
     """The run with this number among the started runs."""
 
-    async def told() -> ReplayReport:
+    async def scenario() -> ReplayReport:
         bus = await recorded(change)
         before = await bus.journal.end()
         report = await replayed(bus, sandbox, *STARTED[number])
         assert await bus.journal.end() == before
         return report
 
-    report = asyncio.run(told())
+    report = asyncio.run(scenario())
     assert sandbox.sessions() == []
     return report
 
@@ -97,8 +97,8 @@ def test_the_recorded_history_verifies():
 
 
 def test_the_recorded_history_folds_to_the_recorded_states():
-    told = [asyncio.run(lists()), *turns_and_calls()]
-    assert digest_json(told) == FOLDED_DIGEST, told
+    found = [asyncio.run(lists()), *turns_and_calls()]
+    assert digest_json(found) == FOLDED_DIGEST, found
 
 
 async def lists() -> list[Any]:
@@ -130,8 +130,8 @@ def turns_and_calls() -> list[Any]:
 def test_a_recorded_run_has_the_same_result(sandbox: Sandbox, number: int):
     report = replay(sandbox, number)
     assert (report.state, report.difference) == ("equal", None)
-    told = report.compared[0].removesuffix(" calls")
-    assert int(told) == report.calls == CALLS[number]
+    found = report.compared[0].removesuffix(" calls")
+    assert int(found) == report.calls == CALLS[number]
     whole = ((),) if number == ENDED_BY_ITS_TIME else (WHOLE, WHOLE[:-1])
     assert report.compared[1:] in whole
 
@@ -190,8 +190,8 @@ def test_the_first_difference_is_named(
     sandbox: Sandbox, what: str, kind: str, number: int, change: Change
 ):
     report = replay(sandbox, 1, of_kind(kind, number, change))
-    told = (report.difference or "").removesuffix(f" of run {report.run_id}")
-    assert (report.state, told) == ("different", what)
+    found = (report.difference or "").removesuffix(f" of run {report.run_id}")
+    assert (report.state, found) == ("different", what)
     assert report.recorded != report.replayed
 
 
@@ -202,16 +202,16 @@ def test_the_replay_names_an_earlier_run_that_differs(sandbox: Sandbox):
 
 
 def test_a_run_that_no_node_executed_is_not_found(sandbox: Sandbox):
-    async def told() -> None:
+    async def scenario() -> None:
         bus = await recorded()
         with pytest.raises(Refused, match="RUN_NOT_FOUND"):
             await replayed(bus, sandbox, "ledger", STARTED[-1][1])
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_a_long_replay_reports_its_progress_and_continues(sandbox: Sandbox):
-    async def told() -> None:
+    async def scenario() -> None:
         bus = await recorded()
         replaying = RunReplayer(past_of(bus, sandbox), poll_s=0)
         reports = [await replaying.reply(asked(*STARTED[6]))]
@@ -223,20 +223,20 @@ def test_a_long_replay_reports_its_progress_and_continues(sandbox: Sandbox):
         assert (reports[0].state, reports[-1].state) == ("replaying", "equal")
         assert reports[-1].runs == done[-1] == 6, "the one that was ended left nothing"
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 def test_replays_end_with_their_node(sandbox: Sandbox):
-    async def told() -> None:
+    async def scenario() -> None:
         replaying = RunReplayer(past_of(await recorded(), sandbox), poll_s=0)
         assert (await replaying.reply(asked(*STARTED[5]))).state == "replaying"
         await replaying.close()
 
-    asyncio.run(told())
+    asyncio.run(scenario())
     assert sandbox.sessions() == []
 
 
-# --- what forks were told -------------------------------------------------------------------------
+# --- results of forks -----------------------------------------------------------------------------
 
 POINT = ForkPoint(session="old", generation=1, run_id="r", at_sequence=9)
 OFFER = RunEnvironment(language=Language.PYTHON, build="b", seed="00", limits=SessionLimits())
@@ -260,7 +260,7 @@ def test_forked_results_of_both_formats_are_read(kept: list[Any]):
 
 
 def test_a_replay_without_requests_is_dropped(sandbox: Sandbox):
-    async def told() -> None:
+    async def scenario() -> None:
         past = past_of(await recorded(), sandbox)
         replaying = RunReplayer(past, poll_s=0, replays_max=1, idle_s=0.5)
         first, second = asked(*STARTED[0]), asked(*STARTED[1])
@@ -274,7 +274,7 @@ def test_a_replay_without_requests_is_dropped(sandbox: Sandbox):
             )
         await replaying.close()
 
-    asyncio.run(told())
+    asyncio.run(scenario())
 
 
 async def begun(replaying: RunReplayer, delivery: Delivery) -> ReplayReport:

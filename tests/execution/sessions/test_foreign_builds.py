@@ -109,7 +109,7 @@ async def look_into(node: Node, _session: str) -> None:
     await node.past.inspect(node.snapshot, ())
 
 
-async def stand(node: Node, _session: str) -> None:
+async def read_state(node: Node, _session: str) -> None:
     request = RunRequest(code="1")
     begun = PastRun(
         run_id="r",
@@ -123,7 +123,7 @@ async def stand(node: Node, _session: str) -> None:
         pass
 
 
-@pytest.mark.parametrize("come_up", [begin, wake, go_on, look_into, stand])
+@pytest.mark.parametrize("come_up", [begin, wake, go_on, look_into, read_state])
 def test_many_sessions_of_an_older_build_resume_at_once(
     loop: LoopThread, node: Node, come_up: Callable[[Node, str], Awaitable[None]]
 ):

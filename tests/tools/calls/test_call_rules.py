@@ -192,7 +192,7 @@ def test_the_outcome_of_a_call_in_flight_at_the_end_of_its_run_is_recorded(world
     world.until(lambda: world.kinds(1, run="run-2")[-1] == "completed")
 
 
-# --- an operator's word ---------------------------------------------------------------------------
+# --- resolutions ---------------------------------------------------------------------------------
 
 
 def test_an_operator_resolves_a_call_with_a_value(world: ToolWorld):
