@@ -20,7 +20,7 @@ import msgspec
 from rookery.schemas import capability, commands, run, typed_ids
 from rookery.schemas.approvals import records as approval_record
 from rookery.schemas.codec import JSON, MSGPACK, strict, wire_names
-from rookery.schemas.commands import COMMANDS
+from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Mode, Sealed
 from rookery.schemas.errors import CODES
 from rookery.schemas.facts.approval import APPROVAL_FACTS
@@ -120,7 +120,9 @@ def asyncapi() -> Document:
         summary = _summary(kind)
         for door, trait in (("cmd", "durable"), ("api", "request")):
             messages[f"{door}.{verb}"] = _message(strict(kind).__name__, summary, trait)
-        messages[f"answer.{verb}"] = _reply_message(REPLIES[verb])
+        messages[f"answer.{verb}"] = answer = _reply_message(REPLIES[verb])
+        if kind is HandleInput:
+            answer["traits"] = [_reference("components", "messageTraits", "view")]
         _add_request_channels(channels, operations, verb)
     return {
         "asyncapi": "3.0.0",
@@ -297,6 +299,7 @@ def _traits() -> Document:
         "Content-Type": {**text, "enum": [JSON, MSGPACK], "default": JSON},
     }
     reply = {**text, "description": "Subject that gets the terminal answer."}
+    count = "Of a view that no fact of this request changed: how many facts of the entity it has."
     headers = {
         "durable": {**command, "Rookery-Reply": reply},
         "request": command,
@@ -307,6 +310,7 @@ def _traits() -> Document:
                 "description": "SHA3-256 over the previous one and the body.",
             },
         },
+        "view": {"Rookery-Fact-Count": {"type": "integer", "minimum": 0, "description": count}},
         "refusal": {
             "Nats-Service-Error": {**text, "description": "What the code means, for people."},
             "Nats-Service-Error-Code": {**text, "enum": ["400", "503"]},

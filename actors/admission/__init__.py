@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from rookery.actors.admission.admission_machine import ADMISSION, apply_input, evolve_host
+    from rookery.actors.admission.admission_machine import ADMISSION, evolve_host
     from rookery.actors.admission.commands import check_language, with_session_id
     from rookery.actors.admission.decider import AdmissionDecider
     from rookery.actors.admission.executor import RunReplies, handlers
@@ -35,7 +35,6 @@ __all__ = [
     "InputHistory",
     "PendingInput",
     "RunReplies",
-    "apply_input",
     "check_language",
     "decode_state",
     "encode_state",
@@ -47,7 +46,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "admission_machine": ("ADMISSION", "apply_input", "evolve_host"),
+        "admission_machine": ("ADMISSION", "evolve_host"),
         "commands": ("check_language", "with_session_id"),
         "decider": ("AdmissionDecider",),
         "executor": ("RunReplies", "handlers"),

@@ -39,10 +39,9 @@ from rookery.actors.kernel.machines import (
     session_registered,
     set_fields,
 )
-from rookery.schemas.commands import HandleInput
 from rookery.schemas.facts import session as facts
 
-__all__ = ["ADMISSION", "PostAdmissionSignalKind", "apply_input", "evolve_host"]
+__all__ = ["ADMISSION", "PostAdmissionSignalKind", "evolve_host"]
 
 
 class PostAdmissionSignalKind(StrEnum):
@@ -242,10 +241,3 @@ def evolve_host(host: SessionHost, fact: facts.SessionFact) -> SessionHost:
     if machine is None:
         return host
     return machine.evolve(SessionHost() if host.phase is DESTROYED else host, fact)
-
-
-def apply_input(host: SessionHost, command: HandleInput) -> SessionHost:
-    """The host after an admission input, for callers that hold a host themselves; or a
-    rejection."""
-    draft = ADMISSION.candidate(command.input, command.params)
-    return ADMISSION.evolve(host, ADMISSION.decide(host, command.input, draft))

@@ -134,13 +134,17 @@ class UnitOfWork:
     def replies(
         self, command: Command[Any], state: Any, facts: Sequence[Fact] = ()
     ) -> list[ReplyMessage]:
-        """The replies to send once the facts are durable; none if an effect replies later."""
+        """The replies to send once the facts are durable; none if an effect replies later. A reply
+        to a command without facts says which facts its view contains."""
         if type(command.body) in HISTORY_COMMANDS:
             return [ReplyMessage(command.reply_to, encode_json(HistoryView()))]
         reply = self._decider.reply(state, command, facts) if command.reply_to else None
         if isinstance(reply, CodedError):
             return [error_reply(command.reply_to, reply)]
-        return [] if reply is None else [ReplyMessage(command.reply_to, encode_json(reply))]
+        if reply is None:
+            return []
+        count = None if facts else self._entity.fact_count + len(self.facts)
+        return [ReplyMessage(command.reply_to, encode_json(reply), fact_count=count)]
 
     def end(self, pending: PendingCommand, outcome: str, replies: Sequence[ReplyMessage]) -> None:
         """Add a command that left no facts; it ends once the facts before it are durable."""

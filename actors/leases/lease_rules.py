@@ -27,7 +27,6 @@ from rookery.schemas.integers import U64_MAX, saturate
 from rookery.schemas.machines.lease import (
     AuthLeasePhase,
     AuthLeaseSnapshot,
-    AuthLeaseTransition,
     LeaseKey,
 )
 
@@ -39,7 +38,6 @@ __all__ = [
     "effects",
     "evolve",
     "lease_snapshot",
-    "lease_transition",
     "refresh_failed",
     "release_credential_lifecycle",
     "release_lease",
@@ -243,11 +241,6 @@ def lease_snapshot(entry: LeaseEntry) -> AuthLeaseSnapshot:
         generation=entry.generation,
         credential_published_at_millis=entry.credential_published_at_millis if present else None,
     )
-
-
-def lease_transition(entry: LeaseEntry) -> AuthLeaseTransition:
-    """The reply to the publication of a credential."""
-    return AuthLeaseTransition(entry.generation, entry.credential_published_at_millis)
 
 
 # --- helpers ------------------------------------------------------------------------------------

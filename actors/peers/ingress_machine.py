@@ -1,8 +1,8 @@
 """peer_ingress: classifies an item from outside before the session acts on it.
 
 The machine uses the phase of the host and has no state of its own; a refused item is not admitted.
-It only says whether the sender must be trusted; the transport verifies that. ``ingress_admission``
-turns an admitted item into text.
+It only says whether the sender must be trusted; the transport verifies that. The text of an
+admitted item is made of its contents by ``rookery.schemas.machines.peer_admission``.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from rookery.actors.kernel.machines import (
     session_registered,
 )
 from rookery.schemas.facts import peer as facts
+from rookery.schemas.machines.effects import PeerIngressClassified
 from rookery.schemas.machines.peer import (
     SUPERVISOR_BRIDGE_INTENT,
     PeerIngressAuthDecision,
@@ -34,7 +35,7 @@ from rookery.schemas.machines.peer import (
     TerminalityClass,
 )
 
-__all__ = ["INGRESS", "PeerIngressClassified"]
+__all__ = ["INGRESS"]
 
 MESSAGE, REQUEST, LIFECYCLE, RESPONSE, ACK = PeerIngressEnvelopeKind
 NOTICES = {
@@ -56,18 +57,6 @@ RESERVED_INTENTS = frozenset([SUPERVISOR_BRIDGE_INTENT, *PeerLifecycleKind])
 
 class EnqueueClassifiedEntry(TransitionEffect, frozen=True, kw_only=True):
     """Enqueue the item for the session."""
-
-
-class PeerIngressClassified(TransitionEffect, frozen=True, kw_only=True):
-    """The classification of the item."""
-
-    cls: PeerInputClass
-    kind: PeerIngressKind
-    auth: PeerIngressAuthDecision = PeerIngressAuthDecision.REQUIRED
-    lifecycle_kind: PeerLifecycleKind | None = None
-    lifecycle_peer: str | None = None
-    request_id: str | None = None
-    response_terminality: TerminalityClass | None = None
 
 
 EffectList = tuple[TransitionEffect | Callable[[SessionHost, Any], TransitionEffect], ...]

@@ -11,8 +11,12 @@ from typing import Any
 import msgspec
 
 from rookery.actors.peers.terminal import PeerResponseTerminalFact
-from rookery.actors.peers.text import SendResponseCallProjection, display_suffix, pretty_json
 from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
+from rookery.schemas.machines.peer_text import (
+    SendResponseCallProjection,
+    display_suffix,
+    pretty_json,
+)
 
 __all__ = [
     "MessageProjection",

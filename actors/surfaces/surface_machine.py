@@ -43,6 +43,13 @@ from rookery.actors.surfaces.state import (
     unstage,
 )
 from rookery.schemas.facts import surface as facts
+from rookery.schemas.machines.effects import (
+    CloseSurfaceConnection,
+    EmitExternalToolDelta,
+    RefreshVisibleSurfaceSet,
+    RejectSurfaceCall,
+    ScheduleSurfaceCompletion,
+)
 from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
 from rookery.schemas.machines.surface import ExternalToolSurfaceDeltaOperation as Operation
 from rookery.schemas.machines.surface import ExternalToolSurfaceDeltaPhase as Phase
@@ -51,61 +58,13 @@ from rookery.schemas.machines.surface import ExternalToolSurfaceGlobalPhase as G
 from rookery.schemas.machines.surface import ExternalToolSurfacePendingOp as PendingOp
 from rookery.schemas.machines.surface import ExternalToolSurfaceStagedOp as StagedOp
 
-__all__ = [
-    "SURFACES",
-    "CloseSurfaceConnection",
-    "EmitExternalToolDelta",
-    "RefreshVisibleSurfaceSet",
-    "RejectSurfaceCall",
-    "ScheduleSurfaceCompletion",
-]
+__all__ = ["SURFACES"]
 
 OPERATING, SHUTDOWN = GlobalPhase
 ABSENT, ACTIVE, REMOVING, REMOVED = Base
 NO_JOB = PendingOp.NONE
 SERVED = (ATTACHED, RUNNING)
 """Phases in which an executor runs turns; no session needs to be registered."""
-
-
-# --- effects ------------------------------------------------------------------------------------
-
-
-class ScheduleSurfaceCompletion(TransitionEffect, frozen=True, kw_only=True):
-    """Start the job; its completion quotes both numbers."""
-
-    surface_id: str
-    operation: Operation
-    pending_task_sequence: int
-    staged_intent_sequence: int
-    applied_at_turn: int
-
-
-class RefreshVisibleSurfaceSet(TransitionEffect, frozen=True, kw_only=True):
-    """The visible tools may have changed; the consumer confirms this epoch."""
-
-    snapshot_epoch: int
-
-
-class EmitExternalToolDelta(TransitionEffect, frozen=True, kw_only=True):
-    """The phase of a change of a surface."""
-
-    surface_id: str
-    operation: Operation
-    phase: Phase
-    cause: Cause | None = None
-
-
-class CloseSurfaceConnection(TransitionEffect, frozen=True, kw_only=True):
-    """Close the surface's connection."""
-
-    surface_id: str
-
-
-class RejectSurfaceCall(TransitionEffect, frozen=True, kw_only=True):
-    """Refuse the call."""
-
-    surface_id: str
-    cause: Cause
 
 
 EffectFactory = Callable[[Surfaces, Any], TransitionEffect]

@@ -9,7 +9,6 @@ a turn sets two regions; otherwise the regions are independent.
 from __future__ import annotations
 
 from collections.abc import Callable
-from enum import StrEnum
 from typing import Any
 
 import msgspec
@@ -25,50 +24,23 @@ from rookery.actors.kernel.machines import (
     set_fields,
 )
 from rookery.schemas.facts import turn as facts
+from rookery.schemas.machines.turn import (
+    RealtimeProductTurnPhase,
+    RealtimeProjectionFreshness,
+    RealtimeReconnectPolicy,
+)
 
 __all__ = [
     "PRODUCT_TURN",
     "ProductTurn",
-    "RealtimeProductTurnPhase",
     "RealtimeProductTurnPhaseChanged",
-    "RealtimeProjectionFreshness",
     "RealtimeProjectionFreshnessChanged",
-    "RealtimeReconnectPolicy",
     "RealtimeReconnectPolicyChanged",
 ]
 
 
-class RealtimeProductTurnPhase(StrEnum):
-    """Preemptible: committed and heard, in either order."""
-
-    IDLE = "Idle"
-    AWAITING_PROGRESS = "AwaitingProgress"
-    COMMITTED = "Committed"
-    OUTPUT_STARTED = "OutputStarted"
-    PREEMPTIBLE = "Preemptible"
-
-
 IDLE, AWAITING, COMMITTED, OUTPUT, PREEMPTIBLE = RealtimeProductTurnPhase
-
-
-class RealtimeProjectionFreshness(StrEnum):
-    """Whether the realtime side must be refreshed: no, after this turn, or now."""
-
-    CLEAN = "Clean"
-    STALE_DEFERRED = "StaleDeferred"
-    STALE_IMMEDIATE = "StaleImmediate"
-
-
 CLEAN, DEFERRED, IMMEDIATE = RealtimeProjectionFreshness
-
-
-class RealtimeReconnectPolicy(StrEnum):
-    """What a clean close of the connection means; read only at the close."""
-
-    CLEAN_EXIT = "CleanExit"
-    REATTACH_AND_RECOVER = "ReattachAndRecover"
-
-
 EXIT, REATTACH = RealtimeReconnectPolicy
 
 

@@ -1,4 +1,4 @@
-"""A turn as its handle shows it, and how a direct run is closed.
+"""A turn as its handle shows it.
 
 Derived from the machine's state alone. Run and operation ids are shown only if they are UUIDs.
 """
@@ -8,9 +8,7 @@ from __future__ import annotations
 from typing import Final
 from uuid import UUID
 
-from rookery.actors.kernel.machines import RUNNING, SessionHost
 from rookery.actors.turns.transitions import Turn
-from rookery.schemas.commands import HandleInput
 from rookery.schemas.machines.turn import (
     AsyncOpRef,
     LoopState,
@@ -19,7 +17,7 @@ from rookery.schemas.machines.turn import (
     WaitPolicy,
 )
 
-__all__ = ["close_direct_run", "loop_state", "turn_snapshot"]
+__all__ = ["loop_state", "turn_snapshot"]
 
 U32_MAX: Final = 2**32 - 1
 
@@ -74,19 +72,6 @@ def turn_snapshot(turn: Turn) -> TurnStateSnapshot:
         llm_retry_max_retries=min(turn.llm_retry_max_retries, U32_MAX),
         llm_retry_selected_delay_ms=turn.llm_retry_selected_delay_ms,
     )
-
-
-def close_direct_run(host: SessionHost, run_id: str, *, of_input: bool) -> HandleInput | None:
-    """The admission input after ``run_id`` has ended; ``None`` if none.
-
-    A prepared run is committed by its preparing handle. A direct run was started by the turn, so
-    the turn must release its session.
-    """
-    ends = host.phase is RUNNING and host.current_run_id == run_id
-    if of_input or not ends or host.pre_run_phase is None:
-        return None
-    params = {"input_id": f"direct-run:{run_id}", "run_id": run_id}
-    return HandleInput(input="commit", params=params)
 
 
 def _canonical(text: str | None) -> str | None:

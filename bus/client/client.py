@@ -28,7 +28,7 @@ from rookery.bus.commands.headers import command_headers
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.journal.journal import JetStreamFeed, JetStreamJournal
 from rookery.bus.nats import Connection, Outgoing, PendingReply
-from rookery.bus.ports import Filter, StoredMessage
+from rookery.bus.ports import Feed, Filter, Journal, StoredMessage
 from rookery.bus.server.store import default_store, find_running
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
@@ -105,6 +105,16 @@ class Client(ApprovalsMixin):
     @property
     def realm(self) -> str:
         return self._subjects.realm
+
+    @property
+    def journal(self) -> Journal:
+        """The realm's journal, for reading."""
+        return self._journal
+
+    @property
+    def feed(self) -> Feed:
+        """The realm's journal, followed live."""
+        return self._feed
 
     async def __aenter__(self) -> Client:
         await self.open()
@@ -302,13 +312,22 @@ class Client(ApprovalsMixin):
 
         The client repeats the request under its id until ``timeout_s``.
         """
-        data = b"" if body is None else encode_body(body)
-        request = RetryingRequest(
-            *self._prepare_request(verb, key, data, message_id),
-            REQUEST_SCHEDULE,
-            self._is_connected,
-        )
+        request = self._request(verb, key, body, message_id)
         return await self._send_and_wait(request, f"{verb} {key}", timeout_s)
+
+    async def ask_with_count(
+        self, verb: str, key: str, body: object = None, *, timeout_s: float | None = 30.0
+    ) -> tuple[Fields, int]:
+        """Read a view of an entity; also how many facts of the entity's journal it contains."""
+        request = self._request(verb, key, body, None)
+        view = await self._send_and_wait(request, f"{verb} {key}", timeout_s)
+        if request.fact_count is None:
+            raise Failed(
+                "UNSUPPORTED_FEATURE",
+                f"the node that answered {verb} does not say which facts its view contains",
+                hint="upgrade the node",
+            )
+        return view, request.fact_count
 
     async def sessions(self) -> Fields:
         """List the sessions of the realm."""
@@ -364,6 +383,16 @@ class Client(ApprovalsMixin):
         send = self._prepare_request(verb, check_session_id(session), body, message_id, mode)
         settles = _is_final_reply if through_parks else _is_any_reply
         return RetryingRequest(*send, self._run_schedule, self._is_connected, settles)
+
+    def _request(
+        self, verb: str, key: str, body: object, message_id: str | None
+    ) -> RetryingRequest:
+        data = b"" if body is None else encode_body(body)
+        return RetryingRequest(
+            *self._prepare_request(verb, key, data, message_id),
+            REQUEST_SCHEDULE,
+            self._is_connected,
+        )
 
     def _prepare_request(
         self, verb: str, key: str, body: bytes, message_id: str | None, mode: str = ""

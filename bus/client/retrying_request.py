@@ -7,16 +7,17 @@ silences. The id makes repetition harmless: a node that has executed the request
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from math import inf
 from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from rookery.bus.backoff import Backoff
-from rookery.bus.commands.headers import CODE
+from rookery.bus.commands.headers import CODE, FACT_COUNT
 from rookery.bus.nats import NO_RESPONDERS, Message, PendingReply, header_value, status_of
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
+from rookery.schemas.machines.transition import RejectionKind, TransitionRejected
 
 __all__ = ["RetrySchedule", "RetryingRequest"]
 
@@ -25,6 +26,7 @@ _RETRYABLE_CODES: Final = frozenset(
 )
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 1.0
 _CODE = CODE.encode()
+_FACT_COUNT = FACT_COUNT.encode()
 
 _SERVER_SIDE_CODES = frozenset(
     {
@@ -72,6 +74,8 @@ class RetryingRequest:
         self.absence_s_max = patience.absence_s_max
         self.last_error: CodedError | None = None
         """Why there is no reply yet, if known."""
+        self.fact_count: int | None = None
+        """How many facts the view in the reply contains, if the reply says so."""
 
     async def result(self) -> dict[str, Any]:
         """The answer to what was sent, however often it takes to ask; raises what was answered if
@@ -84,6 +88,7 @@ class RetryingRequest:
             if message is not None:
                 try:
                     if self._is_final(reply := _decode_reply(message)):
+                        self.fact_count = _decode_fact_count(message)
                         return reply
                     continue
                 except Failed as error:
@@ -123,8 +128,26 @@ def _decode_reply(message: Message) -> dict[str, Any]:
     return answer
 
 
-def _coded_error(*, code: str, message: str, hint: str | None = None, **_: object) -> CodedError:
+def _decode_fact_count(message: Message) -> int | None:
+    count = header_value(message.header, _FACT_COUNT)
+    return int(count) if count.isdecimal() else None
+
+
+def _coded_error(
+    *, code: str, message: str, hint: str | None = None, **details: object
+) -> CodedError:
+    if (rejection := _rejection(hint or "", details)) is not None:
+        return rejection
     if code not in CODES:
         return Failed("UNKNOWN_CODE", f"{code}: {message}", hint=hint or "")
     kind = Failed if code in _SERVER_SIDE_CODES else Refused
     return kind(code, message, hint=hint or "")
+
+
+def _rejection(hint: str, details: Mapping[str, object]) -> TransitionRejected | None:
+    """A machine's rejection, from what its error says beside code and message."""
+    match details:
+        case {"kind": str(kind), "context": str(context), "reason": str(reason)}:
+            if kind in tuple(RejectionKind):
+                return TransitionRejected(context, reason, RejectionKind(kind), hint)
+    return None

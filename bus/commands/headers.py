@@ -15,6 +15,7 @@ from rookery.bus.subjects import decode_token
 
 __all__ = [
     "CODE",
+    "FACT_COUNT",
     "REPLY",
     "TIMER",
     "TRACEPARENT",
@@ -25,6 +26,8 @@ __all__ = [
 ]
 
 CODE = "Rookery-Code"
+FACT_COUNT = "Rookery-Fact-Count"
+"""How many facts of its entity a view contains."""
 CONTENT_TYPE = "Content-Type"
 MODE = "Rookery-Mode"
 REPLY = "Rookery-Reply"

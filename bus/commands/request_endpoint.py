@@ -15,6 +15,7 @@ from itertools import count
 
 from rookery.bus.commands.headers import (
     CODE,
+    FACT_COUNT,
     command_headers,
     from_request,
     is_reply_subject,
@@ -162,8 +163,11 @@ def _client_subject(subject: str) -> str:
 
 def _outgoing(reply: ReplyMessage) -> Outgoing:
     """Encode a reply; an error also gets the headers of NATS micro, whose codes are HTTP's."""
-    if not reply.code:
+    if not reply.code and reply.fact_count is None:
         return Outgoing(reply.reply_to, reply.body)
+    if not reply.code:
+        count = ((FACT_COUNT, str(reply.fact_count)),)
+        return Outgoing(reply.reply_to, reply.body, headers=count)
     known = CODES[reply.code]
     headers = (
         ("Nats-Service-Error-Code", "503" if known.retryable else "400"),

@@ -56,6 +56,8 @@ class ReplyMessage(msgspec.Struct, eq=False, gc=False):
     body: bytes
     code: str = ""
     """Set if the reply is an error; also sent as headers, where stock tools look for it."""
+    fact_count: int | None = None
+    """How many facts of the entity a view contains; ``None`` if the reply is no such view."""
 
 
 class RequestEndpoint(Protocol):

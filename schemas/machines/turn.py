@@ -25,6 +25,9 @@ __all__ = [
     "LlmRetrySchedule",
     "LoopState",
     "PendingContinuation",
+    "RealtimeProductTurnPhase",
+    "RealtimeProjectionFreshness",
+    "RealtimeReconnectPolicy",
     "TurnFailureReason",
     "TurnPhase",
     "TurnPrimitiveKind",
@@ -54,10 +57,6 @@ class TurnPhase(StrEnum):
     def is_terminal(self) -> bool:
         return self in _TERMINAL
 
-    @property
-    def is_extracting(self) -> bool:
-        return self is TurnPhase.EXTRACTING
-
 
 _TERMINAL: Final = (TurnPhase.COMPLETED, TurnPhase.FAILED, TurnPhase.CANCELLED)
 
@@ -75,10 +74,6 @@ class LoopState(Variant):
     @property
     def is_terminal(self) -> bool:
         return self is LoopState.COMPLETED
-
-    @property
-    def is_waiting(self) -> bool:
-        return self in (LoopState.CALLING_LLM, LoopState.WAITING_FOR_OPS)
 
 
 class TurnPrimitiveKind(StrEnum):
@@ -277,3 +272,31 @@ class KeepAliveRequest(StrEnum):
     ENABLE = "Enable"
     DISABLE = "Disable"
     PRESERVE = "Preserve"
+
+
+# --- the realtime turn ---------------------------------------------------------------------------
+
+
+class RealtimeProductTurnPhase(StrEnum):
+    """Preemptible: committed and heard, in either order."""
+
+    IDLE = "Idle"
+    AWAITING_PROGRESS = "AwaitingProgress"
+    COMMITTED = "Committed"
+    OUTPUT_STARTED = "OutputStarted"
+    PREEMPTIBLE = "Preemptible"
+
+
+class RealtimeProjectionFreshness(StrEnum):
+    """Whether the realtime side must be refreshed: no, after this turn, or now."""
+
+    CLEAN = "Clean"
+    STALE_DEFERRED = "StaleDeferred"
+    STALE_IMMEDIATE = "StaleImmediate"
+
+
+class RealtimeReconnectPolicy(StrEnum):
+    """What a clean close of the connection means; read only at the close."""
+
+    CLEAN_EXIT = "CleanExit"
+    REATTACH_AND_RECOVER = "ReattachAndRecover"

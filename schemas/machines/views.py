@@ -19,7 +19,12 @@ from rookery.schemas.machines.peer import (
     OutboundPeerRequestState,
 )
 from rookery.schemas.machines.surface import McpServerState, SurfaceDiagnosticSnapshot
-from rookery.schemas.machines.turn import TurnStateSnapshot
+from rookery.schemas.machines.turn import (
+    RealtimeProductTurnPhase,
+    RealtimeProjectionFreshness,
+    RealtimeReconnectPolicy,
+    TurnStateSnapshot,
+)
 
 __all__ = [
     "ApprovalView",
@@ -80,10 +85,10 @@ class TurnSlotView(_View, frozen=True, kw_only=True):
 class RealtimeProductTurnView(_View, frozen=True, kw_only=True):
     """The session's realtime turn, in its three regions."""
 
-    phase: str
-    freshness: str
+    phase: RealtimeProductTurnPhase
+    freshness: RealtimeProjectionFreshness
     frontier_ms: int
-    reconnect_policy: str
+    reconnect_policy: RealtimeReconnectPolicy
     is_in_flight: bool
     should_preempt_on_input: bool
     is_projection_stale_immediate: bool

@@ -191,15 +191,6 @@ class AgentError(Exception):
     def causal_ids(self) -> CausalIds:
         return self.form.full().causal_ids
 
-    def with_policy_ref(self, policy_ref: PolicyRef) -> AgentError:
-        return self._about(policy_refs=(*self.context.policy_refs, policy_ref))
-
-    def with_source(self, source: SourceRef) -> AgentError:
-        return self._about(source=source)
-
-    def with_destination(self, destination: DestinationRef) -> AgentError:
-        return self._about(destination=destination)
-
     def with_subject(self, subject: EntityRef) -> AgentError:
         return self._about(subject=subject)
 

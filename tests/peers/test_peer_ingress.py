@@ -9,11 +9,6 @@ import pytest
 
 from rookery.actors.kernel.machines.machine import TransitionRejected
 from rookery.actors.kernel.machines.session_host import ATTACHED, IDLE, SessionHost
-from rookery.actors.peers.ingress_admission import (
-    admit_envelope,
-    admit_plain_event,
-    classification_fact,
-)
 from rookery.actors.peers.ingress_machine import INGRESS
 from rookery.schemas.facts.peer import PlainEventClassified
 from rookery.schemas.machines.peer import (
@@ -32,6 +27,11 @@ from rookery.schemas.machines.peer import (
     ResponseStatus,
     TerminalityClass,
 )
+from rookery.schemas.machines.peer_admission import (
+    admit_envelope,
+    admit_plain_event,
+    classification_params,
+)
 
 PEER_ID = "018f6f79-7a82-7c4e-a552-a3b86f9630f1"
 LISTENING = SessionHost(phase=ATTACHED, session_id="session", silent_intents=frozenset(["quiet"]))
@@ -44,7 +44,11 @@ def admit(kind: Any, host: SessionHost = LISTENING, sender: str = "sender") -> P
     )
     wire = msgspec.json.encode(envelope)
     assert msgspec.json.decode(wire, type=PeerIngressEnvelopeFacts) == envelope
-    fact = INGRESS.decide(host, "classify_external_envelope", classification_fact(envelope))
+    fact = INGRESS.decide(
+        host,
+        "classify_external_envelope",
+        INGRESS.candidate("classify_external_envelope", classification_params(envelope)),
+    )
     assert INGRESS.evolve(host, fact) is host
     _, classified = INGRESS.effects(host, fact)
     return admit_envelope(envelope, classified)

@@ -23,14 +23,16 @@ from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouti
 from rookery.actors.turns.realtime_turn_machine import (
     PRODUCT_TURN,
     ProductTurn,
-    RealtimeProductTurnPhase,
-    RealtimeProjectionFreshness,
     RealtimeProjectionFreshnessChanged,
-    RealtimeReconnectPolicy,
     RealtimeReconnectPolicyChanged,
 )
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.turn import TURN_FACTS, TurnFact
+from rookery.schemas.machines.turn import (
+    RealtimeProductTurnPhase,
+    RealtimeProjectionFreshness,
+    RealtimeReconnectPolicy,
+)
 from tests.machines.laws import History, every_ask, histories, likely_ask
 from tests.machines.oracle_comparison import Judged
 

@@ -112,7 +112,7 @@ def test_the_seed_only_records_that_a_cancel_was_requested() -> None:
 
 
 def test_a_requested_cancel_interrupts_no_step() -> None:
-    assert take(doomed(draining()), "enter_extraction", max_retries=1).phase.is_extracting
+    assert take(doomed(draining()), "enter_extraction", max_retries=1).phase is TurnPhase.EXTRACTING
     assert take(doomed(waiting()), "tool_calls_resolved").phase is TurnPhase.DRAINING_BOUNDARY
     assert take(doomed(extracting()), "extraction_start").phase is TurnPhase.CALLING_LLM
 

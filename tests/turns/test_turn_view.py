@@ -8,11 +8,8 @@ import pytest
 from msgspec import json
 from msgspec.structs import fields, replace
 
-from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.kernel.machines.session_host import (
-    ATTACHED,
     IDLE,
-    RETIRED,
     RUNNING,
     SessionHost,
 )
@@ -27,7 +24,7 @@ from rookery.actors.turns.failure import (
     failure_of_class,
 )
 from rookery.actors.turns.transitions import Turn
-from rookery.actors.turns.turn_view import close_direct_run, loop_state, turn_snapshot
+from rookery.actors.turns.turn_view import loop_state, turn_snapshot
 from rookery.schemas.machines.turn import (
     AgentErrorClass,
     AsyncOpRef,
@@ -103,10 +100,6 @@ def test_the_loop_state_follows_the_phase() -> None:
         "Failed": "Completed",
         "Cancelled": "Completed",
     }
-    assert [state for state in LoopState if state.is_waiting] == [
-        LoopState.CALLING_LLM,
-        LoopState.WAITING_FOR_OPS,
-    ]
 
 
 def test_operations_are_shown_in_order_with_the_policy_the_barrier_gives_them() -> None:
@@ -139,37 +132,6 @@ def test_retry_counters_are_shown_as_far_as_32_bits_go() -> None:
 def test_a_snapshot_reads_the_same_after_the_wire() -> None:
     shown = turn_snapshot(Turn(pending_op_refs=frozenset((OP_1,)), host=RUNNING_HOST))
     assert json.decode(json.encode(shown), type=TurnStateSnapshot) == shown
-
-
-# --- runs a turn started itself -------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("home", [IDLE, ATTACHED, RETIRED])
-def test_a_direct_run_that_ended_gives_its_session_back(home: str) -> None:
-    host = replace(RUNNING_HOST, pre_run_phase=home)
-    asked = close_direct_run(host, RUN, of_input=False)
-    assert asked is not None
-    assert asked.params["input_id"] == f"direct-run:{RUN}"
-    fact = ADMISSION.decide(host, asked.input, ADMISSION.candidate(asked.input, asked.params))
-    after = ADMISSION.evolve(host, fact)
-    assert (after.phase, after.current_run_id) == (home, None)
-
-
-@pytest.mark.parametrize(
-    "host",
-    [
-        replace(RUNNING_HOST, phase=RETIRED),
-        replace(RUNNING_HOST, current_run_id=OP_1),
-        replace(RUNNING_HOST, pre_run_phase=None),
-    ],
-    ids=["not running", "another run", "nowhere to return to"],
-)
-def test_a_run_the_host_does_not_work_for_closes_nothing(host: SessionHost) -> None:
-    assert close_direct_run(host, RUN, of_input=False) is None
-
-
-def test_the_run_of_an_input_is_committed_by_its_preparer() -> None:
-    assert close_direct_run(RUNNING_HOST, RUN, of_input=True) is None
 
 
 # --- failures -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from rookery.schemas.seed.agent_error import (
     ErrorContext,
     RetryClassification,
 )
-from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyRef, SourceRef
+from rookery.schemas.seed.refs import EntityRef
 from rookery.schemas.typed_ids import RunId, decode_typed_text
 
 SHORT = [
@@ -73,20 +73,12 @@ def test_a_short_form_implies_kind_and_retry(
 
 @pytest.mark.parametrize("error", [*(row[0] for row in SHORT), TIMEOUT])
 def test_anything_added_classifies_and_keeps_what_was_implied(error: AgentError):
-    policies = (PolicyRef.new("p"), PolicyRef.new("q"))
-    grown = error
-    for policy in policies:
-        grown = grown.with_policy_ref(policy)
-    grown = grown.with_source(SourceRef.new("s")).with_destination(DestinationRef.new("d"))
-    grown = grown.with_causal_ids(CausalIds(run_id=RunId("r")))
+    grown = error.with_causal_ids(CausalIds(run_id=RunId("r")))
     grown = grown.with_subject(EntityRef.run(RunId("r")))
     assert (grown.kind, grown.retry) == (error.kind, error.retry)
     assert grown.causal_ids == CausalIds(run_id=RunId("r"))
     assert grown.context == ErrorContext(
         message=error.context.message,
-        policy_refs=policies,
-        source=SourceRef.new("s"),
-        destination=DestinationRef.new("d"),
         subject=EntityRef.run(RunId("r")),
     )
     assert grown.form.classified is not None

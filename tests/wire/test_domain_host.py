@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.surfaces.surface_machine import EmitExternalToolDelta
 from rookery.schemas.capability import (
     ApprovalMode,
     AutoApproval,
@@ -27,6 +26,7 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts.surface import PendingFailed
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.integers import U64_MAX, unix_ms
+from rookery.schemas.machines.effects import EmitExternalToolDelta
 from rookery.schemas.machines.surface import (
     ExternalToolSurfaceDeltaOperation,
     ExternalToolSurfaceDeltaPhase,

@@ -1,6 +1,5 @@
 """State machines as tables of transitions, and the decider that runs them for an entity."""
 
-from rookery.actors.kernel.machines.authority import Authority
 from rookery.actors.kernel.machines.decider import (
     MachineBinding,
     MachineDecider,
@@ -47,7 +46,6 @@ __all__ = [
     "RUNNING",
     "SEED",
     "STOPPED",
-    "Authority",
     "Edition",
     "HostPhase",
     "Machine",

@@ -16,6 +16,11 @@ import msgspec
 from msgspec.structs import force_setattr, replace
 
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.machines.transition import (
+    RejectionKind,
+    TransitionEffect,
+    TransitionRejected,
+)
 
 __all__ = [
     "HEAD",
@@ -47,44 +52,6 @@ class Edition(StrEnum):
 
 
 SEED, HEAD = Edition
-
-
-class RejectionKind(StrEnum):
-    """Whether the present state refuses the input (another may accept it) or no rule knows it."""
-
-    GUARD_REJECTED = "GuardRejected"
-    NO_MATCHING_TRANSITION = "NoMatchingTransition"
-
-
-_CODES = {
-    RejectionKind.GUARD_REJECTED: "GUARD_REJECTED",
-    RejectionKind.NO_MATCHING_TRANSITION: "NO_MATCHING_TRANSITION",
-}
-
-
-class TransitionRejected(Refused):
-    """A machine rejects an input. ``str`` is the display form of the contract."""
-
-    def __init__(
-        self,
-        context: str,
-        reason: str,
-        kind: RejectionKind = RejectionKind.NO_MATCHING_TRANSITION,
-        hint: str = "",
-    ) -> None:
-        super().__init__(_CODES[kind], f"DSL transition rejected in {context}: {reason}", hint=hint)
-        self.context, self.reason, self.kind = context, reason, kind
-        self.details = {"kind": kind, "context": context, "reason": reason}
-
-    def __str__(self) -> str:
-        return self.message
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (type(self), (self.context, self.reason, self.kind, self.hint))
-
-
-class TransitionEffect(msgspec.Struct, frozen=True, kw_only=True, tag_field="name", tag=True):
-    """What a transition requests; not yet performed."""
 
 
 class MachineInput(NamedTuple):

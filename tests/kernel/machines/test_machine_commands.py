@@ -196,12 +196,22 @@ def test_an_unopened_session_accepts_inputs_that_need_no_session(realm: MachineW
     realm.state("surfaces", "register", surface_id="x")
 
 
-def test_a_direct_run_has_the_session_until_its_end(session: MachineWorld) -> None:
+FAILED = {"outcome": "failed", "cause_kind": "llm_failure", "error": "broken"}
+
+
+@pytest.mark.parametrize(
+    ("end", "params"),
+    [("run_completed", {}), ("run_failed", FAILED), ("run_cancelled", {})],
+)
+def test_a_direct_run_has_the_session_until_its_end(
+    session: MachineWorld, end: str, params: dict[str, str]
+) -> None:
     start(session)
     assert session.facts_of("turn")[0].direct
     session.forget()
     assert session.state("turns", "primitive_applied")["active_run_id"] == RUN
-    session.state("turns", "run_completed", run_id=RUN)
+    assert session.refused("turns", end, run_id=OTHER_RUN, **params)["kind"] == "GuardRejected"
+    session.state("turns", end, run_id=RUN, **params)
     refusal = session.refused("turns", "acknowledge_terminal", outcome="completed")
     assert "from phase Attached" in refusal["reason"]
     assert start(session, OTHER_RUN)["active_run_id"] == OTHER_RUN

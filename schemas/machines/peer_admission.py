@@ -1,5 +1,5 @@
-"""Admission of items from outside: the input of ``ingress_machine``, and the text of an admitted
-item.
+"""Admission of items from outside: the input of the machine peer_ingress, and the text of an
+admitted item.
 
 The machine sees the kind of an envelope, not its content; the text for the session combines both.
 Notices about a peer's lifecycle have no text.
@@ -9,14 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rookery.actors.peers.ingress_machine import PeerIngressClassified
-from rookery.actors.peers.text import (
-    SendResponseCallProjection,
-    display_suffix,
-    pretty_json,
-    trimmed,
-)
-from rookery.schemas.facts import peer as facts
+from rookery.schemas.machines.effects import PeerIngressClassified
 from rookery.schemas.machines.peer import (
     PeerIngressAck,
     PeerIngressAdmission,
@@ -29,12 +22,18 @@ from rookery.schemas.machines.peer import (
     PeerIngressRequest,
     PeerIngressResponse,
 )
+from rookery.schemas.machines.peer_text import (
+    SendResponseCallProjection,
+    display_suffix,
+    pretty_json,
+    trimmed,
+)
 
-__all__ = ["admit_envelope", "admit_plain_event", "classification_fact"]
+__all__ = ["admit_envelope", "admit_plain_event", "classification_params"]
 
 
-def classification_fact(envelope: PeerIngressEnvelopeFacts) -> facts.EnvelopeClassified:
-    """The candidate fact of ``classify_external_envelope``."""
+def classification_params(envelope: PeerIngressEnvelopeFacts) -> dict[str, Any]:
+    """The parameters of ``classify_external_envelope``."""
     seen: dict[str, Any] = {}
     match envelope.kind:
         case PeerIngressRequest(intent=intent, params=params):
@@ -45,12 +44,9 @@ def classification_fact(envelope: PeerIngressEnvelopeFacts) -> facts.EnvelopeCla
             seen = {"response_status": status, "in_reply_to": request_id}
         case PeerIngressAck(in_reply_to=request_id):
             seen = {"in_reply_to": request_id}
-    return facts.EnvelopeClassified(
-        item_id=envelope.item_id,
-        from_peer=envelope.from_peer,
-        envelope_kind=PeerIngressEnvelopeKind(str(envelope.kind.__struct_config__.tag)),
-        **seen,
-    )
+    envelope_kind = PeerIngressEnvelopeKind(str(envelope.kind.__struct_config__.tag))
+    sender = {"item_id": envelope.item_id, "from_peer": envelope.from_peer}
+    return {**sender, "envelope_kind": envelope_kind, **seen}
 
 
 def admit_envelope(

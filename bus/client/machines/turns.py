@@ -1,0 +1,175 @@
+"""``TurnStateHandle``: the turn of a session, for a program outside that takes its steps.
+
+    turn = TurnStateHandle(client, "demo")
+    await turn.start_conversation_run(run_id, kind, shape, False, False, 1)
+    await turn.primitive_applied()
+    view = await turn.cancel_now()          # view.turn_phase, view.effects
+
+A node that executes runs takes the steps of its own runs; the program takes those of every other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, ClassVar
+
+from rookery.bus.client.machines.machine_handle import SessionMachineHandle
+from rookery.schemas.machines.turn import (
+    AsyncOpRef,
+    ContentShape,
+    LlmRetrySchedule,
+    TurnFailureReason,
+    TurnPrimitiveKind,
+    TurnTerminalOutcome,
+)
+from rookery.schemas.machines.views import TurnView
+
+__all__ = ["TurnStateHandle"]
+
+
+class TurnStateHandle(SessionMachineHandle):
+    """A step that the turn is not ready for raises ``TransitionRejected``."""
+
+    verb: ClassVar[str] = "turns"
+
+    # --- starts -----------------------------------------------------------------------------------
+
+    async def start_conversation_run(  # noqa: PLR0917 - the seed's own parameters.
+        self,
+        run_id: str,
+        primitive_kind: TurnPrimitiveKind,
+        admitted_content_shape: ContentShape,
+        vision_enabled: bool,
+        image_tool_results_enabled: bool,
+        max_extraction_retries: int,
+    ) -> TurnView:
+        return await self._step(
+            "start_conversation_run",
+            run_id=run_id,
+            primitive_kind_in=primitive_kind,
+            shape=admitted_content_shape,
+            vision=vision_enabled,
+            image_results=image_tool_results_enabled,
+            max_retries=max_extraction_retries,
+        )
+
+    async def start_immediate_append(self, run_id: str) -> TurnView:
+        return await self._step("start_immediate_append", run_id=run_id)
+
+    async def start_immediate_context(self, run_id: str) -> TurnView:
+        return await self._step("start_immediate_context", run_id=run_id)
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    async def primitive_applied(self) -> TurnView:
+        return await self._step("primitive_applied")
+
+    async def llm_returned_tool_calls(self, tool_count: int) -> TurnView:
+        return await self._step("llm_returned_tool_calls", tool_count=tool_count)
+
+    async def llm_returned_terminal(self) -> TurnView:
+        return await self._step("llm_returned_terminal")
+
+    async def register_pending_ops(
+        self, op_refs: Collection[AsyncOpRef], barrier_operation_ids: Collection[str]
+    ) -> TurnView:
+        """Register operations. A reference's own policy is ignored: the barrier lists the
+        operations that the turn waits for."""
+        ids = sorted({op_ref.operation_id for op_ref in op_refs})
+        barrier = sorted(barrier_operation_ids)
+        return await self._step("register_pending_ops", op_refs=ids, barrier_ids=barrier)
+
+    async def tool_calls_resolved(self) -> TurnView:
+        return await self._step("tool_calls_resolved")
+
+    async def ops_barrier_satisfied(self, operation_ids: Collection[str]) -> TurnView:
+        return await self._step("ops_barrier_satisfied", operation_ids=sorted(operation_ids))
+
+    async def boundary_continue(self) -> TurnView:
+        return await self._step("boundary_continue")
+
+    async def boundary_complete(self) -> TurnView:
+        return await self._step("boundary_complete")
+
+    async def enter_extraction(self, max_retries: int) -> TurnView:
+        return await self._step("enter_extraction", max_retries=max_retries)
+
+    async def extraction_start(self) -> TurnView:
+        return await self._step("extraction_start")
+
+    async def extraction_validation_passed(self) -> TurnView:
+        return await self._step("extraction_validation_passed")
+
+    async def extraction_validation_failed(self, error: str) -> TurnView:
+        return await self._step("extraction_validation_failed", error=error)
+
+    async def extraction_failed(self, error: str) -> TurnView:
+        return await self._step("extraction_failed", error=error)
+
+    # --- failures, cancellation, limits -----------------------------------------------------------
+
+    async def recoverable_failure(self, retry: LlmRetrySchedule) -> TurnView:
+        return await self._step(
+            "recoverable_failure",
+            failure_kind=retry.failure.kind,
+            retry_attempt=retry.plan.attempt,
+            max_retries=retry.plan.max_retries,
+            selected_delay_ms=retry.plan.selected_delay_ms,
+            error=retry.failure.message,
+        )
+
+    async def fatal_failure(self, reason: TurnFailureReason) -> TurnView:
+        return await self._step("fatal_failure", cause_kind=reason.cause_kind, error=reason.message)
+
+    async def retry_requested(self, retry_attempt: int) -> TurnView:
+        return await self._step("retry_requested", retry_attempt=retry_attempt)
+
+    async def cancel_now(self) -> TurnView:
+        return await self._step("cancel_now")
+
+    async def request_cancel_after_boundary(self) -> TurnView:
+        return await self._step("request_cancel_after_boundary")
+
+    async def cancellation_observed(self) -> TurnView:
+        return await self._step("cancellation_observed")
+
+    async def acknowledge_terminal(self, outcome: TurnTerminalOutcome) -> TurnView:
+        return await self._step("acknowledge_terminal", outcome=outcome)
+
+    async def turn_limit_reached(self) -> TurnView:
+        return await self._step("turn_limit_reached")
+
+    async def budget_exhausted(self) -> TurnView:
+        return await self._step("budget_exhausted")
+
+    async def time_budget_exceeded(self) -> TurnView:
+        return await self._step("time_budget_exceeded")
+
+    async def force_cancel_no_run(self) -> TurnView:
+        return await self._step("force_cancel_no_run")
+
+    # --- ends -------------------------------------------------------------------------------------
+
+    async def run_completed(self, run_id: str) -> TurnView:
+        return await self._step("run_completed", run_id=run_id)
+
+    async def run_failed(self, run_id: str, reason: TurnFailureReason) -> TurnView:
+        """End the run as failed; an outcome that the turn has already is preserved, so the turn is
+        read first."""
+        outcome = (await self.snapshot()).terminal_outcome or TurnTerminalOutcome.FAILED
+        return await self._step(
+            "run_failed",
+            run_id=run_id,
+            outcome=outcome,
+            cause_kind=reason.cause_kind,
+            error=reason.message,
+        )
+
+    async def run_cancelled(self, run_id: str) -> TurnView:
+        return await self._step("run_cancelled", run_id=run_id)
+
+    async def snapshot(self) -> TurnView:
+        return await self._step("snapshot")
+
+    async def _step(self, on: str, /, **params: Any) -> TurnView:
+        return await self._put(TurnView, on, **params)
