@@ -1,7 +1,7 @@
 """The body of every verb. Unknown fields are refused.
 
 ``run`` and ``validate`` take a ``RunRequest``; ``validate`` executes nothing. A handle method of a
-machine is a ``HandleInput`` under its decider's verb; an observer's method leaves no fact.
+machine is a ``HandleInput`` under its decider's verb; a read leaves no fact.
 """
 
 from __future__ import annotations

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from rookery.actors.surfaces.state import Surfaces
 from rookery.schemas.machines.surface import (
-    ExternalToolSurfaceBaseState,
     ExternalToolSurfacePendingOp,
     ExternalToolSurfaceStagedOp,
     SurfaceDiagnosticSnapshot,
@@ -16,18 +15,8 @@ __all__ = [
     "diagnostic_snapshot",
     "has_pending_or_staged",
     "pending_surfaces",
-    "removing_surfaces",
-    "surface_snapshot",
     "visible_surfaces",
 ]
-
-
-def surface_snapshot(state: Surfaces, surface_id: str) -> SurfaceSnapshot | None:
-    """The surface; ``None`` if it is unknown."""
-    tables = (state.known_surfaces, state.base_state, state.pending_op, state.staged_op)
-    return (
-        _snapshot_entry(state, surface_id) if any(surface_id in some for some in tables) else None
-    )
 
 
 def diagnostic_snapshot(state: Surfaces) -> SurfaceDiagnosticSnapshot:
@@ -47,12 +36,6 @@ def diagnostic_snapshot(state: Surfaces) -> SurfaceDiagnosticSnapshot:
 def visible_surfaces(state: Surfaces) -> tuple[str, ...]:
     """Surfaces whose tools are visible."""
     return tuple(sorted(state.visible_surfaces))
-
-
-def removing_surfaces(state: Surfaces) -> tuple[str, ...]:
-    """Surfaces that drain their calls."""
-    removing = ExternalToolSurfaceBaseState.REMOVING
-    return tuple(sorted(i for i, base in state.base_state.items() if base is removing))
 
 
 def pending_surfaces(state: Surfaces) -> tuple[str, ...]:

@@ -18,8 +18,6 @@ from rookery.actors.surfaces.views import (
     diagnostic_snapshot,
     has_pending_or_staged,
     pending_surfaces,
-    removing_surfaces,
-    surface_snapshot,
     visible_surfaces,
 )
 from rookery.schemas.codec import FactCodec
@@ -42,24 +40,13 @@ SERVED = SessionHost(phase=HostPhase.ATTACHED, session_id="s")
 # --- surfaces -------------------------------------------------------------------------------------
 
 
-def test_an_unknown_surface_has_no_snapshot() -> None:
-    assert surface_snapshot(active(), "nobody") is None
+def test_a_registered_surface_is_shown_without_any_state() -> None:
     known = taken(active(), "register", surface_id="t")
-    assert surface_snapshot(known, "t") == SurfaceSnapshot(surface_id="t")
-
-
-def test_a_surface_with_any_state_has_a_snapshot() -> None:
-    for kept in (
-        Surfaces(base_state=active().base_state),
-        Surfaces(pending_op=active().pending_op),
-        Surfaces(staged_op=taken(active(), "stage_remove", surface_id="s", now_ms=0).staged_op),
-    ):
-        assert surface_snapshot(kept, "s") is not None
-        assert diagnostic_snapshot(kept).entries == ()
+    assert diagnostic_snapshot(known).entries[1] == SurfaceSnapshot(surface_id="t")
 
 
 def test_a_job_that_came_back_reads_as_zero() -> None:
-    shown = surface_snapshot(active(), "s")
+    (shown,) = diagnostic_snapshot(active()).entries
     assert shown == SurfaceSnapshot(
         surface_id="s",
         base_state="Active",
@@ -71,11 +58,9 @@ def test_a_job_that_came_back_reads_as_zero() -> None:
 
 
 def test_a_removal_shows_its_clock() -> None:
-    shown = surface_snapshot(removing(), "s")
-    assert shown is not None
+    (shown,) = diagnostic_snapshot(removing()).entries
     assert (shown.removal_draining_since_ms, shown.removal_timeout_at_ms) == (1_000, 31_000)
     assert (shown.removal_applied_at_turn, shown.base_state) == (1, "Removing")
-    assert removing_surfaces(removing()) == ("s",)
     assert visible_surfaces(removing()) == ()
 
 
