@@ -1,1 +1,1 @@
-"""Words of the machines of turns, leases, surfaces and peers, and their views."""
+"""Words of the machines of turns, leases, surfaces and peers; their views, effects, rejections."""

@@ -4,6 +4,8 @@ The baseline is a view together with the journal sequence at which it was true. 
 facts of the entity its view contains, so the view finds its place in the journal, whichever node
 sent it and however many facts were appended meanwhile. The feed continues from there; it reconnects
 by itself.
+
+A destroyed session resets its machines without a fact of theirs: that is a fact of the session.
 """
 
 from __future__ import annotations

@@ -7,7 +7,10 @@ import inspect
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
+import nats
 import pytest
+from nats.aio.msg import Msg
 
 from rookery.bus.client import Client
 from rookery.bus.client.machines import (
@@ -171,6 +174,35 @@ def test_what_is_no_rejection_of_a_machine_is_raised_with_its_code(serving: Serv
             )
 
     with_client(serving, story)
+
+
+@pytest.mark.parametrize(
+    ("kind", "raised"), [("GuardRejected", TransitionRejected), ("FromTheFuture", Refused)]
+)
+def test_a_rejection_of_an_unknown_kind_is_refused_by_its_code(
+    serving: Serving, kind: str, raised: type[Exception]
+) -> None:
+    """A plain NATS client is a node of another version."""
+
+    async def play() -> None:
+        async with Client(serving.server.url, realm="newer") as client:
+            node = await nats.connect(serving.server.url)
+
+            async def answer(request: Msg) -> None:
+                error = {"code": "GUARD_REJECTED", "message": "rejected in here: no"}
+                error |= {"kind": kind, "context": "here", "reason": "no", "hint": "try this"}
+                body = msgspec.json.encode({"error": error})
+                await node.publish(request.reply, body, headers={"Rookery-Code": "GUARD_REJECTED"})
+
+            await node.subscribe("rookery.newer.api.*.*", cb=answer)
+            await node.flush()
+            with pytest.raises(Refused, match="rejected in here: no") as refused:
+                await TurnStateHandle(client, "s").primitive_applied()
+            assert type(refused.value) is raised
+            assert (refused.value.code, refused.value.hint) == ("GUARD_REJECTED", "try this")
+            await node.close()
+
+    asyncio.run(play())
 
 
 # --- between faces --------------------------------------------------------------------------------
