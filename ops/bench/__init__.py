@@ -2,12 +2,14 @@
 
 Each bench starts its own processes and its own server on loopback, with its own store.
 ``ops/bench/suites/<name>.py`` says what a bench measures and its targets; this file names the
-benches. ``rookery bench`` runs them and prints the figures.
+benches. ``rookery bench`` runs them and prints the figures. ``profile/`` takes a run apart,
+``peers/`` compares with other runtimes, and ``history/`` compares with earlier commits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from rookery.ops.bench.harness.result_rows import Sync
 
@@ -35,11 +37,13 @@ def run(
     sync: Sync | None = None,
     as_json: bool = False,
     rounds: int = 3,
+    history: Path | None = None,
 ) -> int:
-    """Run these benches and print; 1 if a target was missed, else 0.
+    """Run these benches and print; 1 if a target was missed, else 0. ``history`` is the file in
+    which the ratios are recorded.
 
     Without ``sync`` each bench runs with every setting it has a target for.
     """
     from rookery.ops.bench.harness.report import measure_and_print  # noqa: PLC0415 - slow.
 
-    return measure_and_print(names, sync, as_json=as_json, rounds=rounds)
+    return measure_and_print(names, sync, as_json=as_json, rounds=rounds, history=history)

@@ -1,43 +1,28 @@
 """The processes under test: a kernel with the benches' own family, or a whole node.
 
 A process prints ``ready`` and serves until its input ends. For every line it reads, it prints its
-processor time and its memory.
-
-How much memory this process holds.
+usage as JSON.
 """
 
 from __future__ import annotations
 
-import re
 import sys
-from pathlib import Path
-from resource import RUSAGE_SELF, getrusage
+
+import msgspec
 
 from rookery.actors.kernel import Kernel, KernelSettings, NodeIdentity
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.loop_thread import LoopThread
 from rookery.ops.bench.harness.bench_decider import BenchDecider
+from rookery.ops.bench.harness.process_usage import usage_here
 from rookery.ops.bench.harness.task import Task
 from rookery.ops.config import Config, NodeConfig, ServerConfig
 from rookery.ops.gc_tuning import tune_gc
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
 
-__all__ = ["resident_bytes", "serve_runs", "serve_turns", "serve_whole"]
-
-_ROLLUP = Path("/proc/self/smaps_rollup")
-
-
-def resident_bytes() -> int:
-    """The memory of this process, with pages shared between processes counted proportionally.
-    Where the system does not report that: the peak of its resident memory."""
-    if _ROLLUP.exists():
-        (kilobytes,) = re.findall(r"^Pss:\s+(\d+) kB", _ROLLUP.read_text(), re.MULTILINE)
-        return int(kilobytes) * 1024
-    import resource  # noqa: PLC0415 - for systems without /proc.
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+__all__ = ["serve_runs", "serve_turns", "serve_whole"]
 
 
 def serve_turns(task: Task) -> None:
@@ -80,5 +65,4 @@ def _wait_for_stdin_end() -> None:
     tune_gc()  # As `rookery up` does.
     print("ready", flush=True)
     for _ in sys.stdin:
-        used = getrusage(RUSAGE_SELF)
-        print(used.ru_utime + used.ru_stime, resident_bytes(), flush=True)
+        print(msgspec.json.encode(usage_here()).decode(), flush=True)

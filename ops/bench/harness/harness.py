@@ -18,6 +18,7 @@ import msgspec
 
 from rookery.bus.server import EmbeddedServer
 from rookery.ops.bench.harness.load_window import LoadResult
+from rookery.ops.bench.harness.process_usage import ProcessUsage
 from rookery.ops.bench.harness.result_rows import Sync
 from rookery.ops.bench.harness.task import Task
 from rookery.schemas.errors import Failed
@@ -39,6 +40,7 @@ class Harness:
         self._open = ExitStack()
         self.store = Path()
         self.url = ""
+        self.server_pid = 0
 
     def __enter__(self) -> Harness:
         self.store = Path(self._open.enter_context(TemporaryDirectory(prefix="rookery-bench-")))
@@ -47,7 +49,7 @@ class Harness:
         except BaseException:
             self._open.close()
             raise
-        self.url = server.url
+        self.url, self.server_pid = server.url, server.pid
         return self
 
     def __exit__(
@@ -135,11 +137,18 @@ class NodeProcess:
 
     def cpu_s(self) -> float:
         """The processor time it has used so far."""
-        return float(self._query()[0])
+        return self.usage().cpu_s
 
     def resident_bytes(self) -> int:
         """The memory it holds."""
-        return int(self._query()[1])
+        return self.usage().resident_bytes
+
+    def usage(self) -> ProcessUsage:
+        """What it has used so far, as it reports itself."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("\n")
+        self._process.stdin.flush()
+        return msgspec.json.decode(self._line(), type=ProcessUsage)
 
     def stop(self) -> None:
         """Stop it gracefully and wait for its end."""
@@ -152,12 +161,6 @@ class NodeProcess:
             self._process.kill()
             self._process.wait()
         self._process.stdout.close()
-
-    def _query(self) -> list[str]:
-        assert self._process.stdin is not None
-        self._process.stdin.write("\n")
-        self._process.stdin.flush()
-        return self._line().split()
 
     def _line(self) -> str:
         assert self._process.stdout is not None

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import os
-import platform
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import version
-from tempfile import gettempdir
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from rookery.bus.server import find_server
 from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.machine import describe_machine
 from rookery.ops.bench.harness.result_rows import Figure, ResultRow, Round, Sync, result_rows
+from rookery.ops.bench.history import RecordRow, record
 from rookery.ops.bench.suites import (
     admission,
     approvals,
@@ -32,7 +30,7 @@ from rookery.ops.bench.suites import (
     sandbox,
 )
 
-__all__ = ["measure", "measure_and_print"]
+__all__ = ["measure", "measure_and_print", "record_rows"]
 
 _WIDTH = 160
 """The width of a table, whatever the terminal's; cells are not cut."""
@@ -63,9 +61,10 @@ _BENCHES: Mapping[str, Bench] = {
 
 
 def measure_and_print(
-    names: Sequence[str], sync: Sync | None, *, as_json: bool, rounds: int
+    names: Sequence[str], sync: Sync | None, *, as_json: bool, rounds: int, history: Path | None
 ) -> int:
-    """Run one bench after the other and print each when it is done; JSON only at the end."""
+    """Run one bench after the other and print each when it is done; JSON only at the end. The
+    ratios are recorded in ``history``."""
     load_before = os.getloadavg()
     rows: list[ResultRow] = []
     for name in names:
@@ -74,7 +73,9 @@ def measure_and_print(
             rows += measured
             if not as_json:
                 _print_table(f"{name}, sync {setting}, {rounds} rounds", measured)
-    about = _about(load_before, rounds)
+    if history is not None:
+        record(record_rows(rows), history)
+    about = {"rounds": rounds, **describe_machine(load_before)}
     if as_json:
         document = {"rows": rows, "machine": about}
         print(msgspec.json.format(msgspec.json.encode(document)).decode(), flush=True)
@@ -92,6 +93,20 @@ def measure(name: str, sync: Sync, *, rounds: int, share: float = 1.0) -> list[R
         with Harness(sync, share) as harness:
             measured.append(bench.measure(harness))
     return result_rows(name, sync, bench.lines(sync), measured)
+
+
+def record_rows(rows: Sequence[ResultRow]) -> list[RecordRow]:
+    """The rows for the history: those with a ratio."""
+    return [
+        RecordRow(
+            name=f"{row.bench}, sync {row.sync}: {row.name}",
+            ratio=round(row.ratio, 3),
+            to=row.ratio_to,
+            higher_is_better=row.unit == "/s",
+        )
+        for row in rows
+        if row.ratio is not None and row.ratio_to is not None
+    ]
 
 
 def _print_table(title: str, rows: Sequence[ResultRow]) -> None:
@@ -114,23 +129,3 @@ def _print_table(title: str, rows: Sequence[ResultRow]) -> None:
 
 def _format_figure(value: float) -> str:
     return f"{value:,.0f}" if value >= 100 else f"{value:.2f}"
-
-
-def _about(load_before: tuple[float, float, float], rounds: int) -> dict[str, Any]:
-    output = subprocess.run(
-        [find_server(), "--version"], capture_output=True, text=True, check=True
-    )
-    packages = ("rookery", "nats-py", "msgspec", "pykka", "wasmtime")
-    return {
-        "rounds": rounds,
-        "load_average_before": load_before,
-        "load_average_after": os.getloadavg(),
-        "processors": os.cpu_count(),
-        "platform": platform.platform(),
-        "store": gettempdir(),
-        "versions": {
-            "python": platform.python_version(),
-            "nats-server": output.stdout.strip().rpartition(" ")[2],
-            **{package: version(package) for package in packages},
-        },
-    }

@@ -11,7 +11,7 @@ import msgspec
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python import GuestCache, cache_folder, write_stderr
 from rookery.actors.sandbox.runtime import make_engine, open_python_guest
-from rookery.ops.bench.harness.bench_nodes import resident_bytes
+from rookery.ops.bench.harness.process_usage import resident_bytes
 from rookery.ops.bench.harness.task import Task
 from rookery.schemas.run import RunRequest
 

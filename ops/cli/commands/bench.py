@@ -1,7 +1,11 @@
-"""``rookery bench``: run the benchmarks of ``rookery.ops.bench``."""
+"""``rookery bench``: run the benchmarks of ``rookery.ops.bench``, and compare their history.
+
+What measures is imported when it is used, since the command line starts without it.
+"""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -16,6 +20,11 @@ __all__ = ["app"]
 
 app = App(name="bench", help_format="plaintext")
 
+Json = Annotated[bool, Parameter(help="Print JSON.", negative="")]
+History = Annotated[
+    Path | None, Parameter(name="--record", help="Write the ratios to this file of records.")
+]
+
 
 @app.default
 def bench(
@@ -26,7 +35,8 @@ def bench(
     rounds: Annotated[
         int, Parameter(help="Rounds; the medians are printed.", validator=Number(gte=1))
     ] = 3,
-    json: Annotated[bool, Parameter(help="Print JSON.", negative="")] = False,
+    history: History = None,
+    json: Json = False,
 ) -> int:
     """Run benchmarks on servers of their own; exit code 1 if a target is missed."""
     if not names and json:
@@ -39,4 +49,53 @@ def bench(
         if name not in BENCHES:
             known = ", ".join(BENCHES)
             raise Refused("INVALID_ARGUMENT", f"no bench {name!r}", hint=f"one of {known}")
-    return run(names, sync=sync, as_json=json, rounds=rounds)
+    return run(names, sync=sync, as_json=json, rounds=rounds, history=history)
+
+
+@app.command
+def profile(
+    *,
+    calls: Annotated[
+        int, Parameter(help="Calls to measure, and runs of 1+1.", validator=Number(gte=1))
+    ] = 300,
+    history: History = None,
+    json: Json = False,
+) -> None:
+    """Print what one run of 1+1 and one call cost: CPU by part, switches, messages, fsyncs."""
+    from rookery.ops.bench.history import record  # noqa: PLC0415
+    from rookery.ops.bench.profile import measure_profile, record_rows  # noqa: PLC0415
+    from rookery.ops.cli.rendering.bench_tables import print_profile  # noqa: PLC0415
+
+    measured = measure_profile(calls)
+    if history is not None:
+        record(record_rows(measured), history)
+    if json:
+        print_json(measured)
+    else:
+        print_profile(measured)
+
+
+@app.command
+def compare(
+    before: Annotated[
+        str | None, Parameter(help="The older commit; default: the record before the newer.")
+    ] = None,
+    after: Annotated[str | None, Parameter(help="The newer commit; default: the last.")] = None,
+    *,
+    history: Annotated[
+        Path | None, Parameter(help="The file of records; default: that of this checkout.")
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Compare two records by their ratios; exit code 1 if a row is 1.2 times worse."""
+    from rookery.ops.bench import history as records  # noqa: PLC0415
+    from rookery.ops.cli.rendering.bench_tables import print_changes  # noqa: PLC0415
+
+    file = records.FILE if history is None else history
+    older, newer = records.find_records(records.read_history(file), before, after)
+    changes = records.compare(older, newer)
+    if json:
+        print_json({"before": older.commit, "after": newer.commit, "changes": changes})
+    else:
+        print_changes(older, newer, changes)
+    return 1 if any(change.worse for change in changes) else 0

@@ -1,0 +1,23 @@
+"""The history of the benches' figures, and the comparison of two commits."""
+
+from rookery.ops.bench.history.comparison import WORSE, Change, compare
+from rookery.ops.bench.history.records import (
+    FILE,
+    Record,
+    RecordRow,
+    find_records,
+    read_history,
+    record,
+)
+
+__all__ = [
+    "FILE",
+    "WORSE",
+    "Change",
+    "Record",
+    "RecordRow",
+    "compare",
+    "find_records",
+    "read_history",
+    "record",
+]

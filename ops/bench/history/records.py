@@ -1,0 +1,113 @@
+"""The history of the figures: one line a commit, with ratios only, so that machines compare.
+
+``rookery bench NAMES --record`` (and ``profile``, ``peers``) writes the rows of the current commit
+to ``ops/bench/history.jsonl``.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from rookery.bus.clock import SystemClock
+from rookery.ops.bench.harness.machine import HISTORY, current_commit
+from rookery.schemas.errors import Refused
+
+__all__ = ["FILE", "Record", "RecordRow", "find_records", "read_history", "record"]
+
+FILE = Path(__file__).parents[1] / Path(HISTORY).name
+
+
+class RecordRow(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """One figure, relative to a baseline of the same measurement."""
+
+    name: str
+    ratio: float
+    to: str
+    """The baseline; ``one run`` or ``one call`` for counts."""
+    higher_is_better: bool = False
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """The figures of one commit on one machine."""
+
+    date: str
+    commit: str
+    machine: str
+    load: tuple[float, float, float]
+    """The load average when the newest rows were recorded: a busy machine has other ratios."""
+    rows: tuple[RecordRow, ...]
+
+
+def record(rows: Iterable[RecordRow], file: Path = FILE) -> Record:
+    """Write the rows to the line of the current commit, which is replaced or appended."""
+    now = Record(
+        date=datetime.fromtimestamp(SystemClock().now_ms() / 1000, UTC).date().isoformat(),
+        commit=current_commit(),
+        machine=f"{platform.machine()}, {os.cpu_count()} processors, {platform.system()}",
+        load=_rounded_load(),
+        rows=tuple(rows),
+    )
+    records = read_history(file)
+    if records and (records[-1].commit, records[-1].machine) == (now.commit, now.machine):
+        now = msgspec.structs.replace(now, rows=_merged(records.pop().rows, now.rows))
+    lines = [msgspec.json.encode(each) + b"\n" for each in (*records, now)]
+    file.write_bytes(b"".join(lines))
+    return now
+
+
+def read_history(file: Path = FILE) -> list[Record]:
+    """All records, oldest first; ``Refused`` if a line is no record."""
+    if not file.exists():
+        return []
+    found = []
+    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+        try:
+            found.append(msgspec.json.decode(line, type=Record))
+        except msgspec.DecodeError as error:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                f"line {number} of {file} is no record: {error}",
+                hint="delete that line, or restore the file from git",
+            ) from None
+    return found
+
+
+def find_records(
+    records: Sequence[Record], before: str | None, after: str | None
+) -> tuple[Record, Record]:
+    """The two records to compare: by commit, else the last and the one before it."""
+    newer = len(records) - 1 if after is None else _position(records, after)
+    older = newer - 1 if before is None else _position(records, before)
+    if min(newer, older) < 0:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"a comparison needs two records, the history has {len(records)}",
+            hint=f"rookery bench profile --record {HISTORY}",
+        )
+    return records[older], records[newer]
+
+
+def _position(records: Sequence[Record], commit: str) -> int:
+    """The newest record of this commit."""
+    for position in reversed(range(len(records))):
+        if records[position].commit.startswith(commit):
+            return position
+    known = ", ".join(record.commit for record in records) or "no commit"
+    raise Refused("INVALID_ARGUMENT", f"no record of {commit!r}", hint=f"recorded: {known}")
+
+
+def _merged(before: Sequence[RecordRow], after: Sequence[RecordRow]) -> tuple[RecordRow, ...]:
+    """The rows of both; a row that was measured again has its new ratio."""
+    rows = {(row.name, row.to): row for row in (*before, *after)}
+    return tuple(rows.values())
+
+
+def _rounded_load() -> tuple[float, float, float]:
+    one, five, fifteen = os.getloadavg()
+    return round(one, 2), round(five, 2), round(fifteen, 2)
