@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +17,7 @@ from rookery.ops.bench.harness.harness import Harness
 from rookery.ops.bench.harness.journal_audit import JournalAudit
 from rookery.ops.bench.harness.report import measure
 from rookery.ops.bench.harness.result_rows import Figure, ResultRow, Sync, result_rows
+from rookery.ops.bench.history import read_history
 from rookery.ops.bench.loads.entity_histories import histories, next_run, next_turn, sessions
 from rookery.ops.bench.loads.rebuild_load import MESSAGES
 from rookery.schemas.errors import Failed
@@ -40,9 +42,13 @@ def test_a_bench_yields_a_row_for_each_of_its_lines(name: str, sync: Sync):
 
 
 def test_the_json_report_holds_the_rows_and_what_they_were_measured_on(
+    tmp_path: Path,
     capfd: pytest.CaptureFixture[str],
 ):
-    assert bench.run(["feed"], sync="default", as_json=True, rounds=1) == 0
+    file = tmp_path / "history.jsonl"
+    assert bench.run(["feed"], sync="default", as_json=True, rounds=1, history=file) == 0
+    (recorded,) = read_history(file)
+    assert all(row.name.startswith("feed, sync default: ") for row in recorded.rows)
     report = json.loads(capfd.readouterr().out)
     assert all(row.keys() == FIELDS for row in report["rows"])
     machine = report["machine"]

@@ -7,18 +7,18 @@ import os
 import subprocess
 import sys
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from rookery.bus.client import Client
 from rookery.bus.nats import Connection
 from rookery.bus.subjects import Subjects
-from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.harness import Harness, NodeProcess
 from rookery.ops.bench.harness.machine import describe_machine
 from rookery.ops.bench.harness.process_usage import ThreadUsage, usage_here, usage_of
-from rookery.ops.bench.profile import CALL, RUN, measure_profile, record_rows
+from rookery.ops.bench.profile import CALL, RUN, profile_node, record_rows
 from rookery.ops.bench.profile.counters import BENCH, costs, count_now
 from rookery.ops.bench.profile.disk_syncs import count_syncs
 
@@ -26,8 +26,17 @@ JOURNAL = Subjects("default").journal_stream
 RUNS = 3
 
 
-def test_the_counts_of_a_run_are_what_the_journal_says():
-    async def count(harness: Harness, node: Any) -> tuple[dict[str, tuple[float, str]], int]:
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Harness, NodeProcess]]:
+    """A node that executes runs."""
+    with Harness("always", share=0.01) as harness, harness.node("runs") as node:
+        yield harness, node
+
+
+def test_the_counts_of_a_run_are_what_the_journal_says(served: tuple[Harness, NodeProcess]):
+    async def count(
+        harness: Harness, node: NodeProcess
+    ) -> tuple[dict[str, tuple[float, str]], int]:
         connection = Connection(harness.url, name=BENCH)
         await connection.open()
         async with Client(harness.url) as client:
@@ -47,8 +56,7 @@ def test_the_counts_of_a_run_are_what_the_journal_says():
         await connection.close()
         return costs(before, after, RUNS), len(stored)
 
-    with Harness("always") as harness, harness.node("runs") as node:
-        found, stored = asyncio.run(count(harness, node))
+    found, stored = asyncio.run(count(*served))
     assert found[f"appended to {JOURNAL}, messages"] == (pytest.approx(stored / RUNS), "")
     assert found[f"stored in {JOURNAL}, bytes"][0] > 0
     assert found["published by rookery-client, messages"] == (1, "")
@@ -57,8 +65,10 @@ def test_the_counts_of_a_run_are_what_the_journal_says():
     assert {"CPU, node: bus loop", "CPU, node: actors", "CPU, node: sandbox"} <= roles
 
 
-def test_a_profile_holds_both_works_and_only_steady_rows_are_recorded():
-    profile = measure_profile(1, share=0.01)
+def test_a_profile_holds_both_works_and_only_steady_rows_are_recorded(
+    served: tuple[Harness, NodeProcess],
+):
+    profile = profile_node(*served, calls=1)
     rows = {(row.work, row.name): row for row in profile.rows}
     assert rows[RUN, f"appended to {JOURNAL}, messages"].value >= 2
     assert rows[CALL, f"appended to {JOURNAL}, messages"].value > 0

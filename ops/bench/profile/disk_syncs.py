@@ -50,11 +50,11 @@ def count_syncs(pid: int, scratch: Path) -> Iterator[SyncCount]:
         yield count
     finally:
         tracer.send_signal(signal.SIGINT)
-        _, said = tracer.communicate(timeout=_PATIENCE_S)
+        _, complaint = tracer.communicate(timeout=_PATIENCE_S)
     lines = trace.read_text().splitlines() if trace.exists() else []
     count.syncs = sum(_begins(line) for line in lines)
-    if not lines and said:
-        count.reason = f"strace: {said.strip().splitlines()[-1]}"
+    if not lines and complaint:
+        count.reason = f"strace: {complaint.strip().splitlines()[-1]}"
 
 
 def _is_traced(pid: int) -> bool:

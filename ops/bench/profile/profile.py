@@ -30,7 +30,7 @@ from rookery.ops.bench.profile.counters import BENCH, Counters, costs, count_now
 from rookery.ops.bench.profile.disk_syncs import count_syncs
 from rookery.schemas.errors import Failed
 
-__all__ = ["CALL", "RUN", "CostRow", "Profile", "measure_profile", "record_rows"]
+__all__ = ["CALL", "RUN", "CostRow", "Profile", "measure_profile", "profile_node", "record_rows"]
 
 RUN, CALL = "1+1", "call"
 """The works that a row is the cost of."""
@@ -73,15 +73,19 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     machine: dict[str, Any]
 
 
-def measure_profile(calls: int, *, share: float = 1.0) -> Profile:
-    """Start a server and a node, and measure so many calls and as many runs of ``1+1``. ``share``
-    scales the baseline; tests use a small one."""
+def measure_profile(calls: int) -> Profile:
+    """Start a server and a node, and measure so many calls and as many runs of ``1+1``."""
+    with Harness("always") as harness, harness.node("runs") as node:
+        return profile_node(harness, node, calls)
+
+
+def profile_node(harness: Harness, node: NodeProcess, calls: int) -> Profile:
+    """Measure on this node."""
     load_before = os.getloadavg()
-    with Harness("always", share) as harness, harness.node("runs") as node:
-        before = _baselines_ms(harness)
-        with asyncio.Runner(loop_factory=new_event_loop) as runner:
-            plain, calling, skipped = runner.run(_measure(harness, node, calls))
-        after = _baselines_ms(harness)
+    before = _baselines_ms(harness)
+    with asyncio.Runner(loop_factory=new_event_loop) as runner:
+        plain, calling, skipped = runner.run(_measure(harness, node, calls))
+    after = _baselines_ms(harness)
     baselines_ms = {name: (before[name] + after[name]) / 2 for name in before}
     rows = (*_rows(RUN, plain, baselines_ms), *_rows(CALL, _call(plain, calling), baselines_ms))
     return Profile(

@@ -5,6 +5,7 @@ What measures is imported when it is used, since the command line starts without
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -73,6 +74,35 @@ def profile(
         print_json(measured)
     else:
         print_profile(measured)
+
+
+@app.command
+def peers(
+    *,
+    only: Annotated[str | None, Parameter(help="Parts, such as A,B; default: A to E.")] = None,
+    peers: Annotated[
+        str | None, Parameter(help="Peers, such as restate,dbos; default: all.")
+    ] = None,
+    rounds: Annotated[
+        int, Parameter(help="Rounds; the medians are printed.", validator=Number(gte=1))
+    ] = 1,
+    history: History = None,
+    json: Json = False,
+) -> None:
+    """Measure Rookery beside other runtimes, which are installed in the user's cache."""
+    from rookery.ops.bench.history import record  # noqa: PLC0415
+    from rookery.ops.bench.peers import choose, compare_peers, record_rows  # noqa: PLC0415
+    from rookery.ops.cli.rendering.bench_tables import print_comparison  # noqa: PLC0415
+
+    chosen, parts = choose(peers, only)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # The servers of peers end, too.
+    measured = compare_peers(chosen, parts, rounds=rounds)
+    if history is not None:
+        record(record_rows(measured), history)
+    if json:
+        print_json(measured)
+    else:
+        print_comparison(measured)
 
 
 @app.command

@@ -1,14 +1,15 @@
-"""Profiles of a run and changes of the benches' history, as tables."""
+"""Profiles of a run, comparisons with peers and changes of the benches' history, as tables."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from rookery.ops.bench.history import WORSE, Change, Record
+from rookery.ops.bench.peers import PARTS, Comparison, PeerRow
 from rookery.ops.bench.profile import CALL, RUN, CostRow, Profile
 from rookery.ops.cli.output import print_line, print_table
 
-__all__ = ["print_changes", "print_profile"]
+__all__ = ["print_changes", "print_comparison", "print_profile"]
 
 
 def print_profile(profile: Profile) -> None:
@@ -25,6 +26,24 @@ def print_profile(profile: Profile) -> None:
         print_line(f"{name}: {value}")
 
 
+def print_comparison(comparison: Comparison) -> None:
+    """Print a table for each part, then versions, reasons and the machine."""
+    for part, about in PARTS.items():
+        rows = [row for row in comparison.rows if row.part == part]
+        if rows:
+            print_line(f"{part}: {about} (x: of Rookery's figure)")
+            names = dict.fromkeys(row.name.partition(", ")[2] for row in rows)
+            table = [_peer_line(peer, names, rows) for peer in dict.fromkeys(r.peer for r in rows)]
+            columns = ["PEER", *(name.upper() for name in names), "LOAD"]
+            print_table(columns, table, empty="no figures")
+    for peer, versions in comparison.versions.items():
+        print_line(f"{peer}: {', '.join(f'{name} {v}' for name, v in versions.items())}")
+    for peer, reason in comparison.skipped.items():
+        print_line(f"skipped: {peer}: {reason}")
+    for name, value in {"rounds": comparison.rounds, **comparison.machine}.items():
+        print_line(f"{name}: {value}")
+
+
 def print_changes(before: Record, after: Record, changes: Sequence[Change]) -> None:
     """Print the records, then every row that changed enough, the worst first."""
     for name, record in (("before", before), ("after", after)):
@@ -38,6 +57,19 @@ def print_changes(before: Record, after: Record, changes: Sequence[Change]) -> N
     print_table(["CHANGE", "BEFORE", "AFTER", "ROW", "RELATIVE TO"], rows, empty="no row changed")
     worse = sum(change.worse for change in changes)
     print_line(f"{len(changes)} rows compared, {worse} more than {WORSE} x worse")
+
+
+def _peer_line(peer: str, names: Iterable[str], rows: Sequence[PeerRow]) -> list[str]:
+    own = {row.name.partition(", ")[2]: row for row in rows if row.peer == peer}
+    load = max(row.load for row in own.values())
+    return [peer, *(_figure(own.get(name)) for name in names), f"{load:.1f}"]
+
+
+def _figure(row: PeerRow | None) -> str:
+    if row is None:
+        return ""
+    ratio = "" if row.ratio is None else f", {row.ratio:.2f} x"
+    return f"{row.value:,.2f} {row.unit}{ratio}"
 
 
 def _cost(row: CostRow | None) -> str:
