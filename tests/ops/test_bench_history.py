@@ -109,5 +109,16 @@ def test_a_line_that_is_no_record_is_refused_by_its_number(
     assert "line 2 of" in capfd.readouterr().err
 
 
+@pytest.mark.parametrize("command", [["profile"], ["peers"], ["feed"]])
+def test_a_file_that_cannot_be_written_is_refused_before_anything_is_measured(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], command: list[str]
+):
+    file = str(tmp_path / "no folder" / "h")
+    assert main(["bench", *command, "--record", file]) == 2
+    assert "is not accessible: No such file or directory" in capfd.readouterr().err
+    assert main(["bench", "compare", "--history", str(tmp_path)]) == 2
+    assert "Is a directory" in capfd.readouterr().err
+
+
 def test_the_committed_history_is_readable():
     assert all(record.rows for record in history.read_history())

@@ -18,7 +18,7 @@ from rookery.bus.clock import SystemClock
 from rookery.ops.bench.harness.machine import HISTORY, current_commit
 from rookery.schemas.errors import Refused
 
-__all__ = ["FILE", "Record", "RecordRow", "find_records", "read_history", "record"]
+__all__ = ["FILE", "Record", "RecordRow", "check_history", "find_records", "read_history", "record"]
 
 FILE = Path(__file__).parents[1] / Path(HISTORY).name
 
@@ -61,12 +61,23 @@ def record(rows: Iterable[RecordRow], file: Path = FILE) -> Record:
     return now
 
 
+def check_history(file: Path) -> None:
+    """``Refused`` if the file cannot take a record: before a measurement, not after it."""
+    read_history(file)
+    try:
+        file.open("ab").close()
+    except OSError as error:
+        raise _inaccessible(file, error) from None
+
+
 def read_history(file: Path = FILE) -> list[Record]:
     """All records, oldest first; ``Refused`` if a line is no record."""
-    if not file.exists():
-        return []
+    try:
+        lines = file.read_bytes().splitlines() if file.exists() else []
+    except OSError as error:
+        raise _inaccessible(file, error) from None
     found = []
-    for number, line in enumerate(file.read_bytes().splitlines(), 1):
+    for number, line in enumerate(lines, 1):
         try:
             found.append(msgspec.json.decode(line, type=Record))
         except msgspec.DecodeError as error:
@@ -91,6 +102,14 @@ def find_records(
             hint=f"rookery bench profile --record {HISTORY}",
         )
     return records[older], records[newer]
+
+
+def _inaccessible(file: Path, error: OSError) -> Refused:
+    return Refused(
+        "INVALID_ARGUMENT",
+        f"the history {file} is not accessible: {error.strerror}",
+        hint="name a file in a folder that exists",
+    )
 
 
 def _position(records: Sequence[Record], commit: str) -> int:

@@ -50,6 +50,7 @@ def bench(
         if name not in BENCHES:
             known = ", ".join(BENCHES)
             raise Refused("INVALID_ARGUMENT", f"no bench {name!r}", hint=f"one of {known}")
+    _check(history)
     return run(names, sync=sync, as_json=json, rounds=rounds, history=history)
 
 
@@ -67,6 +68,7 @@ def profile(
     from rookery.ops.bench.profile import measure_profile, record_rows  # noqa: PLC0415
     from rookery.ops.cli.rendering.bench_tables import print_profile  # noqa: PLC0415
 
+    _check(history)
     measured = measure_profile(calls)
     if history is not None:
         record(record_rows(measured), history)
@@ -94,6 +96,7 @@ def peers(
     from rookery.ops.bench.peers import choose, compare_peers, record_rows  # noqa: PLC0415
     from rookery.ops.cli.rendering.bench_tables import print_comparison  # noqa: PLC0415
 
+    _check(history)
     chosen, parts = choose(peers, only)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # The servers of peers end, too.
     measured = compare_peers(chosen, parts, rounds=rounds)
@@ -129,3 +132,11 @@ def compare(
     else:
         print_changes(older, newer, changes)
     return 1 if any(change.worse for change in changes) else 0
+
+
+def _check(history: Path | None) -> None:
+    """Refuse a file of records that cannot be used, before anything is measured."""
+    from rookery.ops.bench.history import check_history  # noqa: PLC0415
+
+    if history is not None:
+        check_history(history)
