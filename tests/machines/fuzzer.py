@@ -14,14 +14,13 @@ import random
 import re
 from collections import Counter
 from collections.abc import Mapping
-from copy import deepcopy
 from typing import Any
 
 from rookery.actors.kernel.machines.machine import Edition, TransitionRejected
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidate, observed_turn
 from rookery.actors.turns.turn_machine import TURN
 from rookery.ops.machines.trace import InitialState, TraceSession, TraceStep
-from tests.machines.oracle import ENUMS, MODEL, Oracle, Variables
+from tests.machines.oracle import ENUMS, MODEL, Oracle, Variables, copied
 
 FIRED_MIN = 5
 FIRED_MIN_LONG = 20
@@ -132,15 +131,16 @@ def starts() -> list[Variables]:
 class Modelled:
     """The same session as the model has it."""
 
-    def __init__(self, host: Variables) -> None:
-        self.host = {**deepcopy(HOST), **host}
-        self.states = {name: _beginning(name) for name in MODEL}
+    def __init__(self, host: Variables, states: Mapping[str, Variables]) -> None:
+        self.host, self.states = host, dict(states)
+
+    @classmethod
+    def beginning(cls, host: Variables) -> Modelled:
+        return cls({**copied(HOST), **host}, {name: _beginning(name) for name in MODEL})
 
     def copy(self) -> Modelled:
         """Steps replace what they change, so nothing is shared that moves."""
-        other = Modelled({})
-        other.host, other.states = self.host, dict(self.states)
-        return other
+        return Modelled(self.host, self.states)
 
     def given(self) -> InitialState:
         """For a trace that goes on from here."""
@@ -234,7 +234,7 @@ class Fuzz:
         """Often where one of the rows that fire seldom has fired, or just before it did."""
         seldom = sorted(self._seen, key=lambda row: self.fired[row])[:4]
         if all(self.fired[row] >= self.fired_min for row in seldom) or self._rng.random() < 0.3:
-            model = Modelled(self._rng.choice(starts()))
+            model = Modelled.beginning(self._rng.choice(starts()))
             if self._rng.random() < 0.2:
                 model.states["turn_execution"] |= FAILED_TURN
             return model
@@ -307,7 +307,7 @@ class Fuzz:
 def _beginning(name: str) -> Variables:
     model = MODEL[name]
     state = {
-        variable: set(value) if isinstance(value, list) else deepcopy(value)
+        variable: set(value) if isinstance(value, list) else copied(value)
         for variable, value in model["initial_variables"].items()
     }
     if model.get("phase_source") != "host" and "scope" not in model:

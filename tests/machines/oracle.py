@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import re
-from copy import deepcopy
 from functools import cache
 from pathlib import Path
 from types import CodeType
@@ -28,6 +27,18 @@ class Step(NamedTuple):
     effects: list[tuple[str, Variables]]
     state: Variables
     host: Variables
+
+
+def copied(value: Any) -> Any:
+    """The same value in containers of its own; what else a model's variable holds never changes."""
+    match value:
+        case dict():
+            return {key: copied(found) for key, found in value.items()}
+        case list():
+            return [copied(found) for found in value]
+        case set():
+            return set(value)
+    return value
 
 
 @cache
@@ -68,13 +79,15 @@ class Oracle:
         if name == "auth_lease" and edition == "head":
             self.rows = [_widened(row, self.model["phases"]) for row in self.rows]
         self.inputs = {row["on"]: tuple(row["params"]) for row in self.rows}
+        self._rows_of = {on: [row for row in self.rows if row["on"] == on] for on in self.inputs}
 
     def step(self, state: Variables, host: Variables, on: str, params: Variables) -> Step:
         """Apply an input to copies of ``state`` and ``host`` (``phase`` among their variables)."""
-        state, host = deepcopy(state), deepcopy(host)
-        for row in self.rows:
-            if row["on"] == on and self._holds(row, self._names(state, host, params)):
-                return self._apply(row, state, host, params)
+        if rows := self._rows_of.get(on):
+            names = self._names(state, host, params)
+            for row in rows:
+                if self._holds(row, names):
+                    return self._apply(row, copied(state), copied(host), params)
         return Step(None, [], state, host)
 
     def _names(self, state: Variables, host: Variables, params: Variables) -> Variables:

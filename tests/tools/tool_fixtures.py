@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cache
 from typing import Any, cast
 
 import msgspec
@@ -85,7 +86,15 @@ CAPABILITIES = (
 
 
 def tools(*capabilities: Capability) -> ToolCatalogue:
-    return ToolCatalogue(CatalogueTool.of(SURFACE, one, awaited=False) for one in capabilities)
+    return ToolCatalogue(_tool(msgspec.json.encode(one)) for one in capabilities)
+
+
+@cache
+def _tool(capability: bytes) -> CatalogueTool:
+    """It never changes, and checking its schemas is half the time of a world that begins anew."""
+    return CatalogueTool.of(
+        SURFACE, msgspec.json.decode(capability, type=Capability), awaited=False
+    )
 
 
 def call(
