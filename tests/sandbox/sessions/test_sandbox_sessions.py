@@ -279,6 +279,7 @@ def test_a_snapshot_of_a_suspended_session_respects_the_limit_on_instances(
         for stage in stages:
             stage.run("x = 1")
         sandbox.snapshot(stages[0].name)
-        assert sandbox.eviction_candidates(0, lambda name: False) == [
+        # Several threads suspend sessions: which one rests for longest is not the test's to say.
+        assert sorted(sandbox.eviction_candidates(0, lambda name: False)) == [
             stage.name for stage in stages[1:]
         ]
