@@ -1,5 +1,5 @@
 # Everything from a fresh clone: needs Python 3.11 or newer, pip and make, and builds .venv itself.
-# `make PYTHON=python3.13 test` chooses the interpreter.
+# `make PYTHON=python3.13 VENV=.venv-3.13 test` chooses another interpreter, beside the first one.
 
 PYTHON ?= python3
 VENV := .venv
@@ -23,13 +23,13 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 help: ## Say what can be made.
 	@sed -nE 's/^([a-z]+):.*## /\1\t/p' Makefile | expand -t 10
 
-check: lint format types ## Lint, format, types, and every test that starts no process and no sandbox: a minute.
+check: lint format types ## Lint, format, types, and what tests without a process or a sandbox: a minute.
 	@echo "== tests that start nothing"
-	@$(BIN)/python -m pytest --quick -n $(PROCESSORS) --maxprocesses=8 $(TESTS)
+	@$(BIN)/python -m pytest --quick -n $(PROCESSORS) --maxprocesses=8 --dist worksteal $(TESTS)
 
 test: $(VENV)/.ready-dev ## Every test, from nothing: some minutes.
 	@echo "== tests"
-	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8 $(TESTS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses=8 --dist worksteal $(TESTS)
 
 demo: $(VENV)/.ready ## A node, programs, tools, their facts as they arrive, the journal verified.
 	@$(BIN)/python -m rookery.ops.demo
@@ -87,7 +87,7 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.chaos.cuts --results build/cuts.jsonl --minutes $(CUT_MINUTES)
 
 clean: ## Remove everything that was made.
-	@rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	@rm -rf $(VENV) .venv-* build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(VENV)/.ready: $(BIN)/python pyproject.toml constraints.txt
 	@echo "== installing rookery into $(VENV)"

@@ -14,7 +14,7 @@ import sys
 import pytest
 from hypothesis import settings
 
-from tests.selection import MARK, QuickRun
+from tests.selection import LONG, MARK, QuickRun
 
 settings.register_profile("rookery", deadline=None, database=None, print_blob=True)
 settings.load_profile("rookery")
@@ -32,12 +32,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--quick",
         action="store_true",
-        help="only tests that start no server, node, sandbox or other process",
+        help="campaigns in short, and only tests that start no server, node, sandbox or process",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARK}: a process or a sandbox, unseen by the rule")
+    config.addinivalue_line("markers", f"{LONG}: cases of a campaign that a quick run leaves out")
     if config.getoption("--quick"):
         config.pluginmanager.register(QuickRun(), "quick-run")
 

@@ -17,12 +17,14 @@ from typing import Any
 import pytest
 import wasmtime
 
-__all__ = ["MARK", "STARTERS", "QuickRun", "Selection"]
+__all__ = ["LONG", "MARK", "STARTERS", "QuickRun", "Selection"]
 
 STARTERS = ("multiprocessing", "subprocess", "wasmtime")
 """Modules: nothing of ours starts anything without one of them."""
 MARK = "starts_something"
 """For a test that hides what it does from the rule, by evaluating text or naming a module in it."""
+LONG = "long_form"
+"""For the cases of a campaign that only a full run makes: `make check` makes the others."""
 _OURS = ("rookery", "tests", "conftest")
 _PROCESS_EVENTS = ("os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system")
 
@@ -145,7 +147,8 @@ class QuickRun:
         left_out: list[pytest.Item] = []
         for item in items:
             starts = isinstance(item, pytest.Function) and selection.starts_something(item)
-            (left_out if starts else chosen).append(item)
+            later = starts or item.get_closest_marker(LONG)
+            (left_out if later else chosen).append(item)
         config.hook.pytest_deselected(items=left_out)
         items[:] = chosen
         sys.addaudithook(self._refuse_processes)

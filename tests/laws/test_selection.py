@@ -38,6 +38,8 @@ def test_a_command_of_a_class(tmp_path):
 def test_an_engine_in_a_function():
     [wasmtime.Engine() for _ in range(1)]
 def test_a_fixture_named_by_a_parameter(either): ...
+@pytest.mark.parametrize("size", [1, pytest.param(2, marks=pytest.mark.long_form)])
+def test_a_campaign(size): ...
 @pytest.mark.starts_something
 def test_a_marked_one():
     importlib.import_module("subprocess").run(["true"])
@@ -62,6 +64,7 @@ def test_a_quick_run_leaves_out_what_starts_something_and_fails_what_hides_it(tm
     assert ended == {
         ("PASSED", "test_nothing"),
         ("PASSED", "test_a_fixture_named_by_a_parameter[tmp_path]"),
+        ("PASSED", "test_a_campaign[1]"),
         ("FAILED", "test_a_hidden_process"),
         ("FAILED", "test_a_hidden_process_whose_error_is_caught"),
         ("FAILED", "test_a_hidden_engine"),

@@ -226,6 +226,7 @@ def test_with_all_rules_no_client_waits_for_ever_and_no_call_is_on_a_removed_sur
     assert worlds.way_to(lambda world: world.call == "answered" and world.ends == 1) is not None
 
 
+@pytest.mark.long_form
 @pytest.mark.parametrize(
     ("rule", "wrong"),
     [

@@ -204,6 +204,7 @@ def test_with_all_rules_a_credential_is_refreshed_once_and_no_client_waits_for_e
         assert worlds.way_to(lambda world, end=end: world.run == end) is not None
 
 
+@pytest.mark.long_form
 @pytest.mark.parametrize(
     ("rule", "wrong"),
     [

@@ -185,6 +185,7 @@ def test_with_all_rules_every_request_ends_once_and_no_client_waits_for_ever() -
     assert late is not None
 
 
+@pytest.mark.long_form
 @pytest.mark.parametrize(
     ("rule", "wrong"),
     [

@@ -205,6 +205,7 @@ def test_with_all_rules_no_call_is_on_a_surface_that_is_gone() -> None:
     assert worlds.way_to(lambda world: world.base is Base.REMOVED) is not None
 
 
+@pytest.mark.long_form
 @pytest.mark.parametrize(
     ("rule", "wrong"),
     [
