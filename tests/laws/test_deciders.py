@@ -17,9 +17,8 @@ from rookery.schemas.export import FAMILIES
 from tests.laws.shapes import CONCERNS
 from tests.laws.source import modules
 
-
-def loaded() -> dict[str, Any]:
-    return {family: entry.load() for family, entry in DECIDERS.items()}
+LOADED: dict[str, Any] = {family: entry.load() for family, entry in DECIDERS.items()}
+"""Before a test runs: pycryptodome starts a process when it is imported, to know the machine."""
 
 
 def test_every_exported_family_has_a_decider():
@@ -28,7 +27,7 @@ def test_every_exported_family_has_a_decider():
 
 @pytest.mark.parametrize("family", DECIDERS)
 def test_a_decider_reads_exactly_the_facts_that_the_contract_exports(family: str):
-    decider = DECIDERS[family].load()
+    decider = LOADED[family]
     assert decider.family == family
     assert decider.codec.names == wire_names(FAMILIES[family])
 
@@ -44,7 +43,7 @@ def test_every_package_with_a_decider_is_listed():
 
 
 def test_a_verb_belongs_to_the_contract_and_to_one_decider():
-    verbs = Counter(chain.from_iterable(decider.verbs for decider in loaded().values()))
+    verbs = Counter(chain.from_iterable(decider.verbs for decider in LOADED.values()))
     assert set(verbs) <= set(COMMANDS)
     assert {verb for verb, count in verbs.items() if count > 1} == set()
 
