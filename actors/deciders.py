@@ -47,7 +47,6 @@ DECIDERS: Final[Mapping[str, DeciderEntry]] = MappingProxyType(
         "node": DeciderEntry("kernel.node_decider", "NodeDecider", DeciderHost.KERNEL),
         "session": DeciderEntry("admission.decider", "AdmissionDecider"),
         "turn": DeciderEntry("turns.decider", "TurnsDecider"),
-        "tool": DeciderEntry("tools.decider", "ToolsDecider", DeciderHost.EXECUTING_NODE),
         "sandbox": DeciderEntry(
             "session_snapshots.decider", "SnapshotsDecider", DeciderHost.EXECUTING_NODE
         ),

@@ -24,6 +24,7 @@ __all__ = [
     "CallsView",
     "DenyCall",
     "ParkRun",
+    "RecordOutcome",
     "RecordRunEnd",
     "RecordStep",
     "ReplySubjectsQuery",
@@ -35,6 +36,18 @@ __all__ = [
     "UnparkRun",
     "WithdrawApproval",
 ]
+
+
+class RecordOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """Record a result, a failure or a timeout of the tool."""
+
+    operation_id: str
+    attempt: int
+    outcome: CallOutcome
+    response_digest: str = ""
+    by_worker: bool = False
+    """A worker reported it after the attempt, maybe to another process than the one of the
+    intent."""
 
 
 class TurnInput(msgspec.Struct, frozen=True):
@@ -62,6 +75,8 @@ class RecordStep(msgspec.Struct, frozen=True, kw_only=True):
     """The program waits at most this long for the calls of this step."""
     calls: tuple[RequestedCall, ...] = ()
     """For the input ``llm_returned_tool_calls``."""
+    outcomes: tuple[RecordOutcome, ...] = ()
+    """The outcomes that the driver continued with before they were recorded."""
     result: RunResult | UnsetType = UNSET
     """For a step that ends the run."""
     result_blob: str | UnsetType = UNSET
@@ -164,6 +179,8 @@ class CallProgress(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: str
     outcome: CallOutcome | UnsetType = UNSET
     """Unset while the call is unfinished."""
+    unrecorded: RecordOutcome | UnsetType = UNSET
+    """Set if the outcome is not recorded yet: the driver records it with its next step."""
     waits_for: str = ""
     """The code of what the call waits for, if that may take long."""
 

@@ -11,7 +11,7 @@ import re
 from functools import lru_cache
 
 from rookery.bus.ports import PARTITIONS, Filter
-from rookery.schemas.envelope import EntityId
+from rookery.schemas.envelope import HELD_BY, EntityId
 from rookery.schemas.errors import Refused
 
 __all__ = ["NODE_FAMILY", "Subjects", "decode_token", "encode_token", "partition_of"]
@@ -109,6 +109,12 @@ class Subjects:
         """The subjects a filter selects."""
         key = encode_token(where.key) if where.key else "*"
         return f"{self.root}.ev.{where.family or '*'}.{key}"
+
+    def fact_filters(self, where: Filter) -> list[str]:
+        """The subjects of all messages that may hold facts of the filter's family."""
+        held_by = HELD_BY.get(where.family or "")
+        others = [self.facts(Filter(held_by, where.key))] if held_by else []
+        return [self.facts(where), *others]
 
     def entity(self, subject: str) -> EntityId:
         """The entity of a fact's subject."""

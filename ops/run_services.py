@@ -48,12 +48,12 @@ from rookery.actors.tools import (
     LOCAL,
     CallExecutor,
     CallNotifier,
+    CallRules,
     CallSlots,
     LocalToolHost,
     RemoteToolHost,
     ToolCatalogue,
     ToolHost,
-    ToolsDecider,
 )
 from rookery.actors.tools.authoring import ToolRegistry
 from rookery.actors.turns import TurnsDecider
@@ -115,14 +115,9 @@ class RunServices:
         )
         self._replayer = RunReplayer(self._rebuilder)
         self.queries = self._create_queries(payload_bytes_max)
+        call_rules = CallRules(catalogue, self._call_slots, epoch, bool(approvals.dispatchers))
         self.deciders: Sequence[Decider] = (
-            TurnsDecider(provisioner, self._evict),
-            ToolsDecider(
-                visible=catalogue,
-                places=self._call_slots,
-                epoch=epoch,
-                approvals=bool(approvals.dispatchers),
-            ),
+            TurnsDecider(provisioner, self._evict, call_rules),
             SnapshotsDecider(),
             ApprovalsDecider(approvals, approvers.approver_of),
         )

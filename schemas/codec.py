@@ -69,6 +69,7 @@ def fact_tag(kind: type[Fact]) -> str:
     return str(kind.__struct_config__.tag)
 
 
+@cache
 def fact_name(kind: type[Fact]) -> str:
     """The wire name of a fact without its version, such as ``tool.completed``."""
     return fact_tag(kind).rpartition(".")[0]

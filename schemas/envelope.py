@@ -7,7 +7,7 @@ defaults of missing ones. Commands with unknown fields are refused (``codec.deco
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Generic, NamedTuple, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
 
 __all__ = [
+    "HELD_BY",
     "Command",
     "EntityId",
     "Fact",
@@ -34,6 +35,10 @@ class EntityId(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.family}/{self.key}"
+
+
+HELD_BY: Final = {"tool": "turn"}
+"""Families whose facts are in the messages of another entity; those of their own are older."""
 
 
 class Mode(StrEnum):

@@ -31,7 +31,7 @@ from rookery.schemas.facts.sandbox import SANDBOX_FACTS
 from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.facts.surface import SURFACE_FACTS
 from rookery.schemas.facts.tool import TOOL_FACTS
-from rookery.schemas.facts.turn import TURN_FACTS
+from rookery.schemas.facts.turn import RUN_FACTS, TURN_FACTS
 from rookery.schemas.replies import REPLIES
 from rookery.schemas.seed import (
     agent_error,
@@ -51,6 +51,7 @@ from rookery.schemas.seed import (
 __all__ = [
     "COMMAND_ADDRESS",
     "CONTRACT_VERSION",
+    "ENTITIES",
     "FACT_ADDRESS",
     "FAMILIES",
     "FOLDER",
@@ -79,6 +80,10 @@ FAMILIES: Final[dict[str, Any]] = {
     "turn": TURN_FACTS,
 }
 """Union of the facts of every family."""
+
+ENTITIES: Final[dict[str, Any]] = {**FAMILIES, "turn": RUN_FACTS}
+"""Union of the facts in the messages of every entity. Facts of calls are in those of their turn;
+messages of the entity ``tool`` are older."""
 
 PUBLIC: Final = (
     *(commands, run, capability, refs, agent_error),
@@ -113,7 +118,7 @@ def asyncapi() -> Document:
     channels: Document = {}
     operations: Document = {}
     messages: Document = {"refusal": _refusal()}
-    for family in sorted(FAMILIES):
+    for family in sorted(ENTITIES):
         messages[f"ev.{family}"] = _facts_message(family)
         _add_feed(channels, operations, family)
     for verb, kind in sorted(COMMANDS.items()):
@@ -274,11 +279,17 @@ def _refusal() -> Document:
     }
 
 
+_ENTITY_SUMMARIES: Final = {
+    "turn": "The facts of one decision about a run and its calls, in order.",
+    "tool": "Older facts of calls. Newer ones are in the messages of their turn.",
+}
+
+
 def _facts_message(family: str) -> Document:
-    facts = [_reference("components", "schemas", name) for name in wire_names(FAMILIES[family])]
+    facts = [_reference("components", "schemas", name) for name in wire_names(ENTITIES[family])]
     sealed = _reference("components", "schemas", "Sealed")
     return {
-        "summary": f"The {family} facts of one decision, in order.",
+        "summary": _ENTITY_SUMMARIES.get(family, f"The {family} facts of one decision, in order."),
         "payload": {
             "oneOf": [
                 {"type": "array", "minItems": 1, "items": {"oneOf": facts}},
@@ -308,6 +319,10 @@ def _traits() -> Document:
             "Rookery-Chain": {
                 **text,
                 "description": "SHA3-256 over the previous one and the body.",
+            },
+            "Rookery-Facts": {
+                **text,
+                "description": "Names of the facts, separated by commas, each once.",
             },
         },
         "view": {"Rookery-Fact-Count": {"type": "integer", "minimum": 0, "description": count}},

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -20,7 +20,7 @@ from rookery.actors.kernel import Effect, EffectHandler
 from rookery.bus.ports import Blobs, Journal, ReplyMessage, RequestEndpoint
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.errors import Failed
-from rookery.schemas.facts.turn import TURN_FACTS, Cancelled, Completed, TurnFact
+from rookery.schemas.facts.turn import RUN_FACTS, Cancelled, Completed
 from rookery.schemas.facts.turn import Failed as TurnFailed
 from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import RunResult
@@ -32,7 +32,7 @@ RECENT_MAX = 256
 AWAITED_MAX = 10_000
 ENVELOPE_BYTES = 1 << 10
 """Room in a reply for the fields beside the result."""
-CODEC: FactCodec[TurnFact] = FactCodec(TURN_FACTS)
+CODEC: FactCodec[Any] = FactCodec(RUN_FACTS)
 
 
 class RunReplies:

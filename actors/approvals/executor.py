@@ -147,12 +147,12 @@ class ApprovalExecutor:
             request_digest=grant.request_digest,
             grant_id=grant.grant_id,
         )
-        await self.ask("tool", effect.session, allowed, ApprovalAcknowledged)
+        await self.ask("turn", effect.session, allowed, ApprovalAcknowledged)
 
     async def refuse_call(self, effect: RefuseCall) -> None:
         fault = ToolFault(DENIED_CODE, effect.message)
         denied = DenyCall(operation_id=effect.operation_id, fault=fault)
-        await self.ask("tool", effect.session, denied, ApprovalAcknowledged)
+        await self.ask("turn", effect.session, denied, ApprovalAcknowledged)
 
     async def _dispatch_request(self, effect: Dispatch) -> None:
         request_state, session = effect.request_state, effect.session

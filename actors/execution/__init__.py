@@ -1,11 +1,11 @@
 """Execution of runs: the executor of the turns' effects, and the queries about past runs.
 
-This package decides nothing. The deciders of admission, turns, tools and approvals hold the rules
-and write all facts; the executor here starts programs, waits for their calls and records the steps.
+This package decides nothing. The deciders of admission, turns and approvals hold the rules and
+write all facts; the executor here starts programs, waits for their calls and records the steps.
 
 One run with one call, step by step. The third column is the thread: ``loop`` is the bus's event
 loop, a family is the actor thread of that family, and ``actor`` is any of them. A step that names a
-fact is one commit.
+fact is one commit; with a ``+`` the fact is in the commit of the step before.
 
     kernel/command_router.py   CommandRouter.deliver            loop    a request enters a mailbox
     kernel/actor.py            FamilyActor.on_receive           actor   the actor drains its mailbox
@@ -18,19 +18,22 @@ fact is one commit.
     execution/driver.py        SandboxDriver.begin              loop    the sandbox runs the program
     execution/calls.py         CallCoordinator.request_and_wait loop    the program waits for a call
     turns/run_rules.py         RunRules.record_step             turn    turn.tool_calls_returned
-    tools/call_rules.py        CallRules.on_requested           tool    tool.intent_recorded
+    turns/run_calls.py         RunCalls.follow                  turn    + tool.intent_recorded
     tools/executor.py          CallExecutor.execute             loop    the executor calls the tool
     tools/hosts/local_host.py  LocalToolHost.call               loop    on a thread of its own
-    tools/call_rules.py        CallRules.on_outcome             tool    tool.completed or .failed
-    tools/executor.py          CallExecutor.notify              loop    the waiting run continues
+    tools/call_notifier.py     CallNotifier.pass_unrecorded     loop    the program goes on at once
     execution/step_recorder.py StepRecorder.end                 loop    the program has ended
-    turns/run_rules.py         RunRules.record_step             turn    turn.completed
+    turns/run_calls.py         RunCalls.record_outcomes         turn    tool.completed or .failed
+    turns/run_rules.py         RunRules.record_step             turn    + turn.completed
     admission/commands.py      end_run                          session session.run_committed
+
+The outcome of a call is committed together with the step that continues with it: here the end, or
+the next call. If that step takes longer than ``RECORD_ALONE_S``, the outcome is committed alone.
 
 If the call needs an approval, these steps follow ``turn.tool_calls_returned``: the run parks while
 it waits, and resumes when the call has ended. Then the program continues as above.
 
-    tools/call_rules.py        CallRules.on_requested          tool     tool.requested
+    turns/run_calls.py         RunCalls.follow                 turn     tool.requested
     tools/executor.py          CallExecutor.request_approval   loop     it asks for the approval
     approvals/requests.py      request_approval                approval approval.dispatch_intended
     approvals/executor.py      ApprovalExecutor.dispatch       loop     dispatchers ask approvers
@@ -42,10 +45,10 @@ it waits, and resumes when the call has ended. Then the program continues as abo
     approvals/answers.py       AnswerRules.decide              approval approval.grant_issued
     approvals/executor.py      ApprovalExecutor.release_call   loop     it may use the grant now
     approvals/grants.py        consume                         approval approval.grant_consumed
-    tools/call_rules.py        CallRules.on_allowed            tool     tool.intent_recorded
+    tools/call_rules.py        CallRules.on_allowed            turn     tool.intent_recorded
     tools/executor.py          CallExecutor.execute            loop     the executor calls the tool
-    tools/call_rules.py        CallRules.on_outcome            tool     tool.completed or .failed
-    turns/run_rules.py         RunRules.unpark                 turn     turn.unparked
+    turns/run_calls.py         RunCalls.decide                 turn     tool.completed or .failed
+    turns/run_rules.py         RunRules.unpark                 turn     + turn.unparked
     execution/session_cache.py SessionCache.restore_parked     loop     the blob becomes the session
     execution/driver.py        SandboxDriver.resume_parked     loop     the program gets the outcome
 """

@@ -19,7 +19,7 @@ from msgspec import UNSET
 from rookery.actors.execution.driver import CallsRequested
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
-from rookery.actors.messages import CallProgress
+from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.actors.turns import request_calls
 from rookery.schemas.calls import CallOutcome, RequestedCall
@@ -53,6 +53,7 @@ class PendingCalls:
         self._futures: dict[int, asyncio.Future[CallProgress]] = {}
         self._waits_for: dict[int, str] = {}
         self._outcomes: dict[int, CallOutcome] = {}
+        self._unrecorded: dict[int, RecordOutcome] = {}
 
     def __contains__(self, number: int) -> bool:
         return number in self._calls
@@ -91,6 +92,8 @@ class PendingCalls:
                 self._futures[number] = self._notifier.future(progress.operation_id)
             else:
                 self._outcomes[number] = progress.outcome
+                if progress.unrecorded is not UNSET:
+                    self._unrecorded[number] = progress.unrecorded
                 self._waits_for.pop(number, None)
                 del self._futures[number]
 
@@ -111,6 +114,10 @@ class PendingCalls:
         """Remove these calls and return their outcomes."""
         return [(self._calls.pop(number).number, self._outcomes.pop(number)) for number in numbers]
 
+    def pop_unrecorded(self, numbers: Iterable[int]) -> list[RecordOutcome]:
+        """Remove and return the outcomes of these calls that are to be recorded."""
+        return [self._unrecorded.pop(n) for n in numbers if n in self._unrecorded]
+
     def drop_except(self, kept: Container[int]) -> list[RequestedCall]:
         """Remove all other calls; those without an outcome."""
         self.collect()
@@ -118,6 +125,7 @@ class PendingCalls:
         for call in dropped:
             self._waits_for.pop(call.number, None)
             self._futures.pop(call.number, None)
+            self._unrecorded.pop(call.number, None)
         return [call for call in dropped if self._outcomes.pop(call.number, None) is None]
 
 
@@ -232,7 +240,8 @@ class CallCoordinator:
             passed_ms = _passed_ms(began_s, timer_ms, some=bool(answered))
         whole = len(answered) == len(numbers)
         operations = UNSET if whole else tuple(map(self._recorder.operation_id, answered))
-        self._recorder.set_answers(operations, passed_ms)
+        unrecorded = self._pending.pop_unrecorded(answered)
+        self._recorder.set_answers(operations, passed_ms, unrecorded)
         answers = {
             number: await self._reader.to_tool_result(outcome)
             for number, outcome in self._pending.pop(answered)

@@ -202,7 +202,7 @@ class RunExecutor:
         """Send the interim result; the final result follows later. If a call ended while the run
         was being parked, resume the run instead."""
         query = CallsQuery(run_id=effect.run_id)
-        known = (await self.ask("tool", effect.session, query, CallsView)).calls
+        known = (await self.ask("turn", effect.session, query, CallsView)).calls
         waited = {call.operation_id for call in effect.calls}
         if any(call.operation_id in waited and call.outcome is not UNSET for call in known):
             ready = UnparkRun(run_id=effect.run_id)

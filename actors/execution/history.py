@@ -1,13 +1,13 @@
 """``RunHistoryReader``: a session's past runs, read from the journal to rebuild its memory.
 
-Three families tell the history of a run: ``turn`` has its environment, requests and end, ``tool``
-the outcomes of its calls, ``sandbox`` the snapshots of its session. ``StepInputs`` derives the
-results that each step continued with.
+Two entities tell the history of a run: ``turn`` has its environment, requests, calls and end,
+``sandbox`` the snapshots of its session. Calls of older runs are in the entity ``tool``.
+``StepInputs`` derives the results that each step continued with.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
@@ -109,7 +109,7 @@ def _empty_batch(sequence: int) -> AnsweredBatch:
 
 
 _CODECS: Final[Mapping[str, FactCodec[Any]]] = {
-    "turn": FactCodec(turn.TURN_FACTS),
+    "turn": FactCodec(turn.RUN_FACTS),
     "tool": FactCodec(tool.TOOL_FACTS),
     "sandbox": FactCodec(sandbox.SANDBOX_FACTS),
 }
@@ -199,11 +199,12 @@ class RunHistoryReader:
         """The executed runs after ``base``, oldest first, up to ``until`` if given; the last one
         may be unfinished."""
         after = 0 if base is None else base.after_sequence
-        outcomes = await self._outcomes(session, after)
+        turn_facts = await self._facts("turn", session, after)
+        outcomes = await self._outcomes(session, after, turn_facts)
         answered_at = {operation: sequence for operation, (sequence, _) in outcomes.items()}
         runs: list[PastRun] = []
         steps: list[StepInputs] = []
-        for stored, fact in await self._facts("turn", session, after):
+        for stored, fact in turn_facts:
             if fact.generation != generation:
                 continue
             match fact:
@@ -316,10 +317,13 @@ class RunHistoryReader:
         ]
         return ResultBatch(calls=tuple(calls), passed_ms=given.passed_ms, whole=given.whole)
 
-    async def _outcomes(self, session: str, after: int) -> dict[str, tuple[int, CallOutcome]]:
+    async def _outcomes(
+        self, session: str, after: int, turn_facts: Sequence[tuple[StoredMessage, Fact]]
+    ) -> dict[str, tuple[int, CallOutcome]]:
         """By operation: the sequence and the outcome."""
         outcomes: dict[str, tuple[int, CallOutcome]] = {}
-        for stored, fact in await self._facts("tool", session, after):
+        older = await self._facts("tool", session, after)
+        for stored, fact in (*older, *turn_facts):
             match fact:
                 case tool.Completed():
                     outcome = CallOutcome(

@@ -19,6 +19,7 @@ from rookery.actors.messages import (
     CallsQuery,
     CallsView,
     ParkRun,
+    RecordOutcome,
     RecordStep,
     TurnInput,
 )
@@ -33,7 +34,7 @@ from rookery.schemas.run import RunResult, RunStatus
 __all__ = ["RunEnded", "StepRecorder"]
 
 BATCH_BYTES_MAX = 128 << 10
-"""Limit for the arguments of one step, as two families store them in facts."""
+"""Limit for the arguments of one step, whose facts are one message."""
 TIME_STEPS_MAX = 1_000
 """How many timers may fire before the elapsed time is recorded."""
 
@@ -55,6 +56,8 @@ class StepRecorder:
         """The operations answered since the last step, if they were not all it waited for."""
         self._passed_ms: list[int] = []
         """By how much the clock advanced since then."""
+        self._outcomes: list[RecordOutcome] = []
+        """The outcomes that the driver got before they were recorded."""
 
     def resume_at(self, steps: int, *, answered: bool) -> None:
         """Continue after this many steps. ``answered``: whether the driver got the last step's
@@ -76,7 +79,7 @@ class StepRecorder:
     async def fetch_calls(self) -> tuple[CallProgress, ...]:
         """The progress of all calls the run has requested."""
         query = CallsQuery(run_id=self.run_id)
-        return (await self._ask("tool", self._session, query, CallsView)).calls
+        return (await self._ask("turn", self._session, query, CallsView)).calls
 
     async def _to_requested_call(self, call: ProgramCall, bytes_max: int) -> RequestedCall:
         arguments = CallArguments(args=call.args, kwargs=call.kwargs)
@@ -107,10 +110,17 @@ class StepRecorder:
         with the next request."""
         return self._answered_operations == () and len(self._passed_ms) < TIME_STEPS_MAX
 
-    def set_answers(self, given: tuple[str, ...] | UnsetType, passed_ms: int) -> None:
+    def set_answers(
+        self,
+        given: tuple[str, ...] | UnsetType,
+        passed_ms: int,
+        unrecorded: Sequence[RecordOutcome] = (),
+    ) -> None:
         """Set the results for the next recorded step. ``given``: the operations, if not all had
-        ended; ``passed_ms``: 0 if the clock did not advance."""
+        ended; ``passed_ms``: 0 if the clock did not advance; ``unrecorded``: the outcomes that the
+        step is to record."""
         self._answered_operations, self._answered = given, True
+        self._outcomes += unrecorded
         if passed_ms:
             self._passed_ms.append(passed_ms)
 
@@ -129,6 +139,7 @@ class StepRecorder:
     ) -> None:
         """Record the next step, unless it is recorded; raises ``RunEnded`` if the run has ended."""
         self._steps += 1
+        outcomes, self._outcomes = tuple(self._outcomes), []
         given, passed_ms = self._answered_operations, tuple(self._passed_ms)
         self._answered_operations, self._passed_ms = UNSET, []
         if self._steps <= self._view.steps:
@@ -138,6 +149,7 @@ class StepRecorder:
             number=self._steps,
             given=given,
             passed_ms=passed_ms,
+            outcomes=outcomes,
             moves=moves,
             calls=calls,
             timer_ms=UNSET if timer_ms is None else timer_ms,
@@ -178,6 +190,7 @@ class StepRecorder:
             answered=self._answered,
             given=self._answered_operations,
             passed_ms=tuple(self._passed_ms),
+            outcomes=tuple(self._outcomes),
             moves=end_run(self.run_id, result) if moves is None else moves,
             result=result,
             kept=kept,

@@ -31,6 +31,7 @@ __all__ = [
     "RecordsMalformed",
     "RedirectsToQuery",
     "ResumesFromState",
+    "codecs_of",
 ]
 
 
@@ -52,6 +53,9 @@ class Decider(ABC):
     verbs: Mapping[str, type[msgspec.Struct]] = MappingProxyType({})
     """The command verbs and the types of their bodies."""
     codec: FactCodec[Any]
+    older_codecs: Mapping[str, FactCodec[Any]] = MappingProxyType({})
+    """Families that this decider reads and no decider writes any more; their facts are in
+    ``observes`` and precede the first fact of their kind in this family."""
     initial_state: msgspec.Struct
     """The state before the first fact."""
     reacts_to: frozenset[str] = frozenset()
@@ -123,6 +127,12 @@ class Decider(ABC):
     def load(self, data: bytes) -> Any:
         """Decode a state that ``dump`` encoded."""
         return decode_state(data, type(self.initial_state))
+
+
+def codecs_of(deciders: Sequence[Decider]) -> dict[str, FactCodec[Any]]:
+    """By family, what decodes its messages; older families included."""
+    older = {family: codec for one in deciders for family, codec in one.older_codecs.items()}
+    return older | {one.family: one.codec for one in deciders}
 
 
 @runtime_checkable

@@ -21,7 +21,7 @@ from msgspec import UNSET
 from rookery.actors.kernel.actor import FamilyActor
 from rookery.actors.kernel.command_router import CommandRouter, QueryHandler
 from rookery.actors.kernel.committer import Commit, CommitResults, Committer, Completions
-from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.kernel.decider import Decider, Effect, codecs_of
 from rookery.actors.kernel.effect_runner import EffectHandler, EffectRunner
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.fact_router import FactRouter
@@ -104,7 +104,7 @@ class Kernel:
         self._actors: dict[str, pykka.ActorRef[FamilyActor]] = {}
         self._watermark = Watermark()
         reactions = FactRouter(self._deciders, self._mailboxes, self._watermark)
-        self._loader = EntityLoader(bus, {c.family: c.codec for c in self._deciders}, reactions)
+        self._loader = EntityLoader(bus, codecs_of(self._deciders), reactions)
         self._effect_runner = EffectRunner(
             effect_handlers, self._watermark, self.failpoints, self.acts_for, self.metrics
         )

@@ -128,7 +128,8 @@ class EntityLoader:
             try:
                 facts = self._codecs[family].decode(one.body)
             except CodedError as error:
-                left_behind = one.sequence < restarts.get(family, 0)
+                restarted = decider.family if family in decider.older_codecs else family
+                left_behind = one.sequence < restarts.get(restarted, 0)
                 if not left_behind and (
                     family in decider.observes
                     or (error.code in OTHER_VERSIONS and not skip_unreadable)

@@ -16,7 +16,7 @@ from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
 from rookery.actors.kernel.history_restart import HISTORY_COMMANDS, HistoryView
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.bus.ports import ReplyMessage
-from rookery.schemas.codec import encode_facts, encode_json
+from rookery.schemas.codec import encode_facts, encode_json, fact_name
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import Command, Fact, fill_envelope
 from rookery.schemas.errors import CodedError, Refused
@@ -24,7 +24,7 @@ from rookery.schemas.ids import fact_id
 
 __all__ = ["UNIT_BYTES_MAX", "UnitOfWork"]
 
-UNIT_BYTES_MAX = 512 << 10
+UNIT_BYTES_MAX = 640 << 10
 """Payload plus headers above the server's limit would close the connection; this is well below."""
 UNIT_COMMANDS_MAX = 1_000
 
@@ -178,6 +178,7 @@ class UnitOfWork:
             message_id=message_id,
             body=body,
             chain=chain(entity.chain, body),
+            kinds=",".join(dict.fromkeys(fact_name(type(fact)) for fact in self.facts)),
             fence=max(self._key_sequence, entity.key_sequence) if self._fenced else None,
             mailbox=mailbox,
             entity_record=entity,

@@ -36,6 +36,15 @@ class CallNotifier:
             future.add_done_callback(lambda future: self._remove(operation_id, future))
         return future
 
+    def pass_unrecorded(self, progress: CallProgress) -> asyncio.Future[CallProgress] | None:
+        """Pass an outcome that is not recorded yet to the waiting driver, which records it with its
+        next step. The future is done once the outcome is committed; ``None``: no driver waits."""
+        future = self._futures.get(progress.operation_id)
+        if future is None or future.done():
+            return None
+        future.set_result(progress)
+        return self.future(progress.operation_id)
+
     def notify(self, progress: CallProgress) -> None:
         """The call has ended, or waits for an approver or operator."""
         if progress.outcome is not UNSET:

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.messages import AllowCall, DenyCall
+from rookery.actors.messages import AllowCall, DenyCall, RecordOutcome
 from rookery.actors.tools.call_slots import CallAttempt, CallSlots
 from rookery.actors.tools.catalogue import (
     LOCAL,
@@ -28,7 +28,7 @@ from rookery.actors.tools.catalogue import (
     require_permission,
     requires_approval,
 )
-from rookery.actors.tools.effects import AttemptLost, BeginCall, RecordOutcome
+from rookery.actors.tools.effects import AttemptLost, BeginCall
 from rookery.actors.tools.faults import fault, fault_of, status_of
 from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
 from rookery.bus.ports import IN_FACT_BYTES_MAX

@@ -1,6 +1,6 @@
 """The effects of calls, the commands of their executor, and which effects follow from a fact. Pure.
 
-``pending_effects`` derives the effects of the open calls of a loaded session from their state
+``pending_call_effects`` derives the effects of the open calls of a loaded session from their state
 alone, because their facts may not have reached any executor. A call that this process has intended
 runs here already and is not begun again.
 """
@@ -16,7 +16,7 @@ from rookery.actors.kernel import Effect
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.call_slots import CallAttempt
 from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
-from rookery.schemas.calls import CallOutcome, ToolFault
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.facts import tool as facts
 
 __all__ = [
@@ -28,9 +28,8 @@ __all__ = [
     "IntentStatus",
     "NotifyCall",
     "PrepareCall",
-    "RecordOutcome",
-    "effects",
-    "pending_effects",
+    "call_effects",
+    "pending_call_effects",
 ]
 
 
@@ -93,18 +92,6 @@ class AttemptLost(msgspec.Struct, frozen=True, kw_only=True):
     """What the tool's workers reported about the call."""
 
 
-class RecordOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """Record a result, a failure or a timeout of the tool."""
-
-    operation_id: str
-    attempt: int
-    outcome: CallOutcome
-    response_digest: str = ""
-    by_worker: bool = False
-    """A worker reported it after the attempt, maybe to another process than the one of the
-    intent."""
-
-
 class IntentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to the executor's commands: the attempt and process of the last intent."""
 
@@ -112,7 +99,7 @@ class IntentStatus(msgspec.Struct, frozen=True, kw_only=True):
     node: str = ""
 
 
-def pending_effects(state: SessionCalls, session: str, epoch: str) -> Sequence[Effect]:
+def pending_call_effects(state: SessionCalls, session: str, epoch: str) -> Sequence[Effect]:
     """The effects of calls without an outcome; calls that wait for an operator have none."""
     effects = (_effect_of_call(call, session, epoch) for call in state.calls.values())
     return [effect for effect in effects if effect is not None]
@@ -134,7 +121,7 @@ def _attempt_key(attempt: CallAttempt) -> str:
     return f"{attempt.operation_id}/{attempt.attempt}"
 
 
-def effects(state: SessionCalls, fact: facts.CallFact) -> Sequence[Effect]:
+def call_effects(state: SessionCalls, fact: facts.CallFact) -> Sequence[Effect]:
     """The effects of ``fact``."""
     call = state.calls.get(fact.operation_id)
     if call is None:

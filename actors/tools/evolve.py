@@ -12,10 +12,10 @@ from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.facts import tool as facts
 
-__all__ = ["evolve", "withdrawn_outcome"]
+__all__ = ["adopted_fact", "evolve_calls", "withdrawn_outcome"]
 
 
-def evolve(state: SessionCalls, fact: facts.CallFact) -> SessionCalls:
+def evolve_calls(state: SessionCalls, fact: facts.CallFact) -> SessionCalls:
     """The session's calls after ``fact``."""
     return _FOLDS[type(fact)](state, fact)
 
@@ -66,6 +66,58 @@ def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
     return _with_call(_enter_run(state, fact.run), call)
 
 
+def _adopt(state: SessionCalls, fact: facts.Adopted) -> SessionCalls:
+    call = ToolCall(
+        operation_id=fact.operation_id,
+        run=fact.run,
+        generation=fact.generation,
+        name=fact.name,
+        phase=CallPhase(fact.phase),
+        number=fact.number,
+        surface=fact.surface,
+        idempotent=fact.idempotent,
+        schema_digest=fact.schema_digest,
+        request_digest=fact.request_digest,
+        timeout_ms=fact.timeout_ms,
+        traceparent=fact.traceparent,
+        arguments=fact.arguments,
+        arguments_blob=fact.arguments_blob,
+        approval=fact.approval,
+        grant_id=fact.grant_id,
+        attempt=fact.attempt,
+        node=fact.node,
+        deadline_at_ms=fact.deadline_at_ms,
+        unknown_until_ms=fact.may_act_until_ms,
+    )
+    return replace(_with_call(state, call), adopted=state.adopted | {call.operation_id})
+
+
+def adopted_fact(call: ToolCall) -> facts.Adopted:
+    """The fact by which an open call of the older entity continues in its turn's."""
+    return facts.Adopted(
+        run=call.run,
+        generation=call.generation,
+        operation_id=call.operation_id,
+        traceparent=call.traceparent,
+        name=call.name,
+        phase=call.phase.value,
+        number=call.number,
+        surface=call.surface,
+        idempotent=call.idempotent,
+        schema_digest=call.schema_digest,
+        request_digest=call.request_digest,
+        timeout_ms=call.timeout_ms,
+        arguments=call.arguments,
+        arguments_blob=call.arguments_blob,
+        approval=call.approval,
+        grant_id=call.grant_id,
+        attempt=call.attempt,
+        node=call.node,
+        deadline_at_ms=call.deadline_at_ms,
+        may_act_until_ms=call.unknown_until_ms,
+    )
+
+
 def _allow(state: SessionCalls, fact: facts.Allowed) -> SessionCalls:
     return _change(state, fact, phase=CallPhase.REQUESTED, grant_id=fact.grant_id)
 
@@ -110,6 +162,7 @@ def _retry(state: SessionCalls, fact: facts.RetryAllowed) -> SessionCalls:
 _FOLDS: dict[type, Callable[[SessionCalls, Any], SessionCalls]] = {
     facts.Refused: _refuse,
     facts.Requested: _request,
+    facts.Adopted: _adopt,
     facts.Allowed: _allow,
     facts.IntentRecorded: _intend,
     facts.Completed: _complete,
@@ -134,7 +187,7 @@ def _with_outcome(state: SessionCalls, fact: facts.CallFact, outcome: CallOutcom
     call = state.calls.get(fact.operation_id)
     if call is None:
         return state
-    if call.run != state.run:
+    if state.run not in ("", call.run):
         return replace(state, calls=state.calls.delete(call.operation_id))
     ended = replace(
         call, phase=CallPhase.ENDED, outcome=outcome, arguments=UNSET, arguments_blob=UNSET
@@ -150,4 +203,4 @@ def _enter_run(state: SessionCalls, run: str) -> SessionCalls:
     for operation_id, call in state.calls.items():
         if call.phase is CallPhase.ENDED:
             calls = calls.delete(operation_id)
-    return SessionCalls(run=run, calls=calls)
+    return replace(state, run=run, calls=calls)

@@ -29,6 +29,8 @@ from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,
     ApprovalAcknowledged,
+    CallProgress,
+    RecordOutcome,
     RequestApproval,
     WithdrawApproval,
 )
@@ -47,7 +49,6 @@ from rookery.actors.tools.effects import (
     IntentStatus,
     NotifyCall,
     PrepareCall,
-    RecordOutcome,
 )
 from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, ToolHost
@@ -98,7 +99,9 @@ def approval_subject(
 
 log = logging.getLogger(__name__)
 
-FAMILY: Final = "tool"
+FAMILY: Final = "turn"
+RECORD_ALONE_S: Final = 0.005
+"""How long a driver may take to record an outcome with its next step."""
 
 
 class CallExecutor:
@@ -202,6 +205,21 @@ class CallExecutor:
             response_digest=digest,
             by_worker=by_worker,
         )
+        await self._report(session, ended, may_pass=not by_worker)
+
+    async def _report(self, session: str, ended: RecordOutcome, *, may_pass: bool) -> None:
+        """Let the driver record the outcome with its next step; record it alone if no driver waits
+        for it, or if the next step takes long."""
+        recorded = None
+        if may_pass:
+            progress = CallProgress(
+                operation_id=ended.operation_id, outcome=ended.outcome, unrecorded=ended
+            )
+            recorded = self._notifier.pass_unrecorded(progress)
+        if recorded is not None:
+            done, _ = await asyncio.wait({recorded}, timeout=RECORD_ALONE_S)
+            if done:
+                return
         await self._ask(FAMILY, session, ended, IntentStatus)
 
     # --- before the intent ------------------------------------------------------------------------

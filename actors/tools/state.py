@@ -16,9 +16,8 @@ from rookery.actors.tools.call_slots import CallAttempt
 from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.capability import ApprovalPolicy
 
-__all__ = ["RECOVERY_REQUIRED", "STATE_SCHEMA", "CallPhase", "SessionCalls", "ToolCall"]
+__all__ = ["RECOVERY_REQUIRED", "CallPhase", "SessionCalls", "ToolCall"]
 
-STATE_SCHEMA = 1
 RECOVERY_REQUIRED = "RECOVERY_REQUIRED"
 WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
 
@@ -105,6 +104,18 @@ class SessionCalls(msgspec.Struct, frozen=True, kw_only=True):
     """The last run that called a tool."""
     calls: Map[str, ToolCall] = Map()
     """By operation: all calls of that run, and open calls of earlier ones."""
+    adopted: frozenset[str] = frozenset()
+    """The operations that began in the older entity."""
+
+    def with_older(self, older: SessionCalls) -> SessionCalls:
+        """These calls, and those of the older entity that have not been adopted."""
+        if not older.calls:
+            return self
+        calls = self.calls
+        for operation_id, call in older.calls.items():
+            if operation_id not in self.adopted:
+                calls = calls.set(operation_id, call)
+        return SessionCalls(run=self.run or older.run, calls=calls, adopted=self.adopted)
 
     def calls_of_run(self, run: str) -> list[ToolCall]:
         """In the order of their requests."""

@@ -1,7 +1,8 @@
-"""The decider of the family ``turn``, with its four machines.
+"""The decider of the entity ``turn``: its four machines, and the calls of its runs.
 
-If this node executes runs, ``RunRules`` start a prepared run and record the steps of its driver;
-without that, a client applies the machine's inputs one by one.
+If this node executes runs, ``RunRules`` start a prepared run and record the steps of its driver,
+and ``RunCalls`` decide about its calls; without that, a client applies the machine's inputs one by
+one.
 
 A client may also start a turn for a run that admission did not prepare. Admission learns nothing of
 it, so ``direct_run_id`` records that this run has the session, beside the copy of the host.
@@ -10,6 +11,7 @@ it, so ``direct_run_id`` records that this run has the session, beside the copy 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -26,10 +28,18 @@ from rookery.actors.kernel.machines import (
     SessionHost,
     SessionMachineDecider,
 )
-from rookery.actors.messages import ParkRun, RecordStep, ReportBrokenHistory, UnparkRun
+from rookery.actors.messages import (
+    CallsQuery,
+    ParkRun,
+    RecordStep,
+    ReportBrokenHistory,
+    UnparkRun,
+)
+from rookery.actors.tools import CallRules, SessionCalls, evolve_calls
 from rookery.actors.turns.evolve import End, evolve_parking, evolve_requests, evolve_run
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN, ProductTurn
+from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
 from rookery.actors.turns.run_rules import RunRules, active_run_view
 from rookery.actors.turns.run_state import Provisioner
 from rookery.actors.turns.slot_machine import SLOT, TurnSlot
@@ -40,8 +50,8 @@ from rookery.actors.turns.turn_view import turn_snapshot
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Command, Fact
-from rookery.schemas.errors import CodedError
-from rookery.schemas.facts import session
+from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.facts import session, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.views import (
     ModelRoutingView,
@@ -100,8 +110,10 @@ class TurnsDecider(SessionMachineDecider):
     """The rules of the family ``turn``."""
 
     family = "turn"
-    verbs: Mapping[str, type[msgspec.Struct]] = {"turns": COMMANDS["turns"]}
-    codec: FactCodec[facts.TurnFact] = FactCodec(facts.TURN_FACTS)
+    verbs: Mapping[str, type[msgspec.Struct]] = {v: COMMANDS[v] for v in ("turns", "resolve")}
+    codec: FactCodec[facts.TurnFact | tool.ToolFact] = FactCodec(facts.RUN_FACTS)
+    older_codecs = MappingProxyType({"tool": FactCodec(tool.TOOL_FACTS)})
+    observes = frozenset({"session", "tool"})
     bindings = (
         MachineBinding(TURN, "turn", _turn_view, ("snapshot",)),
         MachineBinding(SLOT, "slot", _slot_view),
@@ -116,11 +128,13 @@ class TurnsDecider(SessionMachineDecider):
         self,
         provisioner: Provisioner | None = None,
         on_evicted: Callable[[str], object] | None = None,
+        call_rules: CallRules | None = None,
     ) -> None:
-        """``provisioner``: the environment that this node gives to runs; without it, the node
-        executes
-        none. ``on_evicted`` is called with the key of an evicted session."""
+        """``provisioner``: the environment that this node gives to runs; without it and
+        ``call_rules``, the node executes none. ``on_evicted`` is called with the key of an evicted
+        session."""
         super().__init__()
+        self._calls = None if call_rules is None else RunCalls(self, call_rules)
         self._on_evicted = on_evicted
         self.has_effects = provisioner is not None
         self.reacts_to = frozenset() if provisioner is None else frozenset({"session", "tool"})
@@ -134,7 +148,7 @@ class TurnsDecider(SessionMachineDecider):
                 decided = super().decide(state, command, now_ms=now_ms)
                 decided = (*decided, *rules.end_from_outside(state, command.key, decided))
             case RecordStep() as step:
-                decided = rules.record_step(state, command.key, step)
+                return self._record_step(state, command.key, step, now_ms)
             case ParkRun() as parked:
                 decided = rules.park(state, parked)
             case UnparkRun() as ready:
@@ -143,18 +157,55 @@ class TurnsDecider(SessionMachineDecider):
                 decided = rules.end_lost_run(state, command.key, report)
             case Fact() as fact:
                 decided = rules.react(state, command.key, fact)
-        return decided
+            case body if isinstance(body, CALL_COMMANDS):
+                return self._required_calls.decide(state, command.key, command, now_ms=now_ms)
+        return self._with_calls(state, command.key, decided, now_ms)
+
+    def _record_step(
+        self, state: SessionTurns, key: str, step: RecordStep, now_ms: int
+    ) -> Sequence[Fact]:
+        """The outcomes that the driver continued with, the step, and the calls it requests."""
+        outcomes: Sequence[Fact] = ()
+        if step.outcomes:
+            outcomes = self._required_calls.record_outcomes(state, step.outcomes)
+            for fact in outcomes:
+                state = self.evolve(state, fact)
+        decided = self._run_rules.record_step(state, key, step)
+        return (*outcomes, *self._with_calls(state, key, decided, now_ms))
+
+    def _with_calls(
+        self, state: SessionTurns, key: str, decided: Sequence[Fact], now_ms: int
+    ) -> Sequence[Fact]:
+        """The decided facts, and those of calls that follow from them."""
+        if self._calls is None or not decided:
+            return decided
+        return self._calls.follow(state, key, decided, now_ms=now_ms)
+
+    @property
+    def _required_calls(self) -> RunCalls:
+        if self._calls is None:
+            raise Refused("UNSUPPORTED_FEATURE", "this node executes no runs, so it makes no calls")
+        return self._calls
+
+    def unpark(self, state: SessionTurns, run_id: str) -> Sequence[Fact]:
+        """Resume a parked run, because a call it waits for has ended."""
+        return self._run_rules.unpark(state, run_id)
 
     def reply(
         self, state: SessionTurns, command: Command[Any], facts: Sequence[Fact]
     ) -> msgspec.Struct | CodedError:
         if isinstance(command.body, HandleInput):
             return super().reply(state, command, facts)
+        if isinstance(command.body, (CallsQuery, *CALL_COMMANDS)):
+            view: msgspec.Struct = self._required_calls.reply(state, command, facts)
+            return view
         if isinstance(command.body, ReportBrokenHistory):
             return active_run_view(state, "" if state.driving is None else state.driving.run_id)
         return active_run_view(state, command.body.run_id)
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
+        if isinstance(fact, tool.CallFact):
+            return () if self._calls is None else self._calls.effects(state, fact)
         return self._run_rules.effects(state, fact)
 
     def effects_when_damaged(
@@ -169,9 +220,13 @@ class TurnsDecider(SessionMachineDecider):
         return history_broken_effects(self.family, key, command, error)
 
     def pending_effects(self, state: SessionTurns, key: str) -> Sequence[Effect]:
-        return self._run_rules.pending_effects(state, key)
+        of_run = self._run_rules.pending_effects(state, key)
+        of_calls = () if self._calls is None else self._calls.pending_effects(state, key)
+        return (*of_run, *of_calls)
 
     def on_state(self, key: str, state: SessionTurns | None) -> None:
+        if self._calls is not None:
+            self._calls.release_slots(key, state)
         if state is None and self._on_evicted is not None:
             self._on_evicted(key)
 
@@ -192,6 +247,8 @@ class TurnsDecider(SessionMachineDecider):
     def evolve(self, state: SessionTurns, fact: Any) -> SessionTurns:
         if isinstance(fact, facts.HistoryRestarted):
             return SessionTurns(generation=fact.generation)
+        if isinstance(fact, tool.CallFact):
+            return replace(state, calls=evolve_calls(state.calls, fact))
         if isinstance(fact, facts.Parked | facts.Unparked):
             return evolve_parking(self._in_generation(state, fact.generation), fact)
         after: SessionTurns = evolve_run(super().evolve(state, fact), fact)
@@ -204,8 +261,21 @@ class TurnsDecider(SessionMachineDecider):
             return after
         return self.with_host(replace(after, direct_run_id=direct), after.host)
 
-    def observe(self, state: SessionTurns, fact: session.SessionFact) -> SessionTurns:
+    def observe(
+        self, state: SessionTurns, fact: session.SessionFact | tool.ToolFact
+    ) -> SessionTurns:
+        if isinstance(fact, tool.HistoryRestarted):
+            return replace(state, older_calls=SessionCalls())
+        if isinstance(fact, tool.CallFact):
+            return replace(state, older_calls=evolve_calls(state.older_calls, fact))
         return evolve_requests(super().observe(state, fact), fact)
+
+    def _in_generation(self, state: SessionTurns, generation: int) -> SessionTurns:
+        """A new generation resets the machines; calls that are still open stay."""
+        after: SessionTurns = super()._in_generation(state, generation)
+        if after is state:
+            return state
+        return replace(after, calls=state.calls, older_calls=state.older_calls)
 
     def with_host(self, state: SessionTurns, host: SessionHost) -> SessionTurns:
         """For a direct run, the turn's copy of the host is Running with that run, if the host

@@ -57,6 +57,7 @@ def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
                 request_blob=fact.request_blob,
                 forked=fact.forked,
                 started_at_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
+                traceparent=fact.traceparent,
                 over=False,
             )
             return replace(state, driving=run)

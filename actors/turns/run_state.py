@@ -86,6 +86,8 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     request_blob: str | UnsetType = UNSET
     forked: ForkedRun | UnsetType = UNSET
     started_at_ms: int
+    traceparent: str | UnsetType = UNSET
+    """The trace that the run belongs to, and its calls with it."""
     steps: int = 0
     calls: tuple[RequestedCall, ...] = ()
     """The calls that the driver waits for, without their arguments."""

@@ -6,6 +6,7 @@ from immutables import Map
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel.machines import SessionMachineState
+from rookery.actors.tools import SessionCalls
 from rookery.actors.turns.model_routing_machine import ModelRouting
 from rookery.actors.turns.realtime_turn_machine import ProductTurn
 from rookery.actors.turns.run_state import ActiveRun, InheritedGuest, RequestedRun
@@ -28,9 +29,18 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     asked: Map[str, RequestedRun] = Map()
     """The requests of the session's inputs by run, from admission's facts."""
     driving: ActiveRun | None = None
+    calls: SessionCalls = SessionCalls()
+    """The calls of the session's runs."""
+    older_calls: SessionCalls = SessionCalls()
+    """The calls of the older entity ``tool``, from its facts."""
     runs_ended: int = 0
     """The runs of this session generation that a node executed."""
     limits: SessionLimits | UnsetType = UNSET
     """The session's limits, if they are not the defaults."""
     began: InheritedGuest | UnsetType = UNSET
     """The guest of the snapshot that this generation began with, if it did."""
+
+    @property
+    def known_calls(self) -> SessionCalls:
+        """All calls, wherever they began."""
+        return self.calls.with_older(self.older_calls)

@@ -355,7 +355,7 @@ class Client(ApprovalsMixin):
             async for page in pages:
                 for stored in page:
                     for fact in _facts(stored, self._subjects):
-                        if run is None or fact.get("run") == run:
+                        if _is_selected(fact, family, run):
                             yield fact
 
     # --- inside -----------------------------------------------------------------------------------
@@ -469,6 +469,13 @@ def _is_final_reply(reply: Fields) -> bool:
 
 def _message_id(wanted: str | None) -> str:
     return new_id() if wanted is None else check_command_id(wanted)
+
+
+def _is_selected(fact: Fields, family: str | None, run: str | None) -> bool:
+    """A message may hold facts of other families and runs too; a sealed one shows neither."""
+    kind = str(fact.get("type", ""))
+    of_family = family is None or not kind or kind.startswith(f"{family}.")
+    return of_family and (run is None or fact.get("run") == run)
 
 
 def _facts(stored: StoredMessage, subjects: Subjects) -> list[Fields]:

@@ -24,7 +24,7 @@ __all__ = ["complete_result", "read_past_result"]
 
 F = TypeVar("F", bound=Fact)
 
-_TURN: Final[FactCodec[of_turn.TurnFact]] = FactCodec(of_turn.TURN_FACTS)
+_TURN: Final[FactCodec[Any]] = FactCodec(of_turn.RUN_FACTS)
 _SESSION: Final[FactCodec[of_session.SessionFact]] = FactCodec(of_session.SESSION_FACTS)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from rookery.bus.journal.stored_message import CHAIN
+from rookery.bus.journal.stored_message import CHAIN, KINDS
 from rookery.bus.nats import EXPECTED_SEQUENCE, EXPECTED_SUBJECT, MESSAGE_ID, Outgoing
 from rookery.bus.ports import AppendOutcome, AppendRequest, Filter
 from rookery.bus.subjects import Subjects
@@ -65,6 +65,8 @@ def encode_batch(
 
 def _headers(append: AppendRequest, subjects: Subjects) -> list[tuple[str, str]]:
     headers = [(MESSAGE_ID, append.message_id), (CHAIN, append.chain)]
+    if append.kinds:
+        headers.append((KINDS, append.kinds))
     if append.fence is None:
         headers.append((EXPECTED_SEQUENCE, str(append.expected)))
     else:

@@ -13,7 +13,7 @@ import msgspec
 
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.schemas.digest import ZERO_CHAIN, chain
-from rookery.schemas.envelope import EntityId
+from rookery.schemas.envelope import HELD_BY, EntityId
 from rookery.schemas.errors import Failed
 
 __all__ = ["AuditResult", "AuditScope", "ChainAudit", "scope_of"]
@@ -32,7 +32,7 @@ class AuditScope(StrEnum):
 
 def scope_of(where: Filter, after: int) -> AuditScope:
     """The scope of a scan with this filter and start."""
-    if where.run is not None:
+    if where.run is not None or where.family in HELD_BY:
         return AuditScope.PARTS
     return AuditScope.TAIL if after else AuditScope.WHOLE
 

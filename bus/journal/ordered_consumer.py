@@ -122,10 +122,10 @@ class OrderedConsumer:
             await self._consumer.close()
             self._consumer = None
         stream = self._subjects.journal_stream
-        filter_subject = None if self._is_unfiltered else self._subjects.facts(self._where)
+        filters = [] if self._is_unfiltered else self._subjects.fact_filters(self._where)
         # Set before it is created, so that a disconnect meanwhile marks it broken.
         self._consumer = _ServerConsumer(self._connection, stream, self._changed)
-        self.pending = await self._consumer.open(self.position + 1, filter_subject)
+        self.pending = await self._consumer.open(self.position + 1, filters)
         # A stream replaced after this check removes the consumer, which heartbeats show.
         info = await self._connection.api(f"STREAM.INFO.{stream}", {"deleted_details": True})
         self._check(info["state"])
@@ -176,7 +176,7 @@ class _ServerConsumer:
         self._count = 0
         self._credit = 0
 
-    async def open(self, start: int, filter_subject: str | None) -> int:
+    async def open(self, start: int, filters: list[str]) -> int:
         """Create it; returns the number of messages it will deliver."""
         self._subscription = await self._connection.subscribe(self._inbox, self._on_batch)
         config: dict[str, Any] = {
@@ -188,8 +188,10 @@ class _ServerConsumer:
             "num_replicas": 1,
             "inactive_threshold": _INACTIVE_S * _SECOND_NS,
         }
-        if filter_subject:
-            config["filter_subject"] = filter_subject
+        if len(filters) == 1:
+            config["filter_subject"] = filters[0]
+        elif filters:
+            config["filter_subjects"] = filters
         query = {"stream_name": self._stream, "config": config}
         made = await self._connection.api(f"CONSUMER.CREATE.{self._stream}.{self._name}", query)
         return int(made["num_pending"])

@@ -17,6 +17,7 @@ from rookery.bus.nats import MESSAGE_ID, DeliveryInfo, Message, header_value
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
+from rookery.schemas.envelope import HELD_BY
 
 __all__ = [
     "CHAIN",
@@ -27,6 +28,7 @@ __all__ = [
 ]
 
 CHAIN = "Rookery-Chain"
+KINDS = "Rookery-Facts"
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -81,31 +83,43 @@ def _milliseconds(text: str) -> int:
 # --- filters ------------------------------------------------------------------------------------
 
 
-class _Run(msgspec.Struct):
+class _FactHead(msgspec.Struct):
+    type: str = ""
     run: str = ""
 
 
-_runs = msgspec.json.Decoder(list[_Run]).decode
+_heads = msgspec.json.Decoder(list[_FactHead]).decode
 
 
 def matcher(where: Filter) -> Callable[[StoredMessage], bool]:
-    """A test whether a filter selects a message; it searches a run as bytes before decoding."""
-    run = where.run
+    """A test whether a filter selects a message; it searches bytes before it decodes."""
+    run, family = where.run, where.family
     needle = encode_json(run)[1:-1] if run is not None else b""
+    kind = f'"{family}.'.encode()
+
+    def has_family(stored: StoredMessage) -> bool:
+        if family is None or stored.entity.family == family:
+            return True
+        if HELD_BY.get(family) != stored.entity.family or kind not in stored.body:
+            return False
+        return any(head.type.startswith(f"{family}.") for head in _heads_of(stored.body))
+
+    def has_run(body: bytes) -> bool:
+        return any(head.run == run for head in _heads_of(body))
 
     def matches(stored: StoredMessage) -> bool:
         entity = stored.entity
         return (
-            (where.family is None or entity.family == where.family)
-            and (where.key is None or entity.key == where.key)
-            and (run is None or (needle in stored.body and run in _runs_of(stored.body)))
+            (where.key is None or entity.key == where.key)
+            and has_family(stored)
+            and (run is None or (needle in stored.body and has_run(stored.body)))
         )
 
     return matches
 
 
-def _runs_of(body: bytes) -> list[str]:
+def _heads_of(body: bytes) -> list[_FactHead]:
     try:
-        return [fact.run for fact in _runs(body)]
+        return _heads(body)
     except msgspec.DecodeError:
-        return []  # A sealed or damaged body names no run.
+        return []  # A sealed or damaged body names neither.

@@ -43,6 +43,8 @@ class AppendRequest(msgspec.Struct, eq=False):
     fence: int | None = None
     """If set: last sequence over all families of ``entity.key`` that the decider has seen. The
     append is refused if a newer message exists there, of any family."""
+    kinds: str = ""
+    """The names of the facts, each once, for subscribers: ``turn.started,tool.requested``."""
 
 
 class Appended(msgspec.Struct, frozen=True, gc=False):
@@ -91,6 +93,7 @@ class Filter(msgspec.Struct, frozen=True):
     """Selects messages of the journal; ``None`` is any. ``run`` is matched inside the facts."""
 
     family: str | None = None
+    """The entity's, or that of facts which another entity's messages hold (``HELD_BY``)."""
     key: str | None = None
     run: str | None = None
 

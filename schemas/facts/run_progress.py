@@ -86,6 +86,7 @@ class RunFactView(Struct, gc=False):
     # tool and approval
     operation_id: str = ""
     name: str = ""
+    phase: str = ""
     deadline_at_ms: int = 0
     may_act_until_ms: int | None = None
     approval_id: str = ""
@@ -228,6 +229,13 @@ class RunProgress(Struct, array_like=True):
         elif fact.deadline_at_ms:
             call.acts_until_ms = fact.deadline_at_ms
 
+    def _on_call_adopted(self, fact: RunFactView) -> None:
+        call = self.calls.get(fact.operation_id)
+        if call is None:
+            call = self.calls[fact.operation_id] = OpenRunCall(fact.operation_id, fact.name, 0)
+        call.phase = _ADOPTED_PHASES.get(fact.phase, OpenCallPhase.REQUESTED)
+        call.acts_until_ms = fact.may_act_until_ms or fact.deadline_at_ms
+
     def _on_call_allowed(self, fact: RunFactView) -> None:
         if (call := self.calls.get(fact.operation_id)) is not None:
             call.phase = OpenCallPhase.ALLOWED
@@ -324,6 +332,10 @@ _CALL_PHASES: Final[Mapping[type[Fact], OpenCallPhase]] = {
     tool.RecoveryRequired: OpenCallPhase.RECOVERY_REQUIRED,
     tool.RetryAllowed: OpenCallPhase.REQUESTED,
 }
+_ADOPTED_PHASES: Final = {
+    "intended": OpenCallPhase.INTENDED,
+    "recovery_required": OpenCallPhase.RECOVERY_REQUIRED,
+}
 _PHASES: Final = {fact_tag(kind): phase for kind, phase in _CALL_PHASES.items()}
 _KINDS: Final[Mapping[type[Fact], Callable[[RunProgress, RunFactView], None]]] = {
     session.InputAccepted: RunProgress._on_accepted,
@@ -338,6 +350,7 @@ _KINDS: Final[Mapping[type[Fact], Callable[[RunProgress, RunFactView], None]]] =
     turn.Unparked: RunProgress._on_running,
     **dict.fromkeys(TURN_ENDS, RunProgress._on_ended),
     **dict.fromkeys(_CALL_PHASES, RunProgress._on_call),
+    tool.Adopted: RunProgress._on_call_adopted,
     tool.Allowed: RunProgress._on_call_allowed,
     tool.RetryAllowed: RunProgress._on_retry_allowed,
     tool.Completed: RunProgress._on_call_ended,

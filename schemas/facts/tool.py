@@ -1,4 +1,7 @@
-"""Facts of the family ``tool``, written by the decider of tools.
+"""Facts of the family ``tool``: the calls of runs, written by the decider of turns.
+
+They are committed together with the facts of the turn, in messages of the entity ``turn``. Messages
+of the entity ``tool`` are older: their calls are ``adopted`` before anything else happens to them.
 
 A call is ``requested``, then ``intended``, and has exactly one outcome: ``completed``, ``failed``,
 or, if its outcome is unknown, ``recovery_required`` until an operator resolves it. A call that
@@ -59,6 +62,31 @@ class Requested(_ToolCallFact, frozen=True, kw_only=True, tag="tool.requested.v1
     same commit."""
     approval: ApprovalPolicy | UnsetType = UNSET
     """The policy that requires an approval of the call, if any."""
+
+
+class Adopted(_ToolCallFact, frozen=True, kw_only=True, tag="tool.adopted.v1"):
+    """An open call of the older entity ``tool`` continues in the entity of its turn.
+
+    The fields are those of the call's earlier facts.
+    """
+
+    name: str
+    phase: str
+    """``requested``, ``unapproved``, ``intended`` or ``recovery_required``."""
+    number: Unsigned
+    surface: str
+    idempotent: bool
+    schema_digest: str
+    request_digest: str
+    timeout_ms: Unsigned
+    arguments: CallArguments | UnsetType = UNSET
+    arguments_blob: str | UnsetType = UNSET
+    approval: ApprovalPolicy | UnsetType = UNSET
+    grant_id: str = ""
+    attempt: Unsigned = 0
+    node: str = ""
+    deadline_at_ms: Unsigned = 0
+    may_act_until_ms: Unsigned | UnsetType = UNSET
 
 
 class Allowed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.allowed.v1"):
@@ -123,12 +151,13 @@ class Withdrawn(_ToolCallFact, frozen=True, kw_only=True, tag="tool.withdrawn.v1
 
 
 class HistoryRestarted(HistoryRestart, frozen=True, kw_only=True, tag="tool.history_restarted.v1"):
-    """All earlier calls are void, with their outcomes."""
+    """All earlier calls of the older entity ``tool`` are void, with their outcomes."""
 
 
 CallFact = (
     Refused
     | Requested
+    | Adopted
     | Allowed
     | IntentRecorded
     | Completed

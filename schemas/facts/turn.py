@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
+from rookery.schemas.facts.tool import ToolFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.turn import (
     ContentShape,
@@ -25,7 +26,7 @@ from rookery.schemas.machines.turn import (
 )
 from rookery.schemas.run import RunRequest, RunResult
 
-__all__ = ["TURN_FACTS", "TurnFact"]
+__all__ = ["RUN_FACTS", "TURN_FACTS", "TurnFact"]
 
 
 class _TurnTransition(TransitionFact, frozen=True, kw_only=True):
@@ -540,3 +541,5 @@ TurnFact = (
     | HistoryRestarted
 )
 TURN_FACTS = TurnFact
+RUN_FACTS = TurnFact | ToolFact
+"""What the messages of the entity ``turn`` contain: its runs, with their calls."""

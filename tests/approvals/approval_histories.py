@@ -22,8 +22,8 @@ from rookery.actors.approvals.executor import ApprovalExecutor
 from rookery.actors.approvals.state import ApprovalSettings, Approver, SessionApprovals
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.messages import WithdrawApproval
+from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallSlots
-from rookery.actors.tools.decider import ToolsDecider
 from rookery.actors.tools.effects import (
     AskApproval,
     BeginCall,
@@ -40,9 +40,9 @@ from rookery.schemas.codec import FactCodec, encode_facts, encode_json
 from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Command, Fact, fill_envelope
 from rookery.schemas.errors import CodedError
-from rookery.schemas.facts import approval, turn
+from rookery.schemas.facts import approval
 from rookery.schemas.ids import fact_id
-from tests.tools.tool_fixtures import tools
+from tests.tools.tool_fixtures import CallerDecider, RequestCalls, tools
 
 __all__ = ["SESSION", "Crash", "History"]
 
@@ -71,7 +71,7 @@ class History:
         places: Any = CallSlots(declared, None, None)  # type: ignore[arg-type]
         self.concerns: dict[str, Decider] = {
             "approval": ApprovalsDecider(settings, find_approver),
-            "tool": ToolsDecider(visible=self.visible, places=places, epoch="n", approvals=True),
+            "turn": CallerDecider(CallRules(self.visible, places, "n", approvals=True)),
         }
         self.states = {family: one.initial(SESSION) for family, one in self.concerns.items()}
         self.facts: list[Fact] = []
@@ -191,7 +191,7 @@ class History:
             case CancelApproval(operation_id=operation_id):
                 self.put("approval", WithdrawApproval(operation_id=operation_id))
             case PrepareCall(call=call):
-                self.put("tool", BeginCall(operation_id=call.operation_id))
+                self.put("turn", BeginCall(operation_id=call.operation_id))
             case ExecuteCall(call=call):
                 assert call.arguments is not UNSET
                 self.acts.append((call.operation_id, call.arguments))
@@ -248,13 +248,12 @@ class History:
             digest=digest_json(given),
             arguments=given,
         )
-        said = turn.ToolCallsReturned(run=run, generation=1, tool_count=1, calls=(asked,))
-        self.put("tool", said, f"turn.{SESSION}.{self._commands}/tool", "turn")
+        self.put("turn", RequestCalls(run=run, calls=(asked,)), verb="request")
         return operation_id
 
     def end(self, run: str = "run-1") -> None:
         """End the run."""
-        self.put("tool", turn.Cancelled(run=run, generation=1), verb="turn")
+        self.put("turn", RequestCalls(run=run), verb="end")
 
     def asked(self, operation_id: str) -> approval.Requested:
         """The latest approval request for the call."""

@@ -185,7 +185,7 @@ class HistoryBuilder:
             request_digest=digest_json({"args": [], "kwargs": {"a": 9}}),
             grant_id=grants[0].grant_id if named and grants else "",
         )
-        self.history.put("tool", allowed)
+        self.history.put("turn", allowed)
 
 
 def check_laws(history: History) -> None:

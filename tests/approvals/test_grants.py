@@ -152,8 +152,8 @@ def test_a_call_needs_a_grant():
     session = history()
     operation_id = asked(session)
     digest = session.asked(operation_id).request_digest
-    session.put("tool", AllowCall(operation_id=operation_id, request_digest=digest, grant_id=""))
-    session.put("tool", AllowCall(operation_id=operation_id, request_digest="0", grant_id="g"))
+    session.put("turn", AllowCall(operation_id=operation_id, request_digest=digest, grant_id=""))
+    session.put("turn", AllowCall(operation_id=operation_id, request_digest="0", grant_id="g"))
     session.settle()
     assert session.of(tool.IntentRecorded) == []
 
@@ -396,11 +396,11 @@ def test_inputs_of_the_machine_do_not_change_a_calls_approval():
 def test_an_allowed_call_that_waits_for_a_slot_keeps_its_grant():
     session = history()
     operation_id = asked(session)
-    ledger_state = session.states["tool"]
+    ledger_state = session.states["turn"]
     allowed = tool.Allowed(
         id="tool.s.9", run="run-1", operation_id=operation_id, grant_id="g", session="s"
     )
-    after = session.concerns["tool"].evolve(ledger_state, allowed)
-    (prepare,) = session.concerns["tool"].effects(after, allowed)
+    after = session.concerns["turn"].evolve(ledger_state, allowed)
+    (prepare,) = session.concerns["turn"].effects(after, allowed)
     assert isinstance(prepare, PrepareCall)
     assert prepare.call.grant_id == "g"

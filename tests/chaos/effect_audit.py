@@ -167,7 +167,7 @@ def _worker(server: EmbeddedServer, folder: Path, ledger: Path) -> ExitStack:
 
 
 async def _operate(client: Stock, ledger: Path) -> None:
-    subject, stream = f"rookery.{REALM}.ev.tool.*", f"ROOKERY_{REALM}_JOURNAL"
+    subject, stream = f"rookery.{REALM}.ev.turn.*", f"ROOKERY_{REALM}_JOURNAL"
     found = await client.jetstream.subscribe(subject, stream=stream, ordered_consumer=True)
     while True:
         with suppress(TimeoutError):

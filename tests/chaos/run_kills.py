@@ -123,7 +123,7 @@ async def _tell(
 
 async def _operate(client: Stock, ledger: Path, recovered: list[str]) -> None:
     """Look into the ledger, and say what became of calls nobody knows of."""
-    subject, stream = f"rookery.{client.realm}.ev.tool.*", f"ROOKERY_{client.realm}_JOURNAL"
+    subject, stream = f"rookery.{client.realm}.ev.turn.*", f"ROOKERY_{client.realm}_JOURNAL"
     found = await client.jetstream.subscribe(subject, stream=stream, ordered_consumer=True)
     while True:
         with suppress(TimeoutError):

@@ -27,7 +27,8 @@ from rookery.actors.kernel.kernel import Kernel
 from rookery.actors.kernel.local_ask import AskActor
 from rookery.actors.tools.call_notifier import CallNotifier
 from rookery.bus.ports import Appended, AppendRequest, StoredMessage
-from rookery.schemas.codec import FactCodec
+from rookery.schemas.codec import FactCodec, fact_tag
+from rookery.schemas.envelope import HELD_BY
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.approval import APPROVAL_FACTS, Requested
 from rookery.schemas.facts.session import (
@@ -36,14 +37,18 @@ from rookery.schemas.facts.session import (
     RunCommitted,
     RunFailed,
 )
-from rookery.schemas.facts.tool import RecoveryRequired
+from rookery.schemas.facts.tool import TOOL_FACTS, RecoveryRequired
 from rookery.schemas.run import RunResult
 from tests.execution.driver_scripts import SCRIPTS, Script, wants
 from tests.execution.scripted_driver import CODECS, SESSION, ScriptedWorld
 
 __all__ = ["STORIES", "Left", "LeftWorld", "left_by"]
 
-ALL_CODECS: Final = {**CODECS, "approval": FactCodec(APPROVAL_FACTS)}
+ALL_CODECS: Final = {
+    **CODECS,
+    "approval": FactCodec(APPROVAL_FACTS),
+    "tool": FactCodec(TOOL_FACTS),
+}
 CLOSING: Final = (RunCommitted, RunFailed, InputCancelled, InputRefused)
 WITHOUT_NAMES: Final = 1
 """The saved watermark below which no work is left."""
@@ -146,10 +151,11 @@ class LeftWorld(ScriptedWorld):
     def of_family(self, family: str) -> list[Any]:
         """The session's facts of this family that can be decoded."""
         found: list[Any] = []
-        for one in self.stored(family, SESSION):
-            with suppress(CodedError):
-                found += ALL_CODECS[family].decode(one.body)
-        return found
+        for entity in dict.fromkeys((family, HELD_BY.get(family, family))):
+            for one in self.stored(entity, SESSION):
+                with suppress(CodedError):
+                    found += ALL_CODECS[entity].decode(one.body)
+        return [fact for fact in found if fact_tag(type(fact)).startswith(f"{family}.")]
 
 
 # --- stories --------------------------------------------------------------------------------------

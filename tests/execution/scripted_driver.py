@@ -29,18 +29,18 @@ from rookery.actors.sandbox.contract import Tool, ToolResult
 from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
 from rookery.actors.session_snapshots.decider import SnapshotsDecider
 from rookery.actors.tools.call_notifier import CallNotifier
+from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallSlots
-from rookery.actors.tools.decider import ToolsDecider
 from rookery.actors.tools.executor import CallExecutor
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.actors.turns.run_state import ImmediateKind
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
-from rookery.schemas.codec import FactCodec
+from rookery.schemas.codec import FactCodec, fact_tag
+from rookery.schemas.envelope import HELD_BY
 from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted
-from rookery.schemas.facts.tool import TOOL_FACTS
 from rookery.schemas.facts.turn import (
-    TURN_FACTS,
+    RUN_FACTS,
     Cancelled,
     Completed,
     Failed,
@@ -76,8 +76,7 @@ CLOSES = ("run_committed", "run_failed", "input_cancelled", "input_refused")
 IMMEDIATE = {"append": ImmediateKind.APPEND, "context": ImmediateKind.CONTEXT}
 CODECS: Mapping[str, FactCodec[Any]] = {
     "session": FactCodec(SESSION_FACTS),
-    "turn": FactCodec(TURN_FACTS),
-    "tool": FactCodec(TOOL_FACTS),
+    "turn": FactCodec(RUN_FACTS),
 }
 WALL_MS = 3_000
 
@@ -244,9 +243,9 @@ class ScriptedWorld(World):
             node,
             [
                 *concerns,
-                TurnsDecider(self.offer),
-                ToolsDecider(
-                    visible=self.visible, places=places, epoch=epoch, approvals=self.approvals
+                TurnsDecider(
+                    self.offer,
+                    call_rules=CallRules(self.visible, places, epoch, self.approvals),
                 ),
             ],
             KernelSettings(
@@ -322,24 +321,30 @@ class ScriptedWorld(World):
         """Submit a run of this script."""
         return self.ask("run", SESSION, code=script)
 
-    def meanwhile(self, number: int, happens: Callable[[], object]) -> None:
-        """Call ``then`` as soon as the session has this many messages, before any actor gets the
-        last one."""
+    def meanwhile(self, number: int, happens: Callable[[], object]) -> Callable[[], object]:
+        """Call ``happens`` as soon as the session has this many messages, before any actor gets the
+        last one; the returned function calls that off."""
 
         def grown() -> None:
             if len(self.stored("", SESSION)) == number:
-                journal.on_grown.remove(grown)
+                call_off()
                 happens()
+
+        def call_off() -> None:
+            if grown in journal.on_grown:
+                journal.on_grown.remove(grown)
 
         journal = self.server.realm("default").log
         journal.on_grown.append(grown)
+        return call_off
 
     def kill_after(self, number: int) -> None:
         """Kill the node at this message, if there is one; another node replaces it."""
         weather, rest = self.nodes[-1].weather, self.rest
-        self.meanwhile(number, lambda: setattr(weather, "up", False))
+        call_off = self.meanwhile(number, lambda: setattr(weather, "up", False))
         self.until(lambda: not weather.up or self.closes or self.rest not in (None, rest))
         self.settle()
+        call_off()
         if not weather.up:
             self.nodes[-1].crash()
             self.begin()
@@ -353,7 +358,9 @@ class ScriptedWorld(World):
 
     def recorded(self, family: str = "turn") -> list[Any]:
         """The facts of the session."""
-        return [f for one in self.stored(family, SESSION) for f in CODECS[family].decode(one.body)]
+        entity = HELD_BY.get(family, family)
+        facts = [f for one in self.stored(entity, SESSION) for f in CODECS[entity].decode(one.body)]
+        return [fact for fact in facts if fact_tag(type(fact)).startswith(f"{family}.")]
 
     def kinds(self, family: str = "turn") -> list[str]:
         tags = [str(fact.__struct_config__.tag) for fact in self.recorded(family)]

@@ -281,7 +281,6 @@ def test_a_fork_gets_the_recorded_results_and_then_makes_its_own_calls(
         "fork-0": (at(facts, "turn.started", 0), 0),
         "fork-1": (at(facts, "tool.completed", 0), 1),
         "fork-2": (at(facts, "tool.completed", 2) - 1, 2),
-        "fork-3": (at(facts, "tool.completed", 2), 3),
     }
     for session, (place, calls) in places.items():
         said = driving.rookery("runs", "fork", run_id, "--at", str(place), "--session", session)

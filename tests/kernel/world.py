@@ -279,6 +279,7 @@ class World:
         id: str = "",  # noqa: A002 - the wire's name.
         on_answer: Callable[[SentRequest], None] = lambda asked: None,
         mode: str = "",
+        traceparent: str = "",
         **body: object,
     ) -> SentRequest:
         """Send a request; its reply comes later."""
@@ -290,6 +291,7 @@ class World:
             body=encode_json(body),
             mode=mode,
             reply_to=f"reply.{number}",
+            traceparent=traceparent,
         )
         asked = SentRequest(request, on_answer)
         switch = self.server.realm("default").request_router

@@ -94,7 +94,6 @@ def long_functions(modules: Iterable[Module]) -> Iterator[Finding]:
 CONCERNS: Final[dict[str, tuple[str, ...]]] = {
     "actors/admission": ("decider", "state", "evolve", "effects", "executor"),
     "actors/turns": ("decider", "state", "evolve", "effects"),  # `execution` performs them.
-    "actors/tools": ("decider", "state", "evolve", "effects", "executor"),
     "actors/approvals": ("decider", "state", "evolve", "effects", "executor"),
     "actors/session_snapshots": ("decider",),
     "actors/surfaces": ("decider",),  # Machines only: states and effects are their rows'.

@@ -84,8 +84,8 @@ def concern(name: str, **texts: str) -> list[Module]:
 
 
 def test_a_concern_has_the_modules_of_its_shape():
-    assert not list(concern_shapes(concern("tools")))
-    assert counted(concern_shapes(concern("tools")[1:])) == {"actors/tools/decider.py": 1}
+    assert not list(concern_shapes(concern("approvals")))
+    assert counted(concern_shapes(concern("approvals")[1:])) == {"actors/approvals/decider.py": 1}
     new = written("actors/hooks/decider.py", "")
     assert list(counted(concern_shapes([new]))) == [
         "actors/hooks/evolve.py",
@@ -94,8 +94,8 @@ def test_a_concern_has_the_modules_of_its_shape():
 
 
 def test_no_concern_has_modules_of_another_shape():
-    found = concern_shapes(concern("tools", fold="", acting="", faults=""))
-    assert list(counted(found)) == ["actors/tools/acting.py", "actors/tools/fold.py"]
+    found = concern_shapes(concern("approvals", fold="", acting="", faults=""))
+    assert list(counted(found)) == ["actors/approvals/acting.py", "actors/approvals/fold.py"]
     elsewhere = written("actors/sandbox/concern.py", "")
     assert list(counted(concern_shapes([elsewhere]))) == ["actors/sandbox/concern.py"]
 
@@ -116,8 +116,8 @@ def test_what_a_concern_holds_is_in_the_module_of_its_name():
     everywhere = ["SLOT", "StopRun", "TURN", "TurnsDecider", "effects", "evolve"]
     found = concern_shapes(concern("turns", state=text))
     assert list(counted(found)) == [f"actors/turns/state.py:{name}" for name in everywhere]
-    found = concern_shapes(concern("tools", call_executor=text))
-    assert "actors/tools/call_executor.py:RunExecutor" in counted(found)
+    found = concern_shapes(concern("approvals", call_executor=text))
+    assert "actors/approvals/call_executor.py:RunExecutor" in counted(found)
     found = concern_shapes(concern("turns", turn_machine="TURN = Machine()", effects="effects = 1"))
     assert not list(found)
 

@@ -335,6 +335,7 @@ def test_every_field_of_a_run_fact_view_is_a_field_of_a_fact():
         turn.Parked(run="r", code="c", snapshot_id="", snapshot_blob="", waits_for=("o",)),
         failed("r", result=RunResult(error=ErrorObject(code="c", message="m"))),
         tool.Requested,
+        tool.Adopted,
         tool.IntentRecorded,
         tool.RecoveryRequired,
         session.InputRefused,

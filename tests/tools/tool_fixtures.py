@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
-from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.kernel import Kernel, KernelSettings
 from rookery.actors.kernel.partitions.ownership import NodeIdentity
 from rookery.actors.messages import (
@@ -27,9 +27,10 @@ from rookery.actors.messages import (
 )
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.call_notifier import CallNotifier
+from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallSlots
 from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
-from rookery.actors.tools.decider import ToolsDecider
+from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.executor import CallExecutor
 from rookery.actors.tools.faults import fault
 from rookery.actors.tools.hosts.host import (
@@ -39,14 +40,17 @@ from rookery.actors.tools.hosts.host import (
     ToolHost,
     always_allowed,
 )
+from rookery.actors.turns.decider import TurnsDecider
+from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
+from rookery.actors.turns.state import SessionTurns
 from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.capability import ApprovalMode, Capability, CapabilityLimits
 from rookery.schemas.codec import FactCodec
+from rookery.schemas.commands import COMMANDS
 from rookery.schemas.digest import digest_bytes, digest_json
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.facts import turn
-from rookery.schemas.facts.tool import TOOL_FACTS
-from rookery.schemas.facts.turn import TURN_FACTS
+from rookery.schemas.facts.tool import CallFact
 from tests.kernel.tally import SmallDecider
 from tests.kernel.virtual_clock import LoopKernel
 from tests.kernel.world import Node, World, called
@@ -122,52 +126,77 @@ class RequestCalls(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[RequestedCall, ...] = ()
 
 
-class RequestedCalls(msgspec.Struct, frozen=True, kw_only=True):
-    """The calls of each run; none of a run that has ended."""
+class CallerTurns(SessionTurns, frozen=True, kw_only=True):
+    """By run, its calls; of one that has ended, none."""
 
-    calls: dict[str, tuple[RequestedCall, ...]] = {}
+    requested: dict[str, tuple[RequestedCall, ...]] = msgspec.field(default_factory=dict)
 
 
 class CallerDecider(SmallDecider):
-    """Writes the facts that turns write: ``request`` leaves calls, ``retain`` keeps only these,
-    ``end`` ends the run."""
+    """A turn without a machine: ``request`` requests calls, ``retain`` drops all others, ``end``
+    ends their run. Its calls are those of the product."""
 
     family = "turn"
-    initial_state = RequestedCalls()
+    initial_state = CallerTurns()
     verbs: Mapping[str, type[msgspec.Struct]] = {
         "request": RequestCalls,
         "retain": RequestCalls,
         "end": RequestCalls,
+        "resolve": COMMANDS["resolve"],
     }
-    codec: FactCodec[Any] = FactCodec(TURN_FACTS)
+    codec: FactCodec[Any] = FactCodec(turn.RUN_FACTS)
+    has_effects = True
+    dump, load = Decider.dump, Decider.load
+
+    def __init__(self, rules: CallRules) -> None:
+        self.calls = RunCalls(cast("TurnsDecider", self), rules)
 
     def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
-        if isinstance(command.body, ActiveRunQuery):
+        if isinstance(command.body, CALL_COMMANDS):
+            return self.calls.decide(state, command.key, command, now_ms=now_ms)
+        if not isinstance(command.body, RequestCalls):
             return []
         run, calls = command.body.run, command.body.calls
+        operations = tuple(one.operation_id for one in calls)
+        fact: Fact = turn.ToolCallsReturned(
+            run=run, generation=1, tool_count=len(calls), calls=calls
+        )
         if command.verb == "end":
-            return [turn.Cancelled(run=run)]
-        if command.verb == "retain":
-            operations = tuple(one.operation_id for one in calls)
-            return [turn.OpsRegistered(run=run, op_refs=operations, barrier_ids=operations)]
-        return [turn.ToolCallsReturned(run=run, tool_count=len(calls), calls=calls)]
+            fact = turn.Cancelled(run=run, generation=1)
+        elif command.verb == "retain":
+            fact = turn.OpsRegistered(
+                run=run, generation=1, op_refs=operations, barrier_ids=operations
+            )
+        return self.calls.follow(state, command.key, [fact], now_ms=now_ms)
 
     def evolve(self, state: Any, fact: Any) -> Any:
-        calls = state.calls.get(fact.run, ())
+        if isinstance(fact, CallFact):
+            calls = evolve_calls(state.calls, fact)
+            return msgspec.structs.replace(state, calls=calls)
+        wanted = state.requested.get(fact.run, ())
         match fact:
             case turn.ToolCallsReturned():
-                calls = (*calls, *fact.calls)
+                wanted = (*wanted, *fact.calls)
             case turn.OpsRegistered(op_refs=kept):
-                calls = tuple(one for one in calls if one.operation_id in kept)
+                wanted = tuple(one for one in wanted if one.operation_id in kept)
             case _:
-                calls = ()
-        return RequestedCalls(calls=state.calls | {fact.run: calls})
+                wanted = ()
+        return msgspec.structs.replace(state, requested=state.requested | {fact.run: wanted})
 
     def reply(self, state: Any, command: Command[Any], facts: Sequence[Fact]) -> Any:
-        if not isinstance(command.body, ActiveRunQuery):
-            return state
-        run = command.body.run_id
-        return ActiveRunView(run_id=run, calls=state.calls.get(run, ()))
+        if isinstance(command.body, (CallsQuery, *CALL_COMMANDS)):
+            return self.calls.reply(state, command, facts)
+        run = command.body.run_id if isinstance(command.body, ActiveRunQuery) else ""
+        return ActiveRunView(run_id=run, calls=state.requested.get(run, ()))
+
+    def effects(self, state: Any, fact: Fact) -> Sequence[Effect]:
+        return self.calls.effects(state, fact)
+
+    def pending_effects(self, state: Any, key: str) -> Sequence[Effect]:
+        return self.calls.pending_effects(state, key)
+
+    def on_state(self, key: str, state: Any) -> None:
+        self.calls.release_slots(key, state)
 
 
 # --- what is called -------------------------------------------------------------------------------
@@ -268,7 +297,7 @@ class ToolWorld(World):
     def begin(self, *capabilities: Capability, **settings: Any) -> ToolNode:
         """Start a node; all nodes have the same tools by default."""
         visible = tools(*(capabilities or CAPABILITIES))
-        started = self.start([CallerDecider()], visible=visible, **settings)
+        started = self.start([], visible=visible, **settings)
         return cast("ToolNode", started)
 
     def kernel(
@@ -302,7 +331,7 @@ class ToolWorld(World):
             now_ms=self.now_ms,
             acts_for=acts_for,
         )
-        ours = ToolsDecider(visible=visible, places=node.places, epoch=node.epoch)
+        ours = CallerDecider(CallRules(visible, node.places, node.epoch))
         kind = Kernel if self.threads else LoopKernel
         return kind(
             node.bus,
@@ -343,7 +372,7 @@ class ToolWorld(World):
 
     def progress(self, node: ToolNode, *, key: str = "a", run: str = "run-1") -> list[CallProgress]:
         """The progress of a run's calls, from their actor."""
-        asked = node.kernel.ask("tool", key, CallsQuery(run_id=run), CallsView)
+        asked = node.kernel.ask("turn", key, CallsQuery(run_id=run), CallsView)
         return list(self.run(asked).calls)
 
     def store(self, node: ToolNode, data: bytes) -> str:
@@ -355,8 +384,9 @@ class ToolWorld(World):
 
     def tool_facts(self, number: int = 0, key: str = "a", run: str = "run-1") -> list[Any]:
         """The tool facts of a session, or of one call."""
-        codec = FactCodec[Any](TOOL_FACTS)
-        found = [fact for one in self.stored("tool", key) for fact in codec.decode(one.body)]
+        codec = CallerDecider.codec
+        found = [fact for one in self.stored("turn", key) for fact in codec.decode(one.body)]
+        found = [fact for fact in found if isinstance(fact, CallFact)]
         return [f for f in found if not number or f.operation_id == operation(number, run)]
 
     def kinds(self, number: int = 0, key: str = "a", run: str = "run-1") -> list[str]:

@@ -90,10 +90,11 @@ class Visit:
 
     async def follow(self) -> None:
         async def seen(message: Any) -> None:
-            self.facts += msgspec.json.decode(message.data)
+            facts = msgspec.json.decode(message.data)
+            self.facts += [fact for fact in facts if fact["type"].startswith("tool.")]
 
         await self.client.jetstream.subscribe(
-            f"rookery.{REALM}.ev.tool.{self.session}",
+            f"rookery.{REALM}.ev.turn.{self.session}",
             stream=f"ROOKERY_{REALM}_JOURNAL",
             ordered_consumer=True,
             cb=seen,

@@ -121,5 +121,9 @@ def test_the_documented_headers_are_the_ones_in_use():
     command = {headers.MESSAGE_ID, headers.MODE, headers.TRACEPARENT, headers.CONTENT_TYPE}
     assert documented("request") == command
     assert documented("durable") == command | {headers.REPLY}
-    assert documented("facts") == {stored_message.MESSAGE_ID, stored_message.CHAIN}
+    assert documented("facts") == {
+        stored_message.MESSAGE_ID,
+        stored_message.CHAIN,
+        stored_message.KINDS,
+    }
     assert headers.CODE in documented("refusal")

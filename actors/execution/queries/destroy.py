@@ -28,7 +28,7 @@ from rookery.schemas.replies import SessionView
 
 __all__ = ["SessionDestroyer"]
 
-FAMILIES: Final = ("turn", "tool", "approval", "sandbox")
+FAMILIES: Final = ("turn", "approval", "sandbox")
 """The families of a session beside its own."""
 _GENERATION: Final = re.compile(rb'"generation":([0-9]{1,18})')
 

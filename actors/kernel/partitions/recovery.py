@@ -11,17 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
-from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.decider import Decider, codecs_of
 from rookery.actors.kernel.fact_router import FactRouter
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import ResumeEffects
 from rookery.actors.kernel.partitions.watermark import Watermark, WatermarkState
 from rookery.bus.ports import Bus, EntitySnapshot, Filter, StoredMessage
-from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed
 
@@ -64,7 +63,7 @@ class PartitionRecovery:
         """``certain``: whether no other node can own the served partitions. ``on_newer_term``:
         called when another node has begun a term in one of them."""
         self._bus, self._is_certain, self._on_newer_term = bus, is_certain, on_newer_term
-        self._codecs: dict[str, FactCodec[Any]] = {c.family: c.codec for c in deciders}
+        self._codecs = codecs_of(deciders)
         self._effect_mailboxes = {c.family: mailboxes[c.family] for c in deciders if c.has_effects}
         self._fact_router, self._watermark = reactions, watermark
         self._saved_states: dict[int, WatermarkState] = {}

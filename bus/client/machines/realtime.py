@@ -37,7 +37,7 @@ class RealtimeProductTurnHandle(SessionMachineHandle):
     """Its inputs may arrive at any time: one that does not fit returns ``False``."""
 
     verb: ClassVar[str] = "turns"
-    codec: ClassVar[FactCodec[Any]] = FactCodec(facts.TURN_FACTS)
+    codec: ClassVar[FactCodec[Any]] = FactCodec(facts.RUN_FACTS)
 
     # --- the turn ---------------------------------------------------------------------------------
 

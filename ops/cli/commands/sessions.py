@@ -31,14 +31,14 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import ChangeLimits, CreateSession, SessionsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import SESSION_FACTS
-from rookery.schemas.facts.turn import TURN_FACTS, Started
+from rookery.schemas.facts.turn import RUN_FACTS, Started
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.replies import SessionList, SessionView
 from rookery.schemas.run import Language, SessionLimits, SessionMeta
 
 __all__ = ["app"]
 
-_TURNS = FactCodec[Any](TURN_FACTS)
+_TURNS = FactCodec[Any](RUN_FACTS)
 
 app = App(name="sessions", help_format="plaintext")
 for _name, (_module, _help) in {

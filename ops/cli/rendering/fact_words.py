@@ -35,7 +35,7 @@ LANES: Final = {
     "approval": "approvals",
     "sandbox": "sandbox",
 }
-"""The lane of each family: its actor."""
+"""The lane of each family."""
 
 FactFields = dict[str, Any]
 
@@ -229,6 +229,8 @@ def fact_lines(stored: StoredMessage, where: Filter, *, json: bool) -> Iterator[
     for number, fact in enumerate(facts, 1):
         if where.run is not None and fact.get("run") != where.run:
             continue
+        if where.family is not None and _family(stored, fact) != where.family:
+            continue
         position = f"{stored.sequence}.{number}"
         yield _json_line(stored, position, fact) if json else _text_line(stored, position, fact)
 
@@ -237,11 +239,16 @@ def _json_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> st
     head = {
         "position": position,
         "sequence": stored.sequence,
-        "family": stored.entity.family,
+        "family": _family(stored, fact),
         "key": stored.entity.key,
         "stored_at_ms": stored.stored_at_ms,
     }
     return encode_json(head | {"fact": fact}).decode()
+
+
+def _family(stored: StoredMessage, fact: dict[str, Any]) -> str:
+    """The family of a fact is in its type; that of a sealed message is its entity's."""
+    return str(fact.get("type", "")).partition(".")[0] or stored.entity.family
 
 
 def _text_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> str:

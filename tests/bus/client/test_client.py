@@ -320,17 +320,20 @@ def test_facts_are_followed_with_their_place(jetstream: JetStreamRealm) -> None:
         async with jetstream.bus(), _client(jetstream) as client, jetstream.stock() as stock:
             one, two = _fact("session.a.v1", "r-1"), _fact("session.b.v1", "r-2")
             await _write(stock, "session", "s1", one, two)
-            await _write(stock, "turn", "s1", one)
+            of_turn, of_tool = _fact("turn.a.v1", "r-1"), _fact("tool.a.v1", "r-1")
+            await _write(stock, "turn", "s1", of_turn, of_tool)
             await _write(stock, "lease", "a%2Eb", two)
             session, turn, lease = (
                 {"seq": 1, "subject": "rookery.default.ev.session.s1"},
                 {"seq": 2, "subject": "rookery.default.ev.turn.s1"},
                 {"seq": 3, "subject": "rookery.default.ev.lease.a%2Eb"},
             )
-            everything = [one | session, two | session, one | turn, two | lease]
-            assert await _first(client.events(), 4) == everything
-            assert await _first(client.events(after=1), 2) == everything[2:]
-            assert await _first(client.events("turn"), 1) == [one | turn]
+            of_turn, of_tool = of_turn | turn, of_tool | turn
+            everything = [one | session, two | session, of_turn, of_tool, two | lease]
+            assert await _first(client.events(), 5) == everything
+            assert await _first(client.events(after=1), 3) == everything[2:]
+            assert await _first(client.events("turn"), 1) == [of_turn]
+            assert await _first(client.events("tool"), 1) == [of_tool]
             assert await _first(client.events(key="a.b"), 1) == [two | lease]
             assert await _first(client.events(run="r-2"), 2) == [two | session, two | lease]
 

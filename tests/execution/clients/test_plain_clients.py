@@ -20,9 +20,13 @@ def test_a_plain_subscription_follows_a_session_live(serving: Serving):
     async def follow() -> None:
         plain = await nats.connect(serving.server.url)
         seen: list[dict[str, Any]] = []
+        named: list[bool] = []
 
         async def see(message: Any) -> None:
-            seen.extend(json.loads(message.data))
+            facts = json.loads(message.data)
+            seen.extend(facts)
+            kinds = dict.fromkeys(fact["type"].removesuffix(".v1") for fact in facts)
+            named.append(message.headers["Rookery-Facts"] == ",".join(kinds))
 
         await plain.subscribe(f"rookery.{serving.realm}.ev.*.plain-live", cb=see)
         answer = await plain.subscribe("answers.of.mine")
@@ -33,6 +37,7 @@ def test_a_plain_subscription_follows_a_session_live(serving: Serving):
         )
         await until(lambda: len(seen) == len(RUN))
         assert [fact["type"] for fact in seen] == [f"session.{kind}.v1" for kind in RUN]
+        assert all(named), "the header names the facts of a message"
         done = {"run_id": seen[-1]["run"], "input_id": seen[-1]["input_id"]}
         said = await plain.request(
             f"rookery.{serving.realm}.api.admission.plain-live",

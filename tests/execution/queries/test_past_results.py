@@ -53,7 +53,7 @@ def test_the_result_of_an_open_run_and_of_an_unstarted_run_is_an_error(driving: 
         first = client.submit("past-waits", "await pause(60)", timeout_ms=60_000)
         assert any(fact["type"] == "tool.intent_recorded.v1" for fact in first.events())
         queued = client.submit("past-waits", "1")
-        refuse(client, first.run_id, "it runs")
+        refuse(client, first.run_id, "it waits for pause")
         refuse(client, queued.accepted(PATIENCE_S), "it waits for the session to be free")
         said = shell(driving, False, "runs", "result", first.run_id)
         assert (said.code, said.out) == (3, "")

@@ -17,8 +17,7 @@ from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.actors.projections.sessions import SessionQueryHandler
 from rookery.actors.sandbox import RecordedCall, ResultBatch, Sandbox, ToolResult, open_sandbox
-from rookery.actors.tools.decider import ToolsDecider
-from rookery.actors.tools.evolve import evolve
+from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.state import SessionCalls
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.actors.turns.turn_view import turn_snapshot
@@ -118,8 +117,8 @@ def turns_and_calls() -> list[Any]:
             (said,) = turns.codec.decode(text)
             states[session] = turns.evolve(states.get(session) or turns.initial(session), said)
         elif fact["type"].startswith("tool."):
-            (said,) = ToolsDecider.codec.decode(text)
-            tools[session] = evolve(tools.get(session) or SessionCalls(), said)
+            (said,) = turns.codec.decode(text)
+            tools[session] = evolve_calls(tools.get(session) or SessionCalls(), said)
     calls = {
         session: [c.progress for c in of.calls_of_run(of.run)] for session, of in tools.items()
     }

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from rookery.bus.ports import StoredMessage
 from rookery.schemas.digest import ZERO_CHAIN, chain
-from rookery.schemas.envelope import EntityId, HistoryRestart
+from rookery.schemas.envelope import HELD_BY, EntityId, HistoryRestart
 from rookery.schemas.facts.session import RunFailed
 from rookery.schemas.facts.turn import Failed
 from tests.execution.node_remains import Left, LeftWorld, approved, left_by, plain, queued
@@ -98,7 +98,7 @@ def fields(asked: SentRequest) -> dict[str, Any]:
     return found
 
 
-OF_A_RUN = pytest.mark.parametrize("family", ["turn", "tool", "approval"])
+OF_A_RUN = pytest.mark.parametrize("family", ["turn", "approval"])
 CHECKS = pytest.mark.parametrize(
     "check",
     [open_runs_are_cancelled, it_is_destroyed_and_begins_anew, the_next_run_is_answered],
@@ -147,7 +147,7 @@ def broken_links(messages: list[StoredMessage]) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("family", ["session", "turn", "tool", "approval"])
+@pytest.mark.parametrize("family", ["session", "turn", "approval"])
 def test_a_restarted_history_has_a_fact_and_continues_the_chain(family: str):
     left = whole(approved)
     place = max(n for n, one in enumerate(left.messages, 1) if one.entity.family == family)
@@ -157,7 +157,9 @@ def test_a_restarted_history_has_a_fact_and_continues_the_chain(family: str):
         (restart,) = (f for f in world.of_family(family) if isinstance(f, HistoryRestart))
         assert (restart.code, restart.after_sequence) == ("CHAIN_BROKEN", place)
         assert broken_links(world.stored("", SESSION)) == [place]
-        numbers = [int(fact.id.rpartition(".")[2]) for fact in world.of_family(family)]
+        held = [family, *(held for held, by in HELD_BY.items() if by == family)]
+        ids = [fact.id for one in held for fact in world.of_family(one)]
+        numbers = sorted(int(one.rpartition(".")[2]) for one in ids)
         assert all(after == one + 1 for one, after in pairwise(numbers)), "no number twice"
         world.nodes[-1].crash()
         world.begin()
@@ -165,9 +167,11 @@ def test_a_restarted_history_has_a_fact_and_continues_the_chain(family: str):
         assert result_at_end(world)["result"] == ["done"] * 3, "another node reads the same"
 
 
-@pytest.mark.parametrize("family", ["turn", "tool"])
-def test_a_run_in_progress_fails_with_a_fact_that_names_the_broken_history(family: str):
-    left = next(one for one in left_by(queued) if one.messages[-1].entity.family == "tool")
+@pytest.mark.parametrize(("family", "scenario"), [("turn", queued), ("approval", approved)])
+def test_a_run_in_progress_fails_with_a_fact_that_names_the_broken_history(
+    family: str, scenario: Callable[[LeftWorld], None]
+):
+    left = next(one for one in left_by(scenario) if one.messages[-1].entity.family == family)
     place = max(n for n, one in enumerate(left.messages, 1) if one.entity.family == family)
     with LeftWorld() as world:
         world.take_up(left, damaged=hurt(left, place, "unreadable"))

@@ -140,9 +140,13 @@ def test_a_turn_that_a_client_fails_ends_its_run(how: str, command: Step):
         command(world)
 
 
+def requests_a_call(left: Left) -> bool:
+    return b"tool.intent_recorded.v1" in left.messages[-1].body
+
+
 @COMMANDS
 def test_a_turn_that_a_client_failed_on_a_dead_node_ends_its_run(command: Step):
-    left = next(one for one in left_by(STORIES[0]) if one.messages[-1].entity.family == "tool")
+    left = next(one for one in left_by(STORIES[0]) if requests_a_call(one))
     with LeftWorld() as world:
         world.lay(left.messages, left.blobs)
         failed = TurnLimitReached(row="TurnLimitReached", generation=1, run=world.runs[0])

@@ -87,7 +87,7 @@ class Generation:
             self.heard += 1
 
     def ask(self, on: str, params: dict[str, Any]) -> None:
-        (verb,) = self.concern.verbs
+        (verb,) = (verb for verb, kind in self.concern.verbs.items() if kind is HandleInput)
         for fact in self.concern.decide(self.state, _command(verb, on, params), now_ms=0):
             (stored,) = self.concern.codec.decode(encode_facts([fact]))
             self.state = self.concern.evolve(self.state, stored)

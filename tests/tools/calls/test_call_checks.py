@@ -79,7 +79,7 @@ def test_large_arguments_are_fetched_and_checked_before_the_intent():
         world.until(lambda: world.kinds() == ["requested", "intent_recorded", "completed"])
         assert world.tool_facts()[0].request_digest == asked.arguments_blob == asked.digest
         assert world.backend.contexts[0].args == ["x" * 100_000]
-        assert all(len(stored.body) < 1_000 for stored in world.stored("tool"))
+        assert all(len(stored.body) < 2_000 for stored in world.stored("turn"))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.digest import canonical_json, digest_bytes
-from rookery.schemas.facts.turn import ToolCallsReturned
 from tests.tools.tool_fixtures import BackendHost, ToolWorld, call, capability, operation
 
 
@@ -29,11 +28,7 @@ def test_a_tool_gets_the_session_run_and_deadline_of_its_call(world: ToolWorld):
 def test_a_trace_continues_from_the_turn_through_every_fact_to_the_tool(world: ToolWorld):
     world.begin()
     trace = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    said = ToolCallsReturned(
-        run="run-1", tool_count=1, calls=(call(1, "fetch", a=1),), traceparent=trace
-    )
-    world.write([said], "turn")
-    world.request_calls()  # Now the node notices that it lacks the fact before it.
+    world.ask("request", calls=[call(1, "fetch", a=1)], traceparent=trace)
     world.until(lambda: world.kinds()[-1:] == ["completed"])
     assert {fact.traceparent for fact in world.tool_facts()} == {trace}
     assert world.backend.contexts[0].traceparent == trace
@@ -117,9 +112,6 @@ def test_a_call_whose_deadline_passes_before_its_start_is_not_made(world: ToolWo
     node = world.begin()
     node.journal.hold_acks()
     world.ask("request", calls=[call(1, "hasty", a=1)])
-    world.settle()
-    node.release()
-    node.journal.hold_acks()
     world.settle()
     world.pass_s(0.5)
     node.release()

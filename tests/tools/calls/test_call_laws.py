@@ -16,8 +16,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookery.actors.kernel.state_codec import decode_state, encode_state
-from rookery.actors.tools.effects import effects
-from rookery.actors.tools.evolve import evolve
+from rookery.actors.tools.effects import call_effects
+from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.state import SessionCalls
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.facts import tool as facts
@@ -160,7 +160,7 @@ def test_no_call_is_executed_twice_unseen_and_every_call_has_exactly_one_outcome
 
 def assert_folds_to_what_is_known(world: ToolWorld, node: ToolNode) -> None:
     for key in KEYS:
-        folded = reduce(evolve, world.tool_facts(key=key), SessionCalls())
+        folded = reduce(evolve_calls, world.tool_facts(key=key), SessionCalls())
         known = [one.progress for one in folded.calls_of_run(f"of-{key}")]
         assert world.progress(node, key=key, run=f"of-{key}") == known
 
@@ -200,8 +200,8 @@ def histories() -> st.SearchStrategy[list[facts.ToolFact]]:
 def test_folding_never_fails_and_keeps_of_older_runs_only_what_is_open(
     history: list[facts.ToolFact],
 ):
-    state = reduce(evolve, history, SessionCalls())
+    state = reduce(evolve_calls, history, SessionCalls())
     assert decode_state(encode_state(state), SessionCalls) == state
     assert all(c.run == state.run or c.phase != "ended" for c in state.calls.values())
     for fact in history:
-        assert len(effects(state, fact)) <= 1
+        assert len(call_effects(state, fact)) <= 1

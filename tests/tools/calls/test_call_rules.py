@@ -9,8 +9,8 @@ import pytest
 
 from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallAttempt, CallSlots
-from rookery.actors.tools.effects import AttemptLost, PrepareCall, effects
-from rookery.actors.tools.evolve import evolve
+from rookery.actors.tools.effects import AttemptLost, PrepareCall, call_effects
+from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.state import SessionCalls
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.digest import digest_json
@@ -52,7 +52,7 @@ def test_a_call_that_can_begin_has_request_and_intent_in_one_message(world: Tool
     world.request_calls(call(1, "fetch", 1, b=2))
     world.until(lambda: world.kinds()[-1] == "completed")
     requested, intent, completed = world.tool_facts()
-    assert len(world.stored("tool")) == 2
+    assert len(world.stored("turn")) == 2
     assert (requested.run, requested.surface, requested.number) == ("run-1", "outside", 1)
     assert requested.idempotency_key == requested.operation_id
     assert requested.request_digest == digest_json({"args": [1], "kwargs": {"b": 2}})
@@ -77,7 +77,7 @@ def test_a_batch_without_calls_leaves_no_facts(world: ToolWorld):
     world.begin()
     world.request_calls()
     world.settle()
-    assert world.stored("tool") == []
+    assert world.tool_facts() == []
 
 
 def test_a_large_batch_begins_one_message_later(world: ToolWorld):
@@ -370,8 +370,8 @@ def requested(**more: Any) -> facts.Requested:
 
 def test_a_request_committed_with_its_intent_has_no_effect_of_its_own():
     at_once, later = requested(), requested(waits=True)
-    assert effects(evolve(SessionCalls(), at_once), at_once) == ()
-    (prepare,) = effects(evolve(SessionCalls(), later), later)
+    assert call_effects(evolve_calls(SessionCalls(), at_once), at_once) == ()
+    (prepare,) = call_effects(evolve_calls(SessionCalls(), later), later)
     assert isinstance(prepare, PrepareCall)
 
 
@@ -379,7 +379,7 @@ def test_only_the_end_of_its_process_interrupts_a_call():
     intent = facts.IntentRecorded(
         run="run-1", operation_id=operation(1), attempt=1, node="n1", deadline_at_ms=1
     )
-    state = reduce(evolve, (requested(), intent), SessionCalls())
+    state = reduce(evolve_calls, (requested(), intent), SessionCalls())
     declared = capability("fetch")
     said = AttemptLost(operation_id=operation(1), attempt=1)
     for epoch, left in (("n1", 0), ("n2", 1)):
@@ -393,13 +393,14 @@ def test_only_the_end_of_its_process_interrupts_a_call():
 
 def test_a_slot_reserved_for_an_uncommitted_intent_is_released(world: ToolWorld):
     node = world.begin()
-    node.journal.hold_appends("tool")
-    world.request_calls(call(1, "single", a=1))
+    node.journal.hold_appends("turn")
+    world.ask("request", calls=[call(1, "single", a=1)])
     world.settle()
     node.bus.claims.cut = True  # type: ignore[attr-defined]
     world.until(lambda: not node.kernel.partitions.is_certain)
     world.pass_s(TAKEN_OVER_S)
     second = world.begin()
+    world.request_calls(call(1, "single", a=1))
     world.until(lambda: world.executions(1))
     node.bus.claims.cut = False  # type: ignore[attr-defined]
     node.release()

@@ -11,11 +11,12 @@ import msgspec
 import pytest
 
 from rookery.actors.kernel.state_codec import decode_state, encode_state
+from rookery.actors.messages import RecordOutcome
 from rookery.actors.tools.call_rules import CallRules, resolve
 from rookery.actors.tools.call_slots import CallSlots
 from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
-from rookery.actors.tools.effects import AttemptLost, RecordOutcome
-from rookery.actors.tools.evolve import evolve
+from rookery.actors.tools.effects import AttemptLost
+from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.state import SessionCalls
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.commands import ResolveCall
@@ -71,7 +72,7 @@ def recovery(**said: Any) -> facts.RecoveryRequired:
 
 
 def folded(*stood: facts.ToolFact) -> SessionCalls:
-    return reduce(evolve, stood, SessionCalls())
+    return reduce(evolve_calls, stood, SessionCalls())
 
 
 def interrupted(surface: str, state: SessionCalls, *, now_ms: int = 1_000, **said: Any) -> Any:
@@ -107,7 +108,7 @@ def test_a_recovery_says_until_when_the_tool_may_act(surface: str, gone: bool, u
     assert said.reason.startswith("it is unknown whether na")
     assert ("which has ended" in said.reason) == gone
     assert said.reason.endswith("the tool is not idempotent")
-    assert evolve(state, said).calls[CALL].acts_until_ms == until_ms
+    assert evolve_calls(state, said).calls[CALL].acts_until_ms == until_ms
 
 
 def test_an_attempt_before_the_last_one_may_still_act_after_the_last_process_is_gone():
@@ -202,7 +203,7 @@ def test_a_workers_outcome_ends_a_call_until_an_operator_resolves_it(stood: list
     assert isinstance(left, facts.Completed)
     again = facts.RetryAllowed(run="run-1", operation_id=CALL, resolved_by="anne")
     for later in (left, again):
-        assert ledger(SURFACE).on_outcome(evolve(state, later), said) == ()
+        assert ledger(SURFACE).on_outcome(evolve_calls(state, later), said) == ()
 
 
 def test_a_late_outcome_of_another_process_does_not_count_as_a_workers():

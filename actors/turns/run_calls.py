@@ -1,0 +1,203 @@
+"""``RunCalls``: the calls of a session's runs, whose facts are committed together with the turn's.
+
+A step that requests calls, the requests themselves and their intents are one message; so are the
+outcomes of calls and the step that continues with them. ``CallRules`` decides about each call; this
+class says what follows from a step of the turn, and from the end of a call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from msgspec import UNSET
+from msgspec.structs import force_setattr, replace
+
+from rookery.actors.kernel import Effect, FactBuilder
+from rookery.actors.messages import (
+    AllowCall,
+    CallsQuery,
+    CallsView,
+    DenyCall,
+    RecordOutcome,
+)
+from rookery.actors.tools import (
+    AttemptLost,
+    BeginCall,
+    CallPhase,
+    CallRules,
+    IntentStatus,
+    SessionCalls,
+    SlotStage,
+    adopted_fact,
+    call_effects,
+    pending_call_effects,
+    resolution_receipt,
+    resolve,
+)
+from rookery.schemas.commands import ResolveCall
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import Failed
+from rookery.schemas.facts import tool
+from rookery.schemas.facts import turn as facts
+
+if TYPE_CHECKING:
+    from rookery.actors.turns.decider import TurnsDecider
+    from rookery.actors.turns.state import SessionTurns
+
+__all__ = ["CALL_COMMANDS", "RunCalls"]
+
+CALL_COMMANDS: Final = (
+    AllowCall,
+    AttemptLost,
+    BeginCall,
+    DenyCall,
+    RecordOutcome,
+    ResolveCall,
+)
+"""What may be asked about one call."""
+_ENDS: Final = (tool.Completed, tool.Failed, tool.Refused)
+
+
+class RunCalls:
+    """The rules of ``TurnsDecider`` for the calls of its runs."""
+
+    def __init__(self, decider: TurnsDecider, rules: CallRules) -> None:
+        self._decider, self._rules = decider, rules
+
+    # --- decisions --------------------------------------------------------------------------------
+
+    def decide(
+        self, state: SessionTurns, session: str, command: Command[Any], *, now_ms: int
+    ) -> Sequence[Fact]:
+        """The facts of a command about one call; its end resumes a run that is parked for it."""
+        builder = CallFacts(self._decider, state)
+        builder.extend(self._of_call(state.known_calls, session, command, now_ms))
+        run = state.driving
+        ended = {fact.operation_id for fact in builder.facts if isinstance(fact, _ENDS)}
+        if run is not None and run.parked and ended.intersection(run.waits_for):
+            builder.extend(self._decider.unpark(builder.state, run.run_id))
+        return builder.facts
+
+    def record_outcomes(
+        self, state: SessionTurns, reports: Sequence[RecordOutcome]
+    ) -> Sequence[Fact]:
+        """The facts of the outcomes that a driver continued with. It restarts from the recorded
+        steps if a call has another outcome."""
+        builder = CallFacts(self._decider, state)
+        for report in reports:
+            builder.extend(self._rules.on_outcome(builder.state.known_calls, report))
+            call = builder.state.known_calls.calls.get(report.operation_id)
+            if call is None or call.outcome != report.outcome:
+                raise Failed(
+                    "CONFLICT", f"call {report.operation_id} has another outcome than its driver"
+                )
+        return builder.facts
+
+    def follow(
+        self, state: SessionTurns, session: str, decided: Sequence[Fact], *, now_ms: int
+    ) -> Sequence[Fact]:
+        """The facts of calls that follow from the turn's facts. ``state``: before these."""
+        builder, rules = CallFacts(self._decider, state), self._rules
+        builder.extend(decided)
+        run = builder.state.driving
+        for fact in decided:
+            calls = builder.state.known_calls
+            match fact:
+                case facts.ToolCallsReturned():
+                    if run is not None and fact.traceparent is UNSET:
+                        force_setattr(fact, "traceparent", run.traceparent)
+                    left = rules.on_requested(calls, session, fact, now_ms=now_ms)
+                    _drop_requested_arguments(fact, left)
+                    builder.extend(left)
+                case facts.OpsRegistered():
+                    builder.extend(rules.on_dropped(calls, fact))
+                case facts.Completed() | facts.Failed() | facts.Cancelled():
+                    builder.extend(rules.on_run_ended(calls, fact, now_ms=now_ms))
+        return builder.facts
+
+    def _of_call(
+        self, calls: SessionCalls, session: str, command: Command[Any], now_ms: int
+    ) -> Sequence[tool.ToolFact]:
+        rules = self._rules
+        left: Sequence[tool.ToolFact] = ()
+        match command.body:
+            case BeginCall() as begin:
+                left = rules.begin(calls, session, begin, now_ms=now_ms)
+            case AttemptLost() as report:
+                left = rules.on_attempt_lost(calls, session, report, now_ms=now_ms)
+            case RecordOutcome() as report:
+                left = rules.on_outcome(calls, report)
+            case AllowCall() as allowed:
+                left = rules.on_allowed(calls, session, allowed, now_ms=now_ms)
+            case DenyCall() as denied:
+                left = rules.on_denied(calls, denied)
+            case ResolveCall() as resolution:
+                by = resolution.actor or command.id
+                left = resolve(rules, calls, resolution, by=by, now_ms=now_ms)
+        return left
+
+    # --- replies, effects, slots ------------------------------------------------------------------
+
+    def reply(self, state: SessionTurns, command: Command[Any], decided: Sequence[Fact]) -> Any:
+        calls = state.known_calls
+        match command.body:
+            case CallsQuery(run_id=run_id):
+                return CallsView(calls=tuple(call.progress for call in calls.calls_of_run(run_id)))
+            case ResolveCall() as resolution:
+                of_call = [fact for fact in decided if isinstance(fact, tool.ToolFact)]
+                of_call = [fact for fact in of_call if not isinstance(fact, tool.Adopted)]
+                return resolution_receipt(calls, resolution, of_call)
+            case body:
+                call = calls.calls.get(body.operation_id)
+                if call is None:
+                    return IntentStatus()
+                return IntentStatus(attempt=call.attempt, node=call.node)
+
+    def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
+        if isinstance(fact, tool.CallFact):
+            return call_effects(state.calls, fact)
+        return ()
+
+    def pending_effects(self, state: SessionTurns, session: str) -> Sequence[Effect]:
+        return pending_call_effects(state.known_calls, session, self._rules.epoch)
+
+    def release_slots(self, session: str, state: SessionTurns | None) -> None:
+        """Release the slots reserved for intents that were not committed."""
+        slots = self._rules.slots
+        if reserved := slots.reserved(session):
+            intended = () if state is None else self._rules.intended_attempts(state.known_calls)
+            for attempt in reserved.difference(intended):
+                slots.release(attempt, SlotStage.RESERVED)
+
+
+class CallFacts(FactBuilder["SessionTurns", Any]):
+    """The facts of one decision about calls."""
+
+    def __init__(self, decider: TurnsDecider, state: SessionTurns) -> None:
+        super().__init__(state, decider.evolve)
+
+    def extend(self, decided: Iterable[Fact]) -> None:
+        """Add facts; a call of the older entity is adopted before its first one."""
+        for fact in decided:
+            if isinstance(fact, tool.CallFact):
+                self._adopt(fact.operation_id)
+            self.add(fact)
+
+    def _adopt(self, operation_id: str) -> None:
+        calls, older = self.state.calls, self.state.older_calls.calls.get(operation_id)
+        if older is None or older.phase is CallPhase.ENDED or operation_id in calls.adopted:
+            return
+        self.add(adopted_fact(older))
+
+
+def _drop_requested_arguments(batch: facts.ToolCallsReturned, left: Sequence[Fact]) -> None:
+    """The arguments of a requested call are in its own fact of the same message."""
+    requested = {fact.operation_id for fact in left if isinstance(fact, tool.Requested)}
+    calls = tuple(
+        replace(call, arguments=UNSET, arguments_blob=UNSET)
+        if call.operation_id in requested
+        else call
+        for call in batch.calls
+    )
+    force_setattr(batch, "calls", calls)
