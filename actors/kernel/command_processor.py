@@ -26,9 +26,9 @@ from rookery.actors.kernel.history_restart import (
     RestartHistory,
 )
 from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.replies import reply_of
 from rookery.actors.kernel.unit_of_work import UnitOfWork
-from rookery.bus.ports import Delivery, ReplyMessage
-from rookery.schemas.codec import encode_json
+from rookery.bus.ports import Delivery
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import CodedError, Failed, Refused
 
@@ -144,9 +144,7 @@ class CommandProcessor:
                     self._reload(entity)
                 case HistoryCheck():
                     view = HistoryView(code=error.code, message=error.message)
-                    self._completions.replies.append(
-                        ReplyMessage(pending.command.reply_to, encode_json(view))
-                    )
+                    self._completions.replies.append(reply_of(pending.command.reply_to, view))
                     self._finish(entity, pending, "unchanged")
                 case RestartHistory() as restart if self._restartable is not None:
                     self._restart_history(self._restartable, entity, pending, restart, now_ms)

@@ -12,12 +12,12 @@ import msgspec
 
 from rookery.actors.kernel.committer import Completions
 from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.delivery_decoder import error_reply
 from rookery.actors.kernel.entity import PendingCommand
-from rookery.actors.kernel.local_ask import LocalAsk, is_local
+from rookery.actors.kernel.local_ask import LocalAsk
 from rookery.actors.kernel.mailbox import REQUESTS_BYTES_MAX, REQUESTS_MAX, Mailbox
 from rookery.actors.kernel.messages import CommandsArrived
 from rookery.actors.kernel.metrics import KernelMetrics
+from rookery.actors.kernel.replies import error_reply, is_local
 from rookery.bus.ports import Bus, Delivery, ReplyMessage, TaskSet
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -161,7 +161,7 @@ class CommandRouter:
     ) -> None:
         number = None
         if pending.delivery is not None:
-            if not is_local(pending.delivery):
+            if not is_local(pending.delivery.reply_to):
                 number = await self._dead_letter(pending.delivery, error)
             if pending.delivery.reply_to:
                 self.complete(Completions([error_reply(pending.delivery.reply_to, error)]))

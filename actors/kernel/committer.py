@@ -16,7 +16,6 @@ from time import perf_counter
 from typing import Any
 
 from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.delivery_decoder import error_reply
 from rookery.actors.kernel.effect_runner import EffectRunner
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.fact_router import FactRouter
@@ -24,6 +23,7 @@ from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.metrics import KernelMetrics
 from rookery.actors.kernel.partitions.watermark import Watermark
+from rookery.actors.kernel.replies import Reply, error_reply
 from rookery.bus.ports import (
     Appended,
     AppendOutcome,
@@ -31,7 +31,6 @@ from rookery.bus.ports import (
     Delivery,
     InboxPosition,
     Journal,
-    ReplyMessage,
     Superseded,
 )
 from rookery.schemas.envelope import Fact
@@ -49,7 +48,7 @@ class Completions:
     """How any number of commands ended: replies, acknowledgements, dead letters. Those that depend
     on a commit wait for its ack."""
 
-    replies: list[ReplyMessage] = field(default_factory=list)
+    replies: list[Reply] = field(default_factory=list)
     positions: list[InboxPosition] = field(default_factory=list)
     dead_letters: list[tuple[Delivery, CodedError]] = field(default_factory=list)
 

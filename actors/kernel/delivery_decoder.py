@@ -9,18 +9,16 @@ from __future__ import annotations
 from hashlib import sha3_256
 
 import msgspec
-from msgspec.structs import asdict
 
 from rookery.actors.kernel.decider import Decider, RecordsMalformed
 from rookery.actors.kernel.entity import PendingCommand
-from rookery.bus.ports import Delivery, ReplyMessage
-from rookery.schemas.codec import decode_command, encode_json
+from rookery.bus.ports import Delivery
+from rookery.schemas.codec import decode_command
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_command_id
-from rookery.schemas.run import ErrorObject
 
-__all__ = ["decode_delivery", "error_reply", "wrap_undecoded"]
+__all__ = ["decode_delivery", "wrap_undecoded"]
 
 _MODES = {mode.value: mode for mode in Mode} | {"": Mode.QUEUE}
 
@@ -79,10 +77,3 @@ def wrap_undecoded(delivery: Delivery, received_s: float) -> PendingCommand:
     """A pending command for a delivery that made the decoding rules fail, to be set aside."""
     command = Command(verb=delivery.verb, key=delivery.key, id=delivery.id, body=None)
     return PendingCommand(command, "", received_s, delivery)
-
-
-def error_reply(reply_to: str, error: CodedError) -> ReplyMessage:
-    """The reply message for a refusal or a failure."""
-    error_object = ErrorObject(code=error.code, message=error.message, hint=error.hint or None)
-    body = encode_json({"error": {**asdict(error_object), **error.details}})
-    return ReplyMessage(reply_to, body, error.code)

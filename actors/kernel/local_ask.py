@@ -1,6 +1,7 @@
 """``LocalAsk``: a request from an executor to an actor of the same node.
 
-The request goes through the actor's mailbox like any command, and its reply follows the commit.
+The request goes through the actor's mailbox like any command, and its reply follows the commit; it
+is the value itself, for it does not leave the process.
 Each ask has a fresh id, so the decider must recognise a repeated one by its body. Lives on the
 bus's loop.
 """
@@ -16,14 +17,13 @@ import msgspec
 
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import LocalCommand
+from rookery.actors.kernel.replies import LOCAL_VERB, LocalReply, Reply
 from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.schemas.envelope import Command
-from rookery.schemas.errors import CODES, Failed, Refused
-from rookery.schemas.run import ErrorObject
+from rookery.schemas.errors import CodedError, Refused
 
-__all__ = ["AskActor", "LocalAsk", "is_local"]
+__all__ = ["AskActor", "LocalAsk"]
 
-VERB = "inside"
 T = TypeVar("T")
 
 
@@ -33,37 +33,37 @@ class AskActor(Protocol):
     async def __call__(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T: ...
 
 
-class _ErrorReply(msgspec.Struct):
-    error: ErrorObject
-
-
 class LocalAsk:
     """One per node."""
 
     def __init__(self, mailboxes: Mapping[str, Mailbox]) -> None:
         self._mailboxes = mailboxes
         self._numbers = count(1)
-        self._pending: dict[str, tuple[str, asyncio.Future[ReplyMessage]]] = {}
+        self._pending: dict[str, tuple[str, asyncio.Future[LocalReply]]] = {}
 
     async def ask(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T:
         """Wait for the actor's reply; raises its ``Refused`` or ``Failed``. When the node stops,
         the waiting task is cancelled."""
-        reply_to = f"{VERB}/{next(self._numbers)}"
-        command = Command(verb=VERB, key=key, id=reply_to, body=body, reply_to=reply_to)
-        delivery = Delivery(verb=VERB, key=key, id=reply_to, body=b"", reply_to=reply_to)
-        reply: asyncio.Future[ReplyMessage] = asyncio.get_running_loop().create_future()
+        reply_to = f"{LOCAL_VERB}/{next(self._numbers)}"
+        command = Command(verb=LOCAL_VERB, key=key, id=reply_to, body=body, reply_to=reply_to)
+        delivery = Delivery(verb=LOCAL_VERB, key=key, id=reply_to, body=b"", reply_to=reply_to)
+        reply: asyncio.Future[LocalReply] = asyncio.get_running_loop().create_future()
         self._pending[reply_to] = key, reply
         try:
             self._mailboxes[family].post(LocalCommand(command, delivery))
-            return _decode_reply(await reply, answer)
+            value = (await reply).value
         finally:
             self._pending.pop(reply_to, None)
+        if isinstance(value, CodedError):
+            raise value
+        assert isinstance(value, answer), f"{family} replied {type(value).__name__} to {body}"
+        return value
 
-    def resolve_replies(self, answers: Sequence[ReplyMessage]) -> list[ReplyMessage]:
+    def resolve_replies(self, answers: Sequence[Reply]) -> list[ReplyMessage]:
         """Resolve the replies to local asks; the others are returned."""
         outside = []
         for answer in answers:
-            if not answer.reply_to.startswith(f"{VERB}/"):
+            if isinstance(answer, ReplyMessage):
                 outside.append(answer)
                 continue
             _, reply = self._pending.get(answer.reply_to, ("", None))
@@ -76,15 +76,3 @@ class LocalAsk:
         for key, reply in self._pending.values():
             if is_lost(key) and not reply.done():
                 reply.set_exception(Refused("PARTITION_UNOWNED", f"{key} moved to another node"))
-
-
-def is_local(delivery: Delivery) -> bool:
-    return delivery.verb == VERB and delivery.reply_to == delivery.id
-
-
-def _decode_reply(answer: ReplyMessage, kind: type[T]) -> T:
-    if not answer.code:
-        return msgspec.json.decode(answer.body, type=kind)
-    error = msgspec.json.decode(answer.body, type=_ErrorReply).error
-    raises = Failed if CODES[error.code].retryable else Refused
-    raise raises(error.code, error.message, hint=error.hint or "")

@@ -11,12 +11,11 @@ from typing import Any
 
 from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.decider import Decider, Effect
-from rookery.actors.kernel.delivery_decoder import error_reply
 from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
 from rookery.actors.kernel.history_restart import HISTORY_COMMANDS, HistoryView
 from rookery.actors.kernel.mailbox import Mailbox
-from rookery.bus.ports import ReplyMessage
-from rookery.schemas.codec import encode_facts, encode_json, fact_name
+from rookery.actors.kernel.replies import Reply, error_reply, reply_of
+from rookery.schemas.codec import encode_facts, fact_name
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import Command, Fact, fill_envelope
 from rookery.schemas.errors import CodedError, Refused
@@ -131,22 +130,20 @@ class UnitOfWork:
         self._size += len(part) + 1
         self.end(pending, "committed", replies)
 
-    def replies(
-        self, command: Command[Any], state: Any, facts: Sequence[Fact] = ()
-    ) -> list[ReplyMessage]:
+    def replies(self, command: Command[Any], state: Any, facts: Sequence[Fact] = ()) -> list[Reply]:
         """The replies to send once the facts are durable; none if an effect replies later. A reply
         to a command without facts says which facts its view contains."""
         if type(command.body) in HISTORY_COMMANDS:
-            return [ReplyMessage(command.reply_to, encode_json(HistoryView()))]
+            return [reply_of(command.reply_to, HistoryView())]
         reply = self._decider.reply(state, command, facts) if command.reply_to else None
         if isinstance(reply, CodedError):
             return [error_reply(command.reply_to, reply)]
         if reply is None:
             return []
         count = None if facts else self._entity.fact_count + len(self.facts)
-        return [ReplyMessage(command.reply_to, encode_json(reply), fact_count=count)]
+        return [reply_of(command.reply_to, reply, count)]
 
-    def end(self, pending: PendingCommand, outcome: str, replies: Sequence[ReplyMessage]) -> None:
+    def end(self, pending: PendingCommand, outcome: str, replies: Sequence[Reply]) -> None:
         """Add a command that left no facts; it ends once the facts before it are durable."""
         self._add_command(pending, outcome)
         self.completions.replies += replies
