@@ -94,6 +94,7 @@ class AdmissionDecider(Decider):
     handles_duplicates = True
     stores_large_bodies = True
     restart_fact = facts.HistoryRestarted
+    reaction_types = frozenset({Completed, Failed, Cancelled, SnapshotRestored})
 
     def __init__(
         self,

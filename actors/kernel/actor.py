@@ -318,6 +318,10 @@ class FamilyActor(pykka.ThreadingActor):
             for _, _, hold in item.numbered:
                 hold.release()
             return ()
+        if not item.numbered:
+            if (held := self._entities.get(key)) is not None:
+                held.pass_over(family, item.first, item.last, item.sequence)
+            return ()
         entity = self._entity(key)
         entity.reactions.extend(_to_reactions(item, self._decider.family))
         return (entity,)
@@ -333,9 +337,12 @@ class FamilyActor(pykka.ThreadingActor):
 
     def _on_caught_up(self, item: FactsCaughtUp) -> Sequence[Entity]:
         entity = item.entity
-        missed = [
-            w for handover in item.missed for w in _to_reactions(handover, self._decider.family)
-        ]
+        missed: list[PendingCommand] = []
+        for message in item.missed:
+            missed += _to_reactions(message, self._decider.family)
+            if not missed:
+                family = message.source.family
+                entity.pass_over(family, message.first, message.last, message.sequence)
         for pending in missed:
             pending.from_journal = True
         entity.requeue(missed)
@@ -450,21 +457,19 @@ def _no_redirect(_command: Command[Any]) -> str:
 
 def _to_reactions(item: FactsCommitted, family: str) -> list[PendingCommand]:
     now_s = perf_counter()
-    source, sequence = item.source, item.sequence
-    return [
-        PendingCommand(
-            Command(
-                verb=source.family,
-                key=source.key,
-                id=reaction_id(fact.id, family),
-                body=fact,
-                sequence=sequence,
-                traceparent="" if fact.traceparent is UNSET else fact.traceparent,
-            ),
-            "",
-            now_s,
-            source=ReactionSource(source.family, number, sequence),
-            hold=hold,
+    source, sequence, after = item.source, item.sequence, item.first - 1
+    reactions = []
+    for place, (number, fact, hold) in enumerate(item.numbered, 1):
+        through = item.last if place == len(item.numbered) else number
+        command = Command(
+            verb=source.family,
+            key=source.key,
+            id=reaction_id(fact.id, family),
+            body=fact,
+            sequence=sequence,
+            traceparent="" if fact.traceparent is UNSET else fact.traceparent,
         )
-        for number, fact, hold in item.numbered
-    ]
+        origin = ReactionSource(source.family, number, sequence, after, through)
+        reactions.append(PendingCommand(command, "", now_s, source=origin, hold=hold))
+        after = number
+    return reactions

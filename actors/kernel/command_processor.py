@@ -257,10 +257,14 @@ class CommandProcessor:
         """Whether a reaction is next in its family's order. Older ones are finished; newer ones
         wait until the journal has delivered those in between."""
         assert pending.source is not None
-        family, number, _ = pending.source
+        family, number, after = (
+            pending.source.family,
+            pending.source.number,
+            pending.source.after,
+        )
         observes = family in self._decider.observes
         known = unit.observed_count(family) if observes else unit.reacted_count(family)
-        if number > known + 1 and not pending.from_journal:
+        if after > known and not pending.from_journal:
             entity.requeue([pending])
             self._catch_up(entity)
         elif number <= known:
@@ -272,7 +276,7 @@ class CommandProcessor:
     def _observe(self, entity: Entity, unit: UnitOfWork, pending: PendingCommand) -> bool:
         """Fold a fact of an observed family. True if the decider also reacts to it."""
         assert pending.source is not None
-        family, number, _ = pending.source
+        family, number = pending.source.family, pending.source.number
         try:
             unit.observe(pending.command.body)
         except Exception as error:  # Treated like a failure to fold the entity's own history.

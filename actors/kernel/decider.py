@@ -61,6 +61,9 @@ class Decider(ABC):
     reacts_to: frozenset[str] = frozenset()
     """Families whose facts arrive as commands (verb: the family, body: the fact), in order. A
     reaction that leaves no fact may be decided again."""
+    reaction_types: frozenset[type[Fact]] = frozenset()
+    """The facts of those families that ``decide`` gets; empty: all. Facts that are observed too are
+    always folded."""
     observes: frozenset[str] = frozenset()
     """Families whose facts are folded into this family's states and cause no facts here. The
     copy may lag behind."""

@@ -74,11 +74,16 @@ log = logging.getLogger(__name__)
 
 class ReactionSource(NamedTuple):
     """The fact a reaction answers: its family, its number in the family under this key, its
-    sequence."""
+    sequence. ``after`` and ``through`` enclose it and the facts beside it that the decider passes
+    over."""
 
     family: str
     number: int
     sequence: int
+    after: int
+    """The fact before those passed over; it has to be handled first."""
+    through: int
+    """The last fact that is handled with this one."""
 
 
 class PendingCommand(msgspec.Struct, eq=False):
@@ -334,11 +339,17 @@ class Entity:
         """Mark commands as finished."""
         for pending in pending_commands:
             if pending.source is not None:
-                family, number, sequence = pending.source
-                self.key_sequence = max(self.key_sequence, sequence)
-                self.observed_counts[family] = max(self.observed_counts.get(family, 0), number)
-                self._mark_reacted(family, number)
+                family, through = pending.source.family, pending.source.through
+                self.key_sequence = max(self.key_sequence, pending.source.sequence)
+                self.observed_counts[family] = max(self.observed_counts.get(family, 0), through)
+                self._mark_reacted(family, through)
             pending.finish()
+
+    def pass_over(self, family: str, first: int, last: int, sequence: int) -> None:
+        """Count facts that the decider passes over as handled, if all before them are."""
+        if self.reacted_counts.get(family, 0) >= first - 1 and not self.reactions:
+            self._mark_reacted(family, last)
+            self.key_sequence = max(self.key_sequence, sequence)
 
     def reset_reactions(self) -> None:
         """Forget reactions that left no fact: they may have been decided on an outdated state."""

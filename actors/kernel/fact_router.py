@@ -25,23 +25,43 @@ class FactRouter:
         self, deciders: Sequence[Decider], mailboxes: Mapping[str, Mailbox], watermark: Watermark
     ) -> None:
         self._watermark = watermark
-        self._subscribers: dict[str, list[tuple[Mailbox, bool]]] = {}
+        self._subscribers: dict[str, list[tuple[Mailbox, Decider]]] = {}
         for decider in deciders:
             for family in decider.reacts_to | decider.observes:
-                mailbox = mailboxes[decider.family], family in decider.reacts_to
-                self._subscribers.setdefault(family, []).append(mailbox)
+                subscriber = mailboxes[decider.family], decider
+                self._subscribers.setdefault(family, []).append(subscriber)
 
     def publish(self, source: EntityId, sequence: int, facts: Sequence[Fact]) -> None:
         """Post the facts of one message to all reacting families. An observing family gets them
-        only if its entity is in memory; otherwise it reads them from the journal later."""
-        for mailbox, reacts in self._subscribers.get(source.family, ()):
-            if reacts or source.key in mailbox.entities:
-                mailbox.post(self.to_message(source, sequence, facts))
+        only if its entity is in memory; otherwise it reads them from the journal later. An actor is
+        not woken for facts that its decider passes over."""
+        for mailbox, decider in self._subscribers.get(source.family, ()):
+            is_held = source.key in mailbox.entities
+            if source.family not in decider.reacts_to and not is_held:
+                continue
+            message = self.to_message(decider, source, sequence, facts)
+            if message.numbered:
+                mailbox.post(message)
+            elif is_held:
+                mailbox.post_quietly(message)
 
     def to_message(
-        self, source: EntityId, sequence: int, facts: Sequence[Fact], after: int = 0
+        self,
+        decider: Decider,
+        source: EntityId,
+        sequence: int,
+        facts: Sequence[Fact],
+        after: int = 0,
     ) -> FactsCommitted:
-        """A message with the facts numbered above ``after``, each with a watermark hold."""
-        numbered = [(parse_fact_id(fact.id)[2], fact) for fact in facts]
-        due = [(n, fact, self._watermark.hold(sequence)) for n, fact in numbered if n > after]
-        return FactsCommitted(source, sequence, due)
+        """A message with the facts numbered above ``after`` that matter to the decider, each with a
+        watermark hold."""
+        first = parse_fact_id(facts[0].id)[2]
+        kinds = frozenset[type[Fact]]()
+        if source.family not in decider.observes:
+            kinds = decider.reaction_types
+        due = [
+            (number, fact, self._watermark.hold(sequence))
+            for number, fact in enumerate(facts, first)
+            if number > after and (not kinds or type(fact) in kinds)
+        ]
+        return FactsCommitted(source, sequence, due, first, first + len(facts) - 1)

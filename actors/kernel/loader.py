@@ -140,7 +140,9 @@ class EntityLoader:
                 )
                 continue
             after = handled.get(family, 0)
-            missed.append(self._fact_router.to_message(one.entity, one.sequence, facts, after))
+            missed.append(
+                self._fact_router.to_message(decider, one.entity, one.sequence, facts, after)
+            )
         mailbox.post(FactsCaughtUp(entity, missed, stored[-1].sequence if stored else 0))
 
     async def _matches_journal(self, entity: EntityId, snapshot: EntitySnapshot) -> bool:

@@ -74,6 +74,10 @@ class Mailbox:
         if not self._woken:
             self._wake()
 
+    def post_quietly(self, item: object) -> None:
+        """Append ``item`` for the actor's next wake. Any thread."""
+        self._items.append(item)
+
     def drain(self) -> list[object]:
         """Remove and return everything posted so far; the woken actor calls it."""
         self._woken = False  # Cleared before draining, so that a later post wakes the actor again.

@@ -50,7 +50,11 @@ class FactsCommitted(NamedTuple):
     source: EntityId
     sequence: int
     numbered: list[tuple[int, Fact, WatermarkHold]]
-    """The facts, each with its number in its family and a watermark hold."""
+    """The facts that matter to the actor's decider, each with its number in its family and a
+    watermark hold."""
+    first: int
+    """The numbers of the message's first and last fact."""
+    last: int
 
 
 class HistoryLoaded(NamedTuple):

@@ -162,7 +162,7 @@ class UnitOfWork:
             self._mark_reacted(pending.source)
 
     def _mark_reacted(self, origin: ReactionSource) -> None:
-        self._reacted[origin.family] = origin.number
+        self._reacted[origin.family] = origin.through
         self._key_sequence = max(self._key_sequence, origin.sequence)
 
     def commit(self, message_id: str, mailbox: Mailbox, decided_s: float) -> Commit:

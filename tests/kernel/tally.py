@@ -218,3 +218,15 @@ class RedirectingTally(TallyDecider):
         if asks and command.key == "thirteen":
             raise RuntimeError("thirteen, in diverts")
         return "greet" if asks else ""
+
+
+class SelectiveEcho(EchoDecider):
+    """Reacts only to the end of a tally."""
+
+    reaction_types = frozenset({Closed})
+
+    def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        assert not isinstance(command.body, Added), "it is passed over"
+        if isinstance(command.body, Closed):
+            return [Heard(by=1)]
+        return super().decide(state, command, now_ms=now_ms)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rookery.bus.ports import AppendRequest
-from tests.kernel.tally import Added, FrailEcho, Heard, PickyEcho, TallyDecider
+from tests.kernel.tally import Added, FrailEcho, Heard, PickyEcho, SelectiveEcho, TallyDecider
 from tests.kernel.world import World
 
 TAKEN_OVER_S = 10.0
@@ -32,6 +32,26 @@ def test_undelivered_facts_are_found_in_the_journal(world: World):
     world.write([Added(by=2), Added(by=3)])
     assert world.request("add", by=4).total.numbers == (1, 2, 3, 4)
     world.until(lambda: world.numbers("echo") == [1, 2, 3, 4])
+
+
+@pytest.mark.parametrize("is_held", [True, False])
+def test_facts_that_a_decider_passes_over_wake_no_actor_and_hide_no_later_one(
+    world: World, is_held: bool
+):
+    """``close`` is the fourth fact of its entity and the first that matters."""
+    node = world.start([TallyDecider(), SelectiveEcho()])
+    if is_held:
+        world.request("hush")
+    reads = node.journal.scanned
+    for number in (1, 2, 3):
+        world.request("add", by=number)
+    assert world.numbers("echo") == []
+    world.request("close")
+    world.until(lambda: world.numbers("echo") == [1])
+    assert (node.journal.scanned == reads) == is_held
+    world.request("close")
+    world.settle()
+    assert world.numbers("echo") == [1]
 
 
 def test_a_conflict_does_not_make_a_reaction_happen_twice_or_never(world: World):
