@@ -37,7 +37,10 @@ class LoopThread:
     def call_soon(self, call: Callable[..., object], *args: object) -> None:
         """Schedule a call on the loop. After ``close`` the call is dropped."""
         try:
-            self.loop.call_soon_threadsafe(call, *args)
+            if threading.current_thread() is self._thread:
+                self.loop.call_soon(call, *args)
+            else:
+                self.loop.call_soon_threadsafe(call, *args)
         except RuntimeError:
             if not self.loop.is_closed():
                 raise

@@ -3,9 +3,10 @@
 This package decides nothing. The deciders of admission, turns and approvals hold the rules and
 write all facts; the executor here starts programs, waits for their calls and records the steps.
 
-One run with one call, step by step. The third column is the thread: ``loop`` is the bus's event
-loop, a family is the actor thread of that family, and ``actor`` is any of them. A step that names a
-fact is one commit; with a ``+`` the fact is in the commit of the step before.
+One run with one call, step by step. The third column is the actor that handles it: a family is the
+actor of that family, ``actor`` is any of them, and ``loop`` is code beside them. All of it runs on
+the bus's event loop, but for the program and its tools. A step that names a fact is one commit; with
+a ``+`` the fact is in the commit of the step before.
 
     kernel/command_router.py   CommandRouter.deliver            loop    a request enters a mailbox
     kernel/actor.py            FamilyActor.on_receive           actor   the actor drains its mailbox

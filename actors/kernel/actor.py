@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from queue import SimpleQueue
 from time import perf_counter
 from types import TracebackType
 from typing import Any
 
 import msgspec
-import pykka
 from msgspec import UNSET
 
 from rookery.actors.kernel.command_processor import CommandProcessor
@@ -19,6 +17,7 @@ from rookery.actors.kernel.context import ActorContext
 from rookery.actors.kernel.decider import Decider, Effect, RedirectsToQuery, ResumesFromState
 from rookery.actors.kernel.delivery_decoder import decode_delivery, wrap_undecoded
 from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
+from rookery.actors.kernel.loop_actor import LoopActor
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import (
     BodyStored,
@@ -47,12 +46,12 @@ SNAPSHOT_FACTS_MIN = 64
 """With fewer new facts, folding the tail is faster than storing a snapshot."""
 
 
-class FamilyActor(pykka.ThreadingActor):
+class FamilyActor(LoopActor):
     """The actor that owns every entity of one family on a node.
 
     It holds the entities and their order, and never blocks. The rules are the ``Decider``'s; reads
     and appends run on the bus's loop behind ``ActorContext``. The story of a command, step by step
-    (L: the bus's loop, A: this actor's thread):
+    (A: in this actor's handler, L: elsewhere on the bus's loop, which runs both):
 
     1. L: the request endpoint or the inbox passes a batch of deliveries to ``CommandRouter``, which
        posts the commands of this family to its ``Mailbox``. The first post of a batch wakes the
@@ -81,10 +80,8 @@ class FamilyActor(pykka.ThreadingActor):
     (``ReleaseEntities``).
     """
 
-    use_daemon_thread = True
-
     def __init__(self, decider: Decider, mailbox: Mailbox, context: ActorContext) -> None:
-        super().__init__()
+        super().__init__(context.run_soon)
         self._decider, self._mailbox, self._context = decider, mailbox, context
         self._redirects_to = (
             decider.redirects_to if isinstance(decider, RedirectsToQuery) else _no_redirect
@@ -113,11 +110,6 @@ class FamilyActor(pykka.ThreadingActor):
             ReleaseEntities: self._on_release,
             DrainActor: self._on_drain,
         }
-
-    @staticmethod
-    def _create_actor_inbox() -> SimpleQueue[Any]:
-        """Every wake-up passes through this queue; pykka's own queue takes 1.5 times as long."""
-        return SimpleQueue()
 
     def on_receive(self, message: Any) -> None:
         """Process everything posted since the last wake."""

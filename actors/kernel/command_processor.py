@@ -40,7 +40,7 @@ FAILURES_MAX = 3
 
 
 class CommandProcessor:
-    """One per actor, used on its thread."""
+    """One per actor, used in its handler."""
 
     def __init__(
         self,

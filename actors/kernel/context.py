@@ -32,6 +32,9 @@ class ActorContext(Protocol):
     payload_bytes_max: int
     """The size limit of a command's body."""
 
+    def run_soon(self, call: Callable[[], None]) -> None:
+        """Run ``call`` on the bus's loop. Any thread."""
+
     def next_message_id(self) -> str:
         """A message id that is unique among all nodes."""
 

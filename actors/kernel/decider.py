@@ -1,10 +1,10 @@
 """``Decider``: the rules of one family of facts, as the kernel calls them.
 
 A decider maps state, command and time to facts, folds facts into state, and derives replies and
-effects. Threads, retries, sockets and clocks belong to the kernel, which calls each decider from
-the thread of its actor only. All rules are pure functions of the state. Values that only this
-process knows (claims, slots, quotas) are kept outside the states: ``decide`` reserves them, and
-``on_state`` corrects them when a decision is not committed.
+effects. Retries, sockets and clocks belong to the kernel, which calls each decider from the handler
+of its actor only, on the bus's loop: a rule must not wait. All rules are pure functions of the
+state. Values that only this process knows (claims, slots, quotas) are kept outside the states:
+``decide`` reserves them, and ``on_state`` corrects them when a decision is not committed.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """``Entity``: one subject of a family in memory: its committed state, pending commands and
 counters, and the window in which a repeated command is recognised.
 
-It belongs to one actor's thread. It folds history to state and decides nothing.
+It belongs to one actor. It folds history to state and decides nothing.
 """
 
 from __future__ import annotations

@@ -178,16 +178,17 @@ class Kernel:
         owner continues it. All actors end in any case."""
         self.draining = True
         with ExitStack() as ending:
-            ending.callback(self._stop_actors)
+            ending.callback(lambda: self._loop.run(self._stop_actors()))
             ending.callback(lambda: self._loop.run(self._shut_down()))
             self._loop.run(self._stop_intake())
             if last is not None:
                 self.record(last)
             return self._loop.run(self._quiesce())
 
-    def _stop_actors(self) -> None:
+    async def _stop_actors(self) -> None:
         for actor in self._actors.values():
-            actor.stop(block=True, timeout=5.0)
+            actor.stop(block=False)
+        await asyncio.sleep(0)  # Meanwhile the loop handles these messages.
 
     async def _stop_intake(self) -> None:
         await self.partitions.freeze()
@@ -359,6 +360,9 @@ class Kernel:
         await done.wait()
 
     # --- ActorContext ---------------------------------------------------------------------------
+
+    def run_soon(self, call: Callable[[], None]) -> None:
+        self._loop.call_soon(call)
 
     def next_message_id(self) -> str:
         return f"{self._settings.identity.epoch}.{next(self._numbers)}"

@@ -20,7 +20,7 @@ REQUESTS_BYTES_MAX = 64 << 20
 
 class InFlightLimit:
     """Limits the requests that one actor has accepted and not finished. Requests enter on the loop
-    and exit on the actor's thread; each side has counters of its own, so no lock is needed. Inbox
+    and exit in the actor's handler; each side has counters of its own, so no lock is needed. Inbox
     commands have a limit in the inbox, and the node's own commands have none."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ __all__ = ["NO_METRICS", "KernelMetrics", "NoMetrics"]
 
 
 class KernelMetrics(Protocol):
-    """Called from actor threads and from the bus's loop; must be quick and must not raise.
+    """Called on the bus's loop; must be quick and must not raise.
 
     Names become label values: verbs, families, tools of the node's catalogue, classes of effects;
     never an id."""

@@ -58,7 +58,6 @@ from rookery.schemas.run import (
     SessionLimits,
 )
 from tests.execution.driver_scripts import SCRIPTS, Pause, Script
-from tests.kernel.virtual_clock import LoopKernel
 from tests.kernel.world import SentRequest, World
 from tests.tools.tool_fixtures import (
     CAPABILITIES,
@@ -238,7 +237,7 @@ class ScriptedWorld(World):
         places = CallSlots([tool.capability for tool in self.visible], node, self.now_ms)
         reader = RunHistoryReader(node.bus.journal, node.bus.blobs)
         results = RunReplies(node.bus.journal, node.bus.blobs, node.bus.request_endpoint)
-        kernel = (Kernel if self.threads else LoopKernel)(
+        kernel = Kernel(
             node.bus,
             node,
             [

@@ -1,22 +1,15 @@
 """An event loop with virtual time: waiting costs no real time.
 
 A simulated world runs on it in one thread, in an order that depends only on its seed, so a failure
-can be repeated. Actors run as under pykka, without the threads.
+can be repeated.
 """
 
 from __future__ import annotations
 
 import asyncio
 import selectors
-import sys
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar, cast
-
-import pykka
-
-from rookery.actors.kernel.actor import FamilyActor
-from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.kernel import Kernel
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
@@ -50,41 +43,3 @@ class _Skipping(selectors.SelectSelector):
             raise RuntimeError("nothing will ever happen again")
         self._skip(max(0.0, timeout))
         return []
-
-
-class LoopActor:
-    """A family's actor with the loop for its thread; also its own reference."""
-
-    def __init__(self, actor: FamilyActor, later: Callable[..., None]) -> None:
-        self._actor, self._later = actor, later
-        self._alive = True
-
-    def tell(self, message: object) -> None:
-        if not self._alive:
-            raise pykka.ActorDeadError("the actor was stopped")
-        self._later(self._receive, message)
-
-    def is_alive(self) -> bool:
-        return self._alive
-
-    def stop(self, *, block: bool = True, timeout: float | None = None) -> None:
-        self._alive = False
-
-    def _receive(self, message: object) -> None:
-        if not self._alive:
-            return
-        try:
-            self._actor.on_receive(message)
-        except Exception:
-            self._alive = False
-            self._actor.on_failure(*sys.exc_info())
-
-
-class LoopKernel(Kernel):
-    """A kernel whose actors run on its loop."""
-
-    def _start_actor(self, concern: Decider) -> None:
-        mailbox, loop = self._mailboxes[concern.family], cast("Any", self._loop)
-        actor = loop.drive(FamilyActor(concern, mailbox, self))
-        self._actors[concern.family] = actor
-        mailbox.attach(actor)

@@ -43,7 +43,7 @@ from rookery.schemas.ids import fact_id
 from tests.kernel.clients import SentRequest
 from tests.kernel.fault_schedule import Exposed, ExposedJournal, FaultSchedule
 from tests.kernel.tally import EchoDecider, Ring, TallyDecider
-from tests.kernel.virtual_clock import Clockwork, LoopActor, LoopKernel
+from tests.kernel.virtual_clock import Clockwork
 
 T = TypeVar("T")
 
@@ -67,19 +67,11 @@ class Node:
         self.tasks: set[asyncio.Task[Any]] = set()
         self._context: Context = copy_context()
         self._context.run(_node.set, self)
-        self._actors: set[Any] = set()
         self.kernel = world.kernel(self, concerns, **settings)
-
-    def drive(self, actor: Any) -> LoopActor:
-        driven = LoopActor(actor, self.weather.later)
-        self._actors.add(driven)
-        return driven
 
     def start(self) -> Node:
         self.world.run(self.bus.start())
-        before = set(pykka.ActorRegistry.get_all())
         self._context.copy().run(self.kernel.start)
-        self._actors |= set(pykka.ActorRegistry.get_all()) - before
         return self
 
     def stop(self) -> bool:
@@ -91,8 +83,8 @@ class Node:
         """End all threads, tasks and messages of the node. Its claims stay until they expire; the
         server notices the lost connection."""
         self.weather.up = False
-        for actor in self._actors:
-            actor.stop(block=False)
+        for actor in self.kernel._actors.values():
+            pykka.ActorRegistry.unregister(actor)
         self.world.run(self._vanish())
 
     async def _vanish(self) -> None:
@@ -166,7 +158,7 @@ class World:
         for node in self.nodes:
             if node.weather.up:
                 node.crash()
-        pykka.ActorRegistry.stop_all(block=self.threads)
+        assert not pykka.ActorRegistry.get_all(), "a node leaves no actor behind"
         if self.threads:
             self.loop.close()
         else:
@@ -253,9 +245,8 @@ class World:
             while self.hold_rings:
                 await asyncio.sleep(0.01)
 
-        kind = Kernel if self.threads else LoopKernel
         epoch = f"{node.name}.{next(self._numbers)}"
-        return kind(
+        return Kernel(
             node.bus,
             node,
             concerns,

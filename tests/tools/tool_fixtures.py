@@ -52,7 +52,6 @@ from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.facts import turn
 from rookery.schemas.facts.tool import CallFact
 from tests.kernel.tally import SmallDecider
-from tests.kernel.virtual_clock import LoopKernel
 from tests.kernel.world import Node, World, called
 
 SURFACE = "outside"
@@ -332,8 +331,7 @@ class ToolWorld(World):
             acts_for=acts_for,
         )
         ours = CallerDecider(CallRules(visible, node.places, node.epoch))
-        kind = Kernel if self.threads else LoopKernel
-        return kind(
+        return Kernel(
             node.bus,
             node,
             [*concerns, ours],
