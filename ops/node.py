@@ -207,7 +207,9 @@ class Node:
             },
         )
         if runs is not None:
-            executors = runs.connect(kernel.ask, kernel.acts_for, dispatchers.dispatchers)
+            executors = runs.connect(
+                kernel.ask, kernel.acts_for, dispatchers.dispatchers, kernel.failpoints
+            )
             kernel.register_handlers(executors)
         return kernel
 

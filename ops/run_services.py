@@ -37,7 +37,14 @@ from rookery.actors.execution.queries import (
     SessionDestroyer,
     SessionSnapshots,
 )
-from rookery.actors.kernel import AskActor, Decider, Effect, EffectHandler, QueryHandler
+from rookery.actors.kernel import (
+    AskActor,
+    Decider,
+    Effect,
+    EffectHandler,
+    Failpoints,
+    QueryHandler,
+)
 from rookery.actors.projections import Approvers
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python import GuestCache, RealmBuild, cache_folder
@@ -205,6 +212,7 @@ class RunServices:
         ask: AskActor,
         acts_for: Callable[[str], bool],
         dispatchers: Mapping[str, Dispatcher],
+        failpoints: Failpoints,
     ) -> Mapping[type[Effect], EffectHandler]:
         """Create the executors; the handler of each of their effects."""
         self._ask, notifier = ask, CallNotifier()
@@ -221,6 +229,7 @@ class RunServices:
             acts_for=acts_for,
             is_gone=is_token_dead,
             metrics=self._metrics,
+            failpoints=failpoints,
         )
         approvals = ApprovalExecutor(
             ask=ask,

@@ -12,7 +12,7 @@ import signal
 
 from rookery.schemas.errors import Refused
 
-__all__ = ["FAILPOINTS", "Failpoints"]
+__all__ = ["CALL_FAILPOINTS", "FAILPOINTS", "Failpoints"]
 
 FAILPOINTS = (
     "pulled",
@@ -26,17 +26,25 @@ FAILPOINTS = (
 )
 """In the order a command passes them."""
 
+CALL_FAILPOINTS = (
+    "call_ended",
+    "outcome_passed",
+)
+"""In the order a call passes them: its tool has ended, and the program has the outcome. Neither is
+recorded yet."""
+
 
 class Failpoints:
     """The armed failpoint; all others pass."""
 
     def __init__(self, spec: str = "") -> None:
+        known = (*FAILPOINTS, *CALL_FAILPOINTS)
         name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")
-        if spec and (name not in FAILPOINTS or not count.isdecimal() or int(count) < 1):
+        if spec and (name not in known or not count.isdecimal() or int(count) < 1):
             raise Refused(
                 "CONFIG_INVALID",
                 f"ROOKERY_FAILPOINT={spec!r} names no failpoint",
-                hint=f"one of {', '.join(FAILPOINTS)}, optionally with @N for the N-th pass",
+                hint=f"one of {', '.join(known)}, optionally with @N for the N-th pass",
             )
         self._name, self._armed = name, ""
         self._left = int(count)

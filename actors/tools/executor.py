@@ -22,6 +22,7 @@ from rookery.actors.kernel import (
     AskActor,
     Effect,
     EffectHandler,
+    Failpoints,
     KernelMetrics,
     NotExecutableHere,
 )
@@ -121,6 +122,7 @@ class CallExecutor:
         acts_for: Callable[[str], bool],
         is_gone: Callable[[str], bool] = lambda _: False,
         metrics: KernelMetrics = NO_METRICS,
+        failpoints: Failpoints | None = None,
     ) -> None:
         """``hosts`` call the tools, by surface. ``acts_for``: whether this node is certain now that
         it owns a session. ``is_gone``: whether the process of an intent is known to have ended."""
@@ -128,6 +130,7 @@ class CallExecutor:
         self._slots, self._notifier, self._epoch, self._now_ms = places, board, epoch, now_ms
         self._owns_session, self._has_process_ended = acts_for, is_gone
         self._attempts, self._metrics = AttemptCache(), metrics
+        self._failpoints = failpoints or Failpoints()
         self.tasks = TaskSet()
         """Releases of slots."""
 
@@ -210,6 +213,7 @@ class CallExecutor:
     async def _report(self, session: str, ended: RecordOutcome, *, may_pass: bool) -> None:
         """Let the driver record the outcome with its next step; record it alone if no driver waits
         for it, or if the next step takes long."""
+        self._failpoints.hit("call_ended")
         recorded = None
         if may_pass:
             progress = CallProgress(
@@ -217,7 +221,9 @@ class CallExecutor:
             )
             recorded = self._notifier.pass_unrecorded(progress)
         if recorded is not None:
+            self._failpoints.hit("outcome_passed")
             done, _ = await asyncio.wait({recorded}, timeout=RECORD_ALONE_S)
+            recorded.cancel()
             if done:
                 return
         await self._ask(FAMILY, session, ended, IntentStatus)

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.actors.kernel.failpoints import FAILPOINTS
+from rookery.actors.kernel.failpoints import CALL_FAILPOINTS, FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, NotReady, node_on
@@ -58,6 +58,9 @@ class KillRecord(NamedTuple):
     recovered: list[str]
     """Operations an operator had to decide."""
     killed: bool
+
+
+EVERYWHERE = (*FAILPOINTS, *CALL_FAILPOINTS)
 
 
 def passes(failpoint: str, times: int) -> list[str]:
@@ -170,7 +173,7 @@ async def campaign(folder: Path, times: int) -> bool:
     clean = True
     with EmbeddedServer(folder / "store") as server:
         print(f"{'failpoint':20} {'killed':>6} {'asked':>5} {'done':>4}  verdict")
-        for failpoint in ("", *(spec for name in FAILPOINTS for spec in passes(name, times))):
+        for failpoint in ("", *(spec for name in EVERYWHERE for spec in passes(name, times))):
             cell = folder / (failpoint or "calm")
             cell.mkdir()
             story = await kill_at(server, cell, failpoint)
