@@ -5,8 +5,8 @@ write all facts; the executor here starts programs, waits for their calls and re
 
 One run with one call, step by step. The third column is the actor that handles it: a family is the
 actor of that family, ``actor`` is any of them, and ``loop`` is code beside them. All of it runs on
-the bus's event loop, but for the program and its tools. A step that names a fact is one commit; with
-a ``+`` the fact is in the commit of the step before.
+the bus's event loop, but for the program and its tools. A step that names a fact is one commit;
+with a ``+`` the fact is in the commit of the step before.
 
     kernel/command_router.py   CommandRouter.deliver            loop    a request enters a mailbox
     kernel/actor.py            FamilyActor.on_receive           actor   the actor drains its mailbox

@@ -24,9 +24,10 @@ if TYPE_CHECKING:
         last_fact_number,
         last_restart,
     )
-    from rookery.actors.kernel.kernel import Kernel, KernelSettings
-    from rookery.actors.kernel.local_ask import AskActor
-    from rookery.actors.kernel.mailbox import Mailbox
+    from rookery.actors.kernel.kernel import Kernel
+    from rookery.actors.kernel.kernel_settings import KernelSettings
+    from rookery.actors.kernel.messaging.local_ask import AskActor
+    from rookery.actors.kernel.messaging.mailbox import Mailbox
     from rookery.actors.kernel.metrics import NO_METRICS, KernelMetrics, NoMetrics
     from rookery.actors.kernel.partitions.ownership import NodeIdentity, node_of_holder
     from rookery.actors.kernel.state_codec import decode_map
@@ -85,9 +86,10 @@ __getattr__ = lazy_names(
             "last_fact_number",
             "last_restart",
         ),
-        "kernel": ("Kernel", "KernelSettings"),
-        "local_ask": ("AskActor",),
-        "mailbox": ("Mailbox",),
+        "kernel": ("Kernel",),
+        "kernel_settings": ("KernelSettings",),
+        "messaging.local_ask": ("AskActor",),
+        "messaging.mailbox": ("Mailbox",),
         "metrics": ("NO_METRICS", "KernelMetrics", "NoMetrics"),
         "partitions.ownership": ("NodeIdentity", "node_of_holder"),
         "state_codec": ("decode_map",),

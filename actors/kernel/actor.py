@@ -18,8 +18,8 @@ from rookery.actors.kernel.decider import Decider, Effect, RedirectsToQuery, Res
 from rookery.actors.kernel.delivery_decoder import decode_delivery, wrap_undecoded
 from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
 from rookery.actors.kernel.loop_actor import LoopActor
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import (
+from rookery.actors.kernel.messaging.mailbox import Mailbox
+from rookery.actors.kernel.messaging.messages import (
     BodyStored,
     CommandsArrived,
     DrainActor,

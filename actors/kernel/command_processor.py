@@ -25,8 +25,8 @@ from rookery.actors.kernel.history_restart import (
     Restartable,
     RestartHistory,
 )
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.replies import reply_of
+from rookery.actors.kernel.messaging.mailbox import Mailbox
+from rookery.actors.kernel.messaging.replies import reply_of
 from rookery.actors.kernel.unit_of_work import UnitOfWork
 from rookery.bus.ports import Delivery
 from rookery.schemas.envelope import Fact

@@ -13,11 +13,11 @@ import msgspec
 from rookery.actors.kernel.committer import Completions
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.entity import PendingCommand
-from rookery.actors.kernel.local_ask import LocalAsk
-from rookery.actors.kernel.mailbox import REQUESTS_BYTES_MAX, REQUESTS_MAX, Mailbox
-from rookery.actors.kernel.messages import CommandsArrived
+from rookery.actors.kernel.messaging.local_ask import LocalAsk
+from rookery.actors.kernel.messaging.mailbox import REQUESTS_BYTES_MAX, REQUESTS_MAX, Mailbox
+from rookery.actors.kernel.messaging.messages import CommandsArrived
+from rookery.actors.kernel.messaging.replies import error_reply, is_local
 from rookery.actors.kernel.metrics import KernelMetrics
-from rookery.actors.kernel.replies import error_reply, is_local
 from rookery.bus.ports import Bus, Delivery, ReplyMessage, TaskSet
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused

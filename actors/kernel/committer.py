@@ -20,10 +20,10 @@ from rookery.actors.kernel.effect_runner import EffectRunner
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.fact_router import FactRouter
 from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.messaging.mailbox import Mailbox
+from rookery.actors.kernel.messaging.replies import Reply, error_reply
 from rookery.actors.kernel.metrics import KernelMetrics
 from rookery.actors.kernel.partitions.watermark import Watermark
-from rookery.actors.kernel.replies import Reply, error_reply
 from rookery.bus.ports import (
     Appended,
     AppendOutcome,

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import FactsCommitted
+from rookery.actors.kernel.messaging.mailbox import Mailbox
+from rookery.actors.kernel.messaging.messages import FactsCommitted
 from rookery.actors.kernel.partitions.watermark import Watermark
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.ids import parse_fact_id

@@ -11,7 +11,6 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 
@@ -25,14 +24,18 @@ from rookery.actors.kernel.decider import Decider, Effect, codecs_of
 from rookery.actors.kernel.effect_runner import EffectHandler, EffectRunner
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.fact_router import FactRouter
-from rookery.actors.kernel.failpoints import Failpoints
+from rookery.actors.kernel.kernel_settings import KernelSettings
 from rookery.actors.kernel.loader import EntityLoader
-from rookery.actors.kernel.local_ask import AskActor
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import DrainActor, LocalCommand, Passivate, ReleaseEntities
-from rookery.actors.kernel.metrics import KernelMetrics, NoMetrics
+from rookery.actors.kernel.messaging.local_ask import AskActor
+from rookery.actors.kernel.messaging.mailbox import Mailbox
+from rookery.actors.kernel.messaging.messages import (
+    DrainActor,
+    LocalCommand,
+    Passivate,
+    ReleaseEntities,
+)
 from rookery.actors.kernel.node_decider import FactRecorded, NodeDecider, RecordFact
-from rookery.actors.kernel.partitions.ownership import CLAIM_S, NodeIdentity, PartitionOwnership
+from rookery.actors.kernel.partitions.ownership import PartitionOwnership
 from rookery.actors.kernel.partitions.recovery import PartitionRecovery
 from rookery.actors.kernel.partitions.watermark import Watermark, WatermarkHold
 from rookery.bus.ports import (
@@ -50,7 +53,7 @@ from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import CommandQuarantined, PartitionsTaken
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["Kernel", "KernelSettings"]
+__all__ = ["Kernel"]
 
 log = logging.getLogger(__name__)
 
@@ -61,22 +64,6 @@ RECORD_WARNING_S = 5.0
 """After this time the node logs that the journal does not accept its own facts."""
 SNAPSHOTS_S = 2.0
 """How long storing the last snapshots may take."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelSettings:
-    """The settings that ``ops`` gives a kernel."""
-
-    identity: NodeIdentity
-    now_ms: Callable[[], int]
-    uptime_s: Callable[[], float]
-    """A clock that is never set and runs while the machine sleeps."""
-    metrics: KernelMetrics = field(default_factory=NoMetrics)
-    failpoints: Failpoints = field(default_factory=Failpoints)
-    claim_s: int = CLAIM_S
-    passivate_after_ms: int = 600_000
-    drain_timeout_s: float = 10.0
-    payload_bytes_max: int = 1 << 20
 
 
 class Kernel:
@@ -388,7 +375,7 @@ class Kernel:
         """Undo a commit for an entity of another node, which a late request or reaction had loaded
         here."""
         key = commit.entity.key
-        commit.mailbox.post(ReleaseEntities(lambda other: other == key, _no_op))
+        commit.mailbox.post(ReleaseEntities(lambda other: other == key, lambda: None))
         commit.mailbox.post(CommitResults([Conflict(commit)]))
 
     def _requeue_withheld(self) -> None:
@@ -498,7 +485,3 @@ class Kernel:
     @property
     def pressure(self) -> Backpressure:
         return self._bus.journal.pressure
-
-
-def _no_op() -> None:
-    """Do nothing: no code waits for the release."""

@@ -13,8 +13,8 @@ from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
 from rookery.actors.kernel.history_restart import HISTORY_COMMANDS, HistoryView
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.replies import Reply, error_reply, reply_of
+from rookery.actors.kernel.messaging.mailbox import Mailbox
+from rookery.actors.kernel.messaging.replies import Reply, error_reply, reply_of
 from rookery.schemas.codec import encode_facts, fact_name
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import Command, Fact, fill_envelope

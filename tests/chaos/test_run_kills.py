@@ -10,7 +10,15 @@ import pytest
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.run_kills import faults, kill_at
 
-CELLS = ("", "append_sent@10", "acked@17", "effect_started@6", "evolved@31", "call_ended@4", "outcome_passed@5")
+CELLS = (
+    "",
+    "append_sent@10",
+    "acked@17",
+    "effect_started@6",
+    "evolved@31",
+    "call_ended@4",
+    "outcome_passed@5",
+)
 
 
 @pytest.mark.parametrize("failpoint", CELLS)

@@ -24,7 +24,7 @@ from rookery.actors.execution.queries.destroy import SessionDestroyer
 from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.tools.call_notifier import CallNotifier
 from rookery.bus.ports import Appended, AppendRequest, StoredMessage
 from rookery.schemas.codec import FactCodec, fact_tag

@@ -21,8 +21,9 @@ from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.kernel import Kernel, KernelSettings
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel.kernel import Kernel
+from rookery.actors.kernel.kernel_settings import KernelSettings
+from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.kernel.partitions.ownership import NodeIdentity
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import Tool, ToolResult

@@ -19,8 +19,9 @@ import pykka
 from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.effect_runner import EffectHandler
-from rookery.actors.kernel.kernel import Kernel, KernelSettings
-from rookery.actors.kernel.messages import Passivate
+from rookery.actors.kernel.kernel import Kernel
+from rookery.actors.kernel.kernel_settings import KernelSettings
+from rookery.actors.kernel.messaging.messages import Passivate
 from rookery.actors.kernel.metrics import KernelMetrics, NoMetrics
 from rookery.actors.kernel.node_decider import NodeDecider
 from rookery.actors.kernel.partitions.ownership import NodeIdentity

@@ -62,7 +62,7 @@ def test_the_counts_of_a_run_are_what_the_journal_says(served: tuple[Harness, No
     assert found["published by rookery-client, messages"] == (1, "")
     assert found["published by rookery, messages"][0] >= stored / RUNS
     roles = {name for name in found if name.startswith("CPU, node: ")}
-    assert {"CPU, node: bus loop", "CPU, node: actors", "CPU, node: sandbox"} <= roles
+    assert {"CPU, node: bus loop", "CPU, node: sandbox"} <= roles
 
 
 def test_a_profile_holds_both_works_and_only_steady_rows_are_recorded(

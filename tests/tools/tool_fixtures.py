@@ -16,7 +16,8 @@ from typing import Any, cast
 import msgspec
 
 from rookery.actors.kernel.decider import Decider, Effect
-from rookery.actors.kernel.kernel import Kernel, KernelSettings
+from rookery.actors.kernel.kernel import Kernel
+from rookery.actors.kernel.kernel_settings import KernelSettings
 from rookery.actors.kernel.partitions.ownership import NodeIdentity
 from rookery.actors.messages import (
     ActiveRunQuery,

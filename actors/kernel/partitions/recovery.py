@@ -17,8 +17,8 @@ import msgspec
 
 from rookery.actors.kernel.decider import Decider, codecs_of
 from rookery.actors.kernel.fact_router import FactRouter
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import ResumeEffects
+from rookery.actors.kernel.messaging.mailbox import Mailbox
+from rookery.actors.kernel.messaging.messages import ResumeEffects
 from rookery.actors.kernel.partitions.watermark import Watermark, WatermarkState
 from rookery.bus.ports import Bus, EntitySnapshot, Filter, StoredMessage
 from rookery.schemas.envelope import EntityId

@@ -18,7 +18,7 @@ import pytest
 from rookery.actors.execution.history import PastRun, RunHistoryReader
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.session_cache import SessionCache
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import open_sandbox
 from rookery.actors.sandbox.python.build import GuestCache

@@ -20,7 +20,7 @@ from rookery.actors.execution.session_cache import (
     SNAPSHOT_AFTER_MS_PER_MIB,
     SessionCache,
 )
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import Sandbox
 from rookery.bus.ports import BLOB_BYTES_MAX, Blobs

@@ -17,7 +17,7 @@ import wasmtime
 from rookery.actors.execution.driver import SandboxDriver
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.session_cache import SessionCache
-from rookery.actors.kernel.local_ask import AskActor
+from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
 from rookery.actors.sandbox.python.python_guest import PythonGuest

@@ -15,9 +15,9 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import LocalCommand
-from rookery.actors.kernel.replies import LOCAL_VERB, LocalReply, Reply
+from rookery.actors.kernel.messaging.mailbox import Mailbox
+from rookery.actors.kernel.messaging.messages import LocalCommand
+from rookery.actors.kernel.messaging.replies import LOCAL_VERB, LocalReply, Reply
 from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import CodedError, Refused

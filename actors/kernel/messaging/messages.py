@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from rookery.actors.kernel.entity import Entity, PendingCommand
-from rookery.actors.kernel.mailbox import InFlightLimit
+from rookery.actors.kernel.messaging.mailbox import InFlightLimit
 from rookery.actors.kernel.partitions.watermark import WatermarkHold
 from rookery.bus.ports import Delivery, EntitySnapshot, StoredMessage
 from rookery.schemas.envelope import Command, EntityId, Fact
