@@ -5,7 +5,7 @@ They are neither journaled nor sent to other processes.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -32,6 +32,7 @@ __all__ = [
     "ReportBrokenHistory",
     "RequestApproval",
     "RunEndRecorded",
+    "RunStart",
     "TurnInput",
     "UnparkRun",
     "WithdrawApproval",
@@ -57,12 +58,22 @@ class TurnInput(msgspec.Struct, frozen=True):
     params: dict[str, Any] = {}
 
 
+class RunStart(NamedTuple):
+    """A run's start, as its driver knows it. A start that was not committed may be decided again;
+    the steps that a driver took from the first one then belong to no run."""
+
+    at_ms: int
+    environment: RunEnvironment | UnsetType
+
+
 class RecordStep(msgspec.Struct, frozen=True, kw_only=True):
     """Record the next step of a run, as its driver took it."""
 
     run_id: str
     number: int
     """Counts from 1 in every run; a number recorded before is a conflict."""
+    start: RunStart | UnsetType = UNSET
+    """The start that the driver began with, if it did; another one is a conflict."""
     moves: tuple[TurnInput, ...] = ()
     answered: bool = True
     """Whether the calls of the previous step have ended; false if the run ends first."""
@@ -139,6 +150,10 @@ class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
     split: bool = False
     """Whether it was parked with open calls of several steps."""
     forked: ForkedRun | UnsetType = UNSET
+
+    @property
+    def start(self) -> RunStart:
+        return RunStart(self.started_at_ms, self.offer)
 
 
 class ReplySubjectsQuery(msgspec.Struct, frozen=True, kw_only=True):

@@ -81,6 +81,8 @@ _READS_FIRST = frozenset((Cancel, RecordRunEnd, HandleInput, ReportBrokenHistory
 VERBS = ("run", "create", "limits", "cancel", "admission", "session")
 FENCED = (facts.Retired, facts.Destroyed, facts.Reset)
 """Facts that close a session; committed only while no family of it has unseen facts."""
+END_HOLD_S = 0.1
+"""Lists and quotas of other nodes see the end of a run this much later."""
 
 
 class AdmissionDecider(Decider):
@@ -218,6 +220,13 @@ class AdmissionDecider(Decider):
 
     def must_be_fenced(self, decided: Sequence[Fact]) -> bool:
         return any(isinstance(fact, FENCED) for fact in decided)
+
+    def hold_s(self, decided: Sequence[Fact]) -> float:
+        """The end of a run that no other one follows waits for the session's next command: the
+        turn's last fact is the end for every reader."""
+        (first, *others) = decided
+        is_end = isinstance(first, facts.RunCommitted | facts.RunFailed) and not others
+        return END_HOLD_S if is_end else 0.0
 
     def effects(self, state: Admission, fact: facts.SessionFact) -> Sequence[Effect]:
         return effects(state, fact)

@@ -6,19 +6,21 @@ write all facts; the executor here starts programs, waits for their calls and re
 One run with one call, step by step. The third column is the actor that handles it: a family is the
 actor of that family, ``actor`` is any of them, and ``loop`` is code beside them. All of it runs on
 the bus's event loop, but for the program and its tools. A step that names a fact is one commit;
-with a ``+`` the fact is in the commit of the step before.
+with a ``+`` the fact is in the commit of the step before. The start of a run waits for its first
+step, at most ``START_HOLD_S``, and is committed with it; ``session.run_committed`` waits for the
+session's next command.
 
     kernel/command_router.py   CommandRouter.deliver            loop    a request enters a mailbox
     kernel/actor.py            FamilyActor.on_receive           actor   the actor drains its mailbox
     admission/commands.py      accept                           session session.input_accepted
     kernel/committer.py        Committer.submit                 loop    one commit; readers get it
     turns/run_rules.py         RunRules.react                   turn    turn.started
-    kernel/effect_runner.py    EffectRunner.start               loop    effects of the commit begin
+    kernel/effect_runner.py    EffectRunner.start               loop    effects of the start begin
     execution/executor.py      RunExecutor.execute              loop    one run a session at a time
     execution/run_execution.py RunExecution.run                 loop    from first step to last
     execution/driver.py        SandboxDriver.begin              loop    the sandbox runs the program
     execution/calls.py         CallCoordinator.request_and_wait loop    the program waits for a call
-    turns/run_rules.py         RunRules.record_step             turn    turn.tool_calls_returned
+    turns/run_rules.py         RunRules.record_step             turn    + turn.tool_calls_returned
     turns/run_calls.py         RunCalls.follow                  turn    + tool.intent_recorded
     tools/executor.py          CallExecutor.execute             loop    the executor calls the tool
     tools/hosts/local_host.py  LocalToolHost.call               loop    on a thread of its own

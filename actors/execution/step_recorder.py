@@ -147,6 +147,7 @@ class StepRecorder:
         step = RecordStep(
             run_id=self.run_id,
             number=self._steps,
+            start=self._view.start,
             given=given,
             passed_ms=passed_ms,
             outcomes=outcomes,
@@ -187,6 +188,7 @@ class StepRecorder:
         step = RecordStep(
             run_id=self.run_id,
             number=self._next_number,
+            start=self._view.start,
             answered=self._answered,
             given=self._answered_operations,
             passed_ms=tuple(self._passed_ms),
@@ -202,6 +204,7 @@ class StepRecorder:
         step = RecordStep(
             run_id=self.run_id,
             number=self._next_number,
+            start=self._view.start,
             answered=False,
             moves=end_run(self.run_id, cancelled_result(UNSET)),
             result=cancelled_result(UNSET if result is None else result),

@@ -22,6 +22,7 @@ from rookery.actors.kernel.messaging.mailbox import Mailbox
 from rookery.actors.kernel.messaging.messages import (
     BodyStored,
     CommandsArrived,
+    CommitHeld,
     DrainActor,
     FactsCaughtUp,
     FactsCommitted,
@@ -65,7 +66,9 @@ class FamilyActor(LoopActor):
        families a catch-up brings their facts. Meanwhile the entity's commands wait.
     5. A: ``CommandProcessor.process`` decides the reactions of an entity, then its commands. It
        answers duplicates, calls ``Decider.decide``, and adds the facts to a ``UnitOfWork``, which
-       fills in their envelopes, folds them, and derives effects and replies.
+       fills in their envelopes, folds them, and derives effects and replies. Facts that may
+       wait (``Decider.hold_s``) are held: their effects start at once, and the entity's next facts
+       join them.
     6. A: ``flush`` passes the wake's commits to the ``Committer``. Until a commit is acknowledged,
        the entity decides nothing more, and nothing of the commit leaves the node.
     7. L: the ``Committer`` appends commits in groups. A watermark hold ensures that a crash from
@@ -99,6 +102,7 @@ class FamilyActor(LoopActor):
         self._handlers: dict[type, Callable[[Any], Sequence[Entity] | None]] = {
             CommandsArrived: self._on_commands,
             CommitResults: self._on_results,
+            CommitHeld: self._on_commit_held,
             FactsCommitted: self._on_facts,
             LocalCommand: self._on_local_command,
             HistoryLoaded: self._on_loaded,
@@ -122,6 +126,7 @@ class FamilyActor(LoopActor):
         for entity in touched:
             while entity.is_ready:
                 self._processor.process(entity, self._now_ms)
+            self._processor.commit_held(entity)
             if entity.was_reloaded:
                 self._ensure_effects(entity)
         self._context.failpoints.hit("decided")
@@ -206,6 +211,7 @@ class FamilyActor(LoopActor):
         return entity
 
     def _load(self, entity: Entity, *, whole: bool = False) -> None:
+        entity.requeue_held()
         entity.reads_in_flight += 1
         entity.needs_catch_up = entity.needs_catch_up or bool(self._decider.observes)
         self._context.load(self._decider, entity, self._mailbox, whole=whole)
@@ -348,6 +354,12 @@ class FamilyActor(LoopActor):
         self._restart_effects(entity)
         return (entity,)
 
+    def _on_commit_held(self, item: CommitHeld) -> Sequence[Entity]:
+        """The facts have waited long enough."""
+        item.unit.hold_s = 0.0
+        entity = item.unit.entity
+        return (entity,) if self._holds(entity) else ()
+
     # --- results of commits ---------------------------------------------------------------------
 
     def _on_results(self, results: CommitResults) -> list[Entity]:
@@ -434,6 +446,10 @@ class FamilyActor(LoopActor):
 
     def _on_drain(self, item: DrainActor) -> None:
         self._on_quiet = item.on_quiet
+        for entity in self._entities.values():
+            if entity.held is not None:
+                entity.held.hold_s = 0.0
+                self._processor.commit_held(entity)
 
     def _check_quiet(self, then: Callable[[int], None]) -> None:
         if all(entity.is_idle for entity in self._entities.values()):

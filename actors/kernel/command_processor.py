@@ -71,7 +71,8 @@ class CommandProcessor:
         if entity.load_error is not None:
             self._process_damaged(entity, entity.load_error, now_ms)
             return
-        unit = UnitOfWork(entity, self._decider, self._source)
+        unit = entity.held or UnitOfWork(entity, self._decider, self._source)
+        entity.held = None
         while entity.is_ready and not unit.is_full and entity.load_error is None:
             pending = entity.pop_next()
             if self._reads_before is not None and self._reads_first(
@@ -88,8 +89,23 @@ class CommandProcessor:
             except Exception as error:  # A rule may raise only CodedError; anything else is a bug.
                 self._retry_from_journal(entity, unit, pending, error)
                 return
-        if unit.facts:
+        if unit.facts and (not unit.hold_s or entity.has_pending):
             self._commit(entity, unit)
+        elif unit.facts:
+            self._hold(entity, unit)
+
+    def commit_held(self, entity: Entity) -> None:
+        """Commit the entity's held facts if they may wait no longer."""
+        if entity.held is not None and not entity.held.hold_s:
+            unit, entity.held = entity.held, None
+            self._commit(entity, unit)
+
+    def _hold(self, entity: Entity, unit: UnitOfWork) -> None:
+        """Hold facts for a moment and start their effects. If the facts are lost with the process,
+        their cause is found by its watermark hold and decided again."""
+        entity.held = unit
+        self.report_state(entity.id.key, unit.state)
+        self._context.start_early(unit, self._mailbox)
 
     def _commit(self, entity: Entity, unit: UnitOfWork) -> None:
         entity.committing = True

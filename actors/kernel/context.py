@@ -16,6 +16,7 @@ from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.messaging.mailbox import Mailbox
 from rookery.actors.kernel.metrics import KernelMetrics
 from rookery.actors.kernel.partitions.watermark import WatermarkHold
+from rookery.actors.kernel.unit_of_work import UnitOfWork
 from rookery.bus.ports import Delivery, EntitySnapshot
 from rookery.schemas.envelope import EntityId
 
@@ -40,6 +41,10 @@ class ActorContext(Protocol):
 
     def commit(self, commits: Sequence[Commit], completions: Completions) -> None:
         """Commit these, then complete them; complete at once those that need no commit."""
+
+    def start_early(self, unit: UnitOfWork, mailbox: Mailbox) -> None:
+        """Start the effects of held facts, and post ``CommitHeld`` when they may wait no longer. A
+        node that does not act for the key has the facts committed at once."""
 
     def redirect(self, delivery: Delivery, verb: str) -> None:
         """Let the query ``verb`` answer this delivery."""

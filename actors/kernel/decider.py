@@ -112,6 +112,13 @@ class Decider(ABC):
         del facts
         return False
 
+    def hold_s(self, facts: Sequence[Fact]) -> float:
+        """How long the facts of a reaction may wait, to be committed together with the entity's
+        next ones. Their effects start meanwhile, so these must do nothing that the world notices
+        before a later fact. After a crash the reaction is decided again."""
+        del facts
+        return 0.0
+
     def effects(self, state: Any, fact: Any) -> Sequence[Effect]:
         """The effects of a committed ``fact``. ``state`` is the state after it, or a later one when
         a node dispatches the effects again after a crash."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -23,6 +23,9 @@ from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.ids import parse_reaction_id
+
+if TYPE_CHECKING:
+    from rookery.actors.kernel.unit_of_work import UnitOfWork
 
 __all__ = [
     "DEDUP_COMMANDS_MAX",
@@ -152,6 +155,7 @@ class Entity:
         "dedup",
         "effects_to_resume",
         "fact_count",
+        "held",
         "id",
         "key_sequence",
         "load_error",
@@ -177,6 +181,8 @@ class Entity:
         """Reads in flight; the entity decides nothing until they are back."""
         self.committing = False
         """An append is in flight; pending commands wait for it and are then decided together."""
+        self.held: UnitOfWork | None = None
+        """Decided facts that wait a moment, to be committed together with the next ones."""
         self.load_error: CodedError | None = None
         """Why the history cannot be folded; every command is answered with it."""
         self.skips_unreadable = False
@@ -218,13 +224,14 @@ class Entity:
         self.state = decider.initial(self.id.key)
 
     @property
+    def has_pending(self) -> bool:
+        """Whether a command or reaction waits to be decided."""
+        return bool(self.reactions or self.commands)
+
+    @property
     def is_ready(self) -> bool:
         """Whether a command can be decided now."""
-        return (
-            bool(self.reactions or self.commands)
-            and not self.reads_in_flight
-            and not self.committing
-        )
+        return self.has_pending and not self.reads_in_flight and not self.committing
 
     @property
     def is_idle(self) -> bool:
@@ -234,6 +241,7 @@ class Entity:
             or self.commands
             or self.reads_in_flight
             or self.committing
+            or self.held
             or self.effects_to_resume
         )
 
@@ -246,8 +254,15 @@ class Entity:
         for pending in reversed(pending_commands):
             (self.commands if pending.source is None else self.reactions).appendleft(pending)
 
+    def requeue_held(self) -> None:
+        """Put the commands of the held facts back, to be decided again."""
+        if self.held is not None:
+            held, self.held = self.held, None
+            self.requeue(held.commands)
+
     def drain_pending(self) -> list[PendingCommand]:
         """Remove everything pending, so that the key's new owner can do it."""
+        self.requeue_held()
         pending_commands = [*self.reactions, *self.commands]
         self.reactions.clear()
         self.commands.clear()

@@ -12,7 +12,7 @@ import signal
 
 from rookery.schemas.errors import Refused
 
-__all__ = ["CALL_FAILPOINTS", "FAILPOINTS", "Failpoints"]
+__all__ = ["FAILPOINTS", "RUN_FAILPOINTS", "Failpoints"]
 
 FAILPOINTS = (
     "pulled",
@@ -26,19 +26,20 @@ FAILPOINTS = (
 )
 """In the order a command passes them."""
 
-CALL_FAILPOINTS = (
+RUN_FAILPOINTS = (
+    "facts_held",
     "call_ended",
     "outcome_passed",
 )
-"""In the order a call passes them: its tool has ended, and the program has the outcome. Neither is
-recorded yet."""
+"""In the order a run passes them: its start waits to be committed with its next step, the tool of a
+call has ended, and the program has the outcome. None of that is recorded yet."""
 
 
 class Failpoints:
     """The armed failpoint; all others pass."""
 
     def __init__(self, spec: str = "") -> None:
-        known = (*FAILPOINTS, *CALL_FAILPOINTS)
+        known = (*FAILPOINTS, *RUN_FAILPOINTS)
         name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")
         if spec and (name not in known or not count.isdecimal() or int(count) < 1):
             raise Refused(

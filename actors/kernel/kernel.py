@@ -29,6 +29,7 @@ from rookery.actors.kernel.loader import EntityLoader
 from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.kernel.messaging.mailbox import Mailbox
 from rookery.actors.kernel.messaging.messages import (
+    CommitHeld,
     DrainActor,
     LocalCommand,
     Passivate,
@@ -38,6 +39,7 @@ from rookery.actors.kernel.node_decider import FactRecorded, NodeDecider, Record
 from rookery.actors.kernel.partitions.ownership import PartitionOwnership
 from rookery.actors.kernel.partitions.recovery import PartitionRecovery
 from rookery.actors.kernel.partitions.watermark import Watermark, WatermarkHold
+from rookery.actors.kernel.unit_of_work import UnitOfWork
 from rookery.bus.ports import (
     PARTITIONS,
     Backpressure,
@@ -383,6 +385,15 @@ class Kernel:
         withheld, self._withheld = self._withheld, []
         for commit in withheld:
             commit.mailbox.post(CommitResults([Conflict(commit)]))
+
+    def start_early(self, unit: UnitOfWork, mailbox: Mailbox) -> None:
+        key = unit.entity.id.key
+        if not self.acts_for(key):
+            unit.hold_s = 0.0
+            return
+        self._effect_runner.start(key, unit.caused_by, unit.pop_effects())
+        asyncio.get_running_loop().call_later(unit.hold_s, mailbox.post, CommitHeld(unit))
+        self.failpoints.hit("facts_held")
 
     def redirect(self, delivery: Delivery, verb: str) -> None:
         self._loop.call_soon(self._command_router.run_query, delivery, verb)

@@ -7,6 +7,7 @@ A unit of work that fails is discarded as a whole.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from typing import Any
 
 from rookery.actors.kernel.committer import Commit, Completions
@@ -34,7 +35,6 @@ class UnitOfWork:
     __slots__ = (
         "_decider",
         "_effects",
-        "_entity",
         "_fenced",
         "_ids",
         "_key_sequence",
@@ -44,18 +44,22 @@ class UnitOfWork:
         "_source",
         "commands",
         "completions",
+        "entity",
         "facts",
+        "hold_s",
         "state",
     )  # fmt: skip
 
     def __init__(self, entity: Entity, decider: Decider, source: str) -> None:
-        self._entity, self._decider, self._source = entity, decider, source
+        self.entity, self._decider, self._source = entity, decider, source
         self.state: Any = entity.state
         self.facts: list[Fact] = []
         self.commands: list[PendingCommand] = []
         """All commands decided since the first fact; they are decided again if the commit fails."""
         self.completions = Completions()
         """The completions of these commands, published once the facts are durable."""
+        self.hold_s = inf
+        """How long the facts may wait for the entity's next ones."""
         self._effects: list[Effect] = []
         self._fenced = False
         self._key_sequence = 0
@@ -76,22 +80,22 @@ class UnitOfWork:
         """The digest of a command that was decided in this unit or before; ``None`` if it is
         unknown."""
         found = self._ids.get(command_id)
-        return found if found is not None else self._entity.dedup.digest_of(command_id)
+        return found if found is not None else self.entity.dedup.digest_of(command_id)
 
     def reacted_count(self, family: str) -> int:
         """How many facts of ``family`` have been reacted to, in this unit or before."""
-        return max(self._reacted.get(family, 0), self._entity.reacted_counts.get(family, 0))
+        return max(self._reacted.get(family, 0), self.entity.reacted_counts.get(family, 0))
 
     def observed_count(self, family: str) -> int:
         """How many facts of ``family`` are folded into the state."""
-        return max(self._reacted.get(family, 0), self._entity.observed_counts.get(family, 0))
+        return max(self._reacted.get(family, 0), self.entity.observed_counts.get(family, 0))
 
     def observe(self, fact: Fact) -> None:
         """Fold a fact of an observed family; also into the entity's state if this unit has no
         facts."""
         self.state = self._decider.observe(self.state, fact)
         if not self.facts:
-            self._entity.state = self.state
+            self.entity.state = self.state
 
     def add(
         self,
@@ -102,7 +106,7 @@ class UnitOfWork:
     ) -> None:
         """Add a command and its facts. All rules are called before anything is changed, so an
         exception leaves the unit as it was."""
-        decider, command, entity = self._decider, pending.command, self._entity
+        decider, command, entity = self._decider, pending.command, self.entity
         state = self.state
         effects: list[Effect] = []
         for number, fact in enumerate(facts, entity.fact_count + len(self.facts) + 1):
@@ -121,14 +125,26 @@ class UnitOfWork:
                 effects += decider.effects(state, fact)
         part = _encode(facts)
         must_fence, replies = decider.must_be_fenced(facts), self.replies(command, state, facts)
+        hold_s = 0.0 if pending.source is None else decider.hold_s(facts)
         self.state = state
         self.facts += facts
         self._effects += effects
         self._fenced = self._fenced or must_fence
+        self.hold_s = min(self.hold_s, hold_s)
         self._ids[command.id] = pending.digest
         self._parts.append(part)
         self._size += len(part) + 1
         self.end(pending, "committed", replies)
+
+    @property
+    def caused_by(self) -> int:
+        """The sequence of the newest fact that the facts react to."""
+        return self._key_sequence
+
+    def pop_effects(self) -> Sequence[Effect]:
+        """Remove and return the effects so far: they start before the commit."""
+        effects, self._effects = self._effects, []
+        return effects
 
     def replies(self, command: Command[Any], state: Any, facts: Sequence[Fact] = ()) -> list[Reply]:
         """The replies to send once the facts are durable; none if an effect replies later. A reply
@@ -140,7 +156,7 @@ class UnitOfWork:
             return [error_reply(command.reply_to, reply)]
         if reply is None:
             return []
-        count = None if facts else self._entity.fact_count + len(self.facts)
+        count = None if facts else self.entity.fact_count + len(self.facts)
         return [reply_of(command.reply_to, reply, count)]
 
     def end(self, pending: PendingCommand, outcome: str, replies: Sequence[Reply]) -> None:
@@ -148,12 +164,15 @@ class UnitOfWork:
         self._add_command(pending, outcome)
         self.completions.replies += replies
         self.completions.ack(pending.delivery)
+        if self.completions:
+            self.hold_s = 0.0
 
     def refuse(self, pending: PendingCommand, error: CodedError) -> None:
         """Add a refused command; it ends once the facts it was decided on are durable."""
         self._add_command(pending, "refused")
         if pending.delivery is not None:
             self.completions.refuse(pending.delivery, error)
+            self.hold_s = 0.0
 
     def _add_command(self, pending: PendingCommand, outcome: str) -> None:
         pending.outcome = outcome
@@ -167,7 +186,7 @@ class UnitOfWork:
 
     def commit(self, message_id: str, mailbox: Mailbox, decided_s: float) -> Commit:
         """The commit of all facts, with what follows from it."""
-        entity = self._entity
+        entity = self.entity
         body = b"[" + b",".join(self._parts) + b"]"
         return Commit(
             entity=entity.id,

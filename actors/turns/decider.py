@@ -64,6 +64,8 @@ __all__ = ["TurnsDecider"]
 
 Params = Mapping[str, Any]
 Start = facts.Started | facts.ImmediateAppendStarted | facts.ImmediateContextStarted
+START_FACTS = (facts.Started, facts.PrimitiveApplied)
+START_HOLD_S = 0.005
 
 
 def _turn_view(turn: Turn, _: Params) -> TurnView:
@@ -202,6 +204,10 @@ class TurnsDecider(SessionMachineDecider):
         if isinstance(command.body, ReportBrokenHistory):
             return active_run_view(state, "" if state.driving is None else state.driving.run_id)
         return active_run_view(state, command.body.run_id)
+
+    def hold_s(self, facts: Sequence[Fact]) -> float:
+        """A start waits for its run's first step: until then a program does nothing but compute."""
+        return START_HOLD_S if tuple(map(type, facts)) == START_FACTS else 0.0
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         if isinstance(fact, tool.CallFact):

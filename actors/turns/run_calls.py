@@ -57,6 +57,7 @@ CALL_COMMANDS: Final = (
 )
 """What may be asked about one call."""
 _ENDS: Final = (tool.Completed, tool.Failed, tool.Refused)
+_RUN_ENDS: Final = (facts.Completed, facts.Failed, facts.Cancelled)
 
 
 class RunCalls:
@@ -97,9 +98,13 @@ class RunCalls:
     def follow(
         self, state: SessionTurns, session: str, decided: Sequence[Fact], *, now_ms: int
     ) -> Sequence[Fact]:
-        """The facts of calls that follow from the turn's facts. ``state``: before these."""
+        """The turn's facts with those of calls that follow from them; calls end before their run.
+        ``state``: before these facts."""
         builder, rules = CallFacts(self._decider, state), self._rules
-        builder.extend(decided)
+        for fact in decided:
+            if isinstance(fact, _RUN_ENDS):
+                builder.extend(rules.on_run_ended(builder.state.known_calls, fact, now_ms=now_ms))
+            builder.extend((fact,))
         run = builder.state.driving
         for fact in decided:
             calls = builder.state.known_calls
@@ -112,8 +117,6 @@ class RunCalls:
                     builder.extend(left)
                 case facts.OpsRegistered():
                     builder.extend(rules.on_dropped(calls, fact))
-                case facts.Completed() | facts.Failed() | facts.Cancelled():
-                    builder.extend(rules.on_run_ended(calls, fact, now_ms=now_ms))
         return builder.facts
 
     def _of_call(

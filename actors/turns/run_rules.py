@@ -20,6 +20,7 @@ from rookery.actors.messages import (
     ParkRun,
     RecordStep,
     ReportBrokenHistory,
+    RunStart,
     TurnInput,
 )
 from rookery.actors.turns.effects import (
@@ -114,6 +115,8 @@ class RunRules:
         run = state.driving
         if run is None or run.run_id != step.run_id or state.turn.phase.is_terminal:
             return ()
+        if step.start is not UNSET and step.start != RunStart(run.started_at_ms, run.offer):
+            raise Failed("CONFLICT", f"run {step.run_id} was started again since its driver began")
         if step.number <= run.steps:
             raise Failed(
                 "CONFLICT",

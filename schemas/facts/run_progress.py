@@ -296,8 +296,9 @@ SESSION_ENDS: Final[Mapping[type[Fact], SessionEnd]] = {
     session.InputRefused: SessionEnd(RunState.RUNTIME_ERROR, "", "refused"),
 }
 TURN_ENDS: Final = (turn.Completed, turn.Failed, turn.Cancelled)
-LAST_FACTS: Final = frozenset(map(fact_name, SESSION_ENDS))
-"""Names of the facts that no other fact of their run follows."""
+LAST_FACTS: Final = frozenset(map(fact_name, (*TURN_ENDS, *SESSION_ENDS)))
+"""Names of the facts that end a run for its readers: the turn's, or the session's if the run had no
+turn. After the turn's end, the session records it with its next command."""
 
 _ENDS_BY_TAG: Final = {fact_tag(kind): end for kind, end in SESSION_ENDS.items()}
 _COMPLETED, _CANCELLED = fact_tag(turn.Completed), fact_tag(turn.Cancelled)

@@ -20,7 +20,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.actors.kernel.failpoints import CALL_FAILPOINTS, FAILPOINTS
+from rookery.actors.kernel.failpoints import FAILPOINTS, RUN_FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, NotReady, node_on
@@ -60,7 +60,7 @@ class KillRecord(NamedTuple):
     killed: bool
 
 
-EVERYWHERE = (*FAILPOINTS, *CALL_FAILPOINTS)
+EVERYWHERE = (*FAILPOINTS, *RUN_FAILPOINTS)
 
 
 def passes(failpoint: str, times: int) -> list[str]:

@@ -110,6 +110,24 @@ def provided_tools(run: str) -> Script:
     yield well(run, "provided", SAID, TurnInput("boundary_complete"))
 
 
+def answer(run: str) -> Script:
+    """A model that answers at once."""
+    yield well(run, "answered", SAID, TurnInput("boundary_complete"))
+
+
+def call_ten_times(run: str) -> Script:
+    """A program that makes ten calls, one after the other."""
+    for number in range(1, 11):
+        yield wants(number)
+    yield well(run, "called", SAID, TurnInput("boundary_complete"))
+
+
+def ponder(run: str) -> Script:
+    """A model that thinks for longer than a start waits for its first step."""
+    yield Pause(50)
+    yield well(run, "thought", SAID, TurnInput("boundary_complete"))
+
+
 def leave_to_callback(run: str) -> Script:
     """A callback finishes the work, and the turn does not wait for it."""
     yield TurnInputs((TurnInput("llm_returned_tool_calls", {"tool_count": 1}),))
@@ -212,6 +230,9 @@ SCRIPTS: Mapping[str, Callable[[str], Script]] = {
         talk,
         send_twice,
         provided_tools,
+        answer,
+        call_ten_times,
+        ponder,
         leave_to_callback,
         extract,
         extract_in_vain,

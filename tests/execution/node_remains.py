@@ -31,6 +31,7 @@ from rookery.schemas.codec import FactCodec, fact_tag
 from rookery.schemas.envelope import HELD_BY
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.approval import APPROVAL_FACTS, Requested
+from rookery.schemas.facts.run_progress import TURN_ENDS
 from rookery.schemas.facts.session import (
     InputCancelled,
     InputRefused,
@@ -49,7 +50,7 @@ ALL_CODECS: Final = {
     "approval": FactCodec(APPROVAL_FACTS),
     "tool": FactCodec(TOOL_FACTS),
 }
-CLOSING: Final = (RunCommitted, RunFailed, InputCancelled, InputRefused)
+CLOSING: Final = (*TURN_ENDS, RunCommitted, RunFailed, InputCancelled, InputRefused)
 WITHOUT_NAMES: Final = 1
 """The saved watermark below which no work is left."""
 LATER_S: Final = 60.0
@@ -144,8 +145,9 @@ class LeftWorld(ScriptedWorld):
 
     @property
     def open_runs(self) -> list[str]:
-        """The runs without an end in the session's facts."""
-        over = {fact.run for fact in self.recorded("session") if isinstance(fact, CLOSING)}
+        """The runs without an end."""
+        facts = [*self.of_family("session"), *self.of_family("turn")]
+        over = {fact.run for fact in facts if isinstance(fact, CLOSING)}
         return [run_id for run_id in self.runs if run_id not in over]
 
     def of_family(self, family: str) -> list[Any]:

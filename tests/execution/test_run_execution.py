@@ -11,21 +11,22 @@ from tests.stock_client import until
 # --- the record -----------------------------------------------------------------------------------
 
 
-def test_a_run_without_calls_is_four_messages(driving: Serving):
+def test_a_program_that_computes_for_long_is_on_record_as_started(driving: Serving):
     async def scenario(programs: Programs) -> None:
-        assert (await programs.run("1 + 1"))["result"] == 2
+        await programs.run("1 + 1")
         await programs.at_rest()
         before = len(programs.messages)
-        assert (await programs.run("2 + 2"))["result"] == 4
+        assert (await programs.run("sum(range(3_000_000))"))["status"] == "ok"
         await programs.at_rest()
-        assert [[fact["type"] for fact in message] for message in programs.messages[before:]] == [
-            ["session.input_accepted.v1", "session.run_prepared.v1"],
-            ["turn.started.v1", "turn.primitive_applied.v1"],
-            ["turn.terminal_returned.v1", "turn.boundary_completed.v1", "turn.completed.v1"],
-            ["session.run_committed.v1"],
+        of_turn = [
+            [fact["type"] for fact in message]
+            for message in programs.messages[before:]
+            if message[0]["type"].startswith("turn.")
         ]
+        assert of_turn[0] == ["turn.started.v1", "turn.primitive_applied.v1"]
+        assert of_turn[1][-1] == "turn.completed.v1"
 
-    play_programs(driving, "four", scenario)
+    play_programs(driving, "computes", scenario)
 
 
 def test_a_batch_of_calls_is_one_message_more(driving: Serving):
@@ -42,10 +43,9 @@ def test_a_batch_of_calls_is_one_message_more(driving: Serving):
         kinds = [fact["type"] for message in messages for fact in message]
         assert kinds.count("tool.requested.v1") == kinds.count("tool.intent_recorded.v1") == 2
         assert kinds.count("tool.completed.v1") == 2
-        assert (families[0], families[-1]) == ("session", "session")
-        of_turn = families[1:-1]
-        assert set(of_turn) == {"turn"}
-        assert 3 <= len(of_turn) <= 5, "start, calls, end; an outcome that comes early is alone"
+        assert families[0] == "session"
+        of_turn = [family for family in families if family == "turn"]
+        assert 2 <= len(of_turn) <= 4, "start with calls, end; an outcome that comes early is alone"
         (batch,) = programs.of("turn.tool_calls_returned")
         (registered,) = programs.of("turn.ops_registered")
         assert {call["operation_id"] for call in batch["calls"]} == set(registered["barrier_ids"])

@@ -29,6 +29,9 @@ ENDS: Final = {
     "talk": ("ok", ["done", "done", "done"]),
     "send_twice": ("ok", ["done", "done"]),
     "provided_tools": ("ok", "provided"),
+    "answer": ("ok", "answered"),
+    "call_ten_times": ("ok", "called"),
+    "ponder": ("ok", "thought"),
     "leave_to_callback": ("ok", "later"),
     "extract": ("ok", "done"),
     "extract_in_vain": ("ok", None),
@@ -139,7 +142,7 @@ def test_the_scripts_cover_every_row_and_phase_that_a_driver_can_cause():
     walked = {row for script in ENDS for row in record(script)[0]}
     phases = set()
     for now in (True, False):
-        for script in ("provided_tools", "call_in_vain"):
+        for script in ("provided_tools", "ponder", "call_in_vain"):
             for moment in moments(script):
                 lawful = cancelled(script, moment, now=now)
                 walked |= set(rows(lawful._world))

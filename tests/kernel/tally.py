@@ -129,6 +129,21 @@ class EchoDecider(SmallDecider):
         return Total(state.total + fact.by, (*state.numbers, fact.by), state.closed)
 
 
+class PatientEcho(EchoDecider):
+    """What it repeats may wait for its next fact; a number that is divisible by seven causes an
+    effect."""
+
+    has_effects = True
+
+    def hold_s(self, facts: Sequence[Fact]) -> float:
+        return 1.0 if all(isinstance(fact, Heard) for fact in facts) else 0.0
+
+    def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:
+        if isinstance(fact, Heard) and fact.by % 7 == 0:
+            return [Ring(key=fact.id, total=fact.by)]
+        return ()
+
+
 class PickyEcho(EchoDecider):
     """Refuses thirteen."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.messaging.mailbox import InFlightLimit
@@ -12,9 +12,13 @@ from rookery.bus.ports import Delivery, EntitySnapshot, StoredMessage
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError
 
+if TYPE_CHECKING:
+    from rookery.actors.kernel.unit_of_work import UnitOfWork
+
 __all__ = [
     "BodyStored",
     "CommandsArrived",
+    "CommitHeld",
     "DrainActor",
     "FactsCaughtUp",
     "FactsCommitted",
@@ -84,6 +88,12 @@ class ResumeEffects(NamedTuple):
     facts: list[Fact]
     hold: WatermarkHold
     """Released when the effects have watermark holds of their own."""
+
+
+class CommitHeld(NamedTuple):
+    """Commit held facts now, unless they are committed."""
+
+    unit: UnitOfWork
 
 
 class BodyStored(NamedTuple):

@@ -359,12 +359,12 @@ def test_a_handle_follows_its_own_run_to_its_last_fact(jetstream: JetStreamRealm
             await _write(stock, "turn", "s1", _fact("turn.started.v1", "r-1"))
             await _write(stock, "session", "s2", _fact("session.run_committed.v1", "r-1"))
             await _write(stock, "session", "s1", _fact("session.run_committed.v1", "r-0"))
-            await _write(stock, "session", "s1", _fact("session.run_committed.v1", "r-1"))
+            await _write(stock, "turn", "s1", _fact("turn.completed.v1", "r-1"))
             await _write(stock, "session", "s1", _fact("session.run_committed.v1", "r-1"))
             assert [(fact["type"], fact["seq"]) async for fact in handle.events()] == [
                 ("session.input_accepted.v1", 1),
                 ("turn.started.v1", 2),
-                ("session.run_committed.v1", 5),
+                ("turn.completed.v1", 5),
             ]
 
     asyncio.run(scenario())

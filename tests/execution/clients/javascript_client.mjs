@@ -10,7 +10,7 @@ import { jetstream } from "@nats-io/jetstream";
 import { connect } from "@nats-io/transport-node";
 
 const PATIENCE_MS = 45_000;
-const LAST = "session.run_committed.v1";
+const LAST = "turn.completed.v1";
 const { server, token, realm, session, door, body } = JSON.parse(process.argv[2]);
 
 const connection = await connect({ servers: server, token });

@@ -27,7 +27,7 @@ async def facts_of(client: Stock, session: str) -> list[Fields]:
         stream=f"ROOKERY_{client.realm}_JOURNAL",
         ordered_consumer=True,
     )
-    while not found or found[-1]["type"] != "session.run_committed.v1":
+    while not found or found[-1]["type"] != "turn.completed.v1":
         found += json.loads((await consumer.next_msg(timeout=PATIENCE_S)).data)
     await consumer.unsubscribe()
     return found
@@ -64,7 +64,7 @@ def test_a_client_follows_its_submitted_run_to_the_end(driving: Serving):
         answer = handle.result(PATIENCE_S)
         assert answer.result == 5
         assert handle.run_id == answer.run_id == run_id
-        assert (kinds[0], kinds[-1]) == ("session.input_accepted.v1", "session.run_committed.v1")
+        assert (kinds[0], kinds[-1]) == ("session.input_accepted.v1", "turn.completed.v1")
         later = client.submit("followed", "echo(5)", message_id="followed-1")
         assert later.accepted(PATIENCE_S) == run_id
         again = [fact["type"] for fact in later.events()]

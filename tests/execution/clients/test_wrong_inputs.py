@@ -236,7 +236,9 @@ def of_client(client: SyncClient, wrong: Wrong) -> Any:
 
 
 async def facts_of(client: Stock, session: str) -> dict[str, int]:
-    """The number of messages of each family of the session."""
+    """The number of messages of each family of the session, once its earlier runs have ended."""
+    view = await client.ask("session", session)
+    assert view.code in ("", "SESSION_NOT_FOUND")
     info = await client.jetstream.stream_info(
         f"ROOKERY_{client.realm}_JOURNAL", subjects_filter=f"rookery.{client.realm}.ev.*.{session}"
     )
