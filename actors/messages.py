@@ -27,8 +27,6 @@ __all__ = [
     "RecordOutcome",
     "RecordRunEnd",
     "RecordStep",
-    "ReplySubjectsQuery",
-    "ReplySubjectsView",
     "ReportBrokenHistory",
     "RequestApproval",
     "RunEndRecorded",
@@ -154,16 +152,6 @@ class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def start(self) -> RunStart:
         return RunStart(self.started_at_ms, self.offer)
-
-
-class ReplySubjectsQuery(msgspec.Struct, frozen=True, kw_only=True):
-    """A query: which clients wait for a run's end?"""
-
-    run_id: str
-
-
-class ReplySubjectsView(msgspec.Struct, frozen=True, kw_only=True):
-    reply_to: tuple[str, ...] = ()
 
 
 class RecordRunEnd(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,12 @@ from typing import Any
 import msgspec
 
 from rookery.actors import DECIDERS, DeciderHost
-from rookery.actors.admission import AdmissionDecider, ClaimRegistry, InFlightCounter, handlers
+from rookery.actors.admission import (
+    AdmissionDecider,
+    ClaimRegistry,
+    InFlightCounter,
+    RunReplies,
+)
 from rookery.actors.approvals import ApprovalsDecider
 from rookery.actors.kernel import Decider, Failpoints, Kernel, KernelSettings, NodeIdentity
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
@@ -194,12 +199,17 @@ class Node:
         self, bus: JetStreamBus, settings: KernelSettings, dispatchers: ApprovalDispatchers
     ) -> Kernel:
         runs = self._runs
+        replies = (
+            RunReplies(bus.journal, bus.blobs, bus.request_endpoint, executes_runs=False)
+            if runs is None
+            else runs.replies
+        )
         kernel = Kernel(
             bus,
             self._loop,
             self._deciders(),
             settings,
-            effect_handlers=handlers(bus.request_endpoint, None if runs is None else runs.replies),
+            effect_handlers=replies.handlers,
             queries={
                 **self._projections.queries,
                 "tools": ToolQueryHandler(() if runs is None else runs.catalogue).handle,

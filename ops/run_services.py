@@ -252,7 +252,7 @@ class RunServices:
             session_cache=cache,
             driver=lambda: SandboxDriver(self._sandbox, metrics),
             require_tools=self._provisioner.require_tools,
-            publish_result=self.replies.publish,
+            send_run_result=self.replies.send_result,
             send_replies=bus.request_endpoint.reply,
             eviction_candidates=cache.eviction_candidates,
         )

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from rookery.actors.admission.admission_machine import ADMISSION, evolve_host
     from rookery.actors.admission.commands import check_language, with_session_id
     from rookery.actors.admission.decider import AdmissionDecider
-    from rookery.actors.admission.executor import RunReplies, handlers
+    from rookery.actors.admission.executor import RunReplies
     from rookery.actors.admission.in_flight import InFlightCounter
     from rookery.actors.admission.lifecycle_machine import LIFECYCLE
     from rookery.actors.admission.session_claims import CLAIM, ClaimRegistry
@@ -39,7 +39,6 @@ __all__ = [
     "decode_state",
     "encode_state",
     "evolve_host",
-    "handlers",
     "with_session_id",
 ]
 
@@ -49,7 +48,7 @@ __getattr__ = lazy_names(
         "admission_machine": ("ADMISSION", "evolve_host"),
         "commands": ("check_language", "with_session_id"),
         "decider": ("AdmissionDecider",),
-        "executor": ("RunReplies", "handlers"),
+        "executor": ("RunReplies",),
         "in_flight": ("InFlightCounter",),
         "lifecycle_machine": ("LIFECYCLE",),
         "session_claims": ("CLAIM", "ClaimRegistry"),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.admission.admission_machine import ADMISSION
@@ -147,17 +147,24 @@ def end_run(state: Admission, command: Command[TurnEnd], *, now_ms: int) -> list
     if current is None or current.run_id != fact.run or state.host.current_run_id != fact.run:
         return []
     builder = AdmissionFacts(state, command, now_ms)
+    unanswered: tuple[str, ...] | UnsetType = UNSET
+    if fact.reply_to is not UNSET:
+        unanswered = tuple(one for one in current.reply_to if one not in fact.reply_to)
     if isinstance(fact, Failed):
         failed = facts.RunFailed(
             run=fact.run,
             turn_phase="Failed",
             terminal_cause_kind=fact.cause_kind.variant,
             ended_at_sequence=command.sequence,
+            unanswered=unanswered,
         )
         builder.transition(ADMISSION, "fail_run", failed)
     else:
         committed = facts.RunCommitted(
-            run=fact.run, input_id=current.input_id, ended_at_sequence=command.sequence
+            run=fact.run,
+            input_id=current.input_id,
+            ended_at_sequence=command.sequence,
+            unanswered=unanswered,
         )
         builder.transition(ADMISSION, "commit", committed)
     return builder.finish()

@@ -39,8 +39,6 @@ from rookery.actors.admission.state import (
 from rookery.actors.kernel import Decider, Effect, ReadScope
 from rookery.actors.messages import (
     RecordRunEnd,
-    ReplySubjectsQuery,
-    ReplySubjectsView,
     ReportBrokenHistory,
     RunEndRecorded,
 )
@@ -81,7 +79,7 @@ _READS_FIRST = frozenset((Cancel, RecordRunEnd, HandleInput, ReportBrokenHistory
 VERBS = ("run", "create", "limits", "cancel", "admission", "session")
 FENCED = (facts.Retired, facts.Destroyed, facts.Reset)
 """Facts that close a session; committed only while no family of it has unseen facts."""
-END_HOLD_S = 0.1
+END_HOLD_S = 0.02
 """Lists and quotas of other nodes see the end of a run this much later."""
 
 
@@ -156,10 +154,7 @@ class AdmissionDecider(Decider):
     def decide(
         self, state: Admission, command: Command[Any], *, now_ms: int
     ) -> Sequence[facts.SessionFact]:
-        if (
-            not isinstance(command.body, SessionQuery | ReplySubjectsQuery)
-            and command.key not in self._claimed
-        ):
+        if not isinstance(command.body, SessionQuery) and command.key not in self._claimed:
             self._claimed[command.key] = self._claims.try_acquire(command.key)
         match command.body:
             case RunRequest(validate_only=True):
@@ -203,9 +198,6 @@ class AdmissionDecider(Decider):
         match command.body:
             case RecordRunEnd() | ReportBrokenHistory():
                 return RunEndRecorded()
-            case ReplySubjectsQuery(run_id=run_id):
-                waiting = state.input_of_run(run_id)
-                return ReplySubjectsView(reply_to=getattr(waiting, "waits", ()))
             case RunRequest():
                 found = state.input_of_command(command.id)
                 if not isinstance(found, EndedInput) or found.at_sequence:

@@ -1,24 +1,19 @@
-"""The effects of admission: replies to the clients of a run."""
+"""The effects of admission: replies about inputs that never ran, and about runs that ended earlier.
+
+The turn sends the result of its own run to the clients that its last fact names.
+"""
 
 from __future__ import annotations
 
 from msgspec import UNSET
 
 from rookery.actors.admission.evolve import ENDED_STATES
-from rookery.actors.admission.state import Admission, EndedInput, PendingInput
+from rookery.actors.admission.state import Admission, EndedInput
 from rookery.actors.kernel import Effect
 from rookery.schemas.facts import session as facts
 from rookery.schemas.replies import RunReceipt
 
-__all__ = ["AwaitResult", "SendPastResult", "SendReceipt", "effects"]
-
-
-class AwaitResult(Effect, frozen=True, kw_only=True):
-    """A client at ``reply_to`` waits for the run's end and gets the result without delay."""
-
-    reply_to: str
-    session: str
-    run_id: str
+__all__ = ["SendPastResult", "SendReceipt", "effects"]
 
 
 class SendReceipt(Effect, frozen=True, kw_only=True):
@@ -39,24 +34,18 @@ class SendPastResult(Effect, frozen=True, kw_only=True):
 
 def effects(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
     """The effects of ``fact``; ``state`` is the one after it, or a later one."""
-    if isinstance(fact, facts.InputAccepted):
-        return _await_effects(state, fact)
     is_repeat = isinstance(fact, facts.ReplyRequested)
     if (type(fact) not in ENDED_STATES and not is_repeat) or fact.run is UNSET:
         return ()
     ended = state.ended.input_of_run(str(fact.run))
     if ended is None:
         return ()
-    subjects = (fact.reply_to,) if isinstance(fact, facts.ReplyRequested) else ended.reply_to
+    subjects = ended.reply_to
+    if isinstance(fact, facts.ReplyRequested):
+        subjects = (fact.reply_to,)
+    elif isinstance(fact, facts.RunCommitted | facts.RunFailed) and fact.unanswered is not UNSET:
+        subjects = fact.unanswered
     return tuple(_reply_effect(state, ended, reply_to) for reply_to in subjects)
-
-
-def _await_effects(state: Admission, fact: facts.InputAccepted) -> tuple[Effect, ...]:
-    run_id, reply_to = str(fact.run), str(fact.reply_to)
-    if not fact.reply_waits or not isinstance(state.input_of_run(run_id), PendingInput):
-        return ()
-    key = f"{run_id}/{reply_to}/awaited"
-    return (AwaitResult(key=key, reply_to=reply_to, session=state.meta.id, run_id=run_id),)
 
 
 def _reply_effect(state: Admission, ended: EndedInput, reply_to: str) -> Effect:

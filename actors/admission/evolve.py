@@ -66,7 +66,6 @@ def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
         urgent=urgent,
         waking=urgent or fact.wake_if_idle,
         reply_to=() if fact.reply_to is UNSET else (fact.reply_to,),
-        waits=(str(fact.reply_to),) if fact.reply_waits else (),
     )
     queue = state.queue
     if (earlier := _find_queued(queue, fact.input_id)) is not None:
@@ -136,9 +135,9 @@ def _end(
 def _add_reply_subject(state: Admission, fact: facts.ReplyRequested) -> Admission:
     def add(pending: PendingInput) -> PendingInput:
         is_current = pending.input_id == fact.input_id
-        waits = (*pending.waits, fact.reply_to) if fact.reply_waits else pending.waits
-        reply_to = (*pending.reply_to, fact.reply_to)
-        return replace(pending, reply_to=reply_to, waits=waits) if is_current else pending
+        if not is_current:
+            return pending
+        return replace(pending, reply_to=(*pending.reply_to, fact.reply_to))
 
     current = None if state.current is None else add(state.current)
     return replace(state, current=current, queue=tuple(add(pending) for pending in state.queue))

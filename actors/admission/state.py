@@ -46,8 +46,6 @@ class PendingInput(msgspec.Struct, frozen=True, kw_only=True):
     """It starts an idle session; a passive input waits for one that does."""
     reply_to: tuple[str, ...] = ()
     """Reply subjects for the input's end."""
-    waits: tuple[str, ...] = ()
-    """Those of them whose clients wait on the connection."""
 
 
 class EndedInput(msgspec.Struct, frozen=True, kw_only=True):

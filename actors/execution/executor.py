@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.execution.calls import CallNotifierPort
 from rookery.actors.execution.driver import Driver
@@ -27,8 +27,6 @@ from rookery.actors.messages import (
     CallsQuery,
     CallsView,
     RecordRunEnd,
-    ReplySubjectsQuery,
-    ReplySubjectsView,
     ReportBrokenHistory,
     RunEndRecorded,
     UnparkRun,
@@ -77,8 +75,10 @@ class RunExecutor:
     require_tools: Callable[[RunEnvironment], None]
     """Raises ``Refused`` if a tool of the run no longer exists, ``NotExecutableHere`` if this node
     lacks it."""
-    publish_result: Callable[[str, RunResult], None]
-    """Publishes a run's result to waiting clients."""
+    send_run_result: Callable[
+        [str, str, Sequence[str], RunResult, str | UnsetType], Awaitable[None]
+    ]
+    """Sends the result of a session's run to reply subjects."""
     send_replies: Callable[[Sequence[ReplyMessage]], None]
     eviction_candidates: Callable[[Callable[[str], bool]], Sequence[str]]
     """Idle sessions to evict from memory."""
@@ -196,7 +196,9 @@ class RunExecutor:
         return True
 
     async def send_result(self, effect: SendResult) -> None:
-        self.publish_result(effect.run_id, effect.result)
+        await self.send_run_result(
+            effect.session, effect.run_id, effect.reply_to, effect.result, effect.result_blob
+        )
 
     async def send_interim(self, effect: SendInterim) -> None:
         """Send the interim result; the final result follows later. If a call ended while the run
@@ -208,15 +210,15 @@ class RunExecutor:
             ready = UnparkRun(run_id=effect.run_id)
             await self.ask("turn", effect.session, ready, ActiveRunView)
             return
-        subjects = ReplySubjectsQuery(run_id=effect.run_id)
-        clients = await self.ask("session", effect.session, subjects, ReplySubjectsView)
+        if not effect.reply_to:
+            return
         view = await self.ask(
             "turn", effect.session, ActiveRunQuery(run_id=effect.run_id), ActiveRunView
         )
         offered = () if view.offer is UNSET else view.offer.tools
         side_effects = {tool.name: tool.side_effect for tool in offered}
         reply = encode_json(interim_reply(effect, side_effects, len(known)))
-        self.send_replies([ReplyMessage(reply_to, reply) for reply_to in clients.reply_to])
+        self.send_replies([ReplyMessage(reply_to, reply) for reply_to in effect.reply_to])
 
     async def _evict_surplus(self, surplus: Sequence[str]) -> None:
         """Evict sessions without blocking runs; an evicted session is restored when needed."""

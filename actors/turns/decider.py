@@ -178,7 +178,12 @@ class TurnsDecider(SessionMachineDecider):
     def _with_calls(
         self, state: SessionTurns, key: str, decided: Sequence[Fact], now_ms: int
     ) -> Sequence[Fact]:
-        """The decided facts, and those of calls that follow from them."""
+        """The decided facts, and those of calls that follow from them. The end of a run names the
+        clients that get its result."""
+        for fact in decided:
+            if isinstance(fact, End):
+                requested = state.asked.get(fact.run)
+                force_setattr(fact, "reply_to", () if requested is None else requested.reply_to)
         if self._calls is None or not decided:
             return decided
         return self._calls.follow(state, key, decided, now_ms=now_ms)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from msgspec import UnsetType
+
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import ActiveRunView
 from rookery.schemas.calls import RequestedCall
@@ -35,10 +37,13 @@ class ReportTurnOver(Effect, frozen=True, kw_only=True):
 
 
 class SendResult(Effect, frozen=True, kw_only=True):
-    """Publish the result of an ended run."""
+    """Send the result of an ended run to its clients. A repetition is harmless."""
 
+    session: str
     run_id: str
+    reply_to: tuple[str, ...]
     result: RunResult
+    result_blob: str | UnsetType
 
 
 class SendInterim(Effect, frozen=True, kw_only=True):
@@ -50,6 +55,8 @@ class SendInterim(Effect, frozen=True, kw_only=True):
     snapshot_id: str
     calls: tuple[RequestedCall, ...]
     """The calls it waits for."""
+    reply_to: tuple[str, ...]
+    """Reply subjects of the clients that wait on the connection."""
 
 
 class StopRun(Effect, frozen=True, kw_only=True):

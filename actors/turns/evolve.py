@@ -21,20 +21,30 @@ End = facts.Completed | facts.Failed | facts.Cancelled
 
 
 def evolve_requests(state: SessionTurns, fact: session.SessionFact) -> SessionTurns:
-    """Keep each input's request until its run has ended, and the session's settings for a
-    generation."""
+    """Keep the requests of inputs, and the session's settings for a generation."""
     match fact:
         case session.Initialized(language=Language() as language, build=str(build)):
             return replace(state, began=InheritedGuest(language, build))
-        case session.InputAccepted(request=RunRequest() as request, run=str(run_id)):
-            requested = RequestedRun(
-                request=request, request_blob=fact.request_blob, forked=fact.forked
-            )
-            return replace(state, asked=state.asked.set(run_id, requested))
         case session.Initialized():
             return replace(state, limits=UNSET)
         case session.LimitsSet():
             return replace(state, limits=unset_if_default(fact.limits))
+    return _evolve_requested(state, fact)
+
+
+def _evolve_requested(state: SessionTurns, fact: session.SessionFact) -> SessionTurns:
+    """Keep each input's request and its clients until its run has ended."""
+    match fact:
+        case session.InputAccepted(request=RunRequest() as request, run=str(run_id)):
+            requested = RequestedRun(
+                request=request, request_blob=fact.request_blob, forked=fact.forked
+            )
+            if fact.reply_to is not UNSET:
+                requested = requested.with_client(fact.reply_to, waits=fact.reply_waits)
+            return replace(state, asked=state.asked.set(run_id, requested))
+        case session.ReplyRequested(run=str(run_id)) if run_id in state.asked:
+            requested = state.asked[run_id].with_client(fact.reply_to, waits=fact.reply_waits)
+            return replace(state, asked=state.asked.set(run_id, requested))
         case (
             session.RunCommitted(run=str(run_id))
             | session.RunFailed(run=str(run_id))

@@ -186,8 +186,8 @@ class RunRules:
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         """The effects of ``fact``. ``state`` may be a later one: an ended run needs no driver."""
         run = state.driving
-        if isinstance(fact, End) and fact.result is not UNSET and fact.result_blob is UNSET:
-            return (SendResult(key=f"end/{fact.id}", run_id=fact.run, result=fact.result),)
+        if isinstance(fact, End):
+            return _result_effects(fact)
         if run is None or fact.run != run.run_id or state.turn.phase.is_terminal:
             return ()
         match fact:
@@ -195,7 +195,7 @@ class RunRules:
                 view = active_run_view(state, run.run_id)
                 return (ExecuteRun(key=f"drive/{fact.id}", session=fact.session, view=view),)
             case facts.Parked() if run.parked:
-                return (_interim_effect(run, f"parked/{fact.id}", fact.session),)
+                return (_interim_effect(state, run, f"parked/{fact.id}", fact.session),)
             case facts.CancelRequested():
                 return (StopRun(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
         return ()
@@ -218,7 +218,7 @@ class RunRules:
             return (StopRun(key=f"stop/{run_id}", session=session, run_id=run_id),)
         if not run.parked:
             return (ContinueRun(key=f"drive/{run_id}", session=session, run_id=run_id),)
-        return (_interim_effect(run, f"parked/{run_id}", session),)
+        return (_interim_effect(state, run, f"parked/{run_id}", session),)
 
     # --- reactions --------------------------------------------------------------------------------
 
@@ -378,8 +378,24 @@ class StepFacts(TurnFacts):
             force_setattr(last, "timer_ms", self._step.timer_ms)
 
 
-def _interim_effect(run: ActiveRun, key: str, session: str) -> SendInterim:
+def _result_effects(end: End) -> Sequence[Effect]:
+    if not end.reply_to or end.result is UNSET:
+        return ()
+    return (
+        SendResult(
+            key=f"end/{end.id}",
+            session=end.session,
+            run_id=end.run,
+            reply_to=end.reply_to,
+            result=end.result,
+            result_blob=end.result_blob,
+        ),
+    )
+
+
+def _interim_effect(state: SessionTurns, run: ActiveRun, key: str, session: str) -> SendInterim:
     waits = tuple(call for call in run.calls if call.operation_id in run.waits_for)
+    requested = state.asked.get(run.run_id)
     return SendInterim(
         key=key,
         session=session,
@@ -387,6 +403,7 @@ def _interim_effect(run: ActiveRun, key: str, session: str) -> SendInterim:
         code=run.parked,
         snapshot_id=run.snapshot_id,
         calls=waits,
+        reply_to=() if requested is None else requested.waits,
     )
 
 

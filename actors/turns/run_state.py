@@ -68,6 +68,18 @@ class RequestedRun(msgspec.Struct, frozen=True, kw_only=True):
     request: RunRequest
     request_blob: str | UnsetType = UNSET
     forked: ForkedRun | UnsetType = UNSET
+    reply_to: tuple[str, ...] = ()
+    """Reply subjects of the clients that get the result."""
+    waits: tuple[str, ...] = ()
+    """Those of them whose clients wait on the connection; they also get interim replies."""
+
+    def with_client(self, reply_to: str, *, waits: bool) -> RequestedRun:
+        """The run with another client."""
+        return msgspec.structs.replace(
+            self,
+            reply_to=(*self.reply_to, reply_to),
+            waits=(*self.waits, reply_to) if waits else self.waits,
+        )
 
 
 class InheritedGuest(msgspec.Struct, frozen=True):

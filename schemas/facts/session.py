@@ -191,6 +191,8 @@ class RunCommitted(_SessionTransition, frozen=True, kw_only=True, tag="session.r
     ended_at_sequence: int | UnsetType = UNSET
     """Sequence of the turn's last fact, which has the result; unset if the handle committed the
     run."""
+    unanswered: tuple[str, ...] | UnsetType = UNSET
+    """Reply subjects that the turn's last fact did not name; unset if it named none at all."""
 
 
 class RunFailed(_SessionTransition, frozen=True, kw_only=True, tag="session.run_failed.v1"):
@@ -200,6 +202,8 @@ class RunFailed(_SessionTransition, frozen=True, kw_only=True, tag="session.run_
     """The turn's phase when admission decided; it determines ``terminal_cause_kind``."""
     terminal_cause_kind: str | None = None
     ended_at_sequence: int | UnsetType = UNSET
+    """See ``RunCommitted``."""
+    unanswered: tuple[str, ...] | UnsetType = UNSET
     """See ``RunCommitted``."""
     error: ErrorObject | UnsetType = UNSET
     """The reason, if no fact of a turn has it."""

@@ -272,6 +272,9 @@ class _End(_OfRun, frozen=True, kw_only=True):
     value, no streams and no calls."""
     kept: bool = False
     """Whether the run's changes to its session are valid; otherwise the session is as before."""
+    reply_to: tuple[str, ...] | UnsetType = UNSET
+    """Reply subjects that get the result because of this fact; unset in facts of older versions,
+    whose results the session sent."""
 
 
 class Completed(_End, frozen=True, kw_only=True, tag="turn.completed.v1"):

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from rookery.actors.admission.decider import AdmissionDecider
-from rookery.actors.admission.executor import RunReplies, handlers
+from rookery.actors.admission.executor import RunReplies
 from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import ClaimRegistry
 from rookery.actors.execution.driver import Finished, RunInput, Step, SyncCall
@@ -254,7 +254,7 @@ class ScriptedWorld(World):
                 uptime_s=self.uptime_s,
                 **settings,
             ),
-            effect_handlers=handlers(node.bus.request_endpoint, results),
+            effect_handlers=results.handlers,
             queries=self.queries(ask),
         )
         self._bind(node, kernel, reader, results, places, epoch)
@@ -287,7 +287,7 @@ class ScriptedWorld(World):
             blobs=blobs,
             reader=reader,
             require_tools=lambda offer: None,
-            publish_result=results.publish,
+            send_run_result=results.send_result,
             send_replies=node.bus.request_endpoint.reply,
             **self.mind(reader, blobs, kernel.ask),
         )
