@@ -10,19 +10,17 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.calls import CallOutcome, ForkedRun, RequestedCall, RunEnvironment, ToolFault
+from rookery.schemas.calls import CallOutcome, ForkedRun, RequestedCall, RunEnvironment
 from rookery.schemas.capability import ApprovalPolicy
 from rookery.schemas.run import RunRequest, RunResult, SideEffect
 
 __all__ = [
     "ActiveRunQuery",
     "ActiveRunView",
-    "AllowCall",
     "ApprovalAcknowledged",
     "CallProgress",
     "CallsQuery",
     "CallsView",
-    "DenyCall",
     "ParkRun",
     "RecordOutcome",
     "RecordRunEnd",
@@ -214,21 +212,6 @@ class WithdrawApproval(msgspec.Struct, frozen=True, kw_only=True):
 
 class ApprovalAcknowledged(msgspec.Struct, frozen=True):
     """The request or withdrawal is committed."""
-
-
-class AllowCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Allow a call: a grant for exactly this call was consumed."""
-
-    operation_id: str
-    request_digest: str
-    grant_id: str
-
-
-class DenyCall(msgspec.Struct, frozen=True, kw_only=True):
-    """Deny a call."""
-
-    operation_id: str
-    fault: ToolFault
 
 
 class CallsView(msgspec.Struct, frozen=True, kw_only=True):

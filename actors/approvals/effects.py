@@ -36,7 +36,6 @@ __all__ = [
     "DispatchEnded",
     "DispatchUnrecorded",
     "NotifyWaiting",
-    "RefuseCall",
     "ReleaseCall",
     "StopDispatch",
     "effects",
@@ -76,19 +75,11 @@ class NotifyWaiting(Effect, frozen=True, kw_only=True):
 
 
 class ReleaseCall(Effect, frozen=True, kw_only=True):
-    """Consume the grant and release the call."""
+    """Consume the grant; the turn then begins the call."""
 
     session: str
     run_id: str
     grant: Grant
-
-
-class RefuseCall(Effect, frozen=True, kw_only=True):
-    """Let the call fail."""
-
-    session: str
-    operation_id: str
-    message: str
 
 
 # --- what is put to the actor ---------------------------------------------------------------------
@@ -153,8 +144,7 @@ def effects(state: SessionApprovals, fact: Fact, settings: ApprovalSettings) -> 
                 else _request_effects(fact, request_state, settings)
             )
         case facts.Closed():
-            request_state = state.request_of_approval(fact.approval_id)
-            return () if request_state is None else _close_effects(fact)
+            return (StopDispatch(key=fact.id, approval_id=fact.approval_id),)
         case facts.GrantIssued():
             grant = state.grants.get(fact.grant_id)
             return () if grant is None else _grant_effects(fact, grant)
@@ -176,12 +166,7 @@ def pending_effects(
             found.append(
                 Dispatch(key=key, session=session, request_state=request_state, dispatchers=names)
             )
-        elif grant is None:
-            message, operation = request_state.reason_code, request_state.operation_id
-            found.append(
-                RefuseCall(key=key, session=session, operation_id=operation, message=message)
-            )
-        elif grant.state in (GrantPhase.ISSUED, GrantPhase.CONSUMED):
+        elif grant is not None and grant.state is GrantPhase.ISSUED:
             found.append(
                 ReleaseCall(key=key, session=session, run_id=request_state.run, grant=grant)
             )
@@ -219,19 +204,8 @@ def _waiting_effects(
     return found
 
 
-def _close_effects(fact: facts.Closed) -> Sequence[Effect]:
-    because = f": {fact.reason}" if fact.reason else ""
-    message = f"{fact.reason_code}{because}"
-    return (
-        StopDispatch(key=fact.id, approval_id=fact.approval_id),
-        RefuseCall(
-            key=fact.id, session=fact.session, operation_id=fact.operation_id, message=message
-        ),
-    )
-
-
 def _grant_effects(fact: facts.GrantIssued, grant: Grant) -> Sequence[Effect]:
     stop = StopDispatch(key=fact.id, approval_id=fact.approval_id)
-    if grant.state not in (GrantPhase.ISSUED, GrantPhase.CONSUMED):
+    if grant.state is not GrantPhase.ISSUED:
         return (stop,)
     return (stop, ReleaseCall(key=fact.id, session=fact.session, run_id=str(fact.run), grant=grant))

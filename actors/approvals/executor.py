@@ -1,4 +1,4 @@
-"""The executor of approvals: arms timers, dispatches requests, releases and refuses calls.
+"""The executor of approvals: arms timers, dispatches requests, and consumes grants.
 
 The broker dispatches a request and journals through the actor, so that a result and its
 consequences are one commit. Every effect may be performed again after a crash; the actors refuse
@@ -34,14 +34,13 @@ from rookery.actors.approvals.effects import (
     DispatchEnded,
     DispatchUnrecorded,
     NotifyWaiting,
-    RefuseCall,
     ReleaseCall,
     StopDispatch,
 )
 from rookery.actors.approvals.request_record import actor_ref, operation_of, to_request, to_terms
 from rookery.actors.approvals.state import ApprovalRequestState
 from rookery.actors.kernel import AskActor, Effect, EffectHandler
-from rookery.actors.messages import AllowCall, ApprovalAcknowledged, CallProgress, DenyCall
+from rookery.actors.messages import CallProgress
 from rookery.bus.ports import Timer, Timers
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import (
@@ -51,7 +50,6 @@ from rookery.schemas.approvals.records import (
     decision_from_token,
     token_of,
 )
-from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ApprovalDue
 from rookery.schemas.errors import Refused
@@ -63,7 +61,6 @@ __all__ = ["ApprovalExecutor"]
 log = logging.getLogger(__name__)
 
 FAMILY: Final = "approval"
-DENIED_CODE: Final = "PERMISSION_DENIED"
 
 
 @dataclass(kw_only=True)
@@ -89,7 +86,6 @@ class ApprovalExecutor:
             StopDispatch: self.stop_dispatch,
             NotifyWaiting: self.notify_waiting,
             ReleaseCall: self.release_call,
-            RefuseCall: self.refuse_call,
         }
 
     async def arm_timer(self, effect: ArmTimer) -> None:
@@ -130,7 +126,8 @@ class ApprovalExecutor:
         self.notify_call(effect.progress)
 
     async def release_call(self, effect: ReleaseCall) -> None:
-        """Consume the grant, then allow the call. A run that cannot continue here gets no call."""
+        """Consume the grant, so that the turn begins its call. A run that cannot continue here gets
+        no call."""
         if not await self.can_continue(effect.session, effect.run_id):
             return
         grant = effect.grant
@@ -139,20 +136,7 @@ class ApprovalExecutor:
             operation_id=grant.operation_id,
             request_digest=grant.request_digest,
         )
-        used = await self.ask(FAMILY, effect.session, use, Confirmed)
-        if not used.confirmed:
-            return
-        allowed = AllowCall(
-            operation_id=grant.operation_id,
-            request_digest=grant.request_digest,
-            grant_id=grant.grant_id,
-        )
-        await self.ask("turn", effect.session, allowed, ApprovalAcknowledged)
-
-    async def refuse_call(self, effect: RefuseCall) -> None:
-        fault = ToolFault(DENIED_CODE, effect.message)
-        denied = DenyCall(operation_id=effect.operation_id, fault=fault)
-        await self.ask("turn", effect.session, denied, ApprovalAcknowledged)
+        await self.ask(FAMILY, effect.session, use, Confirmed)
 
     async def _dispatch_request(self, effect: Dispatch) -> None:
         request_state, session = effect.request_state, effect.session

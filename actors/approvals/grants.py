@@ -48,6 +48,7 @@ def consume(
             approval_id=grant.approval_id,
             operation_id=grant.operation_id,
             grant_id=grant.grant_id,
+            request_digest=grant.request_digest,
             **of_call,
         )
         return (used,)

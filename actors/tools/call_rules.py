@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.messages import AllowCall, DenyCall, RecordOutcome
+from rookery.actors.messages import RecordOutcome
 from rookery.actors.tools.call_slots import CallAttempt, CallSlots
 from rookery.actors.tools.catalogue import (
     LOCAL,
@@ -36,8 +36,8 @@ from rookery.schemas.calls import RequestedCall, ToolFault
 from rookery.schemas.commands import ResolveCall
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.facts import approval, turn
 from rookery.schemas.facts import tool as facts
-from rookery.schemas.facts import turn
 from rookery.schemas.replies import CallReceipt
 from rookery.schemas.worker_protocol import GRACE_MS
 
@@ -113,25 +113,26 @@ class CallRules(NamedTuple):
     # --- decisions of approvals -------------------------------------------------------------------
 
     def on_allowed(
-        self, state: SessionCalls, session: str, command: AllowCall, *, now_ms: int
+        self, state: SessionCalls, session: str, used: approval.GrantConsumed, *, now_ms: int
     ) -> Sequence[facts.ToolFact]:
         """A grant allows the call, if it was issued for exactly this call."""
-        call = state.calls.get(command.operation_id)
+        call = state.calls.get(used.operation_id)
         if call is None or call.phase is not CallPhase.WAITING_FOR_APPROVAL:
             return ()
-        if call.request_digest != command.request_digest or not command.grant_id:
+        if used.request_digest not in (UNSET, call.request_digest) or not used.grant_id:
             return ()
-        allowed = facts.Allowed(**call_fields(call), grant_id=command.grant_id)
-        granted = replace(call, phase=CallPhase.REQUESTED, grant_id=command.grant_id)
+        allowed = facts.Allowed(**call_fields(call), grant_id=used.grant_id)
+        granted = replace(call, phase=CallPhase.REQUESTED, grant_id=used.grant_id)
         at_once = call.arguments is not UNSET and self.is_offered(granted)
         return (allowed, *(self._intent(session, granted, now_ms) if at_once else ()))
 
-    def on_denied(self, state: SessionCalls, command: DenyCall) -> Sequence[facts.ToolFact]:
-        """An approval was denied: the call fails; its program may catch that."""
-        call = state.calls.get(command.operation_id)
+    def on_closed(self, state: SessionCalls, closed: approval.Closed) -> Sequence[facts.ToolFact]:
+        """A request ended without an approval: the call fails; its program may catch that."""
+        call = state.calls.get(closed.operation_id)
         if call is None or call.phase is not CallPhase.WAITING_FOR_APPROVAL:
             return ()
-        wrong = fault(command.fault.code, command.fault.message)
+        because = f": {closed.reason}" if closed.reason else ""
+        wrong = fault("PERMISSION_DENIED", f"{closed.reason_code}{because}")
         status = status_of(wrong)
         return (facts.Failed(**call_fields(call), error=wrong, status=status, duration_ms=0),)
 

@@ -51,7 +51,7 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.facts import session, tool
+from rookery.schemas.facts import approval, session, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.views import (
     ModelRoutingView,
@@ -116,6 +116,7 @@ class TurnsDecider(SessionMachineDecider):
     codec: FactCodec[facts.TurnFact | tool.ToolFact] = FactCodec(facts.RUN_FACTS)
     older_codecs = MappingProxyType({"tool": FactCodec(tool.TOOL_FACTS)})
     observes = frozenset({"session", "tool"})
+    reaction_types = frozenset({approval.Closed, approval.GrantConsumed})
     bindings = (
         MachineBinding(TURN, "turn", _turn_view, ("snapshot",)),
         MachineBinding(SLOT, "slot", _slot_view),
@@ -139,7 +140,8 @@ class TurnsDecider(SessionMachineDecider):
         self._calls = None if call_rules is None else RunCalls(self, call_rules)
         self._on_evicted = on_evicted
         self.has_effects = provisioner is not None
-        self.reacts_to = frozenset() if provisioner is None else frozenset({"session", "tool"})
+        if provisioner is not None:
+            self.reacts_to = frozenset({"session", "tool", "approval"})
         self._run_rules = RunRules(self, provisioner)
 
     def decide(self, state: SessionTurns, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
@@ -157,10 +159,10 @@ class TurnsDecider(SessionMachineDecider):
                 decided = rules.unpark(state, ready.run_id)
             case ReportBrokenHistory() as report:
                 decided = rules.end_lost_run(state, command.key, report)
-            case Fact() as fact:
-                decided = rules.react(state, command.key, fact)
             case body if isinstance(body, CALL_COMMANDS):
                 return self._required_calls.decide(state, command.key, command, now_ms=now_ms)
+            case Fact() as fact:
+                decided = rules.react(state, command.key, fact)
         return self._with_calls(state, command.key, decided, now_ms)
 
     def _record_step(

@@ -15,10 +15,8 @@ from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel import Effect, FactBuilder
 from rookery.actors.messages import (
-    AllowCall,
     CallsQuery,
     CallsView,
-    DenyCall,
     RecordOutcome,
 )
 from rookery.actors.tools import (
@@ -38,7 +36,7 @@ from rookery.actors.tools import (
 from rookery.schemas.commands import ResolveCall
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Failed
-from rookery.schemas.facts import tool
+from rookery.schemas.facts import approval, tool
 from rookery.schemas.facts import turn as facts
 
 if TYPE_CHECKING:
@@ -48,14 +46,14 @@ if TYPE_CHECKING:
 __all__ = ["CALL_COMMANDS", "RunCalls"]
 
 CALL_COMMANDS: Final = (
-    AllowCall,
     AttemptLost,
     BeginCall,
-    DenyCall,
     RecordOutcome,
     ResolveCall,
+    approval.Closed,
+    approval.GrantConsumed,
 )
-"""What may be asked about one call."""
+"""Commands about one call, and facts of its approval."""
 _ENDS: Final = (tool.Completed, tool.Failed, tool.Refused)
 _RUN_ENDS: Final = (facts.Completed, facts.Failed, facts.Cancelled)
 
@@ -131,10 +129,10 @@ class RunCalls:
                 left = rules.on_attempt_lost(calls, session, report, now_ms=now_ms)
             case RecordOutcome() as report:
                 left = rules.on_outcome(calls, report)
-            case AllowCall() as allowed:
-                left = rules.on_allowed(calls, session, allowed, now_ms=now_ms)
-            case DenyCall() as denied:
-                left = rules.on_denied(calls, denied)
+            case approval.GrantConsumed() as used:
+                left = rules.on_allowed(calls, session, used, now_ms=now_ms)
+            case approval.Closed() as closed:
+                left = rules.on_closed(calls, closed)
             case ResolveCall() as resolution:
                 by = resolution.actor or command.id
                 left = resolve(rules, calls, resolution, by=by, now_ms=now_ms)

@@ -8,6 +8,8 @@ are contract types. Approvers have the key ``_approvers``, all other facts their
 
 from __future__ import annotations
 
+from msgspec import UNSET, UnsetType
+
 from rookery.schemas.approvals.lifecycle import ApprovalAnswer, ApprovalStatus
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
@@ -182,9 +184,11 @@ class GrantIssued(_OfApproval, frozen=True, kw_only=True, tag="approval.grant_is
 
 
 class GrantConsumed(_OfApproval, frozen=True, kw_only=True, tag="approval.grant_consumed.v1"):
-    """The grant was valid and is used up by its call."""
+    """The grant was valid and is used up by its call, which may begin because of this fact."""
 
     grant_id: str
+    request_digest: str | UnsetType = UNSET
+    """Digest of the arguments that the grant is bound to; unset in facts of older versions."""
 
 
 class GrantExpired(Fact, frozen=True, kw_only=True, tag="approval.grant_expired.v1"):

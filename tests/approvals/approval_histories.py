@@ -135,7 +135,16 @@ class History:
             return error
         for fact in facts:
             self._commit(family, fact, command.id)
-        return concern.reply(self.states[family], command, facts)
+        said = concern.reply(self.states[family], command, facts)
+        for fact in facts:
+            self.react(family, fact)
+        return said
+
+    def react(self, family: str, fact: Fact) -> None:
+        """Let the other family react to a committed fact."""
+        for other, concern in self.concerns.items():
+            if family in concern.reacts_to and type(fact) in concern.reaction_types:
+                self._process(other, Command(verb=family, key=SESSION, id=fact.id, body=fact))
 
     def _commit(self, family: str, fact: Fact, cause: str) -> None:
         self._counts[family] += 1
@@ -211,6 +220,8 @@ class History:
             for fact in self.facts:
                 if fact.id.startswith(f"{family}."):
                     self.pending += concern.effects(state, fact)
+        for fact in tuple(self.facts):
+            self.react(fact.id.partition(".")[0], fact)
 
     # --- timers -----------------------------------------------------------------------------------
 

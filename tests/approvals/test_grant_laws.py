@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from rookery.actors.approvals.effects import ReleaseCall
 from rookery.actors.approvals.state import ApprovalSettings
-from rookery.actors.messages import AllowCall
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.calls import CallArguments
 from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule
@@ -176,16 +175,21 @@ class HistoryBuilder:
             self.history.put("approval", RevokeGrant(grant_id=ids[number]), verb="grants")
 
     def _forge(self, number: int, named: bool) -> None:
-        """Send ``AllowCall`` for a call on the grant of another one."""
+        """Let the turn react to a use of a grant that the approvals never recorded: for a call on
+        the grant of another one."""
         if number not in self.operations:
             return
         grants = self.history.of(approval.GrantIssued)
-        allowed = AllowCall(
+        used = approval.GrantConsumed(
+            id="approval.s.0",
+            run="run-1",
+            generation=1,
+            approval_id="a",
             operation_id=self.operations[number],
             request_digest=digest_json({"args": [], "kwargs": {"a": 9}}),
             grant_id=grants[0].grant_id if named and grants else "",
         )
-        self.history.put("turn", allowed)
+        self.history.react("approval", used)
 
 
 def check_laws(history: History) -> None:

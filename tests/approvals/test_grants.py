@@ -19,7 +19,6 @@ from rookery.actors.approvals.dispatchers.port import (
 from rookery.actors.approvals.effects import ArmTimer, CheckAnswer, ReleaseCall
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import REFUSALS_MAX, ApprovalSettings, Approver
-from rookery.actors.messages import AllowCall
 from rookery.actors.tools.effects import PrepareCall
 from rookery.schemas.approvals.decision import DecisionReceipt
 from rookery.schemas.approvals.records import Denied, approved, approved_for_session
@@ -152,8 +151,16 @@ def test_a_call_needs_a_grant():
     session = history()
     operation_id = asked(session)
     digest = session.asked(operation_id).request_digest
-    session.put("turn", AllowCall(operation_id=operation_id, request_digest=digest, grant_id=""))
-    session.put("turn", AllowCall(operation_id=operation_id, request_digest="0", grant_id="g"))
+    for request_digest, grant_id in ((digest, ""), ("0", "g")):
+        used = approval.GrantConsumed(
+            run="run-1",
+            generation=1,
+            approval_id="a",
+            operation_id=operation_id,
+            grant_id=grant_id,
+            request_digest=request_digest,
+        )
+        session.react("approval", used)
     session.settle()
     assert session.of(tool.IntentRecorded) == []
 

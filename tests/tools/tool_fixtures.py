@@ -145,6 +145,7 @@ class CallerDecider(SmallDecider):
         "resolve": COMMANDS["resolve"],
     }
     codec: FactCodec[Any] = FactCodec(turn.RUN_FACTS)
+    reacts_to, reaction_types = frozenset({"approval"}), TurnsDecider.reaction_types
     has_effects = True
     dump, load = Decider.dump, Decider.load
 
