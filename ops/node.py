@@ -53,6 +53,7 @@ from rookery.ops.process_identity import (
 from rookery.ops.run_services import RunServices, approval_settings
 from rookery.ops.server_supervisor import ServerSupervisor
 from rookery.ops.server_url import find_server_url, store_of
+from rookery.schemas.capability import RecordMode
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped
@@ -317,6 +318,7 @@ class Node:
             epoch=epoch,
             limits=config.limits,
             registry=registry,
+            record_reads=RecordMode(config.node.record_reads),
             surfaces=config.node.workers,
             approvals=config.approvals,
             metrics=self.metrics,

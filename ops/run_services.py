@@ -70,6 +70,7 @@ from rookery.bus.task_set import TaskSet
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.process_identity import is_token_dead
+from rookery.schemas.capability import RecordMode
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
 
@@ -164,6 +165,7 @@ class RunServices:
         epoch: str,
         limits: LimitsConfig,
         registry: ToolRegistry,
+        record_reads: RecordMode,
         surfaces: Sequence[str],
         approvals: ApprovalsConfig,
         metrics: NodeMetrics,
@@ -173,7 +175,7 @@ class RunServices:
         and load it. ``opened`` gets what is to be closed after the kernel, off the loop."""
         remote = await _discover_workers(bus, surfaces)
         remote_tools = (tool for host in remote for tool in host.catalogue_tools)
-        catalogue = ToolCatalogue([*ToolCatalogue.local(registry), *remote_tools])
+        catalogue = ToolCatalogue([*ToolCatalogue.local(registry, record_reads), *remote_tools])
         key = await bus.secrets.get_or_create("snapshots", entropy(KEY_BYTES))
         sandbox = await _load_sandbox(bus, loop, node, key)
         opened.callback(sandbox.close)

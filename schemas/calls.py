@@ -59,6 +59,8 @@ class ForkPoint(msgspec.Struct, frozen=True, kw_only=True):
     """Number of its calls that had an outcome."""
     at_sequence: int
     """Sequence of the last fact the fork takes over."""
+    at_fact: int = 0
+    """Its number in the message; 0 in facts of older versions, which took whole messages over."""
 
 
 class ForkedRun(msgspec.Struct, frozen=True, kw_only=True):

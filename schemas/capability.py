@@ -10,6 +10,7 @@ from enum import StrEnum
 from typing import Any, Final, TypeAlias
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.schemas.run import SideEffect
 
@@ -20,6 +21,7 @@ __all__ = [
     "AutoRule",
     "Capability",
     "CapabilityLimits",
+    "RecordMode",
     "is_python_identifier",
 ]
 
@@ -51,6 +53,15 @@ class AutoApproval(msgspec.Struct, frozen=True):
     auto: AutoRule
 
 
+class RecordMode(StrEnum):
+    """When the journal gets a call's intent."""
+
+    BEFORE = "before"
+    """Before the tool is called: no call is repeated without a record of it."""
+    AFTER = "after"
+    """With its outcome: after a crash, calls without a record may be repeated."""
+
+
 ApprovalPolicy: TypeAlias = ApprovalMode | AutoApproval
 
 
@@ -66,6 +77,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     limits: CapabilityLimits = CapabilityLimits()
     approval_policy: ApprovalPolicy = ApprovalMode.NONE
     idempotent: bool = True
+    record: RecordMode | UnsetType = UNSET
+    """Not in the seed. Unset is ``before``; ``after`` is for tools without side effects that need
+    no approval."""
 
 
 def is_python_identifier(name: str) -> bool:

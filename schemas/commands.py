@@ -189,6 +189,8 @@ class ForkRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     session: str
     """Session of the old run."""
     at_sequence: int
+    at_fact: int | UnsetType = UNSET
+    """Number of a fact in that message, from 1; unset: the last one."""
 
 
 class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

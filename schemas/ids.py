@@ -9,6 +9,8 @@ import re
 import uuid
 from hashlib import sha3_256
 
+from msgspec import UNSET, UnsetType
+
 from rookery.schemas.errors import Refused
 
 __all__ = [
@@ -17,6 +19,7 @@ __all__ = [
     "derived_uuid7",
     "fact_id",
     "parse_fact_id",
+    "parse_position",
     "parse_reaction_id",
     "reaction_id",
     "uuid7",
@@ -24,6 +27,7 @@ __all__ = [
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _FACT_ID = re.compile(r"([^.]+)\.(.+)\.(0|[1-9][0-9]{0,18})\Z", re.DOTALL)
+_POSITION = re.compile(r"([1-9][0-9]{0,18})(?:\.([1-9][0-9]{0,8}))?")
 _COMMAND_ID = re.compile(r"[\x21-\x7e]{1,128}\Z")
 
 
@@ -74,6 +78,19 @@ def parse_fact_id(text: str) -> tuple[str, str, int]:
         raise Refused("INVALID_ARGUMENT", f"{text[:80]!r} is not a fact id")
     family, key, number = found.groups()
     return family, key, int(number)
+
+
+def parse_position(text: str) -> tuple[int, int | UnsetType]:
+    """The sequence and the number of a fact, from ``SEQ.N``, or the sequence alone from ``SEQ``."""
+    found = _POSITION.fullmatch(text)
+    if found is None:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"{text[:80]!r} is no position of a fact",
+            hint="a sequence like 12, or a fact of its message like 12.3: rookery runs show",
+        )
+    sequence, number = found.groups()
+    return int(sequence), UNSET if number is None else int(number)
 
 
 def reaction_id(fact: str, family: str) -> str:

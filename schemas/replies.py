@@ -176,6 +176,8 @@ class ForkReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Number of that run's calls that are answered from the record."""
     at_sequence: int
     """Sequence of the boundary."""
+    at_fact: int = 0
+    """Number of the boundary's fact in that message."""
 
 
 REPLIES: dict[str, Any] = {

@@ -213,9 +213,10 @@ class AdmissionDecider(Decider):
     def must_be_fenced(self, decided: Sequence[Fact]) -> bool:
         return any(isinstance(fact, FENCED) for fact in decided)
 
-    def hold_s(self, decided: Sequence[Fact]) -> float:
+    def hold_s(self, state: Admission, decided: Sequence[Fact]) -> float:
         """The end of a run that no other one follows waits for the session's next command: the
         turn's last fact is the end for every reader."""
+        del state
         (first, *others) = decided
         is_end = isinstance(first, facts.RunCommitted | facts.RunFailed) and not others
         return END_HOLD_S if is_end else 0.0

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.kernel import last_restart
 from rookery.actors.sandbox import Tool, ToolResult
 from rookery.actors.sandbox.sessions import RecordedCall, RecordedRun, ResultBatch
-from rookery.bus.ports import Blobs, Journal, StoredMessage
+from rookery.bus.ports import Blobs, Journal
 from rookery.schemas.calls import CallOutcome, ForkedRun, RequestedCall, RunEnvironment, ToolFault
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import FactCodec
@@ -29,6 +29,7 @@ from rookery.schemas.run import RunRequest, RunResult
 
 __all__ = [
     "AnsweredBatch",
+    "FactPosition",
     "PastRun",
     "RunHistoryReader",
     "SessionHistory",
@@ -36,6 +37,14 @@ __all__ = [
     "StepInputs",
     "without_limits",
 ]
+
+
+class FactPosition(NamedTuple):
+    """Where a fact is in the journal."""
+
+    sequence: int = 0
+    number: int = 0
+    """Its number in the message, from 1."""
 
 
 class AnsweredBatch(NamedTuple):
@@ -46,36 +55,36 @@ class AnsweredBatch(NamedTuple):
     passed_ms: tuple[int, ...]
     whole: bool
     """All open calls had ended."""
-    boundary: int
-    """Sequence of the last outcome, or of the fact that the step continued without one."""
+    boundary: FactPosition
+    """The last outcome, or the fact that the step continued without one."""
 
 
 class StepInputs:
     """The steps of one run, from its turn's facts in order."""
 
-    def __init__(self, answered_at: Mapping[str, int]) -> None:
-        """``answered_at``: the sequence of each operation's outcome."""
+    def __init__(self, answered_at: Mapping[str, FactPosition]) -> None:
+        """``answered_at``: the position of each operation's outcome."""
         self._answered_at = answered_at
         self._requested: dict[str, RequestedCall] = {}
         self._registered: tuple[str, ...] = ()
         self._barrier: tuple[str, ...] = ()
-        self._steps = self._step_at = 0
+        self._steps, self._step_at = 0, FactPosition()
         self._batches: list[AnsweredBatch] = []
 
-    def add_fact(self, sequence: int, fact: Fact) -> None:
-        """Add the next fact, committed at ``sequence``."""
+    def add_fact(self, position: FactPosition, fact: Fact) -> None:
+        """Add the next fact."""
         match fact:
             case turn.ToolCallsReturned(calls=calls):
                 self._requested |= {call.operation_id: call for call in calls}
             case turn.OpsRegistered():
                 self._registered, self._barrier = fact.op_refs, fact.barrier_ids
             case turn.ToolCallsResolved() if self._is_open:
-                self._close_step(sequence, () if fact.passed_ms is UNSET else fact.passed_ms)
+                self._close_step(position, () if fact.passed_ms is UNSET else fact.passed_ms)
         match fact:
             case object(step=int()) if not isinstance(fact, TurnEnd):
                 if self._is_open:
                     self._batches.append(_empty_batch(self._step_at))
-                self._steps, self._step_at = self._steps + 1, sequence
+                self._steps, self._step_at = self._steps + 1, position
 
     def batches(self) -> list[AnsweredBatch]:
         """One batch per step, except for a last step that still waits. If its calls have all ended,
@@ -89,7 +98,7 @@ class StepInputs:
         """Whether the last step has no recorded results yet."""
         return len(self._batches) < self._steps
 
-    def _close_step(self, sequence: int, passed_ms: tuple[int, ...] = ()) -> None:
+    def _close_step(self, position: FactPosition, passed_ms: tuple[int, ...] = ()) -> None:
         barrier, whole = self._barrier, set(self._barrier) == set(self._registered)
         self._barrier = self._registered = ()
         if any(operation not in self._answered_at for operation in barrier):
@@ -97,15 +106,15 @@ class StepInputs:
         calls = sorted(
             (self._requested[operation] for operation in barrier), key=lambda c: c.number
         )
-        sequences = [self._answered_at[operation] for operation in barrier] if whole else []
-        earlier = self._batches[-1].boundary if self._batches else 0
-        boundary = max(earlier, max(sequences, default=sequence))
+        positions = [self._answered_at[operation] for operation in barrier] if whole else []
+        earlier = self._batches[-1].boundary if self._batches else FactPosition()
+        boundary = max(earlier, max(positions, default=position))
         self._batches.append(AnsweredBatch(tuple(calls), passed_ms, whole, boundary))
 
 
-def _empty_batch(sequence: int) -> AnsweredBatch:
+def _empty_batch(position: FactPosition) -> AnsweredBatch:
     """The batch of a step that requested no calls."""
-    return AnsweredBatch((), (), whole=True, boundary=sequence)
+    return AnsweredBatch((), (), whole=True, boundary=position)
 
 
 _CODECS: Final[Mapping[str, FactCodec[Any]]] = {
@@ -126,17 +135,22 @@ class PastRun:
     request_blob: str | UnsetType = UNSET
     now_ms: int
     generation: int
-    started_at_sequence: int
+    started_at: FactPosition
     batches: list[ResultBatch] = field(default_factory=list)
     """The results per step, except for the last; empty for a step without calls. The results of the
     run it was forked from come first."""
-    boundaries: list[int] = field(default_factory=list)
-    """Per batch, the sequence of its last outcome or of the fact that the step continued without
-    one. For batches of a forked run, the sequence where this run began."""
-    ended_at_sequence: int = 0
+    boundaries: list[FactPosition] = field(default_factory=list)
+    """Per batch, its last outcome or the fact that the step continued without one. For batches of a
+    forked run, where this run began."""
+    ended_at: FactPosition | None = None
     kept: bool = False
     result: RunResult | UnsetType = UNSET
     result_blob: str | UnsetType = UNSET
+
+    @property
+    def ended_at_sequence(self) -> int:
+        """The sequence of its end; 0 if it has not ended."""
+        return 0 if self.ended_at is None else self.ended_at.sequence
 
     @property
     def calls(self) -> int:
@@ -176,16 +190,16 @@ class RunHistoryReader:
             for _, fact in await self._facts("sandbox", session, 0)
             if isinstance(fact, SnapshotFact)
             and fact.generation == run.generation
-            and fact.after_sequence < run.started_at_sequence
+            and fact.after_sequence < run.started_at.sequence
         ]
         return of_life[-1] if of_life else None
 
     async def find(self, session: str, run_id: str) -> PastRun:
         """The beginning of a run; ``Refused`` if the session has no such run that a node
         executed."""
-        for stored, fact in await self._facts("turn", session, 0):
+        for position, fact in await self._facts("turn", session, 0):
             if isinstance(fact, turn.Started) and fact.run == run_id and fact.offer is not UNSET:
-                return await self._past_run(stored.sequence, fact, fact.offer)
+                return await self._past_run(position, fact, fact.offer)
         raise Refused("RUN_NOT_FOUND", f"no node has executed a run {run_id} in session {session}")
 
     async def history(self, session: str, generation: int) -> SessionHistory:
@@ -201,23 +215,23 @@ class RunHistoryReader:
         after = 0 if base is None else base.after_sequence
         turn_facts = await self._facts("turn", session, after)
         outcomes = await self._outcomes(session, after, turn_facts)
-        answered_at = {operation: sequence for operation, (sequence, _) in outcomes.items()}
+        answered_at = {operation: position for operation, (position, _) in outcomes.items()}
         runs: list[PastRun] = []
         steps: list[StepInputs] = []
-        for stored, fact in turn_facts:
+        for position, fact in turn_facts:
             if fact.generation != generation:
                 continue
             match fact:
                 case turn.Started(offer=RunEnvironment() as environment):
                     if runs and runs[-1].run_id == until:
                         break
-                    runs.append(await self._past_run(stored.sequence, fact, environment))
+                    runs.append(await self._past_run(position, fact, environment))
                     steps.append(StepInputs(answered_at))
                 case _ if isinstance(fact, TurnEnd) and runs and runs[-1].run_id == fact.run:
-                    runs[-1].ended_at_sequence, runs[-1].kept = stored.sequence, fact.kept
+                    runs[-1].ended_at, runs[-1].kept = position, fact.kept
                     runs[-1].result, runs[-1].result_blob = fact.result, fact.result_blob
             if steps:
-                steps[-1].add_fact(stored.sequence, fact)
+                steps[-1].add_fact(position, fact)
         for run, inputs in zip(runs, steps, strict=True):
             for given in inputs.batches():
                 run.batches.append(await self._batch(given, outcomes))
@@ -279,7 +293,7 @@ class RunHistoryReader:
         )
 
     async def _past_run(
-        self, sequence: int, fact: turn.Started, environment: RunEnvironment
+        self, position: FactPosition, fact: turn.Started, environment: RunEnvironment
     ) -> PastRun:
         recorded = await self.forked_answers(fact.forked)
         return PastRun(
@@ -289,9 +303,9 @@ class RunHistoryReader:
             request_blob=fact.request_blob,
             now_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
             generation=fact.generation,
-            started_at_sequence=sequence,
+            started_at=position,
             batches=recorded,
-            boundaries=[sequence] * len(recorded),
+            boundaries=[position] * len(recorded),
         )
 
     async def _catalogue(self, digest: str) -> dict[str, Capability]:
@@ -303,7 +317,7 @@ class RunHistoryReader:
         return self._catalogues[digest]
 
     async def _batch(
-        self, given: AnsweredBatch, outcomes: Mapping[str, tuple[int, CallOutcome]]
+        self, given: AnsweredBatch, outcomes: Mapping[str, tuple[FactPosition, CallOutcome]]
     ) -> ResultBatch:
         calls = [
             RecordedCall(
@@ -318,12 +332,12 @@ class RunHistoryReader:
         return ResultBatch(calls=tuple(calls), passed_ms=given.passed_ms, whole=given.whole)
 
     async def _outcomes(
-        self, session: str, after: int, turn_facts: Sequence[tuple[StoredMessage, Fact]]
-    ) -> dict[str, tuple[int, CallOutcome]]:
-        """By operation: the sequence and the outcome."""
-        outcomes: dict[str, tuple[int, CallOutcome]] = {}
+        self, session: str, after: int, turn_facts: Sequence[tuple[FactPosition, Fact]]
+    ) -> dict[str, tuple[FactPosition, CallOutcome]]:
+        """By operation: the position of its outcome, and the outcome."""
+        outcomes: dict[str, tuple[FactPosition, CallOutcome]] = {}
         older = await self._facts("tool", session, after)
-        for stored, fact in (*older, *turn_facts):
+        for position, fact in (*older, *turn_facts):
             match fact:
                 case tool.Completed():
                     outcome = CallOutcome(
@@ -335,16 +349,20 @@ class RunHistoryReader:
                     outcome = CallOutcome(error=fact.error)
                 case _:
                     continue
-            outcomes[fact.operation_id] = stored.sequence, outcome
+            outcomes[fact.operation_id] = position, outcome
         return outcomes
 
     async def _facts(
         self, family: str, session: str, after: int
-    ) -> list[tuple[StoredMessage, Fact]]:
+    ) -> list[tuple[FactPosition, Fact]]:
         codec = _CODECS[family]
         found = await self._journal.read(EntityId(family, session), after)
         found = found[max(0, last_restart(found)) :]
-        return [(stored, fact) for stored in found for fact in codec.decode(stored.body)]
+        return [
+            (FactPosition(stored.sequence, number), fact)
+            for stored in found
+            for number, fact in enumerate(codec.decode(stored.body), 1)
+        ]
 
 
 def without_limits(request: RunRequest) -> RunRequest:

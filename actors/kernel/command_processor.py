@@ -104,6 +104,7 @@ class CommandProcessor:
         """Hold facts for a moment and start their effects. If the facts are lost with the process,
         their cause is found by its watermark hold and decided again."""
         entity.held = unit
+        self._completions.replies += unit.pop_early_replies()
         self.report_state(entity.id.key, unit.state)
         self._context.start_early(unit, self._mailbox)
 

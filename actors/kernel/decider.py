@@ -112,11 +112,12 @@ class Decider(ABC):
         del facts
         return False
 
-    def hold_s(self, facts: Sequence[Fact]) -> float:
-        """How long the facts of a reaction may wait, to be committed together with the entity's
-        next ones. Their effects start meanwhile, so these must do nothing that the world notices
-        before a later fact. After a crash the reaction is decided again."""
-        del facts
+    def hold_s(self, state: Any, facts: Sequence[Fact]) -> float:
+        """How long the facts of a reaction, or of an executor's command, may wait to be committed
+        together with the entity's next ones; ``state``: after them. Their effects start and the
+        executor gets its reply meanwhile, so these must do nothing that may not be repeated before
+        a later fact. After a crash a reaction is decided again, and the executor begins again."""
+        del state, facts
         return 0.0
 
     def effects(self, state: Any, fact: Any) -> Sequence[Effect]:

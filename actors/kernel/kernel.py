@@ -391,8 +391,10 @@ class Kernel:
         if not self.acts_for(key):
             unit.hold_s = 0.0
             return
-        self._effect_runner.start(key, unit.caused_by, unit.pop_effects())
-        asyncio.get_running_loop().call_later(unit.hold_s, mailbox.post, CommitHeld(unit))
+        self._effect_runner.start(key, unit.follows, unit.pop_effects())
+        if not unit.is_timed:
+            unit.is_timed = True
+            asyncio.get_running_loop().call_later(unit.hold_s, mailbox.post, CommitHeld(unit))
         self.failpoints.hit("facts_held")
 
     def redirect(self, delivery: Delivery, verb: str) -> None:

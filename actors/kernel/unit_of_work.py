@@ -15,7 +15,7 @@ from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
 from rookery.actors.kernel.history_restart import HISTORY_COMMANDS, HistoryView
 from rookery.actors.kernel.messaging.mailbox import Mailbox
-from rookery.actors.kernel.messaging.replies import Reply, error_reply, reply_of
+from rookery.actors.kernel.messaging.replies import Reply, error_reply, is_local, reply_of
 from rookery.schemas.codec import encode_facts, fact_name
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import Command, Fact, fill_envelope
@@ -34,6 +34,7 @@ class UnitOfWork:
 
     __slots__ = (
         "_decider",
+        "_early_replies",
         "_effects",
         "_fenced",
         "_ids",
@@ -47,6 +48,7 @@ class UnitOfWork:
         "entity",
         "facts",
         "hold_s",
+        "is_timed",
         "state",
     )  # fmt: skip
 
@@ -60,6 +62,9 @@ class UnitOfWork:
         """The completions of these commands, published once the facts are durable."""
         self.hold_s = inf
         """How long the facts may wait for the entity's next ones."""
+        self.is_timed = False
+        """Whether the end of that time is scheduled."""
+        self._early_replies: list[Reply] = []
         self._effects: list[Effect] = []
         self._fenced = False
         self._key_sequence = 0
@@ -125,26 +130,36 @@ class UnitOfWork:
                 effects += decider.effects(state, fact)
         part = _encode(facts)
         must_fence, replies = decider.must_be_fenced(facts), self.replies(command, state, facts)
-        hold_s = 0.0 if pending.source is None else decider.hold_s(facts)
+        is_inside = pending.source is not None or is_local(command.reply_to)
+        hold_s = decider.hold_s(state, facts) if is_inside else 0.0
         self.state = state
         self.facts += facts
         self._effects += effects
         self._fenced = self._fenced or must_fence
         self.hold_s = min(self.hold_s, hold_s)
+        if hold_s:
+            self._early_replies += replies
+            replies = []
         self._ids[command.id] = pending.digest
         self._parts.append(part)
         self._size += len(part) + 1
         self.end(pending, "committed", replies)
 
     @property
-    def caused_by(self) -> int:
-        """The sequence of the newest fact that the facts react to."""
-        return self._key_sequence
+    def follows(self) -> int:
+        """The sequence of a message from which a crash of this node is recovered: of the newest
+        fact that the facts react to, or of the entity's last one."""
+        return max(self._key_sequence, self.entity.sequence)
 
     def pop_effects(self) -> Sequence[Effect]:
         """Remove and return the effects so far: they start before the commit."""
         effects, self._effects = self._effects, []
         return effects
+
+    def pop_early_replies(self) -> Sequence[Reply]:
+        """Remove and return the replies to executors whose facts may wait."""
+        replies, self._early_replies = self._early_replies, []
+        return replies
 
     def replies(self, command: Command[Any], state: Any, facts: Sequence[Fact] = ()) -> list[Reply]:
         """The replies to send once the facts are durable; none if an effect replies later. A reply
@@ -187,6 +202,7 @@ class UnitOfWork:
     def commit(self, message_id: str, mailbox: Mailbox, decided_s: float) -> Commit:
         """The commit of all facts, with what follows from it."""
         entity = self.entity
+        self.completions.replies += self.pop_early_replies()
         body = b"[" + b",".join(self._parts) + b"]"
         return Commit(
             entity=entity.id,

@@ -13,10 +13,11 @@ import msgspec
 
 from rookery.actors.approvals import check_rule
 from rookery.actors.tools.schema_validator import SchemaValidator
-from rookery.schemas.capability import Capability, CapabilityLimits
+from rookery.schemas.capability import ApprovalMode, Capability, CapabilityLimits, RecordMode
 from rookery.schemas.codec import NESTING_MAX
 from rookery.schemas.digest import canonical_json, digest_json
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.run import SideEffect
 
 __all__ = ["CapabilityChecks", "CheckedResult", "bind_by_name", "schema_digest"]
 
@@ -38,6 +39,7 @@ class CapabilityChecks:
 
     def __init__(self, capability: Capability) -> None:
         _check_limits(capability)
+        _check_record(capability)
         check_rule(capability)
         self._name = capability.name
         self._limits = capability.limits
@@ -150,6 +152,25 @@ def _names_in_order(capability: Capability) -> tuple[str, ...] | None:
                 f"the input schema of {capability.name[:80]} describes no arguments",
                 hint='say {"type": "object"} for named ones or {"type": "array"} for positional',
             )
+
+
+def _check_record(capability: Capability) -> None:
+    if capability.record is not RecordMode.AFTER or is_harmless(capability):
+        return
+    raise Refused(
+        "INVALID_ARGUMENT",
+        f"calls of {capability.name[:80]} cannot be recorded after they are made",
+        hint="that is for tools with side effect none or read, idempotent, without approval",
+    )
+
+
+def is_harmless(capability: Capability) -> bool:
+    """Whether it does no harm to repeat a call of which no record exists."""
+    return (
+        capability.side_effect in (SideEffect.NONE, SideEffect.READ)
+        and capability.idempotent
+        and capability.approval_policy is ApprovalMode.NONE
+    )
 
 
 def _check_limits(capability: Capability) -> None:

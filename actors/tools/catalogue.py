@@ -7,10 +7,13 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
 from rookery.schemas.calls import AvailableTool, CallArguments
-from rookery.schemas.capability import ApprovalMode, Capability
+from rookery.schemas.capability import ApprovalMode, Capability, RecordMode
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.seed.policy import MissingDependency
@@ -49,6 +52,10 @@ class CatalogueTool(NamedTuple):
 
     @classmethod
     def of(cls, surface: str, capability: Capability, *, awaited: bool) -> CatalogueTool:
+        """The tool of a surface. Calls of workers are recorded before they are made, because a
+        worker recognises a repeated call by its attempt."""
+        if surface != LOCAL:
+            capability = replace(capability, record=UNSET)
         offered = AvailableTool(
             name=capability.name,
             schema_digest=schema_digest(capability),
@@ -73,10 +80,19 @@ class ToolCatalogue:
             self._tools[tool.available.name] = tool
 
     @classmethod
-    def local(cls, registry: ToolRegistry) -> ToolCatalogue:
+    def local(
+        cls, registry: ToolRegistry, record_reads: RecordMode = RecordMode.AFTER
+    ) -> ToolCatalogue:
         """The tools of a registry in the node's own process."""
         return cls(
-            CatalogueTool.of(LOCAL, tool.capability, awaited=tool.async_mode) for tool in registry
+            CatalogueTool.of(
+                LOCAL,
+                tool.capability
+                if record_reads is RecordMode.AFTER
+                else replace(tool.capability, record=UNSET),
+                awaited=tool.async_mode,
+            )
+            for tool in registry
         )
 
     def get(self, name: str) -> CatalogueTool | None:

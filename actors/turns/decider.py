@@ -65,7 +65,7 @@ __all__ = ["TurnsDecider"]
 Params = Mapping[str, Any]
 Start = facts.Started | facts.ImmediateAppendStarted | facts.ImmediateContextStarted
 START_FACTS = (facts.Started, facts.PrimitiveApplied)
-START_HOLD_S = 0.005
+STEP_HOLD_S = 0.005
 
 
 def _turn_view(turn: Turn, _: Params) -> TurnView:
@@ -212,9 +212,13 @@ class TurnsDecider(SessionMachineDecider):
             return active_run_view(state, "" if state.driving is None else state.driving.run_id)
         return active_run_view(state, command.body.run_id)
 
-    def hold_s(self, facts: Sequence[Fact]) -> float:
-        """A start waits for its run's first step: until then a program does nothing but compute."""
-        return START_HOLD_S if tuple(map(type, facts)) == START_FACTS else 0.0
+    def hold_s(self, state: SessionTurns, facts: Sequence[Fact]) -> float:
+        """A start waits for its run's first step: until then a program does nothing but compute.
+        A step waits for the next one if its calls may be recorded after they are made."""
+        is_start = tuple(map(type, facts)) == START_FACTS
+        if is_start or (self._calls is not None and self._calls.may_record_after(state, facts)):
+            return STEP_HOLD_S
+        return 0.0
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         if isinstance(fact, tool.CallFact):

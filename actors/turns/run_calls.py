@@ -33,6 +33,7 @@ from rookery.actors.tools import (
     resolution_receipt,
     resolve,
 )
+from rookery.schemas.capability import RecordMode
 from rookery.schemas.commands import ResolveCall
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Failed
@@ -55,6 +56,16 @@ CALL_COMMANDS: Final = (
 )
 """Commands about one call, and facts of its approval."""
 _ENDS: Final = (tool.Completed, tool.Failed, tool.Refused)
+_STEP_FACTS: Final = frozenset(
+    {
+        facts.BoundaryApplied,
+        facts.OpsBarrierSatisfied,
+        facts.OpsRegistered,
+        facts.ToolCallsResolved,
+        facts.ToolCallsReturned,
+    }
+)
+"""The facts of a step that requests calls."""
 _RUN_ENDS: Final = (facts.Completed, facts.Failed, facts.Cancelled)
 
 
@@ -137,6 +148,34 @@ class RunCalls:
                 by = resolution.actor or command.id
                 left = resolve(rules, calls, resolution, by=by, now_ms=now_ms)
         return left
+
+    def may_record_after(self, state: SessionTurns, decided: Sequence[Fact]) -> bool:
+        """Whether these facts are a step all of whose calls may be recorded after they are made;
+        ``state``: after them."""
+        requested, begun = set[str](), set[str]()
+        for fact in decided:
+            match fact:
+                case tool.Requested(operation_id=operation_id):
+                    requested.add(operation_id)
+                case tool.IntentRecorded(operation_id=operation_id):
+                    begun.add(operation_id)
+                case (
+                    tool.Completed(operation_id=operation_id)
+                    | tool.Failed(operation_id=operation_id)
+                ):
+                    pass
+                case _:
+                    if type(fact) not in _STEP_FACTS:
+                        return False
+                    continue
+            if not self._is_recorded_after(state.known_calls, operation_id):
+                return False
+        return bool(requested) and requested == begun
+
+    def _is_recorded_after(self, calls: SessionCalls, operation_id: str) -> bool:
+        call = calls.calls.get(operation_id)
+        tool = None if call is None else self._rules.catalogue.get(call.name)
+        return tool is not None and tool.capability.record is RecordMode.AFTER
 
     # --- replies, effects, slots ------------------------------------------------------------------
 

@@ -110,17 +110,18 @@ class RunRules:
         return (failed,)
 
     def record_step(self, state: SessionTurns, key: str, step: RecordStep) -> Sequence[Fact]:
-        """Record a driver's step, unless the run is over. Each number is recorded once: a second
-        driver gets CONFLICT and restarts from the recorded steps."""
+        """Record a driver's step, unless the run is over. Numbers are recorded in order, each
+        once: a second driver, or one whose earlier steps were lost before their commit, gets
+        CONFLICT and restarts from the recorded steps."""
         run = state.driving
         if run is None or run.run_id != step.run_id or state.turn.phase.is_terminal:
             return ()
         if step.start is not UNSET and step.start != RunStart(run.started_at_ms, run.offer):
             raise Failed("CONFLICT", f"run {step.run_id} was started again since its driver began")
-        if step.number <= run.steps:
+        if step.number != run.steps + 1:
             raise Failed(
                 "CONFLICT",
-                f"step {step.number} of run {step.run_id} was recorded by another driver",
+                f"step {step.number} of run {step.run_id} does not follow step {run.steps}",
             )
         step_facts = StepFacts(self._decider, state, key, step)
         if state.turn.phase is TurnPhase.CANCELLING:

@@ -37,7 +37,7 @@ from rookery.bus.task_set import TaskSet
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import Cancel, ForkRun, ReplayQuery, ResolveCall, RestoreSession
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.ids import check_command_id, check_session_id, uuid7
+from rookery.schemas.ids import check_command_id, check_session_id, parse_position, uuid7
 from rookery.schemas.lists import RunState
 from rookery.schemas.replies import CallReceipt, RunAnswer
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Language, SessionLimits
@@ -251,10 +251,11 @@ class Client(ApprovalsMixin):
             if report["state"] != "replaying":
                 return report
 
-    async def fork(self, session: str, run_id: str, at_sequence: int, into: str) -> Fields:
-        """Begin session ``into`` with the state of a run of ``session`` at a point of the
-        journal."""
-        body = ForkRun(run_id=run_id, session=session, at_sequence=at_sequence)
+    async def fork(self, session: str, run_id: str, at: int | str, into: str) -> Fields:
+        """Begin session ``into`` with the state of a run of ``session`` at a point of the journal:
+        after the message with the sequence ``at``, or after the fact at position ``"SEQ.N"``."""
+        sequence, fact = parse_position(str(at))
+        body = ForkRun(run_id=run_id, session=session, at_sequence=sequence, at_fact=fact)
         return await self.ask("fork", into, body)
 
     # --- sessions ---------------------------------------------------------------------------------
@@ -481,5 +482,9 @@ def _is_selected(fact: Fields, family: str | None, run: str | None) -> bool:
 def _facts(stored: StoredMessage, subjects: Subjects) -> list[Fields]:
     """A message's facts as written; a sealed body counts as one fact."""
     body = msgspec.json.decode(stored.body)
-    position = {"seq": stored.sequence, "subject": subjects.fact(stored.entity)}
-    return [fact | position for fact in (body if isinstance(body, list) else [body])]
+    sequence, subject = stored.sequence, subjects.fact(stored.entity)
+    facts = body if isinstance(body, list) else [body]
+    return [
+        fact | {"seq": sequence, "position": f"{sequence}.{number}", "subject": subject}
+        for number, fact in enumerate(facts, 1)
+    ]

@@ -153,8 +153,8 @@ class SyncClient:
     def replay(self, session: str, run_id: str) -> Fields:
         return self._thread.run(self._client.replay(session, run_id))
 
-    def fork(self, session: str, run_id: str, at_sequence: int, into: str) -> Fields:
-        return self._thread.run(self._client.fork(session, run_id, at_sequence, into))
+    def fork(self, session: str, run_id: str, at: int | str, into: str) -> Fields:
+        return self._thread.run(self._client.fork(session, run_id, at, into))
 
     def create(
         self,

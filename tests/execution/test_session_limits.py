@@ -250,7 +250,7 @@ def test_a_fork_has_the_limits_its_session_had_then(client: SyncClient):
     client.set_limits("forked-limits", cpu_ms=800)
     for number, kind in enumerate(("tool.completed.v1", "turn.completed.v1")):
         (place, *_) = [
-            fact["seq"]
+            fact["position"]
             for fact in ended(client, "forked-limits", run.run_id)
             if fact["type"] == kind
         ]

@@ -269,8 +269,15 @@ def forked_run(
     raise AssertionError("the feed has no end")
 
 
-def at(facts: list[Fields], kind: str, number: int) -> int:
-    return int([fact["seq"] for fact in facts if fact["type"] == f"{kind}.v1"][number])
+def at(facts: list[Fields], kind: str, number: int) -> str:
+    """The position of a fact of this kind."""
+    return [fact["position"] for fact in facts if fact["type"] == f"{kind}.v1"][number]
+
+
+def before(facts: list[Fields], kind: str, number: int) -> str:
+    """The position of the run's fact before it."""
+    place = at(facts, kind, number)
+    return facts[[fact["position"] for fact in facts].index(place) - 1]["position"]
 
 
 def test_a_fork_gets_the_recorded_results_and_then_makes_its_own_calls(
@@ -280,10 +287,10 @@ def test_a_fork_gets_the_recorded_results_and_then_makes_its_own_calls(
     places = {
         "fork-0": (at(facts, "turn.started", 0), 0),
         "fork-1": (at(facts, "tool.completed", 0), 1),
-        "fork-2": (at(facts, "tool.completed", 2) - 1, 2),
+        "fork-2": (before(facts, "tool.completed", 2), 2),
     }
     for session, (place, calls) in places.items():
-        said = driving.rookery("runs", "fork", run_id, "--at", str(place), "--session", session)
+        said = driving.rookery("runs", "fork", run_id, "--at", place, "--session", session)
         receipt = fields(said)
         assert (receipt["calls"], receipt["session_id"]) == (calls, session)
         record = ended(client, session, receipt["run_id"])
@@ -294,6 +301,7 @@ def test_a_fork_gets_the_recorded_results_and_then_makes_its_own_calls(
             "run_id": run_id,
             "calls": calls,
             "at_sequence": receipt["at_sequence"],
+            "at_fact": receipt["at_fact"],
         }
         acted = [fact for fact in record if fact["type"] == "tool.intent_recorded.v1"]
         assert len(acted) == 3 - calls
@@ -308,7 +316,7 @@ def test_a_fork_after_a_run_has_the_session_as_the_run_left_it(
     driving: Serving, client: SyncClient
 ):
     run_id, _, facts = forked_run(client, "ended", keep=True)
-    place = str(at(facts, "turn.completed", 0))
+    place = at(facts, "turn.completed", 0)
     receipt = fields(driving.rookery("runs", "fork", run_id, "--at", place))
     assert receipt["run_id"] is None
     assert client.run(receipt["session_id"], "x").result == 3
@@ -340,10 +348,12 @@ def test_a_large_program_is_forked_too(driving: Serving, client: SyncClient):
 def test_invalid_forks_are_refused(driving: Serving, client: SyncClient):
     run_id, _, facts = forked_run(client, "wrong")
     place = at(facts, "turn.started", 0)
+    too_early = at(facts, "session.run_prepared", 0)
     fork = ("runs", "fork", run_id, "--at")
-    assert driving.rookery(*fork, str(place - 1), "--session", "early").code == 2
+    for wrong in (too_early, "0", "1.0", "1.x", "one", ""):
+        assert driving.rookery(*fork, wrong, "--session", "early").code == 2, wrong
     into = ("--session", "wrong")
-    refused(driving.rookery(*fork, str(place), *into), "SESSION_IDENTITY_IN_USE")
+    refused(driving.rookery(*fork, place, *into), "SESSION_IDENTITY_IN_USE")
     refused(driving.rookery("runs", "fork", "none", "--at", "1"), "RUN_NOT_FOUND")
     refused(driving.rookery("runs", "replay", "none"), "RUN_NOT_FOUND")
     refused(driving.rookery("sessions", "show", "early"), "SESSION_NOT_FOUND")
@@ -408,11 +418,13 @@ def test_a_snapshot_works_in_another_realm_and_after_a_crash(
 
 
 def story_of_a_fork(
-    node: Callable[..., NodeProcess], there: Serving, place: int, run_id: str, failpoint: str
+    node: Callable[..., NodeProcess], there: Serving, place: str, run_id: str, failpoint: str
 ) -> list[Fields]:
     """The facts of a session whose fork was interrupted by its node's death."""
     session = failpoint.replace("@", "-")
-    fork = {"run_id": run_id, "session": "root", "at_sequence": place}
+    sequence, number = place.split(".")
+    fork = {"run_id": run_id, "session": "root"}
+    fork |= {"at_sequence": int(sequence), "at_fact": int(number)}
     with client_of(there) as client, ThreadPoolExecutor() as threads:
         with node(ROOKERY_FAILPOINT=failpoint) as mortal:
             answered = threads.submit(client.ask, "fork", session, fork, message_id="fork-1")

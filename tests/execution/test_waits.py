@@ -155,12 +155,12 @@ await put_there(gate)
     with closing(old):
         answer = old.run("forked", code, inputs=inputs, limits=LIMITS)
         facts = whole_run(old, "forked", answer.run_id)
-        (went_on, *_) = [f["seq"] for f in facts if f["type"] == "turn.tool_calls_resolved.v1"]
-        last = max(f["seq"] for f in facts if f["seq"] < facts[-1]["seq"])
-        for session, place, calls in (("went-on", went_on, (0,)), ("last", last, (0, 1, 2))):
-            fork = ("runs", "fork", answer.run_id, "--at", str(place), "--session", session)
+        (went_on, *_) = [f["position"] for f in facts if f["type"] == "turn.tool_calls_resolved.v1"]
+        last = facts[-2]["position"]
+        for session, place, calls in (("went-on", went_on, (0,)), ("last", last, (2,))):
+            fork = ("runs", "fork", answer.run_id, "--at", place, "--session", session)
             receipt = driving.rookery(*fork).json
-            assert receipt["calls"] in calls, receipt
+            assert receipt.get("calls") in calls, receipt
             again = whole_run(old, session, receipt["run_id"])
             assert again[-1]["result"]["result"] == answer.result == [0, 1, "there"]
             begun = [fact for fact in again if fact["type"] == "tool.intent_recorded.v1"]

@@ -130,12 +130,17 @@ class EchoDecider(SmallDecider):
 
 
 class PatientEcho(EchoDecider):
-    """What it repeats may wait for its next fact; a number that is divisible by seven causes an
-    effect."""
+    """What it repeats, or an executor adds, may wait for its next fact; a number that is divisible
+    by seven causes an effect."""
 
     has_effects = True
 
-    def hold_s(self, facts: Sequence[Fact]) -> float:
+    def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        if isinstance(command.body, Add):
+            return [Heard(by=command.body.by)]
+        return super().decide(state, command, now_ms=now_ms)
+
+    def hold_s(self, state: Any, facts: Sequence[Fact]) -> float:
         return 1.0 if all(isinstance(fact, Heard) for fact in facts) else 0.0
 
     def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:

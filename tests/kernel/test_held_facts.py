@@ -4,7 +4,7 @@ facts are committed with them. A command is answered only when everything before
 from __future__ import annotations
 
 from rookery.bus.ports import AppendRequest
-from tests.kernel.tally import Closed, PatientEcho, TallyDecider
+from tests.kernel.tally import Add, Closed, PatientEcho, TallyDecider, Total
 from tests.kernel.world import Node, World
 
 
@@ -82,6 +82,7 @@ def test_held_facts_are_decided_again_after_a_conflict(world: World):
     asked = world.ask("hush")
     world.until(lambda: asked.answers)
     assert asked.code == ""
+    assert len(world.facts("tally")) == 2, "another node wrote first"
     assert world.numbers("echo") == [7]
 
 
@@ -91,3 +92,20 @@ def test_an_actor_that_holds_facts_is_not_at_rest(world: World):
     node.passivate()
     assert node.stop(), "the node waits for the commit"
     assert messages(world) == [["Heard"]]
+
+
+def test_an_executor_gets_its_reply_while_its_facts_wait(world: World):
+    node = start(world)
+    totals = [world.run(node.kernel.ask("echo", "a", Add(by=by), Total)).total for by in (1, 2, 3)]
+    assert totals == [1, 3, 6]
+    assert messages(world) == []
+    assert world.request("hush").total.total == 6
+    assert messages(world) == [["Heard", "Heard", "Heard", "Hushed"]]
+
+
+def test_facts_wait_no_longer_because_others_join_them(world: World):
+    node = start(world)
+    for _ in range(15):
+        world.run(node.kernel.ask("echo", "a", Add(by=1), Total))
+        world.pass_s(0.1)
+    assert len(messages(world)) == 1, "committed a second after the first one"

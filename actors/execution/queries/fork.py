@@ -9,11 +9,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.execution.history import PastRun, SnapshotFact
+from rookery.actors.execution.history import FactPosition, PastRun, SnapshotFact
 from rookery.actors.execution.queries.snapshots import SessionSnapshots
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.session_snapshots import RestoreSnapshot
@@ -38,11 +40,11 @@ class _ForkPosition(NamedTuple):
     run: PastRun
     batches: int
     """How many of its batches have ended."""
-    at_sequence: int
+    at: FactPosition
 
     @property
     def is_run_end(self) -> bool:
-        return self.run.ended_at_sequence == self.at_sequence
+        return self.run.ended_at == self.at
 
     @property
     def calls(self) -> int:
@@ -92,26 +94,29 @@ class RunForker:
             snapshot_id=kept.snapshot_id,
             run_id=kept.run_id or None,
             calls=position.calls,
-            at_sequence=position.at_sequence,
+            at_sequence=position.at.sequence,
+            at_fact=position.at.number,
         )
 
     async def _find_position(self, query: ForkRun) -> _ForkPosition:
-        """The last boundary at or before the requested sequence."""
+        """The last boundary at or before the requested fact."""
+        at = (query.at_sequence, inf if query.at_fact is UNSET else query.at_fact)
         reader, source = self._rebuilder.reader, check_session_id(query.session)
         run = await reader.find(source, query.run_id)
-        if query.at_sequence < run.started_at_sequence:
+        if at < run.started_at:
             raise Refused(
                 "INVALID_ARGUMENT",
-                f"run {run.run_id} began at {run.started_at_sequence}, after {query.at_sequence}",
-                hint=f"rookery runs show {run.run_id} prints the sequence of its facts",
+                f"run {run.run_id} began at {run.started_at.sequence}.{run.started_at.number}, "
+                f"after {query.at_sequence}",
+                hint=f"rookery runs show {run.run_id} prints the positions of its facts",
             )
         base = await reader.snapshot_before(source, run)
         *before, run = await reader.runs(source, run.generation, base, until=run.run_id)
-        if 0 < run.ended_at_sequence <= query.at_sequence:
-            return _ForkPosition(base, before, run, len(run.batches), run.ended_at_sequence)
-        batches = bisect_right(run.boundaries, query.at_sequence)
-        at = run.boundaries[batches - 1] if batches else run.started_at_sequence
-        return _ForkPosition(base, before, run, batches, at)
+        if run.ended_at is not None and run.ended_at <= at:
+            return _ForkPosition(base, before, run, len(run.batches), run.ended_at)
+        batches = bisect_right(run.boundaries, at)
+        boundary = run.boundaries[batches - 1] if batches else run.started_at
+        return _ForkPosition(base, before, run, batches, boundary)
 
     async def _with_run(
         self,
@@ -147,5 +152,6 @@ def _fork_point(source: str, position: _ForkPosition) -> ForkPoint:
         generation=position.run.generation,
         run_id=position.run.run_id,
         calls=position.calls,
-        at_sequence=position.at_sequence,
+        at_sequence=position.at.sequence,
+        at_fact=position.at.number,
     )

@@ -28,7 +28,13 @@ from rookery.actors.tools.authoring.registry import (
     check_tool_name,
 )
 from rookery.actors.tools.authoring.signature import ToolSignature
-from rookery.schemas.capability import ApprovalMode, ApprovalPolicy, Capability, CapabilityLimits
+from rookery.schemas.capability import (
+    ApprovalMode,
+    ApprovalPolicy,
+    Capability,
+    CapabilityLimits,
+    RecordMode,
+)
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SideEffect
 
@@ -48,6 +54,10 @@ class ToolOptions(TypedDict, total=False):
     idempotent: bool
     """Whether a second call with the same idempotency key has no further effect, so that the node
     may repeat the call after a crash. Defaults to true for tools without effect and for reads."""
+    record: RecordMode | str
+    """``"before"`` or ``"after"``: whether the journal gets the call's intent before the tool is
+    called, or together with its outcome. Defaults to ``"after"`` for idempotent tools without
+    effect or for reads that need no approval; others cannot have it."""
     limits: CapabilityLimits
     """All limits at once; each option below sets one."""
     timeout_ms: int
@@ -110,6 +120,10 @@ def _capability(
 ) -> Capability:
     side_effect: SideEffect = _option(name, options, "side_effect", SideEffect.NONE, SideEffect)
     reads_only = side_effect in (SideEffect.NONE, SideEffect.READ)
+    policy = _option(name, options, "approval_policy", ApprovalMode.NONE, ApprovalPolicy)
+    idempotent = _option(name, options, "idempotent", reads_only, bool)
+    repeatable = reads_only and idempotent and policy is ApprovalMode.NONE
+    default = RecordMode.AFTER if repeatable else RecordMode.BEFORE
     return Capability(
         name=name,
         description=description,
@@ -117,10 +131,9 @@ def _capability(
         output_schema=signature.output_schema,
         side_effect=side_effect,
         limits=_limits(name, options),
-        approval_policy=_option(
-            name, options, "approval_policy", ApprovalMode.NONE, ApprovalPolicy
-        ),
-        idempotent=_option(name, options, "idempotent", reads_only, bool),
+        approval_policy=policy,
+        idempotent=idempotent,
+        record=_option(name, options, "record", default, RecordMode),
     )
 
 

@@ -9,9 +9,15 @@ from rookery.schemas.capability import ApprovalMode
 __all__ = ["registry"]
 
 
-@tool
+@tool(side_effect="write", idempotent=True)
 def same(value: int) -> int:
-    """The value."""
+    """The value; its intent is on record before the call."""
+    return value
+
+
+@tool(side_effect="read")
+def read_value(value: int) -> int:
+    """The value; recorded with its outcome."""
     return value
 
 
@@ -21,4 +27,4 @@ def weighed(value: int) -> int:
     return value
 
 
-registry = ToolRegistry.of(same, weighed)
+registry = ToolRegistry.of(same, read_value, weighed)

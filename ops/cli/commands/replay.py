@@ -10,7 +10,6 @@ import sys
 from typing import Annotated, Final
 
 from cyclopts import Parameter
-from cyclopts.validators import Number
 
 from rookery.bus.clock import entropy
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
@@ -19,7 +18,7 @@ from rookery.ops.cli.output import print_json, print_line
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ForkRun, ReplayQuery, RunsQuery
 from rookery.schemas.errors import Refused
-from rookery.schemas.ids import check_session_id
+from rookery.schemas.ids import check_session_id, parse_position
 from rookery.schemas.lists import RunList
 from rookery.schemas.replies import ForkReceipt, ReplayReport
 
@@ -49,13 +48,13 @@ def replay(run: ID, *, options: Options = NO_OPTIONS) -> int:
 def fork(
     run: ID,
     *,
-    at: Annotated[int, Parameter(help="Sequence of one of its facts.", validator=Number(gte=1))],
+    at: Annotated[str, Parameter(help="Position of one of its facts: SEQ, or SEQ.N.")],
     session: Annotated[
         str | None, Parameter(help="Id of the new session; default: a new id.")
     ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Create a session from the last boundary of a past run at or before a sequence."""
+    """Create a session from the last boundary of a past run at or before a fact."""
     into = check_session_id(session or f"fork-{entropy(6).hex()}")
     receipt = asyncio.run(_fork(run, at, into, options))
     if options.json:
@@ -64,7 +63,8 @@ def fork(
         print_line(f"session {into} continues after run {run}")
     else:
         print_line(
-            f"session {into} continues from {receipt.at_sequence}, after {receipt.calls} calls"
+            f"session {into} continues from {receipt.at_sequence}.{receipt.at_fact}, "
+            f"after {receipt.calls} calls"
         )
         print_line(f"see: rookery runs show {receipt.run_id}")
     return 0
@@ -86,10 +86,11 @@ async def _replay(run_id: str, options: Options) -> ReplayReport:
                 print(_ERASE, end="", file=sys.stderr, flush=True)
 
 
-async def _fork(run_id: str, at_sequence: int, into: str, options: Options) -> ForkReceipt:
+async def _fork(run_id: str, at: str, into: str, options: Options) -> ForkReceipt:
+    sequence, fact = parse_position(at)
     async with open_realm(options) as realm:
         session = await _session_of(realm, run_id)
-        request = ForkRun(run_id=run_id, session=session, at_sequence=at_sequence)
+        request = ForkRun(run_id=run_id, session=session, at_sequence=sequence, at_fact=fact)
         return await realm.ask("fork", into, request, ForkReceipt, TIMEOUT_S)
 
 

@@ -19,7 +19,7 @@ from rookery.ops.cli.signals import stop_signals
 from rookery.ops.config import Format, Level
 from rookery.ops.logs import configure
 from rookery.ops.worker import WorkerProcess
-from rookery.schemas.capability import AutoApproval
+from rookery.schemas.capability import AutoApproval, Capability, RecordMode
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ToolsQuery
 from rookery.schemas.errors import Refused
@@ -96,6 +96,7 @@ def _lines(tool: ToolView) -> list[tuple[str, object]]:
         ("effect", capability.side_effect),
         ("awaited", _yes(tool.awaited)),
         ("idempotent", _yes(capability.idempotent)),
+        ("recorded", _recorded(capability)),
         ("approval", _approval(tool)),
         ("time limit", f"{limits.timeout_ms} ms"),
         ("at once", f"{limits.concurrency}{rate}"),
@@ -104,6 +105,11 @@ def _lines(tool: ToolView) -> list[tuple[str, object]]:
         ("answers", encode_json(capability.output_schema).decode()),
         ("schemas", tool.schema_digest),
     ]
+
+
+def _recorded(capability: Capability) -> str:
+    after = capability.record is RecordMode.AFTER
+    return "after the call, with its outcome" if after else "before the call"
 
 
 def _approval(tool: ToolView) -> str:

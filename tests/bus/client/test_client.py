@@ -328,14 +328,17 @@ def test_facts_are_followed_with_their_place(jetstream: JetStreamRealm) -> None:
                 {"seq": 2, "subject": "rookery.default.ev.turn.s1"},
                 {"seq": 3, "subject": "rookery.default.ev.lease.a%2Eb"},
             )
-            of_turn, of_tool = of_turn | turn, of_tool | turn
-            everything = [one | session, two | session, of_turn, of_tool, two | lease]
+            of_turn = of_turn | turn | {"position": "2.1"}
+            of_tool = of_tool | turn | {"position": "2.2"}
+            first = [one | session | {"position": "1.1"}, two | session | {"position": "1.2"}]
+            last = two | lease | {"position": "3.1"}
+            everything = [*first, of_turn, of_tool, last]
             assert await _first(client.events(), 5) == everything
             assert await _first(client.events(after=1), 3) == everything[2:]
             assert await _first(client.events("turn"), 1) == [of_turn]
             assert await _first(client.events("tool"), 1) == [of_tool]
-            assert await _first(client.events(key="a.b"), 1) == [two | lease]
-            assert await _first(client.events(run="r-2"), 2) == [two | session, two | lease]
+            assert await _first(client.events(key="a.b"), 1) == [last]
+            assert await _first(client.events(run="r-2"), 2) == [first[1], last]
 
             live = asyncio.create_task(_first(client.events(after=3), 1))
             await _write(stock, "turn", "s2", two)

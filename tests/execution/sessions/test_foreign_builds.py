@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rookery.actors.execution.history import PastRun, RunHistoryReader
+from rookery.actors.execution.history import FactPosition, PastRun, RunHistoryReader
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.session_cache import SessionCache
 from rookery.actors.kernel.messaging.local_ask import AskActor
@@ -117,7 +117,7 @@ async def read_state(node: Node, _session: str) -> None:
         request=request,
         now_ms=0,
         generation=1,
-        started_at_sequence=1,
+        started_at=FactPosition(1, 1),
     )
     async with node.past.rebuilt(None, (), begun, anyhow=True):
         pass
