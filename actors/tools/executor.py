@@ -222,8 +222,8 @@ class CallExecutor:
             recorded = self._notifier.pass_unrecorded(progress)
         if recorded is not None:
             self._failpoints.hit("outcome_passed")
+            # Not cancelled: a driver that has begun meanwhile waits for the same future.
             done, _ = await asyncio.wait({recorded}, timeout=RECORD_ALONE_S)
-            recorded.cancel()
             if done:
                 return
         await self._ask(FAMILY, session, ended, IntentStatus)
