@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from itertools import count
 from typing import NamedTuple
 
-from rookery.bus.ports import BLOB_BYTES_MAX, Claim, EntitySnapshot
+from rookery.bus.ports import BLOB_BYTES_MAX, BlobMark, Claim, EntitySnapshot
 from rookery.bus.storage.blobs import blob_not_found, check_blob, verify_blob
 from rookery.bus.storage.claims import check_claim, claim_lost
 from rookery.bus.storage.stores import CheckpointHead
@@ -91,6 +91,8 @@ class MemoryBlobs:
 
     def __init__(self) -> None:
         self.stored: dict[str, bytes] = {}
+        self._marks: dict[str, BlobMark] = {}
+        self._pinned: set[str] = set()
 
     async def put(self, data: bytes, bytes_max: int = BLOB_BYTES_MAX) -> str:
         check_blob(data, bytes_max)
@@ -102,6 +104,36 @@ class MemoryBlobs:
         if digest not in self.stored:
             raise blob_not_found(digest)
         return await verify_blob(self.stored[digest], digest)
+
+    async def exists(self, digest: str) -> bool:
+        return digest in self.stored
+
+    async def put_marked(
+        self, data: bytes, owner: str, at_ms: int, bytes_max: int = BLOB_BYTES_MAX
+    ) -> str:
+        digest = await self.put(data, bytes_max)
+        if digest not in self._pinned:
+            self._marks[digest] = BlobMark(digest, owner, at_ms)
+        return digest
+
+    async def marks(self) -> list[BlobMark]:
+        return list(self._marks.values())
+
+    async def unmark(self, digest: str) -> None:
+        self._marks.pop(digest, None)
+
+    async def pin(self, digest: str) -> bool:
+        if digest in self.stored:
+            self._pinned.add(digest)
+            self._marks.pop(digest, None)
+        return digest in self.stored
+
+    async def delete(self, digest: str) -> bool:
+        if digest in self._pinned:
+            return False
+        self.stored.pop(digest, None)
+        self._marks.pop(digest, None)
+        return True
 
 
 class MemoryCheckpointStore:

@@ -40,6 +40,7 @@ from rookery.bus.ports.journal import (
 from rookery.bus.ports.storage import (
     BLOB_BYTES_MAX,
     IN_FACT_BYTES_MAX,
+    BlobMark,
     Blobs,
     Claim,
     Claims,
@@ -59,6 +60,7 @@ __all__ = [
     "Appended",
     "Backoff",
     "Backpressure",
+    "BlobMark",
     "Blobs",
     "Bus",
     "BusLoop",

@@ -11,6 +11,7 @@ from rookery.schemas.envelope import EntityId
 __all__ = [
     "BLOB_BYTES_MAX",
     "IN_FACT_BYTES_MAX",
+    "BlobMark",
     "Blobs",
     "Claim",
     "Claims",
@@ -27,6 +28,16 @@ BLOB_BYTES_MAX: Final = 64 << 20
 """Limit of a value, because its readers hold several copies in memory."""
 
 
+class BlobMark(msgspec.Struct, frozen=True):
+    """A blob that may have to be deleted."""
+
+    digest: str
+    owner: str
+    """The session that it was written for."""
+    at_ms: int
+    """When it was written."""
+
+
 class Blobs(Protocol):
     """Bytes named by their SHA3-256."""
 
@@ -36,6 +47,28 @@ class Blobs(Protocol):
 
     async def get(self, digest: str) -> bytes:
         """The bytes, checked against the digest; ``BLOB_NOT_FOUND`` or ``BLOB_CORRUPT``."""
+
+    async def exists(self, digest: str) -> bool:
+        """Whether the blob is stored completely."""
+
+    async def put_marked(
+        self, data: bytes, owner: str, at_ms: int, bytes_max: int = BLOB_BYTES_MAX
+    ) -> str:
+        """``put`` with a mark, which ``marks`` lists until it is removed: a blob that no fact names
+        because its writer died can be found and deleted."""
+
+    async def marks(self) -> list[BlobMark]:
+        """The marks of all blobs."""
+
+    async def unmark(self, digest: str) -> None:
+        """Remove the blob's mark, because a fact names the blob for ever."""
+
+    async def pin(self, digest: str) -> bool:
+        """Protect the blob from ``delete``; false if it does not exist or is being deleted."""
+
+    async def delete(self, digest: str) -> bool:
+        """Delete the blob and its mark; false if it is pinned. A deletion that is interrupted
+        leaves a mark."""
 
 
 class Claim(msgspec.Struct, frozen=True):

@@ -2,8 +2,10 @@
 
 Chunk ``n`` of a blob has the key ``<digest>.<n>``. Chunk 0 has the number of chunks and is written
 after all others are acknowledged: without it the blob does not exist, and another put writes the
-same chunks to the same keys. nats-py's object store is not used, because its push consumer stalls
-after a drop and for 20 s after a restart, and chunks of a writer that died stay for ever.
+same chunks to the same keys. The key ``<digest>.mark`` has a mark, a pin or an unfinished deletion:
+they replace each other by compare-and-swap, so a blob is never both pinned and deleted. nats-py's
+object store is not used, because its push consumer stalls after a drop and for 20 s after a
+restart, and chunks of a writer that died stay for ever.
 """
 
 from __future__ import annotations
@@ -11,10 +13,13 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Iterator, Sequence
+from enum import Enum
 from typing import Final
 
+import msgspec
+
 from rookery.bus.nats import header_value
-from rookery.bus.ports import BLOB_BYTES_MAX
+from rookery.bus.ports import BLOB_BYTES_MAX, BlobMark
 from rookery.bus.storage.bucket import Bucket
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed, Refused
@@ -35,6 +40,21 @@ _CHUNKS_IN_FLIGHT = 8
 """Four mebibytes in flight: enough to saturate the disk, little enough for other traffic."""
 
 
+class _State(Enum):
+    NONE = "none"
+    MARKED = "marked"
+    PINNED = "pinned"
+    DELETING = "deleting"
+
+
+class _Note(msgspec.Struct, frozen=True):
+    """What is noted of a blob beside its chunks."""
+
+    state: _State = _State.NONE
+    owner: str = ""
+    at_ms: int = 0
+
+
 class JetStreamBlobs:
     """Port ``Blobs`` in a bucket."""
 
@@ -45,9 +65,15 @@ class JetStreamBlobs:
     async def put(self, data: bytes, bytes_max: int = BLOB_BYTES_MAX) -> str:
         check_blob(data, bytes_max)
         digest = await _digest(data)
+        chunks = await self._bucket.keys(f"{digest}.*")
+        if _mark_key(digest) in chunks:
+            chunks.remove(_mark_key(digest))
+        if len(chunks) != _count(data):
+            await self._write(digest, data)
+        return digest
+
+    async def _write(self, digest: str, data: bytes) -> None:
         starts = range(0, max(len(data), 1), CHUNK_BYTES_MAX)
-        if len(await self._bucket.keys(f"{digest}.*")) == len(starts):
-            return digest
 
         async def write(number: int, headers: Sequence[tuple[str, str]] = ()) -> None:
             chunk = data[starts[number] : starts[number] + CHUNK_BYTES_MAX]
@@ -56,7 +82,6 @@ class JetStreamBlobs:
         for group in _groups(len(starts)):
             await asyncio.gather(*(write(number) for number in group))
         await write(0, headers=[(_CHUNKS, str(len(starts)))])
-        return digest
 
     async def get(self, digest: str) -> bytes:
         first = await self._bucket.get_from_any(f"{digest}.0") if _DIGEST.match(digest) else None
@@ -67,9 +92,97 @@ class JetStreamBlobs:
             chunks += await asyncio.gather(*(self._chunk(digest, number) for number in group))
         return await verify_blob(b"".join(chunks), digest)
 
+    async def exists(self, digest: str) -> bool:
+        return bool(_DIGEST.match(digest) and await self._bucket.keys(f"{digest}.0"))
+
+    # --- marks, pins and deletions ----------------------------------------------------------------
+
+    async def put_marked(
+        self, data: bytes, owner: str, at_ms: int, bytes_max: int = BLOB_BYTES_MAX
+    ) -> str:
+        check_blob(data, bytes_max)
+        digest = await _digest(data)
+        while True:
+            sequence, note = await self._read_note(digest)
+            if note.state is _State.PINNED:
+                return await self.put(data, bytes_max)
+            marked = _Note(_State.MARKED, owner, at_ms)
+            if await self._set_note(digest, marked, sequence) is not None:
+                break
+        if note.state is not _State.DELETING:
+            return await self.put(data, bytes_max)
+        await self._write(digest, data)  # The deletion may go on, and spares later chunks.
+        return digest
+
+    async def marks(self) -> list[BlobMark]:
+        digests = [key.partition(".")[0] for key in await self._bucket.keys(_mark_key("*"))]
+        marks = []
+        for digest in digests:
+            _, note = await self._read_note(digest)
+            if note.state in (_State.MARKED, _State.DELETING):
+                marks.append(BlobMark(digest, note.owner, note.at_ms))
+        return marks
+
+    async def unmark(self, digest: str) -> None:
+        sequence, note = await self._read_note(digest)
+        if note.state is _State.MARKED:
+            await self._bucket.remove(_mark_key(digest), before=sequence + 1)
+
+    async def pin(self, digest: str) -> bool:
+        while True:
+            sequence, note = await self._read_note(digest)
+            if note.state is _State.DELETING:
+                return False
+            pinned = _Note(_State.PINNED)
+            if note == pinned or await self._set_note(digest, pinned, sequence) is not None:
+                break
+        if await self.exists(digest):
+            return True
+        sequence, _ = await self._read_note(digest)
+        await self._bucket.remove(_mark_key(digest), before=sequence + 1)
+        return False
+
+    async def delete(self, digest: str) -> bool:
+        while True:
+            sequence, note = await self._read_note(digest)
+            if note.state is _State.PINNED:
+                return False
+            deleting = _Note(_State.DELETING, note.owner, note.at_ms)
+            begun = await self._set_note(digest, deleting, sequence)
+            if begun is not None:
+                break
+        await self._bucket.remove(f"{digest}.0", before=begun)
+        for key in await self._bucket.keys(f"{digest}.*"):
+            if key != _mark_key(digest):
+                await self._bucket.remove(key, before=begun)
+        await self._bucket.remove(_mark_key(digest), before=begun + 1)
+        return True
+
+    async def _read_note(self, digest: str) -> tuple[int, _Note]:
+        """The sequence and content of the blob's note."""
+        entry = await self._bucket.get_from_leader(_mark_key(digest))
+        if entry is None:
+            return 0, _Note()
+        return entry.sequence, msgspec.json.decode(entry.body, type=_Note)
+
+    async def _set_note(self, digest: str, note: _Note, sequence: int) -> int | None:
+        """Replace the note of this sequence; ``None`` if it has changed."""
+        return await self._bucket.put(
+            _mark_key(digest), msgspec.json.encode(note), expected=sequence
+        )
+
     async def _chunk(self, digest: str, number: int) -> bytes:
         entry = await self._bucket.get_from_any(f"{digest}.{number}")
         return b"" if entry is None else entry.body
+
+
+def _mark_key(digest: str) -> str:
+    return f"{digest}.mark"
+
+
+def _count(data: bytes) -> int:
+    """How many chunks the data has."""
+    return max(1, -(-len(data) // CHUNK_BYTES_MAX))
 
 
 def check_blob(data: bytes, bytes_max: int) -> None:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
 
 import pytest
 
-from rookery.bus.ports import BLOB_BYTES_MAX
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.ports import BLOB_BYTES_MAX, BlobMark
 from rookery.bus.storage.blobs import CHUNK_BYTES_MAX
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed, Refused
@@ -80,6 +84,96 @@ def test_bytes_with_another_digest_are_never_returned(realm: Realm, size: int) -
             await realm.tamper_with_blob(digest)
             with pytest.raises(Failed, match="BLOB_CORRUPT"):
                 await bus.blobs.get(digest)
+
+    asyncio.run(scenario())
+
+
+# --- marks, pins and deletions --------------------------------------------------------------------
+
+
+def test_a_deleted_blob_is_gone_and_can_be_put_again(realm: Realm) -> None:
+    async def scenario() -> None:
+        data, other = _bytes(2 * CHUNK_BYTES_MAX + 1), _bytes(10)
+        async with realm.bus() as bus, realm.bus() as reader:
+            digest, kept = await bus.blobs.put(data), await bus.blobs.put(other)
+            for _ in range(2):
+                assert await bus.blobs.exists(digest)
+                assert await bus.blobs.delete(digest)
+                assert not await bus.blobs.exists(digest)
+                with pytest.raises(Failed, match="BLOB_NOT_FOUND"):
+                    await reader.blobs.get(digest)
+                assert await bus.blobs.put(data) == digest
+                assert await reader.blobs.get(digest) == data
+            assert await reader.blobs.get(kept) == other
+            assert await bus.blobs.marks() == []
+
+    asyncio.run(scenario())
+
+
+def test_what_was_never_put_is_deleted_already_and_cannot_be_pinned(realm: Realm) -> None:
+    async def scenario() -> None:
+        digest = digest_bytes(b"never put")
+        async with realm.bus() as bus:
+            assert not await bus.blobs.exists(digest)
+            assert not await bus.blobs.exists("*")
+            assert not await bus.blobs.pin(digest)
+            assert await bus.blobs.delete(digest)
+            await bus.blobs.unmark(digest)
+            assert await bus.blobs.marks() == []
+            await bus.blobs.put(b"never put")
+            assert await bus.blobs.delete(digest), "the pin that failed is not left"
+
+    asyncio.run(scenario())
+
+
+def test_a_mark_lists_a_blob_until_it_is_removed_or_the_blob_is_deleted(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, realm.bus() as other:
+            first = await bus.blobs.put_marked(_bytes(10, 1), "s", 5)
+            second = await bus.blobs.put_marked(_bytes(CHUNK_BYTES_MAX + 1, 2), "t", 6)
+            await bus.blobs.put_marked(_bytes(10, 1), "s", 7)
+            marks = {mark.digest: mark for mark in await other.blobs.marks()}
+            assert marks == {
+                first: BlobMark(first, "s", 7),
+                second: BlobMark(second, "t", 6),
+            }
+            assert await other.blobs.get(second) == _bytes(CHUNK_BYTES_MAX + 1, 2)
+            await other.blobs.unmark(first)
+            assert [mark.digest for mark in await bus.blobs.marks()] == [second]
+            assert await bus.blobs.delete(second)
+            assert await bus.blobs.marks() == []
+            assert await bus.blobs.exists(first)
+
+    asyncio.run(scenario())
+
+
+def test_a_pinned_blob_is_not_deleted_and_gets_no_mark(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus, realm.bus() as other:
+            digest = await bus.blobs.put_marked(b"pinned", "s", 5)
+            assert await other.blobs.pin(digest)
+            assert await other.blobs.pin(digest)
+            assert not await bus.blobs.delete(digest)
+            await bus.blobs.unmark(digest)
+            await bus.blobs.put_marked(b"pinned", "s", 6)
+            assert await bus.blobs.marks() == []
+            assert not await bus.blobs.delete(digest)
+            assert await bus.blobs.get(digest) == b"pinned"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_blob_is_either_pinned_or_deleted(realm: Realm, seed: int) -> None:
+    async def scenario() -> None:
+        chance = random.Random(seed)
+        async with realm.bus() as bus, realm.bus() as other:
+            digest = await bus.blobs.put_marked(_bytes(10, seed), "s", 5)
+            works = [bus.blobs.delete(digest), other.blobs.pin(digest), other.blobs.pin(digest)]
+            chance.shuffle(works)
+            pinned = sum(await asyncio.gather(*works)) != 1
+            assert await bus.blobs.exists(digest) == pinned
+            assert await bus.blobs.delete(digest) is not pinned
 
     asyncio.run(scenario())
 
@@ -178,3 +272,72 @@ def test_blobs_survive_the_server_and_work_again_after_it_came_back(
             await bus.blobs.put(b"while away")
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_an_interrupted_deletion_leaves_a_mark_and_is_ended_later(
+    jetstream: JetStreamRealm, written: int
+) -> None:
+    async def scenario() -> None:
+        data = _bytes(2 * CHUNK_BYTES_MAX)
+        async with jetstream.bus() as bus, jetstream.bus() as other:
+            digest = await bus.blobs.put_marked(data, "s", 5)
+            purges = _PurgesEnd(after=written)
+            with purges.of(bus), pytest.raises(Failed, match="SERVER_UNREACHABLE"):
+                await bus.blobs.delete(digest)
+            assert await other.blobs.marks() == [BlobMark(digest, "s", 5)]
+            assert not await other.blobs.pin(digest), "a part of it may be gone"
+            assert await other.blobs.delete(digest)
+            assert not await other.blobs.exists(digest)
+            assert await other.blobs.marks() == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("written", [0, 1, 2])
+def test_a_blob_that_is_put_during_its_deletion_remains(
+    jetstream: JetStreamRealm, written: int
+) -> None:
+    """A deletion removes only what was written before it."""
+
+    async def scenario() -> None:
+        data = _bytes(2 * CHUNK_BYTES_MAX)
+        async with jetstream.bus() as bus, jetstream.bus() as other:
+            digest = await bus.blobs.put_marked(data, "s", 5)
+            purges = _PurgesEnd(after=written, hang=True)
+            with purges.of(bus):
+                deleting = asyncio.create_task(bus.blobs.delete(digest))
+                await purges.reached.wait()
+                assert await other.blobs.put_marked(data, "s", 6) == digest
+                purges.go_on.set()
+                await deleting
+            assert await other.blobs.get(digest) == data
+            assert await other.blobs.marks() == [BlobMark(digest, "s", 6)]
+
+    asyncio.run(scenario())
+
+
+class _PurgesEnd:
+    """The first purges reach the server; the next one fails, or hangs until ``go_on``."""
+
+    def __init__(self, after: int, *, hang: bool = False) -> None:
+        self._left, self._hang = after, hang
+        self.reached, self.go_on = asyncio.Event(), asyncio.Event()
+
+    @contextmanager
+    def of(self, bus: JetStreamBus) -> Iterator[None]:
+        api = bus.connection.api
+
+        async def purge(verb: str, *rest: Any, **more: Any) -> Any:
+            if verb.startswith("STREAM.PURGE"):
+                self._left -= 1
+                if self._left < 0:
+                    self.reached.set()
+                    if not self._hang:
+                        raise Failed("SERVER_UNREACHABLE", "the node was killed")
+                    await self.go_on.wait()
+            return await api(verb, *rest, **more)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(bus.connection, "api", purge)
+            yield
