@@ -39,6 +39,7 @@ __all__ = [
     "Host",
     "Image",
     "Instance",
+    "MemoryCopy",
     "Outcome",
     "ProgramCall",
     "ResumeStep",
@@ -247,6 +248,10 @@ class Image(msgspec.Struct, frozen=True):
     surroundings: GuestEnvironment
 
 
+MemoryCopy = Callable[[], Image]
+"""A copy of an instance's memory; any thread may compress it to an image."""
+
+
 class Host(Protocol):
     """The functions that an instance may call during a step. All may raise ``GuestStopped``."""
 
@@ -276,8 +281,8 @@ class Instance(Protocol):
         """Execute one encoded ``StartStep``, ``ResumeStep`` or ``CheckStep``. After
         ``GuestStopped`` this instance is unusable."""
 
-    def image(self) -> Image | None:
-        """The memory between two steps; ``None`` if this kind of instance has no images."""
+    def copy_memory(self) -> MemoryCopy | None:
+        """Copy the memory between two steps; ``None`` if this kind of instance has no images."""
 
     def load(self, image: Image, /) -> None:
         """Load an image into a new instance."""

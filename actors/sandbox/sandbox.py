@@ -37,6 +37,7 @@ from rookery.actors.sandbox.sessions.recorded_runs import (
 )
 from rookery.actors.sandbox.sessions.registry import SessionRegistry
 from rookery.actors.sandbox.sessions.session import Session
+from rookery.actors.sandbox.sessions.session_copy import SessionCopy
 from rookery.actors.sandbox.sessions.snapshot import SavedSession, Snapshot, open_snapshot
 from rookery.actors.sandbox.validate import tools_by_name
 from rookery.schemas.errors import Refused
@@ -189,6 +190,11 @@ class Sandbox:
         A run that was refused, stopped or cancelled leaves none."""
         return self._sessions.find(session_id)[1].last_run_kept
 
+    def run_instructions(self, session_id: str) -> int:
+        """The instructions that the session's waiting run has executed."""
+        run = self._sessions.find(session_id)[1].guest_run
+        return 0 if run is None else run.tally.fuel
+
     def destroy(self, session_id: str) -> None:
         """Remove a session and cancel its run."""
         queue, session = self._sessions.remove(session_id)
@@ -300,6 +306,25 @@ class Sandbox:
         work = partial(self._operations.seal, session, limits)
         taken: Snapshot = self._submit(queue, work).result()
         return taken
+
+    def copy(
+        self, session_id: str, *, limits: SessionLimits | UnsetType = UNSET
+    ) -> Future[SessionCopy]:
+        """Copy the session before its next run. The copy is to be passed to ``seal``, while the
+        session goes on."""
+        queue, session = self._sessions.find(session_id)
+        return self._submit(queue, partial(self._operations.copy, session, limits))
+
+    def seal(self, copy: SessionCopy) -> Snapshot:
+        """Compress and seal a copy, on the caller's thread."""
+        image = None
+        try:
+            image = copy.compressed()
+            return self._operations.seal_copy(copy, image)
+        finally:
+            found = self._sessions.get(copy.session.id)
+            if found is not None and found[1] is copy.session and not self._closed:
+                self._submit(found[0], partial(self._operations.adopt, copy, image))
 
     def restore(
         self, data: bytes, *, tools: Iterable[Tool] = (), session_id: str | None = None

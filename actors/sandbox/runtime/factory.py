@@ -119,7 +119,7 @@ def _self_test(guest: PythonGuest | JavaScriptGuest) -> None:
     try:
         before = beside()
         _expect(first.step(_program(_SELF_TEST_PROGRAMS[guest.language]), SilentHost()), None)
-        second.load(first.image())
+        second.load(first.copy_memory()())
         _expect(second.step(_program("more()"), SilentHost()), 42)
         if beside() != before:
             raise Failed("GUEST_BUILD_FAILED", "the guest keeps state outside its memory")

@@ -10,8 +10,13 @@ from typing import Generic, Protocol, TypeVar
 
 import wasmtime
 
-from rookery.actors.sandbox.contract import GuestEnvironment, Image
-from rookery.actors.sandbox.runtime.memory_image import Pristine, apply_pages, dirty_pages
+from rookery.actors.sandbox.contract import GuestEnvironment, Image, MemoryCopy
+from rookery.actors.sandbox.runtime.memory_image import (
+    Pristine,
+    apply_pages,
+    compressed,
+    dirty_pages,
+)
 from rookery.actors.sandbox.runtime.wasm import WasmStore
 
 __all__ = ["GuestStore", "ImageInstance"]
@@ -60,9 +65,10 @@ class ImageInstance(Generic[M]):
     def limit_memory(self, size_bytes: int) -> None:
         self._wasm_store.limit_memory(size_bytes)
 
-    def image(self) -> Image:
-        memory = dirty_pages(self._wasm_store, self._guest.pristine)
-        return Image(memory, self.environment.copy())
+    def copy_memory(self) -> MemoryCopy:
+        pages = dirty_pages(self._wasm_store, self._guest.pristine)
+        environment = self.environment.copy()
+        return lambda: Image(compressed(pages), environment)
 
     def load(self, image: Image) -> None:
         apply_pages(self._wasm_store, image.memory)

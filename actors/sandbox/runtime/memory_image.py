@@ -1,6 +1,7 @@
 """Images of a guest's memory: the pages that differ from a new instance of the same build.
 
-Images are compressed at once, because thousands of suspended sessions hold one each.
+Images are compressed, because thousands of suspended sessions hold one each. That takes much longer
+than copying the pages, so any thread may do it later.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from functools import cached_property
 from rookery.actors.sandbox.runtime.wasm import PAGE_BYTES, WasmStore
 from rookery.schemas.errors import Refused
 
-__all__ = ["Pristine", "apply_pages", "dirty_pages"]
+__all__ = ["Pristine", "apply_pages", "compressed", "dirty_pages"]
 
 _GRAIN_BYTES = 4096
 _HEAD = struct.Struct("<QII")
@@ -38,7 +39,7 @@ class Pristine:
 
 
 def dirty_pages(store: WasmStore, pristine: Pristine) -> bytes:
-    """An image: header (size, stack pointer, count), page numbers, pages."""
+    """An image before its compression: header (size, stack pointer, count), page numbers, pages."""
     address, size = store.address, store.size
     numbers: list[int] = []
     for block in range(0, size, PAGE_BYTES):
@@ -55,7 +56,12 @@ def dirty_pages(store: WasmStore, pristine: Pristine) -> bytes:
         ctypes.string_at(address + first * _GRAIN_BYTES, count * _GRAIN_BYTES)
         for first, _, count in _page_runs(numbers)
     ]
-    return zlib.compress(b"".join([head, struct.pack(f"<{len(numbers)}I", *numbers), *pages]), 1)
+    return b"".join([head, struct.pack(f"<{len(numbers)}I", *numbers), *pages])
+
+
+def compressed(pages: bytes) -> bytes:
+    """The image of ``dirty_pages``."""
+    return zlib.compress(pages, 1)
 
 
 def apply_pages(store: WasmStore, image: bytes) -> None:

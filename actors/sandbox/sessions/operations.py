@@ -1,4 +1,4 @@
-"""The jobs of sessions: run, resume, cancel, snapshot, check.
+"""The jobs of sessions: run, resume, cancel, snapshot, copy, check.
 
 Each method is the work of a job, executed by one thread at a time for a session. It sets the result
 of the job, unless the watchdog has done so, and leaves the session ready for the next job.
@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.actors.sandbox.contract import (
     CallTool,
+    Image,
     Instance,
     Outcome,
     Step,
@@ -27,6 +28,7 @@ from rookery.actors.sandbox.sessions.queue import SessionJob
 from rookery.actors.sandbox.sessions.registry import SessionRegistry
 from rookery.actors.sandbox.sessions.run_log import LogEntry
 from rookery.actors.sandbox.sessions.session import CancelledDuringReplay, Session
+from rookery.actors.sandbox.sessions.session_copy import SessionCopy, adopt, copy_session
 from rookery.actors.sandbox.sessions.snapshot import Snapshot, SnapshotHeader, seal
 from rookery.actors.sandbox.validate import check_new_request, check_request, limits_in_force
 from rookery.schemas.errors import Refused
@@ -91,6 +93,21 @@ class SessionOperations:
         self._sessions.mark_used(session)
         job.finish(sealed)
 
+    def copy(self, session: Session, limits: SessionLimits | UnsetType, job: SessionJob) -> None:
+        """Copy a session between two runs."""
+        copied = copy_session(session, self._header(session, limits))
+        self._sessions.mark_used(session)
+        job.finish(copied)
+
+    def seal_copy(self, copy: SessionCopy, image: Image | None) -> Snapshot:
+        """Seal a copy, on any thread; ``image``: its compressed memory."""
+        return seal(self._key, copy.header, copy.saved(image))
+
+    def adopt(self, copy: SessionCopy, image: Image | None, job: SessionJob) -> None:
+        """Let the session continue from the image of its copy, or from none after a failure."""
+        adopt(copy, image)
+        job.finish(None)
+
     def drop_instance(self, session: Session, job: SessionJob) -> None:
         session.drop_instance()
         job.finish(None)
@@ -135,7 +152,10 @@ class SessionOperations:
         self._guests.mark_used(session.language, session.build)
 
     def _sealed(self, session: Session, limits: SessionLimits | UnsetType = UNSET) -> Snapshot:
-        header = SnapshotHeader(
+        return seal(self._key, self._header(session, limits), session.save())
+
+    def _header(self, session: Session, limits: SessionLimits | UnsetType) -> SnapshotHeader:
+        return SnapshotHeader(
             version=SNAPSHOT_VERSION,
             session_id=session.id,
             language=session.language,
@@ -144,7 +164,6 @@ class SessionOperations:
             tools={name: tool.schema_digest for name, tool in sorted(session.tools.items())},
             limits=limits,
         )
-        return seal(self._key, header, session.save())
 
 
 def _refusal(request: RunRequest, session: Session) -> RunResult | None:

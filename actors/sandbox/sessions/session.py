@@ -82,6 +82,8 @@ class Session:
         self.guest_run: GuestRun | None = None
         self.last_run_kept = False
         """Whether the last run left its effects."""
+        self.is_copied = False
+        """Whether a copy of the session is being compressed, which becomes its image."""
         if saved.turn is not None:
             self.guest_run = GuestRun(saved.turn)
         self._base, self._history = saved.base, saved.history
@@ -206,9 +208,9 @@ class Session:
         if self._has_partial_log or not short:
             self.checkpoint()
         if self.instance is not None and self.guest_run is not None:
-            image = self.instance.image()
-            if image is not None:
-                self.guest_run.checkpoint(image)
+            copy = self.instance.copy_memory()
+            if copy is not None:
+                self.guest_run.checkpoint(copy())
         self.drop_instance()
 
     # --- memory -----------------------------------------------------------------------------
@@ -224,8 +226,23 @@ class Session:
         return held_bytes
 
     @property
+    def base(self) -> Image:
+        """The image that the session is rebuilt from."""
+        return self._base
+
+    @property
+    def history(self) -> list[RunLog]:
+        """The logs of the runs since the image."""
+        return list(self._history)
+
+    @property
+    def replay_ns(self) -> int:
+        """How long these runs take to repeat."""
+        return self._replay_ns
+
+    @property
     def checkpoint_is_due(self) -> bool:
-        return (
+        return not self.is_copied and (
             self._has_partial_log
             or self._replay_ns > _REPLAY_NS_MAX
             or len(self._history) > _REPLAY_RUNS_MAX
@@ -235,10 +252,16 @@ class Session:
     def checkpoint(self) -> None:
         """Replace the logs by an image of the interpreter."""
         if self._history and self.guest_run is None:
-            image = self.ensure_instance().image()
-            if image is not None:
-                self._base, self._history, self._has_partial_log = image, [], False
-                self._replay_ns = self._replay_bytes = 0
+            copy = self.ensure_instance().copy_memory()
+            if copy is not None:
+                self.rebase(copy(), len(self._history), self._replay_ns)
+
+    def rebase(self, image: Image, runs: int, replay_ns: int) -> None:
+        """Replace the first logs by an image; ``replay_ns``: the time of their runs."""
+        self._base, self._history = image, self._history[runs:]
+        self._has_partial_log &= bool(self._history)
+        self._replay_ns = max(0, self._replay_ns - replay_ns)
+        self._replay_bytes = sum(log.size_bytes for log in self._history)
 
     def save(self) -> SavedSession:
         """The whole session. Releases the instance of a suspended run, which may wait long."""

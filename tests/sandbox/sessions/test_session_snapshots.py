@@ -158,3 +158,57 @@ def test_an_image_larger_than_the_memory_limit_is_restored(sandbox: Sandbox, sta
 
 def test_a_snapshot_of_a_session_that_did_nothing_is_small(sandbox: Sandbox, stage: Stage):
     assert len(sandbox.snapshot(stage.name).data) < 1000
+
+
+# --- copies ---------------------------------------------------------------------------------------
+
+
+def test_a_copy_is_the_snapshot_of_its_moment_whatever_runs_next(sandbox: Sandbox, stage: Stage):
+    stage.run("x = 1")
+    copy = sandbox.copy(stage.name).result()
+    expected = sandbox.snapshot(stage.name)
+    assert stage.value("x = 2\nx") == 2
+    assert sandbox.seal(copy) == expected
+    assert stage.value("x") == 2
+    sandbox.restore(expected.data, tools=TOOLS)
+    assert stage.value("x") == 1
+
+
+def test_a_session_goes_on_from_the_image_of_its_copy(sandbox: Sandbox, stage: Stage):
+    for number in range(3):
+        stage.run(f"x = {number}")
+    copy = sandbox.copy(stage.name).result()
+    stage.run("y = x + 1")
+    sandbox.seal(copy)
+    later = sandbox.copy(stage.name).result()
+    assert [len(one.history) for one in (copy, later)] == [3, 1]
+    sandbox.restore(sandbox.seal(later).data, tools=TOOLS)
+    assert stage.value("[x, y]") == [2, 3]
+
+
+def test_a_copy_of_a_session_that_got_another_image_meanwhile_leaves_it(
+    sandbox: Sandbox, stage: Stage
+):
+    stage.run("x = 1")
+    copy = sandbox.copy(stage.name).result()
+    stage.run("x = 2")
+    sandbox.snapshot(stage.name)
+    sandbox.seal(copy)
+    assert sandbox.copy(stage.name).result().history == []
+    sandbox.restore(sandbox.snapshot(stage.name).data, tools=TOOLS)
+    assert stage.value("x") == 2
+
+
+def test_a_session_is_copied_between_runs_only(sandbox: Sandbox, stage: Stage):
+    stage.wait("x = await approve(1)", answer=later("approve"))
+    with pytest.raises(Refused, match="GUARD_REJECTED"):
+        sandbox.copy(stage.name).result()
+    assert stage.resume(3).status == "ok"
+
+
+def test_a_waiting_run_knows_what_it_executed(sandbox: Sandbox, stage: Stage):
+    assert sandbox.run_instructions(stage.name) == 0
+    stage.wait("x = await approve(1)", answer=later("approve"))
+    executed = sandbox.run_instructions(stage.name)
+    assert 0 < executed < stage.resume(3).metrics.instructions
+    assert sandbox.run_instructions(stage.name) == 0

@@ -16,7 +16,7 @@ from typing import Any
 import wasmtime
 from wasmtime.component import Linker, ResourceAny
 
-from rookery.actors.sandbox.contract import GuestEnvironment, Host, Image, Step
+from rookery.actors.sandbox.contract import GuestEnvironment, Host, Image, MemoryCopy, Step
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.fallback.component_wasi import (
     host_function_for,
@@ -97,7 +97,7 @@ class ComponentInstance:
             self.fuel_used = wasm_store.fuel_used
         return read_step(reply.encode())
 
-    def image(self) -> Image | None:
+    def copy_memory(self) -> MemoryCopy | None:
         return None
 
     def load(self, _image: Image) -> None:
