@@ -287,6 +287,7 @@ class Node:
         }
         if self._runs is not None:
             tasks["approvers"] = self._runs.approvers.run
+            tasks["snapshots"] = self._runs.remove_snapshots
         return tasks
 
     def _discovery(self, bus: JetStreamBus, kernel: Kernel) -> MicroServiceResponder:

@@ -29,6 +29,8 @@ from rookery.actors.execution import (
     SandboxDriver,
     SessionCache,
     SessionRebuilder,
+    SnapshotKeeper,
+    SnapshotRemover,
 )
 from rookery.actors.execution.queries import (
     RequestValidator,
@@ -105,6 +107,8 @@ class RunServices:
         self._bus, self._loop, self._sandbox, self._epoch = bus, loop, sandbox, epoch
         self._metrics = metrics
         self._executor: RunExecutor | None = None
+        self._keeper: SnapshotKeeper | None = None
+        self._remover: SnapshotRemover | None = None
         self._ask: AskActor | None = None
         self._tasks = TaskSet()
         self.catalogue = catalogue
@@ -132,6 +136,7 @@ class RunServices:
 
     def _create_queries(self, payload_bytes_max: int) -> Mapping[str, QueryHandler]:
         bus, rebuilder, provisioner = self._bus, self._rebuilder, self._provisioner
+        now_ms = SystemClock().now_ms
         validator = RequestValidator(
             self._sandbox,
             provisioner,
@@ -141,10 +146,15 @@ class RunServices:
         )
         destroyer = SessionDestroyer(bus.journal, self._ask_actor)
         snapshots = SessionSnapshots(
-            rebuilder, bus.blobs, self.catalogue.available_tools, self._ask_actor, destroyer
+            rebuilder,
+            bus.blobs,
+            self.catalogue.available_tools,
+            self._ask_actor,
+            destroyer,
+            now_ms=now_ms,
         )
         forker = RunForker(
-            rebuilder, snapshots, bus.blobs, provisioner.require_same_schemas, SystemClock().now_ms
+            rebuilder, snapshots, bus.blobs, provisioner.require_same_schemas, now_ms
         )
         return {
             "validate": validator.reply,
@@ -206,8 +216,14 @@ class RunServices:
             approvers=approvers,
             metrics=metrics,
         )
-        opened.callback(lambda: loop.run(services._replayer.close()))
+        opened.callback(lambda: loop.run(services._close()))
         return services
+
+    async def _close(self) -> None:
+        await self._replayer.close()
+        for one in (self._keeper, self._remover):
+            if one is not None:
+                await one.close()
 
     def connect(
         self,
@@ -218,7 +234,10 @@ class RunServices:
     ) -> Mapping[type[Effect], EffectHandler]:
         """Create the executors; the handler of each of their effects."""
         self._ask, notifier = ask, CallNotifier()
-        runner = self._executor = self._create_run_executor(ask, notifier)
+        now_ms = SystemClock().now_ms
+        remover = SnapshotRemover(self._history, self._bus.blobs, acts_for, now_ms)
+        runner = self._executor = self._create_run_executor(ask, notifier, remover)
+        self._remover = remover
         calls = CallExecutor(
             ask=ask,
             blobs=self._bus.blobs,
@@ -227,7 +246,7 @@ class RunServices:
             places=self._call_slots,
             board=notifier,
             epoch=self._epoch,
-            now_ms=SystemClock().now_ms,
+            now_ms=now_ms,
             acts_for=acts_for,
             is_gone=is_token_dead,
             metrics=self._metrics,
@@ -238,14 +257,24 @@ class RunServices:
             timers=self._bus.timers,
             dispatchers=dispatchers,
             notify_call=notifier.notify,
-            now_ms=SystemClock().now_ms,
+            now_ms=now_ms,
             can_continue=runner.can_continue,
         )
-        return {**calls.handlers, **approvals.handlers, **runner.handlers}
+        return {**calls.handlers, **approvals.handlers, **runner.handlers, **remover.handlers}
 
-    def _create_run_executor(self, ask: AskActor, notifier: CallNotifier) -> RunExecutor:
+    async def remove_snapshots(self) -> None:
+        """Delete snapshots that nothing names, until cancelled."""
+        assert self._remover is not None
+        await self._remover.run()
+
+    def _create_run_executor(
+        self, ask: AskActor, notifier: CallNotifier, remover: SnapshotRemover
+    ) -> RunExecutor:
         bus, history, metrics = self._bus, self._history, self._metrics
-        cache = SessionCache(self._sandbox, history, bus.blobs, ask, metrics=metrics)
+        keeper = self._keeper = SnapshotKeeper(
+            self._sandbox, history, bus.blobs, ask, SystemClock().now_ms, metrics=metrics
+        )
+        cache = SessionCache(self._sandbox, history, bus.blobs, keeper, remover)
         return RunExecutor(
             ask=ask,
             call_notifier=notifier,

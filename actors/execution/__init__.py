@@ -42,7 +42,7 @@ it waits, and resumes when the call has ended. Then the program continues as abo
     approvals/executor.py      ApprovalExecutor.dispatch       loop     dispatchers ask approvers
     approvals/executor.py      ApprovalExecutor.notify_waiting loop     the run learns why it waits
     execution/calls.py         CallCoordinator.wait            loop     all open calls wait: park
-    execution/session_cache.py SessionCache.park               loop     the session becomes a blob
+    execution/session_cache.py SessionCache.park               loop     the session leaves memory
     turns/run_rules.py         RunRules.park                   turn     turn.parked
     execution/executor.py      RunExecutor.send_interim        loop     a first reply to the client
     approvals/answers.py       AnswerRules.decide              approval approval.grant_issued
@@ -52,8 +52,11 @@ it waits, and resumes when the call has ended. Then the program continues as abo
     tools/executor.py          CallExecutor.execute            loop     the executor calls the tool
     turns/run_calls.py         RunCalls.decide                 turn     tool.completed or .failed
     turns/run_rules.py         RunRules.unpark                 turn     + turn.unparked
-    execution/session_cache.py SessionCache.restore_parked     loop     the blob becomes the session
-    execution/driver.py        SandboxDriver.resume_parked     loop     the program gets the outcome
+    execution/session_cache.py SessionCache.prepare            loop     the session is rebuilt
+    execution/driver.py        SandboxDriver.begin             loop     the program gets outcomes
+
+If the session executed much since its last snapshot, ``park`` stores it with the run, and the last
+two steps are ``SessionCache.restore_parked`` and ``SandboxDriver.resume_parked``.
 """
 
 from rookery.actors.execution.driver import SandboxDriver
@@ -62,6 +65,8 @@ from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.provisioning import RunProvisioner
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.session_cache import SessionCache
+from rookery.actors.execution.snapshot_keeper import SnapshotKeeper
+from rookery.actors.execution.snapshot_remover import SnapshotRemover
 
 __all__ = [
     "RunExecutor",
@@ -70,4 +75,6 @@ __all__ = [
     "SandboxDriver",
     "SessionCache",
     "SessionRebuilder",
+    "SnapshotKeeper",
+    "SnapshotRemover",
 ]

@@ -137,9 +137,14 @@ SLACK_MS = 20
 class ParkRequested(Exception):
     """The run's open calls all wait for slow events."""
 
-    def __init__(self, code: str, operations: tuple[str, ...], *, split: bool) -> None:
+    def __init__(
+        self, code: str, operations: tuple[str, ...], *, split: bool, is_repeatable: bool
+    ) -> None:
+        """``is_repeatable``: all steps waited for all their calls and this one has no timer, so the
+        run's record leads to exactly this point."""
         super().__init__(code)
         self.code, self.operations, self.split = code, operations, split
+        self.is_repeatable = is_repeatable
 
 
 class CallCoordinator:
@@ -160,13 +165,15 @@ class CallCoordinator:
         """Whether calls of several steps may be open."""
         self._has_resumed_calls = False
         """Whether calls are open that an earlier step waited for."""
+        self._has_partial_steps = False
+        """Whether a step continued before all its calls had ended."""
         self._stopping = asyncio.Event()
 
     async def resume(self, calls: Sequence[RequestedCall], *, split: bool = False) -> None:
         """Start the run's clock with these open calls. ``split``: an earlier step continued before
         all its calls had ended."""
         self._started_s = _now_s()
-        self._has_mixed_steps = self._has_resumed_calls = split
+        self._has_mixed_steps = self._has_resumed_calls = self._has_partial_steps = split
         if calls:
             self._pending.add(calls)
             await self._reload_outcomes()
@@ -240,6 +247,7 @@ class CallCoordinator:
             passed_ms = _passed_ms(began_s, timer_ms, some=bool(answered))
         whole = len(answered) == len(numbers)
         operations = UNSET if whole else tuple(map(self._recorder.operation_id, answered))
+        self._has_partial_steps |= not whole
         unrecorded = self._pending.pop_unrecorded(answered)
         self._recorder.set_answers(operations, passed_ms, unrecorded)
         answers = {
@@ -264,7 +272,12 @@ class CallCoordinator:
             if not open_calls.any_running:
                 codes = open_calls.waiting_codes(numbers)
                 code = next(iter(codes.values()))
-                raise ParkRequested(code, tuple(codes), split=self._has_mixed_steps)
+                raise ParkRequested(
+                    code,
+                    tuple(codes),
+                    split=self._has_mixed_steps,
+                    is_repeatable=not self._has_partial_steps and timer_ms is None,
+                )
             left_s = None if timer_ms is None else began_s + timer_ms / 1000 - _now_s()
             if left_s is not None and left_s <= 0:
                 return answered

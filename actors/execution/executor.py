@@ -283,5 +283,7 @@ def interim_reply(
         )
         for call in effect.calls
     )
-    shown = msgspec.structs.replace(result, external_calls=records, snapshot_id=effect.snapshot_id)
+    shown = msgspec.structs.replace(
+        result, external_calls=records, snapshot_id=effect.snapshot_id or None
+    )
     return RunAnswer.of(shown, effect.run_id, effect.session)

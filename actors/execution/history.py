@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -22,9 +23,9 @@ from rookery.schemas.calls import CallOutcome, ForkedRun, RequestedCall, RunEnvi
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId, Fact
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import sandbox, tool, turn
-from rookery.schemas.facts.run_progress import TurnEnd
+from rookery.schemas.facts.run_progress import TURN_ENDS, TurnEnd
 from rookery.schemas.run import RunRequest, RunResult
 
 __all__ = [
@@ -35,6 +36,7 @@ __all__ = [
     "SessionHistory",
     "SnapshotFact",
     "StepInputs",
+    "is_replaceable",
     "without_limits",
 ]
 
@@ -123,6 +125,8 @@ _CODECS: Final[Mapping[str, FactCodec[Any]]] = {
     "sandbox": FactCodec(sandbox.SANDBOX_FACTS),
 }
 SnapshotFact = sandbox.SnapshotKept | sandbox.SnapshotRestored
+_GOES_ON: Final = (turn.Started, turn.ToolCallsReturned, turn.OpsRegistered, *TURN_ENDS)
+"""No run is resumed from an image that was stored before one of these facts."""
 
 
 @dataclass(kw_only=True)
@@ -157,6 +161,11 @@ class PastRun:
         """The number of ended calls."""
         return sum(len(batch.calls) for batch in self.batches)
 
+    @property
+    def instructions(self) -> int:
+        """What the ended run executed."""
+        return 0 if self.result is UNSET else self.result.metrics.instructions
+
 
 @dataclass(kw_only=True)
 class SessionHistory:
@@ -183,16 +192,51 @@ class RunHistoryReader:
             return snapshot
         return None
 
+    async def snapshots(self, session: str) -> list[SnapshotFact]:
+        """The snapshots of all generations that remain, oldest first."""
+        read = await self._facts("sandbox", session, 0)
+        facts = [fact for _, fact in read if isinstance(fact, SnapshotFact)]
+        return [
+            fact
+            for fact, newer in zip_longest(facts, facts[1:])
+            if newer is None or newer.blob == fact.blob or not is_replaceable(fact)
+        ]
+
     async def snapshot_before(self, session: str, run: PastRun) -> SnapshotFact | None:
         """The last snapshot that contains nothing of the run."""
         of_life = [
             fact
-            for _, fact in await self._facts("sandbox", session, 0)
-            if isinstance(fact, SnapshotFact)
-            and fact.generation == run.generation
-            and fact.after_sequence < run.started_at.sequence
+            for fact in await self.snapshots(session)
+            if fact.generation == run.generation and fact.after_sequence < run.started_at.sequence
         ]
         return of_life[-1] if of_life else None
+
+    async def end_of(self, session: str, run_id: str, after: int) -> int:
+        """The sequence of the run's end, which is after this one; mostly it is the last one."""
+        newest = await self._journal.last(EntityId("turn", session))
+        for stored in () if newest is None else (newest,):
+            if _has_end(_CODECS["turn"].decode(stored.body), run_id):
+                return stored.sequence
+        for stored, fact in await self._facts("turn", session, after):
+            if _has_end((fact,), run_id):
+                return stored.sequence
+        raise Failed("FACT_UNKNOWN", f"run {run_id} has no end in the journal")
+
+    async def parked_image(self, session: str) -> str:
+        """The blob that the session's run is resumed from; empty if there is none."""
+        newest = await self._journal.last(EntityId("turn", session))
+        if newest is None:
+            return ""
+        last = _CODECS["turn"].decode(newest.body)[-1]
+        if isinstance(last, turn.Parked):
+            return last.snapshot_blob
+        blob = ""
+        for _, fact in await self._facts("turn", session, 0):
+            if isinstance(fact, turn.Parked):
+                blob = fact.snapshot_blob
+            elif isinstance(fact, _GOES_ON):
+                blob = ""
+        return blob
 
     async def find(self, session: str, run_id: str) -> PastRun:
         """The beginning of a run; ``Refused`` if the session has no such run that a node
@@ -363,6 +407,15 @@ class RunHistoryReader:
             for stored in found
             for number, fact in enumerate(codec.decode(stored.body), 1)
         ]
+
+
+def is_replaceable(snapshot: SnapshotFact) -> bool:
+    """Whether the snapshot's blob is deleted when a newer snapshot is recorded."""
+    return isinstance(snapshot, sandbox.SnapshotKept) and snapshot.replaceable is True
+
+
+def _has_end(facts: Sequence[Fact], run_id: str) -> bool:
+    return any(isinstance(fact, TurnEnd) and fact.run == run_id for fact in facts)
 
 
 def without_limits(request: RunRequest) -> RunRequest:

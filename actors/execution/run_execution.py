@@ -61,13 +61,17 @@ class SessionCachePort(Protocol):
     ) -> None:
         """Bring the session to the point where the run was parked."""
 
-    async def park(self, session: str, environment: RunEnvironment) -> tuple[str, str]:
-        """Store the session with its waiting run and evict it; the snapshot's id and blob."""
+    async def park(
+        self, session: str, view: ActiveRunView, *, is_repeatable: bool
+    ) -> tuple[str, str]:
+        """Evict the session with its waiting run; the id and blob of its snapshot, both empty if
+        the run is to be repeated, which ``is_repeatable`` permits."""
 
-    async def store_snapshot(
-        self, session: str, environment: RunEnvironment
-    ) -> tuple[str, str, int]:
-        """Store the session; the snapshot's id, blob and size."""
+    def on_unparked(self, image: str) -> None:
+        """Note that no run is resumed from this blob any more."""
+
+    async def store_snapshot(self, session: str, environment: RunEnvironment) -> str:
+        """Store the session for its client; the snapshot's id."""
 
     async def on_run_ended(
         self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
@@ -101,6 +105,8 @@ class RunExecution:
         self._calls = CallCoordinator(
             self._recorder, services.call_notifier, services.reader, self._limit_ms
         )
+        self._image = view.snapshot_blob
+        """The blob that the run is resumed from."""
         self._call_error: Exception | None = None
         """Why a synchronous call failed."""
         self._sync_calls: set[asyncio.Task[Any]] = set()
@@ -217,6 +223,7 @@ class RunExecution:
         if kept and result.snapshot_id is not None:
             result = await self._with_snapshot(result)
         view = await self._recorder.end(result, kept=kept, moves=last.inputs)
+        self._on_unparked()
         is_valid = kept and view.ended in ("Completed", "Failed")
         if kept and not is_valid:
             await cache.evict(session)
@@ -227,7 +234,7 @@ class RunExecution:
         """Add a snapshot to the result. If the session is too large to store, the result gets a
         warning instead: the run has ended normally."""
         try:
-            snapshot_id, _, _ = await self._services.session_cache.store_snapshot(
+            snapshot_id = await self._services.session_cache.store_snapshot(
                 self._session, self._environment
             )
         except Refused as refusal:
@@ -246,10 +253,20 @@ class RunExecution:
         result = await self._driver.stop()
         await self._services.session_cache.evict(self._session)
         await self._recorder.end_stopped(result)
+        self._on_unparked()
 
     async def _park(self, request: ParkRequested) -> bool:
         """Park the run. True if it is still to continue when a call ends."""
-        snapshot = await self._services.session_cache.park(self._session, self._environment)
-        return await self._recorder.park(
+        snapshot = await self._services.session_cache.park(
+            self._session, self._view, is_repeatable=request.is_repeatable and not self._image
+        )
+        continues = await self._recorder.park(
             request.code, request.operations, snapshot, split=request.split
         )
+        self._on_unparked(named=snapshot[1])
+        return continues
+
+    def _on_unparked(self, named: str = "") -> None:
+        """Give up the image that the run was resumed from, unless it is still ``named``."""
+        if self._image and self._image != named:
+            self._services.session_cache.on_unparked(self._image)

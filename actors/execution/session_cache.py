@@ -2,36 +2,39 @@
 
 The sandbox's copy of a session is used only while it is known to match the journal; otherwise the
 session is rebuilt from its last snapshot and the runs after that. Occasional snapshots bound what a
-rebuild replays. Idle sessions have a memory limit; the longest idle are evicted first.
+rebuild replays; what counts is what the programs executed, so waiting is free. A parked run leaves
+no snapshot if the session with the run is repeated as fast. Idle sessions have a memory limit; the
+longest idle are evicted first.
 """
 
 from __future__ import annotations
 
-import logging
+import asyncio
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from msgspec import UNSET
 
 from rookery.actors.execution.history import PastRun, RunHistoryReader, SessionHistory
-from rookery.actors.kernel import NO_METRICS, AskActor, KernelMetrics
+from rookery.actors.execution.snapshot_keeper import SnapshotKeeper
+from rookery.actors.execution.snapshot_remover import SnapshotRemover
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import Sandbox, Tool
 from rookery.actors.sandbox.sessions import ResultBatch
-from rookery.actors.session_snapshots import RecordSnapshot, SnapshotState
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
-from rookery.schemas.errors import CodedError, Failed, Refused
-from rookery.schemas.run import SNAPSHOT_BYTES_MAX, RunResult
+from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.run import RunResult
 
 __all__ = ["SessionCache"]
 
-log = logging.getLogger(__name__)
-
-TOO_LARGE = "PAYLOAD_TOO_LARGE"
-SNAPSHOT_AFTER_MS = 200
-SNAPSHOT_AFTER_MS_PER_MIB = 25
-"""The cost of storing a large snapshot; a shorter run time is replayed faster."""
+PARK_INSTRUCTIONS_MAX = 200_000_000
+"""Repeating these, about 20 ms, costs less than storing and restoring an image."""
+SNAPSHOT_AFTER_INSTRUCTIONS = 2_000_000_000
+"""About 200 ms."""
+SNAPSHOT_AFTER_INSTRUCTIONS_PER_MIB = 250_000_000
+"""The cost of storing a large snapshot; fewer instructions are replayed faster."""
 SNAPSHOT_AFTER_RUNS = 100
 IDLE_BYTES_MAX = 256 << 20
 """About a hundred busy sessions or 40,000 small ones."""
@@ -42,16 +45,17 @@ class _CachedPosition(NamedTuple):
 
     generation: int
     runs: int
-    since_ms: int = 0
-    """Program time of the runs since the last snapshot."""
+    since_instructions: int = 0
+    """What the runs since the last snapshot executed."""
     since_runs: int = 0
     snapshot_bytes: int = 0
     """Size of the last snapshot."""
 
     @property
     def is_snapshot_due(self) -> bool:
-        enough_ms = max(SNAPSHOT_AFTER_MS, SNAPSHOT_AFTER_MS_PER_MIB * self.snapshot_bytes >> 20)
-        return self.since_ms >= enough_ms or self.since_runs >= SNAPSHOT_AFTER_RUNS
+        by_size = SNAPSHOT_AFTER_INSTRUCTIONS_PER_MIB * self.snapshot_bytes >> 20
+        enough = max(SNAPSHOT_AFTER_INSTRUCTIONS, by_size)
+        return self.since_instructions >= enough or self.since_runs >= SNAPSHOT_AFTER_RUNS
 
 
 _UNKNOWN = _CachedPosition(-1, -1)
@@ -66,15 +70,14 @@ class SessionCache:
         sandbox: Sandbox,
         reader: RunHistoryReader,
         blobs: Blobs,
-        ask: AskActor,
+        keeper: SnapshotKeeper,
+        remover: SnapshotRemover,
         *,
         resting_bytes_max: int = IDLE_BYTES_MAX,
-        snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
-        metrics: KernelMetrics = NO_METRICS,
     ) -> None:
-        self._sandbox, self._reader, self._blobs, self._ask = sandbox, reader, blobs, ask
+        self._sandbox, self._reader, self._blobs = sandbox, reader, blobs
+        self._keeper, self._remover = keeper, remover
         self._idle_bytes_max = resting_bytes_max
-        self._snapshot_bytes_max, self._metrics = snapshot_bytes_max, metrics
         self._positions: dict[str, _CachedPosition] = {}
         """The sessions given to the sandbox and not evicted since."""
 
@@ -86,12 +89,21 @@ class SessionCache:
         if position and position[:2] == (view.generation, view.runs_before) and not view.steps:
             return await self._reader.forked_answers(view.forked)
         self._positions[session] = _UNKNOWN
-        history = await self._history(session, view)
-        past = [run for run in history.runs if run.run_id != view.run_id]
-        await self._rebuild(session, view, tools, history, past)
-        snapshot_bytes = 0 if history.base is None else history.base.size_bytes
-        position = _CachedPosition(view.generation, view.runs_before, 0, len(past), snapshot_bytes)
-        self._positions[session] = position
+        try:
+            history = await self._rebuild_from_history(session, view, tools)
+        except Failed as failure:
+            if failure.code != "BLOB_NOT_FOUND":
+                raise
+            # A newer snapshot may have replaced the one that the history named.
+            history = await self._rebuild_from_history(session, view, tools)
+        kept = [run for run in history.runs if run.run_id != view.run_id and run.kept]
+        self._positions[session] = _CachedPosition(
+            view.generation,
+            view.runs_before,
+            sum(run.instructions for run in kept),
+            len(kept),
+            0 if history.base is None else history.base.size_bytes,
+        )
         running = [run for run in history.runs if run.run_id == view.run_id]
         return running[-1].batches if running else await self._reader.forked_answers(view.forked)
 
@@ -110,85 +122,71 @@ class SessionCache:
         await self._sandbox.in_thread(self._sandbox.restore, data, tools=tools, session_id=session)
         self._positions[session] = _CachedPosition(view.generation, view.runs_before)
 
-    async def park(self, session: str, environment: RunEnvironment) -> tuple[str, str]:
-        """Store the session with its waiting run and evict it; the snapshot's id and blob."""
-        snapshot_id, blob, _ = await self.store_snapshot(session, environment)
+    async def park(
+        self, session: str, view: ActiveRunView, *, is_repeatable: bool
+    ) -> tuple[str, str]:
+        """Evict the session with its waiting run; the id and blob of its snapshot. Both are empty
+        if the session is to be repeated from its history, which ``is_repeatable`` permits."""
+        if is_repeatable and self._is_replayed_soon(session):
+            await self.evict(session)
+            return "", ""
+        assert view.offer is not UNSET
+        stored = await self._keeper.store(session, view.offer)
         await self.evict(session)
-        return snapshot_id, blob
+        return stored.id, stored.blob
 
-    async def store_snapshot(
-        self, session: str, environment: RunEnvironment
-    ) -> tuple[str, str, int]:
-        """Store the session as a blob; the snapshot's id, blob and size."""
-        sandbox = self._sandbox
-        snapshot = await sandbox.in_thread(
-            sandbox.snapshot, session, limits=environment.session_limits
-        )
-        try:
-            blob = await self._blobs.put(snapshot.data, self._snapshot_bytes_max)
-        except Refused as refusal:
-            raise Refused(
-                refusal.code,
-                f"session {session} cannot be stored: {refusal.message}",
-                hint="delete variables that its programs need no longer",
-            ) from None
-        self._metrics.snapshot_stored(len(snapshot.data))
-        return snapshot.id, blob, len(snapshot.data)
+    def on_unparked(self, image: str) -> None:
+        """Delete the image that a parked run was resumed from; its next step is recorded."""
+        self._remover.delete_soon(image)
+
+    async def store_snapshot(self, session: str, environment: RunEnvironment) -> str:
+        """Store the session for its client, for ever; the snapshot's id."""
+        stored = await self._keeper.store(session, environment)
+        if not await self._blobs.pin(stored.blob):
+            raise Failed("CONFLICT", f"the snapshot {stored.id} is being deleted")
+        return stored.id
 
     async def on_run_ended(
         self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
     ) -> None:
-        """Note a recorded end, and store a snapshot if a rebuild would take long by now."""
+        """Note a recorded end, and begin to store a snapshot if a rebuild would take long by
+        now."""
         position = self._positions.pop(session, None)
         if position is None:
             return
         position = position._replace(runs=view.runs_before + 1)
         if kept:
-            tools_ms = sum(call.duration_ms for call in result.external_calls)
-            used_ms = max(0, result.metrics.duration_ms - tools_ms)
             position = position._replace(
-                since_ms=position.since_ms + used_ms, since_runs=position.since_runs + 1
+                since_instructions=position.since_instructions + result.metrics.instructions,
+                since_runs=position.since_runs + 1,
             )
         self._positions[session] = position
-        if position.is_snapshot_due:
-            self._positions[session] = await self._try_record_snapshot(session, view, position)
+        if position.is_snapshot_due and view.offer is not UNSET:
+            storing = self._keeper.store_beside(session, view, view.offer)
+            if storing is not None:
+                storing.add_done_callback(partial(self._on_stored, session, position))
 
-    async def _try_record_snapshot(
-        self, session: str, view: ActiveRunView, position: _CachedPosition
-    ) -> _CachedPosition:
-        """Store a snapshot. After a failure, which loses nothing, the next run tries again; a
-        session that is too large waits for more runs."""
-        try:
-            snapshot_bytes = await self._record_snapshot(session, view)
-        except CodedError as error:
-            fields = {"session": session, "code": error.code}
-            log.warning("session snapshot not stored", extra=fields)
-            if error.code != TOO_LARGE:
-                return position
-            snapshot_bytes = self._snapshot_bytes_max
-        return position._replace(since_ms=0, since_runs=0, snapshot_bytes=snapshot_bytes)
-
-    async def _record_snapshot(self, session: str, view: ActiveRunView) -> int:
-        """Store the session as the run left it and record the snapshot; its size."""
-        base = await self._reader.last_snapshot(session, view.generation)
-        runs = await self._reader.runs(session, view.generation, base)
-        ended = [run for run in runs if run.run_id == view.run_id and run.ended_at_sequence]
-        if not ended:
-            raise Failed("FACT_UNKNOWN", f"run {view.run_id} has no end in the journal")
-        environment = ended[0].environment
-        snapshot_id, blob, size = await self.store_snapshot(session, environment)
-        command = RecordSnapshot(
-            generation=view.generation,
-            snapshot_id=snapshot_id,
-            blob=blob,
-            language=environment.language,
-            build=self._sandbox.build_of(session),
-            after_sequence=ended[0].ended_at_sequence,
-            size_bytes=size,
-            limits=environment.session_limits,
+    def _on_stored(
+        self, session: str, stored: _CachedPosition, storing: asyncio.Task[int | None]
+    ) -> None:
+        """Count from the snapshot of the session as it was at ``stored``. After a failure the next
+        run tries again; a session that is too large waits for more runs."""
+        position = self._positions.get(session)
+        size_bytes = None if storing.cancelled() else storing.result()
+        if size_bytes is None or position is None or position.generation != stored.generation:
+            return
+        since = position.since_instructions - stored.since_instructions
+        self._positions[session] = position._replace(
+            since_instructions=max(0, since),
+            since_runs=max(0, position.since_runs - stored.since_runs),
+            snapshot_bytes=size_bytes,
         )
-        await self._ask("sandbox", session, command, SnapshotState)
-        return size
+
+    def _is_replayed_soon(self, session: str) -> bool:
+        """Whether repeating the session with its waiting run executes few instructions."""
+        position = self._positions.get(session, _UNKNOWN)
+        executed = position.since_instructions + self._sandbox.run_instructions(session)
+        return position.generation > 0 and executed <= PARK_INSTRUCTIONS_MAX
 
     async def evict(self, session: str) -> None:
         """Drop the session from the sandbox, because it may be outdated or must make room."""
@@ -214,6 +212,14 @@ class SessionCache:
         return SessionHistory(
             base=await self._reader.last_snapshot(session, view.generation), runs=[]
         )
+
+    async def _rebuild_from_history(
+        self, session: str, view: ActiveRunView, tools: Sequence[Tool]
+    ) -> SessionHistory:
+        history = await self._history(session, view)
+        past = [run for run in history.runs if run.run_id != view.run_id]
+        await self._rebuild(session, view, tools, history, past)
+        return history
 
     async def _rebuild(
         self,

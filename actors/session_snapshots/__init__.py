@@ -1,6 +1,7 @@
 """The decider of the family ``sandbox``: which snapshot a session's memory is restored from."""
 
 from rookery.actors.session_snapshots.decider import (
+    DeleteSnapshots,
     RecordSnapshot,
     RestoreSnapshot,
     SnapshotsDecider,
@@ -8,6 +9,7 @@ from rookery.actors.session_snapshots.decider import (
 )
 
 __all__ = [
+    "DeleteSnapshots",
     "RecordSnapshot",
     "RestoreSnapshot",
     "SnapshotState",

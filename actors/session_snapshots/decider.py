@@ -2,12 +2,15 @@
 
 A session generation may start from a snapshot only if it has no facts yet. The decider knows this
 from admission's facts; its commit is fenced against facts that it has not observed.
+
+Snapshots that a node takes on its own replace each other. Every tenth of them remains, so that a
+replay or a fork of an old run repeats few runs before it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -23,7 +26,23 @@ from rookery.schemas.facts import sandbox as facts
 from rookery.schemas.facts.session import SessionFact
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
-__all__ = ["RecordSnapshot", "RestoreSnapshot", "SnapshotState", "SnapshotsDecider"]
+__all__ = [
+    "DeleteSnapshots",
+    "RecordSnapshot",
+    "RestoreSnapshot",
+    "SnapshotState",
+    "SnapshotsDecider",
+]
+
+
+LASTING_EVERY: Final = 10
+"""One of so many snapshots remains."""
+
+
+class DeleteSnapshots(Effect, frozen=True, kw_only=True):
+    """Delete the blobs of replaced snapshots, unless clients know them."""
+
+    blobs: tuple[str, ...]
 
 
 class RecordSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,6 +56,8 @@ class RecordSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     after_sequence: int
     size_bytes: int
     limits: SessionLimits | UnsetType = UNSET
+    automatic: bool = False
+    """No client requested it."""
 
 
 class RestoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +87,12 @@ class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int = 0
     after_sequence: int = 0
     limits: SessionLimits | UnsetType = UNSET
+    replaceable: bool = False
+    """The next snapshot replaces it."""
+    since_lasting: int = 0
+    """The replaceable snapshots since the last one that remains."""
+    replaced: tuple[str, ...] = ()
+    """The blobs of the snapshots replaced last, which are to be deleted."""
     asked_by: str = ""
     """The command that started this generation from a snapshot, if one did."""
     run_id: str = ""
@@ -79,11 +106,12 @@ class SnapshotsDecider(Decider):
     """The rules of the family ``sandbox``."""
 
     family = "sandbox"
-    schema = 2
+    schema = 3
     codec: FactCodec[facts.SandboxFact] = FactCodec(facts.SANDBOX_FACTS)
     initial_state = SnapshotState()
     observes = frozenset({"session"})
     restart_fact = facts.HistoryRestarted
+    has_effects = True
 
     def effects_when_damaged(
         self, key: str, command: Command[Any], error: CodedError
@@ -105,7 +133,7 @@ class SnapshotsDecider(Decider):
         if isinstance(fact, facts.HistoryRestarted):
             return SnapshotState()
         recorded = replace(
-            state,
+            _with_replaced(state, fact),
             generation=fact.generation,
             snapshot_id=fact.snapshot_id,
             blob=fact.blob,
@@ -114,13 +142,31 @@ class SnapshotsDecider(Decider):
             limits=fact.limits,
         )
         if isinstance(fact, facts.SnapshotKept):
-            return recorded
+            replaceable = fact.replaceable is True
+            count = state.since_lasting + 1 if replaceable else 0
+            return replace(recorded, replaceable=replaceable, since_lasting=count)
         return replace(
-            recorded, asked_by=fact.asked_by, run_id="" if fact.run is UNSET else fact.run
+            recorded,
+            replaceable=False,
+            since_lasting=0,
+            asked_by=fact.asked_by,
+            run_id="" if fact.run is UNSET else fact.run,
         )
 
     def observe(self, state: SnapshotState, fact: SessionFact) -> SnapshotState:
         return replace(state, life=fact.generation, phase=fact.phase or state.phase)
+
+    def effects(self, state: SnapshotState, fact: facts.SandboxFact) -> Sequence[Effect]:
+        gone = _deletable(state)[-1:]
+        if isinstance(fact, facts.HistoryRestarted) or not gone:
+            return ()
+        return (DeleteSnapshots(key=f"delete/{fact.id}", blobs=gone),)
+
+    def pending_effects(self, state: SnapshotState, key: str) -> Sequence[Effect]:
+        """Delete what a node that died may have left."""
+        del key
+        gone = _deletable(state)
+        return (DeleteSnapshots(key=f"delete/{gone[-1]}", blobs=gone),) if gone else ()
 
     def must_be_fenced(self, decided: Sequence[Fact]) -> bool:
         return any(isinstance(fact, facts.SnapshotRestored) for fact in decided)
@@ -133,7 +179,22 @@ def _record(state: SnapshotState, record: RecordSnapshot) -> Sequence[Fact]:
         return ()
     if record.after_sequence == state.after_sequence and record.limits == state.limits:
         return ()
-    return (facts.SnapshotKept(**asdict(record)),)
+    fields = asdict(record)
+    replaceable = fields.pop("automatic") and state.since_lasting + 1 < LASTING_EVERY
+    return (facts.SnapshotKept(**fields, replaceable=replaceable or UNSET),)
+
+
+def _with_replaced(
+    state: SnapshotState, fact: facts.SnapshotKept | facts.SnapshotRestored
+) -> SnapshotState:
+    if not state.replaceable or state.blob == fact.blob:
+        return state
+    return replace(state, replaced=(*state.replaced, state.blob)[-LASTING_EVERY:])
+
+
+def _deletable(state: SnapshotState) -> tuple[str, ...]:
+    """The blobs of replaced snapshots, without one that was recorded again."""
+    return tuple(blob for blob in state.replaced if blob != state.blob)
 
 
 def _restore(state: SnapshotState, session: str, restore: RestoreSnapshot) -> Sequence[Fact]:

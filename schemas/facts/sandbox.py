@@ -29,6 +29,8 @@ class SnapshotKept(Fact, frozen=True, kw_only=True, tag="sandbox.snapshot_kept.v
     size_bytes: Unsigned
     limits: SessionLimits | UnsetType = UNSET
     """The session's limits, unless they are the defaults; a restored session has them."""
+    replaceable: bool | UnsetType = UNSET
+    """Whether the blob is deleted when the session has a newer snapshot."""
 
 
 class SnapshotRestored(Fact, frozen=True, kw_only=True, tag="sandbox.snapshot_restored.v1"):

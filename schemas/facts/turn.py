@@ -250,7 +250,8 @@ class Parked(_ParkingFact, frozen=True, kw_only=True, tag="turn.parked.v1"):
     """The reason: ``WAITING_FOR_APPROVAL``, ``RECOVERY_REQUIRED`` ..."""
     snapshot_id: str
     snapshot_blob: str
-    """Digest of the program's memory in the blob store."""
+    """Digest of the program's memory in the blob store; empty if the run is to be repeated from its
+    facts."""
     waits_for: tuple[str, ...]
     """Ids of the operations the run waits for."""
     split: bool | UnsetType = UNSET

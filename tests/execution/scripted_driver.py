@@ -176,16 +176,20 @@ class ScriptMemory:
     async def require(self, offer: RunEnvironment) -> None:
         """Every node has all scripts."""
 
-    async def park(self, session: str, offer: RunEnvironment) -> tuple[str, str]:
+    async def park(
+        self, session: str, view: ActiveRunView, *, is_repeatable: bool
+    ) -> tuple[str, str]:
         await self.may_rest.wait()
-        snapshot_id, blob, _ = await self.store_snapshot(session, offer)
+        blob = await self._blobs.put(msgspec.json.encode(self.told[session]))
         await self.evict(session)
-        return snapshot_id, blob
+        return f"snap_{blob}", blob
 
-    async def store_snapshot(self, session: str, offer: RunEnvironment) -> tuple[str, str, int]:
-        data = msgspec.json.encode(self.told[session])
-        blob = await self._blobs.put(data)
-        return f"snap_{blob}", blob, len(data)
+    def on_unparked(self, image: str) -> None:
+        """Images stay."""
+
+    async def store_snapshot(self, session: str, offer: RunEnvironment) -> str:
+        blob = await self._blobs.put(msgspec.json.encode(self.told[session]))
+        return f"snap_{blob}"
 
     async def on_run_ended(
         self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool

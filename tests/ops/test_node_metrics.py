@@ -42,7 +42,7 @@ def scrape_until(node: NodeProcess, is_right: Callable[[Page], bool]) -> Page:
 
 
 def run_to_an_answered_approval(node: NodeProcess, client: SyncClient) -> None:
-    assert client.run("shop", "balance()").result == 100
+    assert client.run("shop", "balance()", snapshot=True).result == 100
     assert client.run("shop", "1 / 0").status is RunStatus.RUNTIME_ERROR
     paying = client.submit("shop", "pay('ann', 7)")
     page = scrape_until(node, lambda page: value(page, "rookery_approval_waiting") == 1)

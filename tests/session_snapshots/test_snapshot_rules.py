@@ -95,6 +95,73 @@ def test_no_snapshot_is_recorded_for_an_ended_generation():
     assert SnapshotEntity().after_session("Attached", 3).ask(keep(2, 99)) == ()
 
 
+# --- what replaces what ---------------------------------------------------------------------------
+
+
+def automatic(number: int) -> RecordSnapshot:
+    record = RecordSnapshot(
+        **SNAPSHOT, generation=1, after_sequence=number, size_bytes=1, automatic=True
+    )
+    return replace(record, blob=f"blob {number}")
+
+
+def deleted(entity: SnapshotEntity, fact: Fact) -> list[str]:
+    """What the node deletes when this fact is committed."""
+    return [blob for effect in CONCERN.effects(entity.state, fact) for blob in effect.blobs]
+
+
+def test_every_tenth_snapshot_of_a_node_remains():
+    entity, gone = SnapshotEntity().after_session("Attached"), []
+    for number in range(1, 32):
+        (fact,) = entity.ask(automatic(number))
+        gone += deleted(entity, fact)
+    kept = {f"blob {number}" for number in (10, 20, 30, 31)}
+    assert set(gone) == {f"blob {number}" for number in range(1, 32)} - kept
+
+
+def test_a_snapshot_that_a_client_requested_is_not_replaced():
+    entity = SnapshotEntity().after_session("Attached")
+    for record in (automatic(1), replace(automatic(2), automatic=False), automatic(3)):
+        (fact,) = entity.ask(record)
+    assert entity.state.replaced == ("blob 1",)
+    assert fact.replaceable
+
+
+def test_a_snapshot_of_an_older_version_is_not_replaced():
+    entity = SnapshotEntity().after_session("Attached")
+    entity.ask(keep(1, 7))
+    (fact,) = entity.ask(automatic(8))
+    assert deleted(entity, fact) == []
+
+
+def test_a_generation_that_begins_with_a_replaceable_snapshot_leaves_its_blob():
+    entity = SnapshotEntity().after_session("Attached")
+    entity.ask(automatic(1))
+    entity.after_session("Destroyed")
+    (begun,) = entity.ask(replace(restore(), blob="blob 1"))
+    assert deleted(entity, begun) == []
+    entity.after_session("Attached", 2).ask(replace(automatic(9), generation=2))
+    assert entity.state.replaced == ()
+
+
+def test_a_replaced_snapshot_that_is_recorded_again_is_not_deleted():
+    entity = SnapshotEntity().after_session("Attached")
+    for record in (automatic(1), automatic(2), replace(automatic(3), blob="blob 1")):
+        (fact,) = entity.ask(record)
+    assert "blob 1" not in deleted(entity, fact)
+    (effect,) = CONCERN.pending_effects(entity.state, "s")
+    assert effect.blobs == ("blob 2",)
+
+
+def test_the_last_replaced_snapshots_are_deleted_again_by_the_next_owner():
+    entity = SnapshotEntity().after_session("Attached")
+    assert CONCERN.pending_effects(entity.state, "s") == ()
+    for number in range(1, 4):
+        entity.ask(automatic(number))
+    (effect,) = CONCERN.pending_effects(entity.state, "s")
+    assert effect.blobs == ("blob 1", "blob 2")
+
+
 # --- starting from a snapshot ---------------------------------------------------------------------
 
 

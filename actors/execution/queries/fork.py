@@ -78,7 +78,9 @@ class RunForker:
         snapshot = await self._rebuilder.snapshot(session, position.base, runs, begun, limits)
         restoring = RestoreSnapshot(
             snapshot_id=snapshot.id,
-            blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
+            blob=await self._blobs.put_marked(
+                snapshot.data, session, self._now_ms(), SNAPSHOT_BYTES_MAX
+            ),
             language=position.run.environment.language,
             build=position.run.environment.build,
             size_bytes=len(snapshot.data),
@@ -89,6 +91,7 @@ class RunForker:
         if not position.is_run_end:
             restoring = await self._with_run(session, query.session, position, restoring)
         kept = await self._snapshots.open_session(session, restoring)
+        await self._blobs.unmark(kept.blob)
         return ForkReceipt(
             session_id=session,
             snapshot_id=kept.snapshot_id,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from msgspec import UnsetType
@@ -20,12 +20,13 @@ from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.kernel import AskActor
 from rookery.actors.kernel.machines import DESTROYED
 from rookery.actors.sandbox import Tool
+from rookery.actors.sandbox.sessions import Snapshot
 from rookery.actors.session_snapshots import RecordSnapshot, RestoreSnapshot, SnapshotState
 from rookery.bus.ports import Blobs, Delivery
 from rookery.schemas.calls import AvailableTool
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import RestoreSession, SessionQuery, SnapshotSession
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import unset_if_default
 from rookery.schemas.replies import SessionView, SnapshotView
@@ -33,6 +34,7 @@ from rookery.schemas.run import SNAPSHOT_BYTES_MAX, SessionLimits
 
 __all__ = ["SessionSnapshots"]
 
+TRIES_MAX: Final = 5
 SNAPSHOT_ID: Final = re.compile(r"snap_([0-9a-f]{64})\Z")
 
 
@@ -46,16 +48,27 @@ class SessionSnapshots:
         offered: Sequence[AvailableTool],
         ask: AskActor,
         destroyer: SessionDestroyer,
+        *,
+        now_ms: Callable[[], int],
     ) -> None:
         self._rebuilder, self._blobs, self._ask = rebuilder, blobs, ask
-        self._destroyer = destroyer
+        self._destroyer, self._now_ms = destroyer, now_ms
         self._restore_lock = asyncio.Lock()
         self._tools = [Tool(name=t.name, schema_digest=t.schema_digest) for t in offered]
 
     async def snapshot(self, delivery: Delivery) -> SnapshotView:
-        """The query ``snapshot``."""
+        """The query ``snapshot``. The snapshot is pinned, because the client knows it; a newer one
+        may have replaced it before."""
         session = check_session_id(delivery.key)
         decode_command(delivery.body, SnapshotSession, content_type=delivery.content_type)
+        for _ in range(TRIES_MAX):
+            view = await self._current(session)
+            if await self._blobs.pin(_digest(view.snapshot_id)):
+                return view
+        raise Failed("CONFLICT", f"the snapshots of session {session} replace each other")
+
+    async def _current(self, session: str) -> SnapshotView:
+        """A snapshot of the session as it is."""
         life = await self._session_view(session)
         if life.phase == DESTROYED:
             raise Refused("SESSION_NOT_FOUND", f"session {session} was destroyed")
@@ -91,6 +104,8 @@ class SessionSnapshots:
         blob = _digest(query.snapshot_id)
         data = await self._blobs.get(blob)
         header = await self._rebuilder.inspect(data, self._tools)
+        if not await self._blobs.pin(blob):
+            raise Failed("BLOB_NOT_FOUND", f"the snapshot {query.snapshot_id} is being deleted")
         restoring = RestoreSnapshot(
             snapshot_id=query.snapshot_id,
             blob=blob,
@@ -130,7 +145,7 @@ class SessionSnapshots:
         command = RecordSnapshot(
             generation=generation,
             snapshot_id=snapshot.id,
-            blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
+            blob=await self._put(session, snapshot),
             language=last.environment.language,
             build=last.environment.build,
             after_sequence=last.ended_at_sequence,
@@ -147,7 +162,7 @@ class SessionSnapshots:
         command = RecordSnapshot(
             generation=base.generation,
             snapshot_id=snapshot.id,
-            blob=await self._blobs.put(snapshot.data, SNAPSHOT_BYTES_MAX),
+            blob=await self._put(session, snapshot),
             language=base.language,
             build=base.build,
             after_sequence=base.after_sequence,
@@ -155,6 +170,12 @@ class SessionSnapshots:
             limits=limits,
         )
         return await self._ask("sandbox", session, command, SnapshotState)
+
+    async def _put(self, session: str, snapshot: Snapshot) -> str:
+        """Store the snapshot, marked until a fact names it or its client has it."""
+        return await self._blobs.put_marked(
+            snapshot.data, session, self._now_ms(), SNAPSHOT_BYTES_MAX
+        )
 
     async def _session_view(self, session: str) -> SessionView:
         return await self._ask("session", session, SessionQuery(), SessionView)

@@ -18,6 +18,8 @@ import pytest
 from rookery.actors.execution.history import FactPosition, PastRun, RunHistoryReader
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.session_cache import SessionCache
+from rookery.actors.execution.snapshot_keeper import SnapshotKeeper
+from rookery.actors.execution.snapshot_remover import SnapshotRemover
 from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import open_sandbox
@@ -86,7 +88,9 @@ def node(loop: LoopThread, tmp_path: Path, snapshot: bytes) -> Iterator[Node]:
     offer = RunEnvironment(language=Language.PYTHON, build=build, seed="", limits=limits)
     view = ActiveRunView(run_id="r", offer=offer, snapshot_blob=blob)
     with open_sandbox(KEY, cache, lambda wanted: loop.run(shared.fetch(wanted))) as sandbox:
-        memory = SessionCache(sandbox, reader, bus.blobs, NOBODY)
+        keeper = SnapshotKeeper(sandbox, reader, bus.blobs, NOBODY, lambda: 0)
+        remover = SnapshotRemover(reader, bus.blobs, lambda _: True, lambda: 0)
+        memory = SessionCache(sandbox, reader, bus.blobs, keeper, remover)
         numbers = count()
         past = SessionRebuilder(sandbox, reader, bus.blobs, KEY, lambda: f"past-{next(numbers)}")
         assert build not in sandbox.builds.values()

@@ -7,23 +7,20 @@ shows what the real one permits.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.session_cache import (
-    SNAPSHOT_AFTER_MS,
-    SNAPSHOT_AFTER_MS_PER_MIB,
-    SessionCache,
+    IDLE_BYTES_MAX,
+    SNAPSHOT_AFTER_INSTRUCTIONS,
+    SNAPSHOT_AFTER_INSTRUCTIONS_PER_MIB,
 )
-from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import Sandbox
-from rookery.bus.ports import BLOB_BYTES_MAX, Blobs
+from rookery.bus.ports import BLOB_BYTES_MAX
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.sandbox import SANDBOX_FACTS, SnapshotKept
@@ -47,23 +44,12 @@ class Holding(Forgetful):
     def __init__(self, sandbox: Sandbox, snapshot_bytes_max: int = LOW) -> None:
         super().__init__(sandbox)
         self.snapshot_bytes_max = snapshot_bytes_max
+        self.resting_bytes_max = IDLE_BYTES_MAX
 
     def offer(self, request: RunRequest, session_limits: Any) -> RunEnvironment:
         offer = super().offer(request, session_limits)
         limits = replace(offer.limits, memory_mb=MEMORY_MB, cpu_ms=60_000)
         return replace(offer, limits=limits)
-
-    def mind(self, reader: RunHistoryReader, blobs: Blobs, ask: AskActor) -> Mapping[str, Any]:
-        memory = self.sessions = SessionCache(
-            self.sandbox, reader, blobs, ask, snapshot_bytes_max=self.snapshot_bytes_max
-        )
-        return super().mind(reader, blobs, ask) | {
-            "session_cache": memory,
-            "eviction_candidates": memory.eviction_candidates,
-        }
-
-    sessions: SessionCache
-    """The node's session cache."""
 
     @property
     def kept(self) -> list[SnapshotKept]:
@@ -131,8 +117,15 @@ def test_a_large_session_is_stored_if_repeating_it_takes_as_long(sandbox: Sandbo
         world.value("s", f"{GROW.format(20)}{LONG}")
         world.until(lambda: world.kept)
         run = said(world.request("run", "s", code="1"))
-        view = ActiveRunView(run_id=run.run_id, runs_before=1)
-        for used_ms, times in ((SNAPSHOT_AFTER_MS, 1), (20 * SNAPSHOT_AFTER_MS_PER_MIB, 2)):
-            ended = RunResult(metrics=Metrics(duration_ms=used_ms))
+        view = ActiveRunView(
+            run_id=run.run_id, runs_before=1, offer=world.offer(RunRequest(), None)
+        )
+
+        def ends_after(instructions: int) -> None:
+            ended = RunResult(metrics=Metrics(instructions=instructions))
             world.run(world.sessions.on_run_ended("s", view, ended, kept=True))
-            assert len(world.kept) == times
+
+        ends_after(SNAPSHOT_AFTER_INSTRUCTIONS)
+        assert len(world.kept) == 1
+        ends_after(20 * SNAPSHOT_AFTER_INSTRUCTIONS_PER_MIB)
+        world.until(lambda: len(world.kept) == 2)

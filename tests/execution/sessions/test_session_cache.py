@@ -17,6 +17,9 @@ import wasmtime
 from rookery.actors.execution.driver import SandboxDriver
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.session_cache import SessionCache
+from rookery.actors.execution.snapshot_keeper import SnapshotKeeper
+from rookery.actors.execution.snapshot_remover import SnapshotRemover
+from rookery.actors.kernel.kernel import Kernel
 from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
@@ -26,10 +29,10 @@ from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.replies import RunAnswer
-from rookery.schemas.run import Language, RunRequest, SessionLimits
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Language, RunRequest, SessionLimits
 from tests.execution.scripted_driver import ScriptedWorld
 from tests.kernel.clients import SentRequest
-from tests.tools.tool_fixtures import SURFACE, capability
+from tests.tools.tool_fixtures import SURFACE, ToolNode, capability
 
 KEY = bytes(32)
 LIVE_MAX = 2
@@ -58,6 +61,9 @@ def sandbox(engine: wasmtime.Engine, guest: PythonGuest) -> Iterator[Sandbox]:
 class Forgetful(ScriptedWorld):
     """Nodes that execute programs and cache few sessions."""
 
+    resting_bytes_max = RESTING_BYTES_MAX
+    snapshot_bytes_max = SNAPSHOT_BYTES_MAX
+
     def __init__(self, sandbox: Sandbox) -> None:
         super().__init__(threads=True)
         self.sandbox = sandbox
@@ -74,12 +80,37 @@ class Forgetful(ScriptedWorld):
         )
 
     def mind(self, reader: RunHistoryReader, blobs: Blobs, ask: AskActor) -> Mapping[str, Any]:
-        memory = SessionCache(self.sandbox, reader, blobs, ask, resting_bytes_max=RESTING_BYTES_MAX)
+        self.remover = SnapshotRemover(reader, blobs, lambda _: True, self.now_ms)
+        keeper = SnapshotKeeper(
+            self.sandbox,
+            reader,
+            blobs,
+            ask,
+            self.now_ms,
+            snapshot_bytes_max=self.snapshot_bytes_max,
+        )
+        memory = self.sessions = SessionCache(
+            self.sandbox,
+            reader,
+            blobs,
+            keeper,
+            self.remover,
+            resting_bytes_max=self.resting_bytes_max,
+        )
         return {
             "session_cache": memory,
             "driver": lambda: SandboxDriver(self.sandbox),
             "eviction_candidates": memory.eviction_candidates,
         }
+
+    def _bind(self, node: ToolNode, kernel: Kernel, *parts: Any) -> Any:
+        bound = super()._bind(node, kernel, *parts)
+        kernel.register_handlers(self.remover.handlers)
+        return bound
+
+    sessions: SessionCache
+    """The node's session cache."""
+    remover: SnapshotRemover
 
     def value(self, session: str, code: str) -> Any:
         return result(self.request("run", session, code=code))

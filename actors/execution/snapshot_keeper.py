@@ -1,0 +1,144 @@
+"""``SnapshotKeeper``: stores sessions as snapshots, beside their next runs.
+
+When a run has ended, the session's memory is copied before its next run. Compressing, storing and
+recording the copy happen meanwhile. The blob is marked until a fact names it, so that
+``SnapshotRemover`` finds it if this node dies in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Final, NamedTuple
+
+from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.kernel import NO_METRICS, AskActor, KernelMetrics
+from rookery.actors.messages import ActiveRunView
+from rookery.actors.sandbox import Sandbox
+from rookery.actors.sandbox.sessions import SessionCopy, Snapshot
+from rookery.actors.session_snapshots import RecordSnapshot, SnapshotState
+from rookery.bus.ports import Blobs, TaskSet
+from rookery.schemas.calls import RunEnvironment
+from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX
+
+__all__ = ["SnapshotKeeper", "StoredSnapshot"]
+
+log = logging.getLogger(__name__)
+
+TOO_LARGE: Final = "PAYLOAD_TOO_LARGE"
+COPIES_MAX: Final = 2
+"""Each is as large as the memory of its session."""
+
+
+class StoredSnapshot(NamedTuple):
+    """A snapshot in the blob store."""
+
+    id: str
+    blob: str
+    size_bytes: int
+
+
+class SnapshotKeeper:
+    """One per node; lives on the bus's loop."""
+
+    def __init__(
+        self,
+        sandbox: Sandbox,
+        reader: RunHistoryReader,
+        blobs: Blobs,
+        ask: AskActor,
+        now_ms: Callable[[], int],
+        *,
+        snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
+        metrics: KernelMetrics = NO_METRICS,
+    ) -> None:
+        self._sandbox, self._reader, self._blobs, self._ask = sandbox, reader, blobs, ask
+        self._now_ms, self._bytes_max, self._metrics = now_ms, snapshot_bytes_max, metrics
+        self._tasks = TaskSet()
+        self._keeping: set[str] = set()
+
+    def store_beside(
+        self, session: str, view: ActiveRunView, environment: RunEnvironment
+    ) -> asyncio.Task[int | None] | None:
+        """Start to store the session as its last run left it; the task returns the snapshot's size,
+        ``None`` after a failure, which loses nothing. ``None`` if too much is being stored."""
+        if session in self._keeping or len(self._keeping) >= COPIES_MAX:
+            return None
+        try:
+            copying = self._sandbox.copy(session, limits=environment.session_limits)
+        except Refused:  # The sandbox has dropped it already.
+            return None
+        self._keeping.add(session)
+        copied = asyncio.wrap_future(copying)
+        task = self._tasks.start(self._try_store(session, view, environment, copied))
+        task.add_done_callback(lambda _: self._keeping.discard(session))
+        return task
+
+    async def store(self, session: str, environment: RunEnvironment) -> StoredSnapshot:
+        """Store the session, with its waiting run if it has one; the blob is marked."""
+        sandbox = self._sandbox
+        taken = await sandbox.in_thread(
+            sandbox.snapshot, session, limits=environment.session_limits
+        )
+        return await self._put(session, taken)
+
+    async def close(self) -> None:
+        """Cancel what is being stored."""
+        await self._tasks.cancel()
+
+    async def _try_store(
+        self,
+        session: str,
+        view: ActiveRunView,
+        environment: RunEnvironment,
+        copied: Awaitable[SessionCopy],
+    ) -> int | None:
+        try:
+            stored = await self._store(session, view, environment, await copied)
+        except CodedError as error:
+            log.warning(
+                "session snapshot not stored", extra={"session": session, "code": error.code}
+            )
+            return self._bytes_max if error.code == TOO_LARGE else None
+        return stored.size_bytes
+
+    async def _store(
+        self, session: str, view: ActiveRunView, environment: RunEnvironment, copy: SessionCopy
+    ) -> StoredSnapshot:
+        sandbox = self._sandbox
+        taken = await sandbox.in_thread(sandbox.seal, copy)
+        base = await self._reader.last_snapshot(session, view.generation)
+        after = 0 if base is None else base.after_sequence
+        stored = await self._put(session, taken)
+        command = RecordSnapshot(
+            generation=view.generation,
+            snapshot_id=stored.id,
+            blob=stored.blob,
+            language=environment.language,
+            build=copy.header.build,
+            after_sequence=await self._reader.end_of(session, view.run_id, after),
+            size_bytes=stored.size_bytes,
+            limits=environment.session_limits,
+            automatic=True,
+        )
+        state = await self._ask("sandbox", session, command, SnapshotState)
+        if state.blob != stored.blob:
+            raise Failed("CONFLICT", f"session {session} has a newer snapshot")
+        await self._blobs.unmark(stored.blob)
+        return stored
+
+    async def _put(self, session: str, taken: Snapshot) -> StoredSnapshot:
+        try:
+            blob = await self._blobs.put_marked(
+                taken.data, session, self._now_ms(), self._bytes_max
+            )
+        except Refused as refusal:
+            raise Refused(
+                refusal.code,
+                f"session {session} cannot be stored: {refusal.message}",
+                hint="delete variables that its programs need no longer",
+            ) from None
+        self._metrics.snapshot_stored(len(taken.data))
+        return StoredSnapshot(taken.id, blob, len(taken.data))
