@@ -217,9 +217,9 @@ class RunHistoryReader:
         for stored in () if newest is None else (newest,):
             if _has_end(_CODECS["turn"].decode(stored.body), run_id):
                 return stored.sequence
-        for stored, fact in await self._facts("turn", session, after):
+        for position, fact in await self._facts("turn", session, after):
             if _has_end((fact,), run_id):
-                return stored.sequence
+                return position.sequence
         raise Failed("FACT_UNKNOWN", f"run {run_id} has no end in the journal")
 
     async def parked_image(self, session: str) -> str:

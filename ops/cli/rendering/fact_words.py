@@ -16,6 +16,7 @@ from rookery.schemas.codec import encode_json, fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval, session, tool, turn
+from rookery.schemas.facts.run_progress import SESSION_ENDS, TURN_ENDS
 from rookery.schemas.ids import check_session_id
 
 __all__ = [
@@ -54,14 +55,23 @@ class RunFact(NamedTuple):
         return LANES[self.kind.partition(".")[0]]
 
 
+_TURN_ENDS: Final = frozenset(map(fact_name, TURN_ENDS))
+_SESSION_ENDS: Final = frozenset(map(fact_name, SESSION_ENDS))
+
+
 def facts_of_run(run_id: str, messages: Iterable[StoredMessage]) -> list[RunFact]:
-    """The run's facts among these messages, in order."""
-    found = []
+    """The run's facts among these messages, in order, without the session's record of an end that
+    the turn has."""
+    found: list[RunFact] = []
+    has_end = False
     for stored in messages:
         body = msgspec.json.decode(stored.body)
         for number, fact in enumerate(body if isinstance(body, list) else [], 1):
             if stored.entity.family in LANES and fact.get("run") == run_id:
                 kind = fact["type"].rpartition(".")[0]
+                if has_end and kind in _SESSION_ENDS:
+                    continue
+                has_end |= kind in _TURN_ENDS
                 found.append(RunFact(f"{stored.sequence}.{number}", kind, fact["at_ms"], fact))
     return found
 

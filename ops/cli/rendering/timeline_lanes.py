@@ -44,7 +44,7 @@ _KINDS: Final[Mapping[type[Fact], Mapping[str, LaneState]]] = {
     turn.ToolCallsReturned: {"turns": _WAITS, "sandbox": _WAITS},
     turn.ToolCallsResolved: {"turns": _AT_WORK, "sandbox": _AT_WORK},
     turn.Parked: {"turns": _WAITS, "sandbox": _AWAY},
-    **{kind: {"turns": _AWAY, "sandbox": _AWAY} for kind in TURN_ENDS},
+    **{kind: {"admission": _AWAY, "turns": _AWAY, "sandbox": _AWAY} for kind in TURN_ENDS},
 }
 _STATE_CHANGES: Final = {fact_name(kind): changes for kind, changes in _KINDS.items()}
 
