@@ -71,6 +71,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     driver: Driver = "sandbox"
     """What takes the steps of runs: programs in this node's sandbox, or a client outside that sends
     them to the session's machines as commands."""
+    fibers: bool = True
+    """A program that waits for a synchronous call is suspended on a fiber. False, or where fibers
+    cannot be (``rookery doctor``): it blocks a thread, with the same results."""
     tools: str = ""
     """``module:object`` of the functions that programs may call."""
     workers: tuple[str, ...] = ()

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import msgspec
 
+from rookery.actors.sandbox.runtime import fiber_obstacle
 from rookery.bus.server import Store, find_server
 from rookery.schemas.errors import CodedError, Refused
 
@@ -65,6 +66,16 @@ def check_host() -> Iterator[Finding]:
         verdict=CheckVerdict.OK if fits else CheckVerdict.FAIL,
         detail=", ".join(f"{name} {number}" for name, number in packages.items()),
         hint="" if fits else f"pip install 'nats-py=={_NATS_PY}*'",
+    )
+    obstacle = fiber_obstacle()
+    yield Finding(
+        check="fibers",
+        verdict=CheckVerdict.WARN if obstacle else CheckVerdict.OK,
+        detail=obstacle or "a synchronous call of a program needs no thread",
+        hint="programs run all the same; each that waits for a synchronous call blocks a thread"
+        if obstacle
+        else "",
+        code="UNSUPPORTED_FEATURE" if obstacle else "",
     )
 
 

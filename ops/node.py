@@ -317,6 +317,7 @@ class Node:
             self._loop,
             node=self.name,
             epoch=epoch,
+            fibers=config.node.fibers,
             limits=config.limits,
             registry=registry,
             record_reads=RecordMode(config.node.record_reads),

@@ -173,6 +173,7 @@ class RunServices:
         *,
         node: str,
         epoch: str,
+        fibers: bool,
         limits: LimitsConfig,
         registry: ToolRegistry,
         record_reads: RecordMode,
@@ -187,7 +188,7 @@ class RunServices:
         remote_tools = (tool for host in remote for tool in host.catalogue_tools)
         catalogue = ToolCatalogue([*ToolCatalogue.local(registry, record_reads), *remote_tools])
         key = await bus.secrets.get_or_create("snapshots", entropy(KEY_BYTES))
-        sandbox = await _load_sandbox(bus, loop, node, key)
+        sandbox = await _load_sandbox(bus, loop, node, key, fibers=fibers)
         opened.callback(sandbox.close)
         blob = await bus.blobs.put(catalogue.catalogue_bytes) if catalogue.available_tools else ""
         local = LocalToolHost(registry)
@@ -327,14 +328,18 @@ async def _discover_workers(bus: Bus, surfaces: Sequence[str]) -> Sequence[Remot
     )
 
 
-async def _load_sandbox(bus: Bus, loop: BusLoop, node: str, key: bytes) -> Sandbox:
+async def _load_sandbox(bus: Bus, loop: BusLoop, node: str, key: bytes, *, fibers: bool) -> Sandbox:
     """Open the sandbox with the realm's guest, and store that guest for other nodes."""
     cache = GuestCache(cache_folder(os.environ))
     shared = RealmBuild(cache, bus.blobs, bus.claims, node)
     await shared.agree()
     await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.installed)).piece)
     return await asyncio.to_thread(
-        open_sandbox, key, cache, lambda build: loop.run(shared.fetch(build))
+        open_sandbox,
+        key,
+        cache,
+        lambda build: loop.run(shared.fetch(build)),
+        has_fibers=fibers,
     )
 
 

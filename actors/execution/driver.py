@@ -7,9 +7,10 @@ does not know the journal. Synchronous calls are made through ``SyncCall`` durin
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import CancelledError as FutureCancelled
 from concurrent.futures import Future
+from functools import partial
 from time import perf_counter
 from typing import NamedTuple, Protocol
 
@@ -21,6 +22,7 @@ from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox import (
     CallTool,
     Outcome,
+    PendingResult,
     ProgramCall,
     Sandbox,
     SuspendedRun,
@@ -115,12 +117,16 @@ class Driver(Protocol):
 
 
 class SandboxDriver:
-    """A program in the sandbox takes the steps."""
+    """A program in the sandbox takes the steps.
+
+    A step begins on the loop's thread, and so does what follows a synchronous call. The sandbox's
+    threads continue it after some milliseconds."""
 
     def __init__(self, sandbox: Sandbox, metrics: KernelMetrics = NO_METRICS) -> None:
         self._sandbox, self._metrics = sandbox, metrics
         self._language, self._sync_calls_s = "", 0.0
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+        self._sync_calls: set[asyncio.Task[None]] = set()
         self._session = ""
         self._answer: CallTool = _no_answer
 
@@ -129,14 +135,16 @@ class SandboxDriver:
         request = msgspec.structs.replace(
             without_limits(given.request), session_id=given.session, limits=given.environment.limits
         )
-        started = self._sandbox.submit(
+        submit = partial(
+            self._sandbox.submit,
             request,
             now_ms=given.now_ms,
             answer=self._answer,
             tools=given.tools,
             known=given.recorded,
+            here=True,
         )
-        return await self._step(started)
+        return await self._step(submit)
 
     async def resume_parked(
         self,
@@ -149,10 +157,15 @@ class SandboxDriver:
         return await self.next_step(answers, advance_ms)
 
     async def next_step(self, answers: Mapping[int, ToolResult], advance_ms: int = 0) -> Step:
-        going = self._sandbox.submit_resume(
-            self._session, answers, advance_ms=advance_ms, answer=self._answer
+        submit = partial(
+            self._sandbox.submit_resume,
+            self._session,
+            answers,
+            advance_ms=advance_ms,
+            answer=self._answer,
+            here=True,
         )
-        return await self._step(going)
+        return await self._step(submit)
 
     async def stop(self) -> RunResult | None:
         return await self._sandbox.in_thread(self._sandbox.cancel, self._session)
@@ -160,33 +173,50 @@ class SandboxDriver:
     def _set_run(self, given: RunInput, call: SyncCall) -> None:
         self._session, self._language = given.session, given.environment.language
 
-        def answer(call_request: ProgramCall) -> ToolResult | None:
-            """Runs on the sandbox's thread, which blocks meanwhile."""
+        def answer(call_request: ProgramCall) -> PendingResult | None:
+            """Runs on the thread that executes the program."""
             if call_request.awaited:
                 return None  # Awaited calls are sent together at the end of the step.
-            began_s = perf_counter()
-            future = asyncio.run_coroutine_threadsafe(_await_result(call(call_request)), self._loop)
-            try:
-                return future.result()
-            except (FutureCancelled, asyncio.CancelledError):
-                return None
-            finally:
-                self._sync_calls_s += perf_counter() - began_s
+            result: PendingResult = Future()
+            if threading.get_ident() == self._loop_thread:
+                self._make_call(call, call_request, result)
+            else:
+                self._loop.call_soon_threadsafe(self._make_call, call, call_request, result)
+            return result
 
         self._answer = answer
 
-    async def _step(self, under_way: Future[Outcome]) -> Step:
+    def _make_call(self, call: SyncCall, request: ProgramCall, result: PendingResult) -> None:
+        task = self._loop.create_task(self._bring_result(call, request, result))
+        self._sync_calls.add(task)
+        task.add_done_callback(self._sync_calls.discard)
+
+    async def _bring_result(
+        self, call: SyncCall, request: ProgramCall, result: PendingResult
+    ) -> None:
+        """Make a synchronous call. With its result the program continues, on this thread first."""
+        began_s = perf_counter()
+        found: ToolResult | None = None
+        try:
+            found = await call(request)
+        except asyncio.CancelledError:
+            pass  # The step must end.
+        except Exception as error:
+            result.set_exception(error)
+            return
+        finally:
+            self._sync_calls_s += perf_counter() - began_s
+        result.set_result(found)
+
+    async def _step(self, submit: Callable[[], Future[Outcome]]) -> Step:
         began_s, self._sync_calls_s = perf_counter(), 0.0
-        outcome = await asyncio.wrap_future(under_way)
+        under_way = submit()
+        outcome = under_way.result() if under_way.done() else await asyncio.wrap_future(under_way)
         seconds = perf_counter() - began_s - self._sync_calls_s
         self._metrics.sandbox_step(self._language, max(0.0, seconds))
         if isinstance(outcome, SuspendedRun):
             return CallsRequested(outcome.calls, timer_ms=outcome.timer_ms)
         return Finished(outcome, self._sandbox.last_run_kept(self._session))
-
-
-async def _await_result(future: Awaitable[ToolResult | None]) -> ToolResult | None:
-    return await future
 
 
 def _no_answer(_call: ProgramCall) -> ToolResult | None:

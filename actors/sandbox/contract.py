@@ -8,7 +8,8 @@ its ``GuestEnvironment`` and calls only its ``Host``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Generator
+from concurrent.futures import Future
 from hashlib import shake_256
 from typing import Any, Final, Protocol
 
@@ -29,6 +30,7 @@ from rookery.schemas.run import (
 __all__ = [
     "GUEST_CODES",
     "LIMIT_CODES",
+    "QUICK_BYTES",
     "STATUS_OF_CODE",
     "AwaitedCall",
     "CallReply",
@@ -41,11 +43,14 @@ __all__ = [
     "Instance",
     "MemoryCopy",
     "Outcome",
+    "Pause",
+    "PendingResult",
     "ProgramCall",
     "ResumeStep",
     "StartStep",
     "Step",
     "StepEnded",
+    "StepPauses",
     "StepStopped",
     "StepWaits",
     "SuspendedRun",
@@ -126,12 +131,16 @@ class ToolResult(msgspec.Struct, frozen=True, omit_defaults=True):
     duration_ms: int = 0
 
 
-CallTool = Callable[[ProgramCall], ToolResult | None]
-"""Returns the result of a call, or ``None`` to suspend the run. A suspended run needs no thread and
-no instance. The function may block, which counts as wall time of the run."""
+PendingResult = Future[ToolResult | None]
+"""The result that a call will have."""
+
+CallTool = Callable[[ProgramCall], ToolResult | PendingResult | None]
+"""Returns the result of a call, at once or pending, or ``None`` to suspend the run. A suspended run
+needs no thread and no instance; a run whose result is pending keeps its instance and, where guests
+run on fibers, needs no thread. The function may block. All this counts as wall time of the run."""
 
 
-def suspend(_call: ProgramCall) -> ToolResult | None:
+def suspend(_call: ProgramCall) -> ToolResult | PendingResult | None:
     """Suspend the run at every call, until ``resume``."""
     return None
 
@@ -217,6 +226,16 @@ class StepWaits(msgspec.Struct, frozen=True):
 
 Step = StepEnded | StepWaits
 
+Pause = PendingResult | None
+"""Why a guest pauses within a step: for a result, or (``None``) because it may compute for long and
+its thread must not be blocked. ``None`` is yielded to, by continuing on a thread that may block."""
+
+QUICK_BYTES: Final = 64 << 10
+"""JSON up to this size is read within a millisecond; before more of it, a step pauses."""
+
+StepPauses = Generator[Pause, None, Step]
+"""A step in progress."""
+
 
 class GuestEnvironment(msgspec.Struct):
     """Randomness and time of a guest, derived from a seed. Part of every snapshot."""
@@ -255,14 +274,15 @@ MemoryCopy = Callable[[], Image]
 class Host(Protocol):
     """The functions that an instance may call during a step. All may raise ``GuestStopped``."""
 
-    def call(self, name: str, arguments: bytes) -> bytes:
+    def call(self, name: str, arguments: bytes) -> Generator[Pause, None, bytes]:
         """Make a synchronous call: ``{"args", "kwargs"}`` and the ``CallReply`` are JSON."""
 
     def emit(self, channel: int, text: bytes) -> bool:
         """Write to channel 1 (stdout) or 2 (stderr); returns whether to emit more."""
 
-    def watch(self) -> None:
-        """Enforce the limits; called every few milliseconds."""
+    def watch(self) -> bool:
+        """Enforce the limits; called every few milliseconds. Returns whether the guest should
+        pause."""
 
 
 class Instance(Protocol):
@@ -273,11 +293,19 @@ class Instance(Protocol):
     """Fuel of the last step."""
 
     @property
+    def has_fibers(self) -> bool:
+        """Whether a step pauses for a pending result; otherwise it blocks its thread."""
+
+    @property
     def memory_bytes(self) -> int: ...
+
+    @property
+    def own_bytes(self) -> int:
+        """The approximate memory that it does not share with other instances of its guest."""
 
     def limit_memory(self, size_bytes: int) -> None: ...
 
-    def step(self, request: bytes, host: Host) -> Step:
+    def step(self, request: bytes, host: Host) -> StepPauses:
         """Execute one encoded ``StartStep``, ``ResumeStep`` or ``CheckStep``. After
         ``GuestStopped`` this instance is unusable."""
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
-import wasmtime
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.sandbox.contract import CallTool, Guest, Outcome, Tool, ToolResult, suspend
@@ -26,6 +26,7 @@ from rookery.actors.sandbox.runtime.guest_registry import (
 )
 from rookery.actors.sandbox.runtime.guest_threads import GuestThreads
 from rookery.actors.sandbox.runtime.ticker import Ticker
+from rookery.actors.sandbox.runtime.wasm import Engine
 from rookery.actors.sandbox.runtime.watchdog import Watchdog
 from rookery.actors.sandbox.sessions.operations import SessionOperations
 from rookery.actors.sandbox.sessions.queue import SessionJobWork, SessionQueue, SessionQueues
@@ -60,7 +61,7 @@ class Sandbox:
 
     def __init__(
         self,
-        engine: wasmtime.Engine,
+        engine: Engine,
         guests: Sequence[Guest],
         key: bytes,
         *,
@@ -76,12 +77,12 @@ class Sandbox:
         ``load`` finds guests of other builds, which are released when unused for ``unused_s``.
         ``threads_max`` counts threads at work; up to ``blocked_max`` more may be blocked in calls
         of tools, as long as their instances use no more than ``live_mb_max``."""
-        self._key = key
+        self._key, self._engine = key, engine
         self._threads = GuestThreads(threads_max or max(8, 4 * (os.cpu_count() or 1)))
-        self._queues = SessionQueues(self._threads)
+        live_bytes_max = live_mb_max * _MIB
+        self._queues = SessionQueues(self._threads, live_bytes_max, self._wake)
         self._waiting_threads = ThreadPoolExecutor(WAITING_THREADS_MAX, "sandbox-aside")
         self._closed = False
-        live_bytes_max = live_mb_max * _MIB
         self._sessions = SessionRegistry(
             self._queues, live_max=live_max, live_bytes_max=live_bytes_max
         )
@@ -109,7 +110,8 @@ class Sandbox:
         self._closed = True
         sessions = self._sessions.all()
         for queue, _ in sessions:
-            queue.cancel()
+            self._queues.cancel(queue)
+        self._queues.wait_until_idle()
         self._threads.close()
         self._ticker.close()
         self._waiting_threads.shutdown(wait=False)
@@ -198,7 +200,7 @@ class Sandbox:
     def destroy(self, session_id: str) -> None:
         """Remove a session and cancel its run."""
         queue, session = self._sessions.remove(session_id)
-        queue.cancel()
+        self._queues.cancel(queue)
         self._submit(queue, partial(self._operations.drop_instance, session)).result()
 
     def sessions(self) -> list[SessionMeta]:
@@ -237,10 +239,13 @@ class Sandbox:
         answer: CallTool = suspend,
         tools: Iterable[Tool] | None = None,
         known: Sequence[ResultBatch] = (),
+        here: bool = False,
     ) -> Future[Outcome]:
         """Start a run. ``answer`` returns results of calls, or the run is suspended until
         ``resume``. ``tools`` replaces the session's tools from this run on. ``known`` has the
-        results that an interrupted run had received: the run is repeated with them."""
+        results that an interrupted run had received: the run is repeated with them. ``here``: this
+        thread may execute the run for a few milliseconds, now and whenever it brings the pending
+        result of a call."""
         if request.validate_only:
             return cast("Future[Outcome]", self._check(request, tools))
         queue, session = self._sessions.find(request.session_id)
@@ -254,7 +259,7 @@ class Sandbox:
             now_ms=now_ms,
             known=to_entries(known),
         )
-        return self._submit(queue, work)
+        return self._submit(queue, work, runs=True, here=here)
 
     def resume(
         self,
@@ -276,18 +281,19 @@ class Sandbox:
         *,
         advance_ms: int = 0,
         answer: CallTool = suspend,
+        here: bool = False,
     ) -> Future[Outcome]:
-        """Continue a suspended run with results by call id, or with time that passed."""
+        """Continue a suspended run with results by call id, or with time that passed. ``here`` as
+        for ``submit``."""
         queue, session = self._sessions.find(session_id)
-        return self._submit(
-            queue, partial(self._operations.resume, session, answers, advance_ms, answer)
-        )
+        work = partial(self._operations.resume, session, answers, advance_ms, answer)
+        return self._submit(queue, work, runs=True, here=here)
 
     def cancel(self, session_id: str) -> RunResult | None:
         """Cancel the session's run. Returns the result of a suspended run; the caller of a
         running one gets it as its outcome."""
         queue, session = self._sessions.find(session_id)
-        queue.cancel()
+        self._queues.cancel(queue)
         result: RunResult | None = self._submit(
             queue, partial(self._operations.cancel, session)
         ).result()
@@ -355,12 +361,16 @@ class Sandbox:
         session = Session(session_id, (language, found), tools, saved, take)
         self._sessions.add(session)
 
-    def _submit(self, queue: SessionQueue, work: SessionJobWork) -> Future[Any]:
+    def _submit(
+        self, queue: SessionQueue, work: SessionJobWork, *, runs: bool = False, here: bool = False
+    ) -> Future[Any]:
         if self._closed:
             raise _closed_error()
-        future = self._queues.submit(queue, work)
+        home = threading.get_ident() if here and self._engine.has_fibers else None
+        return self._queues.submit(queue, work, runs=runs, home=home)
+
+    def _wake(self) -> None:
         self._ticker.wake()
-        return future
 
     def _check(self, request: RunRequest, tools: Iterable[Tool] | None) -> Future[RunResult]:
         offered = {} if tools is None else tools_by_name(tools)

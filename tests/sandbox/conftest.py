@@ -6,15 +6,19 @@ import os
 from collections.abc import Iterator
 
 import pytest
-import wasmtime
 
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
 from rookery.actors.sandbox.python.python_guest import PythonGuest
-from rookery.actors.sandbox.runtime.wasm import make_engine
+from rookery.actors.sandbox.runtime.fibers import obstacle
+from rookery.actors.sandbox.runtime.wasm import Engine, make_engine
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.schemas.run import Language
+from tests.sandbox.modes import HAS_FIBERS
 from tests.sandbox.session_fixture import KEY, Stage
+
+if obstacle():
+    collect_ignore = ["runtime/test_fibers.py", "runtime/test_waiting_on_fibers.py"]
 
 
 @pytest.fixture(scope="session")
@@ -23,17 +27,17 @@ def cache() -> GuestCache:
 
 
 @pytest.fixture(scope="session")
-def engine() -> wasmtime.Engine:
-    return make_engine()
+def engine() -> Engine:
+    return make_engine(has_fibers=HAS_FIBERS)
 
 
 @pytest.fixture(scope="session")
-def guest(engine: wasmtime.Engine, cache: GuestCache) -> PythonGuest:
+def guest(engine: Engine, cache: GuestCache) -> PythonGuest:
     return PythonGuest(engine, cache)
 
 
 @pytest.fixture(scope="session")
-def sandbox(engine: wasmtime.Engine, guest: PythonGuest) -> Iterator[Sandbox]:
+def sandbox(engine: Engine, guest: PythonGuest) -> Iterator[Sandbox]:
     """A sandbox shared by tests, each with its own sessions."""
     with Sandbox(engine, [guest], KEY) as sandbox:
         yield sandbox
@@ -48,12 +52,12 @@ def stage(sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[Stage]:
 
 
 @pytest.fixture(scope="session")
-def javascript_guest(engine: wasmtime.Engine, cache: GuestCache) -> JavaScriptGuest:
+def javascript_guest(engine: Engine, cache: GuestCache) -> JavaScriptGuest:
     return JavaScriptGuest(engine, cache)
 
 
 @pytest.fixture(scope="session")
-def ts_sandbox(engine: wasmtime.Engine, javascript_guest: JavaScriptGuest) -> Iterator[Sandbox]:
+def ts_sandbox(engine: Engine, javascript_guest: JavaScriptGuest) -> Iterator[Sandbox]:
     with Sandbox(engine, [javascript_guest], KEY) as sandbox:
         yield sandbox
 

@@ -19,6 +19,7 @@ from rookery.actors.sandbox.python.build import GuestCache, cache_folder, write_
 from rookery.actors.sandbox.runtime.factory import open_python_guest
 from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
+from tests.sandbox.modes import BEGINS_HERE, HAS_FIBERS, in_mode
 from tests.sandbox.session_fixture import KEY, NOW_MS, TOOLS
 
 __all__ = ["Crowd"]
@@ -125,7 +126,7 @@ class Crowd:
         if isinstance(outcome, SuspendedRun):
             (call,) = outcome.calls
             results = {call.id: ToolResult(1 if call.args == [run] else call.args)}
-            outcome = self._sandbox.resume(name, results, answer=answer)
+            outcome = self._sandbox.resume(name, results, answer=in_mode(answer))
         assert isinstance(outcome, RunResult), outcome
         error = outcome.error
         end = (error and error.code, outcome.result, outcome.stdout)
@@ -139,12 +140,13 @@ class Crowd:
 
     def _run(self, name: str, code: str, run: str) -> Any:
         request = RunRequest(session_id=name, code=code, inputs={"run": run})
-        return self._sandbox.run(request, answer=answer, now_ms=NOW_MS)
+        run = self._sandbox.submit(request, answer=in_mode(answer), now_ms=NOW_MS, here=BEGINS_HERE)
+        return run.result()
 
 
 def main() -> int:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
-    engine = make_engine()
+    engine = make_engine(has_fibers=HAS_FIBERS)
     guest = open_python_guest(engine, GuestCache(cache_folder(os.environ)), write_stderr)
     with Sandbox(engine, [guest], KEY, threads_max=8) as sandbox:
         crowd = Crowd(sandbox, 200, seed=int(time.time()))

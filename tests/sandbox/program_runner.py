@@ -13,6 +13,7 @@ from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolResul
 from rookery.actors.sandbox.contract import GuestEnvironment, Image
 from rookery.actors.sandbox.sessions.snapshot import open_snapshot, seal
 from rookery.schemas.run import Language, RunResult
+from tests.sandbox.modes import HAS_FIBERS
 from tests.sandbox.programs import without_time
 from tests.sandbox.session_fixture import KEY, TOOLS, Stage
 from tests.sandbox.typescript.varied_typescript_programs import TYPESCRIPT_PROGRAMS
@@ -102,7 +103,7 @@ def timeless(stage: Stage) -> str:
 
 def main() -> None:
     way = WAYS[sys.argv[1]]
-    with open_sandbox(KEY) as sandbox:
+    with open_sandbox(KEY, has_fibers=HAS_FIBERS) as sandbox:
         fates = {
             f"{language}: {name}": fate(sandbox, code, language, way)
             for language, programs in _VARIED.items()

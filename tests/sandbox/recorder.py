@@ -26,6 +26,7 @@ from rookery.actors.sandbox import (
 )
 from rookery.schemas.capability import Capability
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
+from tests.sandbox.modes import HAS_FIBERS
 from tests.sandbox.programs import CLOSURES
 from tests.sandbox.session_fixture import FUNCTIONS, KEY, NOW_MS, TOOLS
 from tests.sandbox.suspend_process import Report
@@ -246,7 +247,7 @@ def _recorded(call: ProgramCall, result: ToolResult) -> RecordedCall:
 
 
 def become(runs: list[RecordedRun]) -> Report:
-    with open_sandbox(KEY) as sandbox:
+    with open_sandbox(KEY, has_fibers=HAS_FIBERS) as sandbox:
         recorder = Recorder(sandbox, "elsewhere", tools=OFFERED).reopen(runs)
         return Report(recorder.run(AFTER), recorder.state())
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from rookery.actors.sandbox import (
+    CallTool,
     Outcome,
     ProgramCall,
     Sandbox,
@@ -14,6 +15,7 @@ from rookery.actors.sandbox import (
     ToolResult,
     answering,
 )
+from rookery.actors.sandbox.contract import suspend
 from rookery.schemas.run import (
     Language,
     RunRequest,
@@ -22,6 +24,7 @@ from rookery.schemas.run import (
     SessionLimits,
     SideEffect,
 )
+from tests.sandbox.modes import BEGINS_HERE, in_mode
 
 KEY = b"the key of the tests"
 NOW_MS = 1_700_000_000_000
@@ -62,7 +65,7 @@ class Stage:
     def try_run(
         self,
         code: str,
-        answer: Callable[[ProgramCall], ToolResult | None] = ANSWERS,
+        answer: CallTool = ANSWERS,
         now_ms: int = NOW_MS,
         **request: Any,
     ) -> Outcome:
@@ -70,7 +73,10 @@ class Stage:
             request["limits"] = SessionLimits(**limits)
         request.setdefault("language", self.language)
         run_request = RunRequest(session_id=self.name, code=code, **request)
-        return self.sandbox.run(run_request, answer=answer, now_ms=now_ms)
+        run = self.sandbox.submit(
+            run_request, answer=in_mode(answer), now_ms=now_ms, here=BEGINS_HERE
+        )
+        return run.result()
 
     def run(self, code: str, **request: Any) -> RunResult:
         outcome = self.try_run(code, **request)
@@ -95,7 +101,7 @@ class Stage:
     def wait(
         self,
         code: str,
-        answer: Callable[[ProgramCall], ToolResult | None] = ANSWERS,
+        answer: CallTool = ANSWERS,
         **request: Any,
     ) -> SuspendedRun:
         outcome = self.try_run(code, answer, **request)
@@ -105,7 +111,8 @@ class Stage:
     def resume(self, *values: Any, **more: Any) -> Outcome:
         """Results for calls 1, 2, ..."""
         answers = dict(enumerate((ToolResult(value) for value in values), 1))
-        return self.sandbox.resume(self.name, more.pop("answers", answers), **more)
+        answer = in_mode(more.pop("answer", suspend))
+        return self.sandbox.resume(self.name, more.pop("answers", answers), answer=answer, **more)
 
     def end(self) -> None:
         if self.name in {meta.id for meta in self.sandbox.sessions()}:

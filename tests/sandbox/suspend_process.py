@@ -12,6 +12,7 @@ import msgspec
 
 from rookery.actors.sandbox import SuspendedRun, ToolResult, open_sandbox
 from rookery.schemas.run import RunResult
+from tests.sandbox.modes import HAS_FIBERS
 from tests.sandbox.programs import CLOSURES, PROGRAMS
 from tests.sandbox.session_fixture import KEY, TOOLS, Stage, later
 
@@ -25,7 +26,7 @@ class Report(msgspec.Struct):
 
 def start(program: str, snapshot: Path) -> None:
     code, slow = PROGRAMS[program]
-    with open_sandbox(KEY) as sandbox:
+    with open_sandbox(KEY, has_fibers=HAS_FIBERS) as sandbox:
         stage = Stage(sandbox, "sleeper")
         stage.run(CLOSURES)
         waiting = stage.wait(code, answer=later(slow))
@@ -36,7 +37,7 @@ def start(program: str, snapshot: Path) -> None:
 
 
 def finish(program: str, snapshot: Path) -> None:
-    with open_sandbox(KEY) as sandbox:
+    with open_sandbox(KEY, has_fibers=HAS_FIBERS) as sandbox:
         sandbox.restore(snapshot.read_bytes(), tools=TOOLS)
         report = finished(Stage(sandbox, "sleeper", create=False), program)
     sys.stdout.buffer.write(msgspec.json.encode(report))

@@ -1,5 +1,6 @@
 """The same program, results and seed produce the same fuel and the same bytes: in every process,
-with any hash seed, and with any change of the session's instance in between.
+with any hash seed, in every mode of the guests, and with any change of the session's instance in
+between.
 """
 
 from __future__ import annotations
@@ -12,21 +13,22 @@ from pathlib import Path
 import msgspec
 
 from rookery.schemas.run import Language
+from tests.sandbox.modes import MODES
 from tests.sandbox.program_runner import WAYS, Fate
 
 CHECKOUT = Path(__file__).parents[2]
 
 
 def fates_in(*ways: str) -> list[dict[str, Fate]]:
-    """Each way in its own process, all at the same time."""
+    """Each way in its own process and in another mode, all at the same time."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "tests.sandbox.program_runner", way],
             cwd=CHECKOUT,
-            env={**os.environ, "PYTHONHASHSEED": str(number)},
+            env={**os.environ, "PYTHONHASHSEED": str(number), "ROOKERY_TEST_GUESTS": mode},
             stdout=subprocess.PIPE,
         )
-        for number, way in enumerate(ways, 1)
+        for number, (way, mode) in enumerate(zip(ways, MODES, strict=True), 1)
     ]
     outputs = [process.communicate(timeout=100)[0] for process in processes]
     assert [process.returncode for process in processes] == [0] * len(ways)

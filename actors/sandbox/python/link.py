@@ -20,6 +20,7 @@ from rookery.actors.sandbox.python.component_layout import (
     read_layout,
     read_module,
 )
+from rookery.actors.sandbox.runtime.suspension import SuspendableFunction
 from rookery.actors.sandbox.runtime.wasm import Extern, Externs, Linker, PreparedFunction, WasmStore
 from rookery.schemas.errors import Failed
 
@@ -54,8 +55,8 @@ class LinkedGuest(NamedTuple):
     """One instantiated guest."""
 
     instances: dict[int, Any]
-    serve: PreparedFunction
-    after_serve: PreparedFunction
+    serve: SuspendableFunction
+    after_serve: SuspendableFunction
     allocate: PreparedFunction
 
 
@@ -102,8 +103,8 @@ class LinkPlan:
         store.use(export(self._memory), export(stack_pointer))
         return LinkedGuest(
             instances,
-            PreparedFunction(store, export(self._serve), 2, 1),
-            PreparedFunction(store, export(self._after), 1, 0),
+            SuspendableFunction(store, export(self._serve), 2, 1),
+            SuspendableFunction(store, export(self._after), 1, 0),
             PreparedFunction(store, export(self._allocate), 4, 1),
         )
 

@@ -6,20 +6,21 @@ It holds one linked build and passes the requests and replies of steps through t
 from __future__ import annotations
 
 import struct
+from collections.abc import Generator
 from hashlib import sha3_256
 from typing import Any
 
 import msgspec
-import wasmtime
 
-from rookery.actors.sandbox.contract import CheckStep, Host, Step
+from rookery.actors.sandbox.contract import QUICK_BYTES, CheckStep, Host, Pause, StepPauses
 from rookery.actors.sandbox.python.build import GuestCache
-from rookery.actors.sandbox.python.link import HOST, LinkPlan
+from rookery.actors.sandbox.python.link import HOST, HostFunction, LinkPlan
 from rookery.actors.sandbox.python.protocol import read_step
 from rookery.actors.sandbox.python.wasi import host_function_for
 from rookery.actors.sandbox.runtime.image_guest import GuestStore, ImageInstance
 from rookery.actors.sandbox.runtime.memory_image import Pristine
-from rookery.actors.sandbox.runtime.wasm import GuestStopped, Linker
+from rookery.actors.sandbox.runtime.suspension import SuspendingLinker, complete
+from rookery.actors.sandbox.runtime.wasm import Engine, GuestStopped
 from rookery.schemas.run import Language
 
 __all__ = ["PythonGuest", "PythonInstance", "SilentHost"]
@@ -32,14 +33,14 @@ _WARM_UP = msgspec.json.encode(CheckStep(code="1 + 1", tools={}))
 class SilentHost:
     """A host for programs without tools and output."""
 
-    def call(self, name: str, _arguments: bytes) -> bytes:
+    def call(self, name: str, _arguments: bytes) -> Generator[Pause, None, bytes]:
         raise GuestStopped("RUNTIME_ERROR", f"there is no tool {name}")
 
     def emit(self, _channel: int, _text: bytes) -> bool:
         return False
 
-    def watch(self) -> None:
-        pass
+    def watch(self) -> bool:
+        return False
 
 
 class PythonGuest:
@@ -47,18 +48,22 @@ class PythonGuest:
 
     language = Language.PYTHON
 
-    def __init__(self, engine: wasmtime.Engine, cache: GuestCache, component: bytes = b"") -> None:
+    def __init__(self, engine: Engine, cache: GuestCache, component: bytes = b"") -> None:
         """``component`` is another build than the own one."""
         component = component or cache.component(stub_wasi=True)
         self.build = sha3_256(component).hexdigest()
         self.engine = engine
         self.plan = LinkPlan(component)
         self.plan.bind(cache.modules(engine, {i: self.plan.modules[i] for i in self.plan.used}))
-        self.linker = Linker(engine)
+        self.linker = SuspendingLinker(engine)
         for function, kind in self.plan.host_functions.items():
+            name = function.module.encode(), function.name.encode()
+            if function == _CALL_TOOL:
+                self.linker.define_suspending(*name, kind, _call_tool)
+                continue
             answer = _WORLD_FUNCTIONS.get(function.name) if function.module == HOST else None
             answer = answer or host_function_for(function.name, len(kind.params))
-            self.linker.define(function.module.encode(), function.name.encode(), kind, answer)
+            self.linker.define(*name, kind, answer)
         self.pristine = Pristine(self.new_store())
 
     @property
@@ -69,7 +74,7 @@ class PythonGuest:
         """A store that has executed a step, so that the pages that every run writes are already
         copied."""
         store = PythonStore(self)
-        store.serve(_WARM_UP, SilentHost())
+        complete(store.serve(_WARM_UP, SilentHost()))
         return store
 
     def instance(self) -> PythonInstance:
@@ -85,12 +90,13 @@ class PythonStore(GuestStore):
         super().__init__(guest.engine, _MEMORY_BYTES_MAX)
         self.linked = guest.plan.instantiate(self, guest.linker)
 
-    def serve(self, request: bytes, host: Host) -> bytes:
+    def serve(self, request: bytes, host: Host) -> Generator[Pause, None, bytes]:
         self.host, self.watch = host, host.watch
         self.refuel()
-        result = self.linked.serve(self.allocate_bytes(request), len(request))
+        serving = self.linked.serve.steps(self.allocate_bytes(request), len(request))
+        result = yield from serving
         reply = self.read(*struct.unpack("<II", self.read(result, 8)))
-        self.linked.after_serve(result)
+        yield from self.linked.after_serve.steps(result)
         return reply
 
     def allocate_bytes(self, data: bytes) -> int:
@@ -108,9 +114,12 @@ class PythonStore(GuestStore):
 class PythonInstance(ImageInstance[PythonStore]):
     _guest: PythonGuest
 
-    def step(self, request: bytes, host: Host) -> Step:
+    def step(self, request: bytes, host: Host) -> StepPauses:
         try:
-            return read_step(self._wasm_store.serve(request, host))
+            reply = yield from self._wasm_store.serve(request, host)
+            if len(reply) > QUICK_BYTES:
+                yield None
+            return read_step(reply)
         finally:
             self.fuel_used = self._wasm_store.fuel_used
 
@@ -119,10 +128,12 @@ class PythonInstance(ImageInstance[PythonStore]):
         return self._guest.plan.state_beside_memory(self._wasm_store, self._wasm_store.linked)
 
 
-def _call_tool(store: PythonStore, name: int, name_length: int, *rest: int) -> None:
+def _call_tool(
+    store: PythonStore, name: int, name_length: int, *rest: int
+) -> Generator[Pause, None, None]:
     arguments, length, result = rest
     called = store.read(name, name_length).decode(errors="replace")
-    reply = store.host.call(called, store.read(arguments, length))
+    reply = yield from store.host.call(called, store.read(arguments, length))
     store.write(result, struct.pack("<II", store.allocate_bytes(reply), len(reply)))
 
 
@@ -134,4 +145,5 @@ def _pass_time(store: PythonStore, duration_ns: int) -> None:
     store.environment.advance_clock(duration_ns)
 
 
-_WORLD_FUNCTIONS: dict[str, Any] = {"call-tool": _call_tool, "emit": _emit, "pass-time": _pass_time}
+_CALL_TOOL = HostFunction(HOST, "call-tool")
+_WORLD_FUNCTIONS: dict[str, Any] = {"emit": _emit, "pass-time": _pass_time}

@@ -14,7 +14,6 @@ import msgspec
 import wasmtime
 
 from rookery.actors.sandbox.contract import (
-    CallTool,
     Guest,
     ProgramCall,
     StartStep,
@@ -25,7 +24,8 @@ from rookery.actors.sandbox.python.build import GuestCache, Progress, cache_fold
 from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
 from rookery.actors.sandbox.python.python_guest import PythonGuest, PythonInstance, SilentHost
 from rookery.actors.sandbox.runtime.guest_registry import no_other_builds
-from rookery.actors.sandbox.runtime.wasm import GuestStopped, make_engine
+from rookery.actors.sandbox.runtime.suspension import complete
+from rookery.actors.sandbox.runtime.wasm import Engine, GuestStopped, make_engine
 from rookery.actors.sandbox.sandbox import Sandbox
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
@@ -44,10 +44,15 @@ FetchBuild = Callable[[str], bytes | None]
 
 
 def open_sandbox(
-    key: bytes, cache: GuestCache | None = None, fetch: FetchBuild = lambda _build: None
+    key: bytes,
+    cache: GuestCache | None = None,
+    fetch: FetchBuild = lambda _build: None,
+    *,
+    has_fibers: bool = True,
 ) -> Sandbox:
-    """Open a sandbox. The first one of a user builds the guest, which takes some 20 s."""
-    engine = make_engine()
+    """Open a sandbox. The first one of a user builds the guest, which takes some 20 s. Without
+    ``has_fibers`` a guest that waits for a synchronous call blocks its thread."""
+    engine = make_engine(has_fibers=has_fibers)
     cache = cache or GuestCache(cache_folder(os.environ))
     guests: list[Guest] = [
         open_python_guest(engine, cache, write_stderr),
@@ -60,7 +65,7 @@ def open_sandbox(
     return Sandbox(engine, guests, key, load=load)
 
 
-def open_python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Progress) -> Guest:
+def open_python_guest(engine: Engine, cache: GuestCache, progress: Progress) -> Guest:
     """The linked guest, or the component if linking fails; that one resumes more slowly."""
     try:
         guest = PythonGuest(engine, cache)
@@ -72,7 +77,7 @@ def open_python_guest(engine: wasmtime.Engine, cache: GuestCache, progress: Prog
 
 
 def _other_guest(
-    engine: wasmtime.Engine, cache: GuestCache, fetch: FetchBuild, language: Language, build: str
+    engine: Engine, cache: GuestCache, fetch: FetchBuild, language: Language, build: str
 ) -> Guest:
     """The guest of another build, for sessions that began with it."""
     piece = cache.find(build)
@@ -98,7 +103,7 @@ def _other_guest(
     return guest
 
 
-def answering(functions: dict[str, Callable[..., Any]]) -> CallTool:
+def answering(functions: dict[str, Callable[..., Any]]) -> Callable[[ProgramCall], ToolResult]:
     """Answer calls by plain functions; a program can catch the errors that they raise."""
 
     def answer(call: ProgramCall) -> ToolResult:
@@ -118,9 +123,10 @@ def _self_test(guest: PythonGuest | JavaScriptGuest) -> None:
     beside = first.state_beside_memory if isinstance(first, PythonInstance) else dict
     try:
         before = beside()
-        _expect(first.step(_program(_SELF_TEST_PROGRAMS[guest.language]), SilentHost()), None)
+        defining = _program(_SELF_TEST_PROGRAMS[guest.language])
+        _expect(complete(first.step(defining, SilentHost())), None)
         second.load(first.copy_memory()())
-        _expect(second.step(_program("more()"), SilentHost()), 42)
+        _expect(complete(second.step(_program("more()"), SilentHost())), 42)
         if beside() != before:
             raise Failed("GUEST_BUILD_FAILED", "the guest keeps state outside its memory")
     finally:

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Generic, Protocol, TypeVar
 
-import wasmtime
-
 from rookery.actors.sandbox.contract import GuestEnvironment, Image, MemoryCopy
 from rookery.actors.sandbox.runtime.memory_image import (
     Pristine,
@@ -17,15 +15,19 @@ from rookery.actors.sandbox.runtime.memory_image import (
     compressed,
     dirty_pages,
 )
-from rookery.actors.sandbox.runtime.wasm import WasmStore
+from rookery.actors.sandbox.runtime.wasm import Engine, WasmStore
 
 __all__ = ["GuestStore", "ImageInstance"]
+
+
+_TOUCHED_BYTES = 2 << 20
+"""Memory that most programs touch of a new instance, with its stack."""
 
 
 class GuestStore(WasmStore):
     """A store with its own clock and randomness."""
 
-    def __init__(self, engine: wasmtime.Engine, memory_bytes_max: int) -> None:
+    def __init__(self, engine: Engine, memory_bytes_max: int) -> None:
         super().__init__(engine, memory_bytes_max)
         self.environment = GuestEnvironment()
 
@@ -59,8 +61,16 @@ class ImageInstance(Generic[M]):
         self._wasm_store.environment = value
 
     @property
+    def has_fibers(self) -> bool:
+        return self._wasm_store.has_fibers
+
+    @property
     def memory_bytes(self) -> int:
         return self._wasm_store.size
+
+    @property
+    def own_bytes(self) -> int:
+        return _TOUCHED_BYTES + max(0, self._wasm_store.size - self._guest.pristine.size)
 
     def limit_memory(self, size_bytes: int) -> None:
         self._wasm_store.limit_memory(size_bytes)

@@ -14,6 +14,7 @@ import msgspec
 
 from rookery.actors.sandbox.contract import CheckStep, Guest, Instance, StepEnded, StepStopped, Tool
 from rookery.actors.sandbox.runtime.introspection import callable_names
+from rookery.actors.sandbox.runtime.suspension import complete
 from rookery.actors.sandbox.sessions.guest_run import GuestRun, SavedRun, execute_to_stop
 from rookery.actors.sandbox.sessions.meters import RunMeters
 from rookery.actors.sandbox.sessions.run_log import RunLog
@@ -56,7 +57,7 @@ class InstancePool:
             instance = self._checkers.popleft()
         except IndexError:
             instance = self.acquire()
-        step = execute_to_stop(run, instance)
+        step = complete(execute_to_stop(run, instance))
         assert isinstance(step, StepEnded)
         if isinstance(step, StepStopped) or instance.memory_bytes > _CHECKER_BYTES_MAX:
             instance.close()

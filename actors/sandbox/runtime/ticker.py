@@ -7,11 +7,11 @@ from collections.abc import Callable
 
 __all__ = ["TICK_S", "Ticker"]
 
-TICK_S = 0.01
+TICK_S = 0.005
 
 
 class Ticker:
-    """Calls ``tick`` a hundred times a second, from ``wake`` until it returns false."""
+    """Calls ``tick`` two hundred times a second, from ``wake`` until it returns false."""
 
     def __init__(self, tick: Callable[[], bool]) -> None:
         self._tick = tick

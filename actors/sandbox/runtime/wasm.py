@@ -18,9 +18,13 @@ from typing import Any, Final
 import wasmtime
 from wasmtime import _ffi as ffi
 
+from rookery.actors.sandbox.contract import Pause
+from rookery.actors.sandbox.runtime import fibers
+
 __all__ = [
     "PAGE_BYTES",
     "THREAD_STACK_BYTES",
+    "Engine",
     "Extern",
     "Externs",
     "GuestStopped",
@@ -28,6 +32,8 @@ __all__ = [
     "PreparedFunction",
     "WasmStore",
     "make_engine",
+    "reason",
+    "running_store",
 ]
 
 THREAD_STACK_BYTES: Final = 16 << 20
@@ -41,7 +47,7 @@ _PIECE_BYTES = 2 << 20
 _WASM_STACK_BYTES = 2 << 20  # CPython traps with the default; above this Engine() aborts.
 _OUT_OF_STACK = "nest calls and data less deep; a higher max_stack_depth does not help here"
 _FUEL = 1 << 62
-_CONTINUE: Any = 0
+_CONTINUE, _YIELD = 0, 1
 _EXTERN_BYTES = ctypes.sizeof(ffi.wasmtime_extern_t)
 _MASK = 0xFFFF_FFFF
 _I32 = struct.Struct("<i")
@@ -56,6 +62,12 @@ _running = threading.local()
 """``store``: the ``WasmStore`` that this thread executes."""
 
 
+def running_store() -> WasmStore:
+    """The store that this thread executes."""
+    store: WasmStore = _running.store
+    return store
+
+
 class GuestStopped(Exception):
     """The guest did not return: its store is unusable."""
 
@@ -64,14 +76,27 @@ class GuestStopped(Exception):
         self.code, self.message, self.hint = code, message, hint
 
 
-def make_engine() -> wasmtime.Engine:
+class Engine(wasmtime.Engine):
+    """An engine, and whether its guests run on fibers."""
+
+    def __init__(self, config: wasmtime.Config, *, has_fibers: bool) -> None:
+        super().__init__(config)
+        self.has_fibers = has_fibers
+
+
+def make_engine(*, has_fibers: bool = True) -> Engine:
+    """An engine for guests. Without ``has_fibers``, or where fibers cannot be, a guest that waits
+    for a synchronous call blocks its thread."""
     config = wasmtime.Config()
+    has_fibers = has_fibers and not fibers.obstacle()
+    if has_fibers:
+        fibers.reserve_stacks(config)
     config.consume_fuel = True
     config.epoch_interruption = True
     config.max_wasm_stack = _WASM_STACK_BYTES
     config.memory_reservation = _RESERVED_BYTES  # All that a guest can address: so memory
     config.memory_may_move = False  # never moves, and its address is read once.
-    return wasmtime.Engine(config)
+    return Engine(config, has_fibers=has_fibers)
 
 
 class Externs:
@@ -89,12 +114,21 @@ class Externs:
 class WasmStore:
     """A wasmtime store: instances that share a memory, a fuel meter and a thread."""
 
-    def __init__(self, engine: wasmtime.Engine, memory_bytes_max: int) -> None:
+    def __init__(self, engine: Engine, memory_bytes_max: int) -> None:
         self.store = wasmtime.Store(engine)
         self.context = self.store._context()
+        self.has_fibers = engine.has_fibers
         self.stopped: GuestStopped | None = None
-        self.watch: Callable[[], None] = _nothing
-        """Called at every epoch tick while the guest runs; may raise ``GuestStopped``."""
+        self.watch: Callable[[], bool] = _never
+        """Called at every epoch tick while the guest runs; returns whether the guest should pause
+        if it can. May raise ``GuestStopped``."""
+        self.may_pause = False
+        """Whether the guest is on a fiber, and not in a call that a host function makes."""
+        self.pause: Pause = None
+        """Why the guest was suspended."""
+        self.host_call: Any = None
+        """The host function that suspended the guest."""
+        self.drop_fiber: Callable[[], None] = _nothing
         self.limit_memory(memory_bytes_max)
         self.refuel()
         ffi.wasmtime_store_epoch_deadline_callback(self.store.ptr(), _on_tick, None, _no_finalizer)
@@ -202,6 +236,8 @@ class WasmStore:
         ctypes.memmove(self._checked(pointer, len(data)), data, len(data))
 
     def close(self) -> None:
+        self.enter()
+        self.drop_fiber()
         self.store.close()
 
     def _checked(self, pointer: int, length: int) -> int:
@@ -228,20 +264,23 @@ class PreparedFunction:
         self._layout.pack_into(self._buffer, 0, *arguments)
         store = self._wasm_store
         store.enter()
+        may_pause, store.may_pause = store.may_pause, False
         trap = ctypes.POINTER(ffi.wasm_trap_t)()
         error = ffi.wasmtime_func_call_unchecked(
             store.context, byref(self._function), *self._slots, byref(trap)
         )
+        store.may_pause = may_pause
         if error or trap:
-            raise _reason(store, error, trap)
+            raise reason(store, error, trap)
         return int(_I32.unpack_from(self._buffer)[0]) if self._returns else 0
 
 
 class Linker:
     """Host functions, defined once a process and imported by every store."""
 
-    def __init__(self, engine: wasmtime.Engine) -> None:
+    def __init__(self, engine: Engine) -> None:
         self._linker = wasmtime.Linker(engine)
+        self._has_fibers = engine.has_fibers
         self._callbacks: list[Any] = []
 
     def define(self, module: bytes, name: bytes, kind: Any, function: Callable[..., Any]) -> None:
@@ -285,7 +324,7 @@ def _callback(function: Callable[..., Any], parameters: list[str], results: list
     returned = struct.Struct({"i32": "<i", "i64": "<q"}[results[0]]) if results else None
 
     def called(_data: Any, _caller: Any, slots: int, _count: int) -> int:
-        store = _running.store
+        store = running_store()
         try:
             value = function(
                 store, *arguments_layout.unpack(ctypes.string_at(slots, arguments_layout.size))
@@ -305,14 +344,14 @@ def _callback(function: Callable[..., Any], parameters: list[str], results: list
 
 
 def _tick(_context: Any, _data: Any, delta: Any, kind: Any) -> int:
-    store = _running.store
+    store = running_store()
     try:
-        store.watch()
+        pauses = store.watch() and store.may_pause
     except GuestStopped as stopped:
         store.stopped = stopped
         return _address(ffi.wasmtime_error_new(b"host"))
     delta[0] = 1
-    kind[0] = _CONTINUE
+    kind[0] = _YIELD if pauses else _CONTINUE
     return 0
 
 
@@ -322,6 +361,10 @@ def _address(pointer: Any) -> int:
 
 def _nothing() -> None:
     pass
+
+
+def _never() -> bool:
+    return False
 
 
 _Callback = ctypes.CFUNCTYPE(
@@ -337,7 +380,8 @@ _on_tick = ctypes.CFUNCTYPE(
 )(_tick)
 
 
-def _reason(store: WasmStore, error: Any, trap: Any) -> GuestStopped:
+def reason(store: WasmStore, error: Any, trap: Any) -> GuestStopped:
+    """Why a call did not return, by what it returned instead."""
     text = str(wasmtime.WasmtimeError._from_ptr(error)) if error else ""
     code = None
     if trap:

@@ -2,26 +2,31 @@
 
 The same code starts a run, continues it and repeats it. While the log has entries, calls get their
 recorded results and every digest is checked; after that the host is called and the log grows. A
-``GuestRun`` does not change its session: ``Session`` decides what the last step means.
+``GuestRun`` does not change its session: ``Session`` decides what the last step means. Its
+generators yield the pauses of the guest; any thread may continue them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from concurrent.futures import Future
 from math import ceil
 from typing import Any
 
 import msgspec
 
 from rookery.actors.sandbox.contract import (
+    QUICK_BYTES,
     AwaitedCall,
     CallReply,
     CallTool,
     Image,
     Instance,
+    Pause,
     ProgramCall,
     ResumeStep,
     Step,
+    StepPauses,
     StepStopped,
     StepWaits,
     SuspendedRun,
@@ -102,10 +107,14 @@ class GuestRun:
         self.blocked_by: GuestRun | None = None
         """The run that waits until this one is repeated."""
         self.blocking_call: ProgramCall | None = None
-        """The call that the guest's thread is blocked in."""
+        """The call that the guest waits for."""
+        self.pauses_at_tick = False
+        """Whether the thread that executes the guest must not be blocked for long."""
         self.listed_tools = False
         self.held_bytes = 0
-        """The guest's memory while it is blocked in a call."""
+        """The guest's memory while its thread is blocked in a call."""
+        self.own_bytes = 0
+        """The memory that the guest does not share, while it waits for a call."""
         self._instance: Instance | None = None
         self._cursor = self._recorded_count = 0
         self._is_started = saved.image is not None
@@ -114,16 +123,17 @@ class GuestRun:
 
     # --- execution --------------------------------------------------------------------------
 
-    def execute(self, instance: Instance) -> Step:
+    def execute(self, instance: Instance) -> StepPauses:
         """Execute steps until the program ends or is suspended."""
         self._recorded_count = len(self.log.entries)
         self._instance = instance
         self.stopwatch.begin()
         try:
+            self.watch()  # A run may be cancelled before it begins.
             instance.limit_memory(self.log.limits.memory_mb * _MIB)
             step: Step | None = None
-            while (request := self._next_request(instance, step)) is not None:
-                step = self._run_step(instance, request)
+            while (request := (yield from self._next_request(instance, step))) is not None:
+                step = yield from self._run_step(instance, request)
         finally:
             self.stopwatch.end()
             self._instance = None
@@ -194,7 +204,9 @@ class GuestRun:
             self.watch()
         return entry
 
-    def _next_request(self, instance: Instance, step: Step | None) -> bytes | None:
+    def _next_request(
+        self, instance: Instance, step: Step | None
+    ) -> Generator[Pause, None, bytes | None]:
         environment = instance.environment
         if not self._is_started:
             self._is_started = True
@@ -203,7 +215,7 @@ class GuestRun:
         if step is not None and not isinstance(step, StepWaits):
             return None
         if step is not None and not self._replaying:
-            if not (calls := self._immediate_results()):
+            if not (calls := (yield from self._immediate_results())):
                 return None
             self.log.entries.append(ResumeEntry(calls))
         entry = self._next_entry()
@@ -215,9 +227,9 @@ class GuestRun:
             raise _divergence("the program waits for more calls than were recorded")
         return _encode(ResumeStep(replies=replies))
 
-    def _run_step(self, instance: Instance, request: bytes) -> Step:
+    def _run_step(self, instance: Instance, request: bytes) -> StepPauses:
         try:
-            step = instance.step(request, self)
+            step = yield from self._counting_cpu(instance.step(request, self))
         finally:
             self.tally.fuel += instance.fuel_used
             self.tally.memory_bytes = max(self.tally.memory_bytes, instance.memory_bytes)
@@ -234,9 +246,23 @@ class GuestRun:
             self._drop_calls(list(self.tally.open))
         return step
 
+    def _counting_cpu(self, steps: StepPauses) -> StepPauses:
+        """Count the CPU time of every thread that executes the step."""
+        while True:
+            try:
+                pause = next(steps)
+            except StopIteration as end:
+                step: Step = end.value
+                return step
+            self.stopwatch.leave_thread()
+            yield pause
+            self.stopwatch.enter_thread()
+
     # --- the host of the instance -----------------------------------------------------------
 
-    def call(self, name: str, arguments: bytes) -> bytes:
+    def call(self, name: str, arguments: bytes) -> Generator[Pause, None, bytes]:
+        if len(arguments) > QUICK_BYTES:
+            yield None
         try:
             given = _arguments(arguments)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -253,7 +279,7 @@ class GuestRun:
         if self._replaying:
             result = self._recorded_result(call)
         else:
-            result = self._call_tool(call)
+            result = yield from self._call_tool(call)
             self.log.entries.append(SyncCallEntry(name, call.digest, result))
             self._cursor += 1
         return _encode(self._reply(call, result))
@@ -261,13 +287,14 @@ class GuestRun:
     def emit(self, channel: int, text: bytes) -> bool:
         return self.tally.emit(channel, text, self.log.limits.max_stdout_bytes)
 
-    def watch(self) -> None:
+    def watch(self) -> bool:
         """Enforce the limits on new work; the recorded part was within them."""
         waits_cancelled = self.blocked_by is not None and self.blocked_by.cancelled
         if self.cancelled or self.abandoned or waits_cancelled:
             raise GuestStopped("CANCELLED", "the run was cancelled")
         if not (self._replaying or self._is_complete_record):
             self.stopwatch.check()
+        return self.pauses_at_tick
 
     # --- calls ------------------------------------------------------------------------------
 
@@ -314,21 +341,33 @@ class GuestRun:
             raise _divergence(f"call {call.id} is {call.name}, which differs from the record")
         return entry.told
 
-    def _call_tool(self, call: ProgramCall) -> RecordedResult:
+    def _call_tool(self, call: ProgramCall) -> Generator[Pause, None, RecordedResult]:
         """Call the host. This counts as time of the run; the watchdog ends the run after it."""
+        is_late = False
         self.stopwatch.enter_host()
         if self._instance is not None:
             self.held_bytes = self._instance.memory_bytes
+            self.own_bytes = self._instance.own_bytes
         self.blocking_call = call
         try:
             answer = self._answer(call)
+            if isinstance(answer, Future):
+                if not answer.done():
+                    yield answer
+                is_late = not answer.done()
+                answer = None if is_late or answer.cancelled() else answer.result()
             result = None if answer is None else RecordedResult.of(answer)
+        except GeneratorExit:
+            raise
         except BaseException as bug:
             raise GuestStopped("RUNTIME_ERROR", f"a host function failed: {bug!r}") from None
         finally:
             self.blocking_call = None
             duration_ms = self.stopwatch.leave_host()
-        if self.abandoned:
+        if is_late:
+            self.tally.record_timeout(call, self.log.tools[call.name])
+            self.watch()  # Raises, because the run was continued to be ended.
+        if self.abandoned or is_late:
             raise GuestStopped("CANCELLED", "the run ended before this result")
         if result is None:
             raise CallSuspended(call)
@@ -339,14 +378,15 @@ class GuestRun:
             return msgspec.structs.replace(result, duration_ms=duration_ms)
         return result
 
-    def _immediate_results(self) -> list[ResumedCall]:
+    def _immediate_results(self) -> Generator[Pause, None, list[ResumedCall]]:
         answered = []
         for open_call in list(self.tally.open.values()):
             call = open_call.call
             if call.id not in self._offered_ids:
                 self._offered_ids.add(call.id)
                 try:
-                    answered.append(_resumed_call(call, self._call_tool(call)))
+                    result = yield from self._call_tool(call)
+                    answered.append(_resumed_call(call, result))
                 except CallSuspended:
                     continue
         return answered
@@ -366,10 +406,12 @@ class GuestRun:
         return CallReply(value=msgspec.Raw(result.value))
 
 
-def execute_to_stop(run: GuestRun, instance: Instance) -> Step | CallSuspended:
+def execute_to_stop(
+    run: GuestRun, instance: Instance
+) -> Generator[Pause, None, Step | CallSuspended]:
     """``execute``, but a suspension or a stop is returned instead of raised."""
     try:
-        return run.execute(instance)
+        return (yield from run.execute(instance))
     except CallSuspended as suspended:
         return suspended
     except GuestStopped as stopped:

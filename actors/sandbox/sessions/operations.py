@@ -1,12 +1,13 @@
 """The jobs of sessions: run, resume, cancel, snapshot, copy, check.
 
 Each method is the work of a job, executed by one thread at a time for a session. It sets the result
-of the job, unless the watchdog has done so, and leaves the session ready for the next job.
+of the job, unless the watchdog has done so, and leaves the session ready for the next job. Before
+anything slow it pauses for ``None``, because it may be executed by a thread that must not block.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -16,6 +17,7 @@ from rookery.actors.sandbox.contract import (
     Image,
     Instance,
     Outcome,
+    Pause,
     Step,
     StepStopped,
     Tool,
@@ -60,14 +62,14 @@ class SessionOperations:
         answer: CallTool,
         now_ms: int,
         known: list[LogEntry],
-    ) -> None:
+    ) -> Generator[Pause, None, None]:
         session.last_run_kept = False
         if refusal := _refusal(request, session):
             job.finish(refusal)
             return
         if offered is not None and session.guest_run is None:
             session.tools = offered
-        self._execute(session, job, session.start(request, answer, now_ms, known))
+        yield from self._execute(session, job, session.start(request, answer, now_ms, known))
 
     def resume(
         self,
@@ -76,8 +78,8 @@ class SessionOperations:
         advance_ms: int,
         answer: CallTool,
         job: SessionJob,
-    ) -> None:
-        self._execute(session, job, session.resume(answers, advance_ms, answer))
+    ) -> Generator[Pause, None, None]:
+        yield from self._execute(session, job, session.resume(answers, advance_ms, answer))
 
     def cancel(self, session: Session, job: SessionJob) -> None:
         """Cancel a suspended run; a running one has ended before this job."""
@@ -125,13 +127,17 @@ class SessionOperations:
         step = pool.check(run)
         job.finish(result_of(step, run.tally, run.stopwatch, limits))
 
-    def _execute(self, session: Session, job: SessionJob, run: GuestRun) -> None:
+    def _execute(
+        self, session: Session, job: SessionJob, run: GuestRun
+    ) -> Generator[Pause, None, None]:
         job.guest_run = run
         instance: Instance | None = None
         step: Step | CallSuspended
         try:
+            if session.instance is None or not session.instance.has_fibers:
+                yield None
             instance = session.ensure_instance()
-            step = execute_to_stop(run, instance)
+            step = yield from execute_to_stop(run, instance)
         except CancelledDuringReplay as stopped:
             step = StepStopped(error=ErrorObject(code=stopped.code, message=stopped.message))
         except BaseException:
@@ -144,9 +150,11 @@ class SessionOperations:
             return
         outcome = session.on_step(run, step)
         if run.saved.return_snapshot and _is_ok(outcome):
+            yield None
             outcome = msgspec.structs.replace(outcome, snapshot_id=self._sealed(session).id)
         job.future.set_result(outcome)
         if session.checkpoint_is_due:
+            yield None
             session.checkpoint()
         self._sessions.mark_used(session)
         self._guests.mark_used(session.language, session.build)

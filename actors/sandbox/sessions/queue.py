@@ -1,35 +1,46 @@
 """The queue of jobs of each session: one job runs at a time.
 
-Exactly one thread may set the result of a job: the thread that executes it, or the watchdog, when
-the job's time is over while its thread is blocked in a tool.
+A job that pauses leaves its thread. When the result it waits for comes, the thread that brings it
+continues the job, if that is the job's home, until the guest has used up its slice; otherwise a
+thread of guests does. Only one of the job's own work and the watchdog sets its result.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
+from rookery.actors.sandbox.contract import Pause, PendingResult
 from rookery.actors.sandbox.runtime.guest_threads import GuestThreads
 from rookery.actors.sandbox.sessions.guest_run import GuestRun
 from rookery.actors.sandbox.sessions.session import Session
 
 __all__ = ["SessionJob", "SessionJobWork", "SessionQueue", "SessionQueues"]
 
+JobSteps = Generator[Pause, None, None]
+
 
 class SessionJob:
     """A job of a session and the future of its result."""
 
-    def __init__(self, work: SessionJobWork) -> None:
-        self.work = work
+    def __init__(self, work: SessionJobWork, *, runs: bool, home: int | None) -> None:
+        """``runs``: it executes a program. ``home`` identifies a thread that may execute slices of
+        the job, and must not be blocked."""
+        self.work, self.runs, self.home = work, runs, home
         self.future: Future[Any] = Future()
         self.future.set_running_or_notify_cancel()  # Only its run ends it.
         self.thread: threading.Thread | None = None
         self.cancelled = False
+        self.waits_for: PendingResult | None = None
+        """The result that the job waits for without a thread."""
+        self._steps: JobSteps | None = None
         self._guest_run: GuestRun | None = None
-        self._owner: threading.Thread | None = None
+        self._is_at_home = False
+        self._owner: Literal["", "work", "watchdog"] = ""
         self._lock = threading.Lock()
 
     @property
@@ -40,25 +51,54 @@ class SessionJob:
     def guest_run(self, run: GuestRun) -> None:
         self._guest_run = run
         run.cancelled |= self.cancelled
+        run.pauses_at_tick = self._is_at_home
+
+    def enter(self) -> bool:
+        """Mark this thread as the one that takes the steps; returns whether it is the home."""
+        self.thread = threading.current_thread()
+        self._is_at_home = self.thread.ident == self.home
+        if self._guest_run is not None:
+            self._guest_run.pauses_at_tick = self._is_at_home
+        return self._is_at_home
+
+    def next_pause(self) -> Pause:
+        """Take steps until the job pauses. Raises ``StopIteration`` at its end."""
+        if self._steps is None:
+            self._steps = self.work(self) or _no_steps()
+        return next(self._steps)
 
     def cancel(self) -> None:
         self.cancelled = True
         if self._guest_run is not None:
             self._guest_run.cancelled = True
 
-    def own_result(self) -> bool:
-        """Whether this thread may set the result; the first thread that calls this may."""
+    def own_result(self, owner: Literal["work", "watchdog"] = "work") -> bool:
+        """Whether ``owner`` may set the result; the first one that calls this may."""
         with self._lock:
-            self._owner = self._owner or threading.current_thread()
-            return self._owner is threading.current_thread()
+            self._owner = self._owner or owner
+            return self._owner == owner
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory of a guest that waits for a result."""
+        return 0 if self._guest_run is None else self._guest_run.own_bytes
+
+    def must_end(self) -> bool:
+        """Whether the job should end instead of waiting."""
+        return self.cancelled or self._owner == "watchdog"
 
     def finish(self, value: object) -> None:
         if self.own_result():
             self.future.set_result(value)
 
+    def fail(self, error: BaseException) -> None:
+        if self.own_result() and not self.future.done():
+            self.future.set_exception(error)
 
-SessionJobWork = Callable[[SessionJob], None]
-"""The function of a job; it sets the future's result if ``own_result`` is true."""
+
+SessionJobWork = Callable[[SessionJob], JobSteps | None]
+"""The function of a job; it sets the future's result if ``own_result`` is true. It blocks its
+thread, or returns steps."""
 
 
 class SessionQueue:
@@ -69,31 +109,70 @@ class SessionQueue:
         self.waiting: deque[SessionJob] = deque()
         self.running: SessionJob | None = None
 
-    def cancel(self) -> None:
-        """Cancel the running job and the waiting ones."""
-        for job in (self.running, *self.waiting):
-            if job is not None:
-                job.cancel()
-
 
 class SessionQueues:
     """All queues of a sandbox over one set of threads."""
 
-    def __init__(self, workers: GuestThreads) -> None:
-        self._threads = workers
-        self._lock = threading.Lock()
+    def __init__(
+        self, workers: GuestThreads, held_bytes_max: int, on_start: Callable[[], None]
+    ) -> None:
+        """``on_start`` is called before a job runs. While the guests that wait for results hold
+        more than ``held_bytes_max``, no other run begins."""
+        self._threads, self._held_bytes_max, self._on_start = workers, held_bytes_max, on_start
+        self._changed = threading.Condition()
         self._running: dict[SessionJob, SessionQueue] = {}
+        self._waiting: dict[SessionJob, SessionQueue] = {}
+        """Running jobs that wait for a result, and have no thread."""
+        self._held_bytes = 0
+        """Memory of the guests of waiting jobs."""
+        self._postponed: dict[SessionQueue, None] = {}
 
-    def submit(self, queue: SessionQueue, work: SessionJobWork) -> Future[Any]:
-        job = SessionJob(work)
-        with self._lock:
+    def submit(
+        self,
+        queue: SessionQueue,
+        work: SessionJobWork,
+        *,
+        runs: bool = False,
+        home: int | None = None,
+    ) -> Future[Any]:
+        job = SessionJob(work, runs=runs, home=home)
+        with self._changed:
             queue.waiting.append(job)
-            self._start_next(queue)
+            started = self._next_job(queue)
+        if started is not None:
+            self._on_start()
+            self._continue(started)
         return job.future
 
+    @property
+    def is_idle(self) -> bool:
+        return not (self._running or self._waiting)
+
     def running(self) -> list[tuple[SessionJob, SessionQueue]]:
-        with self._lock:
+        """The running jobs that have a thread."""
+        with self._changed:
             return list(self._running.items())
+
+    def waiting(self) -> list[SessionJob]:
+        with self._changed:
+            return list(self._waiting)
+
+    def cancel(self, queue: SessionQueue) -> None:
+        """Cancel the running job and the waiting ones."""
+        with self._changed:
+            jobs = [queue.running, *queue.waiting]
+        for job in jobs:
+            if job is not None:
+                job.cancel()
+                self.end_wait(job)
+        with self._changed:
+            started = self._next_job(queue)
+        self._start([started])
+
+    def end_wait(self, job: SessionJob) -> None:
+        """Continue a job that waits for a result, without it."""
+        if (result := job.waits_for) is not None:
+            self._end_wait(job, result)
 
     def detach(self, job: SessionJob) -> None:
         """Replace the thread of a stuck job, and start the next job of its queue."""
@@ -101,24 +180,98 @@ class SessionQueues:
             self._threads.replace(job.thread)
         self._on_done(job)
 
-    def _start_next(self, queue: SessionQueue) -> None:
-        if queue.running is None and queue.waiting:
-            job = queue.running = queue.waiting.popleft()
-            self._running[job] = queue
-            self._threads.submit(lambda: self._run(job))
+    def wait_until_idle(self) -> None:
+        """Wait until no job is running."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.is_idle)
+
+    def _continue(self, job: SessionJob) -> None:
+        if job.home == threading.get_ident():
+            self._run(job)
+        else:
+            self._start([job])
 
     def _run(self, job: SessionJob) -> None:
-        job.thread = threading.current_thread()
-        try:
-            job.work(job)
-        except BaseException as error:
-            if job.own_result() and not job.future.done():
-                job.future.set_exception(error)
+        """Take the steps of a job until it ends or leaves this thread."""
+        is_at_home = job.enter()
+        while True:
+            try:
+                pause = job.next_pause()
+            except StopIteration:
+                break
+            except BaseException as error:
+                job.fail(error)
+                break
+            if pause is not None:
+                if self._wait(job, pause):
+                    return
+            elif is_at_home:
+                self._start([job])
+                return
         self._on_done(job)
 
-    def _on_done(self, job: SessionJob) -> None:
-        with self._lock:
+    def _wait(self, job: SessionJob, result: PendingResult) -> bool:
+        """Have the job continued with the result; false if it should continue now."""
+        if result.done() or job.must_end():
+            return False
+        with self._changed:
             queue = self._running.pop(job, None)
-            if queue is not None:
-                queue.running = None
-                self._start_next(queue)
+            if queue is None:  # The watchdog has ended it.
+                return False
+            job.waits_for, self._waiting[job] = result, queue
+            self._held_bytes += job.held_bytes
+        result.add_done_callback(partial(self._end_wait, job))
+        if job.must_end():
+            self._end_wait(job, result)
+        return True
+
+    def _end_wait(self, job: SessionJob, result: PendingResult) -> None:
+        """Continue the job if it waits for this result."""
+        with self._changed:
+            if job.waits_for is not result:
+                return
+            job.waits_for = None
+            self._running[job] = self._waiting.pop(job)
+            self._held_bytes -= job.held_bytes
+            started = self._postponed_jobs()
+        self._start(started)
+        if job.must_end():
+            self._start([job])
+        else:
+            self._continue(job)
+
+    def _next_job(self, queue: SessionQueue) -> SessionJob | None:
+        """Mark the queue's next job as running, if it may."""
+        if queue.running is not None or not queue.waiting:
+            return None
+        first = queue.waiting[0]
+        if first.runs and not first.cancelled and self._held_bytes > self._held_bytes_max:
+            self._postponed[queue] = None
+            return None
+        job = queue.running = queue.waiting.popleft()
+        self._running[job] = queue
+        return job
+
+    def _postponed_jobs(self) -> list[SessionJob | None]:
+        queues, self._postponed = self._postponed, {}
+        return [self._next_job(queue) for queue in queues]
+
+    def _start(self, jobs: Iterable[SessionJob | None]) -> None:
+        for job in jobs:
+            if job is not None:
+                self._on_start()
+                self._threads.submit(partial(self._run, job))
+
+    def _on_done(self, job: SessionJob) -> None:
+        with self._changed:
+            queue = self._running.pop(job, None)
+            if queue is None:
+                return
+            queue.running = None
+            started = [*self._postponed_jobs(), self._next_job(queue)]
+            self._changed.notify_all()
+        self._start(started)
+
+
+def _no_steps() -> JobSteps:
+    yield from ()

@@ -26,6 +26,7 @@ from rookery.actors.sandbox.contract import (
 )
 from rookery.actors.sandbox.results import result_of
 from rookery.actors.sandbox.runtime.introspection import ToolDescriptions
+from rookery.actors.sandbox.runtime.suspension import complete
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.sessions.guest_run import CallSuspended, GuestRun, SavedRun
 from rookery.actors.sandbox.sessions.meters import RunMeters
@@ -291,7 +292,7 @@ class Session:
         run = GuestRun(SavedRun(log, RunMeters()), recorded=True)
         run.blocked_by = self.guest_run
         try:
-            step = run.execute(instance)
+            step = complete(run.execute(instance))
         except GuestStopped as stopped:
             if stopped.code == "CANCELLED":
                 raise CancelledDuringReplay(stopped.code, stopped.message) from None

@@ -17,7 +17,8 @@ _NS_PER_MS = 1_000_000
 
 
 class Stopwatch:
-    """Measures between ``begin`` and ``end``, which the same thread calls."""
+    """Measures between ``begin`` and ``end``. CPU time is counted between ``enter_thread``, which
+    ``begin`` implies, and ``leave_thread``, which the same thread calls."""
 
     def __init__(self, limits: SessionLimits) -> None:
         self._wall_ns_max = limits.wall_ms * _NS_PER_MS
@@ -37,21 +38,29 @@ class Stopwatch:
     def begin(self) -> None:
         self._running = True
         self._began_ns = time.perf_counter_ns()
-        self._cpu_began_ns = time.thread_time_ns()
+        self.enter_thread()
 
     def end(self) -> None:
         self.wall_ns = self._wall_used_ns()
         self._running = False
-        self.cpu_ns += time.thread_time_ns() - self._cpu_began_ns
+        self.leave_thread()
+
+    def enter_thread(self) -> None:
+        self._cpu_began_ns = time.thread_time_ns()
+
+    def leave_thread(self) -> None:
+        now_ns = time.thread_time_ns()
+        self.cpu_ns += now_ns - self._cpu_began_ns
+        self._cpu_began_ns = now_ns
 
     def enter_host(self) -> None:
         """Stop counting CPU time: the guest's thread executes a host function."""
-        self.cpu_ns += time.thread_time_ns() - self._cpu_began_ns
+        self.leave_thread()
         self._host_began_ns = time.perf_counter_ns()
 
     def leave_host(self) -> int:
         """Count CPU time again; returns the milliseconds since ``enter_host``."""
-        self._cpu_began_ns = time.thread_time_ns()
+        self.enter_thread()
         return (time.perf_counter_ns() - self._host_began_ns) // _NS_PER_MS
 
     def count_wall(self, duration_ms: int) -> None:

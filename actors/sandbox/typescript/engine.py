@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -15,11 +15,27 @@ from typing import Final, NamedTuple
 
 import wasmtime
 
-from rookery.actors.sandbox.contract import Host
+from rookery.actors.sandbox.contract import Host, Pause
 from rookery.actors.sandbox.runtime.image_guest import GuestStore
-from rookery.actors.sandbox.runtime.wasm import Externs, GuestStopped, Linker, PreparedFunction
+from rookery.actors.sandbox.runtime.suspension import (
+    SuspendableFunction,
+    SuspendingLinker,
+    complete,
+)
+from rookery.actors.sandbox.runtime.wasm import (
+    Engine,
+    Extern,
+    Externs,
+    GuestStopped,
+    PreparedFunction,
+)
 from rookery.actors.sandbox.typescript.frame_counter import FRAMES_AT, STACK_LIMIT_AT, count_frames
-from rookery.actors.sandbox.typescript.host_functions import HOST_CALLS, host_function_for
+from rookery.actors.sandbox.typescript.host_functions import (
+    HOST_CALLS,
+    SUSPENDING,
+    host_function_for,
+    make_host_call,
+)
 from rookery.schemas.errors import Failed
 
 __all__ = ["JavaScriptEngine", "JavaScriptStore", "engine_bytes", "parts", "prelude"]
@@ -44,6 +60,9 @@ _PRELUDE_NAME: Final = b"rookery-api"
 _RUN_NAME: Final = "run-%07d"
 _HOST_CALLS_1 = tuple(name for name in HOST_CALLS if name != "part")
 """Host functions of the prelude of edition 1, so that its initial memory does not change."""
+_PROGRAM_EXPORTS = frozenset(("call_function", "eval_async", "eval_code", "execute_pending_jobs"))
+"""The exports that execute code of programs. All others must not: the program could call a tool
+where the guest cannot be suspended."""
 _METHODS = ("begin", "watch", "settle", "pump", "fire", "refuse")
 _OK = 0
 _word = struct.Struct("<i")
@@ -81,20 +100,21 @@ class JavaScriptEngine:
 
     def __init__(
         self,
-        engine: wasmtime.Engine,
+        engine: Engine,
         module: wasmtime.Module,
         prelude: str,
         parts: Mapping[str, str],
     ) -> None:
         self.engine, self.module, self.prelude, self.parts = engine, module, prelude, parts
-        self.linker = Linker(engine)
+        self.linker = SuspendingLinker(engine)
         self.imports: list[tuple[bytes, bytes]] = []
         for wanted in module.imports:
-            name = wanted.name or ""
-            self.linker.define(
-                wanted.module.encode(), name.encode(), wanted.type, host_function_for(name)
-            )
-            self.imports.append((wanted.module.encode(), name.encode()))
+            name = wanted.module.encode(), (wanted.name or "").encode()
+            if wanted.name == SUSPENDING:
+                self.linker.define_suspending(*name, wanted.type, make_host_call)
+            else:
+                self.linker.define(*name, wanted.type, host_function_for(wanted.name or ""))
+            self.imports.append(name)
         self.kinds = {
             export.name: (len(export.type.params), len(export.type.results))
             for export in module.exports
@@ -112,6 +132,7 @@ class JavaScriptStore(GuestStore):
         super().__init__(engine.engine, _MEMORY_BYTES_MAX)
         self._engine, self._kinds, self.parts = engine, engine.kinds, engine.parts
         self._functions: dict[str, PreparedFunction] = {}
+        self._program_functions: dict[str, SuspendableFunction] = {}
         wanted = Externs(len(engine.imports))
         for place, (module, name) in enumerate(engine.imports):
             engine.linker.fetch(self, module, name, wanted, place)
@@ -127,7 +148,7 @@ class JavaScriptStore(GuestStore):
         """Check that the engine counts frames; the store is unusable after that."""
         for frames, fits in ((7, True), (6, False)):  # The script itself has one.
             self.frames_left = frames
-            status, _ = self._evaluate("eval_code", _SIX_FRAMES)
+            status, _ = complete(self._evaluate("eval_code", _SIX_FRAMES))
             if (status == _OK) is not fits:
                 raise Failed("GUEST_BUILD_FAILED", "the JavaScript engine does not count frames")
 
@@ -142,42 +163,42 @@ class JavaScriptStore(GuestStore):
 
     # --- parts of a step ------------------------------------------------------------------------
 
-    def call_method(self, method: str, *texts: str) -> str:
+    def call_method(self, method: str, *texts: str) -> Generator[Pause, None, str]:
         """Call a method of the prelude with texts; returns its text."""
         with self._prelude_frames():
             handles = [self.text(text) for text in texts]
-            handle = self._call_prelude(method, handles)
+            handle = yield from self._call_prelude(method, handles)
             for argument in handles:
                 self._call_export("free_value", argument)
             return self._consume_text(handle)
 
-    def call_with_handle(self, method: str, handle: int) -> str:
+    def call_with_handle(self, method: str, handle: int) -> Generator[Pause, None, str]:
         """Call a method of the prelude with a value, and free the value."""
         with self._prelude_frames():
-            result = self._call_prelude(method, [handle])
+            result = yield from self._call_prelude(method, [handle])
         self._call_export("free_value", handle)
         return self._consume_text(result)
 
-    def run_timer(self) -> None:
+    def run_timer(self) -> Generator[Pause, None, None]:
         """Run the timer that is due; its frames count as the program's."""
-        self._call_export("free_value", self._call_prelude("fire", []))
+        self._call_export("free_value", (yield from self._call_prelude("fire", [])))
 
-    def evaluate(self, code: str) -> tuple[bool, int]:
+    def evaluate(self, code: str) -> Generator[Pause, None, tuple[bool, int]]:
         """Start a program: true and its promise, or false and its error."""
-        status, handle = self._evaluate("eval_async", code)
+        status, handle = yield from self._evaluate("eval_async", code)
         return (True, handle) if status == _OK else (False, self._last_exception())
 
-    def compile(self, code: str) -> int | None:
+    def compile(self, code: str) -> Generator[Pause, None, int | None]:
         """Compile a program without running it; returns its error, if any."""
-        status, handle = self._evaluate("eval_code", f"(async()=>{{{code}\n}})")
+        status, handle = yield from self._evaluate("eval_code", f"(async()=>{{{code}\n}})")
         if status != _OK:
             return self._last_exception()
         self._call_export("free_value", handle)
         return None
 
-    def run_jobs(self) -> None:
+    def run_jobs(self) -> Generator[Pause, None, None]:
         """Run all pending jobs of the engine."""
-        self._call_export("execute_pending_jobs")
+        yield from self._call_program("execute_pending_jobs")
 
     @property
     def script_name(self) -> str:
@@ -223,9 +244,9 @@ class JavaScriptStore(GuestStore):
         self._call_export("free_value", handle)
         return text
 
-    def _call_prelude(self, method: str, handles: list[int]) -> int:
+    def _call_prelude(self, method: str, handles: list[int]) -> Generator[Pause, None, int]:
         self.write(self._scratch + 4, struct.pack(f"<{len(handles)}i", *handles))
-        status = self._call_export(
+        status = yield from self._call_program(
             "call_function",
             self._methods[method],
             self._undefined,
@@ -236,16 +257,19 @@ class JavaScriptStore(GuestStore):
         if status != _OK:
             if method == "refuse" and self.size > self.memory_bytes_max // 2:
                 raise GuestStopped("MEMORY_EXCEEDED", "there is no memory to describe the error")
-            error = self._consume_text(self._describe_error()) if method != "refuse" else ""
+            error = ""
+            if method != "refuse":
+                error = self._consume_text((yield from self._describe_error()))
             raise GuestStopped("RUNTIME_ERROR", f"the engine failed in {method}: {error[:200]}")
         return self._output_handle()
 
-    def _describe_error(self) -> int:
-        return self._call_prelude("refuse", [self._last_exception()])
+    def _describe_error(self) -> Generator[Pause, None, int]:
+        return (yield from self._call_prelude("refuse", [self._last_exception()]))
 
-    def _evaluate(self, how: str, code: str) -> tuple[int, int]:
+    def _evaluate(self, how: str, code: str) -> Generator[Pause, None, tuple[int, int]]:
         with self._bytes(code.encode()) as (pointer, length):
-            return self._call_export(how, pointer, length, self._scratch), self._output_handle()
+            status = yield from self._call_program(how, pointer, length, self._scratch)
+            return status, self._output_handle()
 
     def _last_exception(self) -> int:
         self._call_export("last_exception", self._scratch)
@@ -269,12 +293,23 @@ class JavaScriptStore(GuestStore):
     def _call_export(self, name: str, *arguments: int) -> int:
         function = self._functions.get(name)
         if function is None:
-            found = Externs(1)
-            self.fetch(self._instance, name.encode(), found, 0)
-            self._externs.append(found)
-            function = PreparedFunction(self, found.array[0], *self._kinds[name])
+            assert name not in _PROGRAM_EXPORTS
+            function = PreparedFunction(self, self._export(name), *self._kinds[name])
             self._functions[name] = function
         return function(*arguments)
+
+    def _call_program(self, name: str, *arguments: int) -> Generator[Pause, None, int]:
+        function = self._program_functions.get(name)
+        if function is None:
+            function = SuspendableFunction(self, self._export(name), *self._kinds[name])
+            self._program_functions[name] = function
+        return (yield from function.steps(*arguments))
+
+    def _export(self, name: str) -> Extern:
+        found = Externs(1)
+        self.fetch(self._instance, name.encode(), found, 0)
+        self._externs.append(found)
+        return found.array[0]
 
     # --- the prelude ----------------------------------------------------------------------------
 
@@ -292,11 +327,11 @@ class JavaScriptStore(GuestStore):
             with self._bytes(name.encode()) as (pointer, length):
                 self._set(bridge, name, self._call_export("new_function", pointer, length))
         self._set(world, "__host", bridge)
-        status, session = self._evaluate("eval_code", prelude)
+        status, session = complete(self._evaluate("eval_code", prelude))
         if status != _OK:
             raise Failed("GUEST_BUILD_FAILED", "the prelude of the JavaScript guest failed")
         self._methods = {name: self._get(session, name) for name in _METHODS}
-        _, deleted = self._evaluate("eval_code", "delete globalThis.__host")
+        _, deleted = complete(self._evaluate("eval_code", "delete globalThis.__host"))
         for handle in (world, session, deleted):
             self._call_export("free_value", handle)
 

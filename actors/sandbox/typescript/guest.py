@@ -11,18 +11,20 @@ from functools import cached_property
 from typing import NamedTuple
 
 import msgspec
-import wasmtime
 
 from rookery.actors.sandbox.contract import (
+    QUICK_BYTES,
     CheckStep,
     Host,
     StartStep,
     Step,
     StepEnded,
+    StepPauses,
 )
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.runtime.image_guest import ImageInstance
 from rookery.actors.sandbox.runtime.memory_image import Pristine
+from rookery.actors.sandbox.runtime.wasm import Engine
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
 from rookery.actors.sandbox.typescript.engine import JavaScriptEngine, JavaScriptStore
 from rookery.actors.sandbox.typescript.errors import read_reply, to_step
@@ -34,6 +36,8 @@ from rookery.schemas.run import Language
 __all__ = ["JavaScriptGuest", "JavaScriptInstance"]
 
 _encode = msgspec.json.encode
+_QUICK_SOURCE_CHARS = 2_000
+"""The length of programs that are translated within a millisecond or two."""
 
 
 class _Resumption(msgspec.Struct, frozen=True, tag="resume", tag_field="step"):
@@ -65,7 +69,7 @@ class JavaScriptGuest:
 
     def __init__(
         self,
-        engine: wasmtime.Engine,
+        engine: Engine,
         cache: GuestCache,
         read: Callable[[], JavaScriptBuild] = JavaScriptBuild.installed,
     ) -> None:
@@ -125,28 +129,30 @@ class JavaScriptInstance(ImageInstance[JavaScriptStore]):
         super().__init__(guest)
         self._script: Script | None = None
 
-    def step(self, request: bytes, host: Host) -> Step:
+    def step(self, request: bytes, host: Host) -> StepPauses:
         store = self._wasm_store
         store.host, store.watch = host, host.watch
         store.refuel()
         try:
-            return self._step(request, host)
+            return (yield from self._step(request, host))
         except SourceRefused as refused:
             return StepEnded(error=refused.error)
         finally:
             self.fuel_used = store.fuel_used
 
-    def _step(self, request: bytes, host: Host) -> Step:
+    def _step(self, request: bytes, host: Host) -> StepPauses:
         step = _decode(request)
         if isinstance(step, StartStep):
-            return self._run(step, host)
+            return (yield from self._run(step, host))
         if isinstance(step, CheckStep):
-            return self._check(step, host)
-        self._wasm_store.call_method("settle", bytes(step.replies).decode())
-        return self._pump(host)
+            return (yield from self._check(step, host))
+        yield from self._wasm_store.call_method("settle", bytes(step.replies).decode())
+        return (yield from self._pump(host))
 
-    def _run(self, program: StartStep, host: Host) -> Step:
+    def _run(self, program: StartStep, host: Host) -> StepPauses:
         store = self._wasm_store
+        if len(program.code) > _QUICK_SOURCE_CHARS:
+            yield None  # Translating takes long and cannot pause.
         script = self._guest.translate(program.code, program.tools, host.watch)
         self._script = script
         begin = {
@@ -157,34 +163,35 @@ class JavaScriptInstance(ImageInstance[JavaScriptStore]):
             "last": script.ends_with_value,
             "source": program.code,
         }
-        if problem := store.call_method("begin", _encode(begin).decode()):
+        if problem := (yield from store.call_method("begin", _encode(begin).decode())):
             return self._read_reply(problem, host)
         store.frames_left = program.depth
         store.name_next_script()
-        begun, handle = store.evaluate(f"\n{script.text}")
+        begun, handle = yield from store.evaluate(f"\n{script.text}")
         if not begun:
-            return self._read_reply(store.call_with_handle("refuse", handle), host)
-        store.call_with_handle("watch", handle)
-        return self._pump(host)
+            return self._read_reply((yield from store.call_with_handle("refuse", handle)), host)
+        yield from store.call_with_handle("watch", handle)
+        return (yield from self._pump(host))
 
-    def _check(self, check: CheckStep, host: Host) -> Step:
+    def _check(self, check: CheckStep, host: Host) -> StepPauses:
         script = self._guest.translate(check.code, check.tools, host.watch)
         self._script = script
         self._wasm_store.name_next_script()
-        error = self._wasm_store.compile(f"\n{script.text}")
-        return (
-            StepEnded()
-            if error is None
-            else self._read_reply(self._wasm_store.call_with_handle("refuse", error), host)
-        )
+        error = yield from self._wasm_store.compile(f"\n{script.text}")
+        if error is None:
+            return StepEnded()
+        refusal = yield from self._wasm_store.call_with_handle("refuse", error)
+        return self._read_reply(refusal, host)
 
-    def _pump(self, host: Host) -> Step:
+    def _pump(self, host: Host) -> StepPauses:
         """Run jobs and timers until the program ends or is suspended."""
         while True:
-            self._wasm_store.run_jobs()
-            if reply := self._wasm_store.call_method("pump"):
+            yield from self._wasm_store.run_jobs()
+            if reply := (yield from self._wasm_store.call_method("pump")):
+                if len(reply) > QUICK_BYTES:
+                    yield None
                 return self._read_reply(reply, host)
-            self._wasm_store.run_timer()
+            yield from self._wasm_store.run_timer()
 
     def _read_reply(self, reply: str, host: Host) -> Step:
         decoded = read_reply(reply)

@@ -6,23 +6,27 @@ All other functions are refused: files, environment, a second interpreter.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from typing import TYPE_CHECKING, Any
 
+from rookery.actors.sandbox.contract import Pause
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 
 if TYPE_CHECKING:
     from rookery.actors.sandbox.typescript.engine import JavaScriptStore
 
-__all__ = ["HOST_CALLS", "host_function_for"]
+__all__ = ["HOST_CALLS", "SUSPENDING", "host_function_for", "make_host_call"]
 
+SUSPENDING = "host_call"
+"""The host function that may suspend the guest."""
 _BAD_DESCRIPTOR = 8
 _RANDOM_BYTES_MAX = 1 << 20
 
 
-def _call(store: JavaScriptStore, request: str) -> int:
+def _call(store: JavaScriptStore, request: str) -> Generator[Pause, None, int]:
     name, _, arguments = request.partition(" ")
-    return store.text(store.host.call(name, arguments.encode()).decode())
+    reply = yield from store.host.call(name, arguments.encode())
+    return store.text(reply.decode())
 
 
 def _random(store: JavaScriptStore) -> int:
@@ -56,7 +60,7 @@ def _stderr(store: JavaScriptStore, text: str) -> int:
     return store.text("")
 
 
-HOST_CALLS: Mapping[str, Callable[..., int]] = {
+HOST_CALLS: Mapping[str, Callable[..., int | Generator[Pause, None, int]]] = {
     "call": _call,
     "random": _random,
     "sleep": _sleep,
@@ -67,14 +71,16 @@ HOST_CALLS: Mapping[str, Callable[..., int]] = {
 _ARITIES = {"call": 1, "random": 0, "sleep": 1, "stdout": 1, "stderr": 1, "part": 1}
 
 
-def _host_call(
+def make_host_call(
     store: JavaScriptStore, name: int, length: int, _this: int, count: int, arguments: int
-) -> int:
+) -> Generator[Pause, None, int]:
+    """Make a call of the prelude."""
     function = store.read(name, length).decode(errors="replace")
     if function not in HOST_CALLS or count != _ARITIES[function]:
         raise GuestStopped("RUNTIME_ERROR", "the guest called an unknown host function")
     handles = struct.unpack(f"<{count}i", store.read(arguments, 4 * count))
-    return HOST_CALLS[function](store, *(store.read_text(handle) for handle in handles))
+    reply = HOST_CALLS[function](store, *(store.read_text(handle) for handle in handles))
+    return reply if isinstance(reply, int) else (yield from reply)
 
 
 def _clock(store: JavaScriptStore, _clock: int, _precision: int, result: int) -> int:
@@ -101,7 +107,6 @@ def _exit(_store: JavaScriptStore, _code: int) -> None:
 
 
 _HOST_FUNCTIONS: Mapping[str, Callable[..., Any]] = {
-    "host_call": _host_call,
     "clock_time_get": _clock,
     "random_get": _random_get,
     "environ_sizes_get": _no_environment,

@@ -17,7 +17,7 @@ import tree_sitter_typescript
 __all__ = ["Node", "Spans", "WatchFunction", "ask", "first_error", "is_deeper", "parse"]
 
 Node = tree_sitter.Node
-WatchFunction = Callable[[], None]
+WatchFunction = Callable[[], bool]
 """Called regularly during work; an exception from it ends the work."""
 
 _CHUNK_BYTES = 1 << 14

@@ -13,6 +13,7 @@ from importlib.resources import files
 import wasmtime
 
 from rookery.actors.sandbox.runtime.wasm import (
+    Engine,
     Externs,
     GuestStopped,
     Linker,
@@ -53,7 +54,7 @@ def transformer_bytes() -> bytes:
 class Transformer:
     """The module and its host functions, once a process."""
 
-    def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module) -> None:
+    def __init__(self, engine: Engine, module: wasmtime.Module) -> None:
         self._engine, self._module = engine, module
         self._linker = Linker(engine)
         self._imports: list[tuple[bytes, bytes]] = []

@@ -14,11 +14,10 @@ from statistics import median
 from time import perf_counter
 
 import msgspec
-import wasmtime
 
 from rookery.actors.sandbox import Guest, Sandbox
 from rookery.actors.sandbox.python import GuestCache, cache_folder, write_stderr
-from rookery.actors.sandbox.runtime import make_engine, open_python_guest
+from rookery.actors.sandbox.runtime import Engine, make_engine, open_python_guest
 from rookery.actors.sandbox.typescript import JavaScriptGuest
 from rookery.ops.bench.harness.harness import Harness
 from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
@@ -189,6 +188,6 @@ def _memory(harness: Harness) -> MemoryGrowth:
 
 
 @cache
-def _guests() -> tuple[wasmtime.Engine, list[Guest]]:
+def _guests() -> tuple[Engine, list[Guest]]:
     engine, cache = make_engine(), GuestCache(cache_folder(os.environ))
     return engine, [open_python_guest(engine, cache, write_stderr), JavaScriptGuest(engine, cache)]

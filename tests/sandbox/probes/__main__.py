@@ -15,6 +15,7 @@ from rookery.actors.sandbox import Sandbox, open_sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
 from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
 from rookery.actors.sandbox.runtime.wasm import make_engine
+from tests.sandbox.modes import HAS_FIBERS
 from tests.sandbox.probes.canary import canary
 from tests.sandbox.probes.catalogue import COMPONENT, PYTHON, TYPESCRIPT
 from tests.sandbox.probes.probe_runner import Range
@@ -36,7 +37,7 @@ def main(*, fallback: bool) -> int:
     with (
         TemporaryDirectory() as folder,
         canary(Path(folder)) as target,
-        open_fallback() if fallback else open_sandbox(KEY) as sandbox,
+        open_fallback() if fallback else open_sandbox(KEY, has_fibers=HAS_FIBERS) as sandbox,
     ):
         shooting = Range(sandbox, target)
         for probe in probes:

@@ -16,7 +16,7 @@ from typing import Any
 import wasmtime
 from wasmtime.component import Linker, ResourceAny
 
-from rookery.actors.sandbox.contract import GuestEnvironment, Host, Image, MemoryCopy, Step
+from rookery.actors.sandbox.contract import GuestEnvironment, Host, Image, MemoryCopy, StepPauses
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.fallback.component_wasi import (
     host_function_for,
@@ -24,7 +24,8 @@ from rookery.actors.sandbox.python.fallback.component_wasi import (
     wasi_of,
 )
 from rookery.actors.sandbox.python.protocol import read_step
-from rookery.actors.sandbox.runtime.wasm import GuestStopped, WasmStore
+from rookery.actors.sandbox.runtime.suspension import complete
+from rookery.actors.sandbox.runtime.wasm import Engine, GuestStopped, WasmStore
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import Language
 
@@ -42,7 +43,7 @@ class ComponentGuest:
     language = Language.PYTHON
     start = 0
 
-    def __init__(self, engine: wasmtime.Engine, cache: GuestCache) -> None:
+    def __init__(self, engine: Engine, cache: GuestCache) -> None:
         source = cache.component(stub_wasi=False)
         self.build = sha3_256(source).hexdigest()
         self.engine = engine
@@ -63,11 +64,12 @@ class ComponentInstance:
     """One interpreter without images."""
 
     host: Host
+    has_fibers = False
 
     def __init__(self, guest: ComponentGuest) -> None:
         self.environment = GuestEnvironment()
         self.fuel_used = 0
-        self.memory_bytes = 0
+        self.memory_bytes = self.own_bytes = 0
         self._wasm_store = ComponentStore(guest.engine, _MEMORY_BYTES_MAX)
         store = self._wasm_store.store
         with _component_lock:
@@ -81,7 +83,8 @@ class ComponentInstance:
     def limit_memory(self, size_bytes: int) -> None:
         self._wasm_store.limit_memory(size_bytes)
 
-    def step(self, request: bytes, host: Host) -> Step:
+    def step(self, request: bytes, host: Host) -> StepPauses:
+        yield from ()  # A component cannot be suspended.
         wasm_store = self._wasm_store
         self.host, wasm_store.watch = host, host.watch
         wasm_store.refuel()
@@ -159,7 +162,7 @@ class ComponentInstance:
         """Call the host without the lock, so that other components can run meanwhile."""
         _component_lock.release()
         try:
-            return self.host.call(name, arguments.encode()).decode()
+            return complete(self.host.call(name, arguments.encode())).decode()
         finally:
             _component_lock.acquire()
 
