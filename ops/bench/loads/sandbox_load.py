@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from statistics import median
 from threading import Event
 from time import perf_counter
@@ -10,6 +13,8 @@ from typing import Any, NamedTuple
 
 from rookery.actors.sandbox import (
     CallTool,
+    Outcome,
+    PendingResult,
     ProgramCall,
     Sandbox,
     SuspendedRun,
@@ -48,6 +53,12 @@ def _sum(*numbers: int) -> int:
 _ANSWERS = answering({"add": _sum, "fetch": _sum})
 
 
+def _value(outcome: Outcome) -> Any:
+    if not isinstance(outcome, RunResult) or outcome.error is not None:
+        raise Failed("NODE_FAILED", f"a program of the bench ended as {outcome}")
+    return outcome.result
+
+
 class BenchSession:
     """One session of a sandbox, with tools that add up."""
 
@@ -58,10 +69,34 @@ class BenchSession:
         )
 
     def run(self, code: str, answer: CallTool = _ANSWERS) -> Any:
-        outcome = self.sandbox.run(self._request(code), answer=answer, now_ms=0)
-        if not isinstance(outcome, RunResult) or outcome.error is not None:
-            raise Failed("NODE_FAILED", f"a program of the bench ended as {outcome}")
-        return outcome.result
+        return _value(self.sandbox.run(self._request(code), answer=answer, now_ms=0))
+
+    def run_beside_loop(self, code: str) -> Any:
+        """Run with each call answered by a task of an event loop, as a node does."""
+        return asyncio.run(self._run_beside_loop(code))
+
+    async def _run_beside_loop(self, code: str) -> Any:
+        loop, thread = asyncio.get_running_loop(), threading.get_ident()
+        tasks = set[asyncio.Task[None]]()
+
+        async def bring(call: ProgramCall, result: PendingResult) -> None:
+            result.set_result(_ANSWERS(call))
+
+        def begin(call: ProgramCall, result: PendingResult) -> None:
+            task = loop.create_task(bring(call, result))
+            tasks.add(task)
+            task.add_done_callback(tasks.discard)
+
+        def answer(call: ProgramCall) -> PendingResult:
+            result: PendingResult = Future()
+            if threading.get_ident() == thread:
+                begin(call, result)
+            else:
+                loop.call_soon_threadsafe(begin, call, result)
+            return result
+
+        run = self.sandbox.submit(self._request(code), answer=answer, now_ms=0, here=True)
+        return _value(await asyncio.wrap_future(run))
 
     def wait(self, code: str) -> None:
         """Run until the program waits for a call, and do not answer it."""

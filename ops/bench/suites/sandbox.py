@@ -44,6 +44,7 @@ _CALL_COUNT = 1_000
 _TURN = "warm turn 1+1, p50"
 _FRESH = "fresh session and its first turn, p50"
 _CALLS = "1,000 calls, one by one"
+_ON_LOOP = "1,000 calls, one by one, made by a loop"
 _AWAITED = "1,000 calls, awaited together"
 _COMPUTING = "computing"
 _SNAPSHOT, _SIZE, _RESTORE = "snapshot, p50", "snapshot's size", "restore and a turn, p50"
@@ -90,6 +91,8 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
         Figure(_CALLS, "ms", at_most=50),
         Figure(_beside(_CALLS, _TYPED), "ms", at_most=50),
         *(Figure(_beside(_CALLS, peer), "ms") for peer in peers),
+        Figure(_ON_LOOP, "ms", at_most=100),
+        Figure(_beside(_ON_LOOP, _TYPED), "ms", at_most=100),
         Figure(_AWAITED, "ms"),
         Figure(_COMPUTING, "ms", _beside(_COMPUTING, _BARE)),
         Figure(_beside(_COMPUTING, _TYPED), "ms", _beside(_COMPUTING, _BARE)),
@@ -121,6 +124,7 @@ def measure(harness: Harness) -> Round:
     with Sandbox(engine, guests, b"bench", ready=_READY) as sandbox:
         session = BenchSession(sandbox, "ours")
         measured |= _in_one_session(session, harness)
+        measured[_ON_LOOP] = _on_loop_ms(session, _CALLING)
         measured |= _typed(sandbox, harness)
         measured[_AWAITED] = median(timed_ms(partial(session.run, _GATHERING)) for _ in range(5))
         measured[_FRESH] = fresh_ms(sandbox, "1 + 1", harness.count(_FEW), Language.PYTHON)
@@ -142,8 +146,13 @@ def _typed(sandbox: Sandbox, harness: Harness) -> dict[str, float]:
     """The same figures for TypeScript."""
     session = BenchSession(sandbox, "typed", Language.TYPESCRIPT)
     figures = _in_one_session(session, harness, calling=_TYPED_CALLING, computing=_TYPED_PROGRAM)
+    figures[_ON_LOOP] = _on_loop_ms(session, _TYPED_CALLING)
     figures[_FRESH] = fresh_ms(sandbox, "1 + 1", harness.count(_FEW), Language.TYPESCRIPT)
     return {_beside(figure, _TYPED): value for figure, value in figures.items()}
+
+
+def _on_loop_ms(session: BenchSession, calling: str) -> float:
+    return median(timed_ms(partial(session.run_beside_loop, calling)) for _ in range(5))
 
 
 def _in_one_session(
