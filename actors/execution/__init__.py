@@ -5,7 +5,8 @@ write all facts; the executor here starts programs, waits for their calls and re
 
 One run with one call, step by step. The third column is the actor that handles it: a family is the
 actor of that family, ``actor`` is any of them, and ``loop`` is code beside them. All of it runs on
-the bus's event loop, but for the program and its tools. A step that names a fact is one commit;
+the bus's event loop, but for synchronous tools and for programs after their first 5 ms. A step that
+names a fact is one commit;
 with a ``+`` the fact is in the commit of the step before. The start of a run waits for its first
 step, at most ``STEP_HOLD_S``, and is committed with it; ``session.run_committed`` waits for the
 session's next command.
