@@ -184,6 +184,8 @@ class CallProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Set if the outcome is not recorded yet: the driver records it with its next step."""
     waits_for: str = ""
     """The code of what the call waits for, if that may take long."""
+    by_event: bool | UnsetType = UNSET
+    """Set if an event ends or has ended the call, instead of an attempt."""
 
 
 class RequestApproval(msgspec.Struct, frozen=True, kw_only=True):

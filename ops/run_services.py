@@ -63,6 +63,8 @@ from rookery.actors.tools import (
     RemoteToolHost,
     ToolCatalogue,
     ToolHost,
+    WaitExecutor,
+    built_in_tools,
 )
 from rookery.actors.tools.authoring import ToolRegistry
 from rookery.actors.turns import TurnsDecider
@@ -186,11 +188,12 @@ class RunServices:
         and load it. ``opened`` gets what is to be closed after the kernel, off the loop."""
         remote = await _discover_workers(bus, surfaces)
         remote_tools = (tool for host in remote for tool in host.catalogue_tools)
-        catalogue = ToolCatalogue([*ToolCatalogue.local(registry, record_reads), *remote_tools])
+        local_tools = ToolCatalogue.local(registry, record_reads)
+        catalogue = ToolCatalogue([*local_tools, *built_in_tools(registry), *remote_tools])
         key = await bus.secrets.get_or_create("snapshots", entropy(KEY_BYTES))
         sandbox = await _load_sandbox(bus, loop, node, key, fibers=fibers)
         opened.callback(sandbox.close)
-        blob = await bus.blobs.put(catalogue.catalogue_bytes) if catalogue.available_tools else ""
+        blob = await bus.blobs.put(catalogue.catalogue_bytes)
         local = LocalToolHost(registry)
         opened.callback(local.close, TOOLS_CLOSE_S)
         approvers = Approvers(bus)
@@ -253,6 +256,7 @@ class RunServices:
             metrics=self._metrics,
             failpoints=failpoints,
         )
+        waits = WaitExecutor(ask=ask, timers=self._bus.timers, now_ms=now_ms)
         approvals = ApprovalExecutor(
             ask=ask,
             timers=self._bus.timers,
@@ -261,7 +265,13 @@ class RunServices:
             now_ms=now_ms,
             can_continue=runner.can_continue,
         )
-        return {**calls.handlers, **approvals.handlers, **runner.handlers, **remover.handlers}
+        return {
+            **calls.handlers,
+            **waits.handlers,
+            **approvals.handlers,
+            **runner.handlers,
+            **remover.handlers,
+        }
 
     async def remove_snapshots(self) -> None:
         """Delete snapshots that nothing names, until cancelled."""

@@ -75,6 +75,9 @@ class ForkedRun(msgspec.Struct, frozen=True, kw_only=True):
     """Number of batches in which the other run's calls got their outcomes."""
     known_blob: str
     """Digest of the JSON list of those batches (lists of calls) in the blob store."""
+    waits: dict[int, int] | UnsetType = UNSET
+    """By the number of a call, until when (in milliseconds since 1970) it waited in the other
+    run."""
 
 
 class CallArguments(msgspec.Struct, frozen=True, kw_only=True):

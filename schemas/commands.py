@@ -16,7 +16,7 @@ from rookery.schemas.approvals.lists import (
     GrantedQuery,
     PendingQuery,
 )
-from rookery.schemas.calls import ToolFault
+from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.integers import PageLimit, Unsigned
 from rookery.schemas.lists import RunState
 from rookery.schemas.run import (
@@ -49,6 +49,7 @@ __all__ = [
     "SessionsQuery",
     "SnapshotSession",
     "ToolsQuery",
+    "WaitEnded",
 ]
 
 Actor = Annotated[str, Meta(max_length=256)]
@@ -104,6 +105,17 @@ class ApprovalDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     approval_id: str
     escalate: bool = False
     """Escalate the unanswered request; without it the request expires."""
+
+
+class WaitEnded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The event that an awaited call waits for has happened (verb ``wait_ended``, key: its
+    session). Only timers and the session's node send it."""
+
+    operation_id: str
+    code: str
+    """What the call waited for; a call that waits for something else is not ended."""
+    outcome: CallOutcome = CallOutcome()
+    """The outcome of the call."""
 
 
 class ChangeApprover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -242,6 +254,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "decide": DecideApproval,
     "grants": RevokeGrant,
     "approval_due": ApprovalDue,
+    "wait_ended": WaitEnded,
     "approvers": ChangeApprover,
     "pending": PendingQuery,
     "granted": GrantedQuery,

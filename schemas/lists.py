@@ -59,6 +59,8 @@ class RunWait(msgspec.Struct, frozen=True, kw_only=True):
     may_act_until_ms: int | None = None
     """If the run waits for an operator: until then the tool may still act, and ``resolve`` requires
     ``now``."""
+    until_ms: int | None = None
+    """When a timer ends the wait, if one does."""
 
 
 class RunView(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +96,8 @@ class ToolView(msgspec.Struct, frozen=True, kw_only=True):
     surface: str
     """Who serves the tool: ``local`` for functions of the node, else a worker's name."""
     awaited: bool
+    waits_for: str = ""
+    """What its calls wait for, if they end by an event; they have no time limit then."""
     schema_digest: str
     capability: Capability
 

@@ -87,13 +87,13 @@ class RunReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CallReceipt(msgspec.Struct, frozen=True, kw_only=True):
-    """State of a call: the reply to ``resolve``."""
+    """State of a call: the reply to ``resolve`` and to ``wait_ended``."""
 
     run_id: str
     operation_id: str
     state: str
     """``completed``, ``failed``, ``requested`` (another attempt is due), ``intended`` (an attempt
-    is in flight), ``recovery_required``, or ``forgotten`` some time after its run."""
+    is in flight), ``awaited``, ``recovery_required``, or ``forgotten`` some time after its run."""
 
 
 class GrantReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -194,6 +194,7 @@ REPLIES: dict[str, Any] = {
     "decide": DecisionReceipt,
     "grants": GrantReceipt,
     "approval_due": DecisionReceipt,
+    "wait_ended": CallReceipt,
     "approvers": ApproverReceipt,
     "pending": ApprovalList,
     "granted": GrantList,

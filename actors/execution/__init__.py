@@ -58,6 +58,12 @@ it waits, and resumes when the call has ended. Then the program continues as abo
 
 If the session executed much since its last snapshot, ``park`` stores it with the run, and the last
 two steps are ``SessionCache.restore_parked`` and ``SandboxDriver.resume_parked``.
+
+A sleep takes the same way, without approvers: a timer of the bus ends its call.
+
+    tools/wait_rules.py        begin_wait                      turn     tool.awaited
+    tools/wait_executor.py     WaitExecutor.arm                loop     the bus stores the timer
+    tools/wait_rules.py        end_wait                        turn     tool.completed or .failed
 """
 
 from rookery.actors.execution.driver import SandboxDriver

@@ -3,14 +3,15 @@ outcomes.
 
 Requested calls are recorded first, then awaited. The wait ends with the outcomes, a timer of the
 program, the run's time limit, a cancellation, or ``ParkRequested`` if every open call waits for an
-approver or another slow event. ``PendingCalls`` holds the open calls in memory while the run has a
-driver.
+approver, a timer or another slow event. If an event ends one of the calls instead of an
+attempt, the first outcome ends the wait: the program may race the calls, and the event may take
+days. ``PendingCalls`` holds the open calls in memory while the run has a driver.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Coroutine, Iterable, Sequence
+from collections.abc import Container, Coroutine, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Protocol
 
@@ -21,6 +22,7 @@ from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
 from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
+from rookery.actors.tools import WAITING_FOR_TIMER
 from rookery.actors.turns import request_calls
 from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.errors import Refused
@@ -52,6 +54,8 @@ class PendingCalls:
         self._calls: dict[int, RequestedCall] = {}
         self._futures: dict[int, asyncio.Future[CallProgress]] = {}
         self._waits_for: dict[int, str] = {}
+        self._by_event: set[int] = set()
+        """The calls that an event ends, instead of an attempt."""
         self._outcomes: dict[int, CallOutcome] = {}
         self._unrecorded: dict[int, RecordOutcome] = {}
 
@@ -87,6 +91,8 @@ class PendingCalls:
             if not future.done():
                 continue
             progress = future.result()
+            if progress.by_event is True:
+                self._by_event.add(number)
             if progress.outcome is UNSET:
                 self._waits_for[number] = progress.waits_for
                 self._futures[number] = self._notifier.future(progress.operation_id)
@@ -105,6 +111,15 @@ class PendingCalls:
         """Whether the program awaits the calls; a synchronous call is never awaited."""
         return all(self._calls[number].awaited for number in numbers)
 
+    def any_by_event(self, numbers: Iterable[int]) -> bool:
+        """Whether an event ends one of the calls, instead of an attempt."""
+        return not self._by_event.isdisjoint(numbers)
+
+    @property
+    def waits_for_timer(self) -> bool:
+        """Whether an open call waits for a timer."""
+        return WAITING_FOR_TIMER in self._waits_for.values()
+
     def waiting_codes(self, numbers: Iterable[int]) -> dict[str, str]:
         """By operation, the code of the slow event that each waiting call waits for."""
         found = self._waits_for
@@ -112,6 +127,7 @@ class PendingCalls:
 
     def pop(self, numbers: Iterable[int]) -> list[tuple[int, CallOutcome]]:
         """Remove these calls and return their outcomes."""
+        self._by_event.difference_update(numbers)
         return [(self._calls.pop(number).number, self._outcomes.pop(number)) for number in numbers]
 
     def pop_unrecorded(self, numbers: Iterable[int]) -> list[RecordOutcome]:
@@ -124,12 +140,18 @@ class PendingCalls:
         dropped = [self._calls.pop(number) for number in tuple(self._calls) if number not in kept]
         for call in dropped:
             self._waits_for.pop(call.number, None)
+            self._by_event.discard(call.number)
             self._futures.pop(call.number, None)
             self._unrecorded.pop(call.number, None)
         return [call for call in dropped if self._outcomes.pop(call.number, None) is None]
 
 
 BATCH_CALLS_MAX = 500
+PARK_AFTER_S = 1.0
+"""How long a run stays in memory before it parks for a timer: to store and restore its session
+costs more than to keep it for a second."""
+CLOCK_STEP_S = 0.001
+"""Less is left to wait than a loop's clock can measure."""
 SLACK_MS = 20
 """The sandbox ends a run whose time is up; this slack covers a run that is suspended."""
 
@@ -264,27 +286,43 @@ class CallCoordinator:
         """Wait until all calls have ended or the timer fires. If calls of several steps are open,
         the first outcome ends the wait."""
         open_calls = self._pending
+        limit_s, timer_s = self._left_ms / 1000, None if timer_ms is None else timer_ms / 1000
         while True:
             open_calls.collect()
             answered = open_calls.answered(numbers)
-            if len(answered) == len(numbers) or (self._has_mixed_steps and answered):
+            splits = self._has_mixed_steps or open_calls.any_by_event(numbers)
+            if len(answered) == len(numbers) or (splits and answered):
                 return answered
-            if not open_calls.any_running:
+            park_s = self._park_after_s(timer_s, limit_s)
+            waited_s = _now_s() - began_s
+            if park_s is not None and park_s <= waited_s + CLOCK_STEP_S:
                 codes = open_calls.waiting_codes(numbers)
-                code = next(iter(codes.values()))
                 raise ParkRequested(
-                    code,
+                    _park_code(codes),
                     tuple(codes),
                     split=self._has_mixed_steps,
                     is_repeatable=not self._has_partial_steps and timer_ms is None,
                 )
-            left_s = None if timer_ms is None else began_s + timer_ms / 1000 - _now_s()
-            if left_s is not None and left_s <= 0:
+            if timer_s is not None and timer_s <= waited_s:
                 return answered
+            ends_s = min((end for end in (timer_s, park_s) if end is not None), default=None)
             progress = asyncio.wait(
-                open_calls.futures, timeout=left_s, return_when=asyncio.FIRST_COMPLETED
+                open_calls.futures,
+                timeout=None if ends_s is None else ends_s - waited_s,
+                return_when=asyncio.FIRST_COMPLETED,
             )
             await self._wait(progress)
+
+    def _park_after_s(self, timer_s: float | None, limit_s: float) -> float | None:
+        """How long the run waits before it parks; ``None`` while a call of it runs, or while its
+        program has a timer of its own that fires within the run's limit."""
+        if self._pending.any_running:
+            return None
+        if not self._pending.waits_for_timer:
+            return 0.0
+        if timer_s is not None and timer_s < limit_s:
+            return None
+        return min(PARK_AFTER_S, limit_s / 2)
 
     async def _wait(self, progress: Coroutine[Any, Any, Any]) -> None:
         """Await ``progress``, at most for the run's remaining time and until it is stopped."""
@@ -304,6 +342,13 @@ class CallCoordinator:
     @property
     def _left_ms(self) -> float:
         return max(0.0, self._limit_ms - (_now_s() - self._started_s) * 1000)
+
+
+def _park_code(codes: Mapping[str, str]) -> str:
+    """The code of a run that parks for these: a timer needs nothing but time, so that any other
+    wait names the run."""
+    others = (code for code in codes.values() if code != WAITING_FOR_TIMER)
+    return next(others, WAITING_FOR_TIMER)
 
 
 def _passed_ms(began_s: float, timer_ms: int | None, *, some: bool) -> int:

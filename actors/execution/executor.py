@@ -24,6 +24,7 @@ from rookery.actors.kernel import AskActor, Effect, EffectHandler, NotifyHistory
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,
+    CallProgress,
     CallsQuery,
     CallsView,
     RecordRunEnd,
@@ -31,6 +32,7 @@ from rookery.actors.messages import (
     RunEndRecorded,
     UnparkRun,
 )
+from rookery.actors.tools import WAITING_FOR_APPROVAL
 from rookery.actors.turns import (
     ContinueRun,
     ExecuteRun,
@@ -217,7 +219,7 @@ class RunExecutor:
         )
         offered = () if view.offer is UNSET else view.offer.tools
         side_effects = {tool.name: tool.side_effect for tool in offered}
-        reply = encode_json(interim_reply(effect, side_effects, len(known)))
+        reply = encode_json(interim_reply(effect, side_effects, known))
         self.send_replies([ReplyMessage(reply_to, reply) for reply_to in effect.reply_to])
 
     async def _evict_surplus(self, surplus: Sequence[str]) -> None:
@@ -260,12 +262,12 @@ class RunExecutor:
 
 
 def interim_reply(
-    effect: SendInterim, side_effects: Mapping[str, SideEffect], calls: int
+    effect: SendInterim, side_effects: Mapping[str, SideEffect], calls: Sequence[CallProgress]
 ) -> RunAnswer:
     """A parked run's state in the form of a result, with the calls it waits for. ``side_effects``:
-    the
-    side effect of each tool; ``calls``: the number of calls made."""
-    for_approval = effect.code == "WAITING_FOR_APPROVAL"
+    the side effect of each tool; ``calls``: those of the run so far."""
+    for_approval = effect.code == WAITING_FOR_APPROVAL
+    unapproved = {one.operation_id for one in calls if one.waits_for == WAITING_FOR_APPROVAL}
     status = RunStatus.WAITING_FOR_APPROVAL if for_approval else RunStatus.INTERRUPTED
     names = ", ".join(call.name for call in effect.calls)
     error = ErrorObject(
@@ -273,12 +275,14 @@ def interim_reply(
         message=f"the run is parked and waits for: {names}",
         hint=f"rookery runs show {effect.run_id}",
     )
-    result = RunResult.failed(status, error, "", Metrics(external_calls_count=calls))
+    result = RunResult.failed(status, error, "", Metrics(external_calls_count=len(calls)))
     records = tuple(
         ExternalCallRecord(
             name=call.name,
             side_effect=side_effects.get(call.name, SideEffect.NONE),
-            status=CallStatus.APPROVAL_PENDING if for_approval else CallStatus.ERROR,
+            status=CallStatus.APPROVAL_PENDING
+            if call.operation_id in unapproved
+            else CallStatus.ERROR,
             request_digest=call.digest,
         )
         for call in effect.calls

@@ -129,6 +129,15 @@ _GOES_ON: Final = (turn.Started, turn.ToolCallsReturned, turn.OpsRegistered, *TU
 """No run is resumed from an image that was stored before one of these facts."""
 
 
+class RecordedWait(NamedTuple):
+    """The wait of a call for a timer."""
+
+    position: FactPosition
+    number: int
+    """Of the call."""
+    until_ms: int
+
+
 @dataclass(kw_only=True)
 class PastRun:
     """A run that a node executed."""
@@ -150,6 +159,8 @@ class PastRun:
     kept: bool = False
     result: RunResult | UnsetType = UNSET
     result_blob: str | UnsetType = UNSET
+    waits: list[RecordedWait] = field(default_factory=list)
+    """The waits of its calls for a timer."""
 
     @property
     def ended_at_sequence(self) -> int:
@@ -262,6 +273,7 @@ class RunHistoryReader:
         answered_at = {operation: position for operation, (position, _) in outcomes.items()}
         runs: list[PastRun] = []
         steps: list[StepInputs] = []
+        numbers: dict[str, int] = {}
         for position, fact in turn_facts:
             if fact.generation != generation:
                 continue
@@ -271,6 +283,11 @@ class RunHistoryReader:
                         break
                     runs.append(await self._past_run(position, fact, environment))
                     steps.append(StepInputs(answered_at))
+                case tool.Requested():
+                    numbers[fact.operation_id] = fact.number
+                case tool.Awaited(until_ms=int(until_ms)) if runs:
+                    number = numbers[fact.operation_id]
+                    runs[-1].waits.append(RecordedWait(position, number, until_ms))
                 case _ if isinstance(fact, TurnEnd) and runs and runs[-1].run_id == fact.run:
                     runs[-1].ended_at, runs[-1].kept = position, fact.kept
                     runs[-1].result, runs[-1].result_blob = fact.result, fact.result_blob

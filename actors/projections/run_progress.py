@@ -27,10 +27,16 @@ def run_wait(projection: RunProjection, record: RunRecord) -> RunWait | None:
         return _queued(record, progress, projection.current_run(record.session))
     calls = list(progress.calls.values())
     if progress.stage is RunStage.PARKED:
-        parked = [call for call in calls if call.operation_id in progress.parked_for]
+        parked = [
+            call
+            for call in calls
+            if call.operation_id in progress.parked_for and call.waits_for in ("", progress.code)
+        ]
         return _waiting_for_remedy(progress.code, record, progress.since_ms, parked or calls)
     if unknown := [call for call in calls if call.phase is OpenCallPhase.RECOVERY_REQUIRED]:
         return _waiting_for_remedy("RECOVERY_REQUIRED", record, unknown[0].since_ms, unknown)
+    if calls and all(call.phase is OpenCallPhase.AWAITED for call in calls):
+        return _waiting_for_remedy(calls[0].waits_for, record, calls[0].since_ms, calls)
     return _waiting_for_tools(record, calls) if calls else None
 
 
@@ -71,6 +77,7 @@ class _Remedy(NamedTuple):
     command: str
 
 
+_CANCEL: Final = "rookery runs cancel {run}"
 _REMEDIES: Final = {
     "RECOVERY_REQUIRED": _Remedy(
         "an operator to resolve {calls}",
@@ -80,6 +87,9 @@ _REMEDIES: Final = {
     "WAITING_FOR_APPROVAL": _Remedy(
         "approval of {calls}", "an approver", "rookery approvals approve {session}.{call}"
     ),
+    "WAITING_FOR_TIMER": _Remedy(
+        "the end of {calls}", "its timer, or a client that cancels the run", _CANCEL
+    ),
     "LEASE_REAUTH_REQUIRED": _Remedy(
         "credentials for {calls}", "an operator who may log in", "rookery leases list"
     ),
@@ -87,9 +97,7 @@ _REMEDIES: Final = {
         "a node that continues it", "an operator who starts a node", "rookery up"
     ),
 }
-_UNKNOWN_REMEDY: Final = _Remedy(
-    "{calls}", "not known to this version", "rookery runs cancel {run}"
-)
+_UNKNOWN_REMEDY: Final = _Remedy("{calls}", "not known to this version", _CANCEL)
 
 
 def _waiting_for_remedy(
@@ -112,6 +120,7 @@ def _waiting_for_remedy(
             (call.acts_until_ms for call in calls if call.phase is OpenCallPhase.RECOVERY_REQUIRED),
             default=None,
         ),
+        until_ms=min((call.until_ms for call in calls if call.until_ms), default=None),
     )
 
 

@@ -30,6 +30,7 @@ def _tool_view(tool: CatalogueTool) -> ToolView:
     return ToolView(
         surface=tool.surface,
         awaited=tool.available.awaited,
+        waits_for=tool.waits_for,
         schema_digest=tool.available.schema_digest,
         capability=tool.capability,
     )

@@ -1,7 +1,8 @@
 """Tools: functions a node offers to programs, and the calls of them.
 
 ``authoring`` is for authors of tools; ``builtin`` holds the tools for files and HTTP.
-``call_rules`` decides which facts of calls are committed, ``evolve`` folds them; both are pure.
+``call_rules`` decides which facts of calls are committed, ``wait_rules`` those of awaited calls,
+and ``evolve`` folds them; all are pure.
 ``executor`` performs the effects, with ``call_slots`` for limits and a host: ``local_host`` for
 functions of this process, ``remote_host`` for those of a ``worker``.
 """
@@ -23,8 +24,9 @@ if TYPE_CHECKING:
     )
     from rookery.actors.tools.builtin.files import Mount, file_tools
     from rookery.actors.tools.builtin.http import Allowed, http_tools
+    from rookery.actors.tools.builtin.sleep import built_in_tools
     from rookery.actors.tools.call_notifier import CallNotifier
-    from rookery.actors.tools.call_rules import CallRules, resolution_receipt, resolve
+    from rookery.actors.tools.call_rules import NO_WAITS, CallRules, resolution_receipt, resolve
     from rookery.actors.tools.call_slots import CallSlots, SlotStage
     from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
     from rookery.actors.tools.effects import (
@@ -41,10 +43,20 @@ if TYPE_CHECKING:
     from rookery.actors.tools.hosts.local_host import LocalToolHost
     from rookery.actors.tools.hosts.remote_host import RemoteToolHost, check_surface
     from rookery.actors.tools.hosts.worker import Worker
-    from rookery.actors.tools.state import CallPhase, SessionCalls
+    from rookery.actors.tools.state import (
+        WAITING_FOR_APPROVAL,
+        WAITING_FOR_TIMER,
+        CallPhase,
+        SessionCalls,
+    )
+    from rookery.actors.tools.wait_executor import WaitExecutor
+    from rookery.actors.tools.wait_rules import check_sender, end_unapproved, end_wait
 
 __all__ = [
     "LOCAL",
+    "NO_WAITS",
+    "WAITING_FOR_APPROVAL",
+    "WAITING_FOR_TIMER",
     "Allowed",
     "AttemptLost",
     "BeginCall",
@@ -67,10 +79,15 @@ __all__ = [
     "ToolError",
     "ToolHost",
     "ToolRegistry",
+    "WaitExecutor",
     "Worker",
     "adopted_fact",
+    "built_in_tools",
     "call_effects",
+    "check_sender",
     "check_surface",
+    "end_unapproved",
+    "end_wait",
     "evolve_calls",
     "file_tools",
     "http_tools",
@@ -89,8 +106,9 @@ __getattr__ = lazy_names(
         "authoring.registry": ("RegisteredTool", "ToolCallContext", "ToolError", "ToolRegistry"),
         "builtin.files": ("Mount", "file_tools"),
         "builtin.http": ("Allowed", "http_tools"),
+        "builtin.sleep": ("built_in_tools",),
         "call_notifier": ("CallNotifier",),
-        "call_rules": ("CallRules", "resolution_receipt", "resolve"),
+        "call_rules": ("NO_WAITS", "CallRules", "resolution_receipt", "resolve"),
         "call_slots": ("CallSlots", "SlotStage"),
         "catalogue": ("LOCAL", "CatalogueTool", "ToolCatalogue"),
         "hosts.daemon_pool": ("DaemonThreadPool",),
@@ -106,7 +124,14 @@ __getattr__ = lazy_names(
         "hosts.host": ("ToolHost",),
         "hosts.local_host": ("LocalToolHost",),
         "hosts.remote_host": ("RemoteToolHost", "check_surface"),
-        "state": ("CallPhase", "SessionCalls"),
+        "state": (
+            "WAITING_FOR_APPROVAL",
+            "WAITING_FOR_TIMER",
+            "CallPhase",
+            "SessionCalls",
+        ),
         "hosts.worker": ("Worker",),
+        "wait_executor": ("WaitExecutor",),
+        "wait_rules": ("check_sender", "end_unapproved", "end_wait"),
     },
 )

@@ -11,8 +11,9 @@ the tool declared, because the program relies on it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
@@ -30,7 +31,8 @@ from rookery.actors.tools.catalogue import (
 )
 from rookery.actors.tools.effects import AttemptLost, BeginCall
 from rookery.actors.tools.faults import fault, fault_of, status_of
-from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
+from rookery.actors.tools.state import WAITING_FOR_APPROVAL, CallPhase, SessionCalls, ToolCall
+from rookery.actors.tools.wait_rules import begin_wait, call_fields
 from rookery.bus.ports import IN_FACT_BYTES_MAX
 from rookery.schemas.calls import RequestedCall, ToolFault
 from rookery.schemas.commands import ResolveCall
@@ -41,14 +43,15 @@ from rookery.schemas.facts import tool as facts
 from rookery.schemas.replies import CallReceipt
 from rookery.schemas.worker_protocol import GRACE_MS
 
-__all__ = ["CallRules", "acts_until_ms", "call_fields", "resolution_receipt", "resolve"]
+__all__ = ["CallRules", "acts_until_ms", "resolution_receipt", "resolve"]
 
 INTENTS_AT_ONCE_MAX: Final = 100
 """The intents of further calls of a batch follow in a later message: the size of a message is
 limited."""
 NAME_MAX: Final = 128
 """A program may request any name."""
-_PHASES_BEFORE_INTENT: Final = (CallPhase.REQUESTED, CallPhase.WAITING_FOR_APPROVAL)
+_PHASES_BEFORE_INTENT: Final = (CallPhase.REQUESTED, CallPhase.AWAITED)
+NO_WAITS: Final[Mapping[int, int]] = MappingProxyType({})
 ATTEMPTS_MAX: Final = 5
 """A call that loses a worker each time may be the cause."""
 
@@ -66,9 +69,16 @@ class CallRules(NamedTuple):
     # --- facts of the turn ------------------------------------------------------------------------
 
     def on_requested(
-        self, state: SessionCalls, session: str, batch: turn.ToolCallsReturned, *, now_ms: int
+        self,
+        state: SessionCalls,
+        session: str,
+        batch: turn.ToolCallsReturned,
+        *,
+        now_ms: int,
+        inherited: Mapping[int, int] = NO_WAITS,
     ) -> list[facts.ToolFact]:
-        """A program requests calls: each is refused, or requested and begun if possible."""
+        """A program requests calls: each is refused, or requested and begun if possible.
+        ``inherited``: see ``begin_wait``."""
         left: list[facts.ToolFact] = []
         new = [one for one in batch.calls if one.operation_id not in state.calls]
         for requested in new:
@@ -78,6 +88,10 @@ class CallRules(NamedTuple):
                 left.append(_refused_request(batch, requested, fault_of(refusal)))
                 continue
             call = _new_call(batch, requested, tool)
+            if tool.waits_for:
+                wait = begin_wait(call, tool, requested.arguments, inherited, now_ms=now_ms)
+                left += (_requested(call, tool, waits=False), wait)
+                continue
             at_once = len(new) <= INTENTS_AT_ONCE_MAX and requested.arguments is not UNSET
             begun = self._intent(session, call, now_ms) if at_once else ()
             left += (_requested(call, tool, waits=not begun), *begun)
@@ -117,24 +131,14 @@ class CallRules(NamedTuple):
     ) -> Sequence[facts.ToolFact]:
         """A grant allows the call, if it was issued for exactly this call."""
         call = state.calls.get(used.operation_id)
-        if call is None or call.phase is not CallPhase.WAITING_FOR_APPROVAL:
+        if call is None or not call.is_awaited(WAITING_FOR_APPROVAL):
             return ()
         if used.request_digest not in (UNSET, call.request_digest) or not used.grant_id:
             return ()
         allowed = facts.Allowed(**call_fields(call), grant_id=used.grant_id)
-        granted = replace(call, phase=CallPhase.REQUESTED, grant_id=used.grant_id)
+        granted = replace(call, phase=CallPhase.REQUESTED, waits_for="", grant_id=used.grant_id)
         at_once = call.arguments is not UNSET and self.is_offered(granted)
         return (allowed, *(self._intent(session, granted, now_ms) if at_once else ()))
-
-    def on_closed(self, state: SessionCalls, closed: approval.Closed) -> Sequence[facts.ToolFact]:
-        """A request ended without an approval: the call fails; its program may catch that."""
-        call = state.calls.get(closed.operation_id)
-        if call is None or call.phase is not CallPhase.WAITING_FOR_APPROVAL:
-            return ()
-        because = f": {closed.reason}" if closed.reason else ""
-        wrong = fault("PERMISSION_DENIED", f"{closed.reason_code}{because}")
-        status = status_of(wrong)
-        return (facts.Failed(**call_fields(call), error=wrong, status=status, duration_ms=0),)
 
     # --- reports of the executor ------------------------------------------------------------------
 
@@ -143,7 +147,7 @@ class CallRules(NamedTuple):
     ) -> Sequence[facts.ToolFact]:
         """A call that had to wait may begin, unless its check found a fault."""
         call = state.calls.get(command.operation_id)
-        if call is None or call.phase not in _PHASES_BEFORE_INTENT:
+        if call is None or not _may_begin(call):
             return ()
         wrong = command.fault
         if wrong is UNSET and not self.is_offered(call):
@@ -254,6 +258,8 @@ class CallRules(NamedTuple):
         tool = self.catalogue.require(requested.name)
         if requested.arguments is not UNSET:
             check_arguments(tool, requested.arguments)
+        elif tool.waits_for:
+            raise Refused("INVALID_ARGUMENT", f"the arguments of {requested.name} are too large")
         require_permission(tool, approvals=self.approvals)
         return tool
 
@@ -277,14 +283,9 @@ class CallRules(NamedTuple):
 # --- facts ----------------------------------------------------------------------------------------
 
 
-def call_fields(call: ToolCall) -> dict[str, Any]:
-    """The common fields of every fact of a call."""
-    return {
-        "run": call.run,
-        "generation": call.generation,
-        "operation_id": call.operation_id,
-        "traceparent": call.traceparent,
-    }
+def _may_begin(call: ToolCall) -> bool:
+    """Whether an attempt or a fault of its arguments may end what the call waits for."""
+    return call.phase is CallPhase.REQUESTED or call.is_awaited(WAITING_FOR_APPROVAL)
 
 
 def _refused_request(
@@ -445,12 +446,8 @@ def resolution_receipt(
             reached = "completed"
         case [facts.Failed()]:
             reached = "failed"
-        case _ if call is None:
-            reached = "forgotten"
-        case _ if call.outcome is UNSET:
-            reached = call.phase.value
         case _:
-            reached = "completed" if call.outcome.error is UNSET else "failed"
+            reached = "forgotten" if call is None else call.reached
     return CallReceipt(run_id=command.run_id, operation_id=command.operation_id, state=reached)
 
 

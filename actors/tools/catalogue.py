@@ -49,6 +49,8 @@ class CatalogueTool(NamedTuple):
     capability: Capability
     """Its name is the visible one."""
     checks: CapabilityChecks
+    waits_for: str = ""
+    """What its calls wait for instead of an attempt; empty for a tool that is called."""
 
     @classmethod
     def of(cls, surface: str, capability: Capability, *, awaited: bool) -> CatalogueTool:

@@ -15,15 +15,17 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.call_slots import CallAttempt
-from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
+from rookery.actors.tools.state import WAITING_FOR_APPROVAL, CallPhase, SessionCalls, ToolCall
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.facts import tool as facts
 
 __all__ = [
+    "ArmCallTimer",
     "AskApproval",
     "AttemptLost",
     "BeginCall",
     "CancelApproval",
+    "CancelCallTimer",
     "ExecuteCall",
     "IntentStatus",
     "NotifyCall",
@@ -51,6 +53,19 @@ class CancelApproval(Effect, frozen=True, kw_only=True):
     """Withdraw the approval request of a call."""
 
     session: str
+    operation_id: str
+
+
+class ArmCallTimer(Effect, frozen=True, kw_only=True):
+    """Let a timer end the wait of a call."""
+
+    session: str
+    call: ToolCall
+
+
+class CancelCallTimer(Effect, frozen=True, kw_only=True):
+    """Cancel the timer of a call that has ended."""
+
     operation_id: str
 
 
@@ -107,8 +122,10 @@ def pending_call_effects(state: SessionCalls, session: str, epoch: str) -> Seque
 
 def _effect_of_call(call: ToolCall, session: str, epoch: str) -> Effect | None:
     match call.phase:
-        case CallPhase.WAITING_FOR_APPROVAL:
+        case CallPhase.AWAITED if call.waits_for == WAITING_FOR_APPROVAL:
             return AskApproval(key=call.operation_id, session=session, call=call)
+        case CallPhase.AWAITED if call.until_ms:
+            return ArmCallTimer(key=call.operation_id, session=session, call=call)
         case CallPhase.REQUESTED:
             return PrepareCall(key=_attempt_key(call.next_attempt), session=session, call=call)
         case CallPhase.INTENDED if call.node != epoch:
@@ -136,22 +153,42 @@ def call_effects(state: SessionCalls, fact: facts.CallFact) -> Sequence[Effect]:
             return _effects_before_intent(fact, call)
         case facts.Requested() | facts.IntentRecorded():
             pass
-        case facts.Withdrawn() if call.approval is not UNSET:
-            off = CancelApproval(key=fact.id, session=session, operation_id=call.operation_id)
-            return (off, NotifyCall(key=fact.id, progress=call.progress))
+        case facts.Awaited() if call.phase is CallPhase.AWAITED:
+            return _effects_of_wait(fact, call)
         case _ if call.phase in (CallPhase.ENDED, CallPhase.RECOVERY_REQUIRED):
-            return (NotifyCall(key=fact.id, progress=call.progress),)
+            return _effects_of_end(fact, call)
     return ()
 
 
 def _effects_before_intent(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:
-    if call.phase is CallPhase.WAITING_FOR_APPROVAL:
+    if call.phase is CallPhase.AWAITED:
         return (AskApproval(key=fact.id, session=fact.session, call=call),)
     if call.phase is CallPhase.REQUESTED:
         return (
             PrepareCall(key=_key_of_attempt(*call.next_attempt), session=fact.session, call=call),
         )
     return ()
+
+
+def _effects_of_wait(fact: facts.Awaited, call: ToolCall) -> Sequence[Effect]:
+    """Notify the driver, so that it may park the run, and arm the timer."""
+    notify = NotifyCall(key=fact.id, progress=call.progress)
+    if not call.until_ms:
+        return (notify,)
+    return (notify, ArmCallTimer(key=call.operation_id, session=fact.session, call=call))
+
+
+def _effects_of_end(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:
+    """Notify the driver, and cancel what would end a wait that is over."""
+    notify, operation_id = NotifyCall(key=fact.id, progress=call.progress), call.operation_id
+    if isinstance(fact, facts.Withdrawn) and call.approval is not UNSET:
+        return (
+            CancelApproval(key=fact.id, session=fact.session, operation_id=operation_id),
+            notify,
+        )
+    if call.phase is CallPhase.ENDED and fact.at_ms < call.until_ms:
+        return (CancelCallTimer(key=fact.id, operation_id=operation_id), notify)
+    return (notify,)
 
 
 def _key_of_attempt(operation_id: str, attempt: int) -> str:

@@ -8,7 +8,14 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
+from rookery.actors.tools.state import (
+    RECOVERY_REQUIRED,
+    UNAPPROVED,
+    WAITING_FOR_APPROVAL,
+    CallPhase,
+    SessionCalls,
+    ToolCall,
+)
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.facts import tool as facts
 
@@ -51,8 +58,9 @@ def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
         run=fact.run,
         generation=fact.generation,
         name=fact.name,
-        phase=CallPhase.REQUESTED if fact.approval is UNSET else CallPhase.WAITING_FOR_APPROVAL,
+        phase=CallPhase.REQUESTED if fact.approval is UNSET else CallPhase.AWAITED,
         approval=fact.approval,
+        waits_for="" if fact.approval is UNSET else WAITING_FOR_APPROVAL,
         number=fact.number,
         surface=fact.surface,
         idempotent=fact.idempotent,
@@ -66,13 +74,25 @@ def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
     return _with_call(_enter_run(state, fact.run), call)
 
 
+def _await(state: SessionCalls, fact: facts.Awaited) -> SessionCalls:
+    return _change(
+        state,
+        fact,
+        phase=CallPhase.AWAITED,
+        waits_for=fact.code,
+        until_ms=0 if fact.until_ms is UNSET else fact.until_ms,
+    )
+
+
 def _adopt(state: SessionCalls, fact: facts.Adopted) -> SessionCalls:
+    phase = CallPhase.AWAITED if fact.phase == UNAPPROVED else CallPhase(fact.phase)
     call = ToolCall(
         operation_id=fact.operation_id,
         run=fact.run,
         generation=fact.generation,
         name=fact.name,
-        phase=CallPhase(fact.phase),
+        phase=phase,
+        waits_for=_ADOPTED_WAITS.get(phase, ""),
         number=fact.number,
         surface=fact.surface,
         idempotent=fact.idempotent,
@@ -100,7 +120,7 @@ def adopted_fact(call: ToolCall) -> facts.Adopted:
         operation_id=call.operation_id,
         traceparent=call.traceparent,
         name=call.name,
-        phase=call.phase.value,
+        phase=UNAPPROVED if call.phase is CallPhase.AWAITED else call.phase.value,
         number=call.number,
         surface=call.surface,
         idempotent=call.idempotent,
@@ -119,7 +139,7 @@ def adopted_fact(call: ToolCall) -> facts.Adopted:
 
 
 def _allow(state: SessionCalls, fact: facts.Allowed) -> SessionCalls:
-    return _change(state, fact, phase=CallPhase.REQUESTED, grant_id=fact.grant_id)
+    return _change(state, fact, phase=CallPhase.REQUESTED, waits_for="", grant_id=fact.grant_id)
 
 
 def _intend(state: SessionCalls, fact: facts.IntentRecorded) -> SessionCalls:
@@ -127,6 +147,7 @@ def _intend(state: SessionCalls, fact: facts.IntentRecorded) -> SessionCalls:
         state,
         fact,
         phase=CallPhase.INTENDED,
+        waits_for="",
         attempt=fact.attempt,
         node=fact.node,
         deadline_at_ms=fact.deadline_at_ms,
@@ -152,16 +173,27 @@ def _recover(state: SessionCalls, fact: facts.RecoveryRequired) -> SessionCalls:
     call, until_ms = state.calls.get(fact.operation_id), fact.may_act_until_ms
     if until_ms is UNSET and call is not None:
         until_ms = call.deadline_at_ms
-    return _change(state, fact, phase=CallPhase.RECOVERY_REQUIRED, unknown_until_ms=until_ms)
+    return _change(
+        state,
+        fact,
+        phase=CallPhase.RECOVERY_REQUIRED,
+        waits_for=RECOVERY_REQUIRED,
+        unknown_until_ms=until_ms,
+    )
 
 
 def _retry(state: SessionCalls, fact: facts.RetryAllowed) -> SessionCalls:
-    return _change(state, fact, phase=CallPhase.REQUESTED)
+    return _change(state, fact, phase=CallPhase.REQUESTED, waits_for="")
 
 
+_ADOPTED_WAITS = {
+    CallPhase.AWAITED: WAITING_FOR_APPROVAL,
+    CallPhase.RECOVERY_REQUIRED: RECOVERY_REQUIRED,
+}
 _FOLDS: dict[type, Callable[[SessionCalls, Any], SessionCalls]] = {
     facts.Refused: _refuse,
     facts.Requested: _request,
+    facts.Awaited: _await,
     facts.Adopted: _adopt,
     facts.Allowed: _allow,
     facts.IntentRecorded: _intend,

@@ -16,10 +16,22 @@ from rookery.actors.tools.call_slots import CallAttempt
 from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.capability import ApprovalPolicy
 
-__all__ = ["RECOVERY_REQUIRED", "CallPhase", "SessionCalls", "ToolCall"]
+__all__ = [
+    "RECOVERY_REQUIRED",
+    "WAITING_FOR_APPROVAL",
+    "WAITING_FOR_TIMER",
+    "CallPhase",
+    "SessionCalls",
+    "ToolCall",
+]
 
 RECOVERY_REQUIRED = "RECOVERY_REQUIRED"
 WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
+WAITING_FOR_TIMER = "WAITING_FOR_TIMER"
+_ATTEMPT_WAITS = ("", WAITING_FOR_APPROVAL, RECOVERY_REQUIRED)
+"""The waits of calls that have attempts."""
+UNAPPROVED = "unapproved"
+"""The phase of a call that awaits an approval, as ``tool.adopted`` names it."""
 
 
 class CallPhase(StrEnum):
@@ -27,19 +39,13 @@ class CallPhase(StrEnum):
 
     REQUESTED = "requested"
     """Waits for a slot or for a check of its arguments."""
-    WAITING_FOR_APPROVAL = "unapproved"
-    """Waits for an approval."""
+    AWAITED = "awaited"
+    """Waits for an event that may take long; ``waits_for`` names it. It holds no slot."""
     INTENDED = "intended"
     """The tool was or is being called."""
     RECOVERY_REQUIRED = "recovery_required"
     """Waits for an operator to resolve it."""
     ENDED = "ended"
-
-
-_WAITS_FOR = {
-    CallPhase.WAITING_FOR_APPROVAL: WAITING_FOR_APPROVAL,
-    CallPhase.RECOVERY_REQUIRED: RECOVERY_REQUIRED,
-}
 
 
 class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,6 +69,10 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """The policy that requires an approval."""
     grant_id: str = ""
     """The consumed grant."""
+    waits_for: str = ""
+    """The code of what the call waits or waited for; empty if it runs or waits for a slot."""
+    until_ms: int = 0
+    """When a timer ends the wait; 0 without a timer."""
     attempt: int = 0
     """The attempt of the last intent; 0 before the first."""
     node: str = ""
@@ -91,10 +101,23 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def progress(self) -> CallProgress:
         """The progress of the call for its driver."""
-        waits_for = _WAITS_FOR.get(self.phase, "")
         return CallProgress(
-            operation_id=self.operation_id, outcome=self.outcome, waits_for=waits_for
+            operation_id=self.operation_id,
+            outcome=self.outcome,
+            waits_for="" if self.phase is CallPhase.ENDED else self.waits_for,
+            by_event=UNSET if self.waits_for in _ATTEMPT_WAITS else True,
         )
+
+    @property
+    def reached(self) -> str:
+        """The state of the call, as receipts name it."""
+        if self.outcome is UNSET:
+            return self.phase.value
+        return "completed" if self.outcome.error is UNSET else "failed"
+
+    def is_awaited(self, code: str) -> bool:
+        """Whether the call waits for this event."""
+        return self.phase is CallPhase.AWAITED and self.waits_for == code
 
 
 class SessionCalls(msgspec.Struct, frozen=True, kw_only=True):

@@ -64,6 +64,7 @@ __all__ = ["TurnsDecider"]
 
 Params = Mapping[str, Any]
 Start = facts.Started | facts.ImmediateAppendStarted | facts.ImmediateContextStarted
+_VERBS = ("turns", "resolve", "wait_ended")
 START_FACTS = (facts.Started, facts.PrimitiveApplied)
 STEP_HOLD_S = 0.005
 
@@ -112,7 +113,8 @@ class TurnsDecider(SessionMachineDecider):
     """The rules of the family ``turn``."""
 
     family = "turn"
-    verbs: Mapping[str, type[msgspec.Struct]] = {v: COMMANDS[v] for v in ("turns", "resolve")}
+    schema = 2
+    verbs: Mapping[str, type[msgspec.Struct]] = {v: COMMANDS[v] for v in _VERBS}
     codec: FactCodec[facts.TurnFact | tool.ToolFact] = FactCodec(facts.RUN_FACTS)
     older_codecs = MappingProxyType({"tool": FactCodec(tool.TOOL_FACTS)})
     observes = frozenset({"session", "tool"})

@@ -7,7 +7,7 @@ class says what follows from a step of the turn, and from the end of a call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec import UNSET
@@ -20,6 +20,7 @@ from rookery.actors.messages import (
     RecordOutcome,
 )
 from rookery.actors.tools import (
+    NO_WAITS,
     AttemptLost,
     BeginCall,
     CallPhase,
@@ -29,19 +30,24 @@ from rookery.actors.tools import (
     SlotStage,
     adopted_fact,
     call_effects,
+    check_sender,
+    end_unapproved,
+    end_wait,
     pending_call_effects,
     resolution_receipt,
     resolve,
 )
 from rookery.schemas.capability import RecordMode
-from rookery.schemas.commands import ResolveCall
+from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Failed
 from rookery.schemas.facts import approval, tool
 from rookery.schemas.facts import turn as facts
+from rookery.schemas.replies import CallReceipt
 
 if TYPE_CHECKING:
     from rookery.actors.turns.decider import TurnsDecider
+    from rookery.actors.turns.run_state import ActiveRun
     from rookery.actors.turns.state import SessionTurns
 
 __all__ = ["CALL_COMMANDS", "RunCalls"]
@@ -51,6 +57,7 @@ CALL_COMMANDS: Final = (
     BeginCall,
     RecordOutcome,
     ResolveCall,
+    WaitEnded,
     approval.Closed,
     approval.GrantConsumed,
 )
@@ -121,7 +128,9 @@ class RunCalls:
                 case facts.ToolCallsReturned():
                     if run is not None and fact.traceparent is UNSET:
                         force_setattr(fact, "traceparent", run.traceparent)
-                    left = rules.on_requested(calls, session, fact, now_ms=now_ms)
+                    left = rules.on_requested(
+                        calls, session, fact, now_ms=now_ms, inherited=_inherited_waits(run)
+                    )
                     _drop_requested_arguments(fact, left)
                     builder.extend(left)
                 case facts.OpsRegistered():
@@ -134,6 +143,9 @@ class RunCalls:
         rules = self._rules
         left: Sequence[tool.ToolFact] = ()
         match command.body:
+            case WaitEnded() as ended:
+                check_sender(command)
+                left = end_wait(calls, ended)
             case BeginCall() as begin:
                 left = rules.begin(calls, session, begin, now_ms=now_ms)
             case AttemptLost() as report:
@@ -143,7 +155,7 @@ class RunCalls:
             case approval.GrantConsumed() as used:
                 left = rules.on_allowed(calls, session, used, now_ms=now_ms)
             case approval.Closed() as closed:
-                left = rules.on_closed(calls, closed)
+                left = end_unapproved(calls, closed)
             case ResolveCall() as resolution:
                 by = resolution.actor or command.id
                 left = resolve(rules, calls, resolution, by=by, now_ms=now_ms)
@@ -188,6 +200,10 @@ class RunCalls:
                 of_call = [fact for fact in decided if isinstance(fact, tool.ToolFact)]
                 of_call = [fact for fact in of_call if not isinstance(fact, tool.Adopted)]
                 return resolution_receipt(calls, resolution, of_call)
+            case WaitEnded(operation_id=operation_id):
+                call = calls.calls.get(operation_id)
+                run_id, reached = ("", "forgotten") if call is None else (call.run, call.reached)
+                return CallReceipt(run_id=run_id, operation_id=operation_id, state=reached)
             case body:
                 call = calls.calls.get(body.operation_id)
                 if call is None:
@@ -229,6 +245,12 @@ class CallFacts(FactBuilder["SessionTurns", Any]):
         if older is None or older.phase is CallPhase.ENDED or operation_id in calls.adopted:
             return
         self.add(adopted_fact(older))
+
+
+def _inherited_waits(run: ActiveRun | None) -> Mapping[int, int]:
+    """Until when calls of the run that this one was forked from waited."""
+    waits = UNSET if run is None or run.forked is UNSET else run.forked.waits
+    return NO_WAITS if waits is UNSET else waits
 
 
 def _drop_requested_arguments(batch: facts.ToolCallsReturned, left: Sequence[Fact]) -> None:

@@ -88,6 +88,7 @@ class RunFactView(Struct, gc=False):
     name: str = ""
     phase: str = ""
     deadline_at_ms: int = 0
+    until_ms: int = 0
     may_act_until_ms: int | None = None
     approval_id: str = ""
     # Text in a fact of turns, an object in the others.
@@ -137,6 +138,8 @@ class OpenCallPhase(StrEnum):
     INTENDED = "intended"
     """The tool is being called."""
     RECOVERY_REQUIRED = "recovery_required"
+    AWAITED = "awaited"
+    """The call ends later, by an event."""
 
 
 class OpenRunCall(Struct, array_like=True):
@@ -153,6 +156,10 @@ class OpenRunCall(Struct, array_like=True):
     """The approval it needs before its next attempt."""
     awaits_decision: bool = False
     """Whether that approval is undecided."""
+    waits_for: str = ""
+    """The code of the event that ends an awaited call."""
+    until_ms: int = 0
+    """When a timer ends the wait; 0 without a timer."""
 
 
 class RunProgress(Struct, array_like=True):
@@ -228,6 +235,11 @@ class RunProgress(Struct, array_like=True):
             call.acts_until_ms = fact.may_act_until_ms
         elif fact.deadline_at_ms:
             call.acts_until_ms = fact.deadline_at_ms
+
+    def _on_call_awaited(self, fact: RunFactView) -> None:
+        self._on_call(fact)
+        call = self.calls[fact.operation_id]
+        call.waits_for, call.until_ms = sys.intern(fact.code), fact.until_ms
 
     def _on_call_adopted(self, fact: RunFactView) -> None:
         call = self.calls.get(fact.operation_id)
@@ -332,6 +344,7 @@ _CALL_PHASES: Final[Mapping[type[Fact], OpenCallPhase]] = {
     tool.IntentRecorded: OpenCallPhase.INTENDED,
     tool.RecoveryRequired: OpenCallPhase.RECOVERY_REQUIRED,
     tool.RetryAllowed: OpenCallPhase.REQUESTED,
+    tool.Awaited: OpenCallPhase.AWAITED,
 }
 _ADOPTED_PHASES: Final = {
     "intended": OpenCallPhase.INTENDED,
@@ -351,6 +364,7 @@ _KINDS: Final[Mapping[type[Fact], Callable[[RunProgress, RunFactView], None]]] =
     turn.Unparked: RunProgress._on_running,
     **dict.fromkeys(TURN_ENDS, RunProgress._on_ended),
     **dict.fromkeys(_CALL_PHASES, RunProgress._on_call),
+    tool.Awaited: RunProgress._on_call_awaited,
     tool.Adopted: RunProgress._on_call_adopted,
     tool.Allowed: RunProgress._on_call_allowed,
     tool.RetryAllowed: RunProgress._on_retry_allowed,

@@ -5,7 +5,8 @@ of the entity ``tool`` are older: their calls are ``adopted`` before anything el
 
 A call is ``requested``, then ``intended``, and has exactly one outcome: ``completed``, ``failed``,
 or, if its outcome is unknown, ``recovery_required`` until an operator resolves it. A call that
-needs an approval is ``allowed`` before it is intended. A rejected call is ``refused`` and has no
+needs an approval is ``allowed`` before it is intended. A call that ends later without an attempt,
+such as a sleep, is ``awaited`` instead of intended. A rejected call is ``refused`` and has no
 other fact, unless its arguments were in the blob store and were checked after it was ``requested``.
 ``run`` of the envelope is the call's run.
 """
@@ -59,9 +60,18 @@ class Requested(_ToolCallFact, frozen=True, kw_only=True, tag="tool.requested.v1
     arguments_blob: str | UnsetType = UNSET
     waits: bool = False
     """The call waits for a slot or for a check of its arguments; otherwise its intent is in the
-    same commit."""
+    same commit, or ``awaited``."""
     approval: ApprovalPolicy | UnsetType = UNSET
     """The policy that requires an approval of the call, if any."""
+
+
+class Awaited(_ToolCallFact, frozen=True, kw_only=True, tag="tool.awaited.v1"):
+    """The call ends later, by an event: nothing of it runs until then."""
+
+    code: str
+    """What the call waits for: ``WAITING_FOR_TIMER`` ..."""
+    until_ms: Unsigned | UnsetType = UNSET
+    """When a timer ends the wait at the latest, in milliseconds since 1970."""
 
 
 class Adopted(_ToolCallFact, frozen=True, kw_only=True, tag="tool.adopted.v1"):
@@ -157,6 +167,7 @@ class HistoryRestarted(HistoryRestart, frozen=True, kw_only=True, tag="tool.hist
 CallFact = (
     Refused
     | Requested
+    | Awaited
     | Adopted
     | Allowed
     | IntentRecorded

@@ -41,11 +41,16 @@ POLICY = RetryPolicy(max_retries=2, initial_delay_ms=1_000)
 
 def wants(*numbers: int, tool: str = "fetch", moves: tuple[TurnInput, ...] = ()) -> CallsRequested:
     """Calls with these numbers, whose results arrive together."""
-    return CallsRequested(tuple(_call(number, tool) for number in numbers), moves)
+    return CallsRequested(tuple(_call(number, tool, a=number) for number in numbers), moves)
 
 
-def _call(number: int, tool: str) -> ProgramCall:
-    arguments = CallArguments(kwargs={"a": number})
+def naps(number: int, seconds: float) -> CallsRequested:
+    """A sleep."""
+    return CallsRequested((_call(number, "sleep", seconds=seconds),))
+
+
+def _call(number: int, tool: str, **named: float) -> ProgramCall:
+    arguments = CallArguments(kwargs=named)
     return ProgramCall(
         id=number,
         name=tool,
@@ -89,6 +94,15 @@ def talk(run: str) -> Script:
     first = yield wants(1, 2)
     second = yield wants(3)
     yield Finished(RunResult(result=[first[1].value, first[2].value, second[3].value]), kept=True)
+
+
+def sleep_twice(run: str) -> Script:
+    """A program that parks for a timer, makes a call, and sleeps for a moment."""
+    del run
+    yield naps(1, 5)
+    second = yield wants(2)
+    third = yield naps(3, 0.5)
+    yield Finished(RunResult(result=[second[2].value, third[3].value]), kept=True)
 
 
 def send_twice(run: str) -> Script:
@@ -228,6 +242,7 @@ SCRIPTS: Mapping[str, Callable[[str], Script]] = {
     script.__name__: script
     for script in (
         talk,
+        sleep_twice,
         send_twice,
         provided_tools,
         answer,

@@ -33,6 +33,7 @@ from rookery.actors.tools.call_notifier import CallNotifier
 from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallSlots
 from rookery.actors.tools.executor import CallExecutor
+from rookery.actors.tools.wait_executor import WaitExecutor
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.actors.turns.run_state import ImmediateKind
 from rookery.bus.ports import Blobs
@@ -66,7 +67,7 @@ from tests.tools.tool_fixtures import (
     BackendHost,
     ToolBackend,
     ToolNode,
-    tools,
+    node_tools,
 )
 
 __all__ = ["SESSION", "ScriptedWorld"]
@@ -210,7 +211,7 @@ class ScriptedWorld(World):
 
     def __init__(self, *, threads: bool = False) -> None:
         super().__init__(threads=threads)
-        self.backend, self.visible = ToolBackend(), tools(*CAPABILITIES)
+        self.backend, self.visible = ToolBackend(), node_tools(*CAPABILITIES)
         self.approvals = False
         """Whether the node has approvals."""
         self.memory: ScriptMemory | None = None
@@ -295,7 +296,8 @@ class ScriptedWorld(World):
             send_replies=node.bus.request_endpoint.reply,
             **self.mind(reader, blobs, kernel.ask),
         )
-        kernel.register_handlers({**acting.handlers, **runner.handlers})
+        waits = WaitExecutor(ask=kernel.ask, timers=node.bus.timers, now_ms=self.now_ms)
+        kernel.register_handlers({**acting.handlers, **waits.handlers, **runner.handlers})
         return board, runner
 
     def mind(self, reader: RunHistoryReader, blobs: Blobs, ask: AskActor) -> Mapping[str, Any]:

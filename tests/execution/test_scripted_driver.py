@@ -27,6 +27,7 @@ from tests.execution.scripted_driver import CODECS, SESSION, ScriptedWorld
 IMMEDIATE = ("append", "context")
 ENDS: Final = {
     "talk": ("ok", ["done", "done", "done"]),
+    "sleep_twice": ("ok", ["done", None]),
     "send_twice": ("ok", ["done", "done"]),
     "provided_tools": ("ok", "provided"),
     "answer": ("ok", "answered"),
@@ -122,6 +123,7 @@ def test_a_script_ends_its_run_and_the_client_gets_the_result(script: str):
     with world_of(script) as world:
         world.begin()
         asked = world.play(script)
+        world.until_over()
         world.until(lambda: asked.answers)
         told = msgspec.json.decode(asked.answers[-1].body)
         status, what = ENDS[script]

@@ -225,6 +225,31 @@ def test_a_parked_run_is_shown_by_what_it_is_parked_for(history: FactHistory):
         assert wait_of(history, run).command.startswith(command)
 
 
+def test_a_sleeping_run_is_shown_with_the_time_of_its_first_sleep(history: FactHistory):
+    history.accept("s", "r")
+    history.start("s", "r")
+    calls = history.want("s", "r", "sleep", "sleep", "charge")
+    for call, until_ms in zip(calls, (BEGIN_MS + 9_000, BEGIN_MS + 5_000), strict=False):
+        awaited = tool.Awaited(
+            run="r", operation_id=call, code="WAITING_FOR_TIMER", until_ms=until_ms
+        )
+        history.say("s", awaited)
+    history.say("s", tool.Withdrawn(run="r", operation_id=calls[2]))
+    in_memory = wait_of(history, "r")
+    code = "WAITING_FOR_TIMER"
+    parked = turn.Parked(
+        run="r", code=code, snapshot_id="", snapshot_blob="", waits_for=tuple(calls[:2])
+    )
+    history.say("s", parked)
+    for wait in (in_memory, wait_of(history, "r")):
+        assert (wait.what, wait.until_ms) == ("the end of sleep, sleep", BEGIN_MS + 5_000)
+        assert (wait.who, wait.command) == (
+            "its timer, or a client that cancels the run",
+            "rookery runs cancel r",
+        )
+    assert (run_of(history, "r").status, run_of(history, "r").code) == (RunState.INTERRUPTED, code)
+
+
 def test_an_ended_run_waits_for_nothing(history: FactHistory):
     history.accept("s", "r")
     history.start("s", "r")
@@ -335,6 +360,7 @@ def test_every_field_of_a_run_fact_view_is_a_field_of_a_fact():
         turn.Parked(run="r", code="c", snapshot_id="", snapshot_blob="", waits_for=("o",)),
         failed("r", result=RunResult(error=ErrorObject(code="c", message="m"))),
         tool.Requested,
+        tool.Awaited,
         tool.Adopted,
         tool.IntentRecorded,
         tool.RecoveryRequired,

@@ -26,7 +26,8 @@ from rookery.actors.messages import (
     CallsQuery,
     CallsView,
 )
-from rookery.actors.tools.authoring.registry import ToolCallContext
+from rookery.actors.tools.authoring.registry import ToolCallContext, ToolRegistry
+from rookery.actors.tools.builtin.sleep import built_in_tools
 from rookery.actors.tools.call_notifier import CallNotifier
 from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallSlots
@@ -41,6 +42,7 @@ from rookery.actors.tools.hosts.host import (
     ToolHost,
     always_allowed,
 )
+from rookery.actors.tools.wait_executor import WaitExecutor
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
 from rookery.actors.turns.state import SessionTurns
@@ -93,6 +95,11 @@ def tools(*capabilities: Capability) -> ToolCatalogue:
     return ToolCatalogue(_tool(msgspec.json.encode(one)) for one in capabilities)
 
 
+def node_tools(*capabilities: Capability) -> ToolCatalogue:
+    """These and the built-in ones, as a node offers them."""
+    return ToolCatalogue([*tools(*capabilities), *built_in_tools(ToolRegistry())])
+
+
 @cache
 def _tool(capability: bytes) -> CatalogueTool:
     """It never changes, and checking its schemas is half the time of a world that begins anew."""
@@ -143,6 +150,7 @@ class CallerDecider(SmallDecider):
         "retain": RequestCalls,
         "end": RequestCalls,
         "resolve": COMMANDS["resolve"],
+        "wait_ended": COMMANDS["wait_ended"],
     }
     codec: FactCodec[Any] = FactCodec(turn.RUN_FACTS)
     reacts_to, reaction_types = frozenset({"approval"}), TurnsDecider.reaction_types
@@ -297,7 +305,7 @@ class ToolWorld(World):
 
     def begin(self, *capabilities: Capability, **settings: Any) -> ToolNode:
         """Start a node; all nodes have the same tools by default."""
-        visible = tools(*(capabilities or CAPABILITIES))
+        visible = node_tools(*(capabilities or CAPABILITIES))
         started = self.start([], visible=visible, **settings)
         return cast("ToolNode", started)
 
@@ -332,6 +340,7 @@ class ToolWorld(World):
             now_ms=self.now_ms,
             acts_for=acts_for,
         )
+        waits = WaitExecutor(ask=ask, timers=node.bus.timers, now_ms=self.now_ms)
         ours = CallerDecider(CallRules(visible, node.places, node.epoch))
         return Kernel(
             node.bus,
@@ -343,7 +352,7 @@ class ToolWorld(World):
                 uptime_s=self.uptime_s,
                 **settings,
             ),
-            effect_handlers=node.acting.handlers,
+            effect_handlers={**node.acting.handlers, **waits.handlers},
             queries={},
         )
 

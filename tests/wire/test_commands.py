@@ -33,6 +33,7 @@ from rookery.schemas.commands import (
     SessionsQuery,
     SnapshotSession,
     ToolsQuery,
+    WaitEnded,
 )
 from rookery.schemas.errors import Refused
 from rookery.schemas.lists import RunState
@@ -52,6 +53,7 @@ EXAMPLES = {
     "decide": DecideApproval(approval_id="s.o", decision="approved", actor="ann"),
     "grants": RevokeGrant(grant_id="g"),
     "approval_due": ApprovalDue(approval_id="s.o", escalate=True),
+    "wait_ended": WaitEnded(operation_id="o", code="WAITING_FOR_TIMER"),
     "approvers": ChangeApprover(name="ann", public_key="00"),
     "pending": PendingQuery(session="s", ended=True, limit=5),
     "granted": GrantedQuery(session="s"),

@@ -41,6 +41,8 @@ class _ForkPosition(NamedTuple):
     batches: int
     """How many of its batches have ended."""
     at: FactPosition
+    waits: dict[int, int]
+    """By the number of a call, until when it waited at the position that was requested."""
 
     @property
     def is_run_end(self) -> bool:
@@ -116,10 +118,11 @@ class RunForker:
         base = await reader.snapshot_before(source, run)
         *before, run = await reader.runs(source, run.generation, base, until=run.run_id)
         if run.ended_at is not None and run.ended_at <= at:
-            return _ForkPosition(base, before, run, len(run.batches), run.ended_at)
+            return _ForkPosition(base, before, run, len(run.batches), run.ended_at, {})
         batches = bisect_right(run.boundaries, at)
         boundary = run.boundaries[batches - 1] if batches else run.started_at
-        return _ForkPosition(base, before, run, batches, boundary)
+        waits = {w.number: w.until_ms for w in run.waits if w.position <= at}
+        return _ForkPosition(base, before, run, batches, boundary, waits)
 
     async def _with_run(
         self,
@@ -136,6 +139,7 @@ class RunForker:
             offer=run.environment,
             batches=position.batches,
             known_blob=await self._blobs.put(encode_json(run.batches[: position.batches])),
+            waits=position.waits or UNSET,
         )
         request = replace(run.request, session_id=session)
         if isinstance(run.request_blob, str):

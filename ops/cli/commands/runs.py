@@ -270,8 +270,13 @@ def _row(run: RunView) -> tuple[object, ...]:
         clock_time(run.created_at_ms),
         _duration(run),
         run.calls,
-        "" if wait is None else f"{wait.what}, since {clock_time(wait.since_ms)}",
+        "" if wait is None else _wait_words(wait),
     )
+
+
+def _wait_words(wait: RunWait) -> str:
+    until = "" if wait.until_ms is None else f", until {clock_time(wait.until_ms)}"
+    return f"{wait.what}, since {clock_time(wait.since_ms)}{until}"
 
 
 def _lines(run: RunView) -> list[tuple[str, object]]:

@@ -88,7 +88,6 @@ def _row(tool: ToolView) -> tuple[object, ...]:
 
 def _lines(tool: ToolView) -> list[tuple[str, object]]:
     capability, limits = tool.capability, tool.capability.limits
-    rate = "" if limits.rate_per_min is None else f", {limits.rate_per_min} a minute"
     return [
         ("tool", capability.name),
         ("description", " ".join(capability.description.split())),
@@ -98,8 +97,7 @@ def _lines(tool: ToolView) -> list[tuple[str, object]]:
         ("idempotent", _yes(capability.idempotent)),
         ("recorded", _recorded(capability)),
         ("approval", _approval(tool)),
-        ("time limit", f"{limits.timeout_ms} ms"),
-        ("at once", f"{limits.concurrency}{rate}"),
+        *_attempt_lines(tool),
         ("bytes", f"{limits.max_request_bytes} in, {limits.max_response_bytes} out"),
         ("takes", encode_json(capability.input_schema).decode()),
         ("answers", encode_json(capability.output_schema).decode()),
@@ -110,6 +108,18 @@ def _lines(tool: ToolView) -> list[tuple[str, object]]:
 def _recorded(capability: Capability) -> str:
     after = capability.record is RecordMode.AFTER
     return "after the call, with its outcome" if after else "before the call"
+
+
+def _attempt_lines(tool: ToolView) -> list[tuple[str, object]]:
+    """The limits of attempts; a call that ends by an event has no attempt."""
+    limits = tool.capability.limits
+    if tool.waits_for:
+        return [("waits for", tool.waits_for)]
+    rate = "" if limits.rate_per_min is None else f", {limits.rate_per_min} a minute"
+    return [
+        ("time limit", f"{limits.timeout_ms} ms"),
+        ("at once", f"{limits.concurrency}{rate}"),
+    ]
 
 
 def _approval(tool: ToolView) -> str:

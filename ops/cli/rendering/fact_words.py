@@ -148,6 +148,18 @@ def _requested(call: str, fields: FactFields) -> str:
     return f"{call} requested" + (", waits for a slot" if fields.get("waits") else "")
 
 
+def _completed(call: str, fields: FactFields) -> str:
+    """A call that was awaited has no duration."""
+    after = f" after {fields['duration_ms']} ms" if fields["duration_ms"] else ""
+    return f"{call} answered{after}{_by(fields)}"
+
+
+def _awaited(call: str, fields: FactFields) -> str:
+    until_ms = fields.get("until_ms")
+    until = "" if until_ms is None else f" until {clock_time(until_ms)}"
+    return f"{call} waits{until}: {fields['code']}"
+
+
 def _answered(call: str, fields: FactFields) -> str:
     verified = "verified" if fields.get("verified") else "unverified"
     decision = fields["decision"].replace("_", " ")
@@ -182,10 +194,9 @@ _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
 }
 _OF_CALLS: Final[Mapping[type[Fact], _CallWords]] = {
     tool.Requested: _requested,
+    tool.Awaited: _awaited,
     tool.IntentRecorded: lambda call, fields: f"{call} is called, attempt {fields['attempt']}",
-    tool.Completed: lambda call, fields: (
-        f"{call} answered after {fields['duration_ms']} ms{_by(fields)}"
-    ),
+    tool.Completed: _completed,
     tool.Failed: lambda call, fields: f"{call} failed: {_error(fields)}{_by(fields)}",
     tool.RecoveryRequired: lambda call, fields: (
         f"{call} may have acted, its outcome is unknown: {fields['reason']}{_may_act_words(fields)}"

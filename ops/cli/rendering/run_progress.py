@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import aclosing, suppress
 
 from rookery.bus.client import Fields, Handle
+from rookery.ops.cli.output import clock_time
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.run_progress import OpenCallPhase, OpenRunCall, RunProgress, RunStage
 
@@ -42,9 +43,11 @@ class RunProgressLine:
         return "; ".join([words, *filter(None, map(self._remedy, self._progress.calls.values()))])
 
     def _remedy(self, call: OpenRunCall) -> str:
-        """The command that lets a call of a parked run continue, if there is one."""
+        """The time or the command that lets a call of a parked run continue, if there is one."""
         if call.phase is OpenCallPhase.RECOVERY_REQUIRED:
             return f"rookery runs resolve {self._run_id} {call.operation_id}"
+        if call.until_ms:
+            return f"until {clock_time(call.until_ms)}"
         return f"rookery approvals show {call.approval_id}" if call.approval_id else ""
 
 

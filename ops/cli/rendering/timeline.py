@@ -12,6 +12,7 @@ from typing import Final, NamedTuple
 
 from rich.text import Text
 
+from rookery.ops.cli.output import clock_time
 from rookery.ops.cli.rendering.fact_words import LANES, Names, RunFact, fact_words
 from rookery.ops.cli.rendering.timeline_lanes import LaneState, TimelineLanes
 from rookery.schemas.lists import RunView
@@ -105,7 +106,8 @@ class _Drawing:
             last_ms = fact.at_ms
         if (wait := self._view.waits_for) is not None:
             since = duration(max(0, wait.since_ms - begun_ms))
-            yield from self._wait(f"since +{since}: waits for {wait.what}")
+            until = "" if wait.until_ms is None else f" until {clock_time(wait.until_ms)}"
+            yield from self._wait(f"since +{since}: waits for {wait.what}{until}")
             yield from self._hint("who", wait.who)
             yield from self._hint("type", wait.command)
 

@@ -76,8 +76,8 @@ class TimelineLanes:
             return "waits for the session"
         if undecided := self._undecided():
             return f"waits for approval of {self._named(undecided)}"
-        if running := self._calls(OpenCallPhase.INTENDED):
-            return f"waits for {self._named(running)}"
+        if later := self._calls(OpenCallPhase.INTENDED) or self._calls(OpenCallPhase.AWAITED):
+            return f"waits for {self._named(later)}"
         if unknown := self._calls(OpenCallPhase.RECOVERY_REQUIRED):
             return f"waits for an operator to resolve {self._named(unknown)}"
         if called := self._calls(*_CALLED):

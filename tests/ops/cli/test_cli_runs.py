@@ -177,7 +177,7 @@ def test_a_run_is_cancelled_and_one_that_waits_is_withdrawn(shop: Shop):
 
 def test_tools_are_listed_and_described(shop: Shop):
     lines = shop.rookery("tools", "list").out.splitlines()
-    assert [line.split()[0] for line in lines] == ["TOOL", "charge", "price"]
+    assert [line.split()[0] for line in lines] == ["TOOL", "charge", "price", "sleep"]
     assert lines[2].endswith("What a thing costs.")
     described = shop.rookery("tools", "describe", "charge").out
     assert "idempotent   no" in described
