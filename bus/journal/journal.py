@@ -105,8 +105,21 @@ class JetStreamJournal:
     async def scan(
         self, where: Filter, after: int = 0
     ) -> AsyncGenerator[list[StoredMessage], None]:
+        """A page by direct get, and what follows it by a consumer: to create one costs the server
+        more than to send a page."""
         matches = matcher(where)
-        end = await self._reader.end()
+        (subject, *others) = self._subjects.fact_filters(where)
+        if others:
+            end = await self._reader.end()
+        else:
+            first = await self._reader.first_page(subject, after)
+            end = first.end
+            if first.is_intact:
+                if selected := [one for one in first.messages if matches(one)]:
+                    yield selected
+                if first.is_whole:
+                    return
+                after = first.messages[-1].sequence if first.messages else after
         consumer = OrderedConsumer(self._connection, self._subjects, where, after)
         try:
             await _with_timeout(consumer.start())

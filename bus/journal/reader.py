@@ -8,6 +8,7 @@ query raises ``Failed`` SERVER_UNREACHABLE if no reply arrives.
 from __future__ import annotations
 
 import asyncio
+from typing import Any, NamedTuple
 
 from rookery.bus.journal.stored_message import from_answer, from_page
 from rookery.bus.nats import MESSAGE_NOT_FOUND, ApiError, Connection, direct_page
@@ -22,6 +23,18 @@ _STALE_PAUSE_S = 0.02
 _STALE_MAX = 250
 
 
+class FirstPage(NamedTuple):
+    """What a scan begins with."""
+
+    messages: list[StoredMessage]
+    end: int
+    """The sequence of the last message that the scan is to return."""
+    is_whole: bool
+    """No message follows up to the end."""
+    is_intact: bool
+    """The stream has lost no message above the scan's begin."""
+
+
 class JournalReader:
     """Reads the journal's stream."""
 
@@ -31,11 +44,7 @@ class JournalReader:
 
     async def end(self) -> int:
         """The last sequence of the journal."""
-        try:
-            info = await self._connection.api(f"STREAM.INFO.{self._subjects.journal_stream}")
-        except ApiError as error:
-            raise _unavailable(error) from None
-        return int(info["state"]["last_seq"])
+        return int((await self._state())["last_seq"])
 
     async def last(self, entity: EntityId) -> StoredMessage | None:
         """The entity's last message."""
@@ -58,10 +67,11 @@ class JournalReader:
 
         The read may take any time as long as pages keep arriving.
         """
-        last, found = await asyncio.gather(self.last(entity), self._page(entity, after))
+        subject = self._subjects.fact(entity)
+        last, found = await asyncio.gather(self.last(entity), self._page(subject, after))
         end, stale = last.sequence if last else 0, 0
         while (at := found[-1].sequence if found else after) < end:
-            page = await self._page(entity, at)
+            page = await self._page(subject, at)
             found += page
             stale = 0 if page else stale + 1
             if stale > _STALE_MAX:
@@ -69,6 +79,17 @@ class JournalReader:
             if stale:  # The follower lags.
                 await asyncio.sleep(_STALE_PAUSE_S)
         return found
+
+    async def first_page(self, subject: str, after: int) -> FirstPage:
+        """The first messages on ``subject`` above ``after``, up to the leader's last one."""
+        info, last, found = await asyncio.gather(
+            self._state(), self._one({"last_by_subj": subject}), self._page(subject, after)
+        )
+        end = 0 if last is None else last.sequence
+        page = [one for one in found if one.sequence <= end]
+        at = page[-1].sequence if page else after
+        is_intact = not info.get("num_deleted") and info["first_seq"] <= after + 1
+        return FirstPage(page, max(end, after), is_whole=at >= end, is_intact=is_intact)
 
     async def _one(self, query: dict[str, str | int]) -> StoredMessage | None:
         try:
@@ -79,9 +100,16 @@ class JournalReader:
             raise _unavailable(error) from None
         return from_answer(answer, self._subjects)
 
-    async def _page(self, entity: EntityId, after: int) -> list[StoredMessage]:
-        stream, subject = self._subjects.journal_stream, self._subjects.fact(entity)
-        page = await direct_page(self._connection, stream, subject, after)
+    async def _state(self) -> dict[str, Any]:
+        try:
+            info = await self._connection.api(f"STREAM.INFO.{self._subjects.journal_stream}")
+        except ApiError as error:
+            raise _unavailable(error) from None
+        state: dict[str, Any] = info["state"]
+        return state
+
+    async def _page(self, subject: str, after: int) -> list[StoredMessage]:
+        page = await direct_page(self._connection, self._subjects.journal_stream, subject, after)
         return [from_page(message, self._subjects) for message in page.messages]
 
 
