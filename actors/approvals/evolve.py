@@ -28,7 +28,8 @@ State = SessionApprovals
 
 def evolve(state: State, fact: Any) -> State:
     """The approvals after ``fact``; facts of approval_lifecycle are folded by its machine."""
-    return _FOLDS[type(fact)](state, fact)
+    fold = _FOLDS.get(type(fact))
+    return state if fold is None else fold(state, fact)
 
 
 # --- requests -------------------------------------------------------------------------------------

@@ -24,7 +24,8 @@ __all__ = ["adopted_fact", "evolve_calls", "withdrawn_outcome"]
 
 def evolve_calls(state: SessionCalls, fact: facts.CallFact) -> SessionCalls:
     """The session's calls after ``fact``."""
-    return _FOLDS[type(fact)](state, fact)
+    fold = _FOLDS.get(type(fact))
+    return state if fold is None else fold(state, fact)
 
 
 def withdrawn_outcome(*, given_up: bool = False) -> CallOutcome:

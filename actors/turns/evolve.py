@@ -109,14 +109,16 @@ def evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> 
     run = state.driving
     if run is None or run.run_id != fact.run:
         return state
-    if isinstance(fact, facts.Unparked):
-        return replace(state, driving=replace(run, parked="", waits_for=()))
-    parked = replace(
-        run,
-        parked=fact.code,
-        waits_for=fact.waits_for,
-        snapshot_id=fact.snapshot_id,
-        snapshot_blob=fact.snapshot_blob,
-        split=fact.split,
-    )
-    return replace(state, driving=parked)
+    match fact:
+        case facts.Unparked():
+            run = replace(run, parked="", waits_for=())
+        case facts.Parked():
+            run = replace(
+                run,
+                parked=fact.code,
+                waits_for=fact.waits_for,
+                snapshot_id=fact.snapshot_id,
+                snapshot_blob=fact.snapshot_blob,
+                split=fact.split,
+            )
+    return replace(state, driving=run)
