@@ -125,7 +125,7 @@ def asyncapi() -> Document:
         summary = _summary(kind)
         for door, trait in (("cmd", "durable"), ("api", "request")):
             messages[f"{door}.{verb}"] = _message(strict(kind).__name__, summary, trait)
-        messages[f"answer.{verb}"] = answer = _reply_message(REPLIES[verb])
+        messages[f"answer.{verb}"] = answer = _reply_message(_reply_of(verb))
         if kind is HandleInput:
             answer["traits"] = [_reference("components", "messageTraits", "view")]
         _add_request_channels(channels, operations, verb)
@@ -251,6 +251,12 @@ def _message(schema: str, summary: str, trait: str = "") -> Document:
     if trait:
         message["traits"] = [_reference("components", "messageTraits", trait)]
     return message
+
+
+def _reply_of(verb: str) -> Any:
+    if verb not in REPLIES:
+        raise ValueError(f"the verb {verb} has no reply: add it to REPLIES in schemas/replies.py")
+    return REPLIES[verb]
 
 
 def _reply_message(answer: Any) -> Document:

@@ -62,6 +62,25 @@ from rookery.schemas.run import RunRequest, SessionMeta
 
 __all__ = ["AdmissionDecider"]
 
+
+def _require_known(
+    state: Admission, command: Command[Any], *, now_ms: int
+) -> Sequence[facts.SessionFact]:
+    """A read leaves no fact; a session without facts is unknown."""
+    del now_ms
+    if not state.meta.created_at:
+        raise unknown_session(command.key)
+    return ()
+
+
+def _leave_to_reaction(
+    state: Admission, command: Command[Any], *, now_ms: int
+) -> Sequence[facts.SessionFact]:
+    """The facts of the turn, which are read before this command, end the run."""
+    del state, command, now_ms
+    return ()
+
+
 _RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
     CreateSession: create,
     ChangeLimits: change_limits,
@@ -71,6 +90,8 @@ _RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
     Cancelled: end_run,
     SnapshotRestored: open_from_snapshot,
     ReportBrokenHistory: end_lost_run,
+    RecordRunEnd: _leave_to_reaction,
+    SessionQuery: _require_known,
 }
 """Rules that need only the session's state."""
 
@@ -172,11 +193,8 @@ class AdmissionDecider(Decider):
                 return accept(state, command, now_ms=now_ms, quotas=quotas)
             case HandleInput():
                 return handle_input(state, command, now_ms=now_ms, driven=self._executes_runs)
-            case SessionQuery() if not state.meta.created_at:
-                raise unknown_session(command.key)
             case body:
-                rule = _RULES.get(type(body))
-                return [] if rule is None else rule(state, command, now_ms=now_ms)
+                return _RULES[type(body)](state, command, now_ms=now_ms)
 
     def _check(self, state: Admission, request: RunRequest, *, repeated: bool) -> None:
         """Validate a request. A duplicate was validated the first time."""

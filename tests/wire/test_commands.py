@@ -78,7 +78,13 @@ def refusal(body: bytes, kind: Any = RunRequest, **how: Any) -> str:
     return caught.value.code
 
 
-@pytest.mark.parametrize("verb", COMMANDS)
+def test_every_verb_has_an_example():
+    missing = sorted(set(COMMANDS) - set(EXAMPLES))
+    assert not missing, f"add an example of each to EXAMPLES: {missing}"
+    assert set(EXAMPLES) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("verb", EXAMPLES)
 def test_every_command_reads_the_same_as_json_and_as_msgpack(verb: str):
     command, kind = EXAMPLES[verb], COMMANDS[verb]
     assert decode_command(encode_json(command), kind) == command
@@ -86,7 +92,7 @@ def test_every_command_reads_the_same_as_json_and_as_msgpack(verb: str):
     assert decode_command(packed, kind, content_type=MSGPACK) == command
 
 
-@pytest.mark.parametrize("verb", COMMANDS)
+@pytest.mark.parametrize("verb", EXAMPLES)
 def test_every_command_refuses_a_field_it_does_not_know(verb: str):
     body = {**msgspec.to_builtins(EXAMPLES[verb]), "colour": "red"}
     assert refusal(encode_json(body), COMMANDS[verb]) == "UNKNOWN_FIELD"
