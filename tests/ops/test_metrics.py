@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+import ast
+import inspect
+from collections.abc import Sequence
+from typing import Any, get_type_hints
 
 import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from rookery.actors.kernel import KernelMetrics
 from rookery.ops.metrics import GAUGES, GaugeValue, NodeMetrics
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval, session, turn
 from rookery.schemas.run import Metrics, RunResult, RunStatus
+from tests.laws.source import dotted, modules, nodes
+from tests.wire.test_facts import ALL_FACTS, example
 
 
 def samples(metrics: NodeMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
@@ -147,6 +153,37 @@ def test_a_gauge_of_an_unknown_name_is_an_error():
     metrics.add_source(lambda: [GaugeValue("rookery_mystery", 1)])
     with pytest.raises(KeyError):
         metrics.page()
+
+
+def test_every_counter_is_counted_by_a_report_of_the_port_or_of_a_fact():
+    metrics = NodeMetrics("0")
+    completed = made(turn.Completed, result=RunResult(metrics=Metrics(duration_ms=40)))
+    facts = [completed, *(example(kind) for _, kind in ALL_FACTS)]
+    arguments = {str: "x", int: 1, float: 1.0, Sequence[Fact]: facts}
+    for name, report in inspect.getmembers(KernelMetrics, inspect.isfunction):
+        if not name.startswith("_"):
+            hints = get_type_hints(report)
+            hints.pop("return")
+            getattr(metrics, name)(*(arguments[hint] for hint in hints.values()))
+    families = text_string_to_metric_families(metrics.page().body.decode())
+    ours = [family for family in families if not family.name.startswith("process_")]
+    idle = [family.name for family in ours if not any(one.value for one in family.samples)]
+    assert not idle, f"no report counts {idle}: add one to KernelMetrics, or a fact to `_reports`"
+
+
+def test_every_gauge_has_a_source():
+    """And every gauge that a source yields is declared."""
+    yielded = {
+        node.args[0].value
+        for module in modules("ops")
+        for node in nodes(module)
+        if isinstance(node, ast.Call)
+        and dotted(node.func) == "GaugeValue"
+        and isinstance(node.args[0], ast.Constant)
+    }
+    unread = sorted(set(GAUGES) - yielded)
+    assert not unread, f"no source yields {unread}: see `gauges` in ops/probes.py"
+    assert yielded <= set(GAUGES)
 
 
 def test_names_have_our_prefix_base_units_and_no_ids_as_labels():
