@@ -54,7 +54,6 @@ from rookery.actors.sandbox.runtime import open_sandbox
 from rookery.actors.sandbox.typescript import JavaScriptBuild
 from rookery.actors.session_snapshots import SnapshotsDecider
 from rookery.actors.tools import (
-    LOCAL,
     CallExecutor,
     CallNotifier,
     CallRules,
@@ -114,8 +113,8 @@ class RunServices:
         self._ask: AskActor | None = None
         self._tasks = TaskSet()
         self.catalogue = catalogue
-        self._hosts: dict[str, ToolHost] = {host.surface: host for host in remote}
-        self._hosts[LOCAL] = local
+        hosts: Sequence[ToolHost] = (*remote, local)
+        self._hosts = {host.surface: host for host in hosts}
         declared = [tool.capability for tool in catalogue]
         self._call_slots = CallSlots(declared, loop, SystemClock().now_ms)
         self._provisioner, self.approvers = provisioner, approvers

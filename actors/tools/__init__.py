@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from rookery.actors.tools.call_notifier import CallNotifier
     from rookery.actors.tools.call_rules import NO_WAITS, CallRules, resolution_receipt, resolve
     from rookery.actors.tools.call_slots import CallSlots, SlotStage
-    from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
+    from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue, check_surface
     from rookery.actors.tools.effects import (
         AttemptLost,
         BeginCall,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rookery.actors.tools.hosts.daemon_pool import DaemonThreadPool
     from rookery.actors.tools.hosts.host import ToolHost
     from rookery.actors.tools.hosts.local_host import LocalToolHost
-    from rookery.actors.tools.hosts.remote_host import RemoteToolHost, check_surface
+    from rookery.actors.tools.hosts.remote_host import RemoteToolHost
     from rookery.actors.tools.hosts.worker import Worker
     from rookery.actors.tools.state import (
         WAITING_FOR_APPROVAL,
@@ -110,7 +110,7 @@ __getattr__ = lazy_names(
         "call_notifier": ("CallNotifier",),
         "call_rules": ("NO_WAITS", "CallRules", "resolution_receipt", "resolve"),
         "call_slots": ("CallSlots", "SlotStage"),
-        "catalogue": ("LOCAL", "CatalogueTool", "ToolCatalogue"),
+        "catalogue": ("LOCAL", "CatalogueTool", "ToolCatalogue", "check_surface"),
         "hosts.daemon_pool": ("DaemonThreadPool",),
         "effects": (
             "AttemptLost",
@@ -123,7 +123,7 @@ __getattr__ = lazy_names(
         "executor": ("CallExecutor",),
         "hosts.host": ("ToolHost",),
         "hosts.local_host": ("LocalToolHost",),
-        "hosts.remote_host": ("RemoteToolHost", "check_surface"),
+        "hosts.remote_host": ("RemoteToolHost",),
         "state": (
             "WAITING_FOR_APPROVAL",
             "WAITING_FOR_TIMER",

@@ -22,10 +22,10 @@ from msgspec.structs import replace
 from rookery.actors.messages import RecordOutcome
 from rookery.actors.tools.call_slots import CallAttempt, CallSlots
 from rookery.actors.tools.catalogue import (
-    LOCAL,
     CatalogueTool,
     ToolCatalogue,
     check_arguments,
+    ends_with_node,
     require_permission,
     requires_approval,
 )
@@ -179,7 +179,8 @@ class CallRules(NamedTuple):
         else:
             return self._intent(session, call, now_ms)
         until_ms = self._may_act_until_ms(call, now_ms)
-        if report.gone and call.surface == LOCAL and not (call.idempotent and call.attempt > 1):
+        was_repeated = call.idempotent and call.attempt > 1
+        if report.gone and ends_with_node(call.surface) and not was_repeated:
             until_ms = max(min(now_ms, call.deadline_at_ms), call.unknown_until_ms or 0)
         return (_recovery_required(call, f"{text}, and {reason}", until_ms),)
 
@@ -353,7 +354,7 @@ def acts_until_ms(call: ToolCall) -> int:
 
 
 def _grace_ms(call: ToolCall) -> int:
-    return 0 if call.surface == LOCAL else GRACE_MS
+    return 0 if ends_with_node(call.surface) else GRACE_MS
 
 
 def _unknown_reason(call: ToolCall, report: AttemptLost) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -24,15 +24,33 @@ __all__ = [
     "ToolCatalogue",
     "catalogue_name",
     "check_arguments",
+    "check_surface",
+    "ends_with_node",
     "require_permission",
     "requires_approval",
 ]
 
 LOCAL = "local"
 """The surface of functions in the node's own process."""
-
-
+_SURFACE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _INVALID_NAME_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
+
+
+def check_surface(surface: str) -> None:
+    """Refuse an invalid name of a surface outside the node."""
+    if not _SURFACE.fullmatch(surface):
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"surface {surface[:80]!r} must be 1 to 64 letters, digits, '-' or '_'",
+        )
+    if surface == LOCAL:
+        raise Refused("INVALID_ARGUMENT", f"{LOCAL} is the surface of each node's own functions")
+
+
+def ends_with_node(surface: str) -> bool:
+    """Whether the calls of a surface end with the process of their node, and end on time by its
+    clock. A worker outlives the node, and has a grace period after the deadline."""
+    return surface == LOCAL
 
 
 def catalogue_name(surface: str, tool: str) -> str:
@@ -57,6 +75,7 @@ class CatalogueTool(NamedTuple):
         """The tool of a surface. Calls of workers are recorded before they are made, because a
         worker recognises a repeated call by its attempt."""
         if surface != LOCAL:
+            check_surface(surface)
             capability = replace(capability, record=UNSET)
         offered = AvailableTool(
             name=capability.name,

@@ -241,6 +241,8 @@ class ToolBackend:
 class BackendHost:
     """One node's tool host, which calls the backend."""
 
+    surface = SURFACE
+
     def __init__(self, backend: ToolBackend) -> None:
         self._backend = backend
         self.cancelled: list[str] = []

@@ -45,6 +45,9 @@ class PastAttempt(NamedTuple):
 class ToolHost(Protocol):
     """Calls the tools of one surface. Used on the bus loop."""
 
+    surface: str
+    """The surface of its tools in the catalogue."""
+
     async def wait_ready(self, name: str) -> None:
         """Wait until the tool can be called."""
 

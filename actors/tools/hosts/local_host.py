@@ -19,6 +19,7 @@ from rookery.actors.tools.authoring.registry import (
     ToolError,
     ToolRegistry,
 )
+from rookery.actors.tools.catalogue import LOCAL
 from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.hosts.daemon_pool import DaemonThreadPool
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
@@ -36,6 +37,8 @@ THREADS_MAX: Final = 256
 class LocalToolHost:
     """Calls the functions of a registry: synchronous ones on threads, asynchronous ones on a loop
     of their own, so that none can block the bus."""
+
+    surface = LOCAL
 
     def __init__(self, registry: ToolRegistry) -> None:
         self._tools = {tool.capability.name: tool for tool in registry}

@@ -8,7 +8,6 @@ schemas. If the outcome is unknown, the host says so, because the tool may have 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
@@ -19,7 +18,7 @@ from msgspec.structs import replace
 
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
-from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, catalogue_name
+from rookery.actors.tools.catalogue import CatalogueTool, catalogue_name, check_surface
 from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
 from rookery.bus.ports import Backoff, ToolWorkers
@@ -39,7 +38,7 @@ from rookery.schemas.worker_protocol import (
     WorkerReports,
 )
 
-__all__ = ["DISCOVERY_TIMEOUT_S", "RemoteToolHost", "check_surface"]
+__all__ = ["DISCOVERY_TIMEOUT_S", "RemoteToolHost"]
 
 DISCOVERY_TIMEOUT_S: Final = 10.0
 """How long a starting node waits for the first worker of a surface."""
@@ -53,8 +52,6 @@ NAMES_MAX: Final = 5
 """Workers named in one message."""
 INLINE_ANSWER_BYTES_MAX: Final = 64 << 10
 """Larger answers are checked on a thread."""
-
-_SURFACE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class _RemoteCall:
@@ -229,17 +226,6 @@ class RemoteToolHost:
             if not CODES[failure.code].retryable:
                 raise
             return JobNotStarted(failure.message)
-
-
-def check_surface(surface: str) -> None:
-    """Refuse an invalid name of a surface."""
-    if not _SURFACE.fullmatch(surface):
-        raise Refused(
-            "INVALID_ARGUMENT",
-            f"surface {surface[:80]!r} must be 1 to 64 letters, digits, '-' or '_'",
-        )
-    if surface == LOCAL:
-        raise Refused("INVALID_ARGUMENT", f"{LOCAL} is the surface of each node's own functions")
 
 
 # --- reports of workers about a lost call ---------------------------------------------------------
