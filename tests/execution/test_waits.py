@@ -157,7 +157,7 @@ await put_there(gate)
         facts = whole_run(old, "forked", answer.run_id)
         (went_on, *_) = [f["position"] for f in facts if f["type"] == "turn.tool_calls_resolved.v1"]
         last = facts[-2]["position"]
-        for session, place, calls in (("went-on", went_on, (0,)), ("last", last, (2,))):
+        for session, place, calls in (("forked-on", went_on, (0,)), ("forked-last", last, (2,))):
             fork = ("runs", "fork", answer.run_id, "--at", place, "--session", session)
             receipt = driving.rookery(*fork).json
             assert receipt.get("calls") in calls, receipt

@@ -38,16 +38,12 @@ from rookery.schemas.run import Language
 __all__ = ["app", "find_run", "sequence_before"]
 
 app = App(name="runs", help_format="plaintext")
-for _name, _module, _help in (
-    ("result", "result", "Print the result of a past run, as `rookery run` does."),
-    ("replay", "replay", "Replay a past run without calling tools, and compare the results."),
-    (
-        "fork",
-        "replay",
-        "Create a session from the last boundary of a past run at or before a sequence.",
-    ),
-):
-    app.command(f"rookery.ops.cli.commands.{_module}:{_name}", name=_name, help=_help)
+for _name, _help in {
+    "result": "Print the result of a past run, as `rookery run` does.",
+    "replay": "Replay a past run without calling tools, and compare the results.",
+    "fork": "Create a session from the last boundary of a past run at or before a sequence.",
+}.items():
+    app.command(f"rookery.ops.cli.commands.past_runs:{_name}", name=_name, help=_help)
 
 PAGE_MAX: Final = 1_000
 LABEL_WIDTH: Final = 9

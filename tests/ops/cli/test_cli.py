@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from rookery.ops.cli import app
 from rookery.ops.cli.output import exit_code
 from rookery.schemas.errors import CodedError, Failed, Refused
 from tests.ops.fixtures import ROOKERY, Ended, Realm, clean_environment, rookery
@@ -52,6 +54,13 @@ def test_help_names_every_command_and_loads_none_of_them():
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert set(COMMANDS) <= set(done.stdout.split())
+
+
+def test_the_help_of_a_group_names_all_its_commands_or_none():
+    for group in (name for name in app if not name.startswith("-")):
+        words = set(re.findall(r"[a-z]+", app[group].help.lower()))
+        commands = {name for name in app[group] if not name.startswith("-")}
+        assert commands <= words or not commands & words, f"rookery {group}: {commands - words}"
 
 
 def test_a_shell_sees_the_exit_code_and_never_a_traceback(realm: Realm):

@@ -1,6 +1,7 @@
-"""``rookery runs replay`` and ``fork``: replay a past run, or continue from a point in it.
+"""``rookery runs result``, ``replay`` and ``fork``: what a past run gave, and how it continues.
 
-Both need a node. A long replay shows a progress line on a terminal.
+The result is read from the journal; the other two need a node. A long replay shows a progress line
+on a terminal.
 """
 
 from __future__ import annotations
@@ -9,26 +10,44 @@ import asyncio
 import sys
 from typing import Annotated, Final
 
+import msgspec
 from cyclopts import Parameter
+from msgspec import UNSET
 
+from rookery.bus.client import read_past_result
 from rookery.bus.clock import entropy
+from rookery.bus.ports import Filter
+from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
+from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
-from rookery.schemas.codec import encode_json
+from rookery.ops.cli.rendering.run_result import show_result
+from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import ForkRun, ReplayQuery, RunsQuery
 from rookery.schemas.errors import Refused
+from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted, SessionFact
 from rookery.schemas.ids import check_session_id, parse_position
-from rookery.schemas.lists import RunList
-from rookery.schemas.replies import ForkReceipt, ReplayReport
+from rookery.schemas.lists import RunList, RunView
+from rookery.schemas.replies import ForkReceipt, ReplayReport, RunAnswer
+from rookery.schemas.run import RunRequest
 
-__all__ = ["fork", "replay"]
+__all__ = ["fork", "replay", "result"]
+
+CODEC: FactCodec[SessionFact] = FactCodec(SESSION_FACTS)
 
 TIMEOUT_S: Final = 60.0
 """The node may have to replay all runs since the last snapshot."""
 _ERASE: Final = "\r\x1b[K"
 
 ID = Annotated[str, Parameter(help="The run's id.")]
+
+
+def result(run: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Print the result of a past run, as `rookery run` does."""
+    with local_server(options):
+        answer, code = asyncio.run(_result(run, options))
+    return show_result(answer, code, json=options.json)
 
 
 def replay(run: ID, *, options: Options = NO_OPTIONS) -> int:
@@ -68,6 +87,40 @@ def fork(
         )
         print_line(f"see: rookery runs show {receipt.run_id}")
     return 0
+
+
+async def _result(run_id: str, options: Options) -> tuple[RunAnswer, str]:
+    """The result, and the program."""
+    async with open_realm(options) as realm:
+        view = await find_run(realm, run_id)
+        if not view.status.is_end:
+            raise _not_ended_error(view)
+        after = sequence_before(view)
+        answer = await read_past_result(realm.journal, realm.blobs, view.session_id, run_id, after)
+        return answer, await _code(realm, view)
+
+
+async def _code(realm: OfflineRealm, view: RunView) -> str:
+    """The program of an accepted run."""
+    where = Filter("session", view.session_id, view.run_id)
+    async for page in realm.journal.scan(where, sequence_before(view)):
+        for fact in (fact for stored in page for fact in CODEC.decode(stored.body)):
+            if isinstance(fact, InputAccepted) and fact.run == view.run_id:
+                if fact.request_blob is not UNSET:
+                    stored_request = await realm.blobs.get(fact.request_blob)
+                    return msgspec.json.decode(stored_request, type=RunRequest).code
+                return "" if fact.request is UNSET else fact.request.code
+    return ""
+
+
+def _not_ended_error(view: RunView) -> Refused:
+    wait = view.waits_for
+    if wait is None:
+        state, hint = f"it is {view.status}", f"rookery runs show {view.run_id}"
+    else:
+        state, hint = f"it waits for {wait.what} ({wait.who})", wait.command
+    text = f"run {view.run_id} has no result yet: {state}"
+    return Refused("GUARD_REJECTED", text, hint=hint)
 
 
 async def _replay(run_id: str, options: Options) -> ReplayReport:
