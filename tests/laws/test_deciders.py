@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from rookery.actors import DECIDERS, DeciderHost
+from rookery.actors.execution.queries.destroy import FAMILIES as RESTARTED_WITH_THEIR_SESSION
 from rookery.actors.kernel.machines import MachineDecider
 from rookery.schemas.codec import wire_names
 from rookery.schemas.commands import COMMANDS, HandleInput
@@ -74,6 +75,11 @@ def bodies_with_a_rule(module: Module) -> Iterator[Any]:
             for node in ast.walk(function):
                 if isinstance(node, ast.MatchClass):
                     yield names.get(dotted(node.cls))
+
+
+def test_destroy_restarts_every_history_that_can_be_restarted():
+    restartable = {family for family, one in LOADED.items() if hasattr(one, "restart_fact")}
+    assert restartable == {"session", *RESTARTED_WITH_THEIR_SESSION}
 
 
 def test_importing_the_list_loads_no_decider():
