@@ -133,7 +133,7 @@ def test_lists_are_cut_by_time_and_go_on_where_a_page_ended(shop: Shop):
 
 
 def test_a_phase_is_known_in_any_case(shop: Shop):
-    shop.run("phase", "1")
+    shop.json("sessions", "create", "phase")
     found = shop.json("sessions", "list", "--phase", "ATTACHED")["sessions"]
     assert "phase" in [session["meta"]["id"] for session in found]
     assert shop.json("sessions", "list", "--phase", "destroyed")["sessions"] == []
