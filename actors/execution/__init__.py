@@ -6,10 +6,9 @@ write all facts; the executor here starts programs, waits for their calls and re
 One run with one call, step by step. The third column is the actor that handles it: a family is the
 actor of that family, ``actor`` is any of them, and ``loop`` is code beside them. All of it runs on
 the bus's event loop, but for synchronous tools and for programs after their first 5 ms. A step that
-names a fact is one commit;
-with a ``+`` the fact is in the commit of the step before. The start of a run waits for its first
-step, at most ``STEP_HOLD_S``, and is committed with it; ``session.run_committed`` waits for the
-session's next command.
+names a fact is one commit; with a ``+`` the fact is in the commit of the step before. The start of
+a run waits for its first step, at most ``STEP_HOLD_S``, and is committed with it; so does a step
+whose calls only read. ``session.run_committed`` waits for the session's next command.
 
     kernel/command_router.py   CommandRouter.deliver            loop    a request enters a mailbox
     kernel/actor.py            FamilyActor.on_receive           actor   the actor drains its mailbox
@@ -29,6 +28,7 @@ session's next command.
     execution/step_recorder.py StepRecorder.end                 loop    the program has ended
     turns/run_calls.py         RunCalls.record_outcomes         turn    tool.completed or .failed
     turns/run_rules.py         RunRules.record_step             turn    + turn.completed
+    admission/executor.py      RunReplies.send_result           loop    its clients get the result
     admission/commands.py      end_run                          session session.run_committed
 
 The outcome of a call is committed together with the step that continues with it: here the end, or
