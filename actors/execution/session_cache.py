@@ -35,7 +35,8 @@ SNAPSHOT_AFTER_INSTRUCTIONS = 2_000_000_000
 """About 200 ms."""
 SNAPSHOT_AFTER_INSTRUCTIONS_PER_MIB = 250_000_000
 """The cost of storing a large snapshot; fewer instructions are replayed faster."""
-SNAPSHOT_AFTER_RUNS = 100
+SNAPSHOT_AFTER_RUNS = 500
+"""Reading and repeating a trivial run takes a third of a millisecond."""
 IDLE_BYTES_MAX = 256 << 20
 """About a hundred busy sessions or 40,000 small ones."""
 

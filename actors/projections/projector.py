@@ -26,7 +26,8 @@ __all__ = ["Projector"]
 
 log = logging.getLogger(__name__)
 
-SLICE_MESSAGES: Final = 256
+SLICE_MESSAGES: Final = 64
+"""Folding these takes some 2 ms, which a run on the same loop may have to wait."""
 POLL_S: Final = 3.0
 CHECKPOINT_LAG_MESSAGES: Final = 10_000
 """How far a checkpoint may be behind; a tenth of a second folds this many."""
