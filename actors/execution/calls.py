@@ -134,6 +134,11 @@ class PendingCalls:
         """Remove and return the outcomes of these calls that are to be recorded."""
         return [self._unrecorded.pop(n) for n in numbers if n in self._unrecorded]
 
+    def cancel(self) -> None:
+        """Cancel all futures: outcomes are recorded from now on without waiting for a driver."""
+        for future in self._futures.values():
+            future.cancel()
+
     def drop_except(self, kept: Container[int]) -> list[RequestedCall]:
         """Remove all other calls; those without an outcome."""
         self.collect()
@@ -203,6 +208,10 @@ class CallCoordinator:
     def stop(self) -> None:
         """Make every wait raise ``RunEnded``."""
         self._stopping.set()
+
+    def close(self) -> None:
+        """The driver waits no more: its run has parked or ended."""
+        self._pending.cancel()
 
     # --- requests ---------------------------------------------------------------------------------
 

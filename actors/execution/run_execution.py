@@ -125,6 +125,7 @@ class RunExecution:
             continues = await self._park(request)
             return
         finally:
+            self._calls.close()
             if not continues:  # A call may have begun while the run was being parked.
                 self._services.call_notifier.cancel_run(self._view.run_id)
             for task in self._sync_calls:

@@ -222,9 +222,9 @@ class CallExecutor:
             recorded = self._notifier.pass_unrecorded(progress)
         if recorded is not None:
             self._failpoints.hit("outcome_passed")
-            # Not cancelled: a driver that has begun meanwhile waits for the same future.
-            done, _ = await asyncio.wait({recorded}, timeout=RECORD_ALONE_S)
-            if done:
+            # A driver that has begun meanwhile waits for the same future, and may cancel it.
+            await asyncio.wait({recorded}, timeout=RECORD_ALONE_S)
+            if recorded.done() and not recorded.cancelled():
                 return
         await self._ask(FAMILY, session, ended, IntentStatus)
 
