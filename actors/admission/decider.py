@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
 from rookery.actors.admission.commands import (
     AdmissionQuotas,
@@ -232,12 +233,13 @@ class AdmissionDecider(Decider):
         return any(isinstance(fact, FENCED) for fact in decided)
 
     def hold_s(self, state: Admission, decided: Sequence[Fact]) -> float:
-        """The end of a run that no other one follows waits for the session's next command: the
-        turn's last fact is the end for every reader."""
+        """The end of a run that no other one follows waits for the session's next command, if its
+        turn's last fact is on record: that is the end for every reader."""
         del state
         (first, *others) = decided
-        is_end = isinstance(first, facts.RunCommitted | facts.RunFailed) and not others
-        return END_HOLD_S if is_end else 0.0
+        if others or not isinstance(first, facts.RunCommitted | facts.RunFailed):
+            return 0.0
+        return 0.0 if first.ended_at_sequence is UNSET else END_HOLD_S
 
     def effects(self, state: Admission, fact: facts.SessionFact) -> Sequence[Effect]:
         return effects(state, fact)

@@ -134,8 +134,7 @@ def _end(
 
 def _add_reply_subject(state: Admission, fact: facts.ReplyRequested) -> Admission:
     def add(pending: PendingInput) -> PendingInput:
-        is_current = pending.input_id == fact.input_id
-        if not is_current:
+        if pending.input_id != fact.input_id:
             return pending
         return replace(pending, reply_to=(*pending.reply_to, fact.reply_to))
 

@@ -17,7 +17,8 @@ from rookery.actors.kernel import Effect, EffectHandler
 from rookery.bus.ports import Blobs, Journal, ReplyMessage, RequestEndpoint
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.errors import Failed
-from rookery.schemas.facts import turn as facts
+from rookery.schemas.facts.run_progress import TURN_ENDS
+from rookery.schemas.facts.turn import RUN_FACTS
 from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import RunResult
 
@@ -25,8 +26,7 @@ __all__ = ["RunReplies"]
 
 ENVELOPE_BYTES = 1 << 10
 """Room in a reply for the fields beside the result."""
-CODEC: FactCodec[Any] = FactCodec(facts.RUN_FACTS)
-_ENDS = (facts.Completed, facts.Failed, facts.Cancelled)
+CODEC: FactCodec[Any] = FactCodec(RUN_FACTS)
 
 
 class RunReplies:
@@ -59,7 +59,7 @@ class RunReplies:
         run_id, session = effect.run_id, effect.session
         stored = await self._journal.at(effect.at_sequence)
         for fact in () if stored is None else CODEC.decode(stored.body):
-            if isinstance(fact, _ENDS) and fact.run == run_id:
+            if isinstance(fact, TURN_ENDS) and fact.run == run_id:
                 result = RunResult() if fact.result is UNSET else fact.result
                 reply_to = (effect.reply_to,)
                 await self.send_result(session, run_id, reply_to, result, fact.result_blob)

@@ -1,9 +1,9 @@
 """``RunExecution``: one run from its first step to its last, between its driver and its actors.
 
-Every request of the driver is recorded before it is performed, and every outcome before the driver
-gets it. When a run is resumed on any node, the driver gets the recorded outcomes again and repeats
-its requests, which are not recorded twice. A cancellation takes effect at the next recorded step,
-an urgent one at once.
+A request of the driver is recorded before it is performed, unless its calls only read. An outcome
+is recorded with the step that continues with it. When a run is resumed on any node, the driver gets
+the recorded outcomes again and repeats its requests, which are not recorded twice. A cancellation
+takes effect at the next recorded step, an urgent one at once.
 """
 
 from __future__ import annotations

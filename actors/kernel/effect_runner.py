@@ -1,8 +1,9 @@
 """``EffectRunner``: starts effects and passes each to the handler of its type, on the bus's loop.
 
-An effect starts only after its fact is durable, and only while this node is certain that it owns
-the key, because an ack may arrive late. If the process dies, the partition's next owner finds the
-fact by the watermark and starts the effect again. If the node loses only the partition, it cancels
+An effect starts only after its fact is durable, or while the fact is held (``Decider.hold_s``), and
+only while this node is certain that it owns the key, because an ack may arrive late. If the process
+dies, the partition's next owner finds the fact, or what a held one follows, by the watermark and
+starts the effect again. If the node loses only the partition, it cancels
 the effects here for the same reason. Effects that raise ``NotExecutableHere`` wait for another
 owner too.
 """

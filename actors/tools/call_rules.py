@@ -1,9 +1,9 @@
 """Rules for calls: which facts of a call are committed. Pure except for the slots it reserves.
 
-A call's intent is committed before its tool is called, and exactly one outcome after it. If the
-process of an intent has ended, an idempotent call is tried again with the same idempotency key; any
-other waits for an operator, because its outcome is unknown. ``executor`` calls the tools,
-``evolve`` folds the facts.
+A call's intent is committed before its tool is called, or with its outcome if the tool only reads,
+and exactly one outcome after it. If the process of an intent has ended, an idempotent call is tried
+again with the same idempotency key; any other waits for an operator, because its outcome is
+unknown. ``executor`` calls the tools, ``evolve`` folds the facts.
 
 An operator resolves such a call: with its outcome, or by a new attempt. The outcome must match what
 the tool declared, because the program relies on it.

@@ -37,6 +37,7 @@ from rookery.actors.tools import (
     resolution_receipt,
     resolve,
 )
+from rookery.actors.turns.evolve import End
 from rookery.schemas.capability import RecordMode
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Command, Fact
@@ -73,7 +74,6 @@ _STEP_FACTS: Final = frozenset(
     }
 )
 """The facts of a step that requests calls."""
-_RUN_ENDS: Final = (facts.Completed, facts.Failed, facts.Cancelled)
 
 
 class RunCalls:
@@ -118,7 +118,7 @@ class RunCalls:
         ``state``: before these facts."""
         builder, rules = CallFacts(self._decider, state), self._rules
         for fact in decided:
-            if isinstance(fact, _RUN_ENDS):
+            if isinstance(fact, End):
                 builder.extend(rules.on_run_ended(builder.state.known_calls, fact, now_ms=now_ms))
             builder.extend((fact,))
         run = builder.state.driving
