@@ -100,10 +100,8 @@ def reaction_id(fact: str, family: str) -> str:
 
 def parse_reaction_id(text: str) -> tuple[str, str, int] | None:
     """The parts of the fact id inside a reaction id; ``None`` for other ids."""
-    fact, slash, _ = text.rpartition("/")
-    if not slash:
+    found = _FACT_ID.match(text.rpartition("/")[0])
+    if not found:
         return None
-    try:
-        return parse_fact_id(fact)
-    except Refused:
-        return None
+    family, key, number = found.groups()
+    return family, key, int(number)

@@ -11,7 +11,7 @@ days. ``PendingCalls`` holds the open calls in memory while the run has a driver
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Protocol
 
@@ -24,6 +24,7 @@ from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.actors.tools import WAITING_FOR_TIMER
 from rookery.actors.turns import request_calls
+from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.errors import Refused
 
@@ -194,7 +195,7 @@ class CallCoordinator:
         """Whether calls are open that an earlier step waited for."""
         self._has_partial_steps = False
         """Whether a step continued before all its calls had ended."""
-        self._stopping = asyncio.Event()
+        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
     async def resume(self, calls: Sequence[RequestedCall], *, split: bool = False) -> None:
         """Start the run's clock with these open calls. ``split``: an earlier step continued before
@@ -207,7 +208,8 @@ class CallCoordinator:
 
     def stop(self) -> None:
         """Make every wait raise ``RunEnded``."""
-        self._stopping.set()
+        if not self._stopped.done():
+            self._stopped.set_result(None)
 
     def close(self) -> None:
         """The driver waits no more: its run has parked or ended."""
@@ -315,12 +317,7 @@ class CallCoordinator:
             if timer_s is not None and timer_s <= waited_s:
                 return answered
             ends_s = min((end for end in (timer_s, park_s) if end is not None), default=None)
-            progress = asyncio.wait(
-                open_calls.futures,
-                timeout=None if ends_s is None else ends_s - waited_s,
-                return_when=asyncio.FIRST_COMPLETED,
-            )
-            await self._wait(progress)
+            await self._wait(None if ends_s is None else ends_s - waited_s)
 
     def _park_after_s(self, timer_s: float | None, limit_s: float) -> float | None:
         """How long the run waits before it parks; ``None`` while a call of it runs, or while its
@@ -333,20 +330,17 @@ class CallCoordinator:
             return None
         return min(PARK_AFTER_S, limit_s / 2)
 
-    async def _wait(self, progress: Coroutine[Any, Any, Any]) -> None:
-        """Await ``progress``, at most for the run's remaining time and until it is stopped."""
-        waiting = asyncio.ensure_future(progress)
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            async with asyncio.timeout((self._left_ms + SLACK_MS) / 1000):
-                await asyncio.wait((waiting, stopping), return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            stopping.cancel()
-            if not waiting.done():
-                waiting.cancel()
-        if self._stopping.is_set():
+    async def _wait(self, timeout_s: float | None) -> None:
+        """Wait for the progress of a call, at most so long and for the run's remaining time, and
+        until the run is stopped."""
+        limit_s = (self._left_ms + SLACK_MS) / 1000
+        is_last = timeout_s is None or timeout_s >= limit_s
+        waits: tuple[asyncio.Future[Any], ...] = (*self._pending.futures, self._stopped)
+        await wait_first(waits, limit_s if is_last else timeout_s)
+        if self._stopped.done():
             raise RunEnded
-        waiting.result()
+        if is_last and not any(future.done() for future in waits):
+            raise TimeoutError
 
     @property
     def _left_ms(self) -> float:

@@ -54,7 +54,7 @@ from rookery.actors.tools.effects import (
 from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, ToolHost
 from rookery.actors.tools.state import ToolCall
-from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet
+from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet, wait_first
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
@@ -182,7 +182,9 @@ class CallExecutor:
         if call.node != self._epoch:
             await self._resolve_unknown(session, call)
             return
-        result = await asyncio.shield(await self._attempt(session, call))
+        attempt = await self._attempt(session, call)
+        await wait_first((attempt,))  # It goes on if this effect is cancelled.
+        result = attempt.result()
         if not result.called:  # The owner of the session, maybe this node, executes the intent.
             raise Refused("PARTITION_UNOWNED", f"{session} may have moved to another node")
         if result.unknown_reason:
@@ -223,7 +225,7 @@ class CallExecutor:
         if recorded is not None:
             self._failpoints.hit("outcome_passed")
             # A driver that has begun meanwhile waits for the same future, and may cancel it.
-            await asyncio.wait({recorded}, timeout=RECORD_ALONE_S)
+            await wait_first((recorded,), RECORD_ALONE_S)
             if recorded.done() and not recorded.cancelled():
                 return
         await self._ask(FAMILY, session, ended, IntentStatus)

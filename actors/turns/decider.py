@@ -36,7 +36,7 @@ from rookery.actors.messages import (
     UnparkRun,
 )
 from rookery.actors.tools import CallRules, SessionCalls, evolve_calls
-from rookery.actors.turns.evolve import End, evolve_parking, evolve_requests, evolve_run
+from rookery.actors.turns.evolve import END_TYPES, evolve_parking, evolve_requests, evolve_run
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN, ProductTurn
 from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
@@ -63,7 +63,10 @@ from rookery.schemas.machines.views import (
 __all__ = ["TurnsDecider"]
 
 Params = Mapping[str, Any]
-Start = facts.Started | facts.ImmediateAppendStarted | facts.ImmediateContextStarted
+_START_TYPES = frozenset(
+    {facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted}
+)
+_CALL_TYPES = frozenset(tool.CallFact.__args__)
 _VERBS = ("turns", "resolve", "wait_ended")
 START_FACTS = (facts.Started, facts.PrimitiveApplied)
 STEP_HOLD_S = 0.005
@@ -173,24 +176,27 @@ class TurnsDecider(SessionMachineDecider):
         """The outcomes that the driver continued with, the step, and the calls it requests."""
         outcomes: Sequence[Fact] = ()
         if step.outcomes:
-            outcomes = self._required_calls.record_outcomes(state, step.outcomes)
-            for fact in outcomes:
-                state = self.evolve(state, fact)
-        decided = self._run_rules.record_step(state, key, step)
-        return (*outcomes, *self._with_calls(state, key, decided, now_ms))
+            outcomes, state = self._required_calls.record_outcomes(state, step.outcomes)
+        decided, after = self._run_rules.record_step(state, key, step)
+        return (*outcomes, *self._with_calls(state, key, decided, now_ms, after))
 
     def _with_calls(
-        self, state: SessionTurns, key: str, decided: Sequence[Fact], now_ms: int
+        self,
+        state: SessionTurns,
+        key: str,
+        decided: Sequence[Fact],
+        now_ms: int,
+        after: SessionTurns | None = None,
     ) -> Sequence[Fact]:
         """The decided facts, and those of calls that follow from them. The end of a run names the
-        clients that get its result."""
+        clients that get its result. ``after``: the state after the decided facts, if known."""
         for fact in decided:
-            if isinstance(fact, End):
-                requested = state.asked.get(fact.run)
+            if type(fact) in END_TYPES:
+                requested = state.asked.get(str(fact.run))
                 force_setattr(fact, "reply_to", () if requested is None else requested.reply_to)
         if self._calls is None or not decided:
             return decided
-        return self._calls.follow(state, key, decided, now_ms=now_ms)
+        return self._calls.follow(state, key, decided, now_ms=now_ms, after=after)
 
     @property
     def _required_calls(self) -> RunCalls:
@@ -223,7 +229,7 @@ class TurnsDecider(SessionMachineDecider):
         return 0.0
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
-        if isinstance(fact, tool.CallFact):
+        if type(fact) in _CALL_TYPES:
             return () if self._calls is None else self._calls.effects(state, fact)
         return self._run_rules.effects(state, fact)
 
@@ -255,7 +261,7 @@ class TurnsDecider(SessionMachineDecider):
     def fill_in(self, state: SessionTurns, binding: MachineBinding, candidate: Any) -> Any:
         """Add the run that a step belongs to; for a start, whether admission had prepared the
         run."""
-        if isinstance(candidate, Start):
+        if type(candidate) in _START_TYPES:
             force_setattr(
                 candidate, "direct", bind_run(state.host, candidate.run) is not state.host
             )
@@ -264,17 +270,17 @@ class TurnsDecider(SessionMachineDecider):
         return super().fill_in(state, binding, candidate)
 
     def evolve(self, state: SessionTurns, fact: Any) -> SessionTurns:
-        if isinstance(fact, facts.HistoryRestarted):
-            return SessionTurns(generation=fact.generation)
-        if isinstance(fact, tool.CallFact):
+        kind = type(fact)
+        if kind in _CALL_TYPES:
             return replace(state, calls=evolve_calls(state.calls, fact))
-        if isinstance(fact, facts.Parked | facts.Unparked):
+        if kind is facts.HistoryRestarted:
+            return SessionTurns(generation=fact.generation)
+        if kind is facts.Parked or kind is facts.Unparked:
             return evolve_parking(self._in_generation(state, fact.generation), fact)
         after: SessionTurns = evolve_run(super().evolve(state, fact), fact)
-        direct = after.direct_run_id
-        if isinstance(fact, Start):
+        if kind in _START_TYPES:
             direct = fact.run if fact.direct else None
-        elif isinstance(fact, End) and fact.run == direct:
+        elif kind in END_TYPES and fact.run == after.direct_run_id:
             direct = None
         else:
             return after

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -15,9 +16,10 @@ from rookery.schemas.facts import turn as facts
 from rookery.schemas.limits import unset_if_default
 from rookery.schemas.run import Language, RunRequest
 
-__all__ = ["End", "evolve_parking", "evolve_requests", "evolve_run"]
+__all__ = ["END_TYPES", "End", "evolve_parking", "evolve_requests", "evolve_run"]
 
 End = facts.Completed | facts.Failed | facts.Cancelled
+END_TYPES: Final = frozenset(End.__args__)
 
 
 def evolve_requests(state: SessionTurns, fact: session.SessionFact) -> SessionTurns:
@@ -58,35 +60,43 @@ def _evolve_requested(state: SessionTurns, fact: session.SessionFact) -> Session
 
 def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
     """Fold the active run's progress."""
-    match fact:
-        case facts.Started(offer=RunEnvironment() as offer):
-            run = ActiveRun(
-                run_id=fact.run,
-                offer=offer,
-                request=RunRequest() if fact.request is UNSET else fact.request,
-                request_blob=fact.request_blob,
-                forked=fact.forked,
-                started_at_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
-                traceparent=fact.traceparent,
-                over=False,
-            )
-            return replace(state, driving=run)
-        case facts.Started():
-            return replace(state, driving=None)
-        case facts.ToolCallsReturned() if state.driving is not None:
-            calls = tuple(replace(call, arguments=UNSET) for call in fact.calls)
-            run = replace(state.driving, calls=calls, snapshot_id="", snapshot_blob="")
-            state = replace(state, driving=run)
-        case facts.OpsRegistered() if state.driving is not None:
-            state = replace(state, driving=_with_registered_ops(state.driving, fact))
-        case facts.ToolCallsResolved() if state.driving is not None:
-            state = replace(state, driving=replace(state.driving, calls=()))
-    if isinstance(fact, End) and state.driving is not None and state.driving.run_id == fact.run:
-        state = replace(state, driving=replace(state.driving, over=True))
-    if state.driving is None or fact.step is UNSET:
+    kind = type(fact)
+    if kind is facts.Started:
+        return replace(state, driving=_started_run(fact))
+    run = state.driving
+    if run is None:
         return state
-    ended = state.runs_ended + isinstance(fact, End)
-    return replace(state, driving=replace(state.driving, steps=fact.step), runs_ended=ended)
+    fold = _PROGRESS.get(kind)
+    if fold is not None:
+        run = fold(run, fact)
+    is_end = kind in END_TYPES
+    if is_end and run.run_id == fact.run:
+        run = replace(run, over=True)
+    if fact.step is not UNSET:
+        run = replace(run, steps=fact.step)
+        return replace(state, driving=run, runs_ended=state.runs_ended + is_end)
+    return state if run is state.driving else replace(state, driving=run)
+
+
+def _started_run(fact: facts.Started) -> ActiveRun | None:
+    """The run that a driver of a node takes the steps of; ``None``: a client takes them."""
+    if not isinstance(fact.offer, RunEnvironment):
+        return None
+    return ActiveRun(
+        run_id=fact.run,
+        offer=fact.offer,
+        request=RunRequest() if fact.request is UNSET else fact.request,
+        request_blob=fact.request_blob,
+        forked=fact.forked,
+        started_at_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
+        traceparent=fact.traceparent,
+        over=False,
+    )
+
+
+def _with_returned_calls(run: ActiveRun, fact: facts.ToolCallsReturned) -> ActiveRun:
+    calls = tuple(replace(call, arguments=UNSET) for call in fact.calls)
+    return replace(run, calls=calls, snapshot_id="", snapshot_blob="")
 
 
 def _with_registered_ops(run: ActiveRun, fact: facts.OpsRegistered) -> ActiveRun:
@@ -103,6 +113,17 @@ def _with_registered_ops(run: ActiveRun, fact: facts.OpsRegistered) -> ActiveRun
         snapshot_id="",
         snapshot_blob="",
     )
+
+
+def _without_calls(run: ActiveRun, _: facts.ToolCallsResolved) -> ActiveRun:
+    return replace(run, calls=())
+
+
+_PROGRESS: Final[dict[type, Callable[[ActiveRun, Any], ActiveRun]]] = {
+    facts.ToolCallsReturned: _with_returned_calls,
+    facts.OpsRegistered: _with_registered_ops,
+    facts.ToolCallsResolved: _without_calls,
+}
 
 
 def evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> SessionTurns:

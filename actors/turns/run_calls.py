@@ -8,7 +8,7 @@ class says what follows from a step of the turn, and from the end of a call.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
@@ -37,7 +37,7 @@ from rookery.actors.tools import (
     resolution_receipt,
     resolve,
 )
-from rookery.actors.turns.evolve import End
+from rookery.actors.turns.evolve import END_TYPES, End
 from rookery.schemas.capability import RecordMode
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Command, Fact
@@ -98,9 +98,9 @@ class RunCalls:
 
     def record_outcomes(
         self, state: SessionTurns, reports: Sequence[RecordOutcome]
-    ) -> Sequence[Fact]:
-        """The facts of the outcomes that a driver continued with. It restarts from the recorded
-        steps if a call has another outcome."""
+    ) -> tuple[Sequence[Fact], SessionTurns]:
+        """The facts of the outcomes that a driver continued with, and the state after them. The
+        driver restarts from the recorded steps if a call has another outcome."""
         builder = CallFacts(self._decider, state)
         for report in reports:
             builder.extend(self._rules.on_outcome(builder.state.known_calls, report))
@@ -109,18 +109,21 @@ class RunCalls:
                 raise Failed(
                     "CONFLICT", f"call {report.operation_id} has another outcome than its driver"
                 )
-        return builder.facts
+        return builder.facts, builder.state
 
     def follow(
-        self, state: SessionTurns, session: str, decided: Sequence[Fact], *, now_ms: int
+        self,
+        state: SessionTurns,
+        session: str,
+        decided: Sequence[Fact],
+        *,
+        now_ms: int,
+        after: SessionTurns | None = None,
     ) -> Sequence[Fact]:
         """The turn's facts with those of calls that follow from them; calls end before their run.
-        ``state``: before these facts."""
-        builder, rules = CallFacts(self._decider, state), self._rules
-        for fact in decided:
-            if isinstance(fact, End):
-                builder.extend(rules.on_run_ended(builder.state.known_calls, fact, now_ms=now_ms))
-            builder.extend((fact,))
+        ``state``: before these facts; ``after``: behind them, if known."""
+        rules = self._rules
+        builder = self._with_ended_calls(state, decided, now_ms, after)
         run = builder.state.driving
         for fact in decided:
             calls = builder.state.known_calls
@@ -136,6 +139,29 @@ class RunCalls:
                 case facts.OpsRegistered():
                     builder.extend(rules.on_dropped(calls, fact))
         return builder.facts
+
+    def _with_ended_calls(
+        self,
+        state: SessionTurns,
+        decided: Sequence[Fact],
+        now_ms: int,
+        after: SessionTurns | None,
+    ) -> CallFacts:
+        """The turn's facts, and before the end of the run those that end its calls."""
+        ends = [cast(End, fact) for fact in decided if type(fact) in END_TYPES]
+        ended = [
+            fact
+            for end in ends
+            for fact in self._rules.on_run_ended(state.known_calls, end, now_ms=now_ms)
+        ]
+        if after is not None and not ended:
+            return CallFacts(self._decider, after, decided)
+        builder = CallFacts(self._decider, state)
+        for fact in decided:
+            if type(fact) in END_TYPES:
+                builder.extend(ended)
+            builder.add(fact)
+        return builder
 
     def _of_call(
         self, calls: SessionCalls, session: str, command: Command[Any], now_ms: int
@@ -230,13 +256,15 @@ class RunCalls:
 class CallFacts(FactBuilder["SessionTurns", Any]):
     """The facts of one decision about calls."""
 
-    def __init__(self, decider: TurnsDecider, state: SessionTurns) -> None:
-        super().__init__(state, decider.evolve)
+    def __init__(
+        self, decider: TurnsDecider, state: SessionTurns, decided: Sequence[Fact] = ()
+    ) -> None:
+        super().__init__(state, decider.evolve, decided)
 
     def extend(self, decided: Iterable[Fact]) -> None:
         """Add facts; a call of the older entity is adopted before its first one."""
         for fact in decided:
-            if isinstance(fact, tool.CallFact):
+            if self.state.older_calls.calls and isinstance(fact, tool.CallFact):
                 self._adopt(fact.operation_id)
             self.add(fact)
 

@@ -9,7 +9,7 @@ boundary, and the calls requested next. A cancellation in the meantime takes pre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
@@ -31,7 +31,7 @@ from rookery.actors.turns.effects import (
     SendResult,
     StopRun,
 )
-from rookery.actors.turns.evolve import End
+from rookery.actors.turns.evolve import END_TYPES, End
 from rookery.actors.turns.run_state import (
     ActiveRun,
     ImmediateKind,
@@ -109,13 +109,15 @@ class RunRules:
         force_setattr(failed, "step", run.steps + 1)
         return (failed,)
 
-    def record_step(self, state: SessionTurns, key: str, step: RecordStep) -> Sequence[Fact]:
-        """Record a driver's step, unless the run is over. Numbers are recorded in order, each
-        once: a second driver, or one whose earlier steps were lost before their commit, gets
-        CONFLICT and restarts from the recorded steps."""
+    def record_step(
+        self, state: SessionTurns, key: str, step: RecordStep
+    ) -> tuple[Sequence[Fact], SessionTurns]:
+        """The facts of a driver's step, unless the run is over, and the state after them. Numbers
+        are recorded in order, each once: a second driver, or one whose earlier steps were lost
+        before their commit, gets CONFLICT and restarts from the recorded steps."""
         run = state.driving
         if run is None or run.run_id != step.run_id or state.turn.phase.is_terminal:
-            return ()
+            return (), state
         if step.start is not UNSET and step.start != RunStart(run.started_at_ms, run.offer):
             raise Failed("CONFLICT", f"run {step.run_id} was started again since its driver began")
         if step.number != run.steps + 1:
@@ -129,7 +131,7 @@ class RunRules:
         else:
             waited = run.calls if step.answered else ()
             step_facts.apply_inputs(*resolve_calls(waited, step.given), *step.moves)
-        return step_facts.facts
+        return step_facts.facts, step_facts.state
 
     def end_from_outside(
         self, state: SessionTurns, key: str, left: Sequence[Fact] = ()
@@ -187,8 +189,8 @@ class RunRules:
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         """The effects of ``fact``. ``state`` may be a later one: an ended run needs no driver."""
         run = state.driving
-        if isinstance(fact, End):
-            return _result_effects(fact)
+        if type(fact) in END_TYPES:
+            return _result_effects(cast(End, fact))
         if run is None or fact.run != run.run_id or state.turn.phase.is_terminal:
             return ()
         match fact:
@@ -319,9 +321,9 @@ class TurnFacts(FactBuilder["SessionTurns", Fact]):
     def transition(self, on: str, params: Any, **fields: Any) -> Any:
         """Add the fact of a machine's input, with these fields set."""
         (fact,) = self._decider.decide_input(self.state, self._key, on, params)
-        for name, value in fields.items():
-            force_setattr(fact, name, value)
-        return self.add(fact)
+        self.add(fact)
+        self.amend(**fields)
+        return fact
 
 
 class StepFacts(TurnFacts):
@@ -339,13 +341,12 @@ class StepFacts(TurnFacts):
         for move in moves:
             fact = self.transition(move.input, move.params)
             if isinstance(fact, facts.ToolCallsReturned):
-                force_setattr(fact, "calls", self._step.calls)
+                self.amend(calls=self._step.calls)
             elif isinstance(fact, facts.ToolCallsResolved):
-                force_setattr(fact, "passed_ms", self._step.passed_ms or UNSET)
-            if isinstance(fact, End):
+                self.amend(passed_ms=self._step.passed_ms or UNSET)
+            elif type(fact) in END_TYPES:
                 self._set_result(fact, self._step.result)
-            cancelled = self.state.turn.phase is TurnPhase.CANCELLED
-            if cancelled and move.input in BOUNDARIES:
+            if move.input in BOUNDARIES and self.state.turn.phase is TurnPhase.CANCELLED:
                 self._end_cancelled("the run was cancelled at its boundary")
                 break
         self._stamp_step()
@@ -364,19 +365,16 @@ class StepFacts(TurnFacts):
         only if that says cancelled too."""
         step = self._step
         if isinstance(fact, facts.Cancelled) and result is not UNSET:
-            force_setattr(fact, "result", result)
+            self.amend(result=result)
             if step.result is not UNSET and step.result.status is RunStatus.CANCELLED:
-                force_setattr(fact, "result_blob", step.result_blob)
+                self.amend(result_blob=step.result_blob)
             return
-        force_setattr(fact, "result", result)
-        force_setattr(fact, "result_blob", step.result_blob)
-        force_setattr(fact, "kept", step.kept)
+        self.amend(result=result, result_blob=step.result_blob, kept=step.kept)
 
     def _stamp_step(self) -> None:
-        last = self.facts[-1]
-        force_setattr(last, "step", self._step.number)
-        if isinstance(last, facts.OpsRegistered):
-            force_setattr(last, "timer_ms", self._step.timer_ms)
+        self.amend(step=self._step.number)
+        if isinstance(self.facts[-1], facts.OpsRegistered):
+            self.amend(timer_ms=self._step.timer_ms)
 
 
 def _result_effects(end: End) -> Sequence[Effect]:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from rookery.bus.backoff import Backoff
+from rookery.bus.futures import wait_first
 from rookery.bus.ports.commands import (
     DeadLetter,
     Delivery,
@@ -87,6 +88,7 @@ __all__ = [
     "Timers",
     "ToolWorkers",
     "WorkerEndpoint",
+    "wait_first",
 ]
 
 T = TypeVar("T")

@@ -58,6 +58,10 @@ class ToolOptions(TypedDict, total=False):
     """``"before"`` or ``"after"``: whether the journal gets the call's intent before the tool is
     called, or together with its outcome. Defaults to ``"after"`` for idempotent tools without
     effect or for reads that need no approval; others cannot have it."""
+    quick: bool
+    """Whether the function returns at once and never blocks. It is then called on the node's own
+    event loop, which saves a call the change of threads; a function that takes long there holds up
+    every run of the node, and its time-out cannot stop it. Defaults to false."""
     limits: CapabilityLimits
     """All limits at once; each option below sets one."""
     timeout_ms: int
@@ -110,9 +114,12 @@ def _register(function: Callable[..., Any], options: Mapping[str, object]) -> Re
     check_tool_name(name)
     signature = ToolSignature(function, name)
     capability = _capability(name, inspect.getdoc(function) or "", signature, options)
+    quick: bool = _option(name, options, "quick", default=False, kind=bool)
     if inspect.iscoroutinefunction(function):
-        return RegisteredTool.asynchronous(capability, _asynchronous(function, signature))
-    return RegisteredTool.sync(capability, _synchronous(function, signature))
+        handler = _asynchronous(function, signature)
+        return RegisteredTool(capability, handler, async_mode=True, quick=quick)
+    handler = _synchronous(function, signature)
+    return RegisteredTool(capability, handler, async_mode=False, quick=quick)
 
 
 def _capability(

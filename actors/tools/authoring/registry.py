@@ -86,12 +86,18 @@ class RegisteredTool:
     """A capability and its handler. ``sync`` and ``asynchronous`` make one, and refuse invalid
     schemas and limits."""
 
-    __slots__ = ("_handler", "async_mode", "capability", "checks")
+    __slots__ = ("_handler", "async_mode", "capability", "checks", "quick")
 
     def __init__(
-        self, capability: Capability, handler: SyncToolFn | ToolFn, *, async_mode: bool
+        self,
+        capability: Capability,
+        handler: SyncToolFn | ToolFn,
+        *,
+        async_mode: bool,
+        quick: bool = False,
     ) -> None:
-        self.capability = capability
+        self.capability, self.quick = capability, quick
+        """``quick``: the handler never blocks, so a host calls it on its own event loop."""
         self.async_mode = async_mode
         """Whether the handler is a coroutine function, and a program awaits the tool."""
         self.checks = CapabilityChecks(capability)

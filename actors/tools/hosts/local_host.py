@@ -1,4 +1,5 @@
-"""The local tool host: calls functions of this process, each on a thread or as a coroutine."""
+"""The local tool host: calls functions of this process, each on a thread or as a coroutine; those
+that are quick, on the caller's event loop."""
 
 from __future__ import annotations
 
@@ -23,6 +24,7 @@ from rookery.actors.tools.catalogue import LOCAL
 from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.hosts.daemon_pool import DaemonThreadPool
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
+from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CodedError
 
@@ -32,11 +34,13 @@ log = logging.getLogger(__name__)
 
 
 THREADS_MAX: Final = 256
+HELD_MS_MAX: Final = 20
+"""A quick tool that takes longer is named in the log."""
 
 
 class LocalToolHost:
     """Calls the functions of a registry: synchronous ones on threads, asynchronous ones on a loop
-    of their own, so that none can block the bus."""
+    of their own, so that none can block the bus. Its own loop calls a quick one."""
 
     surface = LOCAL
 
@@ -58,14 +62,17 @@ class LocalToolHost:
         tool = self._tools.get(ctx.name)
         if tool is None:
             return CallOutcome(error=fault("UNKNOWN_TOOL", f"no function is called {ctx.name}"))
-        running = self._running[ctx.call_id] = self._start(tool, ctx, may_act)
+        running = self._start(tool, ctx, may_act)
+        if running.finished.done():
+            return running.finished.result()
+        self._running[ctx.call_id] = running
         over = asyncio.wrap_future(running.finished)
         over.add_done_callback(lambda _: self._remove(ctx.call_id, running))
         try:
-            done, _ = await asyncio.wait({over}, timeout=timeout_ms / 1_000)
+            await wait_first((over,), timeout_ms / 1_000)
         finally:
             running.is_unobserved = not over.done()
-        if done:
+        if over.done():
             return over.result()
         running.stop()
         text = f"{ctx.name} took longer than its {tool.capability.limits.timeout_ms} ms"
@@ -98,6 +105,8 @@ class LocalToolHost:
     def _start(
         self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
     ) -> _RunningCall:
+        if tool.quick:
+            return _QuickCall(tool, ctx, may_act)
         if tool.async_mode:
             return _CoroutineCall(tool, ctx, may_act, self._pool, self._loop)
         return _ThreadCall(tool, ctx, may_act, self._pool)
@@ -121,8 +130,8 @@ class _RunningCall(ABC):
         self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
     ) -> None:
         self._tool, self._may_act = tool, may_act
-        self._cancel_requested = threading.Event()
-        self._ctx = replace(ctx, cancelled=self._cancel_requested.is_set)
+        self._cancel_requested = False
+        self._ctx = replace(ctx, cancelled=lambda: self._cancel_requested)
         self.is_unobserved = False
         """The outcome is no longer needed."""
 
@@ -171,7 +180,7 @@ class _ThreadCall(_RunningCall):
         self._future.add_done_callback(self._finish_if_not_started)
 
     def stop(self) -> None:
-        self._cancel_requested.set()
+        self._cancel_requested = True
         self._future.cancel()
 
     def _finish_if_not_started(self, begun: Future[None]) -> None:
@@ -188,6 +197,61 @@ class _ThreadCall(_RunningCall):
         except BaseException as error:
             outcome = self._failed_outcome(error)
         self._finish(outcome)
+
+    def _finish(self, outcome: CallOutcome) -> None:
+        self._log_if_late()
+        self.finished.set_result(outcome)
+
+
+class _QuickCall(_RunningCall):
+    """A call of a function that never blocks, on the event loop of the caller."""
+
+    def __init__(
+        self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
+    ) -> None:
+        super().__init__(tool, ctx, may_act)
+        self.finished = Future()
+        self._task: asyncio.Task[Any] | None = None
+        if tool.async_mode:
+            self._started = asyncio.get_running_loop().create_task(self._run())
+        else:
+            self._act()
+
+    def stop(self) -> None:
+        self._cancel_requested = True
+        if self._task is not None:
+            self._task.cancel()
+
+    def _act(self) -> None:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        try:
+            self._require_may_act()
+            self._finish(self._checked_outcome(self._tool.act(self._ctx)))
+        except NotCalled as error:
+            self.finished.set_exception(error)
+        except BaseException as error:
+            self._finish(self._failed_outcome(error))
+        held_ms = round((loop.time() - began_s) * 1e3)
+        if held_ms > HELD_MS_MAX:
+            log.warning(
+                "a quick tool held up its node: declare it without quick=True",
+                extra={"tool": self._ctx.name, "ms": held_ms},
+            )
+
+    async def _run(self) -> None:
+        self._task = asyncio.current_task()
+        try:
+            if self._cancel_requested:
+                raise asyncio.CancelledError
+            self._require_may_act()
+            result = await self._tool.call(self._ctx)
+            self._task = None  # The function has acted: cancellation ends here.
+            self._finish(self._checked_outcome(result))
+        except NotCalled as error:
+            self.finished.set_exception(error)
+        except BaseException as error:
+            self._finish(self._failed_outcome(error))
 
     def _finish(self, outcome: CallOutcome) -> None:
         self._log_if_late()
@@ -211,7 +275,7 @@ class _CoroutineCall(_RunningCall):
         self.finished = asyncio.run_coroutine_threadsafe(self._run(), loop)
 
     def stop(self) -> None:
-        self._cancel_requested.set()
+        self._cancel_requested = True
         self._loop.call_soon_threadsafe(self._cancel_task)
 
     def _cancel_task(self) -> None:
@@ -221,7 +285,7 @@ class _CoroutineCall(_RunningCall):
     async def _run(self) -> CallOutcome:
         self._task = asyncio.current_task()
         try:
-            if self._cancel_requested.is_set():
+            if self._cancel_requested:
                 raise asyncio.CancelledError
             self._require_may_act()
             result = await self._tool.call(self._ctx)

@@ -15,6 +15,12 @@ def same(value: int) -> int:
     return value
 
 
+@tool(side_effect="write", idempotent=True, quick=True)
+def same_quick(value: int) -> int:
+    """The value, on the node's own loop; its intent is on record before the call."""
+    return value
+
+
 @tool(side_effect="read")
 def read_value(value: int) -> int:
     """The value; recorded with its outcome."""
@@ -27,4 +33,4 @@ def weighed(value: int) -> int:
     return value
 
 
-registry = ToolRegistry.of(same, read_value, weighed)
+registry = ToolRegistry.of(same, same_quick, read_value, weighed)
