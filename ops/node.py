@@ -25,6 +25,7 @@ from rookery.actors.admission import (
     RunReplies,
 )
 from rookery.actors.approvals import ApprovalsDecider
+from rookery.actors.execution import ResultSender
 from rookery.actors.kernel import Decider, Failpoints, Kernel, KernelSettings, NodeIdentity
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
 from rookery.actors.tools.authoring import ToolRegistry, load_registry
@@ -210,7 +211,10 @@ class Node:
             self._loop,
             self._deciders(),
             settings,
-            effect_handlers=replies.handlers,
+            effect_handlers={
+                **replies.handlers,
+                **ResultSender(replies.send_result).handlers,
+            },
             queries={
                 **self._projections.queries,
                 "tools": ToolQueryHandler(() if runs is None else runs.catalogue).handle,

@@ -293,7 +293,6 @@ class RunServices:
             session_cache=cache,
             driver=lambda: SandboxDriver(self._sandbox, metrics),
             require_tools=self._provisioner.require_tools,
-            send_run_result=self.replies.send_result,
             send_replies=bus.request_endpoint.reply,
             eviction_candidates=cache.eviction_candidates,
         )

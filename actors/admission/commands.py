@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.facts import AdmissionFacts
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
+from rookery.actors.admission.observed_turn import NO_TURN, ObservedTurn
 from rookery.actors.admission.state import Admission, EndedInput
 from rookery.actors.kernel.machines import RejectionKind, TransitionRejected
 from rookery.actors.messages import ReportBrokenHistory
@@ -27,13 +28,11 @@ from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.limits import check_limits
-from rookery.schemas.machines.turn import TurnTerminalCauseKind
+from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind
 from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionMeta
 
 __all__ = [
-    "NO_TURN",
     "AdmissionQuotas",
-    "ObservedTurn",
     "TurnEnd",
     "accept",
     "cancel",
@@ -50,8 +49,9 @@ __all__ = [
 
 TurnEnd = Completed | Failed | Cancelled
 
+NOT_DURING_RUNS = ("Retire", "Reset", "recycle")
+"""Inputs that would change the session beneath a run that a node executes."""
 DEFAULT_SESSION = RunRequest().session_id
-TURN_AT_REST = (None, "Ready", "Completed", "Failed", "Cancelled")
 
 
 class AdmissionQuotas(NamedTuple):
@@ -62,16 +62,6 @@ class AdmissionQuotas(NamedTuple):
     in_flight_max: int
     """Limit of inputs in the realm that have not ended."""
     in_flight: int
-
-
-class ObservedTurn(NamedTuple):
-    """The phase of the current run's turn, as far as it is known."""
-
-    phase: str | None = None
-    terminal_cause_kind: str | None = None
-
-
-NO_TURN = ObservedTurn()
 
 
 def accept(
@@ -215,7 +205,6 @@ def handle_input(
     command: Command[HandleInput],
     *,
     now_ms: int,
-    turn: ObservedTurn = NO_TURN,
     driven: bool = False,
 ) -> list[facts.SessionFact]:
     """Apply an input of the session's machines by its name. ``driven``: a node executes the current
@@ -226,7 +215,13 @@ def handle_input(
     machine = LIFECYCLE if on in LIFECYCLE.inputs else ADMISSION
     if on in machine.inputs and "session_id_in" in machine.inputs[on].params:
         _check_session(command.key, params.setdefault("session_id_in", command.key))
-    candidate = _fill_in(state, on, machine.candidate(on, params), turn)
+    if driven and on in NOT_DURING_RUNS and state.current is not None:
+        raise Refused(
+            "GUARD_REJECTED",
+            f"{on}: run {state.current.run_id} of the session has not ended",
+            hint=f"rookery runs cancel {state.current.run_id}, or wait for it",
+        )
+    candidate = _fill_in(state, on, machine.candidate(on, params))
     builder = AdmissionFacts(state, command, now_ms)
     builder.transition(machine, on, candidate)
     decided = builder.finish()
@@ -237,6 +232,11 @@ def handle_input(
             hint=f"rookery runs cancel {state.current.run_id}",
         )
     return decided
+
+
+def _turn_of_current(state: Admission) -> ObservedTurn:
+    run_id = state.host.current_run_id
+    return state.turn if run_id is not None and state.turn.run_id == run_id else NO_TURN
 
 
 def _accept_duplicate(
@@ -313,8 +313,9 @@ def _check_quotas(state: Admission, quotas: AdmissionQuotas) -> None:
         )
 
 
-def _fill_in(state: Admission, on: str, candidate: Any, turn: ObservedTurn) -> Any:
+def _fill_in(state: Admission, on: str, candidate: Any) -> Any:
     """The candidate fact with the fields that the client cannot know."""
+    turn = _turn_of_current(state)
     match candidate:
         case facts.InputAccepted() if on == "accept_without_wake":
             return replace(candidate, mode=Mode.PASSIVE, wake_if_idle=False)
@@ -325,12 +326,14 @@ def _fill_in(state: Admission, on: str, candidate: Any, turn: ObservedTurn) -> A
             return replace(
                 candidate, turn_phase=turn.phase, terminal_cause_kind=turn.terminal_cause_kind
             )
-        case facts.RunCommitted() if turn.phase not in TURN_AT_REST:
+        case facts.RunCommitted() if turn.in_progress or turn.phase == TurnPhase.FAILED:
             raise TransitionRejected(
                 f"{ADMISSION.handle}::{on}",
-                f"the turn is still in phase {turn.phase}",
+                "the turn of the run has failed"
+                if turn.phase == TurnPhase.FAILED
+                else "the turn of the run has not ended",
                 RejectionKind.GUARD_REJECTED,
-                hint="a run is committed when its turn has ended",
+                hint="end the turn with run_completed, run_failed or run_cancelled",
             )
         case facts.BoundaryCancelRequested() | facts.RunInterruptRequested():
             return replace(candidate, run=state.host.current_run_id or UNSET)

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from rookery.actors.admission.commands import (
     AdmissionQuotas,
@@ -29,6 +30,7 @@ from rookery.actors.admission.commands import (
 from rookery.actors.admission.effects import effects
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.in_flight import InFlightCounter
+from rookery.actors.admission.observed_turn import observe_turn
 from rookery.actors.admission.session_claims import ClaimRegistry, SessionClaim
 from rookery.actors.admission.state import (
     STATE_SCHEMA,
@@ -56,7 +58,7 @@ from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
-from rookery.schemas.facts.turn import Cancelled, Completed, Failed
+from rookery.schemas.facts.turn import Cancelled, Completed, Failed, TurnFact
 from rookery.schemas.limits import check_run_limits
 from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import RunRequest, SessionMeta
@@ -128,10 +130,12 @@ class AdmissionDecider(Decider):
         driven: bool = False,
         judge: Callable[[RunRequest], None] = check_run_limits,
     ) -> None:
-        """``driven``: this node executes the runs of its sessions; without it, clients end them.
-        ``judge`` raises ``Refused`` for a request that no session could execute."""
+        """``driven``: this node executes the runs of its sessions; without it, drivers outside do,
+        and a run ends with its turn or by an input to the session. ``judge`` raises ``Refused`` for
+        a request that no session could execute."""
         self._executes_runs, self._validate = driven, judge
-        self.reacts_to = frozenset({"turn", "sandbox"}) if driven else frozenset()
+        self.reacts_to = frozenset({"turn", "sandbox"}) if driven else frozenset({"turn"})
+        self.observes = frozenset() if driven else frozenset({"turn"})
         self._queued_max, self._in_flight_max = queued_max, in_flight_max
         self._in_flight, self._claims = realm_load, claims
         self._claimed: dict[str, SessionClaim] = {}
@@ -150,7 +154,10 @@ class AdmissionDecider(Decider):
     def read_scope(self, state: Admission, command: Command[Any]) -> ReadScope | None:
         """Read other families' facts if the current run may have ended, or if a snapshot may have
         opened the session. A run id unknown here requires a full read."""
-        if not self._executes_runs or type(command.body) not in _READS_FIRST:
+        if not self._executes_runs:
+            by_hand = isinstance(command.body, HandleInput) and state.current is not None
+            return ReadScope.OTHERS if by_hand else None
+        if type(command.body) not in _READS_FIRST:
             return None
         found: object = None
         match command.body:
@@ -194,6 +201,8 @@ class AdmissionDecider(Decider):
                 return accept(state, command, now_ms=now_ms, quotas=quotas)
             case HandleInput():
                 return handle_input(state, command, now_ms=now_ms, driven=self._executes_runs)
+            case Fact() as fact if type(fact) not in self.reaction_types:
+                return ()  # It is observed.
             case body:
                 return _RULES[type(body)](state, command, now_ms=now_ms)
 
@@ -207,6 +216,9 @@ class AdmissionDecider(Decider):
 
     def evolve(self, state: Admission, fact: facts.SessionFact) -> Admission:
         return evolve(state, fact)
+
+    def observe(self, state: Admission, fact: TurnFact) -> Admission:
+        return replace(state, turn=observe_turn(state.turn, fact))
 
     def reply(
         self, state: Admission, command: Command[Any], decided: Sequence[Fact]

@@ -12,6 +12,7 @@ from typing import Any, Final
 import msgspec
 from immutables import Map
 
+from rookery.actors.admission.observed_turn import NO_TURN, ObservedTurn
 from rookery.actors.kernel.machines import DESTROYED, INITIALIZING, SessionHost
 from rookery.schemas.replies import RunReceipt, SessionView
 from rookery.schemas.run import ErrorObject, SessionMeta
@@ -132,6 +133,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     current: PendingInput | None = None
     """The input of the host's current run."""
     ended: InputHistory = InputHistory()
+    turn: ObservedTurn = NO_TURN
+    """The turn of the last run that began one, if a driver outside of the nodes executes runs."""
 
     @property
     def is_open(self) -> bool:

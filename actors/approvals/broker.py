@@ -182,7 +182,7 @@ def result_record(request: ApprovalRequest, seq: int, ruling: Ruling) -> Journal
         request,
         ApprovalLifecycleStatus(ruling.outcome.status.value),
         ruling.effect,
-        f"approval dispatch for {request.canonical_tool_name}: {ruling.outcome.reason_code}",
+        f"approval {ruling.outcome.status.value}",
     )
 
 

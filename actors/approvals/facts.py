@@ -22,6 +22,7 @@ from rookery.schemas.approvals.records import (
     ApprovalBrokerOutcome,
     ApprovalDecision,
     ApprovalRecord,
+    ApprovalTerminalStatus,
     DeniedRecord,
     RequestedRecord,
     RespondedRecord,
@@ -46,6 +47,14 @@ class ValidAnswer(NamedTuple):
     decision: ApprovalDecision
     verified: bool
     arrived_ms: int
+
+
+CLOSED_KINDS: Final = {
+    ApprovalTerminalStatus.TIMED_OUT: "timed_out",
+    ApprovalTerminalStatus.CANCELLED: "cancelled",
+    ApprovalTerminalStatus.DISPATCHER_UNAVAILABLE: "dispatch_unavailable",
+}
+"""The event kinds of approvals that were closed without a decision."""
 
 
 class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
@@ -138,7 +147,7 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
             status=outcome.status,
             reason_code=outcome.reason_code,
             reason=reason[:REASON_MAX],
-            record=self._record("denied", denied),
+            record=self._record("denied", denied, CLOSED_KINDS.get(outcome.status, "denied")),
         )
         if outcome.decision is None:
             return self._add_transition("observe_approval_expiry", expired=True)
@@ -167,7 +176,10 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
         return self
 
     def _record(
-        self, what: str, payload: RequestedRecord | RespondedRecord | DeniedRecord
+        self,
+        what: str,
+        payload: RequestedRecord | RespondedRecord | DeniedRecord,
+        kind: str = "",
     ) -> JournalRecord:
         return JournalRecord.feature_record(
             msgspec.structs.replace(
@@ -175,7 +187,7 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
             ),
             JournalRecordKind.APPROVAL,
             event_family="approval",
-            event_kind=f"approval_{what}",
+            event_kind=f"approval_{kind or what}",
             subject_ref=self.request.subject_ref(),
             payload=ApprovalRecord.of(payload),
         )

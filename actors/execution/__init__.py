@@ -71,11 +71,13 @@ from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.provisioning import RunProvisioner
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
+from rookery.actors.execution.result_sender import ResultSender
 from rookery.actors.execution.session_cache import SessionCache
 from rookery.actors.execution.snapshot_keeper import SnapshotKeeper
 from rookery.actors.execution.snapshot_remover import SnapshotRemover
 
 __all__ = [
+    "ResultSender",
     "RunExecutor",
     "RunHistoryReader",
     "RunProvisioner",

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from rookery.actors.execution.calls import CallNotifierPort
 from rookery.actors.execution.driver import Driver
@@ -38,7 +38,6 @@ from rookery.actors.turns import (
     ExecuteRun,
     ReportTurnOver,
     SendInterim,
-    SendResult,
     StopRun,
     end_unexecuted,
 )
@@ -77,10 +76,6 @@ class RunExecutor:
     require_tools: Callable[[RunEnvironment], None]
     """Raises ``Refused`` if a tool of the run no longer exists, ``NotExecutableHere`` if this node
     lacks it."""
-    send_run_result: Callable[
-        [str, str, Sequence[str], RunResult, str | UnsetType], Awaitable[None]
-    ]
-    """Sends the result of a session's run to reply subjects."""
     send_replies: Callable[[Sequence[ReplyMessage]], None]
     eviction_candidates: Callable[[Callable[[str], bool]], Sequence[str]]
     """Idle sessions to evict from memory."""
@@ -100,7 +95,6 @@ class RunExecutor:
             ReportTurnOver: self.report_turn_over,
             NotifyHistoryBroken: self.notify_history_broken,
             StopRun: self.stop,
-            SendResult: self.send_result,
             SendInterim: self.send_interim,
         }
 
@@ -196,11 +190,6 @@ class RunExecutor:
                 await RunExecution(self, self.driver(), session, view).fail(error)
             return False
         return True
-
-    async def send_result(self, effect: SendResult) -> None:
-        await self.send_run_result(
-            effect.session, effect.run_id, effect.reply_to, effect.result, effect.result_blob
-        )
 
     async def send_interim(self, effect: SendInterim) -> None:
         """Send the interim result; the final result follows later. If a call ended while the run

@@ -37,6 +37,7 @@ from rookery.actors.messages import (
 )
 from rookery.actors.tools import CallRules, SessionCalls, evolve_calls
 from rookery.actors.turns.evolve import END_TYPES, evolve_parking, evolve_requests, evolve_run
+from rookery.actors.turns.external_driver import check_input_is_open, end_result, without_result
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN, ProductTurn
 from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
@@ -130,6 +131,7 @@ class TurnsDecider(SessionMachineDecider):
     )
     initial_state = SessionTurns()
     restart_fact = facts.HistoryRestarted
+    has_effects = True
     fenced_facts = (facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted)
 
     def __init__(
@@ -144,7 +146,7 @@ class TurnsDecider(SessionMachineDecider):
         super().__init__()
         self._calls = None if call_rules is None else RunCalls(self, call_rules)
         self._on_evicted = on_evicted
-        self.has_effects = provisioner is not None
+        self._executes_runs = provisioner is not None
         if provisioner is not None:
             self.reacts_to = frozenset({"session", "tool", "approval"})
         self._run_rules = RunRules(self, provisioner)
@@ -153,8 +155,14 @@ class TurnsDecider(SessionMachineDecider):
         rules = self._run_rules
         decided: Sequence[Fact] = ()
         match command.body:
-            case HandleInput():
-                decided = super().decide(state, command, now_ms=now_ms)
+            case HandleInput(input=on):
+                if self._executes_runs:
+                    check_input_is_open(state, on)
+                machine_input, result = without_result(command)
+                decided = super().decide(state, machine_input, now_ms=now_ms)
+                for fact in decided:
+                    if type(fact) in END_TYPES:
+                        force_setattr(fact, "result", end_result(state, fact, result))
                 decided = (*decided, *rules.end_from_outside(state, command.key, decided))
             case RecordStep() as step:
                 return self._record_step(state, command.key, step, now_ms)
@@ -240,7 +248,7 @@ class TurnsDecider(SessionMachineDecider):
         version can read is left to it, unless the run is cancelled at once."""
         body = command.body
         at_once = isinstance(body, session.BoundaryCancelRequested) and body.now
-        if not self.has_effects or (error.code in OTHER_VERSIONS and not at_once):
+        if not self._executes_runs or (error.code in OTHER_VERSIONS and not at_once):
             return ()
         return history_broken_effects(self.family, key, command, error)
 

@@ -269,8 +269,7 @@ class RunRules:
         params = {"run_id": run_id}
         builder = TurnFacts(self._decider, state, key)
         builder.transition(kind.value, params)
-        if kind is ImmediateKind.APPEND:
-            builder.transition("primitive_applied", {})
+        builder.transition("primitive_applied", {})
         builder.transition("run_completed", params, result=RunResult())
         return builder.facts
 

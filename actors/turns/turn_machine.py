@@ -245,12 +245,12 @@ _TRANSITIONS = (
         (boundary_applied, run_completed, COMPACT), SEED),
     Transition("PrimitiveAppliedImmediateCompleted", "primitive_applied",
         lambda t, _: t.phase is APPLYING and t.host.phase is RUNNING
-        and t.primitive_kind is APPEND and not t.cancel_after_boundary,
+        and t.primitive_kind in (APPEND, CONTEXT_APPEND) and not t.cancel_after_boundary,
         transitions.complete_at_boundary,
         (boundary_applied, run_completed), HEAD),
     Transition("PrimitiveAppliedImmediateCancelled", "primitive_applied",
         lambda t, _: t.phase is APPLYING and t.host.phase is RUNNING
-        and t.primitive_kind is APPEND and t.cancel_after_boundary,
+        and t.primitive_kind in (APPEND, CONTEXT_APPEND) and t.cancel_after_boundary,
         transitions.cancel_at_boundary,
         (boundary_applied, run_cancelled), HEAD),
     Transition("LlmReturnedToolCallsPositive", "llm_returned_tool_calls",

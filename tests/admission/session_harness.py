@@ -9,10 +9,10 @@ from copy import deepcopy
 from functools import reduce
 from typing import Any
 
+from msgspec.structs import replace
+
 from rookery.actors.admission.commands import (
-    NO_TURN,
     AdmissionQuotas,
-    ObservedTurn,
     accept,
     cancel,
     handle_input,
@@ -20,6 +20,7 @@ from rookery.actors.admission.commands import (
 from rookery.actors.admission.effects import effects
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.lifecycle_machine import HOST_INVARIANTS
+from rookery.actors.admission.observed_turn import NO_TURN, ObservedTurn
 from rookery.actors.admission.state import Admission, EndedInput, decode_state, encode_state
 from rookery.actors.kernel.machines.session_host import HostPhase
 from rookery.schemas.codec import FactCodec, encode_facts
@@ -89,7 +90,9 @@ class SessionHarness:
         self, on: str, turn: ObservedTurn = NO_TURN, **params: Any
     ) -> list[facts.SessionFact]:
         body = HandleInput(input=on, params=params)
-        return self.send(self._command("admission", body), turn=turn)
+        observed = replace(turn, run_id=self.state.host.current_run_id or "")
+        self.state = replace(self.state, turn=observed)
+        return self.send(self._command("admission", body))
 
     def commit(self) -> list[facts.SessionFact]:
         """The current run completes."""
@@ -134,7 +137,7 @@ class SessionHarness:
         state = self.state
         for holds in HOST_INVARIANTS:
             assert holds(state.host), holds.__name__
-        assert reduce(evolve, self.history, fresh()) == state
+        assert reduce(evolve, self.history, fresh()) == replace(state, turn=NO_TURN)
         assert decode_state(encode_state(state)) == state
         self._check_turns()
         self._check_ends()

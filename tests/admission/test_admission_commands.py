@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from msgspec import UNSET
 
-from rookery.actors.admission.commands import AdmissionQuotas, ObservedTurn, accept, handle_input
+from rookery.actors.admission.commands import AdmissionQuotas, accept, handle_input
 from rookery.actors.admission.effects import effects
+from rookery.actors.admission.observed_turn import ObservedTurn
 from rookery.actors.kernel.machines.session_host import HostPhase
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Mode
@@ -232,7 +233,9 @@ def test_a_run_is_not_committed_in_the_middle_of_its_turn() -> None:
     named = {"input_id": "any", "run_id": session.state.host.current_run_id}
     with refusal("GUARD_REJECTED") as refused:
         session.handle("commit", ObservedTurn("WaitingForOps"), **named)
-    assert refused.value.hint == "a run is committed when its turn has ended"
+    assert refused.value.hint == "end the turn with run_completed, run_failed or run_cancelled"
+    with refusal("GUARD_REJECTED"):
+        session.handle("commit", ObservedTurn("Failed", "LlmFailure"), **named)
     session.handle("commit", ObservedTurn("Completed"), **named)
     with refusal("GUARD_REJECTED"):
         session.handle("commit", **named)

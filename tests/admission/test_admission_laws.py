@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookery.actors.admission.admission_machine import evolve_host
-from rookery.actors.admission.commands import ObservedTurn
+from rookery.actors.admission.observed_turn import NO_TURN, ObservedTurn
 from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import Refused
@@ -52,7 +52,8 @@ def take(session: SessionHarness, what: str, how: Any) -> None:
         session.run(how, reply_to=f"reply.{len(commands)}")
     elif what == "end" and current is not None:
         named = {"input_id": current.input_id} if how == "commit" else {}
-        session.handle(how, FAILED, run_id=current.run_id, **named)
+        turn = NO_TURN if how == "commit" else FAILED
+        session.handle(how, turn, run_id=current.run_id, **named)
     elif what == "cancel" and commands:
         found = session.state.input_of_command(commands[how % len(commands)].id)
         session.cancel("forgotten" if found is None else found.run_id)

@@ -137,6 +137,7 @@ def test_every_outcome_of_a_dispatch_has_its_row(
     recorded = result.payload.record
     assert recorded.effect_result.terminal_status == effect
     assert recorded.lifecycle_status == status
+    assert recorded.effect_result.redacted_summary == f"approval {status}"
     assert recorded.effect_result.effect_id == intent.payload.record.effect_intent.effect_id
     assert ledger.outcomes == [None, outcome], "the outcome is appended with its result"
 

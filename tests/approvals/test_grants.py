@@ -312,6 +312,8 @@ def test_a_dispatchers_failure_is_recorded_and_the_call_is_denied(
     (closed,) = session.of(approval.Closed)
     assert result.record.payload.record.lifecycle_status == status
     assert (closed.status, closed.reason_code) == (status, reason)
+    kind = {"dispatcher_unavailable": "dispatch_unavailable"}.get(status, status)
+    assert closed.record.event_index.event_kind == f"approval_{kind}"
     (failed,) = session.of(tool.Failed)
     assert failed.error.message.startswith(reason)
     assert session.acts == []

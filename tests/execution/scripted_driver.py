@@ -19,6 +19,7 @@ from rookery.actors.admission.session_claims import ClaimRegistry
 from rookery.actors.execution.driver import Finished, RunInput, Step, SyncCall
 from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.result_sender import ResultSender
 from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.kernel import Kernel
@@ -259,7 +260,10 @@ class ScriptedWorld(World):
                 uptime_s=self.uptime_s,
                 **settings,
             ),
-            effect_handlers=results.handlers,
+            effect_handlers={
+                **results.handlers,
+                **ResultSender(results.send_result).handlers,
+            },
             queries=self.queries(ask),
         )
         self._bind(node, kernel, reader, results, places, epoch)
@@ -292,7 +296,6 @@ class ScriptedWorld(World):
             blobs=blobs,
             reader=reader,
             require_tools=lambda offer: None,
-            send_run_result=results.send_result,
             send_replies=node.bus.request_endpoint.reply,
             **self.mind(reader, blobs, kernel.ask),
         )

@@ -259,6 +259,9 @@ def test_no_client_can_end_a_run_that_a_node_executes(driving: Serving):
         begun = (await programs.seen("tool.intent_recorded"))[-1]
         for on, params in (
             ("Destroy", {}),
+            ("Retire", {}),
+            ("Reset", {}),
+            ("recycle", {}),
             ("commit", {"run_id": begun["run"], "input_id": "x"}),
             ("rollback_run", {"run_id": begun["run"]}),
         ):

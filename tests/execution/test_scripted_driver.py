@@ -51,6 +51,7 @@ UNWALKED: Final = {
     "PrimitiveAppliedImmediateCancelled": "an append stands with its start, nothing comes between",
     "AcknowledgeTerminal": "nobody waits for a driver's turn but admission, which needs no word",
     "ForceCancelNoRun": "there is no driver where there is no run",
+    "RunCompleted": "a driver's turn has ended before its run ends",
 }
 """Transitions that no driver can cause."""
 

@@ -237,6 +237,22 @@ def test_a_destroyed_session_begins_its_next_generation(driving: Serving, client
     refused(driving.rookery("sessions", "destroy", "never"), "SESSION_NOT_FOUND")
 
 
+def test_an_operator_retires_recycles_and_resets_a_session(driving: Serving, client: SyncClient):
+    client.run("tired", "x = 1")
+    assert fields(driving.rookery("sessions", "retire", "tired"))["phase"] == "Retired"
+    with pytest.raises(Refused, match="from phase Retired"):
+        client.run("tired", "x")
+    assert fields(driving.rookery("sessions", "recycle", "tired"))["phase"] in ("Idle", "Attached")
+    assert client.run("tired", "x").result == 1
+    assert fields(driving.rookery("sessions", "reset", "tired"))["phase"] == "Idle"
+    assert client.run("tired", "x").result == 1
+    running = client.submit("tired", "await pause(1)", timeout_ms=60_000)
+    running.accepted(20.0)
+    for command in ("retire", "recycle", "reset"):
+        refused(driving.rookery("sessions", command, "tired"), "GUARD_REJECTED")
+    assert running.result(20.0).status == "ok"
+
+
 # --- forks ----------------------------------------------------------------------------------------
 
 FORKED = """

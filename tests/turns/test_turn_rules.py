@@ -324,12 +324,12 @@ def test_a_conversation_is_started_with_a_conversation(changed: dict[str, str]) 
         started(**changed)
 
 
-def test_head_applies_no_immediate_context() -> None:
-    turn = take(FRESH, "start_immediate_context", run_id="run-1")
+@pytest.mark.parametrize("edition", Edition)
+def test_an_immediate_context_ends_its_turn_in_both_editions(edition: Edition) -> None:
+    turn = take(FRESH, "start_immediate_context", run_id="run-1", edition=edition)
     assert turn.primitive_kind is TurnPrimitiveKind.IMMEDIATE_CONTEXT_APPEND
     assert turn.admitted_content_shape is ContentShape.IMMEDIATE_CONTEXT
-    assert refused(turn, "primitive_applied")
-    assert take(turn, "primitive_applied", edition=SEED).phase is TurnPhase.COMPLETED
+    assert take(turn, "primitive_applied", edition=edition).phase is TurnPhase.COMPLETED
     assert take(turn, "run_cancelled", run_id="run-1").phase is TurnPhase.CANCELLED
 
 

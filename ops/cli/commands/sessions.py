@@ -48,6 +48,9 @@ for _name, (_module, _help) in {
         "session_memory",
         "End the generation of a session; its next run starts one without memory.",
     ),
+    "retire": ("session_lifecycle", "Let a session finish its queue and take no other inputs."),
+    "recycle": ("session_lifecycle", "Let a retired session take inputs again."),
+    "reset": ("session_lifecycle", "Cancel the queued inputs of a session."),
 }.items():
     app.command(f"rookery.ops.cli.commands.{_module}:{_name}", name=_name, help=_help)
 

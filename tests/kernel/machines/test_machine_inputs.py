@@ -159,6 +159,8 @@ LONG_WAYS: dict[str, list[tuple[str, dict[str, Any]]]] = {
         *(("tool_calls_resolved", {}), ("boundary_continue", {}), _TOOLS, ("callback_pending", {})),
         *(("claim_turn", {}), ("resolve_start_turn_disposition", _NOTHING)),
         ("resolve_last_start_turn_public_terminal", {}),
+        *(("begin_turn", {}), ("resolve_turn", {}), ("finalize_turn", {})),
+        *(_RUN, ("primitive_applied", {}), ("extraction_failed", {"error": "no"})),
     ],
     "surface": [
         *(("stage_add", _STAGED), _boundary(1), _succeeded(1)),

@@ -1,0 +1,1 @@
+"""A program outside of the nodes that drives runs over plain NATS."""

@@ -1,0 +1,173 @@
+"""Runs that a program outside of the nodes drives, and inputs that it may not send to a node's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from rookery.actors.turns import SLOT, TURN
+from rookery.actors.turns.external_driver import CANCELLATIONS
+from rookery.bus.client import Client
+from rookery.ops.examples.external_driver.driver import START, STEPS, execute_runs
+from rookery.schemas.errors import CodedError
+from tests.execution.programs import Programs, play_programs
+from tests.execution.realm_fixture import Serving
+from tests.stock_client import Fields
+
+PATIENCE_S = 20.0
+ENDS = {
+    "boundary_complete", "callback_pending", "cancel_now", "cancellation_observed",
+    "acknowledge_terminal", "budget_exhausted", "extraction_failed", "fatal_failure",
+    "force_cancel_no_run", "request_cancel_after_boundary", "run_cancelled", "run_completed",
+    "run_failed", "start_conversation_run", "start_immediate_append", "start_immediate_context",
+    "time_budget_exceeded", "turn_limit_reached",
+}  # fmt: skip
+"""The inputs that begin or end a turn, or are open to nobody."""
+FAILED = {
+    "apply_cause": None,
+    "apply_message": None,
+    "outcome": "failed",
+    "cause_kind": "LlmFailure",
+    "error": "the model is gone",
+}
+
+
+def test_the_example_drives_through_all_steps_of_a_turn():
+    assert {on for on, _ in STEPS} | ENDS == set(TURN.inputs)
+
+
+def test_a_run_driven_from_outside_ends_with_its_turn_and_its_client_gets_the_result(
+    serving: Serving,
+):
+    async def scenario() -> None:
+        driver = asyncio.create_task(execute_runs(serving.server.url, serving.realm, 2))
+        async with Client(serving.server.url, realm=serving.realm) as client:
+            await asyncio.sleep(0.2)
+            for code in ("hello", "again"):
+                answer = await client.run("driven-outside", code)
+                assert (answer.status, answer.result) == ("ok", f"you said {code}")
+                assert answer.stdout == "three attempts\n"
+            view = await client.ask("session", "driven-outside")
+            assert (view["phase"], view["current_run_id"]) == ("Attached", None)
+        await asyncio.wait_for(driver, PATIENCE_S)
+
+    asyncio.run(scenario())
+
+
+async def begin(client: Client, session: str) -> str:
+    """Submit a run and start its turn; its run id."""
+    handle = await client.submit(session, "1")
+    run_id = await handle.accepted(PATIENCE_S)
+    await turn(client, session, "start_conversation_run", run_id=run_id, **START)
+    await turn(client, session, "primitive_applied")
+    return run_id
+
+
+async def first(facts: AsyncIterator[Fields], kind: str) -> AsyncIterator[Fields]:
+    """The first fact of this kind."""
+    async for fact in facts:
+        if fact["type"] == kind:
+            yield fact
+            return
+
+
+async def turn(client: Client, session: str, on: str, **params: Any) -> Any:
+    return await client.ask("turns", session, {"input": on, "params": params})
+
+
+async def admission(client: Client, session: str, on: str, **params: Any) -> Any:
+    return await client.ask("admission", session, {"input": on, "params": params})
+
+
+def test_a_run_is_not_committed_while_its_turn_goes_on_or_after_it_failed(serving: Serving):
+    async def scenario() -> None:
+        session = "outside-failed"
+        async with Client(serving.server.url, realm=serving.realm) as client:
+            run_id = await begin(client, session)
+            for why in ("the turn of the run has not ended", "the turn of the run has failed"):
+                with pytest.raises(CodedError, match=why):
+                    await admission(client, session, "commit", run_id=run_id, input_id="any")
+                if "not ended" in why:
+                    failure = {"cause_kind": "llm_failure", "error": "gone"}
+                    await turn(client, session, "fatal_failure", **failure)
+            await admission(client, session, "fail_run", run_id=run_id)
+            found = client.events("session", session)
+            [failed] = [f async for f in first(found, "session.run_failed.v1")]
+            assert (failed["turn_phase"], failed["terminal_cause_kind"]) == ("Failed", "LlmFailure")
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("on", "params", "status"),
+    [("run_failed", FAILED, "runtime_error"), ("run_cancelled", {}, "cancelled")],
+)
+def test_a_client_gets_a_result_although_the_driver_sends_none(
+    serving: Serving, on: str, params: dict[str, Any], status: str
+):
+    async def scenario() -> None:
+        session = f"outside-{on}"
+        async with Client(serving.server.url, realm=serving.realm) as client:
+            handle = await client.submit(session, "1")
+            run_id = await handle.accepted(PATIENCE_S)
+            await turn(client, session, "start_conversation_run", run_id=run_id, **START)
+            await turn(client, session, on, run_id=run_id, **params)
+            answer = await handle.reply(PATIENCE_S)
+            assert (answer["run_id"], answer["status"]) == (run_id, status)
+
+    asyncio.run(scenario())
+
+
+def test_a_result_that_is_none_is_refused(serving: Serving):
+    async def scenario() -> None:
+        session = "outside-wrong"
+        async with Client(serving.server.url, realm=serving.realm) as client:
+            run_id = await begin(client, session)
+            with pytest.raises(CodedError, match="run_completed: result"):
+                await turn(client, session, "run_completed", run_id=run_id, result={"status": 7})
+            await turn(client, session, "run_completed", run_id=run_id, result={"status": "ok"})
+
+    asyncio.run(scenario())
+
+
+# --- runs that a node drives ----------------------------------------------------------------------
+
+
+def test_no_client_steers_the_turn_of_a_run_that_a_node_drives(driving: Serving):
+    async def scenario(programs: Programs) -> None:
+        run = programs.begin("await pause(0.5)\n1")
+        run_id = (await programs.seen("tool.intent_recorded"))[-1]["run"]
+        ask = programs.client.ask
+        for on in (*TURN.inputs, *SLOT.inputs):
+            if on in CANCELLATIONS:
+                continue
+            answer = await ask("turns", programs.session, {"input": on, "params": {}})
+            assert answer.code == "GUARD_REJECTED", on
+            assert answer.body["error"]["hint"] == f"rookery runs cancel {run_id}"
+        read = await ask("turns", programs.session, {"input": "snapshot"})
+        assert read.body["active_run_id"] == run_id
+        baseline = {"model": "m", "realtime_capable": True}
+        for on, params in (("set_baseline", baseline), ("turn_in_flight", {})):
+            answer = await ask("turns", programs.session, {"input": on, "params": params})
+            assert not answer.code, (on, answer.body)
+        assert (await run)["result"] == 1
+
+    play_programs(driving, "unsteered", scenario)
+
+
+def test_a_parked_run_is_steered_by_no_client(driving: Serving):
+    async def scenario(programs: Programs) -> None:
+        run = programs.begin("await sleep(3)\n1", timeout_ms=60_000)
+        await programs.seen("turn.parked")
+        answer = await programs.client.ask(
+            "turns", programs.session, {"input": "turn_limit_reached"}
+        )
+        assert answer.code == "GUARD_REJECTED"
+        await run
+        ended = (await programs.seen("turn.completed"))[-1]
+        assert ended["result"]["result"] == 1
+
+    play_programs(driving, "unsteered-parked", scenario)
