@@ -110,6 +110,8 @@ class RunExecution:
         self._call_error: Exception | None = None
         """Why a synchronous call failed."""
         self._sync_calls: set[asyncio.Task[Any]] = set()
+        self._stopping: asyncio.Task[RunResult | None] | None = None
+        """The end of the program, with its output so far."""
 
     async def run(self) -> None:
         """Execute the run until it ends or parks."""
@@ -135,7 +137,7 @@ class RunExecution:
     async def stop(self) -> None:
         """End the run now."""
         self._calls.stop()
-        await self._driver.stop()
+        await self._stop_driver()
 
     async def abandon(self) -> None:
         """Drop the run: another node owns it, or it is executed again."""
@@ -204,7 +206,7 @@ class RunExecution:
 
     async def _wall_timeout(self) -> Finished:
         """The result of a run whose time is up although its driver has not noticed."""
-        stopped = await self._driver.stop() or RunResult()
+        stopped = await self._stop_driver() or RunResult()
         text = f"the run took longer than {self._limit_ms} ms"
         error = ErrorObject(code="TIMEOUT_WALL", message=text)
         result = RunResult.failed(RunStatus.TIMEOUT, error, stopped.stdout, stopped.metrics)
@@ -249,9 +251,15 @@ class RunExecution:
             return msgspec.structs.replace(result, snapshot_id=None, diagnostics=diagnostics)
         return msgspec.structs.replace(result, snapshot_id=snapshot_id)
 
+    async def _stop_driver(self) -> RunResult | None:
+        """End the program, once; the result that a suspended one has so far."""
+        if self._stopping is None:
+            self._stopping = asyncio.ensure_future(self._driver.stop())
+        return await asyncio.shield(self._stopping)
+
     async def _end_stopped(self) -> None:
         """End a run that was stopped."""
-        result = await self._driver.stop()
+        result = await self._stop_driver()
         await self._services.session_cache.evict(self._session)
         await self._recorder.end_stopped(result)
         self._on_unparked()

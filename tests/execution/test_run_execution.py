@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import Serving
 from tests.stock_client import until
@@ -190,6 +192,27 @@ def test_a_run_is_cancelled_now_in_any_state(driving: Serving):
         assert (await programs.run("x"))["result"] == 1
 
     play_programs(driving, "cancelled", scenario)
+
+
+@pytest.mark.parametrize(
+    ("waits", "intents", "calls"),
+    [("await pause(30)", 2, 2), ("block(30)", 2, 2), ("while True: pass", 1, 1)],
+)
+def test_a_run_that_is_cancelled_now_keeps_its_output_and_its_calls(
+    driving: Serving, waits: str, intents: int, calls: int
+):
+    async def scenario(programs: Programs) -> None:
+        run = programs.begin(f"print('so far')\necho(1)\n{waits}", timeout_ms=60_000)
+        begun = (await programs.seen("tool.intent_recorded", intents))[-1]
+        await programs.seen("tool.completed")
+        await programs.cancel(begun["run"], now=True)
+        answer = await run
+        assert (answer["status"], answer["stdout"]) == ("cancelled", "so far\n")
+        assert answer["metrics"]["external_calls_count"] == calls
+        ended = [call["name"] for call in answer["external_calls"] if call["status"] == "ok"]
+        assert ended == ["echo"]
+
+    play_programs(driving, f"output-{waits[:3]}", scenario)
 
 
 def test_a_client_can_cancel_a_run_at_its_next_boundary(driving: Serving):
