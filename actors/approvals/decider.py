@@ -40,7 +40,12 @@ from rookery.actors.approvals.requests import (
     request_approval,
     withdraw_request,
 )
-from rookery.actors.approvals.state import STATE_SCHEMA, ApprovalSettings, SessionApprovals
+from rookery.actors.approvals.state import (
+    APPROVERS_KEY,
+    STATE_SCHEMA,
+    ApprovalSettings,
+    SessionApprovals,
+)
 from rookery.actors.kernel import OTHER_VERSIONS, Effect, history_broken_effects
 from rookery.actors.kernel.machines import MachineBinding, MachineDecider
 from rookery.actors.messages import ApprovalAcknowledged, RequestApproval, WithdrawApproval
@@ -110,6 +115,7 @@ class ApprovalsDecider(MachineDecider):
     def decide(
         self, state: SessionApprovals, command: Command[Any], *, now_ms: int
     ) -> Sequence[Fact]:
+        _check_is_session(command)
         if command.is_duplicate:
             return self._decide_duplicate(state, command, now_ms)
         session, settings = command.key, self._settings
@@ -142,6 +148,10 @@ class ApprovalsDecider(MachineDecider):
                 self._refuse_reserved(session, params)
                 left = super().decide(state, command, now_ms=now_ms)
         return left
+
+    def check_key(self, key: str) -> None:
+        if key != APPROVERS_KEY:
+            super().check_key(key)
 
     def evolve(self, state: SessionApprovals, fact: Any) -> SessionApprovals:
         if isinstance(fact, facts.HistoryRestarted):
@@ -240,3 +250,11 @@ class ApprovalsDecider(MachineDecider):
                 "only answers decide the approval of a call",
                 hint="answer with the verb decide",
             )
+
+
+def _check_is_session(command: Command[Any]) -> None:
+    """Refuse approvals under the key of the approvers."""
+    if command.key == APPROVERS_KEY and not isinstance(command.body, ChangeApprover):
+        raise Refused(
+            "INVALID_SESSION_ID", f"{APPROVERS_KEY} has the realm's approvers and no approvals"
+        )

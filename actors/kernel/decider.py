@@ -20,7 +20,7 @@ import msgspec
 from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
-from rookery.schemas.errors import CodedError
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_session_id
 
 __all__ = [
@@ -75,8 +75,13 @@ class Decider(ABC):
     """Whether a body too large for a fact is stored as a blob before ``decide`` is called."""
 
     def check_key(self, key: str) -> None:
-        """Raise ``Refused`` for a key that no entity of this family can have."""
+        """Raise ``Refused`` for a key that no entity of this family can have. Keys that begin with
+        ``_`` are the realm's own."""
         check_session_id(key)
+        if key.startswith("_"):
+            raise Refused(
+                "INVALID_SESSION_ID", f"session id {key}: ids with a first _ are reserved"
+            )
 
     def initial(self, key: str) -> Any:
         """The state before the first fact."""

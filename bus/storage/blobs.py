@@ -23,6 +23,7 @@ from rookery.bus.ports import BLOB_BYTES_MAX, BlobMark
 from rookery.bus.storage.bucket import Bucket
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
 __all__ = [
     "CHUNK_BYTES_MAX",
@@ -33,6 +34,8 @@ __all__ = [
 ]
 
 CHUNK_BYTES_MAX: Final = 512 << 10
+
+CHUNKS_MAX: Final = -(-SNAPSHOT_BYTES_MAX // CHUNK_BYTES_MAX)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _CHUNKS = "Rookery-Chunks"
@@ -88,7 +91,10 @@ class JetStreamBlobs:
         if first is None:
             raise blob_not_found(digest)
         chunks = [first.body]
-        for group in _groups(int(header_value(first.header, _CHUNKS.encode()))):
+        count = header_value(first.header, _CHUNKS.encode())
+        if not count.isdecimal() or len(count) > 6 or not 0 < int(count) <= CHUNKS_MAX:
+            raise Failed("BLOB_CORRUPT", f"blob {digest} says that it has {count[:20]!r} chunks")
+        for group in _groups(int(count)):
             chunks += await asyncio.gather(*(self._chunk(digest, number) for number in group))
         return await verify_blob(b"".join(chunks), digest)
 

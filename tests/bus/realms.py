@@ -105,9 +105,11 @@ class JetStreamRealm:
         finally:
             await client.close()
 
-    async def publish(self, subject: str, body: bytes) -> None:
+    async def publish(
+        self, subject: str, body: bytes, headers: dict[str, str] | None = None
+    ) -> None:
         async with self.stock() as client:
-            await client.jetstream().publish(subject, body)
+            await client.jetstream().publish(subject, body, headers=headers)
 
     async def purge(self, stream: str, subject: str) -> None:
         async with self.stock() as client:

@@ -237,6 +237,19 @@ def test_a_chunk_that_is_gone_is_noticed_and_put_again(jetstream: JetStreamRealm
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("count", ["1000000000", "0", "-1", "one", "9" * 5_000, ""])
+def test_a_false_number_of_chunks_costs_one_read(jetstream: JetStreamRealm, count: str) -> None:
+    async def scenario() -> None:
+        async with jetstream.bus() as bus:
+            digest = digest_bytes(count.encode())
+            subject = f"$KV.ROOKERY_{bus.realm}_BLOBS.{digest}.0"
+            await jetstream.publish(subject, b"bait", headers={"Rookery-Chunks": count})
+            with pytest.raises(Failed, match="BLOB_CORRUPT"):
+                await bus.blobs.get(digest)
+
+    asyncio.run(scenario())
+
+
 def test_putting_twice_writes_once(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:

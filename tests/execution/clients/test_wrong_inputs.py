@@ -326,3 +326,21 @@ def test_an_invalid_program_is_refused_with_its_position_and_changes_nothing(
         assert not programs.of("tool.intent_recorded"), "no tool was executed"
 
     play_programs(driving, f"ends-{list(ENDS).index(what)}", scenario)
+
+
+@pytest.mark.parametrize("verb", ["run", "create", "admission", "turns", "approvals", "decide"])
+@pytest.mark.parametrize("key", ["_approvers", "_mine"])
+def test_keys_that_begin_with_an_underscore_are_no_sessions(driving: Serving, verb: str, key: str):
+    bodies = {
+        "run": {"code": "1"},
+        "create": {},
+        "decide": {"approval_id": "x", "decision": "approve"},
+    }
+
+    async def scenario(programs: Programs) -> None:
+        body = bodies.get(verb, {"input": "snapshot"})
+        answer = await programs.client.ask(verb, key, body)
+        assert answer.code == "INVALID_SESSION_ID"
+        assert programs.client.facts[key] == []
+
+    play_programs(driving, "reserved", scenario)
