@@ -74,6 +74,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.chaos.effect_audit
 	@echo "== the same, and nodes that leave, are paused and die"
 	@$(BIN)/python -m tests.chaos.effect_audit 3000 100 leave pause kill leave pause
+	@echo "== the same with nodes of two processes, one of which dies"
+	@$(BIN)/python -m tests.chaos.effect_audit 1000 100 part part kill part
 	@echo "== two hundred sandbox sessions for a minute"
 	@$(BIN)/python -m tests.sandbox.many_sessions
 	@echo "== every probe of the sandbox, and how late it ended"

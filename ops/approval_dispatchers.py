@@ -26,7 +26,7 @@ from rookery.ops.webhook_callback import WebhookCallback, WebhookCallbackServer
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.digest import digest_bytes
 
-__all__ = ["ApprovalDispatchers"]
+__all__ = ["ApprovalDispatchers", "open_callback"]
 
 CONCURRENT_POSTS_MAX: Final = 32
 DECIDE_TIMEOUT_S: Final = 10.0
@@ -41,7 +41,6 @@ class ApprovalDispatchers:
         """``Refused`` if the configuration is invalid."""
         self._config, self._now_ms = config, now_ms
         self._threads = DaemonThreadPool(CONCURRENT_POSTS_MAX)
-        self._callback: WebhookCallbackServer | None = None
         named: set[str] = {*config.dispatchers}
         if config.escalate_to is not None:
             named.add(config.escalate_to)
@@ -57,37 +56,36 @@ class ApprovalDispatchers:
             yield ServiceDispatcher(service, bus.realm)
         if "webhook" in named:
             post = HttpPost(self._config.webhook_url, self._threads)
-            yield WebhookDispatcher(post, self._key, bus.realm, now_ms=self._now_ms)
+            key = WebhookKey(self._config.webhook_secret)
+            yield WebhookDispatcher(post, key, bus.realm, now_ms=self._now_ms)
 
-    @property
-    def _key(self) -> WebhookKey:
-        return WebhookKey(self._config.webhook_secret)
-
-    @property
-    def callback_url(self) -> str:
-        """Where a webhook's receiver sends its answers; empty without a callback."""
-        return "" if self._callback is None else self._callback.url
-
-    def open(self, loop: BusLoop, client: Client, opened: ExitStack) -> None:
-        """Open what the dispatchers need. ``client`` is not open yet; this object opens and closes
-        it, and sends the webhook's answers with it. ``opened`` gets what is to be closed; closing
-        finishes the requests under way."""
+    def open(self, opened: ExitStack) -> None:
+        """``opened`` gets what is to be closed; closing finishes the requests under way."""
         opened.callback(self._threads.shutdown)
-        if self._config.callback_port is None:
-            return
-        key = self._key
-        loop.run(client.open())
-        opened.callback(lambda: loop.run(client.close()))
 
-        def decide(answer: DecideApproval, message_id: str) -> object:
-            session = answer.approval_id.partition(".")[0]
-            command_id = f"webhook.{digest_bytes(message_id.encode())}"
-            return loop.run(
-                client.ask(
-                    "decide", session, answer, message_id=command_id, timeout_s=DECIDE_TIMEOUT_S
-                )
-            )
 
-        callback = WebhookCallback(key, self._now_ms, decide)
-        host, port = self._config.callback_host, self._config.callback_port
-        self._callback = opened.enter_context(WebhookCallbackServer(host, port, callback))
+def open_callback(
+    config: ApprovalsConfig,
+    loop: BusLoop,
+    client: Client,
+    opened: ExitStack,
+    now_ms: Callable[[], int],
+) -> str:
+    """Open the endpoint for a webhook's answers, if one is configured; its URL. ``client`` sends
+    the answers; it is not open yet, and is opened and closed here."""
+    if config.callback_port is None:
+        return ""
+    key = WebhookKey(config.webhook_secret)
+    loop.run(client.open())
+    opened.callback(lambda: loop.run(client.close()))
+
+    def decide(answer: DecideApproval, message_id: str) -> object:
+        session = answer.approval_id.partition(".")[0]
+        command_id = f"webhook.{digest_bytes(message_id.encode())}"
+        return loop.run(
+            client.ask("decide", session, answer, message_id=command_id, timeout_s=DECIDE_TIMEOUT_S)
+        )
+
+    callback = WebhookCallback(key, now_ms, decide)
+    host, port = config.callback_host, config.callback_port
+    return opened.enter_context(WebhookCallbackServer(host, port, callback)).url

@@ -61,6 +61,10 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{0,64}\Z")] = ""
     """Empty: made from the host name and the process id."""
+    processes: Annotated[int, Meta(ge=1, le=16)] = 1
+    """Processes of this node, each with partitions of its own. Limits of tools, memory and quotas
+    are the node's: tools share them, memory and the quota of runs in flight are divided. Per
+    process: mailboxes, threads, blocked programs, and the lists of runs in memory."""
     drain_timeout_s: Seconds = 20.0
     """How long a stopping node waits for its unfinished work."""
     claim_s: Annotated[int, Meta(ge=1, le=60)] = 6

@@ -35,7 +35,7 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval, session, turn
 from rookery.schemas.run import RunStatus
 
-__all__ = ["GAUGES", "GaugeValue", "NodeMetrics", "Source"]
+__all__ = ["GAUGES", "BuildInfo", "GaugeCollector", "GaugeValue", "NodeMetrics", "Source"]
 
 
 class GaugeValue(NamedTuple):
@@ -54,13 +54,19 @@ class _GaugeSpec(NamedTuple):
     help: str
     label: str = ""
     family: type[GaugeMetricFamily] | type[CounterMetricFamily] = GaugeMetricFamily
+    is_of_realm: bool = False
+    """Each process reads the same value; all others are summed over the processes of a node."""
 
 
 GAUGES = {
     "rookery_mailbox_depth": _GaugeSpec("Messages waiting for an actor.", "actor"),
     "rookery_entities_cached": _GaugeSpec("Entities in memory.", "family"),
-    "rookery_inbox_lag_commands": _GaugeSpec("Durable commands stored and not yet decided."),
-    "rookery_dead_letter_total": _GaugeSpec("Dead letters ever added.", family=CounterMetricFamily),
+    "rookery_inbox_lag_commands": _GaugeSpec(
+        "Durable commands stored and not yet decided.", is_of_realm=True
+    ),
+    "rookery_dead_letter_total": _GaugeSpec(
+        "Dead letters ever added.", family=CounterMetricFamily, is_of_realm=True
+    ),
     "rookery_journal_lost_ack_total": _GaugeSpec(
         "Appends whose ack was lost and that were found committed.", family=CounterMetricFamily
     ),
@@ -68,9 +74,13 @@ GAUGES = {
         "Restarts of the node's own server after it had ended.", family=CounterMetricFamily
     ),
     "rookery_partition_owned": _GaugeSpec("Partitions this node owns."),
-    "rookery_run_in_flight": _GaugeSpec("Runs of the realm that are accepted and not ended."),
+    "rookery_run_in_flight": _GaugeSpec(
+        "Runs of the realm that are accepted and not ended.", is_of_realm=True
+    ),
     "rookery_run_executing": _GaugeSpec("Runs this node executes now; parked ones are not."),
-    "rookery_approval_waiting": _GaugeSpec("Approvals of the realm that wait for an answer."),
+    "rookery_approval_waiting": _GaugeSpec(
+        "Approvals of the realm that wait for an answer.", is_of_realm=True
+    ),
 }
 """Every metric that is read at scrape time."""
 
@@ -217,7 +227,7 @@ class NodeMetrics:
         self._restarted = Counter(
             "rookery_actor_restart", "Actors restarted.", ["actor"], registry=registry
         )
-        registry.register(_BuildInfo(version))
+        registry.register(BuildInfo(version))
         ProcessCollector(registry=registry)
 
     def _create_journal_metrics(self, registry: CollectorRegistry) -> None:
@@ -300,7 +310,7 @@ class NodeMetrics:
 
     def add_source(self, source: Source) -> None:
         """Read these gauges at every scrape. Called once per source, at start."""
-        self._registry.register(_GaugeCollector(source))
+        self._registry.register(GaugeCollector(source))
 
     def endpoint_stats(self, verb: str) -> EndpointStats:
         """The counts of a verb since the node started."""
@@ -331,7 +341,7 @@ def _samples(metric: Counter | Histogram, suffix: str, verb: str) -> Iterator[Sa
                 yield sample
 
 
-class _BuildInfo(Collector):
+class BuildInfo(Collector):
     def __init__(self, version: str) -> None:
         self._labels = {"version": version, "python": platform.python_version()}
 
@@ -341,7 +351,7 @@ class _BuildInfo(Collector):
         )
 
 
-class _GaugeCollector(Collector):
+class GaugeCollector(Collector):
     """The gauges of one source. ``describe`` is empty, so that registering does not read a node
     that is still starting."""
 

@@ -1,6 +1,7 @@
-"""A node: one process that hosts actors. This module wires server, bus, kernel and executors.
+"""A process that hosts actors: a node, or one of several processes of it (``ops/processes``).
 
-Without a configured URL the node starts an embedded server and stops it when it stops itself.
+This module wires server, bus, kernel and executors. Without a configured URL the node starts an
+embedded server and stops it when it stops itself.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from rookery.actors.admission import (
     AdmissionDecider,
     ClaimRegistry,
     InFlightCounter,
+    InFlightShare,
     RunReplies,
 )
 from rookery.actors.approvals import ApprovalsDecider
@@ -34,13 +36,14 @@ from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands import MicroServiceResponder
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.loop_thread import LoopThread
+from rookery.bus.ports import PARTITIONS
 from rookery.bus.server import EmbeddedServer
-from rookery.bus.subjects import Subjects
-from rookery.ops.approval_dispatchers import ApprovalDispatchers
+from rookery.bus.subjects import Subjects, partition_of
+from rookery.ops.approval_dispatchers import ApprovalDispatchers, open_callback
 from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks
 from rookery.ops.config import Config
 from rookery.ops.doctor import durability_of, is_embedded
-from rookery.ops.health import Probe
+from rookery.ops.health import Page, Probe
 from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.micro_service import build_service
 from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes
@@ -51,6 +54,7 @@ from rookery.ops.process_identity import (
     process_token,
     this_process,
 )
+from rookery.ops.processes import WHOLE_NODE, ProcessShare
 from rookery.ops.run_services import RunServices, approval_settings
 from rookery.ops.server_supervisor import ServerSupervisor
 from rookery.ops.server_url import find_server_url, store_of
@@ -79,27 +83,31 @@ class Node:
         config: Config,
         on_drain: Callable[[], None] = lambda: None,
         on_loss: Callable[[CodedError], None] = lambda _: None,
+        share: ProcessShare = WHOLE_NODE,
     ) -> None:
         """``on_drain``: called once, on the bus's loop, when an operator drains this node.
         ``on_loss``: called once, on a thread of its own, when the node's own server cannot be
-        restarted."""
+        restarted. ``share``: which of the node's processes this is."""
         self._config, self._on_drain, self._on_loss = config, on_drain, on_loss
+        self._share, self._node_name = share, config.node.name or process_name()
         self._clock = SystemClock()
         self.metrics = NodeMetrics(version("rookery"))
-        self.name = config.node.name or process_name()
+        self.name = share.name_of(self._node_name)
+        """The name of this process in claims and facts."""
         self._server: ServerSupervisor | None = None
         self._loop: LoopThread
         self._projections: RealmProjections
-        self._in_flight = InFlightCounter()
+        self._kernel: Kernel | None = None
+        self._in_flight = self._create_in_flight_counter()
         self._runs: RunServices | None = None
-        self._dispatchers: ApprovalDispatchers | None = None
         self._background = BackgroundTasks()
         self._probes: NodeProbes | None = None
         """Set while the kernel runs."""
         self._opened = ExitStack()
         self._last_fact: Stopped | None = None
         self._drained = True
-        self.url = ""
+        self.url = self.callback_url = ""
+        """Of the server, and where a webhook's receiver sends its answers, if anywhere."""
 
     def start(self) -> None:
         """Return once this node owns its share of the realm's partitions. A start that fails
@@ -131,7 +139,7 @@ class Node:
 
     def _open_bus(self, opened: ExitStack) -> JetStreamBus:
         config = self._config
-        url = find_server_url(config) if config.url else None
+        url = self._share.url or (find_server_url(config) if config.url else None)
         if url is None:
             embedded = EmbeddedServer(store_of(config).path, sync=config.server.sync)
             self._server = ServerSupervisor(embedded, self._on_loss)
@@ -145,7 +153,7 @@ class Node:
             url,
             realm=config.realm,
             credentials=config.server.credentials_file,
-            sync=config.server.sync if self._server else "always",
+            sync=config.server.sync if self._server or self._share.is_embedded else "always",
         )
         self._loop.run(bus.start())
         self._close_on_loop(opened, bus.stop)
@@ -169,8 +177,9 @@ class Node:
         runs = self._runs = self._open_runs(bus, f"{epoch}{process_token()}", opened)
         dispatchers = self._open_dispatchers(bus, opened)
         kernel = self._create_kernel(bus, self._settings(here, epoch), dispatchers)
+        self._kernel = kernel
         self._probes = self._create_probes(bus, kernel)
-        self.metrics.add_source(self._gauges)
+        self.metrics.add_source(self.gauges)
         opened.callback(self._stop_kernel, kernel)
         kernel.start()
         self._loop.run(self._background.start(self._background_tasks(bus)))
@@ -245,6 +254,15 @@ class Node:
             if entry.host in hosts
         ]
 
+    def _create_in_flight_counter(self) -> InFlightCounter:
+        if self._share.slots is None:
+            return InFlightCounter()
+        return InFlightShare(
+            partition_of,
+            lambda: frozenset() if self._kernel is None else self._kernel.owned_partitions,
+            PARTITIONS,
+        )
+
     def _admission(self) -> Decider:
         quotas, runs = self._config.quotas, self._runs
         return AdmissionDecider(
@@ -265,6 +283,7 @@ class Node:
             metrics=self.metrics,
             failpoints=Failpoints(os.environ.get("ROOKERY_FAILPOINT", "")),
             claim_s=config.node.claim_s,
+            processes=self._share.count,
             passivate_after_ms=int(config.node.passivate_after_s * 1000),
             drain_timeout_s=config.node.drain_timeout_s,
             payload_bytes_max=config.limits.payload_bytes_max,
@@ -306,8 +325,11 @@ class Node:
         config = self._config
         dispatchers = ApprovalDispatchers(config.approvals, bus, self._clock.now_ms)
         client = Client(self.url, realm=config.realm, credentials=config.server.credentials_file)
-        dispatchers.open(self._loop, client, opened)
-        self._dispatchers = dispatchers
+        dispatchers.open(opened)
+        if self._share.slots is None:
+            self.callback_url = open_callback(
+                config.approvals, self._loop, client, opened, self._clock.now_ms
+            )
         return dispatchers
 
     def _open_runs(self, bus: JetStreamBus, epoch: str, opened: ExitStack) -> RunServices | None:
@@ -321,6 +343,7 @@ class Node:
             self._loop,
             node=self.name,
             epoch=epoch,
+            share=self._share,
             fibers=config.node.fibers,
             limits=config.limits,
             registry=registry,
@@ -338,7 +361,8 @@ class Node:
         while True:
             await asyncio.sleep(DRAIN_POLL_S)
             try:
-                if await bus.claims.list(f"drain.{self.name}"):
+                name = f"drain.{self._node_name}"
+                if any(claim.name == name for claim in await bus.claims.list(name)):
                     self._on_drain()
                     return
             except Failed as error:
@@ -350,16 +374,13 @@ class Node:
         info = await bus.connection.api(f"STREAM.INFO.{stream}")
         return durability_of(
             self._config,
-            embedded=self._server is not None or is_embedded(self._config),
+            embedded=self._server is not None
+            or self._share.is_embedded
+            or is_embedded(self._config),
             replicas=info["config"].get("num_replicas", 1),
         )
 
     # --- questions --------------------------------------------------------------------------------
-
-    @property
-    def callback_url(self) -> str:
-        """Where a webhook's receiver sends its answers; empty without a callback."""
-        return "" if self._dispatchers is None else self._dispatchers.callback_url
 
     @property
     def drain_s(self) -> float:
@@ -388,7 +409,12 @@ class Node:
         """Conditions for sending work to this node."""
         return [NOT_RUNNING] if self._probes is None else self._probes.ready()
 
-    def _gauges(self) -> Iterable[GaugeValue]:
+    def page(self) -> Page:
+        """The answer to ``/metrics``."""
+        return self.metrics.page()
+
+    def gauges(self) -> Iterable[GaugeValue]:
+        """The gauges of ``ops/metrics.py``, read now."""
         return () if self._probes is None else self._probes.gauges()
 
 

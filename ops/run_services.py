@@ -10,6 +10,7 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -23,6 +24,7 @@ from rookery.actors.approvals import (
 )
 from rookery.actors.approvals.dispatchers import Dispatcher
 from rookery.actors.execution import (
+    IDLE_BYTES_MAX,
     RunExecutor,
     RunHistoryReader,
     RunProvisioner,
@@ -64,6 +66,7 @@ from rookery.actors.tools import (
     ToolHost,
     WaitExecutor,
     built_in_tools,
+    declared_limits,
 )
 from rookery.actors.tools.authoring import ToolRegistry
 from rookery.actors.turns import TurnsDecider
@@ -73,6 +76,7 @@ from rookery.bus.task_set import TaskSet
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.process_identity import is_token_dead
+from rookery.ops.processes import ProcessShare
 from rookery.schemas.capability import RecordMode
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
@@ -83,6 +87,8 @@ T = TypeVar("T")
 
 KEY_BYTES = 32
 TOOLS_CLOSE_S = 5.0
+LIVE_MB_MAX = 2048
+"""Of a node's programs that wait; while they hold more, no other run begins."""
 
 
 class RunServices:
@@ -99,6 +105,7 @@ class RunServices:
         catalogue: ToolCatalogue,
         provisioner: RunProvisioner,
         epoch: str,
+        share: ProcessShare,
         key: bytes,
         payload_bytes_max: int,
         approvals: ApprovalSettings,
@@ -116,7 +123,13 @@ class RunServices:
         hosts: Sequence[ToolHost] = (*remote, local)
         self._hosts = {host.surface: host for host in hosts}
         declared = [tool.capability for tool in catalogue]
-        self._call_slots = CallSlots(declared, loop, SystemClock().now_ms)
+        self._share = share
+        self._call_slots = CallSlots(
+            declared,
+            loop,
+            SystemClock().now_ms,
+            share.slots,
+        )
         self._provisioner, self.approvers = provisioner, approvers
         self.validate_request = provisioner.validate
         self.languages = frozenset(sandbox.builds)
@@ -174,6 +187,7 @@ class RunServices:
         *,
         node: str,
         epoch: str,
+        share: ProcessShare,
         fibers: bool,
         limits: LimitsConfig,
         registry: ToolRegistry,
@@ -190,7 +204,8 @@ class RunServices:
         local_tools = ToolCatalogue.local(registry, record_reads)
         catalogue = ToolCatalogue([*local_tools, *built_in_tools(registry), *remote_tools])
         key = await bus.secrets.get_or_create("snapshots", entropy(KEY_BYTES))
-        sandbox = await _load_sandbox(bus, loop, node, key, fibers=fibers)
+        live_mb_max = share.divide(LIVE_MB_MAX)
+        sandbox = await _load_sandbox(bus, loop, node, key, live_mb_max, fibers=fibers)
         opened.callback(sandbox.close)
         blob = await bus.blobs.put(catalogue.catalogue_bytes)
         local = LocalToolHost(registry)
@@ -213,6 +228,7 @@ class RunServices:
             catalogue=catalogue,
             provisioner=provisioner,
             epoch=epoch,
+            share=share,
             key=key,
             payload_bytes_max=limits.payload_bytes_max,
             approvals=approval_settings(bus.realm, approvals),
@@ -220,7 +236,14 @@ class RunServices:
             metrics=metrics,
         )
         opened.callback(lambda: loop.run(services._close()))
+        services._open_slots()
         return services
+
+    def _open_slots(self) -> None:
+        """Let the supervisor of several processes allocate the slots of calls."""
+        if self._share.slots is not None:
+            on_notice = partial(self._loop.call_soon, self._call_slots.on_notice)
+            self._share.slots.open(declared_limits(self.catalogue), on_notice)
 
     async def _close(self) -> None:
         await self._replayer.close()
@@ -284,7 +307,14 @@ class RunServices:
         keeper = self._keeper = SnapshotKeeper(
             self._sandbox, history, bus.blobs, ask, SystemClock().now_ms, metrics=metrics
         )
-        cache = SessionCache(self._sandbox, history, bus.blobs, keeper, remover)
+        cache = SessionCache(
+            self._sandbox,
+            history,
+            bus.blobs,
+            keeper,
+            remover,
+            resting_bytes_max=self._share.divide(IDLE_BYTES_MAX),
+        )
         return RunExecutor(
             ask=ask,
             call_notifier=notifier,
@@ -336,7 +366,9 @@ async def _discover_workers(bus: Bus, surfaces: Sequence[str]) -> Sequence[Remot
     )
 
 
-async def _load_sandbox(bus: Bus, loop: BusLoop, node: str, key: bytes, *, fibers: bool) -> Sandbox:
+async def _load_sandbox(
+    bus: Bus, loop: BusLoop, node: str, key: bytes, live_mb_max: int, *, fibers: bool
+) -> Sandbox:
     """Open the sandbox with the realm's guest, and store that guest for other nodes."""
     cache = GuestCache(cache_folder(os.environ))
     shared = RealmBuild(cache, bus.blobs, bus.claims, node)
@@ -348,6 +380,7 @@ async def _load_sandbox(bus: Bus, loop: BusLoop, node: str, key: bytes, *, fiber
         cache,
         lambda build: loop.run(shared.fetch(build)),
         has_fibers=fibers,
+        live_mb_max=live_mb_max,
     )
 
 

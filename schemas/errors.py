@@ -112,6 +112,7 @@ CODES: Final[dict[str, Code]] = {
     ),
     "SERVER_UNREACHABLE": Code("the NATS server cannot be reached", retryable=True),
     "SERVER_NOT_FOUND": Code("no nats-server binary was found"),
+    "NODE_START_FAILED": Code("a process of the node ended while the node started"),
     "SERVER_START_FAILED": Code("the embedded server did not become ready"),
     "STORE_IN_USE": Code("another process uses this store directory"),
     "REALM_UPGRADE_REQUIRED": Code("the realm's streams are of an older version"),

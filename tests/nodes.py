@@ -95,6 +95,12 @@ class NodeProcess:
     def running(self) -> bool:
         return self.process.poll() is None
 
+    @property
+    def processes(self) -> list[int]:
+        """The ids of the processes it has started, of a node that uses a server of the test's."""
+        tasks = Path(f"/proc/{self.process.pid}/task").glob("*/children")
+        return sorted(int(pid) for task in tasks for pid in task.read_text().split())
+
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 

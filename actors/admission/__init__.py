@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rookery.actors.admission.commands import check_language, with_session_id
     from rookery.actors.admission.decider import AdmissionDecider
     from rookery.actors.admission.executor import RunReplies
-    from rookery.actors.admission.in_flight import InFlightCounter
+    from rookery.actors.admission.in_flight import InFlightCounter, InFlightShare
     from rookery.actors.admission.lifecycle_machine import LIFECYCLE
     from rookery.actors.admission.session_claims import CLAIM, ClaimRegistry
     from rookery.actors.admission.state import (
@@ -32,6 +32,7 @@ __all__ = [
     "AdmissionDecider",
     "ClaimRegistry",
     "InFlightCounter",
+    "InFlightShare",
     "InputHistory",
     "PendingInput",
     "RunReplies",
@@ -49,7 +50,7 @@ __getattr__ = lazy_names(
         "commands": ("check_language", "with_session_id"),
         "decider": ("AdmissionDecider",),
         "executor": ("RunReplies",),
-        "in_flight": ("InFlightCounter",),
+        "in_flight": ("InFlightCounter", "InFlightShare"),
         "lifecycle_machine": ("LIFECYCLE",),
         "session_claims": ("CLAIM", "ClaimRegistry"),
         "state": (

@@ -62,6 +62,8 @@ class AdmissionQuotas(NamedTuple):
     in_flight_max: int
     """Limit of inputs in the realm that have not ended."""
     in_flight: int
+    counted: str = "the realm"
+    """Whose inputs ``in_flight`` counts."""
 
 
 def accept(
@@ -308,7 +310,8 @@ def _check_quotas(state: Admission, quotas: AdmissionQuotas) -> None:
     if quotas.in_flight >= quotas.in_flight_max:
         raise Refused(
             "QUOTA_EXCEEDED",
-            f"the realm has {quotas.in_flight} runs in flight, the limit is {quotas.in_flight_max}",
+            f"{quotas.counted} has {quotas.in_flight} runs in flight, "
+            f"the limit is {quotas.in_flight_max}",
             hint="send it again under the same id when some have ended",
         )
 

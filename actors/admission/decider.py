@@ -196,8 +196,8 @@ class AdmissionDecider(Decider):
                 self._check(
                     state, with_session_id(command.key, request), repeated=command.is_duplicate
                 )
-                in_flight = self._in_flight.total_with(command.key, state.pending_count)
-                quotas = AdmissionQuotas(self._queued_max, self._in_flight_max, in_flight)
+                load = self._in_flight.load(command.key, state.pending_count, self._in_flight_max)
+                quotas = AdmissionQuotas(self._queued_max, load.limit, load.in_flight, load.counted)
                 return accept(state, command, now_ms=now_ms, quotas=quotas)
             case HandleInput():
                 return handle_input(state, command, now_ms=now_ms, driven=self._executes_runs)

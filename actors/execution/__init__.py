@@ -72,11 +72,12 @@ from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.provisioning import RunProvisioner
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.result_sender import ResultSender
-from rookery.actors.execution.session_cache import SessionCache
+from rookery.actors.execution.session_cache import IDLE_BYTES_MAX, SessionCache
 from rookery.actors.execution.snapshot_keeper import SnapshotKeeper
 from rookery.actors.execution.snapshot_remover import SnapshotRemover
 
 __all__ = [
+    "IDLE_BYTES_MAX",
     "ResultSender",
     "RunExecutor",
     "RunHistoryReader",

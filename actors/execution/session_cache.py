@@ -27,7 +27,7 @@ from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import RunResult
 
-__all__ = ["SessionCache"]
+__all__ = ["IDLE_BYTES_MAX", "SessionCache"]
 
 PARK_INSTRUCTIONS_MAX = 200_000_000
 """Repeating these, about 20 ms, costs less than storing and restoring an image."""
@@ -64,7 +64,7 @@ _UNKNOWN = _CachedPosition(-1, -1)
 
 
 class SessionCache:
-    """One per node; lives on the bus's loop."""
+    """One per process; lives on the bus's loop."""
 
     def __init__(
         self,

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
     from rookery.actors.kernel.messaging.local_ask import AskActor
     from rookery.actors.kernel.messaging.mailbox import Mailbox
     from rookery.actors.kernel.metrics import NO_METRICS, KernelMetrics, NoMetrics
-    from rookery.actors.kernel.partitions.ownership import NodeIdentity, node_of_holder
+    from rookery.actors.kernel.partitions.ownership import (
+        NodeIdentity,
+        node_of_holder,
+        process_of_holder,
+    )
     from rookery.actors.kernel.state_codec import decode_map
     from rookery.actors.kernel.unit_of_work import UnitOfWork
 
@@ -64,6 +68,7 @@ __all__ = [
     "last_fact_number",
     "last_restart",
     "node_of_holder",
+    "process_of_holder",
 ]
 
 __getattr__ = lazy_names(
@@ -91,7 +96,7 @@ __getattr__ = lazy_names(
         "messaging.local_ask": ("AskActor",),
         "messaging.mailbox": ("Mailbox",),
         "metrics": ("NO_METRICS", "KernelMetrics", "NoMetrics"),
-        "partitions.ownership": ("NodeIdentity", "node_of_holder"),
+        "partitions.ownership": ("NodeIdentity", "node_of_holder", "process_of_holder"),
         "state_codec": ("decode_map",),
         "unit_of_work": ("UnitOfWork",),
     },

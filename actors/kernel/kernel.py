@@ -1,5 +1,4 @@
-"""``Kernel``: a node's actors, committer, partitions and request endpoint, wired together on one
-bus.
+"""``Kernel``: a node's actors, committer, partitions and request endpoint, wired on one bus.
 
 It implements ``ActorContext``. Rules come from the deciders, the wire from the bus, and
 configuration from ``ops``.
@@ -111,7 +110,7 @@ class Kernel:
             on_newer_term=self._on_newer_term,
         )
         self.partitions = self._new_ownership()
-        self._owned_partitions: frozenset[int] = frozenset()
+        self.owned_partitions: frozenset[int] = frozenset()
         """Partitions being served or recovered; the node does nothing for other partitions."""
         self._withheld: list[Commit] = []
         self._releasing: dict[str, asyncio.Event] = {}
@@ -140,6 +139,7 @@ class Kernel:
             on_expiry=self._bus.reset,
             uptime_s=self._settings.uptime_s,
             claim_s=self._settings.claim_s,
+            processes=self._settings.processes,
             is_busy=self._is_busy,
         )
 
@@ -273,7 +273,7 @@ class Kernel:
         request may have loaded them while another node owned them."""
         await self._record_taken(await self._bus.journal.begin_terms(partitions))
         await self._release_entities(partitions)
-        self._owned_partitions |= partitions
+        self.owned_partitions |= partitions
         await self._recovery.recover(partitions)
         if not partitions <= self.partitions.owned:
             raise Failed("CLAIM_LOST", "partitions were lost while they were recovered")
@@ -318,7 +318,7 @@ class Kernel:
         self.partitions.reacquire_all()
 
     def _owns(self, key: str) -> bool:
-        return self._bus.partition(key) in self._owned_partitions
+        return self._bus.partition(key) in self.owned_partitions
 
     def acts_for(self, key: str) -> bool:
         """Whether this node owns the key now and so performs what follows from its facts. Any
@@ -332,7 +332,7 @@ class Kernel:
         def is_lost(key: str) -> bool:
             return self._bus.partition(key) in partitions
 
-        self._owned_partitions -= partitions
+        self.owned_partitions -= partitions
         self._effect_runner.cancel_keys(is_lost)
         self._command_router.local_ask.cancel_keys(is_lost)
         others = self._deciders[1:]  # No other node writes this node's own entity.

@@ -23,6 +23,8 @@ class KernelSettings:
     metrics: KernelMetrics = field(default_factory=NoMetrics)
     failpoints: Failpoints = field(default_factory=Failpoints)
     claim_s: int = CLAIM_S
+    processes: int = 1
+    """How many processes start together as one node; they share the partitions at once."""
     passivate_after_ms: int = 600_000
     drain_timeout_s: float = 10.0
     payload_bytes_max: int = 1 << 20

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rookery.actors.tools.builtin.sleep import built_in_tools
     from rookery.actors.tools.call_notifier import CallNotifier
     from rookery.actors.tools.call_rules import NO_WAITS, CallRules, resolution_receipt, resolve
-    from rookery.actors.tools.call_slots import CallSlots, SlotStage
+    from rookery.actors.tools.call_slots import CallSlots, SlotStage, SlotSupply
     from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue, check_surface
     from rookery.actors.tools.effects import (
         AttemptLost,
@@ -43,6 +43,14 @@ if TYPE_CHECKING:
     from rookery.actors.tools.hosts.local_host import LocalToolHost
     from rookery.actors.tools.hosts.remote_host import RemoteToolHost
     from rookery.actors.tools.hosts.worker import Worker
+    from rookery.actors.tools.slot_allocator import (
+        AllocationRound,
+        DeclaredLimit,
+        SlotAllocator,
+        SlotNotice,
+        declared_limits,
+    )
+    from rookery.actors.tools.slot_limits import SlotReport
     from rookery.actors.tools.state import (
         WAITING_FOR_APPROVAL,
         WAITING_FOR_TIMER,
@@ -57,6 +65,7 @@ __all__ = [
     "NO_WAITS",
     "WAITING_FOR_APPROVAL",
     "WAITING_FOR_TIMER",
+    "AllocationRound",
     "Allowed",
     "AttemptLost",
     "BeginCall",
@@ -67,13 +76,18 @@ __all__ = [
     "CallSlots",
     "CatalogueTool",
     "DaemonThreadPool",
+    "DeclaredLimit",
     "IntentStatus",
     "LocalToolHost",
     "Mount",
     "RegisteredTool",
     "RemoteToolHost",
     "SessionCalls",
+    "SlotAllocator",
+    "SlotNotice",
+    "SlotReport",
     "SlotStage",
+    "SlotSupply",
     "ToolCallContext",
     "ToolCatalogue",
     "ToolError",
@@ -86,6 +100,7 @@ __all__ = [
     "call_effects",
     "check_sender",
     "check_surface",
+    "declared_limits",
     "end_unapproved",
     "end_wait",
     "evolve_calls",
@@ -109,7 +124,7 @@ __getattr__ = lazy_names(
         "builtin.sleep": ("built_in_tools",),
         "call_notifier": ("CallNotifier",),
         "call_rules": ("NO_WAITS", "CallRules", "resolution_receipt", "resolve"),
-        "call_slots": ("CallSlots", "SlotStage"),
+        "call_slots": ("CallSlots", "SlotStage", "SlotSupply"),
         "catalogue": ("LOCAL", "CatalogueTool", "ToolCatalogue", "check_surface"),
         "hosts.daemon_pool": ("DaemonThreadPool",),
         "effects": (
@@ -124,6 +139,14 @@ __getattr__ = lazy_names(
         "hosts.host": ("ToolHost",),
         "hosts.local_host": ("LocalToolHost",),
         "hosts.remote_host": ("RemoteToolHost",),
+        "slot_allocator": (
+            "DeclaredLimit",
+            "AllocationRound",
+            "SlotAllocator",
+            "SlotNotice",
+            "declared_limits",
+        ),
+        "slot_limits": ("SlotReport",),
         "state": (
             "WAITING_FOR_APPROVAL",
             "WAITING_FOR_TIMER",

@@ -5,8 +5,8 @@ released when nothing of the call runs any more. The actor reserves slots on its
 happens on the bus loop, in order of arrival. If an intent is not committed, the decider releases
 its reservation.
 
-The counters have no clock and no lock: time is an argument, and ``CallSlots`` holds the lock. They
-count calls of this process only.
+A node of several processes allocates the slots to them (``slot_allocator``), and ``CallSlots``
+reports what it used, returns and waits for.
 """
 
 from __future__ import annotations
@@ -14,69 +14,26 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import NamedTuple, Protocol
 
+from rookery.actors.tools.slot_allocator import SlotNotice, SlotsAllocated
+from rookery.actors.tools.slot_limits import AllocatedLimit, OwnLimit, SlotLimit, SlotReport
 from rookery.bus.ports import BusLoop
 from rookery.schemas.capability import Capability
 
-__all__ = ["CallAttempt", "CallSlots", "ConcurrencyLimit", "RateWindow", "SlotStage"]
-
-_MINUTE_MS: Final = 60_000
+__all__ = ["CallAttempt", "CallSlots", "SlotStage", "SlotSupply"]
 
 
-class ConcurrencyLimit:
-    """The number of slots for calls that run at once."""
+class SlotSupply(Protocol):
+    """Where this process's slots come from, if it is one of several."""
 
-    def __init__(self, concurrency: int) -> None:
-        self._free = self._concurrency = concurrency
+    def report(self, reports: Sequence[SlotReport]) -> None:
+        """Tell the allocator what changed; returns at once."""
 
-    def try_acquire(self) -> bool:
-        """Take a slot, if one is free."""
-        if not self._free:
-            return False
-        self._free -= 1
-        return True
-
-    def release(self) -> None:
-        assert self._free < self._concurrency, "more slots were released than acquired"
-        self._free += 1
-
-
-class RateWindow:
-    """The starts of the last minute, to the millisecond; ``None`` is no limit."""
-
-    def __init__(self, rate_per_min: int | None) -> None:
-        self._rate_per_min = rate_per_min
-        self._starts: deque[tuple[int, int]] = deque()
-        """Milliseconds and the number of starts in each; at most one minute of them."""
-        self._count = 0
-        self._now_ms = 0
-
-    def try_acquire(self, now_ms: int) -> bool:
-        """Count a start at ``now_ms``, if the last minute permits it."""
-        if self._rate_per_min is None:
-            return True
-        if self.free_in_ms(now_ms):
-            return False
-        self._count += 1
-        if self._starts and self._starts[-1][0] == self._now_ms:
-            self._starts.append((self._now_ms, self._starts.pop()[1] + 1))
-        else:
-            self._starts.append((self._now_ms, 1))
-        return True
-
-    def free_in_ms(self, now_ms: int) -> int:
-        """Milliseconds until the next start is permitted; 0 means now."""
-        self._now_ms = max(
-            now_ms, self._now_ms
-        )  # A clock that is set back does not start a new window.
-        while self._starts and self._starts[0][0] <= self._now_ms - _MINUTE_MS:
-            self._count -= self._starts.popleft()[1]
-        if self._rate_per_min is None or self._count < self._rate_per_min:
-            return 0
-        return self._starts[0][0] + _MINUTE_MS - self._now_ms
+    def record_used(self, tool: str, used: int) -> None:
+        """Record how many slots calls use, so that it is known after a crash."""
 
 
 class CallAttempt(NamedTuple):
@@ -112,12 +69,8 @@ class _SlotRequest(NamedTuple):
 class _ToolSlots:
     """The slots of one tool."""
 
-    def __init__(self, capability: Capability) -> None:
-        limits = capability.limits
-        self.slots, self.rate = (
-            ConcurrencyLimit(limits.concurrency),
-            RateWindow(limits.rate_per_min),
-        )
+    def __init__(self, limit: SlotLimit) -> None:
+        self.limit = limit
         self.waiting: deque[_SlotRequest] = deque()
         self.retry_timer: asyncio.TimerHandle | None = None
 
@@ -126,24 +79,28 @@ class _ToolSlots:
             self.waiting.popleft()
         return self.waiting[0] if self.waiting else None
 
-    def try_enter(self, now_ms: int) -> bool:
-        if not self.slots.try_acquire():
-            return False
-        if self.rate.try_acquire(now_ms):
-            return True
-        self.slots.release()
-        return False
-
 
 class CallSlots:
-    """One per node."""
+    """One per process."""
 
     def __init__(
-        self, capabilities: Iterable[Capability], loop: BusLoop, now_ms: Callable[[], int]
+        self,
+        capabilities: Iterable[Capability],
+        loop: BusLoop,
+        now_ms: Callable[[], int],
+        supply: SlotSupply | None = None,
     ) -> None:
-        self._loop, self._now_ms = loop, now_ms
+        """``supply``: this process uses only slots that are allocated to it; without it, the limits
+        are its own."""
+        self._loop, self._now_ms, self._supply = loop, now_ms, supply
         self._lock = threading.Lock()
-        self._tools = {capability.name: _ToolSlots(capability) for capability in capabilities}
+        self._allocated: dict[str, AllocatedLimit] = {}
+        self._tools = {
+            capability.name: _ToolSlots(self._create_limit(capability))
+            for capability in capabilities
+        }
+        self._reporting = False
+        """Whether a report will be sent soon."""
         self._held: dict[CallAttempt, _HeldSlot] = {}
         self._reserved: dict[str, set[CallAttempt]] = {}
 
@@ -155,10 +112,11 @@ class CallSlots:
             if attempt in self._held:
                 return True
             tool_slots = self._tools[name]
-            if tool_slots.waiting or not tool_slots.try_enter(now_ms):
+            if tool_slots.waiting or not tool_slots.limit.try_enter(now_ms):
                 return False
             self._held[attempt] = _HeldSlot(session, name, SlotStage.RESERVED)
             self._reserved.setdefault(session, set()).add(attempt)
+            self._report_soon(name)
             return True
 
     def reserved(self, session: str) -> frozenset[CallAttempt]:
@@ -212,7 +170,8 @@ class CallSlots:
             del self._held[attempt]
             self._clear_reservation(attempt, slot)
             tool_slots = self._tools[slot.name]
-            tool_slots.slots.release()
+            tool_slots.limit.release(len(tool_slots.waiting))
+            self._report_soon(slot.name)
             has_waiting = bool(tool_slots.waiting)
         if has_waiting:
             self._loop.call_soon(self._admit, slot.name)
@@ -233,12 +192,13 @@ class CallSlots:
                 if waiting.attempt in self._held:  # Two waiters of one attempt share its slot.
                     admitted.append(tool_slots.waiting.popleft())
                     continue
-                if not tool_slots.try_enter(now_ms):
+                if not tool_slots.limit.try_enter(now_ms):
                     break
                 tool_slots.waiting.popleft()
                 self._held[waiting.attempt] = _HeldSlot(waiting.session, name, SlotStage.ASSIGNED)
                 admitted.append(waiting)
-            pause_ms = tool_slots.rate.free_in_ms(now_ms) if tool_slots.waiting else 0
+            pause_ms = tool_slots.limit.free_in_ms(now_ms) if tool_slots.waiting else 0
+            self._report_soon(name)
         for waiting in admitted:
             waiting.granted.set_result(True)
         if tool_slots.retry_timer is not None:
@@ -247,3 +207,44 @@ class CallSlots:
         if pause_ms:
             loop = asyncio.get_running_loop()
             tool_slots.retry_timer = loop.call_later(pause_ms / 1_000, self._admit, name)
+
+    # --- allocated slots --------------------------------------------------------------------------
+
+    def on_notice(self, notice: SlotNotice) -> None:
+        """This process gets more slots, or has to return some; called on the loop."""
+        with self._lock:
+            limit, waiting = self._allocated[notice.tool], len(self._tools[notice.tool].waiting)
+            if isinstance(notice, SlotsAllocated):
+                limit.add(notice.slots)
+            else:
+                limit.set_demand(notice.demand, notice.share, waiting)
+        self._admit(notice.tool)
+
+    def _create_limit(self, capability: Capability) -> SlotLimit:
+        name, limits = capability.name, capability.limits
+        if self._supply is None:
+            return OwnLimit(limits.concurrency, limits.rate_per_min)
+        self._allocated[name] = AllocatedLimit(
+            name, self._supply.record_used, has_rate=limits.rate_per_min is not None
+        )
+        return self._allocated[name]
+
+    def _report_soon(self, name: str) -> None:
+        """Report to the allocator, if there is news; what happens until then is one report."""
+        limit = self._allocated.get(name)
+        if limit is None or self._reporting or not limit.has_news(len(self._tools[name].waiting)):
+            return
+        self._reporting = True
+        self._loop.call_soon(self._send_reports)
+
+    def _send_reports(self) -> None:
+        assert self._supply is not None
+        with self._lock:
+            self._reporting = False
+            waiting = {name: len(self._tools[name].waiting) for name in self._allocated}
+            reports = [
+                limit.report(waiting[name])
+                for name, limit in self._allocated.items()
+                if limit.has_news(waiting[name])
+            ]
+        self._supply.report(reports)

@@ -5,13 +5,17 @@ nothing the journal does not know of. Method: sessions of small programs, a tool
 its own ledger and outlives the nodes, and an operator who looks into it before he says what became
 of a call nobody knows of.
 
-    python -m tests.chaos.effect_audit [runs] [sessions] [kill|leave|pause ...]
+    python -m tests.chaos.effect_audit [runs] [sessions] [kill|leave|pause|part ...]
+
+``part`` kills one of two processes of the node, which brings it back by itself. With it, every node
+has two processes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -32,7 +36,7 @@ from tests.stock_client import Stock, stock, until
 
 __all__ = ["Accounts", "faults", "trade"]
 
-Disturbance = Literal["kill", "leave", "pause"]
+Disturbance = Literal["kill", "leave", "pause", "part"]
 
 REALM = "till"
 PAUSE_S = 9.0
@@ -74,14 +78,17 @@ async def trade(
     with ExitStack() as open_things:
         server = open_things.enter_context(EmbeddedServer(folder / "store"))
         open_things.enter_context(_worker(server, folder, ledger))
-        nodes = [_node(server, folder)]
+        more = ("--processes", "2") if "part" in disturbances else ()
+        nodes = [_node(server, folder, *more)]
         open_things.callback(lambda: [node.close() for node in nodes])
         await asyncio.to_thread(nodes[0].start)
         async with stock(server.url, REALM) as client:
             operator = asyncio.create_task(_operate(client, ledger))
             statuses: Counter[str] = Counter()
             disturbing = asyncio.create_task(
-                _disturb(server, folder, nodes, statuses, runs=runs, disturbances=disturbances)
+                _disturb(
+                    server, folder, nodes, statuses, runs=runs, disturbances=disturbances, more=more
+                )
             )
             shares = [runs // sessions + (n < runs % sessions) for n in range(sessions)]
             await asyncio.gather(
@@ -112,15 +119,19 @@ async def _disturb(
     *,
     runs: int,
     disturbances: Sequence[Disturbance],
+    more: Sequence[str],
 ) -> None:
     """At even distances. After a kill the next node takes over at once; who leaves or is paused
     has a second one beside it before."""
     for number, disturbance in enumerate(disturbances, 1):
         share = number * runs // (len(disturbances) + 1)
         await until(lambda share=share: statuses.total() >= share, deadline_s=900)
-        disturbed, successor = nodes[-1], _node(server, folder)
+        disturbed, successor = nodes[-1], _node(server, folder, *more)
+        if disturbance == "part":
+            await _kill_part(disturbed)
+            continue
         if disturbance == "kill":
-            disturbed.kill()
+            await _kill_whole(disturbed)
         nodes.append(successor)
         await asyncio.to_thread(successor.start)
         if disturbance == "leave":
@@ -131,8 +142,22 @@ async def _disturb(
             disturbed.signal(signal.SIGCONT)
 
 
-def _node(server: EmbeddedServer, folder: Path) -> NodeProcess:
-    return node_on(server, REALM, folder, "--driver", "sandbox", "--workers", "till")
+async def _kill_part(node: NodeProcess) -> None:
+    """One of its processes dies, and another one comes for it."""
+    before = node.processes
+    os.kill(before[0], signal.SIGKILL)
+    await until(lambda: len(node.processes) == len(before) and node.processes != before)
+
+
+async def _kill_whole(node: NodeProcess) -> None:
+    """No process of a node outlives it."""
+    processes = node.processes
+    node.kill()
+    await until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in processes))
+
+
+def _node(server: EmbeddedServer, folder: Path, *more: str) -> NodeProcess:
+    return node_on(server, REALM, folder, "--driver", "sandbox", "--workers", "till", *more)
 
 
 def _worker(server: EmbeddedServer, folder: Path, ledger: Path) -> ExitStack:

@@ -15,7 +15,13 @@ from typing import NamedTuple
 from rookery.bus.ports import PARTITIONS, Claim, Claims
 from rookery.schemas.errors import Failed
 
-__all__ = ["CLAIM_S", "NodeIdentity", "PartitionOwnership", "node_of_holder"]
+__all__ = [
+    "CLAIM_S",
+    "NodeIdentity",
+    "PartitionOwnership",
+    "node_of_holder",
+    "process_of_holder",
+]
 
 log = logging.getLogger(__name__)
 
@@ -31,8 +37,9 @@ class NodeIdentity(NamedTuple):
     """This node as other nodes see it in its claims."""
 
     node: str
+    """The name of the process, ``<node>`` or ``<node>.<number>``."""
     epoch: str
-    """Unique name of this process, ``<node>.<random>``. Claims are held under it, so that two
+    """Unique name of this process, ``<name>.<random>``. Claims are held under it, so that two
     processes with one node name never mistake each other's claims for their own."""
     presence: bytes
     """Where the process runs, so that a node on the same machine can detect its death."""
@@ -41,7 +48,13 @@ class NodeIdentity(NamedTuple):
 
 
 def node_of_holder(holder: str) -> str:
-    """The name of the node that holds a claim."""
+    """The name of the node that holds a claim, without the number of its process."""
+    return process_of_holder(holder).partition(".")[0]
+
+
+def process_of_holder(holder: str) -> str:
+    """The name of the process that holds a claim: its node's name, with a number if the node has
+    several processes."""
     return (
         holder.rpartition(".")[0] or holder
     )  # Claims of older versions are held by the node's name alone.
@@ -65,16 +78,19 @@ class PartitionOwnership:
         on_expiry: Callable[[], None],
         uptime_s: Callable[[], float],
         claim_s: int = CLAIM_S,
+        processes: int = 1,
         is_busy: Callable[[int], bool] = lambda _: False,
     ) -> None:
         """``uptime_s``: a clock that runs while the machine sleeps, as claims expire then too.
         ``on_expiry``: called when no renewal has succeeded for the life of a claim. ``busy``:
-        whether a partition has running effects; such a partition is released last."""
+        whether a partition has running effects; such a partition is released last. ``processes``
+        start together with this one, itself included: its first share is for so many."""
         self._claims, self._identity = claims, holder
         self._on_gain, self._on_loss, self._is_busy = on_gain, on_loss, is_busy
         self._on_expiry = on_expiry
         self._uptime_s, self._claim_s = uptime_s, claim_s
         self._heartbeat_s = claim_s / HEARTBEATS_PER_CLAIM
+        self._members_expected = processes
         self._busy_heartbeats_left = BUSY_HEARTBEATS_MAX
         self._held: dict[int, Claim] = {}
         self._to_release: list[Claim] = []
@@ -240,7 +256,8 @@ class PartitionOwnership:
             self._held.clear()
             raise self._name_in_use()
         members = [c for c in await self._claims.list("node.") if not self._is_holder_dead(c)]
-        share = -(-PARTITIONS // max(1, len(members)))
+        share = -(-PARTITIONS // max(self._members_expected, len(members)))
+        self._members_expected = 1
         if len(self._held) > share:
             self._release_surplus(share)
         elif len(self._held) < share:

@@ -49,9 +49,11 @@ def open_sandbox(
     fetch: FetchBuild = lambda _build: None,
     *,
     has_fibers: bool = True,
+    live_mb_max: int = 2048,
 ) -> Sandbox:
     """Open a sandbox. The first one of a user builds the guest, which takes some 20 s. Without
-    ``has_fibers`` a guest that waits for a synchronous call blocks its thread."""
+    ``has_fibers`` a guest that waits for a synchronous call blocks its thread. ``live_mb_max``:
+    what programs that wait may hold before no other run begins."""
     engine = make_engine(has_fibers=has_fibers)
     cache = cache or GuestCache(cache_folder(os.environ))
     guests: list[Guest] = [
@@ -62,7 +64,7 @@ def open_sandbox(
     def load(language: Language, build: str) -> Guest:
         return _other_guest(engine, cache, fetch, language, build)
 
-    return Sandbox(engine, guests, key, load=load)
+    return Sandbox(engine, guests, key, live_mb_max=live_mb_max, load=load)
 
 
 def open_python_guest(engine: Engine, cache: GuestCache, progress: Progress) -> Guest:

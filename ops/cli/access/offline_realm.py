@@ -11,7 +11,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from rookery.actors.kernel import node_of_holder
+from rookery.actors.kernel import node_of_holder, process_of_holder
 from rookery.bus.client import Client
 from rookery.bus.commands import JetStreamInbox
 from rookery.bus.journal import JetStreamFeed
@@ -59,10 +59,15 @@ class OfflineRealm:
 
     async def nodes(self) -> frozenset[str]:
         """The live nodes: those with a claim whose process is not known to be dead."""
+        return frozenset(map(node_of_holder, await self._holders()))
+
+    async def processes(self) -> frozenset[str]:
+        """The live processes of the nodes; a node of one process has the name of its process."""
+        return frozenset(map(process_of_holder, await self._holders()))
+
+    async def _holders(self) -> list[str]:
         claims = await self.claims.list("node.")
-        return frozenset(
-            node_of_holder(claim.holder) for claim in claims if not is_dead(claim.value)
-        )
+        return [claim.holder for claim in claims if not is_dead(claim.value)]
 
     async def try_ask(self, verb: str, query: object, kind: type[T]) -> T | None:
         """The reply of any node to a query; ``None`` if no node replies."""

@@ -32,7 +32,8 @@ def list_(
     ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """List the live nodes. A node is one process; a restarted one is a new node."""
+    """List the live nodes, each with its processes. A restarted node is a new node, unless it has
+    a configured name."""
     with local_server(options):
         found = asyncio.run(_nodes(options))
     nodes = [node for node in found if all_ or node.state == "alive"]
@@ -40,7 +41,7 @@ def list_(
         print_json(nodes)
         return 0
     print_table(
-        ["NODE", "STATE", "PARTITIONS", "VERSION", "GUEST", "HOST", "PID", "STARTED", "STOPPED"],
+        ["NODE", "STATE", "PARTITIONS", "VERSION", "GUEST", "HOST", "PIDS", "STARTED", "STOPPED"],
         [_row(node) for node in nodes],
         empty="no nodes",
     )
@@ -94,7 +95,7 @@ async def _nodes(options: Options) -> list[NodeView]:
         pages = [page async for page in realm.journal.scan(Filter(family="node"))]
         partitions = await realm.claims.list("partition.")
         messages = [stored for page in pages for stored in page]
-        return nodes_of(messages, await realm.nodes(), partitions)
+        return nodes_of(messages, await realm.processes(), partitions)
 
 
 def _row(node: NodeView) -> tuple[object, ...]:
@@ -106,7 +107,13 @@ def _row(node: NodeView) -> tuple[object, ...]:
         node.version,
         node.builds.get(Language.PYTHON, "")[:8],
         node.host,
-        node.pid,
+        _pids(node),
         clock_time(node.started_at_ms),
         "" if stopped is None else f"{clock_time(stopped)} {node.reason}",
     )
+
+
+def _pids(node: NodeView) -> str:
+    """The live processes, else the last ones."""
+    alive = [one.pid for one in node.processes if one.state == "alive"]
+    return " ".join(map(str, alive or [one.pid for one in node.processes]))

@@ -15,9 +15,9 @@ from rookery.actors.tools.authoring import load_registry
 from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
-from rookery.ops.cli.signals import stop_signals
 from rookery.ops.config import Format, Level
 from rookery.ops.logs import configure
+from rookery.ops.processes import stop_signals
 from rookery.ops.worker import WorkerProcess
 from rookery.schemas.capability import AutoApproval, Capability, RecordMode
 from rookery.schemas.codec import encode_json
@@ -98,7 +98,7 @@ def _lines(tool: ToolView) -> list[tuple[str, object]]:
         ("recorded", _recorded(capability)),
         ("approval", _approval(tool)),
         *_attempt_lines(tool),
-        ("bytes", f"{limits.max_request_bytes} in, {limits.max_response_bytes} out"),
+        ("bytes", f"{limits.max_request_bytes} in, {limits.max_response_bytes} out, per call"),
         ("takes", encode_json(capability.input_schema).decode()),
         ("answers", encode_json(capability.output_schema).decode()),
         ("schemas", tool.schema_digest),
@@ -115,10 +115,10 @@ def _attempt_lines(tool: ToolView) -> list[tuple[str, object]]:
     limits = tool.capability.limits
     if tool.waits_for:
         return [("waits for", tool.waits_for)]
-    rate = "" if limits.rate_per_min is None else f", {limits.rate_per_min} a minute"
+    rate = "" if limits.rate_per_min is None else f", {limits.rate_per_min} a minute per node"
     return [
-        ("time limit", f"{limits.timeout_ms} ms"),
-        ("at once", f"{limits.concurrency}{rate}"),
+        ("time limit", f"{limits.timeout_ms} ms per attempt"),
+        ("at once", f"{limits.concurrency} per node{rate}"),
     ]
 
 

@@ -11,12 +11,12 @@ from cyclopts import App, Parameter
 
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
-from rookery.ops.cli.signals import StopEvent, stop_signals
 from rookery.ops.config import Config, Driver, Format, Level
 from rookery.ops.gc_tuning import tune_gc
 from rookery.ops.health import HealthServer, probe_page
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
+from rookery.ops.processes import ProcessGroup, StopEvent, stop_signals
 
 __all__ = ["app"]
 
@@ -42,6 +42,9 @@ def up(
         list[str] | None,
         Parameter(help="Surface of tools on workers; may be repeated.", negative=""),
     ] = None,
+    processes: Annotated[
+        int | None, Parameter(help="Processes of the node; each owns partitions of its own.")
+    ] = None,
     driver: Annotated[
         Driver | None,
         Parameter(help="Driver of runs: the node's sandbox, or an external client."),
@@ -58,6 +61,7 @@ def up(
         "server.accept_unknown_durability": accept_unknown_durability,
         "node.tools": tools,
         "node.workers": workers,
+        "node.processes": processes,
         "node.driver": driver,
         "log.level": log_level,
         "log.format": log_format,
@@ -65,7 +69,8 @@ def up(
     config = options.load(**flags).config
     configure(config.log.level, config.log.format, sys.stderr)
     with stop_signals() as stopped, ExitStack() as resources:
-        node = Node(config, stopped.drain, stopped.fail)
+        kind = Node if config.node.processes == 1 else ProcessGroup
+        node = kind(config, stopped.drain, stopped.fail)
         health = _health(config, node)
         if health:
             resources.enter_context(health)
@@ -79,24 +84,24 @@ def up(
     return 0
 
 
-def _stop(node: Node, stopped: StopEvent) -> None:
+def _stop(node: Node | ProcessGroup, stopped: StopEvent) -> None:
     log.info("node stopping", extra={"node": node.name, "reason": stopped.reason})
     drained = node.stop(stopped.reason)
     log.info("node stopped", extra={"node": node.name, "drained": drained})
 
 
-def _health(config: Config, node: Node) -> HealthServer | None:
+def _health(config: Config, node: Node | ProcessGroup) -> HealthServer | None:
     if config.metrics.port is None:
         return None
     pages = {
-        "/metrics": node.metrics.page,
+        "/metrics": node.page,
         "/livez": probe_page(node.alive),
         "/readyz": probe_page(node.ready),
     }
     return HealthServer(config.metrics.host, config.metrics.port, pages)
 
 
-def _print_ready(node: Node, health: HealthServer | None, *, json: bool) -> None:
+def _print_ready(node: Node | ProcessGroup, health: HealthServer | None, *, json: bool) -> None:
     """Print the line that says the node is ready; scripts wait for it."""
     if json:
         callback = node.callback_url or None

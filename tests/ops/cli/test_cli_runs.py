@@ -181,7 +181,8 @@ def test_tools_are_listed_and_described(shop: Shop):
     assert lines[2].endswith("What a thing costs.")
     described = shop.rookery("tools", "describe", "charge").out
     assert "idempotent   no" in described
-    assert "time limit   60000 ms" in described
+    assert "time limit   60000 ms per attempt" in described
+    assert "at once      16 per node" in described
     printed = shop.json("tools", "describe", "price")
     assert printed["capability"]["input_schema"]["required"] == ["name"]
     ended = shop.rookery("tools", "describe", "nothing")
