@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         node_of_holder,
         process_of_holder,
     )
+    from rookery.actors.kernel.partitions.recovery import save_idle_watermark
     from rookery.actors.kernel.state_codec import decode_map
     from rookery.actors.kernel.unit_of_work import UnitOfWork
 
@@ -69,6 +70,7 @@ __all__ = [
     "last_restart",
     "node_of_holder",
     "process_of_holder",
+    "save_idle_watermark",
 ]
 
 __getattr__ = lazy_names(
@@ -97,6 +99,7 @@ __getattr__ = lazy_names(
         "messaging.mailbox": ("Mailbox",),
         "metrics": ("NO_METRICS", "KernelMetrics", "NoMetrics"),
         "partitions.ownership": ("NodeIdentity", "node_of_holder", "process_of_holder"),
+        "partitions.recovery": ("save_idle_watermark",),
         "state_codec": ("decode_map",),
         "unit_of_work": ("UnitOfWork",),
     },

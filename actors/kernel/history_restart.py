@@ -30,6 +30,7 @@ __all__ = [
     "RestartHistory",
     "Restartable",
     "chain_end",
+    "first_fact_number",
     "history_broken_effects",
     "last_fact_number",
     "last_restart",
@@ -114,14 +115,24 @@ def last_restart(tail: Sequence[StoredMessage]) -> int:
     return max(places, default=-1)
 
 
+def first_fact_number(stored: StoredMessage) -> int | None:
+    """The number of a message's first fact; ``None`` if no id of its entity is legible."""
+    numbers = _fact_numbers(stored.entity).findall(stored.body)
+    return min(map(int, numbers), default=None)
+
+
 def last_fact_number(entity: EntityId, tail: Sequence[StoredMessage]) -> int:
     """The number of an entity's last fact, from messages that may be damaged: the highest legible
     id, plus one for each later message."""
-    pattern = re.compile(_NUMBER % re.escape(f"{entity.family}.{entity.key}").encode())
+    pattern = _fact_numbers(entity)
     number = 0
     for one in tail:
         number = max([number + 1, *map(int, pattern.findall(one.body))])
     return number
+
+
+def _fact_numbers(entity: EntityId) -> re.Pattern[bytes]:
+    return re.compile(_NUMBER % re.escape(f"{entity.family}.{entity.key}").encode())
 
 
 def chain_end(tail: Sequence[StoredMessage]) -> str:

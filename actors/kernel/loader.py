@@ -9,13 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.entity import Entity, PendingCommand, chain_of_snapshot
 from rookery.actors.kernel.fact_router import FactRouter
-from rookery.actors.kernel.history_restart import OTHER_VERSIONS
+from rookery.actors.kernel.history_restart import (
+    OTHER_VERSIONS,
+    first_fact_number,
+    last_fact_number,
+)
 from rookery.actors.kernel.messaging.mailbox import Mailbox
 from rookery.actors.kernel.messaging.messages import (
     BodyStored,
@@ -34,6 +38,10 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 RETRY_S = 0.2
+RECENT_MESSAGES = 1_000
+"""Of the whole journal: where an entity that missed facts begins to look for them."""
+RECENT_FACTOR = 16
+"""How much further it looks each time it has not found the last fact that it handled."""
 
 
 class EntityLoader:
@@ -122,9 +130,9 @@ class EntityLoader:
         *,
         skip_unreadable: bool,
     ) -> None:
-        stored = await _retry(lambda: self._all_of_key(entity.id.key))
         missed = []
         wanted = decider.reacts_to | decider.observes
+        stored = await _retry(lambda: self._recent_of_key(entity.id.key, wanted, handled))
         restarts = {one.entity.family: one.sequence for one in stored if restarts_history(one.body)}
         for one in stored:
             family = one.entity.family
@@ -158,9 +166,36 @@ class EntityLoader:
             return False
         return last.chain == chain_of_snapshot(snapshot)
 
-    async def _all_of_key(self, key: str) -> list[StoredMessage]:
-        pages = self._bus.journal.scan(Filter(key=key))
-        return [stored async for page in pages for stored in page]
+    async def _recent_of_key(
+        self, key: str, wanted: Collection[str], handled: Mapping[str, int]
+    ) -> list[StoredMessage]:
+        """The newest messages of a key, from a point on before which every fact of the ``wanted``
+        families is handled: a session may be years old."""
+        end, newest = await self._bus.journal.end(), RECENT_MESSAGES
+        while True:
+            after = max(0, end - newest)
+            pages = [page async for page in self._bus.journal.scan(Filter(key=key), after)]
+            found = [stored for page in pages for stored in page]
+            if not after or (found and await self._is_handled_before(found, wanted, handled)):
+                return found
+            newest *= RECENT_FACTOR
+
+    async def _is_handled_before(
+        self, found: Sequence[StoredMessage], wanted: Collection[str], handled: Mapping[str, int]
+    ) -> bool:
+        """Whether all facts of these families before the found messages are handled."""
+        first = {one.entity.family: one for one in reversed(found)}
+        for family in wanted:
+            if family in first:
+                number = first_fact_number(first[family])
+                if number is None or number - 1 > handled.get(family, 0):
+                    return False
+            else:
+                entity = EntityId(family, found[0].entity.key)
+                last = await self._bus.journal.last(entity)
+                if last is not None and last_fact_number(entity, [last]) > handled.get(family, 0):
+                    return False
+        return True
 
     async def _store_body(
         self, data: bytes, entity: Entity, pending: PendingCommand, mailbox: Mailbox

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from rookery.actors.projections.checkpoint import CheckpointStore, version_of
+from rookery.actors.projections.pages import Unpaged
 from rookery.actors.projections.projector import Projector
 from rookery.bus.ports import Delivery, Filter, Journal, StoredMessage
 from rookery.schemas.approvals.lists import (
@@ -112,7 +113,7 @@ class ApprovalPart(Struct, array_like=True):
     spent: list[ListedGrant]
 
 
-class ApprovalProjection:
+class ApprovalProjection(Unpaged):
     """The approvals by approval id and the grants by grant id."""
 
     name = "approvals"

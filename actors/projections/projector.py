@@ -10,15 +10,18 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from rookery.actors.projections.checkpoint import (
     Checkpoints,
     CheckpointStore,
     JournalPosition,
+    PendingCheckpoint,
     Projection,
+    StoredCheckpoint,
     position_of,
 )
+from rookery.actors.projections.pages import PageLost, ProjectionPage
 from rookery.bus.ports import Filter, Journal
 from rookery.schemas.errors import CodedError
 
@@ -31,8 +34,8 @@ SLICE_MESSAGES: Final = 64
 POLL_S: Final = 3.0
 CHECKPOINT_LAG_MESSAGES: Final = 10_000
 """How far a checkpoint may be behind; a tenth of a second folds this many."""
-CHECKPOINT_LAG_SHARE: Final = 25
-"""Or this share of the journal: the checkpoint of a long journal takes longer to write."""
+PART_LAG_MESSAGES: Final = 500
+"""Or so far for each part that the last checkpoint had to write: many sessions have many."""
 FINAL_LAG_MESSAGES: Final = 1_000
 """A node that stops writes a checkpoint if the current one is further behind."""
 
@@ -55,7 +58,11 @@ class Projector:
         self._journal_position = JournalPosition()
         self._checkpointed_sequence = 0
         """The sequence of the newest known checkpoint."""
+        self._parts_written = 0
+        """How many parts the last checkpoint of this node wrote."""
         self._is_started = False
+        self._is_rebuilt = False
+        """Whether the current checkpoint lacks a page, so that it has to be replaced."""
         self._lock = asyncio.Lock()
 
     @property
@@ -75,13 +82,28 @@ class Projector:
             if end > self._sequence:
                 await self._read_on()
 
+    async def read_page(self, page: ProjectionPage[Any]) -> bytes:
+        """The compressed contents of a projection's page; ``PageLost`` if they cannot be had."""
+        if page.body is not None:
+            return page.body
+        assert self._checkpoints is not None, "a page leaves memory with a checkpoint"
+        return await self._checkpoints.read_page(page)
+
+    async def rebuild(self, table: Projection) -> None:
+        """Fold the whole journal again, since a page of this projection is lost. Of several queries
+        that miss it only the first starts over."""
+        async with self._lock:
+            if any(one is table for one in self._projections):
+                self._start_over()
+        await self.refresh()
+
     async def run(self) -> None:
         """Refresh regularly, so that queries reply fast, and write checkpoints, until cancelled."""
         while True:
             try:
                 await self.refresh()
                 await self._checkpoint_if_behind(
-                    max(CHECKPOINT_LAG_MESSAGES, self._sequence // CHECKPOINT_LAG_SHARE)
+                    max(CHECKPOINT_LAG_MESSAGES, self._parts_written * PART_LAG_MESSAGES)
                 )
             except CodedError as error:
                 log.info("projections not refreshed", extra={"code": error.code})
@@ -94,6 +116,13 @@ class Projector:
             await self._checkpoint_if_behind(FINAL_LAG_MESSAGES)
         except CodedError as error:
             log.info("checkpoint not written", extra={"code": error.code})
+
+    def _start_over(self) -> None:
+        log.warning("projections folded again, since the checkpoint lacks a page")
+        self._projections = [table.empty() for table in self._projections]
+        self._journal_position = JournalPosition()
+        self._checkpointed_sequence = 0
+        self._is_rebuilt = True
 
     async def _load_checkpoint(self) -> None:
         found = (
@@ -127,9 +156,22 @@ class Projector:
             return
         current = await checkpoints.stored()
         async with self._lock:
+            try:
+                draft = await self._prepare(checkpoints, current, behind_max)
+            except PageLost:
+                self._start_over()
+                return
+        if draft is not None and await checkpoints.write(draft):
+            self._checkpointed_sequence = draft.position.sequence
+            self._parts_written, self._is_rebuilt = len(draft.changed), False
+
+    async def _prepare(
+        self, checkpoints: Checkpoints, current: StoredCheckpoint, behind_max: int
+    ) -> PendingCheckpoint | None:
+        """A checkpoint to be written; ``None`` if that of another node is new enough."""
+        if not self._is_rebuilt:
             self._checkpointed_sequence = current.usable_sequence(self._projections)
             if self._sequence - self._checkpointed_sequence <= behind_max:
-                return
-            draft = await checkpoints.prepare(self._projections, self._journal_position, current)
-        if await checkpoints.write(draft):
-            self._checkpointed_sequence = draft.position.sequence
+                await checkpoints.adopt_pages(self._projections, current)
+                return None
+        return await checkpoints.prepare(self._projections, self._journal_position, current)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from rookery.actors.projections.runs import RunProjection, RunRecord
+from rookery.actors.projections.run_pages import RunRecord
+from rookery.actors.projections.runs import RunProjection
 from rookery.schemas.facts.run_progress import (
     OpenCallPhase,
     OpenRunCall,

@@ -10,6 +10,7 @@ import logging
 import re
 import zlib
 from collections.abc import Callable, Iterator
+from heapq import nsmallest
 from itertools import islice
 from typing import Final
 
@@ -27,6 +28,7 @@ from rookery.actors.admission import (
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.kernel.machines import HostPhase, SessionHost
 from rookery.actors.projections.checkpoint import CheckpointStore, version_of
+from rookery.actors.projections.pages import Unpaged
 from rookery.actors.projections.projector import Projector
 from rookery.bus.ports import Delivery, Filter, Journal, StoredMessage
 from rookery.schemas.codec import FactCodec, decode_command, restarts_history
@@ -57,7 +59,7 @@ class SessionPart(msgspec.Struct, array_like=True):
 _decoder = msgspec.msgpack.Decoder(SessionPart)
 
 
-class SessionProjection:
+class SessionProjection(Unpaged):
     """The state of every session, in the order of their first facts."""
 
     name = "sessions"
@@ -155,16 +157,15 @@ class SessionQueryHandler:
         await self._projector.refresh()
         states = self._projection.states.values()
         found = [state for state in states if self._matches(state, query)]
-        found.sort(key=_newest_first)
-        first = 0
+        rest = found
         if query.before is not None:
             last = _parse_position(query.before)
-            first = next((n for n, s in enumerate(found) if _newest_first(s) > last), len(found))
-        page = found[first : first + query.limit]
+            rest = [state for state in found if _newest_first(state) > last]
+        page = nsmallest(query.limit, rest, key=_newest_first)
         return SessionList(
             sessions=tuple(map(self._view, page)),
             total=len(found),
-            next=_position(page[-1]) if first + len(page) < len(found) else None,
+            next=_position(page[-1]) if len(page) < len(rest) else None,
         )
 
     def _matches(self, state: Admission, query: SessionsQuery) -> bool:

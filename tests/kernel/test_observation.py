@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rookery.actors.kernel import loader
 from rookery.actors.kernel.decider import Decider
 from rookery.bus.ports import AppendRequest
 from rookery.schemas.codec import FactCodec
@@ -142,6 +143,27 @@ def test_a_reloaded_entity_knows_the_same(world: World, marks: int, fate: str):
     assert look(world) == Watched((1, 2, 3), before.marks)
     world.request("add", by=4)
     assert look(world) == Watched((1, 2, 3, 4), before.marks)
+
+
+@pytest.mark.parametrize("elsewhere", [0, 40], ids=["at once", "after much else"])
+def test_a_reloaded_entity_reads_only_the_newest_messages_of_its_key(
+    world: World, monkeypatch: pytest.MonkeyPatch, elsewhere: int
+):
+    monkeypatch.setattr(loader, "RECENT_MESSAGES", 4)
+    monkeypatch.setattr(loader, "RECENT_FACTOR", 2)
+    node = started(world)
+    numbers = tuple(range(1, SNAPSHOT_FACTS + 1))
+    for by in numbers:
+        world.request("add", by=by)
+        world.request("mark")
+    for by in range(elsewhere):
+        world.request("add", "other", by=by)
+    node.passivate()
+    world.settle()
+    world.write([Added(by=99)])
+    before = node.journal.scanned
+    assert look(world).observed == (*numbers, 99)
+    assert node.journal.scanned - before < 20
 
 
 def test_an_undelivered_fact_is_found_in_the_journal(world: World):

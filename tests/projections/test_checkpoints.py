@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.projections import approvals as approval_table
+from rookery.actors.projections import checkpoint
 from rookery.actors.projections import runs as run_table
 from rookery.actors.projections import sessions as session_table
 from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
@@ -186,7 +187,9 @@ def test_a_checkpoint_and_what_came_after_is_what_everything_is(
     """Checkpoints may be written at any point, each by a projector that starts at the last one."""
     store, history = MemoryCheckpointStore(), FactHistory()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(run_table, "PART_RUNS", 2)
+        patch.setattr(run_table, "PAGE_RUNS", 2)
+        patch.setattr(run_table, "RECENT_RUNS_MIN", 1)
+        patch.setattr(checkpoint, "LISTED_PAGES", 2)
         patch.setattr(session_table, "PART_SESSIONS", 1)
         for number, move in enumerate(moves):
             tell(history, move)
@@ -304,7 +307,7 @@ def test_of_two_writers_one_loses_and_harms_nothing(history: Counted, store: Mem
 def test_what_has_not_changed_is_not_written_again_and_what_was_replaced_is_gone(
     history: Counted, store: MemoryCheckpointStore, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(run_table, "PART_RUNS", 2)
+    monkeypatch.setattr(run_table, "PAGE_RUNS", 2)
     for number in range(10):
         history.run("s", f"more-{number}")
     asyncio.run(_write_checkpoint(history, store))
@@ -368,7 +371,7 @@ def test_a_projector_of_a_part_of_the_journal_writes_no_checkpoint(
 # --- their form -----------------------------------------------------------------------------------
 
 FOLDED = {
-    "runs": (3, "ecea734778f3323ea87cc7ca04a40a464a9a7df8f35f2aafdf38ffa86114757f"),
+    "runs": (4, "ecea734778f3323ea87cc7ca04a40a464a9a7df8f35f2aafdf38ffa86114757f"),
     "sessions": (1, "853d48da8c684cd9da67622eca22f764cde0c4d566bd0692ba88caf79d21b702"),
     "approvals": (1, "61c5f3102cc90e8f67dce7ebc67b8a55a37d7afc7e6a5462e55f07a13ecafd98"),
 }

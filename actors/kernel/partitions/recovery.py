@@ -20,11 +20,11 @@ from rookery.actors.kernel.fact_router import FactRouter
 from rookery.actors.kernel.messaging.mailbox import Mailbox
 from rookery.actors.kernel.messaging.messages import ResumeEffects
 from rookery.actors.kernel.partitions.watermark import Watermark, WatermarkState
-from rookery.bus.ports import Bus, EntitySnapshot, Filter, StoredMessage
+from rookery.bus.ports import PARTITIONS, Bus, EntitySnapshot, Filter, StoredMessage
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed
 
-__all__ = ["PartitionRecovery"]
+__all__ = ["PartitionRecovery", "save_idle_watermark"]
 
 log = logging.getLogger(__name__)
 
@@ -82,9 +82,7 @@ class PartitionRecovery:
             # rest.
             self._watermark.advance(end)
             now = self._watermark.state(UNFINISHED_MAX)
-            kept = EntitySnapshot(
-                now.through, msgspec.msgpack.encode((now.unfinished, self._journal))
-            )
+            kept = _encode_state(now, self._journal)
             for partition in served & self._saved_states.keys():
                 saved = self._saved_states.get(partition, now)  # Released during the loop?
                 if now.through > saved.through or (
@@ -183,3 +181,15 @@ class PartitionRecovery:
 
 def _snapshot_entity(partition: int) -> EntityId:
     return EntityId("kernel", f"partition-{partition}")
+
+
+def _encode_state(state: WatermarkState, journal: str) -> EntitySnapshot:
+    return EntitySnapshot(state.through, msgspec.msgpack.encode((state.unfinished, journal)))
+
+
+async def save_idle_watermark(bus: Bus) -> None:
+    """Save for every partition that all facts of the journal are done, as a node does that stops
+    without work. For a writer of finished runs; no node may serve the realm."""
+    done = _encode_state(WatermarkState(await bus.journal.end()), await bus.journal.identity())
+    for partition in range(PARTITIONS):
+        await bus.snapshots.save(_snapshot_entity(partition), SCHEMA, done)

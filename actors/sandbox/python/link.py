@@ -6,7 +6,7 @@ order of instantiation and the source of each import.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import wasmtime
@@ -21,7 +21,14 @@ from rookery.actors.sandbox.python.component_layout import (
     read_module,
 )
 from rookery.actors.sandbox.runtime.suspension import SuspendableFunction
-from rookery.actors.sandbox.runtime.wasm import Extern, Externs, Linker, PreparedFunction, WasmStore
+from rookery.actors.sandbox.runtime.wasm import (
+    Export,
+    Extern,
+    Externs,
+    Linker,
+    PreparedFunction,
+    WasmStore,
+)
 from rookery.schemas.errors import Failed
 
 __all__ = ["HOST", "HostFunction", "LinkPlan", "LinkedGuest"]
@@ -48,7 +55,11 @@ class ImportSource(NamedTuple):
 class InstantiationStep(NamedTuple):
     instance: int
     module: int
-    sources: tuple[ImportSource, ...]
+    imports: int
+    """How many the module has."""
+    from_host: tuple[tuple[int, bytes, bytes], ...]
+    """Place among the imports, module and name."""
+    from_instances: dict[int, list[Export]]
 
 
 class LinkedGuest(NamedTuple):
@@ -85,14 +96,13 @@ class LinkPlan:
 
     def instantiate(self, store: WasmStore, linker: Linker) -> LinkedGuest:
         instances: dict[int, Any] = {}
-        for number, module, sources in self._steps:
-            imports = Externs(len(sources))
-            for place, (instance, host_module, name) in enumerate(sources):
-                if instance is None:
-                    linker.fetch(store, host_module, name, imports, place)
-                else:
-                    store.fetch(instances[instance], name, imports, place)
-            instances[number] = store.instantiate(self._modules[module], imports)
+        for step in self._steps:
+            imports = Externs(step.imports)
+            for place, host_module, name in step.from_host:
+                linker.fetch(store, host_module, name, imports, place)
+            for instance, exports in step.from_instances.items():
+                store.fetch_all(instances[instance], exports, imports)
+            instances[step.instance] = store.instantiate(self._modules[step.module], imports)
 
         def export(source: CoreExport) -> Extern:
             found = Externs(1)
@@ -114,15 +124,15 @@ class LinkPlan:
         """All state outside the memory: values of mutable globals and sizes of tables. Snapshots
         require that it never changes, except for the stack pointer within a step."""
         found = {}
-        for number, module, _ in self._steps:
-            facts, extern = self._facts[module], Externs(1)
+        for step in self._steps:
+            facts, extern = self._facts[step.module], Externs(1)
             for names, read in (
                 (facts.mutable_globals, store.value),
                 (facts.tables, store.length),
             ):
                 for name in names:
-                    store.fetch(linked.instances[number], name.encode(), extern, 0)
-                    found[number, name] = read(extern.first)
+                    store.fetch(linked.instances[step.instance], name.encode(), extern, 0)
+                    found[step.instance, name] = read(extern.first)
         return found
 
     def _plan(self) -> Iterator[InstantiationStep]:
@@ -135,7 +145,7 @@ class LinkPlan:
                         self._facts[entry.module].imports, kinds, strict=True
                     )
                 ]
-                yield InstantiationStep(number, entry.module, tuple(sources))
+                yield _step(number, entry.module, sources)
 
     def _source(self, item: CoreExport | Lowered, kind: Any) -> ImportSource:
         if isinstance(item, Lowered):
@@ -170,6 +180,17 @@ class LinkPlan:
         item = self._item(sort, index)
         assert isinstance(item, CoreExport)
         return item
+
+
+def _step(instance: int, module: int, sources: Sequence[ImportSource]) -> InstantiationStep:
+    from_instances: dict[int, list[Export]] = {}
+    from_host = []
+    for place, source in enumerate(sources):
+        if source.instance is None:
+            from_host.append((place, source.module, source.name))
+        else:
+            from_instances.setdefault(source.instance, []).append(Export.at(place, source.name))
+    return InstantiationStep(instance, module, len(sources), tuple(from_host), from_instances)
 
 
 def _is_stub(facts: ModuleFacts) -> bool:

@@ -11,9 +11,9 @@ from __future__ import annotations
 import ctypes
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from ctypes import byref
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import wasmtime
 from wasmtime import _ffi as ffi
@@ -25,6 +25,7 @@ __all__ = [
     "PAGE_BYTES",
     "THREAD_STACK_BYTES",
     "Engine",
+    "Export",
     "Extern",
     "Externs",
     "GuestStopped",
@@ -111,6 +112,30 @@ class Externs:
         return byref(self.first, index * _EXTERN_BYTES)
 
 
+class Export(NamedTuple):
+    """An export to be copied into an array of imports."""
+
+    name: bytes
+    length: int
+    offset_bytes: int
+
+    @classmethod
+    def at(cls, index: int, name: bytes) -> Export:
+        return cls(name, len(name), index * _EXTERN_BYTES)
+
+
+_export_get = ctypes.PYFUNCTYPE(
+    ctypes.c_bool,
+    ctypes.c_void_p,
+    ctypes.c_void_p,
+    ctypes.c_char_p,
+    ctypes.c_size_t,
+    ctypes.c_void_p,
+)(("wasmtime_instance_export_get", ffi.dll))
+"""With plain addresses and without releasing the lock of the interpreter: a new Python guest makes
+2,600 of these short calls."""
+
+
 class WasmStore:
     """A wasmtime store: instances that share a memory, a fuel meter and a thread."""
 
@@ -184,6 +209,15 @@ class WasmStore:
             self.context, byref(instance), name, len(name), into.at(index)
         ):
             raise LookupError(f"the guest exports no {name.decode()}")
+
+    def fetch_all(self, instance: Any, exports: Iterable[Export], into: Externs) -> None:
+        """Copy many exports of ``instance``, each in a third of the time of ``fetch``."""
+        context = ctypes.cast(self.context, ctypes.c_void_p).value
+        source, target = ctypes.addressof(instance), ctypes.addressof(into.array)
+        for export in exports:
+            name, length, offset_bytes = export
+            if not _export_get(context, source, name, length, target + offset_bytes):
+                raise LookupError(f"the guest exports no {name.decode()}")
 
     def value(self, extern: Extern) -> int:
         """The value of a global."""

@@ -115,13 +115,13 @@ def read_header(key: bytes, data: bytes) -> SnapshotHeader:
     if not sealed.startswith(_MAGIC):
         raise Refused("SNAPSHOT_CORRUPT", "these bytes are not a snapshot")
     head = next(_parts(sealed))
-    version = msgspec.json.decode(head, type=_Version).version
+    version = _decode_version(head).version
     if version != SNAPSHOT_VERSION:
         raise Refused(
             "SNAPSHOT_VERSION_MISMATCH",
             f"the snapshot has version {version}, and this node reads {SNAPSHOT_VERSION}",
         )
-    return msgspec.json.decode(head, type=SnapshotHeader)
+    return _decode_header(head)
 
 
 def open_snapshot(
@@ -150,10 +150,16 @@ class _Version(msgspec.Struct, frozen=True):
     version: int
 
 
+# Made once: two threads that decode a type for the first time may crash msgspec (0.22, seen).
+_decode_version = msgspec.json.Decoder(_Version).decode
+_decode_header = msgspec.json.Decoder(SnapshotHeader).decode
+_decode_session = msgspec.json.Decoder(SavedSession).decode
+
+
 def _read_body(sealed: bytes) -> SavedSession:
     _, body, memory, *more = _parts(sealed)
     try:
-        saved = msgspec.json.decode(body, type=SavedSession)
+        saved = _decode_session(body)
     except msgspec.MsgspecError as error:
         raise Refused("SNAPSHOT_CORRUPT", f"the snapshot is unreadable: {error}") from None
     saved.base = _with_memory(saved.base, memory)

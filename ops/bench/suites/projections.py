@@ -66,7 +66,9 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
 
 def measure(harness: Harness) -> Round:
     journal = _FixedJournal(harness.count(_RUNS))
-    figures = asyncio.run(_measure(journal)) | {_MEMORY: _bytes_a_run(journal)}
+    figures = asyncio.run(_measure(journal)) | {
+        _MEMORY: _memory_bytes(journal) / harness.count(_RUNS)
+    }
     if _fills_quickly(harness.sync):
         cold = asyncio.run(cold_lists(harness.url, journal.messages, _all))
         figures |= dict(zip((_READ, _COLD, _KEPT), cold, strict=True))
@@ -101,14 +103,15 @@ async def _timed(view: RunQueryHandler, query: RunsQuery) -> float:
         query = replace(query, before=page.next)
 
 
-def _bytes_a_run(journal: _FixedJournal) -> float:
+def _memory_bytes(journal: _FixedJournal) -> float:
+    """Of a projection before its first checkpoint, with all pages in memory."""
     gc.collect()
     tracemalloc.start()
     try:
         table = RunProjection()
         for stored in journal.messages:
             table.apply(stored)
-        return tracemalloc.get_traced_memory()[0] / len(table)
+        return tracemalloc.get_traced_memory()[0]
     finally:
         tracemalloc.stop()
 

@@ -109,6 +109,31 @@ def peers(
 
 
 @app.command
+def growth(
+    *,
+    runs: Annotated[
+        int, Parameter(help="Runs of the largest store.", validator=Number(gte=1))
+    ] = 100_000,
+    sessions: Annotated[
+        int, Parameter(help="Sessions that made them.", validator=Number(gte=1))
+    ] = 1_000,
+    json: Json = False,
+) -> int:
+    """Print what a node costs on a store of many runs; exit code 1 if a target is missed.
+
+    A million runs take some 7 GB of disk in the folder of temporary files."""
+    from rookery.ops.bench.growth import measure_growth  # noqa: PLC0415
+    from rookery.ops.cli.rendering.bench_tables import print_growth  # noqa: PLC0415
+
+    measured = measure_growth(runs, sessions)
+    if json:
+        print_json(measured)
+    else:
+        print_growth(measured)
+    return 1 if any(row.met is False for row in measured.rows) else 0
+
+
+@app.command
 def compare(
     before: Annotated[
         str | None, Parameter(help="The older commit; default: the record before the newer.")

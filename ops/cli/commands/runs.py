@@ -241,11 +241,9 @@ async def find_run(realm: OfflineRealm, run_id: str) -> RunView:
 
 
 async def _find_offline(realm: OfflineRealm, run_id: str) -> RunList:
-    """The run from the journal: find its session, then fold the session's runs."""
-    async for page in realm.journal.scan(Filter(run=run_id)):
-        view = RunQueryHandler.without_node(realm.journal, session=page[0].entity.key)
-        return await view.list(RunsQuery(run_id=run_id))
-    return RunList()
+    """The run from the journal, or from the checkpoint of a node."""
+    listed = RunQueryHandler.without_node(realm.journal, store=realm.checkpoints)
+    return await listed.list(RunsQuery(run_id=run_id))
 
 
 async def _command(verb: str, run_id: str, body: object, kind: type[Any], options: Options) -> Any:

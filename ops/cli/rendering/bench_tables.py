@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from rookery.ops.bench.growth import Growth
 from rookery.ops.bench.history import WORSE, Change, Record
 from rookery.ops.bench.peers import PARTS, Comparison, PeerRow
 from rookery.ops.bench.profile import CALL, RUN, CostRow, Profile
 from rookery.ops.cli.output import print_line, print_table
 
-__all__ = ["print_changes", "print_comparison", "print_profile"]
+__all__ = ["print_changes", "print_comparison", "print_growth", "print_profile"]
 
 
 def print_profile(profile: Profile) -> None:
@@ -41,6 +42,21 @@ def print_comparison(comparison: Comparison) -> None:
     for peer, reason in comparison.skipped.items():
         print_line(f"skipped: {peer}: {reason}")
     for name, value in {"rounds": comparison.rounds, **comparison.machine}.items():
+        print_line(f"{name}: {value}")
+
+
+def print_growth(growth: Growth) -> None:
+    """Print a column for each size, then the machine."""
+    table = []
+    for row in growth.rows:
+        target = "" if row.at_most is None else f"<= {row.at_most:g}"
+        verdict = {None: "", True: "met", False: "MISSED"}[row.met]
+        values = [f"{value:,.0f}" if value >= 100 else f"{value:,.2f}" for value in row.values]
+        table.append((row.name, *values, row.unit, target, verdict))
+    table.append(("load average", *(f"{load:.1f}" for load in growth.loads), "", "", ""))
+    sizes = [f"{runs:,} RUNS" for runs in growth.runs]
+    print_table(["", *sizes, "UNIT", "TARGET", ""], table, empty="no figures")
+    for name, value in growth.machine.items():
         print_line(f"{name}: {value}")
 
 
