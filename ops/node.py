@@ -232,7 +232,11 @@ class Node:
         )
         if runs is not None:
             executors = runs.connect(
-                kernel.ask, kernel.acts_for, dispatchers.dispatchers, kernel.failpoints
+                kernel.ask,
+                kernel.acts_for,
+                dispatchers.dispatchers,
+                kernel.failpoints,
+                kernel.histories,
             )
             kernel.register_handlers(executors)
         return kernel

@@ -25,6 +25,7 @@ from rookery.actors.approvals import (
 from rookery.actors.approvals.dispatchers import Dispatcher
 from rookery.actors.execution import (
     IDLE_BYTES_MAX,
+    EntityReader,
     RunExecutor,
     RunHistoryReader,
     RunProvisioner,
@@ -257,12 +258,15 @@ class RunServices:
         acts_for: Callable[[str], bool],
         dispatchers: Mapping[str, Dispatcher],
         failpoints: Failpoints,
+        histories: EntityReader,
     ) -> Mapping[type[Effect], EffectHandler]:
-        """Create the executors; the handler of each of their effects."""
+        """Create the executors; the handler of each of their effects. ``histories``: those of
+        the sessions that this node owns."""
         self._ask, notifier = ask, CallNotifier()
+        history = RunHistoryReader(histories, self._bus.blobs)
         now_ms = SystemClock().now_ms
         remover = SnapshotRemover(self._history, self._bus.blobs, acts_for, now_ms)
-        runner = self._executor = self._create_run_executor(ask, notifier, remover)
+        runner = self._executor = self._create_run_executor(ask, notifier, history, remover)
         self._remover = remover
         calls = CallExecutor(
             ask=ask,
@@ -286,6 +290,7 @@ class RunServices:
             notify_call=notifier.notify,
             now_ms=now_ms,
             can_continue=runner.can_continue,
+            resume_in_turn=runner.resumptions.admit,
         )
         return {
             **calls.handlers,
@@ -301,11 +306,15 @@ class RunServices:
         await self._remover.run()
 
     def _create_run_executor(
-        self, ask: AskActor, notifier: CallNotifier, remover: SnapshotRemover
+        self,
+        ask: AskActor,
+        notifier: CallNotifier,
+        history: RunHistoryReader,
+        remover: SnapshotRemover,
     ) -> RunExecutor:
-        bus, history, metrics = self._bus, self._history, self._metrics
+        bus, metrics = self._bus, self._metrics
         keeper = self._keeper = SnapshotKeeper(
-            self._sandbox, history, bus.blobs, ask, SystemClock().now_ms, metrics=metrics
+            self._sandbox, self._history, bus.blobs, ask, SystemClock().now_ms, metrics=metrics
         )
         cache = SessionCache(
             self._sandbox,

@@ -66,6 +66,8 @@ class StopDispatch(Effect, frozen=True, kw_only=True):
     """Stop the dispatch and cancel its timers."""
 
     approval_id: str
+    escalates: bool
+    """Whether it may have a timer that escalates it."""
 
 
 class NotifyWaiting(Effect, frozen=True, kw_only=True):
@@ -144,10 +146,10 @@ def effects(state: SessionApprovals, fact: Fact, settings: ApprovalSettings) -> 
                 else _request_effects(fact, request_state, settings)
             )
         case facts.Closed():
-            return (StopDispatch(key=fact.id, approval_id=fact.approval_id),)
+            return (_stop_dispatch(fact, settings),)
         case facts.GrantIssued():
             grant = state.grants.get(fact.grant_id)
-            return () if grant is None else _grant_effects(fact, grant)
+            return () if grant is None else _grant_effects(fact, grant, settings)
     return ()
 
 
@@ -194,7 +196,7 @@ def _waiting_effects(
         ArmTimer(key=key, session=session, approval_id=approval_id, due_ms=request_state.due_ms),
         NotifyWaiting(key=key, progress=known),
     ]
-    if settings.escalate_to and settings.escalate_after_ms and not request_state.escalated:
+    if settings.escalates and not request_state.escalated:
         due_ms = request_state.asked_at_ms + settings.escalate_after_ms
         found.append(
             ArmTimer(
@@ -204,8 +206,14 @@ def _waiting_effects(
     return found
 
 
-def _grant_effects(fact: facts.GrantIssued, grant: Grant) -> Sequence[Effect]:
-    stop = StopDispatch(key=fact.id, approval_id=fact.approval_id)
+def _stop_dispatch(fact: facts.Closed | facts.GrantIssued, settings: ApprovalSettings) -> Effect:
+    return StopDispatch(key=fact.id, approval_id=fact.approval_id, escalates=settings.escalates)
+
+
+def _grant_effects(
+    fact: facts.GrantIssued, grant: Grant, settings: ApprovalSettings
+) -> Sequence[Effect]:
+    stop = _stop_dispatch(fact, settings)
     if grant.state is not GrantPhase.ISSUED:
         return (stop,)
     return (stop, ReleaseCall(key=fact.id, session=fact.session, run_id=str(fact.run), grant=grant))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -76,6 +77,8 @@ class ApprovalExecutor:
     can_continue: Callable[[str, str], Awaitable[bool]]
     """Whether a session's run can continue on this node; a run that can continue on no node has
     ended."""
+    resume_in_turn: Callable[[str], AbstractAsyncContextManager[None]]
+    """Waits for the turn of a run that is to resume, and on leaving until it has executed."""
     _dispatches: dict[str, set[asyncio.Task[Any]]] = field(default_factory=dict)
 
     @property
@@ -119,7 +122,7 @@ class ApprovalExecutor:
         """Cancel the dispatch and the timers of a closed approval."""
         for task in tuple(self._dispatches.get(effect.approval_id, ())):
             task.cancel()
-        for escalate in (False, True):
+        for escalate in (False, True) if effect.escalates else (False,):
             await self.timers.cancel(_timer_id(effect.approval_id, escalate=escalate))
 
     async def notify_waiting(self, effect: NotifyWaiting) -> None:
@@ -128,15 +131,15 @@ class ApprovalExecutor:
     async def release_call(self, effect: ReleaseCall) -> None:
         """Consume the grant, so that the turn begins its call. A run that cannot continue here gets
         no call."""
-        if not await self.can_continue(effect.session, effect.run_id):
-            return
         grant = effect.grant
         use = ConsumeGrant(
             grant_id=grant.grant_id,
             operation_id=grant.operation_id,
             request_digest=grant.request_digest,
         )
-        await self.ask(FAMILY, effect.session, use, Confirmed)
+        async with self.resume_in_turn(effect.run_id):
+            if await self.can_continue(effect.session, effect.run_id):
+                await self.ask(FAMILY, effect.session, use, Confirmed)
 
     async def _dispatch_request(self, effect: Dispatch) -> None:
         request_state, session = effect.request_state, effect.session

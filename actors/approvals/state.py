@@ -178,3 +178,8 @@ class ApprovalSettings(NamedTuple):
     root_key: str = ""
     """Public key, in hex, that may always change approvers. Without it the first approver needs no
     signature."""
+
+    @property
+    def escalates(self) -> bool:
+        """Whether requests are escalated after some time."""
+        return bool(self.escalate_to and self.escalate_after_ms)

@@ -56,6 +56,8 @@ it waits, and resumes when the call has ended. Then the program continues as abo
     execution/session_cache.py SessionCache.prepare            loop     the session is rebuilt
     execution/driver.py        SandboxDriver.begin             loop     the program gets outcomes
 
+If many approvals are answered together, ``Resumptions`` lets six runs at once use their grants.
+
 If the session executed much since its last snapshot, ``park`` stores it with the run, and the last
 two steps are ``SessionCache.restore_parked`` and ``SandboxDriver.resume_parked``.
 
@@ -68,7 +70,7 @@ A sleep takes the same way, without approvers: a timer of the bus ends its call.
 
 from rookery.actors.execution.driver import SandboxDriver
 from rookery.actors.execution.executor import RunExecutor
-from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.history import EntityReader, RunHistoryReader
 from rookery.actors.execution.provisioning import RunProvisioner
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.result_sender import ResultSender
@@ -78,6 +80,7 @@ from rookery.actors.execution.snapshot_remover import SnapshotRemover
 
 __all__ = [
     "IDLE_BYTES_MAX",
+    "EntityReader",
     "ResultSender",
     "RunExecutor",
     "RunHistoryReader",

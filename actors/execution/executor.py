@@ -19,6 +19,7 @@ from msgspec import UNSET
 from rookery.actors.execution.calls import CallNotifierPort
 from rookery.actors.execution.driver import Driver
 from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.resumptions import Resumptions
 from rookery.actors.execution.run_execution import RunExecution, SessionCachePort
 from rookery.actors.kernel import AskActor, Effect, EffectHandler, NotifyHistoryBroken
 from rookery.actors.messages import (
@@ -79,6 +80,7 @@ class RunExecutor:
     send_replies: Callable[[Sequence[ReplyMessage]], None]
     eviction_candidates: Callable[[Callable[[str], bool]], Sequence[str]]
     """Idle sessions to evict from memory."""
+    resumptions: Resumptions = field(init=False)
     _executions: dict[str, RunExecution] = field(default_factory=dict)
     _failed_runs: set[str] = field(default_factory=set)
     """Runs whose execution failed and is retried."""
@@ -86,6 +88,9 @@ class RunExecutor:
         default_factory=WeakValueDictionary
     )
     _evicting: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.resumptions = Resumptions(self._executions.__contains__)
 
     @property
     def handlers(self) -> Mapping[type[Effect], EffectHandler]:
@@ -244,6 +249,7 @@ class RunExecutor:
             raise
         finally:
             del self._executions[view.run_id]
+            self.resumptions.end(view.run_id)
 
     async def _end_unexecuted(self, session: str, view: ActiveRunView) -> None:
         """End a run that has no driver: it is parked or has not begun."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -18,7 +18,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.kernel import last_restart
 from rookery.actors.sandbox import Tool, ToolResult
 from rookery.actors.sandbox.sessions import RecordedCall, RecordedRun, ResultBatch
-from rookery.bus.ports import Blobs, Journal
+from rookery.bus.ports import Blobs, StoredMessage
 from rookery.schemas.calls import CallOutcome, ForkedRun, RequestedCall, RunEnvironment, ToolFault
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import FactCodec
@@ -30,6 +30,7 @@ from rookery.schemas.run import RunRequest, RunResult
 
 __all__ = [
     "AnsweredBatch",
+    "EntityReader",
     "FactPosition",
     "PastRun",
     "RunHistoryReader",
@@ -186,10 +187,20 @@ class SessionHistory:
     runs: list[PastRun]
 
 
+class EntityReader(Protocol):
+    """Reads the messages of entities."""
+
+    async def last(self, entity: EntityId) -> StoredMessage | None:
+        """The entity's last message."""
+
+    async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
+        """The entity's messages above sequence ``after``, in order."""
+
+
 class RunHistoryReader:
     """Reads histories. Lives on the bus's loop."""
 
-    def __init__(self, journal: Journal, blobs: Blobs) -> None:
+    def __init__(self, journal: EntityReader, blobs: Blobs) -> None:
         self._journal, self._blobs = journal, blobs
         self._catalogues: dict[str, dict[str, Capability]] = {}
 

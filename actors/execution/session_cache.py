@@ -37,6 +37,8 @@ SNAPSHOT_AFTER_INSTRUCTIONS_PER_MIB = 250_000_000
 """The cost of storing a large snapshot; fewer instructions are replayed faster."""
 SNAPSHOT_AFTER_RUNS = 500
 """Reading and repeating a trivial run takes a third of a millisecond."""
+SHORT_RUNS_MAX = 4
+"""To begin a session with the logs of so few runs takes less time than to wait for a thread."""
 IDLE_BYTES_MAX = 256 << 20
 """About a hundred busy sessions or 40,000 small ones."""
 
@@ -110,9 +112,9 @@ class SessionCache:
 
     async def require(self, environment: RunEnvironment) -> None:
         """Raise ``Refused`` if the guest build of the run's session is unavailable."""
-        await self._sandbox.in_thread(
-            self._sandbox.require, environment.language, environment.build
-        )
+        language, build = environment.language, environment.build
+        if build != self._sandbox.builds.get(language):
+            await self._sandbox.in_thread(self._sandbox.require, language, build)
 
     async def restore_parked(
         self, session: str, view: ActiveRunView, tools: Sequence[Tool]
@@ -234,12 +236,11 @@ class SessionCache:
         assert environment is not UNSET
         base = None if history.base is None else await self._blobs.get(history.base.blob)
         recorded = [await self._reader.to_recorded(run) for run in past if run.kept]
-        created_ms = past[0].now_ms if past else view.started_at_ms
-        await self._sandbox.in_thread(
+        rebuild = partial(
             self._sandbox.rebuild,
             session,
             seed=bytes.fromhex(environment.seed),
-            created_ms=created_ms,
+            created_ms=past[0].now_ms if past else view.started_at_ms,
             language=environment.language,
             tools=tools,
             limits=environment.limits,
@@ -247,3 +248,10 @@ class SessionCache:
             base=base,
             runs=recorded,
         )
+        is_short = base is None and len(recorded) <= SHORT_RUNS_MAX
+        if is_short and self._sandbox.begins_at_once(
+            session, environment.language, environment.build
+        ):
+            rebuild()
+        else:
+            await self._sandbox.in_thread(rebuild)

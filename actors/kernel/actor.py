@@ -61,9 +61,10 @@ class FamilyActor(LoopActor):
        posted since the last wake are processed together.
     3. A: ``_on_commands`` decodes each delivery to a ``PendingCommand`` and appends it to its
        ``Entity``. An invalid delivery is refused; a query is passed on to the node.
-    4. A, L: an entity that is not in memory is loaded. ``EntityLoader`` reads its snapshot and the
-       messages after it, ``Entity.fold`` restores the state, and if the decider observes other
-       families a catch-up brings their facts. Meanwhile the entity's commands wait.
+    4. A, L: an entity that is not in memory is loaded. ``EntityLoader`` gets its messages from
+       ``KeyHistories`` or, if they are many, reads its snapshot and the messages after it,
+       ``Entity.fold`` restores the state, and if the decider observes other families a catch-up
+       brings their facts. Meanwhile the entity's commands wait.
     5. A: ``CommandProcessor.process`` decides the reactions of an entity, then its commands. It
        answers duplicates, calls ``Decider.decide``, and adds the facts to a ``UnitOfWork``, which
        fills in their envelopes, folds them, and derives effects and replies. Facts that may
@@ -94,7 +95,7 @@ class FamilyActor(LoopActor):
         mailbox.entities = self._entities
         self._now_ms = context.now_ms()
         self._processor = CommandProcessor(
-            decider, context, mailbox, reload=self._load, catch_up=self._catch_up
+            decider, context, mailbox, reload=self._reload, catch_up=self._catch_up
         )
         self._message_count = 0
         self._on_quiet: Callable[[int], None] | None = None
@@ -216,6 +217,11 @@ class FamilyActor(LoopActor):
         entity.needs_catch_up = entity.needs_catch_up or bool(self._decider.observes)
         self._context.load(self._decider, entity, self._mailbox, whole=whole)
 
+    def _reload(self, entity: Entity, *, whole: bool = False) -> None:
+        """Load the entity from the journal, because its state may not be the newest."""
+        entity.is_stale = True
+        self._load(entity, whole=whole)
+
     def _on_read_done(self, entity: Entity) -> Sequence[Entity]:
         """Count a finished read; an entity evicted in the meantime releases its commands
         instead."""
@@ -237,7 +243,7 @@ class FamilyActor(LoopActor):
             pass
         elif entity.load_error is not None and item.snapshot is not None:
             log.warning("snapshot ignored, history loaded", extra={"code": entity.load_error.code})
-            self._load(entity, whole=True)
+            self._reload(entity, whole=True)
         else:
             self._processor.report_state(entity.id.key, entity.state)
             entity.was_reloaded = entity.load_error is None and self._resumes is not None
@@ -268,7 +274,7 @@ class FamilyActor(LoopActor):
         newest = max((sequence for sequence, _, _ in entity.effects_to_resume), default=0)
         if newest > max(entity.sequence, entity.reread_sequence) and not entity.load_error:
             entity.reread_sequence = newest  # The read was older than this fact.
-            self._load(entity)
+            self._reload(entity)
             return
         resumed, entity.effects_to_resume = entity.effects_to_resume, []
         for sequence, facts, hold in () if entity.load_error else resumed:
@@ -373,7 +379,7 @@ class FamilyActor(LoopActor):
                 entity.apply_commit(commit.state, outcome.sequence, commit.chain, commit.facts)
                 entity.finish(commit.commands)
                 if entity.load_error is not None:  # A restart fact was committed.
-                    self._load(entity)
+                    self._reload(entity)
             elif not self._holds(entity):
                 self._processor.release(commit.commands)
             elif isinstance(outcome, AppendRejected):
@@ -416,7 +422,7 @@ class FamilyActor(LoopActor):
                 retried.append(pending)
         entity.requeue(retried)
         entity.needs_catch_up = entity.needs_catch_up or commit.fence is not None
-        self._load(entity)
+        self._reload(entity)
 
     # --- eviction -------------------------------------------------------------------------------
 

@@ -266,6 +266,7 @@ class CommandProcessor:
         entity.requeue([pending])
         if not unit.facts:
             pending.journal_read = entity.skips_unreadable = entity.needs_catch_up = True
+            entity.is_stale = True
             entity.reset_reactions()
             (self._reload if look is ReadScope.ALL else self._catch_up)(entity)
         return True

@@ -20,6 +20,7 @@ from rookery.actors.kernel.effect_runner import EffectRunner
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.fact_router import FactRouter
 from rookery.actors.kernel.failpoints import Failpoints
+from rookery.actors.kernel.key_histories import KeyHistories
 from rookery.actors.kernel.messaging.mailbox import Mailbox
 from rookery.actors.kernel.messaging.replies import Reply, error_reply
 from rookery.actors.kernel.metrics import KernelMetrics
@@ -109,6 +110,7 @@ class Committer:
         reactions: FactRouter,
         effects: EffectRunner,
         watermark: Watermark,
+        histories: KeyHistories,
         *,
         complete: Callable[[Completions], None],
         metrics: KernelMetrics,
@@ -120,6 +122,7 @@ class Committer:
         node has begun a term in a partition that this node appends to."""
         self._journal, self._fact_router, self._effect_runner = journal, reactions, effects
         self._watermark, self._complete, self._acts_for = watermark, complete, acts_for
+        self._histories = histories
         self._on_newer_term = on_newer_term
         self._metrics, self._failpoints = metrics, failpoints
         self._queue: deque[Commit] = deque()
@@ -184,6 +187,7 @@ class Committer:
             results.setdefault(commit.mailbox, CommitResults()).append(outcome)
             if isinstance(outcome, Appended):
                 appended.append((commit, outcome.sequence))
+                self._histories.add(commit, outcome.sequence, commit.facts[-1].at_ms)
                 completions.merge(commit.completions)
                 self._record_metrics(commit)
         if any(isinstance(outcome, Superseded) for outcome in outcomes):

@@ -126,8 +126,8 @@ class Decider(ABC):
         return 0.0
 
     def effects(self, state: Any, fact: Any) -> Sequence[Effect]:
-        """The effects of a committed ``fact``. ``state`` is the state after it, or a later one when
-        a node dispatches the effects again after a crash."""
+        """The effects of a committed ``fact``. ``state`` is the state after its command, or a later
+        one when a node dispatches the effects again after a crash."""
         del state, fact
         return ()
 

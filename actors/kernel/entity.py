@@ -157,6 +157,7 @@ class Entity:
         "fact_count",
         "held",
         "id",
+        "is_stale",
         "key_sequence",
         "load_error",
         "needs_catch_up",
@@ -185,6 +186,8 @@ class Entity:
         """Decided facts that wait a moment, to be committed together with the next ones."""
         self.load_error: CodedError | None = None
         """Why the history cannot be folded; every command is answered with it."""
+        self.is_stale = False
+        """Another node may have appended to the key: the next read is from the journal."""
         self.skips_unreadable = False
         """The next catch-up skips facts that only another version can read."""
         self.needs_catch_up = False

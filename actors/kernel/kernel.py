@@ -24,6 +24,7 @@ from rookery.actors.kernel.effect_runner import EffectHandler, EffectRunner
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.fact_router import FactRouter
 from rookery.actors.kernel.kernel_settings import KernelSettings
+from rookery.actors.kernel.key_histories import KeyHistories
 from rookery.actors.kernel.loader import EntityLoader
 from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.kernel.messaging.mailbox import Mailbox
@@ -92,7 +93,8 @@ class Kernel:
         self._actors: dict[str, pykka.ActorRef[FamilyActor]] = {}
         self._watermark = Watermark()
         reactions = FactRouter(self._deciders, self._mailboxes, self._watermark)
-        self._loader = EntityLoader(bus, codecs_of(self._deciders), reactions)
+        self.histories = KeyHistories(bus.journal, self._owns)
+        self._loader = EntityLoader(bus, self.histories, codecs_of(self._deciders), reactions)
         self._effect_runner = EffectRunner(
             effect_handlers, self._watermark, self.failpoints, self.acts_for, self.metrics
         )
@@ -123,6 +125,7 @@ class Kernel:
             reactions,
             self._effect_runner,
             self._watermark,
+            self.histories,
             complete=self._command_router.complete,
             metrics=self.metrics,
             failpoints=self.failpoints,
@@ -247,9 +250,7 @@ class Kernel:
             await asyncio.sleep(MAINTENANCE_S)
             try:
                 await self._maintain()
-            except (
-                Exception
-            ):  # The next round may succeed; without maintenance the watermark stays where it is.
+            except Exception:  # Without maintenance the watermark would stay where it is.
                 log.exception("maintenance failed")
 
     async def _maintain(self) -> None:
@@ -333,13 +334,13 @@ class Kernel:
             return self._bus.partition(key) in partitions
 
         self.owned_partitions -= partitions
+        self.histories.drop_keys(is_lost)
         self._effect_runner.cancel_keys(is_lost)
         self._command_router.local_ask.cancel_keys(is_lost)
         others = self._deciders[1:]  # No other node writes this node's own entity.
         await asyncio.gather(*(self._release_family(decider.family, is_lost) for decider in others))
-        await (
-            self._committer.wait_idle()
-        )  # The next owner must find every decision made here in the journal.
+        # The next owner must find every decision made here in the journal.
+        await self._committer.wait_idle()
 
     async def _release_family(self, family: str, is_lost: Callable[[str], bool]) -> None:
         done = self._releasing[family] = asyncio.Event()
@@ -428,9 +429,8 @@ class Kernel:
 
     def quarantine(self, pending: PendingCommand, error: Exception) -> None:
         failure: CodedError = Failed("COMMAND_QUARANTINED", f"{pending.command.verb}: {error!r}")
-        self._loop.call_soon(
-            self._command_router.quarantine, pending, failure, self.record_quarantine
-        )
+        quarantine = self._command_router.quarantine
+        self._loop.call_soon(quarantine, pending, failure, self.record_quarantine)
 
     def record_quarantine(
         self, pending: PendingCommand, error: CodedError, number: int | None

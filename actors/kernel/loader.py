@@ -20,6 +20,7 @@ from rookery.actors.kernel.history_restart import (
     first_fact_number,
     last_fact_number,
 )
+from rookery.actors.kernel.key_histories import KeyHistories
 from rookery.actors.kernel.messaging.mailbox import Mailbox
 from rookery.actors.kernel.messaging.messages import (
     BodyStored,
@@ -48,14 +49,20 @@ class EntityLoader:
     """One per node; called on the loop."""
 
     def __init__(
-        self, bus: Bus, codecs: Mapping[str, FactCodec[Any]], reactions: FactRouter
+        self,
+        bus: Bus,
+        histories: KeyHistories,
+        codecs: Mapping[str, FactCodec[Any]],
+        reactions: FactRouter,
     ) -> None:
-        self._bus, self._codecs, self._fact_router = bus, codecs, reactions
+        self._bus, self._histories = bus, histories
+        self._codecs, self._fact_router = codecs, reactions
         self.tasks = TaskSet()
 
     def load(self, decider: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
-        """Read an entity's snapshot, unless the ``whole`` history is requested, and the messages
-        after it."""
+        """Read an entity's history; if it is long, its snapshot, unless the ``whole`` history is
+        requested, and the messages after it."""
+        self._drop_stale_history(entity)
         load = self._load(decider, entity, mailbox, whole=whole)
         self.tasks.start(self._run_read(load, mailbox, entity))
 
@@ -72,6 +79,7 @@ class EntityLoader:
         unreadable fact is skipped if it precedes a restart of its history, or if ``looking`` and
         another version may read it; a fact of an observed family is skipped only before a restart.
         """
+        self._drop_stale_history(entity)
         catch_up = self._catch_up(
             decider, entity, mailbox, handled, skip_unreadable=skip_unreadable
         )
@@ -87,6 +95,11 @@ class EntityLoader:
     def save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
         """Store a snapshot. A failure costs only time."""
         self.tasks.start(self._save(entity, schema, snapshot))
+
+    def _drop_stale_history(self, entity: Entity) -> None:
+        if entity.is_stale:
+            entity.is_stale = False
+            self._histories.drop(entity.id.key)
 
     async def _run_read(
         self,
@@ -108,6 +121,11 @@ class EntityLoader:
     async def _load(
         self, decider: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool
     ) -> None:
+        known = await _retry(lambda: self._histories.of_key(entity.id.key))
+        if known is not None:
+            tail = [stored for stored in known if stored.entity == entity.id]
+            mailbox.post(HistoryLoaded(entity, None, tail))
+            return
         snapshot = None
         if not whole:
             snapshot = await _retry(lambda: self._bus.snapshots.load(entity.id, decider.schema))
@@ -170,7 +188,10 @@ class EntityLoader:
         self, key: str, wanted: Collection[str], handled: Mapping[str, int]
     ) -> list[StoredMessage]:
         """The newest messages of a key, from a point on before which every fact of the ``wanted``
-        families is handled: a session may be years old."""
+        families is handled: a session may be years old. All of them, if the node has them."""
+        known = await self._histories.of_key(key)
+        if known is not None:
+            return known
         end, newest = await self._bus.journal.end(), RECENT_MESSAGES
         while True:
             after = max(0, end - newest)

@@ -126,8 +126,8 @@ class UnitOfWork:
                 traceparent=command.traceparent,
             )
             state = decider.evolve(state, fact)
-            if decider.has_effects:
-                effects += decider.effects(state, fact)
+        for fact in facts if decider.has_effects else ():
+            effects += decider.effects(state, fact)
         part = _encode(facts)
         must_fence, replies = decider.must_be_fenced(facts), self.replies(command, state, facts)
         is_inside = pending.source is not None or is_local(command.reply_to)

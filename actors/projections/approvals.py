@@ -121,6 +121,8 @@ class ApprovalProjection(Unpaged):
 
     def __init__(self) -> None:
         self._pending: dict[str, ListedApproval] = {}
+        self._pending_of: dict[str, set[str]] = {}
+        """The ids of a session's pending approvals."""
         self._ended: OrderedDict[str, ListedApproval] = OrderedDict()
         self._automatic: dict[str, ApprovalFactView] = {}
         """Calls allowed by a rule or a session grant, until their grant is issued."""
@@ -151,7 +153,8 @@ class ApprovalProjection(Unpaged):
     def restore(self, part: bytes) -> None:
         """Add the part of a checkpoint."""
         stored = msgspec.msgpack.decode(part, type=ApprovalPart)
-        self._pending |= {one.approval_id: one for one in stored.pending}
+        for one in stored.pending:
+            self._add_pending(one)
         self._ended |= {one.approval_id: one for one in stored.ended}
         self._automatic |= {one.approval_id: one for one in stored.automatic}
         self._issued |= {one.grant_id: one for one in stored.issued}
@@ -165,11 +168,14 @@ class ApprovalProjection(Unpaged):
     def get(self, approval_id: str) -> ListedApproval | None:
         return self._pending.get(approval_id) or self._ended.get(approval_id)
 
-    def approvals(self, *, ended: bool) -> Iterator[ListedApproval]:
-        """Pending approvals, soonest due first; then ended ones, newest first."""
-        yield from sorted(self._pending.values(), key=lambda a: (a.due_ms, a.approval_id))
+    def approvals(self, session: str | None = None, *, ended: bool) -> Iterator[ListedApproval]:
+        """Pending approvals of a session or of all, soonest due first; then ended ones, newest
+        first."""
+        ids = self._pending if session is None else self._pending_of.get(session, ())
+        pending = map(self._pending.__getitem__, ids)
+        yield from sorted(pending, key=lambda a: (a.due_ms, a.approval_id))
         if ended:
-            yield from reversed(self._ended.values())
+            yield from _of_session(session, reversed(self._ended.values()))
 
     def grants(self, *, ended: bool, now_ms: int) -> Iterator[ListedGrant]:
         """Grants, newest first; a grant past its time is expired, also without a fact."""
@@ -181,11 +187,24 @@ class ApprovalProjection(Unpaged):
         if ended:
             yield from reversed(self._spent.values())
 
+    def _add_pending(self, one: ListedApproval) -> None:
+        self._pending[one.approval_id] = one
+        self._pending_of.setdefault(one.session_id, set()).add(one.approval_id)
+
+    def _pop_pending(self, approval_id: str) -> ListedApproval | None:
+        known = self._pending.pop(approval_id, None)
+        if known is not None:
+            of_session = self._pending_of[known.session_id]
+            of_session.discard(approval_id)
+            if not of_session:
+                del self._pending_of[known.session_id]
+        return known
+
     # --- one fold a fact --------------------------------------------------------------------------
 
     def _on_requested(self, session: str, fact: ApprovalFactView) -> None:
         request = (fact.record or JournalRecordView()).approval_request
-        self._pending[fact.approval_id] = ListedApproval(
+        requested = ListedApproval(
             approval_id=fact.approval_id,
             session_id=session,
             run_id=fact.run,
@@ -204,6 +223,7 @@ class ApprovalProjection(Unpaged):
             due_ms=fact.due_ms,
             why=fact.why,
         )
+        self._add_pending(requested)
 
     def _on_dispatched(self, session: str, fact: ApprovalFactView) -> None:
         del session
@@ -240,7 +260,7 @@ class ApprovalProjection(Unpaged):
     def _end(self, fact: ApprovalFactView, state: str, **changes: Any) -> None:
         if state not in _ENDS:
             return  # An end that only a newer version knows.
-        known = self._pending.pop(fact.approval_id, None)
+        known = self._pop_pending(fact.approval_id)
         if known is not None:
             changes |= {"state": ApprovalState(state), "ended_at_ms": fact.at_ms}
             _put_bounded(self._ended, fact.approval_id, replace(known, **changes))
@@ -354,7 +374,7 @@ class ApprovalQueryHandler:
         if query.approval_id is not None:
             found = self._projection.get(query.approval_id)
             return ApprovalList() if found is None else ApprovalList(approvals=(found,), total=1)
-        listed = _of_session(query.session, self._projection.approvals(ended=query.ended))
+        listed = list(self._projection.approvals(query.session, ended=query.ended))
         return ApprovalList(approvals=tuple(listed[: query.limit]), total=len(listed))
 
     async def list_grants(self, query: GrantedQuery) -> GrantList:

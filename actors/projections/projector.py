@@ -64,6 +64,8 @@ class Projector:
         self._is_rebuilt = False
         """Whether the current checkpoint lacks a page, so that it has to be replaced."""
         self._lock = asyncio.Lock()
+        self._requested = self._completed = 0
+        """How many refreshes were requested, and up to which of them they are done."""
 
     @property
     def _sequence(self) -> int:
@@ -74,13 +76,20 @@ class Projector:
         return next(table for table in self._projections if isinstance(table, kind))
 
     async def refresh(self) -> None:
-        """Fold the messages that were appended since the last refresh."""
+        """Fold the messages that were appended since the last refresh. One refresh serves all
+        queries that waited for it to begin."""
+        self._requested += 1
+        number = self._requested
         async with self._lock:
+            if self._completed >= number:
+                return
+            waiting = self._requested
             end = await self._journal.end()
             if not self._is_started and end:
                 await self._load_checkpoint()
             if end > self._sequence:
                 await self._read_on()
+            self._completed = waiting
 
     async def read_page(self, page: ProjectionPage[Any]) -> bytes:
         """The compressed contents of a projection's page; ``PageLost`` if they cannot be had."""

@@ -192,6 +192,12 @@ class Sandbox:
         A run that was refused, stopped or cancelled leaves none."""
         return self._sessions.find(session_id)[1].last_run_kept
 
+    def begins_at_once(self, session_id: str, language: Language, build: str) -> bool:
+        """Whether a session of this build can begin without waiting: its guest is loaded, and no
+        session of that id has to be removed first."""
+        is_own = build in ("", self.builds.get(language))
+        return is_own and self._sessions.get(session_id) is None
+
     def run_instructions(self, session_id: str) -> int:
         """The instructions that the session's waiting run has executed."""
         run = self._sessions.find(session_id)[1].guest_run

@@ -102,6 +102,9 @@ class JetStreamJournal:
     async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
         return await self._reader.read(entity, after)
 
+    async def of_key(self, key: str, messages_max: int) -> list[StoredMessage] | None:
+        return await self._reader.of_key(key, messages_max)
+
     async def scan(
         self, where: Filter, after: int = 0
     ) -> AsyncGenerator[list[StoredMessage], None]:

@@ -80,6 +80,18 @@ class JournalReader:
                 await asyncio.sleep(_STALE_PAUSE_S)
         return found
 
+    async def of_key(self, key: str, messages_max: int) -> list[StoredMessage] | None:
+        """The messages of all families under ``key``; ``None`` if they are more than one page of
+        ``messages_max``, or if a follower sent the page and lags behind the leader."""
+        stream, subject = self._subjects.journal_stream, self._subjects.facts(Filter(key=key))
+        last, page = await asyncio.gather(
+            self.last_of_key(key),
+            direct_page(self._connection, stream, subject, 0, messages_max=messages_max),
+        )
+        found = [from_page(message, self._subjects) for message in page.messages]
+        is_behind = last is not None and (not found or found[-1].sequence < last.sequence)
+        return None if page.has_more or is_behind else found
+
     async def first_page(self, subject: str, after: int) -> FirstPage:
         """The first messages on ``subject`` above ``after``, up to the leader's last one."""
         info, last, found = await asyncio.gather(

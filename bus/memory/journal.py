@@ -79,6 +79,10 @@ class MemoryLog:
         sequences = self._entities.get(entity, [])
         return [self._messages[n - 1] for n in sequences[bisect_right(sequences, after) :]]
 
+    async def of_key(self, key: str, messages_max: int) -> list[StoredMessage] | None:
+        found = [one for one in self._messages if one.entity.key == key]
+        return found if len(found) <= messages_max else None
+
     async def scan(
         self, where: Filter, after: int = 0
     ) -> AsyncGenerator[list[StoredMessage], None]:
@@ -166,6 +170,9 @@ class MemoryJournal:
 
     async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
         return await self._log.read(entity, after)
+
+    async def of_key(self, key: str, messages_max: int) -> list[StoredMessage] | None:
+        return await self._log.of_key(key, messages_max)
 
     def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[StoredMessage], None]:
         return self._log.scan(where, after)

@@ -28,7 +28,14 @@ class DirectPage(NamedTuple):
     """Whether the replica holds more messages behind this page."""
 
 
-async def direct_page(connection: Connection, stream: str, subject: str, after: int) -> DirectPage:
+async def direct_page(
+    connection: Connection,
+    stream: str,
+    subject: str,
+    after: int,
+    *,
+    messages_max: int = _PAGE_MESSAGES,
+) -> DirectPage:
     """The next messages on ``subject`` above sequence ``after``.
 
     A slow link may take any time, as long as messages keep arriving. ``Failed``
@@ -46,7 +53,7 @@ async def direct_page(connection: Connection, stream: str, subject: str, after: 
     query = {
         "seq": after + 1,
         "next_by_subj": subject,
-        "batch": _PAGE_MESSAGES,
+        "batch": messages_max,
         "max_bytes": _PAGE_BYTES_MAX,
     }
     with connection.replies.listen(on_message) as reply:

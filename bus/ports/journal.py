@@ -143,6 +143,10 @@ class Journal(Protocol):
     async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
         """The entity's messages above sequence ``after``, in order."""
 
+    async def of_key(self, key: str, messages_max: int) -> list[StoredMessage] | None:
+        """All messages of all families under ``key``, up to the leader's last one, in order;
+        ``None`` if they are more than ``messages_max``, or if no complete read succeeds at once."""
+
     def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[StoredMessage], None]:
         """Messages above ``after`` up to the end of the journal at the start, in pages, in
         order."""

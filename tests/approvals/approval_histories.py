@@ -20,6 +20,7 @@ from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
 from rookery.actors.approvals.dispatchers.port import Dispatcher
 from rookery.actors.approvals.executor import ApprovalExecutor
 from rookery.actors.approvals.state import ApprovalSettings, Approver, SessionApprovals
+from rookery.actors.execution.resumptions import Resumptions
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.messages import WithdrawApproval
 from rookery.actors.tools.call_rules import CallRules
@@ -94,6 +95,7 @@ class History:
             notify_call=lambda known: self.waiting.append(known.operation_id),
             now_ms=lambda: self.now_ms,
             can_continue=_can_continue,
+            resume_in_turn=Resumptions(lambda _: True).admit,
         )
 
     @property

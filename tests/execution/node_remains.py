@@ -90,6 +90,7 @@ class LeftWorld(ScriptedWorld):
             notify_call=board.notify,
             now_ms=self.now_ms,
             can_continue=runner.can_continue,
+            resume_in_turn=runner.resumptions.admit,
         )
         kernel.register_handlers(asking.handlers)
         return board, runner

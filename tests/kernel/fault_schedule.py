@@ -172,6 +172,11 @@ class ExposedJournal:
         self.read_after.append(after)
         return await self._journal.read(entity, after)
 
+    async def of_key(self, key: str, messages_max: int) -> list[StoredMessage] | None:
+        await self._weather.pass_through()
+        await self._may_catch_up.wait()
+        return await self._journal.of_key(key, messages_max)
+
     async def scan(
         self, where: Filter, after: int = 0
     ) -> AsyncGenerator[list[StoredMessage], None]:

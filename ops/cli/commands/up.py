@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.config import Config, Driver, Format, Level
-from rookery.ops.gc_tuning import tune_gc
+from rookery.ops.gc_tuning import tune_gc, tune_gc_for_start
 from rookery.ops.health import HealthServer, probe_page
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
@@ -68,6 +68,7 @@ def up(
     }
     config = options.load(**flags).config
     configure(config.log.level, config.log.format, sys.stderr)
+    tune_gc_for_start()
     with stop_signals() as stopped, ExitStack() as resources:
         kind = Node if config.node.processes == 1 else ProcessGroup
         node = kind(config, stopped.drain, stopped.fail)

@@ -252,6 +252,23 @@ def test_a_scan_returns_selected_messages_in_order_up_to_the_end_at_its_start(re
     asyncio.run(scenario())
 
 
+def test_a_key_is_read_whole_or_not_at_all(realm: Realm) -> None:
+    async def scenario() -> None:
+        async with realm.bus() as bus:
+            writer, journal = Writer(), bus.journal
+            for family in ("session", "turn", "approval", "turn"):
+                for key in ("a", "ab"):
+                    append = writer.next(EntityId(family, key), body_of(family))
+                    writer.learn(await commit(journal, [append]))
+            found = await journal.of_key("a", 4)
+            assert found == await gather(journal.scan(Filter(key="a")))
+            assert [one.sequence for one in found] == [1, 3, 5, 7]
+            assert await journal.of_key("a", 3) is None
+            assert await journal.of_key("nothing", 3) == []
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.parametrize("key", ["github.com", "a*b", ">", "%2E", "two words", "ünï✓", "x\ty"])
 def test_a_key_of_any_characters_is_read_back_unchanged(realm: Realm, key: str) -> None:
     async def scenario() -> None:
