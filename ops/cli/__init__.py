@@ -40,7 +40,7 @@ for _name, _help in {
     "validate": "Check a program without running it.",
     "watch": "Print the facts of a realm as they are committed.",
     "runs": "List, show, cancel, resolve, replay and fork runs, and print a result.",
-    "sessions": "Create, list, show, snapshot, restore and destroy sessions, set their limits.",
+    "sessions": "Manage sessions: their memory, their settings and the inputs they take.",
     "approvals": "List, show, approve and deny approvals, and list or revoke grants.",
     "approvers": "List, add and revoke approvers.",
     "tools": "List, describe and serve the tools that programs may call.",

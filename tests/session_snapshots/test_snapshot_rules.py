@@ -10,7 +10,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.admission.commands import NO_TURN, handle_input, open_from_snapshot
+from rookery.actors.admission.commands import handle_input, open_from_snapshot
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
 from rookery.actors.session_snapshots.decider import (
@@ -233,7 +233,7 @@ def test_limits_of_a_snapshot_apply_also_after_an_earlier_input():
 def test_a_destroyed_session_begins_its_next_generation():
     state, _ = admitted(NEW, given())
     destroy = HandleInput(input="Destroy", params={"session_id_in": "s"})
-    for fact in handle_input(state, command(destroy), now_ms=1, turn=NO_TURN):
+    for fact in handle_input(state, command(destroy), now_ms=1):
         state = evolve(state, fact)
     state, kinds = admitted(state, given(2))
     assert (kinds, state.generation, state.host.phase) == (OPENED, 2, "Attached")
