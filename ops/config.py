@@ -7,11 +7,11 @@ then flags; the later one wins, and ``rookery config show --origin`` prints its 
 from __future__ import annotations
 
 import difflib
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
-from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 from msgspec import Meta
@@ -33,8 +33,10 @@ __all__ = [
     "QuotasConfig",
     "ServerConfig",
     "Setting",
+    "address_of",
     "hide_secret",
     "load",
+    "public_url",
 ]
 
 Count = Annotated[int, Meta(ge=1)]
@@ -210,14 +212,38 @@ def load(
     return LoadedConfig(config=_build(checked), settings=settings)
 
 
+_NEXT_URL = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
+"""A comma between two URLs; a password may contain one, too."""
+
+
 def hide_secret(key: str, value: Any) -> Any:
-    """``value`` without secrets: no token, no password, no user part of a URL."""
+    """``value`` without secrets: no token, no password, no user and no query of a URL."""
     if key in ("server.token", "approvals.webhook_secret"):
         return "***" if value else ""
-    if key == "url" and isinstance(value, str) and "@" in value:
-        parts = urlsplit(value)
-        return urlunsplit(parts._replace(netloc="***@" + parts.netloc.rpartition("@")[2]))
-    return value
+    is_url = key == "url" or key.endswith("_url")
+    return public_url(value) if is_url and isinstance(value, str) else value
+
+
+def public_url(text: str) -> str:
+    """A URL, or several with commas between them, with ``***`` in the place of users, passwords and
+    queries."""
+    return ",".join(_public(one.strip(), "***@", "?***") for one in _NEXT_URL.split(text))
+
+
+def address_of(text: str) -> str:
+    """The same with nothing in their place, as a client may use it with credentials of its own."""
+    return ",".join(_public(one.strip(), "", "") for one in _NEXT_URL.split(text))
+
+
+def _public(url: str, user: str, query: str) -> str:
+    """Everything before the last ``@`` counts as the user: it may contain any character."""
+    scheme, mark, rest = url.partition("://")
+    if not mark:
+        scheme, rest = "", url
+    before, at, rest = rest.rpartition("@")
+    shown, cut, _ = re.sub("[#?]", "?", rest, count=1).partition("?")
+    del before
+    return f"{scheme}{mark}{user if at else ''}{shown}{query if cut else ''}"
 
 
 def _keys(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str, tuple[Any, Any]]]:

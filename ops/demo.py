@@ -18,7 +18,7 @@ import nats
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal import ChainAudit
 from rookery.bus.ports import Filter
-from rookery.ops.config import Config, NodeConfig
+from rookery.ops.config import Config, NodeConfig, address_of
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
 
@@ -71,7 +71,7 @@ def main() -> int:
         print_text("Starting a node with an embedded server; its guest is built at first use ...")
         config = Config(store=store, node=NodeConfig(tools=TOOLS))
         with Node(config) as node:
-            print_text(f"ready {node.url}\n")
+            print_text(f"ready {address_of(node.url)}\n")
             spoken = [one for one in PROGRAMS if one.language in node.languages]
             return asyncio.run(asyncio.wait_for(tour(node.url, spoken), TIMEOUT_S))
 

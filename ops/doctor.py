@@ -18,7 +18,7 @@ from rookery.bus.server import Store
 from rookery.bus.streams import streams_of
 from rookery.bus.subjects import Subjects
 from rookery.ops import server_checks
-from rookery.ops.config import Config
+from rookery.ops.config import Config, address_of
 from rookery.ops.host_checks import CheckVerdict, Finding, check_host, check_store, failed
 from rookery.ops.server_url import find_server_url, no_server_error, store_of
 from rookery.schemas.errors import CodedError, Refused
@@ -38,7 +38,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     ok: bool
     realm: str
     url: str
-    """Ready to use, token included; empty if no server was found."""
+    """Without its credential; empty if no server was found."""
     findings: tuple[Finding, ...]
 
 
@@ -58,7 +58,7 @@ async def examine(config: Config, now_ms: Callable[[], int]) -> Report:
     return Report(
         ok=all(finding.verdict is not CheckVerdict.FAIL for finding in findings),
         realm=config.realm,
-        url=url or "",
+        url=address_of(url or ""),
         findings=tuple(findings),
     )
 

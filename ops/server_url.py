@@ -10,7 +10,13 @@ import os
 from pathlib import Path
 from urllib.parse import quote
 
-from rookery.bus.server import Store, check_usable, default_store, find_running, with_token
+from rookery.bus.server import (
+    Store,
+    check_usable,
+    default_store,
+    find_running,
+    with_token,
+)
 from rookery.ops.config import Config
 from rookery.schemas.errors import Failed, Refused
 
@@ -35,9 +41,20 @@ def find_server_url(config: Config) -> str | None:
     """The server's URL, token included; ``None`` if none is configured and none runs."""
     if not config.url:
         return find_running(store_of(config).path)
-    if config.server.token and "@" not in config.url:
-        return with_token(config.url, quote(config.server.token, safe=""))
-    return config.url
+    if "@" in config.url or config.server.credentials_file:
+        return config.url
+    token = quote(config.server.token, safe="") or _token_of_store(config)
+    return with_token(config.url, token) if token else config.url
+
+
+def _token_of_store(config: Config) -> str:
+    """The token of the embedded server of this user's store, if the configured URL is its
+    address."""
+    store = Store(Path(config.store) if config.store else default_store())
+    if not store.path.is_dir():
+        return ""
+    running = store.running_server() if store.is_locked() else None
+    return store.token() if running is not None and running.address == config.url else ""
 
 
 def server_url(config: Config) -> str:

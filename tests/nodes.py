@@ -20,6 +20,7 @@ from urllib.request import HTTPErrorProcessor, build_opener
 import msgspec
 
 from rookery.actors.sandbox.python.build import cache_folder
+from rookery.bus.server import find_running
 from rookery.bus.server.server import EmbeddedServer
 from tests.forkserver import Forked, can_fork, fork
 
@@ -81,9 +82,16 @@ class NodeProcess:
         said = msgspec.json.decode(self._first_line() or "{}", type=dict[str, object])
         if not said.get("ready"):
             raise NotReady(said, self.log.read_text())
-        self.url, self.health = str(said["url"]), str(said["health"] or "")
+        self.url, self.health = self._with_credential(str(said["url"])), str(said["health"] or "")
         self.callback = str(said["callback"] or "")
         return self
+
+    def _with_credential(self, address: str) -> str:
+        """The URL for clients of a node with an embedded server in ``--store``."""
+        if "--store" not in self._command:
+            return address
+        store = Path(self._command[self._command.index("--store") + 1])
+        return find_running(store) or address
 
     def _first_line(self) -> str:
         assert self.process.stdout is not None

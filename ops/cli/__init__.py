@@ -44,6 +44,7 @@ for _name, _help in {
     "approvals": "List, show, approve and deny approvals, and list or revoke grants.",
     "approvers": "List, add and revoke approvers.",
     "tools": "List, describe and serve the tools that programs may call.",
+    "auth": "Print the URL of the server with its credential.",
     "nodes": "List and drain the nodes of the realm.",
     "realm": "Upgrade a realm to the format of this version.",
     "journal": "Tail, verify and export the journal.",

@@ -21,7 +21,7 @@ from rookery.bus.nats.connection import Connection
 from rookery.bus.server.server import EmbeddedServer, find_server
 from rookery.bus.streams import streams_of
 from rookery.bus.subjects import Subjects
-from rookery.ops.config import Config, LimitsConfig, ServerConfig
+from rookery.ops.config import Config, LimitsConfig, ServerConfig, address_of
 from rookery.ops.doctor import Report, durability_of, examine
 from rookery.ops.host_checks import Finding
 from rookery.schemas.errors import Refused
@@ -90,7 +90,7 @@ def test_a_good_embedded_server_has_nothing_wrong(realm: Realm):
     report = report_on(embedded(realm))
     assert report.ok
     assert {finding.verdict for finding in report.findings} == {"ok"}
-    assert report.url == realm.server.url
+    assert report.url == address_of(realm.server.url)
     assert of(report, "durability").detail.startswith("always")
     assert of(report, "chain").detail == "3 of 3 messages verified"
     assert "held by nats-server" in of(report, "lock").detail
@@ -103,7 +103,7 @@ def test_the_embedded_server_is_known_again_by_its_url(realm: Realm):
     config = msgspec.structs.replace(embedded(realm), url=address, server=ServerConfig(token=token))
     report = report_on(config)
     assert report.ok
-    assert report.url == realm.server.url
+    assert report.url == address_of(realm.server.url)
 
 
 def test_looking_makes_no_stream(realm: Realm):
@@ -250,12 +250,15 @@ def test_an_invalid_store_fails_and_every_command_reports_it(realm: Realm, store
     assert realm.rookery("journal", "tail", "--store", path).code == 2
 
 
-def test_the_command_prints_a_url_to_use_and_ends_with_the_verdict(realm: Realm):
+def test_the_command_prints_no_credential_and_ends_with_the_verdict(realm: Realm):
     realm.write("one", 1)
     ended = realm.rookery("doctor", "--json")
     assert ended.code == 0
     assert ended.json["ok"] is True
-    assert asyncio.run(_realm_is_there(ended.json["url"], realm.name))
+    assert ended.json["url"] == address_of(realm.server.url)
+    url = realm.rookery("auth", "url").out.strip()
+    assert asyncio.run(_realm_is_there(url, realm.name))
+    assert realm.rookery("auth", "url", "--json").json == {"url": url}
     table = realm.rookery("doctor")
     assert realm.server.url not in table.out
     ended = realm.rookery("doctor", "--url", realm.server.url, "--store", "elsewhere")

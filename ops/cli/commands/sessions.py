@@ -28,7 +28,7 @@ from rookery.ops.cli.output import clock_time, print_json, print_line, print_tab
 from rookery.ops.cli.program_args import find_language, parse_limits
 from rookery.ops.cli.time_parsing import parse_time_ms
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import ChangeLimits, CreateSession, SessionsQuery
+from rookery.schemas.commands import ChangeLimits, CreateSession, HandleInput, SessionsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.facts.turn import RUN_FACTS, Started
@@ -48,9 +48,6 @@ for _name, (_module, _help) in {
         "session_memory",
         "End the generation of a session; its next run starts one without memory.",
     ),
-    "retire": ("session_lifecycle", "Let a session finish its queue and take no other inputs."),
-    "recycle": ("session_lifecycle", "Let a retired session take inputs again."),
-    "reset": ("session_lifecycle", "Cancel the queued inputs of a session."),
 }.items():
     app.command(f"rookery.ops.cli.commands.{_module}:{_name}", name=_name, help=_help)
 
@@ -226,3 +223,39 @@ def _print_limits(view: SessionView, options: Options) -> int:
         meta = view.meta
         print_line(f"session {meta.id} ({meta.language}): {limit_words(meta.limits)}")
     return 0
+
+
+# --- which inputs a session takes; a node refuses to change that during a run ---------------------
+
+
+@app.command
+def retire(session: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Let a session finish its queued inputs and take no others; its memory stays."""
+    return _apply("Retire", session, "takes no further inputs", options)
+
+
+@app.command
+def recycle(session: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Let a retired session take inputs again, with its memory."""
+    return _apply("recycle", session, "takes inputs again", options)
+
+
+@app.command
+def reset(session: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Cancel the queued inputs of a session, and let it take new ones; its memory stays."""
+    return _apply("Reset", session, "has an empty queue and takes inputs", options)
+
+
+def _apply(on: str, session: str, outcome: str, options: Options) -> int:
+    check_session_id(session)
+    view = asyncio.run(_ask(on, session, options))
+    if options.json:
+        print_json(view)
+    else:
+        print_line(f"session {session} {outcome}")
+    return 0
+
+
+async def _ask(on: str, session: str, options: Options) -> SessionView:
+    async with open_realm(options) as realm:
+        return await realm.ask("admission", session, HandleInput(input=on), SessionView)

@@ -11,7 +11,7 @@ from cyclopts import App, Parameter
 
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
-from rookery.ops.config import Config, Driver, Format, Level
+from rookery.ops.config import Config, Driver, Format, Level, address_of
 from rookery.ops.gc_tuning import tune_gc, tune_gc_for_start
 from rookery.ops.health import HealthServer, probe_page
 from rookery.ops.logs import configure
@@ -103,11 +103,13 @@ def _health(config: Config, node: Node | ProcessGroup) -> HealthServer | None:
 
 
 def _print_ready(node: Node | ProcessGroup, health: HealthServer | None, *, json: bool) -> None:
-    """Print the line that says the node is ready; scripts wait for it."""
+    """Print the line that says the node is ready; scripts wait for it. ``rookery auth url`` prints
+    the credential."""
+    address = address_of(node.url)
     if json:
         callback = node.callback_url or None
         urls = {"health": health.url if health else None, "callback": callback}
-        print_json({"ready": True, "url": node.url, **urls})
+        print_json({"ready": True, "url": address, **urls})
         return
     callback = f" callback {node.callback_url}" if node.callback_url else ""
-    print_line(f"ready {node.url}" + (f" health {health.url}" if health else "") + callback)
+    print_line(f"ready {address}" + (f" health {health.url}" if health else "") + callback)

@@ -133,7 +133,7 @@ def test_what_cannot_be_meant_is_2_and_says_what_to_type(
 
 def test_a_request_the_node_refuses_is_3_and_a_run_that_fails_is_1(shell: CommandLine):
     assert shell.rookery("run", "-e", "1 / 0", "--session", "retired").code == 1
-    url = shell.rookery("doctor", "--json").json["url"]
+    url = shell.rookery("auth", "url").out.strip()
     with connect_sync(url) as client:
         client.ask("admission", "retired", {"input": "Retire"})
     ended = shell.rookery("run", "-e", "1", "--session", "retired")
