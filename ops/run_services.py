@@ -212,7 +212,7 @@ class RunServices:
         local = LocalToolHost(registry)
         opened.callback(local.close, TOOLS_CLOSE_S)
         approvers = Approvers(bus)
-        await approvers.refresh()
+        await approvers.open()
         provisioner = RunProvisioner(
             builds=sandbox.builds,
             tools=catalogue.available_tools,

@@ -60,6 +60,16 @@ class Approvers:
         self._position = max(self._position, end)  # Other keys' messages leave no gap.
         self.unavailable_reason = ""
 
+    async def open(self) -> None:
+        """Read all facts. If they cannot be read because one is damaged or foreign, no key is known
+        and everything else works; ``unavailable_reason`` says why."""
+        try:
+            await self.refresh()
+        except CodedError as error:
+            if CODES[error.code].retryable:
+                raise
+            self._on_error(error)
+
     async def run(self) -> None:
         """Follow every change until cancelled."""
         while True:

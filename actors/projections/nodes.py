@@ -13,6 +13,7 @@ import msgspec
 from rookery.actors.kernel import process_of_holder
 from rookery.bus.ports import Claim, StoredMessage
 from rookery.schemas.codec import FactCodec
+from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.node import NODE_FACTS, NodeFact, Started, Stopped
 from rookery.schemas.run import Language
 
@@ -63,7 +64,7 @@ def nodes_of(
     begun: dict[str, Started] = {}
     ended: dict[str, Stopped] = {}
     for stored in messages:
-        for fact in _CODEC.decode(stored.body):
+        for fact in _readable_facts(stored):
             match fact:
                 case Started():
                     begun[fact.node] = fact
@@ -76,6 +77,14 @@ def nodes_of(
         processes.setdefault(name.partition(".")[0], []).append(view)
     views = [_node_view(name, found, begun) for name, found in processes.items()]
     return sorted(views, key=lambda view: (view.state != "alive", -view.started_at_ms))
+
+
+def _readable_facts(stored: StoredMessage) -> Sequence[NodeFact]:
+    """The facts of a message; none of one that no node of this version wrote."""
+    try:
+        return _CODEC.decode(stored.body)
+    except CodedError:
+        return ()
 
 
 def _process_view(

@@ -55,6 +55,8 @@ class ChainAudit:
         self.audit = AuditResult()
         self._scope = scope
         self._last_chains: dict[EntityId, str] = {}
+        self._rejected_chains: dict[EntityId, str] = {}
+        """By entity, what the last message that ``examine`` rejected says its digest is."""
         self._sequence = 0
 
     def add(self, stored: StoredMessage) -> None:
@@ -64,7 +66,10 @@ class ChainAudit:
         self._sequence = stored.sequence
         audit, entity = self.audit, stored.entity
         previous = self._last_chains.get(entity)
-        fits = _follows(previous or ZERO_CHAIN, stored)
+        rejected = self._rejected_chains.pop(entity, None)
+        fits = _follows(previous or ZERO_CHAIN, stored) or (
+            rejected is not None and _follows(rejected, stored)
+        )
         first = previous is None
         if not fits and not self._may_be_missing(first=first):
             raise _broken(
@@ -78,6 +83,16 @@ class ChainAudit:
         audit.entities += first
         audit.headless += first and not fits
         self._last_chains[entity] = stored.chain
+
+    def examine(self, stored: StoredMessage) -> Failed | None:
+        """As ``add``, but return the error and go on: the entity's next message may follow the
+        rejected one, if that was damaged, or the one before it, if that is foreign."""
+        try:
+            self.add(stored)
+        except Failed as broken:
+            self._rejected_chains[stored.entity] = stored.chain
+            return broken
+        return None
 
     def _may_be_missing(self, *, first: bool) -> bool:
         return self._scope is AuditScope.PARTS or (first and self._scope is AuditScope.TAIL)

@@ -14,6 +14,7 @@ from hashlib import sha3_256
 from typing import TypeVar
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.bus.journal.audit import AuditResult, ChainAudit, scope_of
 from rookery.bus.ports import Filter, StoredMessage
@@ -47,6 +48,8 @@ class _ExportLine(msgspec.Struct, forbid_unknown_fields=True):
     stored_at_ms: int
     chain: str
     body: str
+    body_base64: bytes | UnsetType = UNSET
+    """The body of a message that is not text; no node writes such a message."""
 
 
 class _ExportEnd(msgspec.Struct, forbid_unknown_fields=True):
@@ -70,12 +73,11 @@ class JournalExport:
         )
 
     def line(self, stored: StoredMessage) -> bytes:
+        raw: bytes | UnsetType = UNSET
         try:
             body = stored.body.decode()
         except UnicodeDecodeError:
-            raise Failed(
-                "FACT_INVALID", f"message {stored.sequence} of {stored.entity} is not UTF-8 text"
-            ) from None
+            body, raw = "", stored.body
         self._count += 1
         return self._sealed(
             _ExportLine(
@@ -85,6 +87,7 @@ class JournalExport:
                 stored.stored_at_ms,
                 stored.chain,
                 body,
+                raw,
             )
         )
 
@@ -158,7 +161,7 @@ class _ExportCheck:
                 subjects.entity(line.subject),
                 line.id,
                 line.chain,
-                line.body.encode(),
+                line.body.encode() if line.body_base64 is UNSET else line.body_base64,
                 line.stored_at_ms,
             )
         )

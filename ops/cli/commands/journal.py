@@ -20,11 +20,13 @@ from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, writing
 from rookery.ops.cli.output_files import atomic_file, refuse_file_errors
 from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection
+from rookery.schemas.errors import Failed
 
 __all__ = ["app"]
 
 app = App(name="journal", help_format="plaintext")
 
+_BROKEN_LISTED_MAX = 20
 _LOOK_BACK_FACTOR = 8
 
 Session = Annotated[str | None, Parameter(help="Only facts of this session.")]
@@ -58,7 +60,7 @@ def verify(
     *,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Check the digest chain of every message; report the first broken one."""
+    """Check the digest chain of every message; name those that do not continue it."""
     if file is None:
         with local_server(options):
             audit = asyncio.run(_verify(options))
@@ -111,11 +113,17 @@ async def _tail(where: Filter, count: int, options: Options) -> list[str]:
 
 
 async def _verify(options: Options) -> AuditResult:
-    chain = ChainAudit()
+    chain, broken = ChainAudit(), list[Failed]()
     async with open_realm(options) as realm:
         async for page in realm.journal.scan(Filter()):
-            for stored in page:
-                chain.add(stored)
+            broken += filter(None, map(chain.examine, page))
+    if len(broken) > 1:
+        listed = "; ".join(error.message for error in broken[1 : 1 + _BROKEN_LISTED_MAX])
+        raise Failed(
+            "CHAIN_BROKEN", broken[0].message, hint=f"and {len(broken) - 1} more: {listed}"
+        )
+    if broken:
+        raise broken[0]
     return chain.audit
 
 

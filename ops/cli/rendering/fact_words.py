@@ -245,15 +245,24 @@ def _check_family(family: str) -> None:
 
 def fact_lines(stored: StoredMessage, where: Filter, *, json: bool) -> Iterator[str]:
     """A line for each selected fact of a message; a fact's position is ``<sequence>.<n>``."""
-    body = msgspec.json.decode(stored.body)
-    facts = body if isinstance(body, list) else [body]
-    for number, fact in enumerate(facts, 1):
+    for number, fact in enumerate(_facts_of(stored), 1):
         if where.run is not None and fact.get("run") != where.run:
             continue
         if where.family is not None and _family(stored, fact) != where.family:
             continue
         position = f"{stored.sequence}.{number}"
         yield _json_line(stored, position, fact) if json else _text_line(stored, position, fact)
+
+
+def _facts_of(stored: StoredMessage) -> list[dict[str, Any]]:
+    """The facts of a message. One that is foreign to Rookery has a line that says so."""
+    try:
+        body = msgspec.json.decode(stored.body)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        body = None
+    unreadable = {"type": "unreadable.v0", "session": stored.entity.key}
+    facts = body if isinstance(body, list) else [body]
+    return [fact if isinstance(fact, dict) else unreadable for fact in facts]
 
 
 def _json_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 from io import BytesIO
 
@@ -97,6 +98,17 @@ def test_a_removed_repeated_or_moved_message_breaks_the_chain() -> None:
         audited([a1, b2, c4, a3])
 
 
+def test_an_examination_names_each_damaged_and_each_foreign_message_once() -> None:
+    a1, b2, a3, c4, b5, a6 = JOURNAL
+    damaged = msgspec.structs.replace(a3, body=a3.body + b" ")
+    foreign = msgspec.structs.replace(c4, entity=b5.entity, chain="", body=b"junk")
+    chains = ChainAudit()
+    errors = [chains.examine(one) for one in (a1, b2, damaged, foreign, b5, a6)]
+    named = [error.message.partition(":")[0] for error in errors if error is not None]
+    assert named == ["message 3 of session/a", "message 4 of session/b"]
+    assert chains.audit.verified == 4
+
+
 def test_entities_that_begin_before_the_audit_are_counted_and_verified_from_there() -> None:
     assert audited(JOURNAL[1:], AuditScope.TAIL) == AuditResult(5, 4, 3, 1)
     assert audited(JOURNAL[2:], AuditScope.TAIL) == AuditResult(4, 2, 3, 2)
@@ -155,9 +167,14 @@ def test_damage_before_the_export_is_a_broken_chain_and_not_a_corrupt_export() -
     messages[3] = msgspec.structs.replace(messages[3], body=b"[]")
     with pytest.raises(Failed, match="CHAIN_BROKEN: message 4 of session/c"):
         verify_lines(exported(messages))
-    not_text = msgspec.structs.replace(JOURNAL[0], body=b"\xff")
-    with pytest.raises(Failed, match="FACT_INVALID: message 1 "):
-        exported([not_text])
+
+
+def test_a_message_that_is_not_text_is_exported_byte_for_byte() -> None:
+    first, body = JOURNAL[0], b"\xff\x00 not text"
+    not_text = msgspec.structs.replace(first, body=body, chain=chain(ZERO_CHAIN, body))
+    lines = exported([not_text])
+    assert verify_lines(lines) == AuditResult(1, 1, 1, 0)
+    assert base64.b64decode(msgspec.json.decode(lines[1])["body_base64"]) == body
 
 
 def place_of(at: int) -> tuple[int, int]:

@@ -27,7 +27,7 @@ from rookery.schemas.run import Language, RunRequest
 __all__ = ["main"]
 
 _CONFIG = config()
-_TEN = "x = 0\nfor i in range(10):\n    x = same(i)\nx"
+_TEN = "x = 0\nfor i in range(10):\n    x = same_quick(i)\nx"
 _WAITING = RunRequest(code="weighed(2)", timeout_ms=600_000)
 _PATIENCE_S = 300
 _connections: list[Any] = []
