@@ -49,6 +49,10 @@ CODES: Final[dict[str, Code]] = {
     "CALL_MAY_STILL_ACT": Code(
         "the tool may still act on the last attempt of this call", retryable=True
     ),
+    # What a parked run waits for: `error.code` of its interim result.
+    "WAITING_FOR_APPROVAL": Code("a call of the run waits for an approver"),
+    "WAITING_FOR_TIMER": Code("a call of the run waits for a time"),
+    "RECOVERY_REQUIRED": Code("a call of the run has an unknown outcome: an operator resolves it"),
     # Approvals.
     "APPROVAL_NOT_FOUND": Code("no such approval in this session"),
     "APPROVAL_CLOSED": Code("the approval was answered, has expired, or was withdrawn"),

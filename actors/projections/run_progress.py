@@ -92,7 +92,7 @@ _REMEDIES: Final = {
         "the end of {calls}", "its timer, or a client that cancels the run", _CANCEL
     ),
     "LEASE_REAUTH_REQUIRED": _Remedy(
-        "credentials for {calls}", "an operator who may log in", "rookery leases list"
+        "credentials for {calls}", "an operator who may log in", _CANCEL
     ),
     "NODE_DRAINED": _Remedy(
         "a node that continues it", "an operator who starts a node", "rookery up"

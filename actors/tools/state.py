@@ -6,6 +6,7 @@ Arguments stay until a call has an outcome, outcomes until another run begins to
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Final
 
 import msgspec
 from immutables import Map
@@ -25,9 +26,9 @@ __all__ = [
     "ToolCall",
 ]
 
-RECOVERY_REQUIRED = "RECOVERY_REQUIRED"
-WAITING_FOR_APPROVAL = "WAITING_FOR_APPROVAL"
-WAITING_FOR_TIMER = "WAITING_FOR_TIMER"
+RECOVERY_REQUIRED: Final = "RECOVERY_REQUIRED"
+WAITING_FOR_APPROVAL: Final = "WAITING_FOR_APPROVAL"
+WAITING_FOR_TIMER: Final = "WAITING_FOR_TIMER"
 _ATTEMPT_WAITS = ("", WAITING_FOR_APPROVAL, RECOVERY_REQUIRED)
 """The waits of calls that have attempts."""
 UNAPPROVED = "unapproved"

@@ -37,6 +37,8 @@ def said_codes(module: Module) -> set[str]:
                 said += node.values
             case ast.Return():
                 said.append(node.value)
+            case ast.AnnAssign(annotation=ast.Name("Final")):
+                said.append(node.value)  # A constant, which is handed on by its name.
     return {
         node.value
         for node in said
