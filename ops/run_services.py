@@ -142,7 +142,7 @@ class RunServices:
         )
         self._replayer = RunReplayer(self._rebuilder)
         self.queries = self._create_queries(payload_bytes_max)
-        call_rules = CallRules(catalogue, self._call_slots, epoch, bool(approvals.dispatchers))
+        call_rules = CallRules(catalogue, self._call_slots, epoch)
         self.deciders: Sequence[Decider] = (
             TurnsDecider(provisioner, self._evict, call_rules),
             SnapshotsDecider(),

@@ -26,7 +26,6 @@ from rookery.actors.tools.catalogue import (
     ToolCatalogue,
     check_arguments,
     ends_with_node,
-    require_permission,
     requires_approval,
 )
 from rookery.actors.tools.effects import AttemptLost, BeginCall
@@ -63,8 +62,6 @@ class CallRules(NamedTuple):
     slots: CallSlots
     epoch: str
     """Identifies this process."""
-    approvals: bool = False
-    """Whether the realm decides approvals; if not, calls that need one are denied."""
 
     # --- facts of the turn ------------------------------------------------------------------------
 
@@ -261,7 +258,6 @@ class CallRules(NamedTuple):
             check_arguments(tool, requested.arguments)
         elif tool.waits_for:
             raise Refused("INVALID_ARGUMENT", f"the arguments of {requested.name} are too large")
-        require_permission(tool, approvals=self.approvals)
         return tool
 
     def _intent(

@@ -16,7 +16,6 @@ from rookery.schemas.calls import AvailableTool, CallArguments
 from rookery.schemas.capability import ApprovalMode, Capability, RecordMode
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
-from rookery.schemas.seed.policy import MissingDependency
 
 __all__ = [
     "LOCAL",
@@ -26,7 +25,6 @@ __all__ = [
     "check_arguments",
     "check_surface",
     "ends_with_node",
-    "require_permission",
     "requires_approval",
 ]
 
@@ -155,13 +153,3 @@ def check_arguments(tool: CatalogueTool, arguments: CallArguments) -> None:
 def requires_approval(tool: CatalogueTool) -> bool:
     """Whether its calls need an approval."""
     return tool.capability.approval_policy is not ApprovalMode.NONE
-
-
-def require_permission(tool: CatalogueTool, *, approvals: bool) -> None:
-    """Refuse a call that needs an approval where ``approvals`` are not decided."""
-    if requires_approval(tool) and not approvals:
-        raise Refused(
-            "PERMISSION_DENIED",
-            f"{MissingDependency.APPROVAL_DISPATCHER.reason_code}: "
-            f"{tool.available.name} needs an approval and the realm has no approvals",
-        )

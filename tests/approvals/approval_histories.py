@@ -72,7 +72,7 @@ class History:
         places: Any = CallSlots(declared, None, None)  # type: ignore[arg-type]
         self.concerns: dict[str, Decider] = {
             "approval": ApprovalsDecider(settings, find_approver),
-            "turn": CallerDecider(CallRules(self.visible, places, "n", approvals=True)),
+            "turn": CallerDecider(CallRules(self.visible, places, "n")),
         }
         self.states = {family: one.initial(SESSION) for family, one in self.concerns.items()}
         self.facts: list[Fact] = []

@@ -69,10 +69,6 @@ class LeftWorld(ScriptedWorld):
 
     scripts: Mapping[str, Callable[[str], Script]] = {**SCRIPTS, "ask_first": ask_first}
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.approvals = True
-
     def further_concerns(self) -> Sequence[Decider]:
         return (ApprovalsDecider(ApprovalSettings()),)
 

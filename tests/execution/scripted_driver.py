@@ -213,8 +213,6 @@ class ScriptedWorld(World):
     def __init__(self, *, threads: bool = False) -> None:
         super().__init__(threads=threads)
         self.backend, self.visible = ToolBackend(), node_tools(*CAPABILITIES)
-        self.approvals = False
-        """Whether the node has approvals."""
         self.memory: ScriptMemory | None = None
         """The node that began last."""
 
@@ -251,7 +249,7 @@ class ScriptedWorld(World):
                 *concerns,
                 TurnsDecider(
                     self.offer,
-                    call_rules=CallRules(self.visible, places, epoch, self.approvals),
+                    call_rules=CallRules(self.visible, places, epoch),
                 ),
             ],
             KernelSettings(

@@ -129,10 +129,16 @@ def test_a_call_that_needs_approval_is_denied_without_an_approver(driving: Servi
         (record,) = answer["external_calls"]
         assert (record["status"], record["error"]["code"]) == ("denied", "PERMISSION_DENIED")
         assert "missing.approval_dispatcher" in record["error"]["message"]
-        assert [fact["type"] for fact in programs.facts if "tool." in fact["type"]][-1] == (
-            "tool.refused.v1"
+        assert [fact["record"]["payload"]["record_type"] for fact in programs.facts
+                if fact["type"].startswith("approval.dispatch_")] == [
+            "dispatch_intent", "dispatch_result"]  # fmt: skip
+        (closed,) = programs.of("approval.closed")
+        assert (closed["status"], closed["reason_code"]) == (
+            "denied",
+            "missing.approval_dispatcher",
         )
         assert not programs.of("tool.intent_recorded")
+        assert not programs.of("turn.parked")
 
     play_programs(driving, "risky", scenario)
 

@@ -11,7 +11,7 @@ from rookery.actors.tools import ToolRegistry
 from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
 from rookery.actors.tools.faults import fault, fault_of, status_of
 from rookery.schemas.calls import CallArguments, RequestedCall, ToolFault
-from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule, Capability
+from rookery.schemas.capability import Capability
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import CallStatus
@@ -28,7 +28,6 @@ TURNED_AWAY: list[tuple[RequestedCall, str, str]] = [
     (call(1, "fetch", a=1, c=1), "TYPE_ERROR", "c"),
     (call(1, "texts", "a", 2), "TYPE_ERROR", "$[1]"),
     (call(1, "small", "x" * 40), "PAYLOAD_TOO_LARGE", "40"),
-    (call(1, "guarded", a=1), "PERMISSION_DENIED", "missing.approval_dispatcher"),
     # The first error is reported.
     (call(1, "guarded", a="one"), "TYPE_ERROR", "$.a"),
 ]
@@ -46,20 +45,9 @@ def test_a_refused_call_leaves_one_fact_and_holds_no_slot(
     assert refused.error == told.result().outcome.error
     assert refused.error.code == code
     assert said in refused.error.message
-    assert refused.status == ("denied" if code == "PERMISSION_DENIED" else "error")
+    assert refused.status == "error"
     assert refused.request_digest == asked.digest
     assert world.backend.executions.total() == 0
-
-
-@pytest.mark.parametrize(
-    "policy", [ApprovalMode.MANUAL, AutoApproval(AutoRule("args.a < 2"))], ids=str
-)
-def test_a_call_that_needs_an_approval_is_denied_without_approvals(world: ToolWorld, policy: Any):
-    world.begin(capability("guarded", approval_policy=policy))
-    world.request_calls(call(1, "guarded", a=1))
-    world.until(lambda: world.kinds() == ["refused"])
-    (refused,) = world.tool_facts()
-    assert refused.error.message.startswith("missing.approval_dispatcher")
 
 
 # --- arguments in the blob store ------------------------------------------------------------------
@@ -87,7 +75,6 @@ def test_large_arguments_are_fetched_and_checked_before_the_intent():
     [
         (("x" * 100_000, 2), "texts", "TYPE_ERROR"),
         (("x" * 100_000,), "small", "PAYLOAD_TOO_LARGE"),
-        (("x" * 100_000,), "guarded", "PERMISSION_DENIED"),
     ],
 )
 def test_large_arguments_that_do_not_fit_end_the_call_before_it_begins(
