@@ -22,7 +22,7 @@ from rookery.actors.approvals.state import REFUSALS_MAX, ApprovalSettings, Appro
 from rookery.actors.tools.effects import PrepareCall
 from rookery.schemas.approvals.decision import DecisionReceipt
 from rookery.schemas.approvals.records import Denied, approved, approved_for_session
-from rookery.schemas.capability import ApprovalMode
+from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule
 from rookery.schemas.commands import ApprovalDue, HandleInput, RevokeGrant
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import approval, tool
@@ -413,3 +413,20 @@ def test_an_allowed_call_that_waits_for_a_slot_keeps_its_grant():
     (prepare,) = session.concerns["turn"].effects(after, allowed)
     assert isinstance(prepare, PrepareCall)
     assert prepare.call.grant_id == "g"
+
+
+# --- no dispatcher --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("amount", "executions"), [(1, 1), (5, 0)])
+def test_without_a_dispatcher_only_a_rule_allows_a_call(amount: int, executions: int):
+    policy = AutoApproval(AutoRule("args.a < 2"))
+    session = History(
+        capability("guarded", approval_policy=policy), settings=ApprovalSettings(dispatchers=())
+    )
+    session.call(1, "guarded", a=amount)
+    session.settle()
+    assert len(session.acts) == executions
+    closed = [(fact.status, fact.reason_code) for fact in session.of(approval.Closed)]
+    assert closed == [("denied", "missing.approval_dispatcher")] * (1 - executions)
+    assert len(session.of(approval.DispatchResulted)) == 1 - executions
