@@ -8,16 +8,26 @@ instance, and ``Watchdog`` ends jobs that exceed their time.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.sandbox.contract import CallTool, Guest, Outcome, Tool, ToolResult, suspend
+from rookery.actors.sandbox.contract import (
+    CallTool,
+    Guest,
+    Image,
+    Outcome,
+    Tool,
+    ToolResult,
+    suspend,
+)
 from rookery.actors.sandbox.runtime.guest_registry import (
     UNUSED_S,
     GuestRegistry,
@@ -51,6 +61,8 @@ __all__ = ["Sandbox"]
 _MIB = 1 << 20
 WAITING_THREADS_MAX: Final = 64
 """Calls of ``in_thread`` that may wait at the same time."""
+
+log = logging.getLogger(__name__)
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -88,7 +100,9 @@ class Sandbox:
         )
         rest, submit = self._sessions.suspend_build, self._threads.submit
         self._guests = GuestRegistry(guests, ready, submit, load, rest=rest, unused_s=unused_s)
-        self._operations = SessionOperations(key, self._guests, self._sessions)
+        self._operations = SessionOperations(
+            key, self._guests, self._sessions, self._compress_beside
+        )
         watchdog = Watchdog(
             engine=engine,
             queues=self._queues,
@@ -334,9 +348,7 @@ class Sandbox:
             image = copy.compressed()
             return self._operations.seal_copy(copy, image)
         finally:
-            found = self._sessions.get(copy.session.id)
-            if found is not None and found[1] is copy.session and not self._closed:
-                self._submit(found[0], partial(self._operations.adopt, copy, image))
+            self._adopt(copy, image)
 
     def restore(
         self, data: bytes, *, tools: Iterable[Tool] = (), session_id: str | None = None
@@ -374,6 +386,27 @@ class Sandbox:
             raise _closed_error()
         home = threading.get_ident() if here and self._engine.has_fibers else None
         return self._queues.submit(queue, work, runs=runs, home=home)
+
+    def _compress_beside(self, copy: SessionCopy) -> None:
+        """Compress a copy on a thread, because that takes longer than many runs."""
+
+        def compress() -> None:
+            image = None
+            try:
+                image = copy.compressed()
+            except Exception:  # The session keeps its logs, and is copied again after its next run.
+                log.exception("session not compressed", extra={"session": copy.session.id})
+            finally:
+                self._adopt(copy, image)
+
+        self._threads.submit(compress)
+
+    def _adopt(self, copy: SessionCopy, image: Image | None) -> None:
+        """Let the copy's session continue from its image, if the session still exists."""
+        found = self._sessions.get(copy.session.id)
+        if found is not None and found[1] is copy.session and not self._closed:
+            with suppress(Refused):  # The sandbox is closed meanwhile.
+                self._submit(found[0], partial(self._operations.adopt, copy, image))
 
     def _wake(self) -> None:
         self._ticker.wake()

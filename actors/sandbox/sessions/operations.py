@@ -7,7 +7,7 @@ anything slow it pauses for ``None``, because it may be executed by a thread tha
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -49,8 +49,17 @@ __all__ = ["SessionOperations"]
 class SessionOperations:
     """Executes jobs on sessions; ``key`` seals snapshots."""
 
-    def __init__(self, key: bytes, builds: GuestRegistry, sessions: SessionRegistry) -> None:
+    def __init__(
+        self,
+        key: bytes,
+        builds: GuestRegistry,
+        sessions: SessionRegistry,
+        compress_beside: Callable[[SessionCopy], None],
+    ) -> None:
+        """``compress_beside`` compresses a copy while its session goes on, and gives the session
+        the image."""
         self._key, self._guests, self._sessions = key, builds, sessions
+        self._compress_beside = compress_beside
 
     def run(
         self,
@@ -153,9 +162,11 @@ class SessionOperations:
             yield None
             outcome = msgspec.structs.replace(outcome, snapshot_id=self._sealed(session).id)
         job.future.set_result(outcome)
-        if session.checkpoint_is_due:
+        if session.checkpoint_is_due and session.guest_run is None:
             yield None
-            session.checkpoint()
+            copied = copy_session(session, self._header(session, UNSET))
+            if copied.memory is not None:
+                self._compress_beside(copied)
         self._sessions.mark_used(session)
         self._guests.mark_used(session.language, session.build)
 
