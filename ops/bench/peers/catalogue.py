@@ -14,7 +14,7 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from rookery.bus.server import EmbeddedServer
+from rookery.bus.server import EmbeddedServer, find_running
 from rookery.ops.bench.peers.child_process import Child, Program, memory_bytes
 from rookery.ops.bench.peers.environment import Environment
 from rookery.ops.bench.peers.servers import (
@@ -95,7 +95,9 @@ def _start_rookery(store: PeerStore, environment: Environment, task: PeerTask) -
     with ExitStack() as stack:
         node = Program(command, store.folder.parent / "rookery.log")
         stack.callback(node.stop)
-        program = _program(sys.executable, "rookery_program", store, {"url": node.hello["url"]})
+        program = _program(
+            sys.executable, "rookery_program", store, {"url": find_running(store.folder)}
+        )
         stack.callback(program.stop)
         yield Running(program, (node,))
 
