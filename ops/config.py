@@ -36,7 +36,6 @@ __all__ = [
     "address_of",
     "hide_secret",
     "load",
-    "public_url",
 ]
 
 Count = Annotated[int, Meta(ge=1)]
@@ -221,10 +220,10 @@ def hide_secret(key: str, value: Any) -> Any:
     if key in ("server.token", "approvals.webhook_secret"):
         return "***" if value else ""
     is_url = key == "url" or key.endswith("_url")
-    return public_url(value) if is_url and isinstance(value, str) else value
+    return _public_url(value) if is_url and isinstance(value, str) else value
 
 
-def public_url(text: str) -> str:
+def _public_url(text: str) -> str:
     """A URL, or several with commas between them, with ``***`` in the place of users, passwords and
     queries."""
     return ",".join(_public(one.strip(), "***@", "?***") for one in _NEXT_URL.split(text))
@@ -240,9 +239,8 @@ def _public(url: str, user: str, query: str) -> str:
     scheme, mark, rest = url.partition("://")
     if not mark:
         scheme, rest = "", url
-    before, at, rest = rest.rpartition("@")
+    _, at, rest = rest.rpartition("@")
     shown, cut, _ = re.sub("[#?]", "?", rest, count=1).partition("?")
-    del before
     return f"{scheme}{mark}{user if at else ''}{shown}{query if cut else ''}"
 
 

@@ -21,7 +21,7 @@ class ObservedTurn(msgspec.Struct, frozen=True):
     """The turn of a run, as far as it is known."""
 
     phase: str | None = None
-    """``None``: no turn began. A turn under way is ``ApplyingPrimitive``."""
+    """``None``: no turn began. A turn that has not ended is ``ApplyingPrimitive``."""
     terminal_cause_kind: str | None = None
     run_id: str = ""
 
@@ -32,7 +32,7 @@ class ObservedTurn(msgspec.Struct, frozen=True):
 
 NO_TURN: Final = ObservedTurn()
 
-_UNDER_WAY: Final = TurnPhase.APPLYING_PRIMITIVE.value
+_IN_PROGRESS: Final = TurnPhase.APPLYING_PRIMITIVE.value
 _COMPLETED, _FAILED, _CANCELLED = (
     TurnPhase.COMPLETED.value,
     TurnPhase.FAILED.value,
@@ -75,7 +75,7 @@ def observe_turn(turn: ObservedTurn, fact: Any) -> ObservedTurn:
     """The turn after one of its facts."""
     kind = type(fact)
     if kind in _STARTS:
-        return ObservedTurn(_UNDER_WAY, None, fact.run)
+        return ObservedTurn(_IN_PROGRESS, None, fact.run)
     if kind is facts.FatallyFailed or kind is facts.Failed:
         return replace(turn, phase=_FAILED, terminal_cause_kind=fact.cause_kind.variant)
     if kind in _CAUSES:

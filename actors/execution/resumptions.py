@@ -11,6 +11,8 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 
+from rookery.bus.ports import wait_first
+
 __all__ = ["Resumptions"]
 
 AT_ONCE_MAX = 6
@@ -52,7 +54,7 @@ class Resumptions:
     async def _wait_executed(self, run_id: str) -> None:
         executed = asyncio.get_running_loop().create_future()
         self._executed[run_id] = executed
-        await asyncio.wait({executed}, timeout=WAIT_S)
+        await wait_first((executed,), WAIT_S)
         if self._executed.get(run_id) is executed:
             del self._executed[run_id]
 

@@ -45,8 +45,8 @@ def check_input_is_open(state: SessionTurns, on: str) -> None:
     run_id, run = state.host.current_run_id, state.driving
     if run_id is None or on in CANCELLATIONS or not (on in TURN.inputs or on in SLOT.inputs):
         return
-    is_known = run is not None and run.run_id == run_id
-    if run.over is False if run is not None and is_known else run_id in state.asked:
+    has_begun = run is not None and run.run_id == run_id
+    if (run is not None and run.over is False) if has_begun else run_id in state.asked:
         raise TransitionRejected(
             f"{TURN.handle}::{on}",
             f"a node drives run {run_id}",

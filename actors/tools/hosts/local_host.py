@@ -145,6 +145,22 @@ class _RunningCall(ABC):
         if not self._may_act():
             raise NotCalled(self._ctx.name)
 
+    def _act(self) -> None:
+        """Call a synchronous function on this thread."""
+        try:
+            self._require_may_act()
+            outcome = self._checked_outcome(self._tool.act(self._ctx))
+        except NotCalled as error:
+            self.finished.set_exception(error)
+            return
+        except BaseException as error:
+            outcome = self._failed_outcome(error)
+        self._finish(outcome)
+
+    def _finish(self, outcome: CallOutcome) -> None:
+        self._log_if_late()
+        self.finished.set_result(outcome)
+
     def _checked_outcome(self, result: Any) -> CallOutcome:
         return CallOutcome(value=self._tool.checks.check_result(result).value)
 
@@ -176,7 +192,7 @@ class _ThreadCall(_RunningCall):
     ) -> None:
         super().__init__(tool, ctx, may_act)
         self.finished = Future()
-        self._future = threads.submit(copy_context().run, self._run)
+        self._future = threads.submit(copy_context().run, self._act)
         self._future.add_done_callback(self._finish_if_not_started)
 
     def stop(self) -> None:
@@ -186,21 +202,6 @@ class _ThreadCall(_RunningCall):
     def _finish_if_not_started(self, begun: Future[None]) -> None:
         if begun.cancelled():
             self._finish(self._failed_outcome(asyncio.CancelledError()))
-
-    def _run(self) -> None:
-        try:
-            self._require_may_act()
-            outcome = self._checked_outcome(self._tool.act(self._ctx))
-        except NotCalled as error:
-            self.finished.set_exception(error)
-            return
-        except BaseException as error:
-            outcome = self._failed_outcome(error)
-        self._finish(outcome)
-
-    def _finish(self, outcome: CallOutcome) -> None:
-        self._log_if_late()
-        self.finished.set_result(outcome)
 
 
 class _QuickCall(_RunningCall):
@@ -215,23 +216,17 @@ class _QuickCall(_RunningCall):
         if tool.async_mode:
             self._started = asyncio.get_running_loop().create_task(self._run())
         else:
-            self._act()
+            self._act_quickly()
 
     def stop(self) -> None:
         self._cancel_requested = True
         if self._task is not None:
             self._task.cancel()
 
-    def _act(self) -> None:
+    def _act_quickly(self) -> None:
         loop = asyncio.get_running_loop()
         began_s = loop.time()
-        try:
-            self._require_may_act()
-            self._finish(self._checked_outcome(self._tool.act(self._ctx)))
-        except NotCalled as error:
-            self.finished.set_exception(error)
-        except BaseException as error:
-            self._finish(self._failed_outcome(error))
+        self._act()
         held_ms = round((loop.time() - began_s) * 1e3)
         if held_ms > HELD_MS_MAX:
             log.warning(
@@ -252,10 +247,6 @@ class _QuickCall(_RunningCall):
             self.finished.set_exception(error)
         except BaseException as error:
             self._finish(self._failed_outcome(error))
-
-    def _finish(self, outcome: CallOutcome) -> None:
-        self._log_if_late()
-        self.finished.set_result(outcome)
 
 
 class _CoroutineCall(_RunningCall):

@@ -17,7 +17,7 @@ app = App(name="auth", help_format="plaintext")
 def url(*, options: Options = NO_OPTIONS) -> int:
     """Print the server's URL with its credential, for a client: no other command prints it.
 
-    Its holder may do everything that a node may do.
+    A client with this URL may do everything that a node may do.
     """
     found = server_url(options.load().config)
     if options.json:
