@@ -1,4 +1,4 @@
-"""The pause between attempts that doubles up to a maximum."""
+"""The pause between attempts that grows up to a maximum."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ __all__ = ["Backoff"]
 
 
 class Backoff:
-    """A pause of ``first_s`` that doubles after each attempt, up to ``last_s``."""
+    """A pause of ``first_s`` that is multiplied after each attempt, up to ``last_s``."""
 
-    def __init__(self, first_s: float, last_s: float) -> None:
+    def __init__(self, first_s: float, last_s: float, *, growth: float = 2.0) -> None:
         self.pause_s = first_s
-        self._first_s, self._last_s = first_s, last_s
+        self._first_s, self._last_s, self._growth = first_s, last_s, growth
 
     def next_s(self) -> float:
         """The pause to make now; the one after it is longer."""
         pause_s = self.pause_s
-        self.pause_s = min(2 * pause_s, self._last_s)
+        self.pause_s = min(self._growth * pause_s, self._last_s)
         return pause_s
 
     def reset(self) -> None:

@@ -9,11 +9,15 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Literal
 
+from rookery.bus.commands.decoder import CommandDecoder
 from rookery.bus.commands.inbox import JetStreamInbox
-from rookery.bus.commands.request_endpoint import NatsRequestEndpoint
 from rookery.bus.commands.timers import JetStreamTimers
 from rookery.bus.journal.journal import BATCH_OVER, JetStreamFeed, JetStreamJournal
-from rookery.bus.nats import Connection
+from rookery.bus.journal.quarantine import Quarantine
+from rookery.bus.nats import NO_ACCESS, Connection, ServerAccess
+from rookery.bus.reads import UploadService
+from rookery.bus.reads.endpoint import NodeEndpoint
+from rookery.bus.replicas import default_replicas
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.storage.claims import JetStreamClaims
@@ -22,13 +26,17 @@ from rookery.bus.storage.stores import (
     JetStreamEntitySnapshots,
     JetStreamSecrets,
 )
-from rookery.bus.streams import ensure_streams, streams_of
+from rookery.bus.streams import (
+    StreamSpec,
+    ensure_journal,
+    ensure_streams,
+    streams_of,
+    with_replicas,
+)
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.bus.workers.client import NatsToolWorkers
 
 __all__ = ["JetStreamBus"]
-
-OWNER_PING_S = 2
 
 
 class JetStreamBus:
@@ -37,33 +45,56 @@ class JetStreamBus:
     def __init__(
         self,
         url: str,
+        access: ServerAccess = NO_ACCESS,
         *,
         realm: str = "default",
-        token: str = "",
-        credentials: str = "",
+        issuer: str = "",
         sync: Literal["always", "default"] = "always",
+        replicas: int = 0,
     ) -> None:
-        self.realm = realm
-        self._subjects = subjects = Subjects(realm)
-        self.connection = connection = Connection(url, token=token, credentials=credentials)
-        self.owner_connection = owners = Connection(
-            url, token=token, credentials=credentials, ping_s=OWNER_PING_S
-        )
+        """``issuer``: public key of the issuer of credentials, in hex, to verify who sends.
+        ``replicas``: copies of new streams; 0: three where the cluster has as many servers."""
+        self.realm, self._replicas = realm, replicas
+        self.subjects = subjects = Subjects(realm)
+        self.connection = connection = Connection(url, access)
+        self.owner_connection = owners = Connection(url, access)
+        self.quarantine = Quarantine()
         self.journal = JetStreamJournal(
-            connection, subjects, owners, batch_over=BATCH_OVER if sync == "always" else None
+            connection,
+            subjects,
+            owners,
+            batch_over=BATCH_OVER if sync == "always" else None,
+            quarantine=self.quarantine,
         )
-        self.feed = JetStreamFeed(connection, subjects)
-        self.request_endpoint = NatsRequestEndpoint(connection, subjects)
-        self.inbox = JetStreamInbox(connection, subjects)
+        self.feed = JetStreamFeed(connection, subjects, self.quarantine)
+        decoder = CommandDecoder(subjects, issuer)
+        self.inbox = JetStreamInbox(connection, subjects, decoder)
         self.timers = JetStreamTimers(connection, subjects)
-        self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
-        self.claims = JetStreamClaims(Bucket(owners, subjects.claims_bucket))
-        self.snapshots = JetStreamEntitySnapshots(
-            Bucket(connection, subjects.snapshots_bucket), self.blobs
+        self.blobs = JetStreamBlobs(Bucket(connection, subjects, subjects.blobs_bucket))
+        self.images = JetStreamBlobs(Bucket(connection, subjects, subjects.images_bucket))
+        self._uploads = UploadService(
+            connection,
+            subjects,
+            Bucket(connection, subjects, subjects.uploads_bucket),
+            self.blobs,
+            self.images,
         )
-        self.secrets = JetStreamSecrets(Bucket(connection, subjects.secrets_bucket))
-        self.checkpoints = JetStreamCheckpointStore(Bucket(connection, subjects.projections_bucket))
+        self.request_endpoint = NodeEndpoint(connection, subjects, self._uploads, decoder)
+        self.claims = JetStreamClaims(Bucket(owners, subjects, subjects.claims_bucket))
+        self.snapshots = JetStreamEntitySnapshots(
+            Bucket(connection, subjects, subjects.snapshots_bucket), self.blobs
+        )
+        self.secrets = JetStreamSecrets(Bucket(connection, subjects, subjects.secrets_bucket))
+        self.checkpoints = JetStreamCheckpointStore(
+            Bucket(connection, subjects, subjects.projections_bucket)
+        )
         self.tool_workers = NatsToolWorkers(connection, subjects, self.blobs)
+
+    def specs(self) -> tuple[StreamSpec, ...]:
+        """The realm's streams with those of its buckets; their subjects need the node token."""
+        stores = (self.blobs, self.images, self._uploads, self.claims, self.snapshots)
+        buckets = (*stores, self.secrets, self.checkpoints)
+        return (*streams_of(self.subjects), *(bucket.spec for bucket in buckets))
 
     @property
     def connected(self) -> bool:
@@ -78,11 +109,11 @@ class JetStreamBus:
         await self.connection.open()
         try:
             await self.owner_connection.open()
-            buckets = (self.blobs, self.claims, self.snapshots, self.secrets, self.checkpoints)
-            await ensure_streams(
-                self.connection, (*streams_of(self._subjects), *(b.spec for b in buckets))
-            )
+            replicas = default_replicas(self.connection, self._replicas)
+            await ensure_journal(self.connection, self.subjects, replicas=replicas)
+            await ensure_streams(self.connection, with_replicas(self.specs(), replicas))
             await self.journal.open()
+            await self.quarantine.load(self.journal)
         except BaseException:
             await self._disconnect()
             raise
@@ -91,6 +122,7 @@ class JetStreamBus:
         """Close all ports and disconnect; nothing is delivered afterwards."""
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._disconnect)
+            closing.push_async_callback(self.request_endpoint.close_reads)
             for close in (self.journal, self.tool_workers):
                 closing.push_async_callback(close.close)
             closing.push_async_callback(self.inbox.stop)

@@ -4,46 +4,60 @@ An existing stream is never changed. A demanded setting keeps data from being lo
 another value is refused (``STREAM_MISMATCH``). A proposed setting is written at creation, after
 which operators may change it (limits in bytes, windows, replicas). Buckets are created by their own
 modules.
+
+But for ``cmd.*.*``, every subject that a stream listens to has a secret token (see ``subjects``).
+The node token is made with the journal's stream, whose creation is atomic, and read from there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import msgspec
 
 from rookery.bus.clock import entropy
 from rookery.bus.nats import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import PARTITIONS
-from rookery.bus.subjects import Subjects
+from rookery.bus.subjects import Subjects, hide_tokens
 from rookery.schemas.errors import Failed
 
 __all__ = [
     "FORMAT",
     "FORMAT_KEY",
+    "SUBJECTS_KEY",
+    "SUBJECT_SETTINGS",
     "StreamSpec",
     "check_config",
+    "ensure_journal",
     "ensure_streams",
+    "find_node_token",
     "first_subjects",
     "format_of",
     "has_all_terms",
     "mismatches",
+    "new_node_token",
     "new_term",
     "streams_of",
     "subjects_of_terms",
     "terms_in",
+    "with_replicas",
 ]
 
-FORMAT = 2
-"""Version of the use of a realm's streams; ``upgrade`` converts older ones."""
+FORMAT = 3
+"""Version of the use of a realm's streams; ``realm_upgrade`` converts older ones."""
 FORMAT_KEY = "rookery-format"
+SUBJECTS_KEY = "rookery-node-token"
+"""Where the journal's metadata has the node token."""
+SUBJECT_SETTINGS: Final[tuple[str, ...]] = ("subjects", "subject_transform", "sources")
+"""The settings of a stream that have the node token in them."""
+_UNMARKED_FORMAT = 2
 
 _SECOND_NS = 1_000_000_000
 _DAY_NS = 86_400 * _SECOND_NS
 _SMALLEST_WINDOW_NS = _SECOND_NS // 10
 _HEADER_BYTES_MAX = 8 << 10
-_TERM_RANDOM_BYTES = 16
+_SECRET_BYTES = 16
 _COMMAND_BYTES_MAX = (1 << 20) - _HEADER_BYTES_MAX
 """A command must fit among the dead letters, whose headers hold the reason, and a timer
 into the inbox, both within the server's usual ``max_payload``."""
@@ -81,16 +95,58 @@ def streams_of(subjects: Subjects) -> tuple[StreamSpec, ...]:
     )
 
 
+async def ensure_journal(connection: Connection, subjects: Subjects, *, replicas: int = 1) -> None:
+    """Create the journal's stream or check the existing one, and set the token of ``subjects``.
+
+    Of nodes that create it together, the server takes one node's token; the others read it.
+    """
+    proposed = Subjects(subjects.realm)
+    proposed.set_node_token(new_node_token())
+    config = await _create(connection, with_replicas([_journal(proposed)], replicas)[0])
+    _check_format(subjects, config)
+    _set_token(subjects, config)
+    check_config(_journal(subjects), config)
+
+
+async def find_node_token(connection: Connection, subjects: Subjects) -> None:
+    """Set the token of ``subjects`` from the journal's stream; ``Failed`` if its format is not
+    this version's."""
+    config = (await connection.api(f"STREAM.INFO.{subjects.journal_stream}"))["config"]
+    _check_format(subjects, config)
+    _set_token(subjects, config)
+
+
+def _set_token(subjects: Subjects, config: Mapping[str, Any]) -> None:
+    token = (config.get("metadata") or {}).get(SUBJECTS_KEY, "")
+    if not token:
+        raise Failed(
+            "STREAM_MISMATCH",
+            f"stream {subjects.journal_stream} has no {SUBJECTS_KEY} in its metadata",
+            hint="it is the last token of its subject that begins with w.node",
+        )
+    subjects.set_node_token(token)
+
+
+def with_replicas(specs: Sequence[StreamSpec], replicas: int) -> list[StreamSpec]:
+    """The same streams, to be created with so many copies."""
+    number = {"num_replicas": replicas}
+    return [msgspec.structs.replace(spec, proposes=spec.proposes | number) for spec in specs]
+
+
 async def ensure_streams(connection: Connection, specs: Sequence[StreamSpec]) -> None:
     """Create missing streams and check existing ones."""
     for spec in specs:
-        try:
-            config = await _find_or_create(connection, spec)
-        except ApiError as error:
-            raise Failed(
-                "STREAM_MISMATCH", f"stream {spec.name} cannot be created: {error.description}"
-            ) from None
-        check_config(spec, config)
+        check_config(spec, await _create(connection, spec))
+
+
+async def _create(connection: Connection, spec: StreamSpec) -> dict[str, Any]:
+    """The configuration of the new stream, or of the one that exists."""
+    try:
+        return await _find_or_create(connection, spec)
+    except ApiError as error:
+        raise Failed(
+            "STREAM_MISMATCH", f"stream {spec.name} cannot be created: {error.description}"
+        ) from None
 
 
 async def _find_or_create(connection: Connection, spec: StreamSpec) -> dict[str, Any]:
@@ -112,7 +168,7 @@ async def _find_or_create(connection: Connection, spec: StreamSpec) -> dict[str,
 
 
 def mismatches(spec: StreamSpec, config: dict[str, Any]) -> list[str]:
-    """The settings that differ from the demands, in words."""
+    """The settings that differ from the demands, in words without secrets."""
     wrong = [
         f"{name} is {config.get(name)!r}, it must be {wanted!r}"
         for name, wanted in spec.demands.items()
@@ -120,7 +176,7 @@ def mismatches(spec: StreamSpec, config: dict[str, Any]) -> list[str]:
     ]
     if spec.terms_of is not None and not has_all_terms(spec.terms_of, config):
         wrong.append(_wrong_subjects(spec.terms_of, config))
-    return wrong
+    return [hide_tokens(text) for text in wrong]
 
 
 def _wrong_subjects(subjects: Subjects, config: dict[str, Any]) -> str:
@@ -130,7 +186,7 @@ def _wrong_subjects(subjects: Subjects, config: dict[str, Any]) -> str:
     others = [subject for subject in config.get("subjects") or () if subject not in known]
     return (
         f"subjects is {others!r} and the terms of {len(terms)} partitions, "
-        f"it must be {[subjects.node_appends]!r} and those of {PARTITIONS}"
+        f"it must be {[subjects.node_appends()]!r} and those of {PARTITIONS}"
     )
 
 
@@ -139,7 +195,7 @@ def format_of(subjects: Subjects, config: dict[str, Any]) -> int:
     if config.get("subjects") == [subjects.all_facts]:
         return 1
     marked = (config.get("metadata") or {}).get(FORMAT_KEY, "")
-    return int(marked) if marked.isdecimal() else FORMAT
+    return int(marked) if marked.isdecimal() else _UNMARKED_FORMAT
 
 
 def _check_format(subjects: Subjects, config: dict[str, Any]) -> None:
@@ -148,7 +204,7 @@ def _check_format(subjects: Subjects, config: dict[str, Any]) -> None:
         raise Failed(
             "REALM_UPGRADE_REQUIRED",
             f"realm {subjects.realm} has format {found}, this version serves {FORMAT}",
-            hint=f"stop every node of it, then: rookery realm upgrade --realm {subjects.realm}",
+            hint=f"rookery up does it, or: rookery realm upgrade --realm {subjects.realm}",
         )
     if found > FORMAT:
         raise Failed(
@@ -200,7 +256,7 @@ def _journal(subjects: Subjects) -> StreamSpec:
             "subjects": first_subjects(subjects),
             "duplicate_window": _SMALLEST_WINDOW_NS,
             "compression": "s2",
-            "metadata": {FORMAT_KEY: str(FORMAT)},
+            "metadata": {FORMAT_KEY: str(FORMAT), SUBJECTS_KEY: subjects.node_token},
         },
         subjects,
     )
@@ -225,7 +281,7 @@ def _inbox(subjects: Subjects) -> StreamSpec:
         | {
             "subjects": [f"{root}.cmd.*.*"],
             "subject_transform": {"src": f"{root}.cmd.*.*", "dest": stored},
-            "sources": [{"name": subjects.timers_stream, "filter_subject": f"{root}.fired.>"}],
+            "sources": [{"name": subjects.timers_stream, "filter_subject": subjects.all_fired()}],
             "duplicate_window": None,
             "discard": "new",
         },
@@ -234,12 +290,17 @@ def _inbox(subjects: Subjects) -> StreamSpec:
 
 
 def _timers(subjects: Subjects) -> StreamSpec:
-    """Schedules and the messages they fire; a stream with schedules cannot discard new messages."""
+    """Schedules and the messages they fire; a stream with schedules cannot discard new messages.
+
+    A schedule is stored under ``timer.<id>``. What it fires keeps the token, which makes it a
+    subject of the inbox that no client can name: the inbox's source cannot transform it.
+    """
     return StreamSpec(
         subjects.timers_stream,
         _LOSSLESS
         | {
-            "subjects": [f"{subjects.root}.timer.*", f"{subjects.root}.fired.*.*.*"],
+            "subjects": [subjects.node_written("timer"), subjects.all_fired()],
+            "subject_transform": _without_token(subjects, "timer"),
             "discard": "old",
             "max_age": 0,
             "allow_msg_schedules": True,
@@ -257,7 +318,7 @@ def _peers(subjects: Subjects) -> StreamSpec:
     """Envelopes to peers, stored for a week."""
     return StreamSpec(
         subjects.peers_stream,
-        _LOSSLESS | {"subjects": [f"{subjects.root}.peer.*"], "discard": "new"},
+        _LOSSLESS | _node_written(subjects, "peer") | {"discard": "new"},
         {"max_age": 7 * _DAY_NS, "duplicate_window": _SMALLEST_WINDOW_NS},
     )
 
@@ -267,9 +328,21 @@ def _dead(subjects: Subjects) -> StreamSpec:
     letter one."""
     return StreamSpec(
         subjects.dead_stream,
-        _LOSSLESS | {"subjects": [f"{subjects.root}.dead.*.*"], "discard": "new"},
+        _LOSSLESS | _node_written(subjects, "dead") | {"discard": "new"},
         {"max_age": 30 * _DAY_NS, "duplicate_window": 600 * _SECOND_NS},
     )
+
+
+def _node_written(subjects: Subjects, kind: str) -> dict[str, Any]:
+    """The settings of a stream that stores what nodes write of one kind."""
+    return {
+        "subjects": [subjects.node_written(kind)],
+        "subject_transform": _without_token(subjects, kind),
+    }
+
+
+def _without_token(subjects: Subjects, kind: str) -> dict[str, str]:
+    return {"src": subjects.node_written(kind), "dest": f"{subjects.root}.{kind}.>"}
 
 
 # --- terms, a subject for each partition: `bus.journal.writer_terms` begins them ------------------
@@ -302,9 +375,14 @@ def has_all_terms(subjects: Subjects, config: Mapping[str, Any]) -> bool:
 def subjects_of_terms(subjects: Subjects, terms: Mapping[int, str]) -> list[str]:
     """What the journal listens to while these terms hold."""
     listed = [subjects.appends(partition, terms[partition]) for partition in sorted(terms)]
-    return [*listed, subjects.node_appends]
+    return [*listed, subjects.node_appends()]
 
 
 def new_term(number: int) -> str:
     """A term of this number that no other node can publish in."""
-    return f"{number}-{entropy(_TERM_RANDOM_BYTES).hex()}"
+    return f"{number}-{entropy(_SECRET_BYTES).hex()}"
+
+
+def new_node_token() -> str:
+    """A secret that no client can guess."""
+    return entropy(_SECRET_BYTES).hex()

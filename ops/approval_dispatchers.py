@@ -52,7 +52,9 @@ class ApprovalDispatchers:
         if "inbox" in named:
             yield InboxDispatcher()
         if "service" in named:
-            service = NatsExternalService(bus.connection, self._config.service_subject)
+            service = NatsExternalService(
+                bus.connection, bus.subjects, self._config.service_subject
+            )
             yield ServiceDispatcher(service, bus.realm)
         if "webhook" in named:
             post = HttpPost(self._config.webhook_url, self._threads)

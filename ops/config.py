@@ -16,6 +16,7 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
+from rookery.bus.nats import ACCESS_VARIABLES, split_urls
 from rookery.schemas.errors import Refused
 
 __all__ = [
@@ -51,10 +52,29 @@ class ServerConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """How to reach the NATS server, and what its acks must guarantee."""
 
     token: str = ""
-    """For a server elsewhere; the embedded server's token is in its store directory."""
+    """For a server elsewhere, like all of these down to ``inbox_prefix``; the embedded server's
+    credentials are in its store."""
+    user: str = ""
+    """Without a password it is a token."""
+    password: str = ""
     credentials_file: str = ""
+    """A user's JWT and its seed (``.creds``), or a credential of Rookery (``.json``)."""
+    nkey_file: str = ""
+    """A user's seed, for a server that knows its public key."""
+    ca_file: str = ""
+    """Certificates that vouch for the servers; empty: the system's. This and a certificate demand
+    TLS."""
+    certificate_file: str = ""
+    """The client's own certificate, and those between it and its CA."""
+    key_file: str = ""
+    """Its private key; empty: it is in the same file."""
+    inbox_prefix: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*\Z")] = "_INBOX"
+    """Replies come to subjects below it."""
     sync: Literal["always", "default"] = "always"
     """The embedded server's: ``default`` acks before data is on disk, for benches only."""
+    replicas: Annotated[int, Meta(ge=0, le=5)] = 0
+    """Copies of new streams, on different servers; 0: three where the cluster has as many servers,
+    else one. ``rookery realm upgrade`` brings existing streams there."""
     accept_unknown_durability: bool = False
     """Serve through a server that does not say whether it syncs before it acks."""
 
@@ -68,9 +88,10 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     process: mailboxes, threads, blocked programs, and the lists of runs in memory."""
     drain_timeout_s: Seconds = 20.0
     """How long a stopping node waits for its unfinished work."""
-    claim_s: Annotated[int, Meta(ge=1, le=60)] = 6
+    claim_s: Annotated[int, Meta(ge=0, le=60)] = 0
     """How long another node waits before it takes over from this one, if this node is cut off,
-    paused, or dead on another machine. The node renews its claims three times as often."""
+    paused, or dead on another machine. The node renews its claims three times as often, or more. 0:
+    6 s, and 10 s where the server is a cluster, so that claims live while it elects a leader."""
     passivate_after_s: Seconds = 600.0
     """An entity without a command for so long leaves memory; its facts stay in the journal."""
     driver: Driver = "sandbox"
@@ -121,7 +142,8 @@ class ApprovalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     root_key: str = ""
     """Public Ed25519 key, in hex or PEM, that may name approvers, including the first one."""
     service_subject: str = ""
-    """The subject to which the dispatcher ``service`` sends requests."""
+    """The subject to which the dispatcher ``service`` sends requests: below ``service.<realm>``,
+    where nodes may publish and approvers listen, unless the server has other permissions."""
     webhook_url: str = ""
     """The URL to which the dispatcher ``webhook`` posts requests."""
     webhook_secret: str = ""
@@ -211,13 +233,13 @@ def load(
     return LoadedConfig(config=_build(checked), settings=settings)
 
 
-_NEXT_URL = re.compile(r",(?=\s*[A-Za-z][A-Za-z0-9+.-]*://)")
-"""A comma between two URLs; a password may contain one, too."""
+_SECRETS = frozenset({"server.token", "server.user", "server.password", "approvals.webhook_secret"})
+"""A user without a password is a token."""
 
 
 def hide_secret(key: str, value: Any) -> Any:
     """``value`` without secrets: no token, no password, no user and no query of a URL."""
-    if key in ("server.token", "approvals.webhook_secret"):
+    if key in _SECRETS:
         return "***" if value else ""
     is_url = key == "url" or key.endswith("_url")
     return _public_url(value) if is_url and isinstance(value, str) else value
@@ -226,12 +248,12 @@ def hide_secret(key: str, value: Any) -> Any:
 def _public_url(text: str) -> str:
     """A URL, or several with commas between them, with ``***`` in the place of users, passwords and
     queries."""
-    return ",".join(_public(one.strip(), "***@", "?***") for one in _NEXT_URL.split(text))
+    return ",".join(_public(one, "***@", "?***") for one in split_urls(text))
 
 
 def address_of(text: str) -> str:
     """The same with nothing in their place, as a client may use it with credentials of its own."""
-    return ",".join(_public(one.strip(), "", "") for one in _NEXT_URL.split(text))
+    return ",".join(_public(one, "", "") for one in split_urls(text))
 
 
 def _public(url: str, user: str, query: str) -> str:
@@ -281,11 +303,12 @@ def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, A
 
 
 def _from_environment(environ: Mapping[str, str], known: Mapping[str, object]) -> Layer:
-    """``ROOKERY_SECTION_KEY``, and ``NATS_URL``, which other tools read too, for ``url``. The items
-    of a list are separated by commas."""
-    names = {"NATS_URL": "url"} | {_variable(key): key for key in known}
+    """``ROOKERY_SECTION_KEY``, and the variables of the ``nats`` command line, such as
+    ``NATS_URL`` for ``url``. The items of a list are separated by commas."""
+    access = {name: f"server.{field}" for name, field in ACCESS_VARIABLES.items()}
+    names = {"NATS_URL": "url"} | access | {_variable(key): key for key in known}
     layer: Layer = {}
-    for name in sorted(environ, key=lambda name: name != "NATS_URL"):
+    for name in sorted(environ, key=lambda name: name.startswith("ROOKERY_")):
         key = names.get(name)
         if key is not None:
             if environ[name]:  # `NATS_URL=` in a compose file means: not set.

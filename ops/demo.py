@@ -18,9 +18,11 @@ import nats
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal import ChainAudit
 from rookery.bus.ports import Filter
+from rookery.bus.roles import Role
 from rookery.ops.config import Config, NodeConfig, address_of
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
+from rookery.ops.server import RealmServer, server_of
 
 __all__ = ["main"]
 
@@ -73,12 +75,15 @@ def main() -> int:
         with Node(config) as node:
             print_text(f"ready {address_of(node.url)}\n")
             spoken = [one for one in PROGRAMS if one.language in node.languages]
-            return asyncio.run(asyncio.wait_for(tour(node.url, spoken), TIMEOUT_S))
+            work = tour(server_of(config, Role.CLIENT), server_of(config, Role.NODE), spoken)
+            return asyncio.run(asyncio.wait_for(work, TIMEOUT_S))
 
 
-async def tour(url: str, programs: Sequence[DemoProgram]) -> int:
-    """The steps of a user in another terminal."""
-    client = await nats.connect(url)
+async def tour(server: RealmServer, node: RealmServer, programs: Sequence[DemoProgram]) -> int:
+    """The steps of a user in another terminal, with the credential of a client."""
+    user, password = server.access.user, server.access.password
+    prefix = server.access.inbox_prefix
+    client = await nats.connect(server.url, user=user, password=password, inbox_prefix=prefix)
     await client.subscribe("rookery.default.ev.>", cb=show_facts)
     print_text("Programs, published as plain JSON to rookery.default.cmd.run.<session>:\n")
     answers = [await submit(client, f"demo-{n}", one) for n, one in enumerate(programs, 1)]
@@ -88,7 +93,7 @@ async def tour(url: str, programs: Sequence[DemoProgram]) -> int:
     as_expected = as_expected and again == answers[0]
     await client.close()
     print_text("The journal, read back and verified:")
-    print_text(f"  {await verify(url)} messages, every one continues the chain of its entity\n")
+    print_text(f"  {await verify(node)} messages, every one continues the chain of its entity\n")
     print_text(
         "Done. Start a node of your own: rookery up"
         if as_expected
@@ -131,9 +136,9 @@ async def show_facts(message: Any) -> None:
         print_text(f"     {fact['id']:<18} {fact['type']:<32} {fact.get('name', '')}".rstrip())
 
 
-async def verify(url: str) -> int:
+async def verify(node: RealmServer) -> int:
     """Check every message of the journal against its chain; how many there are."""
-    bus, audit, count = JetStreamBus(url), ChainAudit(), 0
+    bus, audit, count = JetStreamBus(node.url, node.access), ChainAudit(), 0
     await bus.start()
     try:
         async for page in bus.journal.scan(Filter()):

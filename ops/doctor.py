@@ -14,13 +14,12 @@ import msgspec
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats import ApiError
+from rookery.bus.roles import Role
 from rookery.bus.server import Store
-from rookery.bus.streams import streams_of
-from rookery.bus.subjects import Subjects
 from rookery.ops import server_checks
 from rookery.ops.config import Config, address_of
 from rookery.ops.host_checks import CheckVerdict, Finding, check_host, check_store, failed
-from rookery.ops.server_url import find_server_url, no_server_error, store_of
+from rookery.ops.server import RealmServer, server_of, store_of
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["Report", "durability_of", "examine", "is_embedded"]
@@ -45,20 +44,18 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 async def examine(config: Config, now_ms: Callable[[], int]) -> Report:
     """Run every check; one that cannot run fails, and the next one runs."""
     findings = [*check_host()]
-    url: str | None = None
+    server: RealmServer | None = None
     try:
         if is_embedded(config):
             findings += check_store(store_of(config))
-        url = find_server_url(config)
-        if url is None:
-            raise no_server_error(config)
-        findings += [finding async for finding in _check_server(config, url, now_ms)]
+        server = server_of(config, Role.NODE)
+        findings += [finding async for finding in _check_server(config, server, now_ms)]
     except CodedError as error:
         findings.append(failed("server", error))
     return Report(
         ok=all(finding.verdict is not CheckVerdict.FAIL for finding in findings),
         realm=config.realm,
-        url=address_of(url or ""),
+        url=address_of(server.url if server else ""),
         findings=tuple(findings),
     )
 
@@ -109,9 +106,9 @@ def _syncs_always(store: Store) -> bool:
 
 
 async def _check_server(
-    config: Config, url: str, now_ms: Callable[[], int]
+    config: Config, server: RealmServer, now_ms: Callable[[], int]
 ) -> AsyncIterator[Finding]:
-    bus = JetStreamBus(url, realm=config.realm, credentials=config.server.credentials_file)
+    bus = JetStreamBus(server.url, server.access, realm=config.realm)
     await bus.connection.open()  # Not `start`, which creates streams.
     try:
         yield server_checks.check_version(bus.connection)
@@ -125,10 +122,10 @@ async def _check_server(
 async def _check_jetstream(
     bus: JetStreamBus, config: Config, now_ms: Callable[[], int]
 ) -> AsyncIterator[Finding]:
-    subjects = Subjects(config.realm)
-    specs = (*streams_of(subjects), bus.blobs.spec, bus.claims.spec, bus.snapshots.spec)
     try:
         account = await bus.connection.api("INFO")
+        outdated = await server_checks.read_format(bus.connection, bus.subjects)
+        specs = bus.specs()
         streams = await server_checks.existing_streams(bus.connection, specs)
     except (ApiError, CodedError) as error:
         yield Finding(
@@ -140,10 +137,15 @@ async def _check_jetstream(
         )
         return
     yield Finding(check="jetstream", detail=f"{account['streams']} streams in this account")
-    for spec in specs:
-        yield server_checks.check_stream(spec, streams)
-    journal = streams.get(subjects.journal_stream)
+    if outdated is not None:
+        yield outdated
+    journal = streams.get(bus.subjects.journal_stream)
+    for spec in () if outdated else specs:
+        known = spec if journal else server_checks.without_subjects(spec)
+        yield server_checks.check_stream(known, streams)
     yield _check_durability(config, journal)
+    if streams and bus.connection.cluster_servers > 1:
+        yield server_checks.check_replicas(bus.connection, config, streams)
     if journal:
         yield server_checks.check_clock(journal, now_ms())
         yield await server_checks.check_chain(bus.journal, journal["state"]["last_seq"])

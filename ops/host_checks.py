@@ -16,6 +16,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.actors.sandbox.runtime import fiber_obstacle
+from rookery.bus.credentials import USERS_FILE
 from rookery.bus.server import Store, find_server
 from rookery.schemas.errors import CodedError, Refused
 
@@ -99,7 +100,7 @@ def _check_binary() -> Finding:
 def _check_directory(path: Path) -> Finding:
     if not path.exists():
         return Finding(check="store", detail=f"{path} will be created by `rookery up`")
-    for place in (path / "token", path):
+    for place in (path / USERS_FILE, *sorted(path.glob("credentials/*")), path):
         mode = place.stat().st_mode & 0o777 if place.exists() else 0
         if mode & 0o077:
             return Finding(

@@ -224,6 +224,12 @@ class NodeMetrics:
             ["verb"],
             registry=registry,
         )
+        self._broken = Counter(
+            "rookery_entity_broken",
+            "Histories that were read and cannot be folded.",
+            ["family", "code"],
+            registry=registry,
+        )
         self._restarted = Counter(
             "rookery_actor_restart", "Actors restarted.", ["actor"], registry=registry
         )
@@ -290,6 +296,9 @@ class NodeMetrics:
 
     def quarantined(self, verb: str) -> None:
         self._quarantined.labels(self._bounded_verb(verb)).inc()
+
+    def history_broken(self, family: str, code: str) -> None:
+        self._broken.labels(_bounded_family(family), code).inc()
 
     def restarted(self, actor: str) -> None:
         self._restarted.labels(actor).inc()

@@ -13,7 +13,7 @@ from rookery.bus.commands import Endpoint, MicroService
 from rookery.ops.metrics import NodeMetrics
 from rookery.schemas import typed_ids
 from rookery.schemas.codec import encode_json, strict
-from rookery.schemas.commands import COMMANDS
+from rookery.schemas.commands import COMMANDS, audience_of
 from rookery.schemas.replies import REPLIES
 
 __all__ = ["build_service"]
@@ -34,7 +34,8 @@ def build_service(
 
 @cache
 def _endpoint(verb: str) -> Endpoint:
-    return Endpoint(verb, _schema(strict(COMMANDS[verb])), _schema(REPLIES[verb]))
+    audience = audience_of(verb).value
+    return Endpoint(verb, _schema(strict(COMMANDS[verb])), _schema(REPLIES[verb]), audience)
 
 
 def _schema(kind: Any) -> str:

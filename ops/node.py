@@ -14,7 +14,7 @@ from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.metadata import version
 from types import TracebackType
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -28,15 +28,27 @@ from rookery.actors.admission import (
 )
 from rookery.actors.approvals import ApprovalsDecider
 from rookery.actors.execution import ResultSender
-from rookery.actors.kernel import Decider, Failpoints, Kernel, KernelSettings, NodeIdentity
+from rookery.actors.execution.queries import MessageQuarantine
+from rookery.actors.kernel import (
+    CLAIM_S,
+    CLUSTER_CLAIM_S,
+    Decider,
+    Failpoints,
+    Kernel,
+    KernelSettings,
+    NodeDecider,
+    NodeIdentity,
+)
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
 from rookery.actors.tools.authoring import ToolRegistry, load_registry
-from rookery.bus.client import Client
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands import MicroServiceResponder
 from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.journal import QuarantinedMessage
 from rookery.bus.loop_thread import LoopThread
-from rookery.bus.ports import PARTITIONS
+from rookery.bus.ports import PARTITIONS, TaskSet
+from rookery.bus.realm_upgrade import upgrade_at_start
+from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.ops.approval_dispatchers import ApprovalDispatchers, open_callback
@@ -56,8 +68,13 @@ from rookery.ops.process_identity import (
 )
 from rookery.ops.processes import WHOLE_NODE, ProcessShare
 from rookery.ops.run_services import RunServices, approval_settings
-from rookery.ops.server_supervisor import ServerSupervisor
-from rookery.ops.server_url import find_server_url, store_of
+from rookery.ops.server import (
+    RealmServer,
+    ServerSupervisor,
+    client_of,
+    find_server,
+    store_of,
+)
 from rookery.schemas.capability import RecordMode
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
@@ -70,7 +87,11 @@ __all__ = ["Node"]
 
 log = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 DRAIN_POLL_S = 1.0
+_READABLE_DAMAGE = "CHAIN_BROKEN"
+"""Lists contain the facts of a message with this damage."""
 CHECKPOINT_TIMEOUT_S = 2.0
 """For the projections' last checkpoint; without it, the next node reads more of the journal."""
 
@@ -101,11 +122,13 @@ class Node:
         self._in_flight = self._create_in_flight_counter()
         self._runs: RunServices | None = None
         self._background = BackgroundTasks()
+        self._rebuilds = TaskSet()
         self._probes: NodeProbes | None = None
         """Set while the kernel runs."""
         self._opened = ExitStack()
         self._last_fact: Stopped | None = None
         self._drained = True
+        self._realm_server: RealmServer
         self.url = self.callback_url = ""
         """Of the server, and where a webhook's receiver sends its answers, if anywhere."""
 
@@ -139,25 +162,46 @@ class Node:
 
     def _open_bus(self, opened: ExitStack) -> JetStreamBus:
         config = self._config
-        url = self._share.url or (find_server_url(config) if config.url else None)
-        if url is None:
-            embedded = EmbeddedServer(store_of(config).path, sync=config.server.sync)
+        server = self._share.server or (find_server(config, Role.NODE) if config.url else None)
+        if server is None:
+            embedded = EmbeddedServer(
+                store_of(config).path, realm=config.realm, sync=config.server.sync
+            )
             self._server = ServerSupervisor(embedded, self._on_loss)
             self._server.start()
             opened.callback(self._server.stop)
-            url = self._server.url
-        self.url = url
+            server = self._server.realm_server
+        self._realm_server, self.url = server, server.url
         self._loop = LoopThread()
         opened.callback(self._loop.close)
-        bus = JetStreamBus(
-            url,
-            realm=config.realm,
-            credentials=config.server.credentials_file,
-            sync=config.server.sync if self._server or self._share.is_embedded else "always",
-        )
-        self._loop.run(bus.start())
+        bus = self._loop.run(self._start_bus())
         self._close_on_loop(opened, bus.stop)
         return bus
+
+    async def _start_bus(self) -> JetStreamBus:
+        """A started bus; a realm of an older format is upgraded first."""
+        bus = self._create_bus()
+        try:
+            await bus.start()
+        except Failed as refusal:
+            if refusal.code != "REALM_UPGRADE_REQUIRED":
+                raise
+            access = self._realm_server.access
+            await upgrade_at_start(self.url, access, self._config.realm, is_dead)
+            bus = self._create_bus()
+            await bus.start()
+        return bus
+
+    def _create_bus(self) -> JetStreamBus:
+        server = self._config.server
+        return JetStreamBus(
+            self.url,
+            self._realm_server.access,
+            realm=self._config.realm,
+            issuer=self._realm_server.issuer,
+            replicas=server.replicas,
+            sync=server.sync if self._server or self._share.is_embedded else "always",
+        )
 
     def _close_on_loop(
         self, opened: ExitStack, close: Callable[[], Coroutine[Any, Any, None]]
@@ -176,7 +220,7 @@ class Node:
         epoch = f"{self.name}.{entropy(6).hex()}"
         runs = self._runs = self._open_runs(bus, f"{epoch}{process_token()}", opened)
         dispatchers = self._open_dispatchers(bus, opened)
-        kernel = self._create_kernel(bus, self._settings(here, epoch), dispatchers)
+        kernel = self._create_kernel(bus, self._settings(bus, here, epoch), dispatchers)
         self._kernel = kernel
         self._probes = self._create_probes(bus, kernel)
         self.metrics.add_source(self.gauges)
@@ -215,10 +259,14 @@ class Node:
             if runs is None
             else runs.replies
         )
+        deciders = self._deciders()
+        quarantine = MessageQuarantine(
+            self.name, bus.journal, (NodeDecider(), *deciders), self._ask_actor
+        )
         kernel = Kernel(
             bus,
             self._loop,
-            self._deciders(),
+            deciders,
             settings,
             effect_handlers={
                 **replies.handlers,
@@ -226,6 +274,7 @@ class Node:
             },
             queries={
                 **self._projections.queries,
+                "quarantine": quarantine.reply,
                 "tools": ToolQueryHandler(() if runs is None else runs.catalogue).handle,
                 **({} if runs is None else runs.queries),
             },
@@ -240,6 +289,11 @@ class Node:
             )
             kernel.register_handlers(executors)
         return kernel
+
+    async def _ask_actor(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T:
+        """Ask through the kernel, which is created before queries arrive."""
+        assert self._kernel is not None
+        return await self._kernel.ask(family, key, body, answer)
 
     def _deciders(self) -> list[Decider]:
         """One for each entry of ``DECIDERS`` that this node hosts."""
@@ -278,15 +332,16 @@ class Node:
             judge=check_run_limits if runs is None else runs.validate_request,
         )
 
-    def _settings(self, here: ProcessIdentity, epoch: str) -> KernelSettings:
+    def _settings(self, bus: JetStreamBus, here: ProcessIdentity, epoch: str) -> KernelSettings:
         config = self._config
+        is_cluster = bus.connection.cluster_servers > 1
         return KernelSettings(
             identity=NodeIdentity(self.name, epoch, msgspec.json.encode(here), is_dead),
             now_ms=self._clock.now_ms,
             uptime_s=self._clock.uptime_s,
             metrics=self.metrics,
             failpoints=Failpoints(os.environ.get("ROOKERY_FAILPOINT", "")),
-            claim_s=config.node.claim_s,
+            claim_s=config.node.claim_s or (CLUSTER_CLAIM_S if is_cluster else CLAIM_S),
             processes=self._share.count,
             passivate_after_ms=int(config.node.passivate_after_s * 1000),
             drain_timeout_s=config.node.drain_timeout_s,
@@ -302,7 +357,6 @@ class Node:
             runs_in_flight=lambda: self._in_flight.total,
             approvals_waiting=lambda: projections.approvals.waiting,
             background=self._background,
-            subjects=Subjects(self._config.realm),
             server=self._server,
             runs=self._runs,
         )
@@ -311,11 +365,19 @@ class Node:
         tasks: dict[str, BackgroundTask] = {
             "views": self._projections.run,
             "drain": partial(self._poll_drain, bus),
+            "quarantine": partial(bus.quarantine.follow, bus.feed, self._on_quarantined),
         }
         if self._runs is not None:
             tasks["approvers"] = self._runs.approvers.run
             tasks["snapshots"] = self._runs.remove_snapshots
         return tasks
+
+    def _on_quarantined(self, message: QuarantinedMessage) -> None:
+        """Use the message's entity again, and drop from the lists what was read from it."""
+        assert self._kernel is not None
+        self._kernel.on_quarantined(message.entity)
+        if message.code == _READABLE_DAMAGE:
+            self._rebuilds.start(self._projections.start_over())
 
     def _discovery(self, bus: JetStreamBus, kernel: Kernel) -> MicroServiceResponder:
         now_ms = self._clock.now_ms()
@@ -328,7 +390,7 @@ class Node:
         """Dispatchers of approvals, and the endpoint for the webhook's answers."""
         config = self._config
         dispatchers = ApprovalDispatchers(config.approvals, bus, self._clock.now_ms)
-        client = Client(self.url, realm=config.realm, credentials=config.server.credentials_file)
+        client = client_of(self._realm_server, config.realm)
         dispatchers.open(opened)
         if self._share.slots is None:
             self.callback_url = open_callback(

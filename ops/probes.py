@@ -16,13 +16,12 @@ from rookery.bus.loop_thread import LoopThread
 from rookery.bus.nats import ApiError
 from rookery.bus.ports import Backpressure
 from rookery.bus.streams import mismatches, streams_of
-from rookery.bus.subjects import Subjects
 from rookery.ops.background_tasks import BackgroundTasks
 from rookery.ops.health import Probe
 from rookery.ops.metrics import GaugeValue
 from rookery.ops.run_services import RunServices
+from rookery.ops.server import ServerSupervisor
 from rookery.ops.server_checks import existing_streams
-from rookery.ops.server_supervisor import ServerSupervisor
 from rookery.ops.stream_backlog import backlog_gauges
 from rookery.schemas.errors import CodedError
 
@@ -42,7 +41,6 @@ class NodeProbes:
     runs_in_flight: Callable[[], int]
     approvals_waiting: Callable[[], int]
     background: BackgroundTasks
-    subjects: Subjects
     server: ServerSupervisor | None
     """The node's own server, if it has one."""
     runs: RunServices | None
@@ -86,7 +84,7 @@ class NodeProbes:
 
     def _streams_ok(self) -> Probe:
         """An operator may have edited or removed a stream since the node checked it."""
-        specs = streams_of(self.subjects)
+        specs = streams_of(self.bus.subjects)
         try:
             found = self.loop.run(
                 existing_streams(self.bus.connection, specs), timeout_s=PROBE_TIMEOUT_S
@@ -130,7 +128,7 @@ class NodeProbes:
         yield from self._backlog()
 
     def _backlog(self) -> list[GaugeValue]:
-        reading = backlog_gauges(self.bus.connection, self.subjects)
+        reading = backlog_gauges(self.bus.connection, self.bus.subjects)
         try:
             return self.loop.run(reading, timeout_s=PROBE_TIMEOUT_S)
         except TimeoutError:

@@ -138,7 +138,7 @@ class RunServices:
         self.replies = RunReplies(bus.journal, bus.blobs, bus.request_endpoint)
         self._history = RunHistoryReader(bus.journal, bus.blobs)
         self._rebuilder = SessionRebuilder(
-            sandbox, self._history, bus.blobs, key, _replay_session_id
+            sandbox, self._history, bus.images, key, _replay_session_id
         )
         self._replayer = RunReplayer(self._rebuilder)
         self.queries = self._create_queries(payload_bytes_max)
@@ -162,14 +162,19 @@ class RunServices:
         destroyer = SessionDestroyer(bus.journal, self._ask_actor)
         snapshots = SessionSnapshots(
             rebuilder,
-            bus.blobs,
+            bus.images,
             self.catalogue.available_tools,
             self._ask_actor,
             destroyer,
             now_ms=now_ms,
         )
         forker = RunForker(
-            rebuilder, snapshots, bus.blobs, provisioner.require_same_schemas, now_ms
+            rebuilder,
+            snapshots,
+            bus.images,
+            bus.blobs,
+            check=provisioner.require_same_schemas,
+            now_ms=now_ms,
         )
         return {
             "validate": validator.reply,
@@ -265,7 +270,7 @@ class RunServices:
         self._ask, notifier = ask, CallNotifier()
         history = RunHistoryReader(histories, self._bus.blobs)
         now_ms = SystemClock().now_ms
-        remover = SnapshotRemover(self._history, self._bus.blobs, acts_for, now_ms)
+        remover = SnapshotRemover(self._history, self._bus.images, acts_for, now_ms)
         runner = self._executor = self._create_run_executor(ask, notifier, history, remover)
         self._remover = remover
         calls = CallExecutor(
@@ -314,12 +319,12 @@ class RunServices:
     ) -> RunExecutor:
         bus, metrics = self._bus, self._metrics
         keeper = self._keeper = SnapshotKeeper(
-            self._sandbox, self._history, bus.blobs, ask, SystemClock().now_ms, metrics=metrics
+            self._sandbox, self._history, bus.images, ask, SystemClock().now_ms, metrics=metrics
         )
         cache = SessionCache(
             self._sandbox,
             history,
-            bus.blobs,
+            bus.images,
             keeper,
             remover,
             resting_bytes_max=self._share.divide(IDLE_BYTES_MAX),

@@ -11,12 +11,23 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
-from rookery.bus.journal import AuditScope, ChainAudit, JetStreamJournal
+import msgspec
+
+from rookery.bus.journal import AuditScope, JetStreamJournal
 from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import Filter
-from rookery.bus.streams import StreamSpec, mismatches
+from rookery.bus.replicas import stream_replicas
+from rookery.bus.streams import (
+    SUBJECT_SETTINGS,
+    StreamSpec,
+    find_node_token,
+    mismatches,
+    new_node_token,
+)
+from rookery.bus.subjects import Subjects
 from rookery.ops.config import Config
 from rookery.ops.host_checks import CheckVerdict, Finding, failed
+from rookery.ops.journal import JournalCheck
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = [
@@ -24,9 +35,12 @@ __all__ = [
     "check_chain",
     "check_clock",
     "check_payload",
+    "check_replicas",
     "check_stream",
     "check_version",
     "existing_streams",
+    "read_format",
+    "without_subjects",
 ]
 
 _VERSION_MIN = (2, 12)
@@ -61,6 +75,28 @@ def check_payload(connection: Connection, config: Config) -> Finding:
         detail=f"the server takes {takes} bytes, limits.payload_bytes_max is {wanted}",
         hint=f"raise the server's max_payload, or set limits.payload_bytes_max = {takes}",
     )
+
+
+async def read_format(connection: Connection, subjects: Subjects) -> Finding | None:
+    """Read the node token, which the subjects of the streams contain; the finding about a realm of
+    another format. If it cannot be read, the subjects get a token that no stream has."""
+    found = None
+    try:
+        await find_node_token(connection, subjects)
+    except ApiError as error:
+        if error.err_code != STREAM_NOT_FOUND:
+            raise
+        subjects.set_node_token(new_node_token())
+    except Failed as error:
+        found = failed("format", error)
+        subjects.set_node_token(new_node_token())
+    return found
+
+
+def without_subjects(spec: StreamSpec) -> StreamSpec:
+    """The demands that can be checked beside a missing journal, which had the node token."""
+    known = {name: value for name, value in spec.demands.items() if name not in SUBJECT_SETTINGS}
+    return msgspec.structs.replace(spec, demands=known)
 
 
 async def existing_streams(connection: Connection, specs: Sequence[StreamSpec]) -> Streams:
@@ -98,6 +134,31 @@ def check_stream(spec: StreamSpec, streams: Streams) -> Finding:
     )
 
 
+def check_replicas(connection: Connection, config: Config, streams: Streams) -> Finding:
+    """The copies of the realm's streams in a cluster."""
+    setting = config.server.replicas
+    copies = [stream_replicas(info, setting, connection) for info in streams.values()]
+    lacking = [one for one in copies if one.replicas != one.wanted]
+    behind = sorted({server for one in copies for server in one.missing})
+    if lacking:
+        first = lacking[0]
+        return Finding(
+            check="replicas",
+            verdict=CheckVerdict.WARN,
+            detail=f"{len(lacking)} of {len(copies)} streams do not have the copies they shall "
+            f"have: {first.stream} has {first.replicas} of {first.wanted}",
+            hint=f"stop every node, then: rookery realm upgrade --realm {config.realm}",
+        )
+    if behind:
+        return Finding(
+            check="replicas",
+            verdict=CheckVerdict.WARN,
+            detail=f"copies are away or behind on: {', '.join(behind)}",
+            hint="start these servers and let them catch up before another one stops",
+        )
+    return Finding(check="replicas", detail=f"{len(copies)} streams have all their copies")
+
+
 def check_clock(journal: dict[str, Any], now_ms: int) -> Finding:
     server_ms = datetime.fromisoformat(journal["ts"]).timestamp() * 1_000
     skew_ms = round(abs(now_ms - server_ms))
@@ -114,15 +175,17 @@ def check_clock(journal: dict[str, Any], now_ms: int) -> Finding:
 async def check_chain(journal: JetStreamJournal, end: int) -> Finding:
     """Check the last messages only; ``rookery journal verify`` checks all."""
     after = max(0, end - _SPOT_MESSAGES)
-    chain = ChainAudit(AuditScope.TAIL if after else AuditScope.WHOLE)
+    check = JournalCheck(AuditScope.TAIL if after else AuditScope.WHOLE)
     try:
         async with asyncio.timeout(_CHAIN_TIMEOUT_S):  # A scan retries without end.
             async for page in journal.scan(Filter(), after):
                 for stored in page:
-                    chain.add(stored)
+                    check.add(stored)
     except TimeoutError:
         return failed("chain", Failed("SERVER_UNREACHABLE", "the journal could not be read"))
     except CodedError as error:
         return failed("chain", error)
-    audit = chain.audit
+    if (damage := check.error()) is not None:
+        return failed("chain", damage)
+    audit = check.audit
     return Finding(check="chain", detail=f"{audit.verified} of {audit.messages} messages verified")

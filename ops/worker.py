@@ -7,12 +7,13 @@ from rookery.actors.tools.authoring import ToolRegistry
 from rookery.bus.clock import SystemClock
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.nats import Connection
-from rookery.bus.storage import Bucket, JetStreamBlobs
+from rookery.bus.reads import NodeBlobs
+from rookery.bus.roles import Role
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers import NatsWorkerEndpoint
 from rookery.ops.config import Config
 from rookery.ops.process_identity import process_name
-from rookery.ops.server_url import server_url
+from rookery.ops.server import server_of
 
 __all__ = ["WorkerProcess"]
 
@@ -29,10 +30,9 @@ class WorkerProcess:
         check_surface(surface)
         self.name, self._drain_s = process_name(), config.node.drain_timeout_s
         self._loop, subjects = LoopThread(), Subjects(config.realm)
-        self._connection = connection = Connection(
-            server_url(config), credentials=config.server.credentials_file, name="rookery-worker"
-        )
-        blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
+        server = server_of(config, Role.WORKER, surface)
+        self._connection = connection = Connection(server.url, server.access, name="rookery-worker")
+        blobs = NodeBlobs(connection, subjects)
         self._worker = Worker(
             NatsWorkerEndpoint(connection, subjects, blobs, surface),
             registry,

@@ -55,8 +55,9 @@ encode_json = msgspec.json.Encoder(enc_hook=encode_typed_text).encode
 _raw_facts = msgspec.json.Decoder(list[dict[str, Any]]).decode
 _object = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _RESTARTS = b".history_restarted.v1"
-_string = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
-_bracket = re.compile(rb"[][{}]")
+_string = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"', re.DOTALL)
+_AS_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKET = bytes(set(range(256)) - set(b"[]{}"))
 
 
 def encode_facts(facts: Sequence[Fact]) -> bytes:
@@ -233,9 +234,10 @@ def nested_too_deeply(text: bytes, levels_max: int = NESTING_MAX) -> bool:
     """Of JSON. How deep a decoder goes by itself depends on the interpreter."""
     if text.count(b"[") + text.count(b"{") <= levels_max:
         return False
-    depth = 0
-    for bracket in _bracket.finditer(_string.sub(b"", text)):
-        depth += 1 if bracket[0] in b"[{" else -1
-        if depth > levels_max:
-            return True
-    return False
+    levels = _string.sub(b"", text).translate(_AS_SQUARE, _NO_BRACKET)
+    for level in range(levels_max):  # Each step removes the innermost level of every branch.
+        without = levels.replace(b"[]", b"")
+        if len(without) == len(levels):  # What is left is never closed.
+            return level + levels.count(b"[") > levels_max
+        levels = without
+    return b"[" in levels

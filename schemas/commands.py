@@ -6,7 +6,8 @@ machine is a ``HandleInput`` under its decider's verb; a read leaves no fact.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from enum import StrEnum
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -29,8 +30,11 @@ from rookery.schemas.run import (
 )
 
 __all__ = [
+    "AUDIENCES",
     "COMMANDS",
+    "INTERNAL_VERBS",
     "ApprovalDue",
+    "Audience",
     "Cancel",
     "ChangeApprover",
     "ChangeLimits",
@@ -40,6 +44,7 @@ __all__ = [
     "DestroySession",
     "ForkRun",
     "HandleInput",
+    "QuarantineMessage",
     "ReplayQuery",
     "ResolveCall",
     "RestoreSession",
@@ -50,6 +55,7 @@ __all__ = [
     "SnapshotSession",
     "ToolsQuery",
     "WaitEnded",
+    "audience_of",
 ]
 
 Actor = Annotated[str, Meta(max_length=256)]
@@ -240,6 +246,16 @@ class ToolsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Only this tool."""
 
 
+class QuarantineMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Let every reader skip a damaged message of the journal (verb ``quarantine``, any key)."""
+
+    sequence: Annotated[int, msgspec.Meta(ge=1)]
+    reason: Annotated[str, msgspec.Meta(min_length=1, max_length=500)]
+    actor: Actor = ""
+    confirm: str = ""
+    """The message's entity; required if the entity can be used although the message is damaged."""
+
+
 COMMANDS: dict[str, type[msgspec.Struct]] = {
     "run": RunRequest,
     "validate": RunRequest,
@@ -269,4 +285,52 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "destroy": DestroySession,
     "replay": ReplayQuery,
     "fork": ForkRun,
+    "quarantine": QuarantineMessage,
 }
+
+
+class Audience(StrEnum):
+    """A group of verbs that the same roles may send."""
+
+    PUBLIC = "public"
+    """Runs and their sessions."""
+    QUERY = "query"
+    """Reads without a fact."""
+    APPROVER = "approver"
+    OPERATOR = "operator"
+    MACHINE = "machine"
+    """Inputs of machines, which a node refuses for what it drives itself."""
+    NODE = "node"
+    """Sent by timers, and by nodes to themselves."""
+
+
+AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
+    Audience.PUBLIC: (
+        "run",
+        "validate",
+        "cancel",
+        "create",
+        "limits",
+        "snapshot",
+        "restore",
+        "destroy",
+        "replay",
+        "fork",
+    ),
+    Audience.QUERY: ("session", "sessions", "runs", "tools", "pending", "granted"),
+    Audience.APPROVER: ("decide",),
+    Audience.OPERATOR: ("resolve", "approvers", "grants", "quarantine"),
+    Audience.MACHINE: ("admission", "turns", "surfaces", "leases", "peers", "approvals"),
+    Audience.NODE: ("approval_due", "wait_ended"),
+}
+"""Every verb of ``COMMANDS``, in one group."""
+
+
+def audience_of(verb: str) -> Audience:
+    """The group of a verb."""
+    return next(audience for audience, verbs in AUDIENCES.items() if verb in verbs)
+
+
+INTERNAL_VERBS: Final = frozenset(AUDIENCES[Audience.NODE])
+"""Verbs that only timers send. For every client they do not exist: a node refuses them as it
+refuses an unknown verb, and no list of verbs has them."""

@@ -6,6 +6,7 @@ hashlib is used, not pycryptodome: four times faster at the sizes of a fact (1.2
 from __future__ import annotations
 
 import math
+import re
 from hashlib import sha3_256
 
 import msgspec
@@ -13,11 +14,12 @@ import msgspec
 from rookery.schemas.errors import Refused
 from rookery.schemas.typed_ids import encode_typed_text
 
-__all__ = ["ZERO_CHAIN", "canonical_json", "chain", "digest_bytes", "digest_json"]
+__all__ = ["ZERO_CHAIN", "ChainCursor", "canonical_json", "chain", "digest_bytes", "digest_json"]
 
 ZERO_CHAIN = ""
 """The chain digest before an entity's first message."""
 
+_DIGEST = re.compile("[0-9a-f]{64}")
 _encode = msgspec.json.Encoder(order="deterministic", enc_hook=encode_typed_text).encode
 
 
@@ -48,6 +50,31 @@ def digest_json(value: object) -> str:
 def chain(previous: str, body: bytes) -> str:
     """The chain digest of a message: SHA3-256 of the previous message's digest and this body."""
     return sha3_256(bytes.fromhex(previous) + body).hexdigest()
+
+
+class ChainCursor:
+    """The end of an entity's chain while its messages are read, past damaged and foreign ones.
+
+    The message after a damaged one continues the digest that the damaged one has; the message after
+    a foreign one continues the digest before it.
+    """
+
+    __slots__ = ("_ends",)
+
+    def __init__(self, end: str = ZERO_CHAIN) -> None:
+        self._ends: tuple[str, ...] = (end,)
+
+    def accept(self, body: bytes, digest: str) -> bool:
+        """Move past a message if it continues the chain."""
+        if all(chain(end, body) != digest for end in self._ends):
+            return False
+        self._ends = (digest,)
+        return True
+
+    def pass_over(self, digest: str) -> None:
+        """Move past a message that has this digest and does not count."""
+        if _DIGEST.fullmatch(digest):
+            self._ends = (self._ends[0], digest)
 
 
 def _refuse_non_finite(value: object) -> None:

@@ -67,6 +67,9 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False
     """First 16 hex digits of the command's body digest; they tell a duplicate from a reused id."""
     source: str = ""
     """``<concern>@<node>`` that decided."""
+    by: str | UnsetType = UNSET
+    """Of a client's command: the name of its credential, as its signature proves it, or
+    ``unsigned``."""
     traceparent: str | UnsetType = UNSET
     privacy: PrivacyClass = PrivacyClass.INTERNAL
     retention: RetentionClass = RetentionClass.DURABLE
@@ -118,6 +121,8 @@ class Command(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, gc=False
     caller_waits: bool = False
     """The client waits for the reply and is sent an interim reply if the run takes long."""
     traceparent: str = ""
+    by: str = ""
+    """The name of the client's credential, or ``unsigned``; empty for what no client sent."""
     arrived_ms: int = 0
     """Arrival time, which may be long before the decision: by the server's clock from the inbox, by
     the node's clock from the request endpoint, 0 for a command made inside the node."""
@@ -140,6 +145,7 @@ def fill_envelope(
     cause_digest: str,
     source: str,
     traceparent: str,
+    by: str = "",
 ) -> None:
     """Fill in the fields that only the kernel knows, once, before the fact is shared.
 
@@ -155,3 +161,5 @@ def fill_envelope(
         put(fact, "cause_digest", cause_digest)
     if traceparent:
         put(fact, "traceparent", traceparent)
+    if by:
+        put(fact, "by", by)

@@ -35,7 +35,10 @@ CODES: Final[dict[str, Code]] = {
     "PAYLOAD_TOO_LARGE": Code("the body is larger than the limit"),
     "IDEMPOTENCY_KEY_REUSED": Code("this message id was already used with another body"),
     "UNSUPPORTED_FEATURE": Code("this version does not support the request"),
-    "UNAUTHORIZED": Code("the server requires a token, or refused this one"),
+    "UNAUTHORIZED": Code("the server requires a credential, or refused this one"),
+    "NOT_PERMITTED": Code("the role of this credential does not allow the request"),
+    "CREDENTIAL_EXISTS": Code("the realm has a credential of this name"),
+    "CREDENTIAL_NOT_FOUND": Code("the realm has no credential of this name"),
     # State.
     "GUARD_REJECTED": Code("the rules refuse this input in the present state"),
     "NO_MATCHING_TRANSITION": Code("no rule is declared for this input"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from inspect import cleandoc
 from pathlib import Path
 from typing import Any, Final, get_args
@@ -20,7 +20,7 @@ import msgspec
 from rookery.schemas import capability, commands, run, typed_ids
 from rookery.schemas.approvals import records as approval_record
 from rookery.schemas.codec import JSON, MSGPACK, strict, wire_names
-from rookery.schemas.commands import COMMANDS, HandleInput
+from rookery.schemas.commands import COMMANDS, INTERNAL_VERBS, HandleInput, audience_of
 from rookery.schemas.envelope import Mode, Sealed
 from rookery.schemas.errors import CODES
 from rookery.schemas.facts.approval import APPROVAL_FACTS
@@ -32,6 +32,7 @@ from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.facts.surface import SURFACE_FACTS
 from rookery.schemas.facts.tool import TOOL_FACTS
 from rookery.schemas.facts.turn import RUN_FACTS, TURN_FACTS
+from rookery.schemas.reads import READS, JournalState, Read
 from rookery.schemas.replies import REPLIES
 from rookery.schemas.seed import (
     agent_error,
@@ -122,6 +123,8 @@ def asyncapi() -> Document:
         messages[f"ev.{family}"] = _facts_message(family)
         _add_feed(channels, operations, family)
     for verb, kind in sorted(COMMANDS.items()):
+        if verb in INTERNAL_VERBS:
+            continue
         summary = _summary(kind)
         for door, trait in (("cmd", "durable"), ("api", "request")):
             messages[f"{door}.{verb}"] = _message(strict(kind).__name__, summary, trait)
@@ -129,6 +132,9 @@ def asyncapi() -> Document:
         if kind is HandleInput:
             answer["traits"] = [_reference("components", "messageTraits", "view")]
         _add_request_channels(channels, operations, verb)
+    for name, read in READS.items():
+        messages[f"{name}.query"] = _one_of(read.queries)
+        _add_read(channels, operations, name, read)
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -160,7 +166,14 @@ def _definitions(prefix: str) -> Document:
         for name, fact in wire_names(union).items():
             _merge(made, fact, prefix, name)
     answers = [struct for answer in REPLIES.values() for struct in _members(answer)]
-    exchanged: list[type] = [Sealed, *map(strict, COMMANDS.values()), *answers]
+    reads = [struct for read in READS.values() for struct in read.queries]
+    exchanged: list[type] = [
+        Sealed,
+        *map(strict, COMMANDS.values()),
+        *answers,
+        *reads,
+        JournalState,
+    ]
     for struct in (*exchanged, *_public_structs()):
         _merge(made, struct, prefix, struct.__name__)
     return dict(sorted(made.items()))
@@ -201,7 +214,8 @@ def _add_request_channels(channels: Document, operations: Document, verb: str) -
     durable, request, answer = f"cmd.{verb}", f"api.{verb}", f"answer.{verb}"
     address = COMMAND_ADDRESS.replace("{verb}", verb)
     channels[durable] = _channel(address, {"command": durable})
-    operations[f"accept.{durable}"] = _operation("receive", durable, "command")
+    tags = {"tags": [{"name": audience_of(verb).value}]}
+    operations[f"accept.{durable}"] = _operation("receive", durable, "command") | tags
     address = REQUEST_ADDRESS.replace("{verb}", verb)
     channels[request] = _channel(address, {"command": request})
     channels[answer] = {
@@ -214,6 +228,7 @@ def _add_request_channels(channels: Document, operations: Document, verb: str) -
     }
     operations[f"answer.{request}"] = {
         **_operation("receive", request, "command"),
+        **tags,
         "reply": {
             "channel": _reference("channels", answer),
             "messages": [
@@ -222,6 +237,15 @@ def _add_request_channels(channels: Document, operations: Document, verb: str) -
             ],
         },
     }
+
+
+def _add_read(channels: Document, operations: Document, name: str, read: Read) -> None:
+    """A read or an upload, whose answers the server or a node sends to the requester's inbox."""
+    channel = _channel(read.address, {"query": f"{name}.query"})
+    named = [token[1:-1] for token in read.address.split(".") if token.startswith("{")]
+    channel["parameters"] = {one: _reference("components", "parameters", one) for one in named}
+    channels[name] = {**channel, "description": read.answer}
+    operations[f"answer.{name}"] = _operation("receive", name, "query")
 
 
 def _channel(address: str, messages: dict[str, str]) -> Document:
@@ -260,7 +284,10 @@ def _reply_of(verb: str) -> Any:
 
 
 def _reply_message(answer: Any) -> Document:
-    structs = _members(answer)
+    return _one_of(_members(answer))
+
+
+def _one_of(structs: Sequence[type[msgspec.Struct]]) -> Document:
     if len(structs) == 1:
         return _message(structs[0].__name__, _summary(structs[0]))
     payloads = [_reference("components", "schemas", struct.__name__) for struct in structs]
@@ -351,6 +378,9 @@ def _parameters() -> Document:
             "description": "What the entity is found by: a session, a lease's key, or a node for "
             "its facts."
         },
+        "digest": {"description": "SHA3-256 of a blob or a memory image, 64 hex digits."},
+        "n": {"description": "The number of a chunk, from 0."},
+        "id": {"description": "Of an upload: 32 hex digits, chosen at random."},
     }
 
 

@@ -77,6 +77,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     ended_at_ms: int | None = None
     calls: int = 0
     """Number of calls the run has requested."""
+    by: str | None = None
+    """The credential that sent it, or ``unsigned``."""
     waits_for: RunWait | None = None
     position: str
     """``<sequence>.<n>`` of the run's first fact; newer runs have higher positions."""

@@ -34,6 +34,7 @@ __all__ = [
     "CallReceipt",
     "ForkReceipt",
     "GrantReceipt",
+    "QuarantineReceipt",
     "ReplayReport",
     "RunAnswer",
     "RunReceipt",
@@ -47,10 +48,10 @@ class RunAnswer(RunResult, frozen=True, kw_only=True):
     """Result of a run that a node drives: the reply to ``run`` and to ``validate``.
 
     A result that is too large for a message is in the blob ``result_blob``, as a JSON
-    ``RunResult``; the reply then has no value, streams, calls and diagnostics. The blob is in the
-    key-value bucket ``ROOKERY_<realm>_BLOBS``, in pieces to be concatenated: ``<result_blob>.0``,
-    ``.1``, and so on, as many as the header ``Rookery-Chunks`` of the first says. Its name is its
-    SHA3-256.
+    ``RunResult``; the reply then has no value, streams, calls and diagnostics. Any node sends the
+    blob in pieces to be concatenated, each the answer to an empty request on
+    ``rookery.<realm>.read.blobs.<result_blob>.0``, ``.1``, and so on, as many as the header
+    ``Rookery-Chunks`` of the first says. Its name is its SHA3-256.
     """
 
     run_id: str
@@ -180,6 +181,18 @@ class ForkReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the boundary's fact in that message."""
 
 
+class QuarantineReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``quarantine``."""
+
+    sequence: int
+    entity: str
+    """``<family>/<key>``"""
+    code: str
+    """Why the message is damaged."""
+    digest: str
+    """SHA3-256 of its body."""
+
+
 REPLIES: dict[str, Any] = {
     "run": RunAnswer | RunReceipt,
     "validate": RunAnswer,
@@ -209,5 +222,6 @@ REPLIES: dict[str, Any] = {
     "destroy": SessionView,
     "replay": ReplayReport,
     "fork": ForkReceipt,
+    "quarantine": QuarantineReceipt,
 }
 """The reply of every verb: a struct, or a union of structs."""

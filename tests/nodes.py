@@ -20,11 +20,12 @@ from urllib.request import HTTPErrorProcessor, build_opener
 import msgspec
 
 from rookery.actors.sandbox.python.build import cache_folder
-from rookery.bus.server import find_running
+from rookery.bus.roles import Role
+from rookery.bus.server import Store
 from rookery.bus.server.server import EmbeddedServer
 from tests.forkserver import Forked, can_fork, fork
 
-__all__ = ["NodeProcess", "NotReady", "Said", "node_on", "rookery_here"]
+__all__ = ["NodeProcess", "NotReady", "Said", "access_to", "node_on", "rookery_here", "served_by"]
 
 ROOKERY = str(Path(sys.executable).with_name("rookery"))
 READY_S = 60.0
@@ -46,7 +47,8 @@ class NodeProcess:
         self._environment = clean_environment(folder) | variables
         self._process: Forked | subprocess.Popen[str] | None = None
         self.log = folder / f"node-{next(_numbers)}.log"
-        self.url = ""
+        self.address = ""
+        """Of its server, without a credential."""
         self.health = ""
         self.callback = ""
 
@@ -82,16 +84,19 @@ class NodeProcess:
         said = msgspec.json.decode(self._first_line() or "{}", type=dict[str, object])
         if not said.get("ready"):
             raise NotReady(said, self.log.read_text())
-        self.url, self.health = self._with_credential(str(said["url"])), str(said["health"] or "")
+        self.address, self.health = str(said["url"]), str(said["health"] or "")
         self.callback = str(said["callback"] or "")
         return self
 
-    def _with_credential(self, address: str) -> str:
-        """The URL for clients of a node with an embedded server in ``--store``."""
-        if "--store" not in self._command:
-            return address
-        store = Path(self._command[self._command.index("--store") + 1])
-        return find_running(store) or address
+    def url_for(self, role: Role, *, realm: str = "default", surface: str = "") -> str:
+        """The URL of the embedded server in ``--store``, with a credential of that store."""
+        store = Store(Path(self._command[self._command.index("--store") + 1]))
+        return store.credential(realm, role, surface).url(self.address)
+
+    @property
+    def url(self) -> str:
+        """The URL for clients of the default realm."""
+        return self.url_for(Role.CLIENT)
 
     def _first_line(self) -> str:
         assert self.process.stdout is not None
@@ -172,8 +177,19 @@ def node_on(
     server: EmbeddedServer, realm: str, folder: Path, *arguments: str, **variables: str
 ) -> NodeProcess:
     """A node, to be started, that serves ``realm`` on a server of the test's own."""
-    where = ["--url", server.url, "--realm", realm, "--accept-unknown-durability"]
+    where = (*served_by(server, realm), "--accept-unknown-durability")
     return NodeProcess(folder, *where, *arguments, **variables)
+
+
+def served_by(server: EmbeddedServer, realm: str) -> tuple[str, ...]:
+    """The options of a node on a running server of the test's own."""
+    return ("--url", server.url_for(Role.NODE, realm=realm), "--realm", realm)
+
+
+def access_to(server: EmbeddedServer, realm: str) -> tuple[str, ...]:
+    """The options of a command for a running server of the test's own: by its store, the command
+    has the credential of the role that it needs."""
+    return ("--store", str(server.store), "--realm", realm)
 
 
 class Said(msgspec.Struct, frozen=True):

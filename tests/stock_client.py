@@ -13,13 +13,17 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from itertools import count
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, Protocol, TypeVar
+from urllib.parse import unquote, urlsplit
 
 import nats
 import nats.errors
 import nats.js.errors
 
-__all__ = ["Answer", "Stock", "stock", "until"]
+from rookery.bus.roles import Role
+from rookery.bus.server.server import EmbeddedServer
+
+__all__ = ["Answer", "Server", "Stock", "inbox_prefix", "stock", "until"]
 
 T = TypeVar("T")
 Fields = dict[str, Any]
@@ -54,11 +58,18 @@ async def until(condition: Callable[[], T], what: str = "", deadline_s: float = 
     return value
 
 
+class Server(Protocol):
+    """A server and its credentials."""
+
+    def url_for(self, role: Role, *, realm: str) -> str: ...
+
+
 class Stock:
     """One connection to one realm."""
 
-    def __init__(self, client: Any, realm: str) -> None:
+    def __init__(self, client: Any, realm: str, admin_url: str = "") -> None:
         self.nats, self.realm = client, realm
+        self._admin_url, self._admin = admin_url, None
         self.jetstream = client.jetstream(timeout=2)
         self.answers: dict[str, list[Answer]] = defaultdict(list)
         """By the last token of the reply subject."""
@@ -70,11 +81,27 @@ class Stock:
     async def open(self) -> None:
         await self.nats.subscribe(f"{self._prefix}.*", cb=self._answered)
 
+    async def close(self) -> None:
+        await self.nats.close()
+        if self._admin is not None:
+            await self._admin.close()
+
     async def follow(self) -> None:
-        """Collect the facts of all sessions, by a stock consumer of what is stored: a plain
-        subscription also sees what the stream refuses."""
-        subject, stream = f"rookery.{self.realm}.ev.session.*", f"ROOKERY_{self.realm}_JOURNAL"
-        await self.jetstream.subscribe(subject, stream=stream, ordered_consumer=True, cb=self._seen)
+        """Collect the facts of all sessions."""
+        await self.watch(f"rookery.{self.realm}.ev.session.*", self._seen)
+
+    async def watch(self, subject: str, seen: Callable[[Any], Any], stream: str = "") -> None:
+        """Call ``seen`` with what is stored: a plain subscription also sees what the stream
+        refuses."""
+        stream = stream or f"ROOKERY_{self.realm}_JOURNAL"
+        await (await self.admin()).subscribe(subject, stream=stream, ordered_consumer=True, cb=seen)
+
+    async def admin(self) -> Any:
+        """JetStream as the test itself uses it, by another connection and without limits."""
+        if self._admin is None:
+            assert self._admin_url, "the server has no user without limits"
+            self._admin = await _connected(self._admin_url, _silent)
+        return self._admin.jetstream(timeout=2)
 
     def reply(self, name: str = "") -> str:
         """A subject answers can come to; those under the same name come to the same place."""
@@ -143,21 +170,48 @@ class Stock:
 
 
 @asynccontextmanager
-async def stock(url: str, realm: str) -> AsyncIterator[Stock]:
-    """A connected client that comes back by itself."""
-    client = await nats.connect(
-        url, max_reconnect_attempts=-1, reconnect_time_wait=0.1, error_cb=_silent
-    )
-    connected = Stock(client, realm)
+async def stock(
+    server: Server, realm: str, role: Role | Literal["admin"] = Role.CLIENT
+) -> AsyncIterator[Stock]:
+    """A connected client that comes back by itself; ``admin`` may send what no role may."""
+    admin_url = server.admin_url if isinstance(server, EmbeddedServer) else ""
+    refused: list[str] = []
+
+    async def note(error: Exception) -> None:
+        """A server that was killed by the test is no news; a missing permission is."""
+        if "permissions violation" in str(error).lower():
+            refused.append(str(error))
+
+    if role == "admin":
+        client = await _connected(admin_url, note, f"_INBOX.{realm}.admin")
+    else:
+        client = await _connected(server.url_for(role, realm=realm), note)
+    connected = Stock(client, realm, admin_url)
     await connected.open()
     try:
         yield connected
     finally:
-        await client.close()
+        await connected.close()
+    assert not refused, refused
+
+
+async def _connected(url: str, on_error: Callable[[Exception], Any], inbox: str = "") -> Any:
+    return await nats.connect(
+        url,
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=0.1,
+        error_cb=on_error,
+        inbox_prefix=inbox or inbox_prefix(url),
+    )
 
 
 async def _silent(_: Exception) -> None:
     """A server that was killed by the test is no news."""
+
+
+def inbox_prefix(url: str) -> str:
+    """The prefix of the reply subjects that the user of a URL may subscribe to."""
+    return f"_INBOX.{unquote(urlsplit(url).username or '')}"
 
 
 def data(body: object) -> bytes:

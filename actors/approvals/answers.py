@@ -223,10 +223,12 @@ class AnswerRules(NamedTuple):
     def _refusal(
         self, state: SessionApprovals, answer: DecideApproval, refusal: Refused, now_ms: int
     ) -> Sequence[Fact]:
-        """Record the refusal; raise it if the session has no approvals or the window's limit is
-        reached."""
+        """Record the refusal; raise it if the session has no approvals, or if a limit for this
+        approval is reached. Wrong answers to one approval hide no refusal of another's."""
         known = state.asked or state.approvals.statuses
-        if not known or state.refusals.is_exceeded(now_ms):
+        answered = state.request_of_approval(answer.approval_id)
+        refusals = state.refusals if answered is None else answered.refusals
+        if not known or refusals.is_exceeded(now_ms):
             raise refusal
         fact = facts.AnswerRefused(
             approval_id=answer.approval_id[:200],

@@ -9,12 +9,10 @@ from immutables import Map
 from msgspec.structs import replace
 
 from rookery.actors.approvals.state import (
-    REFUSALS_WINDOW_MS,
     ApprovalRequestState,
     Approver,
     Grant,
     GrantPhase,
-    RefusalWindow,
     SessionApprovals,
     SessionGrant,
 )
@@ -89,11 +87,16 @@ def _answer(state: State, fact: facts.Answered) -> State:
     )
 
 
-def _refuse(state: State, fact: facts.AnswerRefused | facts.ApproverRefused) -> State:
-    refusals = state.refusals
-    if fact.at_ms - refusals.since_ms >= REFUSALS_WINDOW_MS:
-        refusals = RefusalWindow(since_ms=fact.at_ms)
-    return replace(state, refusals=replace(refusals, count=refusals.count + 1))
+def _refuse(state: State, fact: facts.AnswerRefused) -> State:
+    answered = state.request_of_approval(fact.approval_id)
+    if answered is None:
+        return replace(state, refusals=state.refusals.add(fact.at_ms))
+    answered = replace(answered, refusals=answered.refusals.add(fact.at_ms))
+    return replace(state, asked=state.asked.set(answered.operation_id, answered))
+
+
+def _refuse_change(state: State, fact: facts.ApproverRefused) -> State:
+    return replace(state, refusals=state.refusals.add(fact.at_ms))
 
 
 def _close(state: State, fact: facts.Closed) -> State:
@@ -177,7 +180,7 @@ _FOLDS: Final[dict[type, Callable[[State, Any], State]]] = {
     facts.SessionGrantIssued: _grant_session,
     facts.ApproverAdded: _add,
     facts.ApproverRevoked: _revoke,
-    facts.ApproverRefused: _refuse,
+    facts.ApproverRefused: _refuse_change,
 }
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "APPROVERS_KEY",
     "MESSAGE_MAX",
     "REFUSALS_MAX",
+    "REFUSALS_TOTAL_MAX",
     "REFUSALS_WINDOW_MS",
     "STATE_SCHEMA",
     "ApprovalRequestState",
@@ -32,14 +33,39 @@ __all__ = [
     "SessionGrant",
 ]
 
-STATE_SCHEMA = 3
+STATE_SCHEMA = 4
 REFUSALS_WINDOW_MS = 60_000
 REFUSALS_MAX = 10
-"""Recorded per minute and session; more are refused without a record."""
+"""Recorded per minute for one approval, for answers to no pending approval of a session, or for
+changes of approvers; more are refused without a record."""
+REFUSALS_TOTAL_MAX = 200
+"""Of these, at any time."""
 MESSAGE_MAX = 300
 """Characters of a recorded refusal's message, which may repeat input."""
 APPROVERS_KEY = "_approvers"
 """The key of the realm's approvers, one entity."""
+
+
+class RefusalWindow(msgspec.Struct, frozen=True, kw_only=True):
+    """The number of recorded refusals, in the current minute and in total."""
+
+    since_ms: int = 0
+    count: int = 0
+    total: int = 0
+
+    def is_exceeded(self, now_ms: int) -> bool:
+        """Whether a limit of recorded refusals is reached."""
+        in_window = now_ms - self.since_ms < REFUSALS_WINDOW_MS
+        return self.total >= REFUSALS_TOTAL_MAX or (in_window and self.count >= REFUSALS_MAX)
+
+    def add(self, at_ms: int) -> RefusalWindow:
+        """One more refusal is recorded."""
+        in_window = at_ms - self.since_ms < REFUSALS_WINDOW_MS
+        return RefusalWindow(
+            since_ms=self.since_ms if in_window else at_ms,
+            count=self.count + 1 if in_window else 1,
+            total=self.total + 1,
+        )
 
 
 class ApprovalRequestState(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,6 +95,8 @@ class ApprovalRequestState(msgspec.Struct, frozen=True, kw_only=True):
     """The digest of the valid answer."""
     verified: bool = False
     escalated: bool = False
+    refusals: RefusalWindow = RefusalWindow()
+    """Of answers to this approval."""
 
     @property
     def is_pending(self) -> bool:
@@ -112,17 +140,6 @@ class SessionGrant(msgspec.Struct, frozen=True, kw_only=True):
     state: GrantPhase = GrantPhase.ISSUED
 
 
-class RefusalWindow(msgspec.Struct, frozen=True, kw_only=True):
-    """The number of refused answers recorded in the current minute."""
-
-    since_ms: int = 0
-    count: int = 0
-
-    def is_exceeded(self, now_ms: int) -> bool:
-        """Whether the limit of recorded refusals is reached."""
-        return now_ms - self.since_ms < REFUSALS_WINDOW_MS and self.count >= REFUSALS_MAX
-
-
 class Approver(msgspec.Struct, frozen=True, kw_only=True):
     """One key of an approver."""
 
@@ -149,6 +166,7 @@ class SessionApprovals(msgspec.Struct, frozen=True, kw_only=True):
     records: int = 0
     """The number of records of the run."""
     refusals: RefusalWindow = RefusalWindow()
+    """Of answers to no approval of the session, or of changes of approvers."""
     approvers: Map[str, Approver] = Map()
     """By key id; only under ``_approvers``."""
     changes: int = 0

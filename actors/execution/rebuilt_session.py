@@ -30,11 +30,11 @@ class SessionRebuilder:
         self,
         sandbox: Sandbox,
         reader: RunHistoryReader,
-        blobs: Blobs,
+        images: Blobs,
         key: bytes,
         new_name: Callable[[], str],
     ) -> None:
-        self.sandbox, self.reader, self._blobs = sandbox, reader, blobs
+        self.sandbox, self.reader, self._images = sandbox, reader, images
         self._key, self._new_name = key, new_name
 
     @asynccontextmanager
@@ -49,7 +49,7 @@ class SessionRebuilder:
         """Rebuild the session as after ``runs``, which followed ``base``; the sandbox session's
         name. ``begun`` is the first run of its generation, if there is no base. ``anyhow``: use
         this node's guest build if the original one is unavailable."""
-        data = None if base is None else await self._blobs.get(base.blob)
+        data = None if base is None else await self._images.get(base.blob)
         recorded = [await self.reader.to_recorded(run) for run in runs if run.kept]
         tools = await self.reader.tools((runs[-1] if runs else begun).environment)
         name, offer = self._new_name(), begun.environment

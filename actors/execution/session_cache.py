@@ -72,13 +72,13 @@ class SessionCache:
         self,
         sandbox: Sandbox,
         reader: RunHistoryReader,
-        blobs: Blobs,
+        images: Blobs,
         keeper: SnapshotKeeper,
         remover: SnapshotRemover,
         *,
         resting_bytes_max: int = IDLE_BYTES_MAX,
     ) -> None:
-        self._sandbox, self._reader, self._blobs = sandbox, reader, blobs
+        self._sandbox, self._reader, self._images = sandbox, reader, images
         self._keeper, self._remover = keeper, remover
         self._idle_bytes_max = resting_bytes_max
         self._positions: dict[str, _CachedPosition] = {}
@@ -121,7 +121,7 @@ class SessionCache:
     ) -> None:
         """Restore the session from the parked run's snapshot."""
         self._positions[session] = _UNKNOWN
-        data = await self._blobs.get(view.snapshot_blob)
+        data = await self._images.get(view.snapshot_blob)
         await self._sandbox.in_thread(self._sandbox.restore, data, tools=tools, session_id=session)
         self._positions[session] = _CachedPosition(view.generation, view.runs_before)
 
@@ -145,7 +145,7 @@ class SessionCache:
     async def store_snapshot(self, session: str, environment: RunEnvironment) -> str:
         """Store the session for its client, for ever; the snapshot's id."""
         stored = await self._keeper.store(session, environment)
-        if not await self._blobs.pin(stored.blob):
+        if not await self._images.pin(stored.blob):
             raise Failed("CONFLICT", f"the snapshot {stored.id} is being deleted")
         return stored.id
 
@@ -234,7 +234,7 @@ class SessionCache:
     ) -> None:
         environment = past[0].environment if past else view.offer
         assert environment is not UNSET
-        base = None if history.base is None else await self._blobs.get(history.base.blob)
+        base = None if history.base is None else await self._images.get(history.base.blob)
         recorded = [await self._reader.to_recorded(run) for run in past if run.kept]
         rebuild = partial(
             self._sandbox.rebuild,

@@ -47,14 +47,14 @@ class SnapshotKeeper:
         self,
         sandbox: Sandbox,
         reader: RunHistoryReader,
-        blobs: Blobs,
+        images: Blobs,
         ask: AskActor,
         now_ms: Callable[[], int],
         *,
         snapshot_bytes_max: int = SNAPSHOT_BYTES_MAX,
         metrics: KernelMetrics = NO_METRICS,
     ) -> None:
-        self._sandbox, self._reader, self._blobs, self._ask = sandbox, reader, blobs, ask
+        self._sandbox, self._reader, self._images, self._ask = sandbox, reader, images, ask
         self._now_ms, self._bytes_max, self._metrics = now_ms, snapshot_bytes_max, metrics
         self._tasks = TaskSet()
         self._keeping: set[str] = set()
@@ -126,12 +126,12 @@ class SnapshotKeeper:
         state = await self._ask("sandbox", session, command, SnapshotState)
         if state.blob != stored.blob:
             raise Failed("CONFLICT", f"session {session} has a newer snapshot")
-        await self._blobs.unmark(stored.blob)
+        await self._images.unmark(stored.blob)
         return stored
 
     async def _put(self, session: str, taken: Snapshot) -> StoredSnapshot:
         try:
-            blob = await self._blobs.put_marked(
+            blob = await self._images.put_marked(
                 taken.data, session, self._now_ms(), self._bytes_max
             )
         except Refused as refusal:

@@ -34,12 +34,12 @@ class SnapshotRemover:
     def __init__(
         self,
         reader: RunHistoryReader,
-        blobs: Blobs,
+        images: Blobs,
         acts_for: Callable[[str], bool],
         now_ms: Callable[[], int],
     ) -> None:
         """``acts_for``: whether this node owns a session."""
-        self._reader, self._blobs = reader, blobs
+        self._reader, self._images = reader, images
         self._acts_for, self._now_ms = acts_for, now_ms
         self._tasks = TaskSet()
 
@@ -50,8 +50,8 @@ class SnapshotRemover:
     async def delete(self, effect: DeleteSnapshots) -> None:
         """Delete blobs that may be deleted already."""
         for blob in effect.blobs:
-            if await self._blobs.exists(blob):
-                await self._blobs.delete(blob)
+            if await self._images.exists(blob):
+                await self._images.delete(blob)
 
     def delete_soon(self, blob: str) -> None:
         """Delete a blob that has a mark; after a failure, a pass does it."""
@@ -65,7 +65,7 @@ class SnapshotRemover:
 
     async def make_pass(self) -> None:
         """Delete the marked blobs of this node's sessions that nothing names."""
-        for mark in await self._blobs.marks():
+        for mark in await self._images.marks():
             is_young = mark.at_ms + YOUNG_MS > self._now_ms()
             if self._acts_for(mark.owner) and not is_young:
                 await self._try_delete_unnamed(mark)
@@ -77,19 +77,19 @@ class SnapshotRemover:
     async def _try_delete_unnamed(self, mark: BlobMark) -> None:
         try:
             if not await self._is_named(mark):
-                await self._blobs.delete(mark.digest)
+                await self._images.delete(mark.digest)
         except CodedError as error:  # Another version may be able to read the history.
             log.info("blob not examined", extra={"session": mark.owner, "code": error.code})
 
     async def _try_delete(self, blob: str) -> None:
         try:
-            await self._blobs.delete(blob)
+            await self._images.delete(blob)
         except CodedError as error:
             log.info("blob not deleted", extra={"blob": blob, "code": error.code})
 
     async def _is_named(self, mark: BlobMark) -> bool:
         remaining = await self._reader.snapshots(mark.owner)
         if any(snapshot.blob == mark.digest for snapshot in remaining):
-            await self._blobs.unmark(mark.digest)
+            await self._images.unmark(mark.digest)
             return True
         return await self._reader.parked_image(mark.owner) == mark.digest

@@ -29,7 +29,10 @@ if TYPE_CHECKING:
     from rookery.actors.kernel.messaging.local_ask import AskActor
     from rookery.actors.kernel.messaging.mailbox import Mailbox
     from rookery.actors.kernel.metrics import NO_METRICS, KernelMetrics, NoMetrics
+    from rookery.actors.kernel.node_decider import FactRecorded, NodeDecider, RecordFact
     from rookery.actors.kernel.partitions.ownership import (
+        CLAIM_S,
+        CLUSTER_CLAIM_S,
         NodeIdentity,
         node_of_holder,
         process_of_holder,
@@ -39,6 +42,8 @@ if TYPE_CHECKING:
     from rookery.actors.kernel.unit_of_work import UnitOfWork
 
 __all__ = [
+    "CLAIM_S",
+    "CLUSTER_CLAIM_S",
     "NO_METRICS",
     "OTHER_VERSIONS",
     "AskActor",
@@ -48,6 +53,7 @@ __all__ = [
     "EffectHandler",
     "Entity",
     "FactBuilder",
+    "FactRecorded",
     "Failpoints",
     "HistoryCheck",
     "HistoryView",
@@ -56,12 +62,14 @@ __all__ = [
     "KernelSettings",
     "Mailbox",
     "NoMetrics",
+    "NodeDecider",
     "NodeIdentity",
     "NotExecutableHere",
     "NotifyHistoryBroken",
     "PendingCommand",
     "QueryHandler",
     "ReadScope",
+    "RecordFact",
     "RestartHistory",
     "UnitOfWork",
     "decode_map",
@@ -98,7 +106,14 @@ __getattr__ = lazy_names(
         "messaging.local_ask": ("AskActor",),
         "messaging.mailbox": ("Mailbox",),
         "metrics": ("NO_METRICS", "KernelMetrics", "NoMetrics"),
-        "partitions.ownership": ("NodeIdentity", "node_of_holder", "process_of_holder"),
+        "node_decider": ("FactRecorded", "NodeDecider", "RecordFact"),
+        "partitions.ownership": (
+            "CLAIM_S",
+            "CLUSTER_CLAIM_S",
+            "NodeIdentity",
+            "node_of_holder",
+            "process_of_holder",
+        ),
         "partitions.recovery": ("save_idle_watermark",),
         "state_codec": ("decode_map",),
         "unit_of_work": ("UnitOfWork",),

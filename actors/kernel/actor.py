@@ -31,6 +31,7 @@ from rookery.actors.kernel.messaging.messages import (
     LocalCommand,
     Passivate,
     ReleaseEntities,
+    ReloadBroken,
     ResumeEffects,
 )
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Appended, AppendRejected
@@ -113,6 +114,7 @@ class FamilyActor(LoopActor):
             ResumeEffects: self._on_resume_effects,
             Passivate: self._on_passivate,
             ReleaseEntities: self._on_release,
+            ReloadBroken: self._on_reload_broken,
             DrainActor: self._on_drain,
         }
 
@@ -245,7 +247,7 @@ class FamilyActor(LoopActor):
             log.warning("snapshot ignored, history loaded", extra={"code": entity.load_error.code})
             self._reload(entity, whole=True)
         else:
-            self._processor.report_state(entity.id.key, entity.state)
+            self._processor.report_loaded(entity)
             entity.was_reloaded = entity.load_error is None and self._resumes is not None
             entity.required_effects = self._required_effects(entity) - known
             others = self._decider.reacts_to | self._decider.observes
@@ -253,6 +255,15 @@ class FamilyActor(LoopActor):
             if entity.load_error is None and must_catch_up:
                 self._catch_up(entity)
         return self._on_read_done(entity)
+
+    def _on_reload_broken(self, item: ReloadBroken) -> None:
+        """Fold an entity again that runs wait for, in memory or not, and catch up."""
+        known = self._entities.get(item.key)
+        if known is not None and known.load_error is not None:
+            known.needs_catch_up |= bool(self._decider.reacts_to)
+            self._reload(known, whole=True)
+        elif known is None and item.family == self._decider.family:
+            self._entity(item.key).needs_catch_up |= bool(self._decider.reacts_to)
 
     def _on_load_failed(self, item: LoadFailed) -> Sequence[Entity]:
         """Handle a read that failed for good. Without its body one command is refused; without its

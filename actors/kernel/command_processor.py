@@ -122,6 +122,13 @@ class CommandProcessor:
         except Exception:
             log.exception("on_state failed", extra={"family": self._decider.family})
 
+    def report_loaded(self, entity: Entity) -> None:
+        """Report the state of an entity that was loaded, and whether its history is broken."""
+        if (error := entity.load_error) is not None:
+            self._context.metrics.history_broken(entity.id.family, error.code)
+            log.error("entity broken", extra={"family": entity.id.family, "code": error.code})
+        self.report_state(entity.id.key, entity.state)
+
     # --- ends that need no commit ---------------------------------------------------------------
 
     def refuse(self, entity: Entity, pending: PendingCommand, error: CodedError) -> None:
@@ -175,10 +182,11 @@ class CommandProcessor:
         if effects:
             self._context.ensure_effects(entity.id.key, entity.sequence, effects)
         if pending.delivery is None:
-            if effects:
-                pending.finish()
+            if effects:  # Its session ends what it asked for: it is not decided after a repair.
+                entity.finish([pending])
             return
-        if self._restartable is not None and error.code not in OTHER_VERSIONS:
+        is_session = not entity.id.key.startswith("_")
+        if is_session and self._restartable is not None and error.code not in OTHER_VERSIONS:
             hint = f"rookery sessions destroy {entity.id.key}"
             error = type(error)(error.code, error.message, hint=hint)
         self.refuse(entity, pending, error)

@@ -20,6 +20,7 @@ from rookery.actors.kernel.messaging.replies import error_reply, is_local
 from rookery.actors.kernel.metrics import KernelMetrics
 from rookery.bus.ports import Bus, Delivery, ReplyMessage, TaskSet
 from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import INTERNAL_VERBS
 from rookery.schemas.errors import CodedError, Failed, Refused
 
 __all__ = ["CommandRouter", "QueryHandler"]
@@ -52,8 +53,8 @@ class CommandRouter:
 
     @property
     def verbs(self) -> frozenset[str]:
-        """The verbs of commands and queries that this node serves."""
-        return frozenset((*self._mailboxes, *self._queries))
+        """The verbs of commands and queries that this node serves to clients."""
+        return frozenset((*self._mailboxes, *self._queries)) - INTERNAL_VERBS
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Pass each command of a batch to its actor's mailbox, in order per actor. A delivery
@@ -62,7 +63,7 @@ class CommandRouter:
         now_ms = self._now_ms()
         for delivery in deliveries:
             delivery.arrived_ms = delivery.arrived_ms or now_ms
-            mailbox = self._mailboxes.get(delivery.verb)
+            mailbox = self._mailbox_of(delivery)
             if mailbox is not None:
                 if delivery.position is None and not mailbox.in_flight_limit.try_enter(
                     len(delivery.body)
@@ -78,6 +79,12 @@ class CommandRouter:
                 self._refuse_verb(delivery)
         for mailbox, commands in batches.items():
             mailbox.post(commands)
+
+    def _mailbox_of(self, delivery: Delivery) -> Mailbox | None:
+        """``None`` for a verb without an actor, and for an internal one that no timer sent."""
+        if delivery.verb in INTERNAL_VERBS and not delivery.is_from_timer:
+            return None
+        return self._mailboxes.get(delivery.verb)
 
     def run_query(self, delivery: Delivery, verb: str) -> None:
         """Start the query ``verb`` and send its reply."""

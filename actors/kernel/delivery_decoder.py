@@ -38,8 +38,7 @@ def decode_delivery(
             f"mode {delivery.mode[:80]!r} is not known",
             hint="one of queue, passive, steer, interrupt",
         )
-    from_timer = delivery.position is not None and delivery.position.source == "timers"
-    if "/" in check_command_id(delivery.id) and not from_timer:
+    if "/" in check_command_id(delivery.id) and not delivery.is_from_timer:
         raise Refused("INVALID_ARGUMENT", "a message id cannot contain '/'", hint="use a UUID")
     command = Command(
         verb=delivery.verb,
@@ -50,6 +49,7 @@ def decode_delivery(
         reply_to=delivery.reply_to,
         caller_waits=delivery.position is None and bool(delivery.reply_to),
         traceparent=delivery.traceparent,
+        by=delivery.by,
         arrived_ms=delivery.arrived_ms,
     )
     digest = sha3_256(delivery.body).hexdigest()[:16]

@@ -19,10 +19,10 @@ from rookery.actors.kernel.history_restart import chain_end, last_fact_number, l
 from rookery.actors.kernel.messaging.mailbox import InFlightLimit
 from rookery.actors.kernel.partitions.watermark import WatermarkHold
 from rookery.bus.ports import Delivery, EntitySnapshot, StoredMessage
-from rookery.schemas.digest import ZERO_CHAIN, chain
+from rookery.schemas.digest import ZERO_CHAIN, ChainCursor
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError, Failed
-from rookery.schemas.ids import parse_reaction_id
+from rookery.schemas.ids import parse_fact_id, parse_reaction_id
 
 if TYPE_CHECKING:
     from rookery.actors.kernel.unit_of_work import UnitOfWork
@@ -303,8 +303,14 @@ class Entity:
             elif saved_states:
                 self.sequence, self.chain = saved_states[-1].sequence, chain_end(saved_states)
                 self.fact_count = last_fact_number(self.id, saved_states)
+            cursor = ChainCursor(self.chain)
+            renumber = False
             for stored in tail:
-                self._fold_message(decider, stored)
+                if stored.quarantined_through:
+                    self._pass_over(cursor, stored)
+                else:
+                    self._fold_message(decider, cursor, stored, renumber=renumber)
+                renumber = stored.quarantined_through > 0
         except CodedError as error:
             return error
         except (
@@ -326,19 +332,30 @@ class Entity:
             self._mark_reacted(family, number)
         self.recorded_reactions |= saved.recorded_reactions
 
-    def _fold_message(self, decider: Decider, stored: StoredMessage) -> None:
-        linked = chain(self.chain, stored.body)
-        if linked != stored.chain:
+    def _pass_over(self, cursor: ChainCursor, stored: StoredMessage) -> None:
+        """Count a quarantined message, whose facts nothing reads."""
+        cursor.pass_over(stored.chain)
+        self.sequence = stored.sequence
+        self.key_sequence = max(self.key_sequence, stored.sequence)
+        self.fact_count = max(self.fact_count, stored.quarantined_through)
+
+    def _fold_message(
+        self, decider: Decider, cursor: ChainCursor, stored: StoredMessage, *, renumber: bool
+    ) -> None:
+        """``renumber``: the message before is quarantined, so this one's ids have the number."""
+        if not cursor.accept(stored.body, stored.chain):
             raise Failed(
                 "CHAIN_BROKEN",
                 f"message {stored.sequence} does not continue the chain of {self.id}",
-                hint="rookery journal verify",
+                hint=f"rookery journal quarantine {stored.sequence} --reason TEXT",
             )
         facts = decider.codec.decode(stored.body)
+        if renumber and facts:
+            self.fact_count = parse_fact_id(facts[0].id)[2] - 1
         state = self.state
         for fact in facts:
             state = decider.evolve(state, fact)
-        self.apply_commit(state, stored.sequence, linked, facts)
+        self.apply_commit(state, stored.sequence, stored.chain, facts)
 
     def apply_commit(self, state: Any, sequence: int, linked: str, facts: Sequence[Fact]) -> None:
         """Replace the state by the one after these committed facts."""

@@ -127,7 +127,8 @@ def last_fact_number(entity: EntityId, tail: Sequence[StoredMessage]) -> int:
     pattern = _fact_numbers(entity)
     number = 0
     for one in tail:
-        number = max([number + 1, *map(int, pattern.findall(one.body))])
+        found = map(int, pattern.findall(one.body))
+        number = max(number + 1, one.quarantined_through, *found)
     return number
 
 

@@ -30,10 +30,11 @@ from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.kernel.messaging.mailbox import Mailbox
 from rookery.actors.kernel.messaging.messages import (
     CommitHeld,
-    DrainActor,
     LocalCommand,
     Passivate,
     ReleaseEntities,
+    ReloadBroken,
+    wait_quiet,
 )
 from rookery.actors.kernel.node_decider import FactRecorded, NodeDecider, RecordFact
 from rookery.actors.kernel.partitions.ownership import PartitionOwnership
@@ -198,7 +199,7 @@ class Kernel:
         try:
             async with asyncio.timeout(self._settings.drain_timeout_s):
                 while before != (
-                    now := [await self._wait_quiet(m) for m in self._mailboxes.values()]
+                    now := [await wait_quiet(m, self._loop) for m in self._mailboxes.values()]
                 ):
                     before = now
                     await self._command_router.tasks.wait_idle()
@@ -215,17 +216,6 @@ class Kernel:
                 break
             await asyncio.sleep(RECONNECT_S / RECONNECT_POLLS)
         return self._bus.connected
-
-    async def _wait_quiet(self, mailbox: Mailbox) -> int:
-        """Wait until the family's actor is idle; the number of messages it has processed."""
-        quiet: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-
-        def resolve(processed: int) -> None:
-            if not quiet.done():
-                quiet.set_result(processed)
-
-        mailbox.post(DrainActor(lambda processed: self._loop.call_soon(resolve, processed)))
-        return await quiet
 
     async def _shut_down(self) -> None:
         if self._maintenance is not None:
@@ -348,6 +338,12 @@ class Kernel:
             ReleaseEntities(is_lost, lambda: self._loop.call_soon(done.set))
         )
         await done.wait()
+
+    def on_quarantined(self, entity: EntityId) -> None:
+        """Fold an entity again, since a damaged message of it was set aside; on the loop."""
+        self.histories.drop(entity.key)
+        for mailbox in self._mailboxes.values() if self._owns(entity.key) else ():
+            mailbox.post(ReloadBroken(entity.key, entity.family))
 
     # --- ActorContext ---------------------------------------------------------------------------
 
@@ -478,7 +474,7 @@ class Kernel:
 
     @property
     def verbs(self) -> frozenset[str]:
-        """The verbs of commands and queries that this node serves."""
+        """The verbs of commands and queries that this node serves to clients."""
         return self._command_router.verbs
 
     # --- what ops reads -------------------------------------------------------------------------

@@ -170,6 +170,8 @@ class EntityLoader:
                     "unreadable fact skipped", extra={"code": error.code, "seq": one.sequence}
                 )
                 continue
+            if not facts:
+                continue
             after = handled.get(family, 0)
             missed.append(
                 self._fact_router.to_message(decider, one.entity, one.sequence, facts, after)

@@ -37,6 +37,9 @@ class KernelMetrics(Protocol):
     def quarantined(self, verb: str) -> None:
         """A command failed three times in its actor and became a dead letter."""
 
+    def history_broken(self, family: str, code: str) -> None:
+        """The history of an entity was read and cannot be folded."""
+
     def restarted(self, actor: str) -> None:
         """An actor failed and restarted from the journal."""
 
@@ -67,6 +70,8 @@ class NoMetrics:
     def conflict(self, family: str) -> None: ...
 
     def quarantined(self, verb: str) -> None: ...
+
+    def history_broken(self, family: str, code: str) -> None: ...
 
     def restarted(self, actor: str) -> None: ...
 

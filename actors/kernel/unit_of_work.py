@@ -124,6 +124,7 @@ class UnitOfWork:
                 cause_digest=pending.digest,
                 source=self._source,
                 traceparent=command.traceparent,
+                by=command.by,
             )
             state = decider.evolve(state, fact)
         for fact in facts if decider.has_effects else ():

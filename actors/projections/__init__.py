@@ -12,6 +12,7 @@ if TYPE_CHECKING:
         Approvers,
         ListedApproverKey,
         change_count,
+        first_damage,
         keys_of,
     )
     from rookery.actors.projections.nodes import NodeView, nodes_of
@@ -33,6 +34,7 @@ __all__ = [
     "SessionQueryHandler",
     "ToolQueryHandler",
     "change_count",
+    "first_damage",
     "keys_of",
     "nodes_of",
     "parse_phase",
@@ -42,7 +44,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "approvals": ("ApprovalProjection", "ApprovalQueryHandler"),
-        "approvers": ("Approvers", "ListedApproverKey", "change_count", "keys_of"),
+        "approvers": ("Approvers", "ListedApproverKey", "change_count", "first_damage", "keys_of"),
         "nodes": ("NodeView", "nodes_of"),
         "realm_projections": ("RealmProjections",),
         "run_queries": ("RunQueryHandler",),

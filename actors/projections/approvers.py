@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -17,7 +17,7 @@ from rookery.actors.approvals import APPROVERS_KEY, Approver, SessionApprovals
 from rookery.actors.approvals.evolve import evolve
 from rookery.bus.ports import Bus, Filter, StoredMessage
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.digest import ZERO_CHAIN, chain
+from rookery.schemas.digest import ChainCursor
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CODES, CodedError, Failed
 from rookery.schemas.facts import approval as facts
@@ -26,7 +26,7 @@ from rookery.schemas.facts.approval import (
     ApproverRevoked,
 )
 
-__all__ = ["Approvers", "ListedApproverKey", "change_count", "keys_of"]
+__all__ = ["Approvers", "ListedApproverKey", "change_count", "first_damage", "keys_of"]
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,7 @@ class Approvers:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._position, self._chain = 0, ZERO_CHAIN
+        self._position, self._cursor = 0, ChainCursor()
         self._state = SessionApprovals()
         self.unavailable_reason = NOT_READ_YET
         """Why no key is valid now; empty while all facts are known."""
@@ -52,7 +52,7 @@ class Approvers:
 
     async def refresh(self) -> None:
         """Read all facts; before this, no key is known."""
-        self._position, self._chain = 0, ZERO_CHAIN
+        self._position, self._cursor = 0, ChainCursor()
         self._state = SessionApprovals()
         end = await self._bus.journal.end()
         for stored in await self._bus.journal.read(EntityId(FAMILY, APPROVERS_KEY)):
@@ -90,14 +90,17 @@ class Approvers:
     def _apply(self, stored: StoredMessage) -> None:
         if stored.sequence <= self._position:
             return
-        linked = chain(self._chain, stored.body)
-        if linked != stored.chain:
+        if stored.quarantined_through:
+            self._cursor.pass_over(stored.chain)
+            self._position = stored.sequence
+            return
+        if not self._cursor.accept(stored.body, stored.chain):
             raise Failed("CHAIN_BROKEN", f"{stored.sequence} does not continue {APPROVERS_KEY}")
         state = self._state
         for fact in _CODEC.decode(stored.body):
             if isinstance(fact, facts.ApproverAdded | facts.ApproverRevoked):
                 state = evolve(state, fact)
-        self._state, self._position, self._chain = state, stored.sequence, linked
+        self._state, self._position = state, stored.sequence
 
     def _on_error(self, error: Exception) -> None:
         """Log an error once until it changes, since it may recur every second."""
@@ -120,27 +123,58 @@ class ListedApproverKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keys_of(messages: Iterable[StoredMessage]) -> list[ListedApproverKey]:
-    """All keys, revoked ones included, in the order in which they were last added."""
+    """All keys, revoked ones included, in the order in which they were last added. Facts in damaged
+    messages do not count."""
     keys: dict[tuple[str, str], ListedApproverKey] = {}
-    for stored in messages:
-        for fact in _CODEC.decode(stored.body):
-            match fact:
-                case ApproverAdded():
-                    keys.pop((fact.name, fact.key_id), None)
-                    keys[fact.name, fact.key_id] = ListedApproverKey(
-                        name=fact.name,
-                        key_id=fact.key_id,
-                        public_key=fact.public_key,
-                        added_at_ms=fact.at_ms,
-                    )
-                case ApproverRevoked() if known := keys.get((fact.name, fact.key_id)):
-                    keys[fact.name, fact.key_id] = msgspec.structs.replace(
-                        known, revoked_at_ms=fact.at_ms
-                    )
+    for fact in _sound_facts(messages):
+        match fact:
+            case ApproverAdded():
+                keys.pop((fact.name, fact.key_id), None)
+                keys[fact.name, fact.key_id] = ListedApproverKey(
+                    name=fact.name,
+                    key_id=fact.key_id,
+                    public_key=fact.public_key,
+                    added_at_ms=fact.at_ms,
+                )
+            case ApproverRevoked() if known := keys.get((fact.name, fact.key_id)):
+                keys[fact.name, fact.key_id] = msgspec.structs.replace(
+                    known, revoked_at_ms=fact.at_ms
+                )
     return list(keys.values())
 
 
 def change_count(messages: Iterable[StoredMessage]) -> int:
     """How often a key was added or revoked."""
-    changes = (fact for stored in messages for fact in _CODEC.decode(stored.body))
-    return sum(isinstance(fact, ApproverAdded | ApproverRevoked) for fact in changes)
+    return sum(isinstance(f, ApproverAdded | ApproverRevoked) for f in _sound_facts(messages))
+
+
+def first_damage(messages: Iterable[StoredMessage]) -> CodedError | None:
+    """Why no node trusts the approvers; ``None`` if every message is sound."""
+    found = (error for _, error in _examined(messages) if error is not None)
+    return next(found, None)
+
+
+def _sound_facts(messages: Iterable[StoredMessage]) -> Iterator[facts.ApprovalFact]:
+    for found, error in _examined(messages):
+        if error is None:
+            yield from found
+
+
+def _examined(
+    messages: Iterable[StoredMessage],
+) -> Iterator[tuple[list[facts.ApprovalFact], CodedError | None]]:
+    """The facts of each message, or why it is damaged."""
+    cursor = ChainCursor()
+    for stored in messages:
+        name = f"message {stored.sequence} of {APPROVERS_KEY}"
+        if stored.quarantined_through:
+            cursor.pass_over(stored.chain)
+            continue
+        if not cursor.accept(stored.body, stored.chain):
+            cursor.pass_over(stored.chain)
+            yield [], Failed("CHAIN_BROKEN", f"{name} does not continue its chain")
+            continue
+        try:
+            yield _CODEC.decode(stored.body), None
+        except CodedError as error:
+            yield [], Failed(error.code, f"{name}: {error.message}")

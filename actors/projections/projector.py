@@ -106,6 +106,11 @@ class Projector:
                 self._start_over()
         await self.refresh()
 
+    async def start_over(self) -> None:
+        """Fold the whole journal again at the next refresh."""
+        async with self._lock:
+            self._start_over("a message was quarantined")
+
     async def run(self) -> None:
         """Refresh regularly, so that queries reply fast, and write checkpoints, until cancelled."""
         while True:
@@ -126,8 +131,8 @@ class Projector:
         except CodedError as error:
             log.info("checkpoint not written", extra={"code": error.code})
 
-    def _start_over(self) -> None:
-        log.warning("projections folded again, since the checkpoint lacks a page")
+    def _start_over(self, reason: str = "the checkpoint lacks a page") -> None:
+        log.warning("projections folded again, since %s", reason)
         self._projections = [table.empty() for table in self._projections]
         self._journal_position = JournalPosition()
         self._checkpointed_sequence = 0

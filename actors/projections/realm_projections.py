@@ -43,6 +43,10 @@ class RealmProjections:
         """Refresh regularly until cancelled."""
         await self._projector.run()
 
+    async def start_over(self) -> None:
+        """Fold the whole journal again, since a folded message was quarantined."""
+        await self._projector.start_over()
+
     async def checkpoint(self) -> None:
         """Write a checkpoint for the next node."""
         await self._projector.checkpoint()

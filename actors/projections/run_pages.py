@@ -55,6 +55,8 @@ class RunRecord(Struct, gc=False, array_like=True):
     code: str = ""
     language: Language = Language.PYTHON
     calls: int = 0
+    by: str = ""
+    """The credential that sent it, or ``unsigned``; empty in facts of older nodes."""
 
     @property
     def order(self) -> RunPosition:

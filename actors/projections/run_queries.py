@@ -125,6 +125,7 @@ def _run_view(table: RunProjection, record: RunRecord) -> RunView:
         started_at_ms=record.started_at_ms or None,
         ended_at_ms=record.ended_at_ms or None,
         calls=record.calls,
+        by=record.by or None,
         waits_for=run_wait(table, record),
         position=record.position,
     )

@@ -37,7 +37,7 @@ __all__ = ["RunProjection"]
 
 FAMILIES: Final = frozenset({"session", "turn", "tool"})
 """The families whose facts this projection reads."""
-FOLDS: Final = 4
+FOLDS: Final = 5
 PAGE_RUNS: Final = 2_048
 """A quarter of a mebibyte before it is compressed, which takes 3 ms."""
 RECENT_RUNS_MIN: Final = 2_048
@@ -161,6 +161,7 @@ class RunProjection:
             sequence=stored.sequence,
             number=number,
             created_at_ms=fact.at_ms,
+            by=sys.intern(fact.by),
         )
         self._runs.append(record)
         self._by_id[fact.run] = record

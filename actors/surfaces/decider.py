@@ -21,11 +21,11 @@ from rookery.actors.kernel.machines import (
 from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS, McpServers, pending_server_ids
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES
-from rookery.actors.surfaces.views import diagnostic_snapshot
+from rookery.actors.surfaces.views import diagnostic_snapshot, surface_snapshot
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS
 from rookery.schemas.facts import surface as facts
-from rookery.schemas.machines.views import McpServersView, SurfacesView
+from rookery.schemas.machines.views import McpServersView, SurfacesView, SurfaceView
 
 __all__ = ["SessionSurfaces", "SurfacesDecider"]
 
@@ -47,8 +47,9 @@ def _mcp_servers_view(servers: McpServers, _: Mapping[str, Any]) -> McpServersVi
     )
 
 
+_SNAPSHOT = "surface_snapshot"
 _SURFACE_READS = (
-    "surface_snapshot",
+    _SNAPSHOT,
     "diagnostic_snapshot",
     "visible_surfaces",
     "removing_surfaces",
@@ -70,7 +71,14 @@ class SurfacesDecider(SessionMachineDecider):
         MachineBinding(MCP_SERVERS, "servers", _mcp_servers_view, ("pending_server_ids",)),
     )
     initial_state = SessionSurfaces()
+
     fenced_facts = (facts.ShutDown,)
+
+    def view(self, state: SessionSurfaces, on: str, params: Mapping[str, Any]) -> msgspec.Struct:
+        """One surface for ``surface_snapshot``; else the view of the input's machine."""
+        if on != _SNAPSHOT:
+            return super().view(state, on, params)
+        return SurfaceView(surface=surface_snapshot(state.surfaces, str(params.get("surface_id"))))
 
     def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         return evolve_host(host, fact)

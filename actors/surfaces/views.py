@@ -15,6 +15,7 @@ __all__ = [
     "diagnostic_snapshot",
     "has_pending_or_staged",
     "pending_surfaces",
+    "surface_snapshot",
     "visible_surfaces",
 ]
 
@@ -31,6 +32,11 @@ def diagnostic_snapshot(state: Surfaces) -> SurfaceDiagnosticSnapshot:
         has_pending_or_staged=has_pending_or_staged(state),
         entries=tuple(_snapshot_entry(state, surface_id) for surface_id in known),
     )
+
+
+def surface_snapshot(state: Surfaces, surface_id: str) -> SurfaceSnapshot | None:
+    """One surface; ``None`` if it is unknown."""
+    return _snapshot_entry(state, surface_id) if surface_id in state.known_surfaces else None
 
 
 def visible_surfaces(state: Surfaces) -> tuple[str, ...]:

@@ -1,10 +1,11 @@
 """The client of a realm: runs, approvals and sessions over NATS."""
 
-from rookery.bus.client.client import Client, Fields, Handle, new_id
+from rookery.bus.client.client import ABSENCE_S_MAX, Client, Fields, Handle, new_id
 from rookery.bus.client.external_service import NatsExternalService
 from rookery.bus.client.run_results import read_past_result
 
 __all__ = [
+    "ABSENCE_S_MAX",
     "Client",
     "Fields",
     "Handle",

@@ -7,9 +7,8 @@ node or a restarting server repeats no effect. Facts are decoded to plain dictio
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -23,15 +22,14 @@ from rookery.bus.client.handle import Fields, Handle, no_reply
 from rookery.bus.client.retrying_request import RetryingRequest, RetrySchedule
 from rookery.bus.client.run_request import RunOptions, RunSpec, encode_body, encode_run
 from rookery.bus.client.run_results import complete_result, read_past_result
+from rookery.bus.client.server_lookup import find_server_and_access
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands.headers import command_headers
-from rookery.bus.commands.inbox import JetStreamInbox
-from rookery.bus.journal.journal import JetStreamFeed, JetStreamJournal
-from rookery.bus.nats import Connection, Outgoing, PendingReply
-from rookery.bus.ports import Feed, Filter, Journal, StoredMessage
-from rookery.bus.server.store import default_store, find_running
-from rookery.bus.storage.blobs import JetStreamBlobs
-from rookery.bus.storage.bucket import Bucket
+from rookery.bus.commands.publish import publish
+from rookery.bus.credentials import Credential, identity_header, read_credential
+from rookery.bus.nats import NO_ACCESS, Connection, Outgoing, PendingReply, ServerAccess
+from rookery.bus.ports import Feed, Filter, JournalReads, StoredMessage
+from rookery.bus.reads import NodeBlobs, NodeFeed, NodeJournal
 from rookery.bus.subjects import Subjects
 from rookery.bus.task_set import TaskSet
 from rookery.schemas.calls import ToolFault
@@ -42,29 +40,33 @@ from rookery.schemas.lists import RunState
 from rookery.schemas.replies import CallReceipt, RunAnswer
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Language, SessionLimits
 
-__all__ = ["Client", "Fields", "Handle", "connect", "new_id"]
+__all__ = ["ABSENCE_S_MAX", "Client", "Fields", "Handle", "connect", "new_id"]
 
+ABSENCE_S_MAX: Final = 30.0
 REQUEST_SCHEDULE = RetrySchedule(1.0, 16.0)
 SUBMIT_SCHEDULE = RetrySchedule(30.0, 300.0)
 """A submitted run is durable; only its reply may be lost."""
 CLOSED: Final = "the client is closed"
 
 
-def connect(url: str | None = None, *, realm: str = "default", token: str | None = None) -> Client:
+def connect(
+    url: str | None = None,
+    *,
+    realm: str = "default",
+    token: str | None = None,
+    access: ServerAccess | None = None,
+    credential: str | Path | None = None,
+) -> Client:
     """A client to be opened: ``async with connect() as client``.
 
     Without ``url``: ``NATS_URL``, else the embedded server on ``ROOKERY_STORE`` or the default
-    store. The call waits for a server that is starting.
+    store, with its credential ``client`` unless ``credential`` names the file of another one.
+    ``access`` names files of keys and certificates, else the variables of the ``nats`` command line
+    do. The call waits for a server that is starting.
     """
-    store = Path(os.environ.get("ROOKERY_STORE") or default_store())
-    url = url or os.environ.get("NATS_URL") or find_running(store)
-    if url is None:
-        raise Failed(
-            "SERVER_UNREACHABLE",
-            f"no url, no NATS_URL, and no server is running on {store}",
-            hint="start one: rookery up",
-        )
-    return Client(url, realm=realm, token=token or "")
+    own = read_credential(Path(credential)) if credential else None
+    url, access, own = find_server_and_access(url, token, access, own, realm)
+    return Client(url, access, realm=realm, credential=own)
 
 
 class Client(ApprovalsMixin):
@@ -73,21 +75,22 @@ class Client(ApprovalsMixin):
     def __init__(
         self,
         url: str,
+        access: ServerAccess = NO_ACCESS,
         *,
         realm: str = "default",
-        token: str = "",
-        credentials: str = "",
-        absence_s_max: float = 30.0,
+        credential: Credential | None = None,
+        absence_s_max: float = ABSENCE_S_MAX,
     ) -> None:
-        """``absence_s_max``: how long a run waits for any node to appear."""
+        """``credential``: signs the name of the client in its commands. ``absence_s_max``: how long
+        a run waits for any node to appear."""
         self._subjects = Subjects(realm)
-        self._connection = Connection(
-            url, token=token, credentials=credentials, name="rookery-client"
-        )
-        self._inbox = JetStreamInbox(self._connection, self._subjects)
-        self._feed = JetStreamFeed(self._connection, self._subjects)
-        self._journal = JetStreamJournal(self._connection, self._subjects)
-        self._blobs = JetStreamBlobs(Bucket(self._connection, self._subjects.blobs_bucket))
+        self._connection = Connection(url, access, name="rookery-client")
+        self._feed = NodeFeed(self._connection, self._subjects)
+        self._journal = NodeJournal(self._connection, self._subjects)
+        self._blobs = NodeBlobs(self._connection, self._subjects)
+        self._images = NodeBlobs(self._connection, self._subjects, "images")
+        self._identity = identity_header(credential, entropy(16)) if credential else ""
+        """Proves the client's name in every command."""
         self._run_schedule = REQUEST_SCHEDULE._replace(absence_s_max=absence_s_max)
         self._tasks = TaskSet()
         self._closed = False
@@ -107,8 +110,8 @@ class Client(ApprovalsMixin):
         return self._subjects.realm
 
     @property
-    def journal(self) -> Journal:
-        """The realm's journal, for reading."""
+    def journal(self) -> JournalReads:
+        """The realm's journal, read through its nodes."""
         return self._journal
 
     @property
@@ -176,15 +179,12 @@ class Client(ApprovalsMixin):
     ) -> Handle:
         """Submit a durable run; it continues without this client."""
         reply, message_id = self._expect_reply(), _message_id(message_id)
-        submit = partial(
-            self._inbox.submit,
-            "run",
-            check_session_id(session),
-            encode_run(session, run, **options),
-            message_id=message_id,
-            mode=mode,
-            reply_to=reply.subject,
+        headers = command_headers(
+            message_id, mode=mode, reply_to=reply.subject, identity=self._identity
         )
+        subject = self._subjects.command("run", check_session_id(session))
+        command = Outgoing(subject, encode_run(session, run, **options), headers=headers)
+        submit = partial(publish, self._connection, command)
         request = RetryingRequest(reply, submit, SUBMIT_SCHEDULE, self._is_connected)
         return await self._new_handle(session, message_id, request)
 
@@ -209,7 +209,7 @@ class Client(ApprovalsMixin):
         return handle
 
     async def result(self, session: str, run_id: str) -> RunAnswer:
-        """Read a past run's result from the journal."""
+        """Read a past run's result from the journal, through any node."""
         return await read_past_result(self._journal, self._blobs, check_session_id(session), run_id)
 
     async def cancel(
@@ -281,15 +281,15 @@ class Client(ApprovalsMixin):
         return await self.ask("snapshot", session)
 
     async def snapshot_bytes(self, snapshot_id: str) -> bytes:
-        """Read a snapshot from the blob store, sealed with the realm's key."""
-        return await self._blobs.get(snapshot_id.removeprefix("snap_"))
+        """Read a snapshot, sealed with the realm's key."""
+        return await self._images.get(snapshot_id.removeprefix("snap_"))
 
     async def restore(
         self, session: str, snapshot: str | bytes, *, replace: bool = False
     ) -> Fields:
         """Begin a session with the memory of a snapshot, given by its id or by its bytes."""
         if isinstance(snapshot, bytes):
-            snapshot = f"snap_{await self._blobs.put(snapshot, SNAPSHOT_BYTES_MAX)}"
+            snapshot = f"snap_{await self._images.put(snapshot, SNAPSHOT_BYTES_MAX)}"
         return await self.ask(
             "restore", session, RestoreSession(snapshot_id=snapshot, replace=replace)
         )
@@ -404,7 +404,7 @@ class Client(ApprovalsMixin):
             self._subjects.request(verb, key),
             body,
             reply.subject,
-            command_headers(_message_id(message_id), mode=mode),
+            command_headers(_message_id(message_id), mode=mode, identity=self._identity),
         )
 
         async def send() -> None:
@@ -436,8 +436,11 @@ class Client(ApprovalsMixin):
             raise request.last_error or no_reply(name, timeout_s) from None
 
     async def _new_handle(self, session: str, message_id: str, request: RetryingRequest) -> Handle:
-        """A handle on this request; its facts are above the present end of the journal."""
-        after = await self._journal.end()
+        """A handle on this request. Its facts are above the present end of the journal; without a
+        node to ask for it, the handle reads the session's facts from the first."""
+        after = 0
+        with suppress(Failed):
+            after = await self._journal.end(patience_s=0.0)
         await request.send()
         return Handle(self, session, message_id, request, after)
 

@@ -25,6 +25,8 @@ _RETRYABLE_CODES: Final = frozenset(
     {"NODE_DRAINING", "NODE_FAILED", "NODE_OVERLOADED", "PARTITION_UNOWNED"}
 )
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 1.0
+_SILENCE_GROWTH = 1.3
+"""What is lost while a cluster elects is sent again at most a third of that time later."""
 _CODE = CODE.encode()
 _FACT_COUNT = FACT_COUNT.encode()
 
@@ -49,7 +51,7 @@ _SERVER_SIDE_CODES = frozenset(
 
 
 class RetrySchedule(NamedTuple):
-    """Pauses between repetitions, doubling from the first to the last."""
+    """Pauses between repetitions, growing from the first to the last."""
 
     first_s: float
     last_s: float
@@ -80,7 +82,7 @@ class RetryingRequest:
     async def result(self) -> dict[str, Any]:
         """The answer to what was sent, however often it takes to ask; raises what was answered if
         that is an error."""
-        silence = Backoff(self._schedule.first_s, self._schedule.last_s)
+        silence = Backoff(self._schedule.first_s, self._schedule.last_s, growth=_SILENCE_GROWTH)
         pause, absent_s = Backoff(_PAUSE_S_MIN, _PAUSE_S_MAX), 0.0
         while True:
             up = self._connected()

@@ -1,4 +1,4 @@
-"""Results of runs, read from the journal and the blob store without a node."""
+"""Results of runs, read from the journal and the blob store."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.bus.client.run_request import decode_result, not_executed_here
-from rookery.bus.ports import Blobs, Filter, Journal
+from rookery.bus.ports import BlobReader, Filter, JournalReads
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
@@ -28,7 +28,7 @@ _TURN: Final[FactCodec[Any]] = FactCodec(of_turn.RUN_FACTS)
 _SESSION: Final[FactCodec[of_session.SessionFact]] = FactCodec(of_session.SESSION_FACTS)
 
 
-async def complete_result(blobs: Blobs, reply: Mapping[str, Any]) -> RunAnswer:
+async def complete_result(blobs: BlobReader, reply: Mapping[str, Any]) -> RunAnswer:
     """The result of a reply; a result that was too large to send is fetched."""
     answer = decode_result(reply)
     if answer.result_blob is UNSET:
@@ -38,7 +38,7 @@ async def complete_result(blobs: Blobs, reply: Mapping[str, Any]) -> RunAnswer:
 
 
 async def read_past_result(
-    journal: Journal, blobs: Blobs, session: str, run_id: str, after: int = 0
+    journal: JournalReads, blobs: BlobReader, session: str, run_id: str, after: int = 0
 ) -> RunAnswer:
     """The result of an ended run, from the journal; ``Refused`` if the run has not ended.
 
@@ -71,7 +71,7 @@ async def read_past_result(
 
 
 async def _facts(
-    journal: Journal, codec: FactCodec[F], where: Filter, after: int
+    journal: JournalReads, codec: FactCodec[F], where: Filter, after: int
 ) -> AsyncGenerator[F, None]:
     """The facts of one family and one run."""
     async with aclosing(journal.scan(where, after)) as pages:
@@ -82,7 +82,7 @@ async def _facts(
                         yield fact
 
 
-async def _result(blobs: Blobs, end: TurnEnd) -> RunResult:
+async def _result(blobs: BlobReader, end: TurnEnd) -> RunResult:
     if end.result_blob is not UNSET:
         return await _stored_result(blobs, end.result_blob)
     if end.result is UNSET:
@@ -90,5 +90,5 @@ async def _result(blobs: Blobs, end: TurnEnd) -> RunResult:
     return end.result
 
 
-async def _stored_result(blobs: Blobs, digest: str) -> RunResult:
+async def _stored_result(blobs: BlobReader, digest: str) -> RunResult:
     return msgspec.json.decode(await blobs.get(digest), type=RunResult)

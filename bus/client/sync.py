@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, TypeVar, Unpack
 
@@ -15,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from rookery.bus.client.client import Client, Fields, Handle, client_closed, connect
 from rookery.bus.client.run_request import RunOptions, RunSpec
 from rookery.bus.loop_thread import LoopThread
+from rookery.bus.nats import ServerAccess
 from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
 from rookery.schemas.calls import ToolFault
@@ -27,10 +29,15 @@ T = TypeVar("T")
 
 
 def connect_sync(
-    url: str | None = None, *, realm: str = "default", token: str | None = None
+    url: str | None = None,
+    *,
+    realm: str = "default",
+    token: str | None = None,
+    access: ServerAccess | None = None,
+    credential: str | Path | None = None,
 ) -> SyncClient:
-    """A connected client, for ``with connect_sync() as client``; the url as for ``connect``."""
-    return SyncClient(connect(url, realm=realm, token=token))
+    """A connected client, for ``with connect_sync() as client``; arguments as for ``connect``."""
+    return SyncClient(connect(url, realm=realm, token=token, access=access, credential=credential))
 
 
 class SyncClient:

@@ -11,7 +11,13 @@ from base64 import b64decode
 from datetime import datetime
 from typing import Any
 
-from rookery.bus.commands.headers import CODE, REPLY, command_headers, from_request
+from rookery.bus.commands.decoder import CommandDecoder
+from rookery.bus.commands.headers import (
+    CODE,
+    REPLY,
+    command_headers,
+    decode_command,
+)
 from rookery.bus.commands.publish import publish
 from rookery.bus.commands.timers import fired_message
 from rookery.bus.nats import (
@@ -54,8 +60,8 @@ def dead_letter_not_found(number: int) -> Refused:
 class DeadLetters:
     """The dead letters of a realm."""
 
-    def __init__(self, connection: Connection, subjects: Subjects) -> None:
-        self._connection, self._subjects = connection, subjects
+    def __init__(self, connection: Connection, subjects: Subjects, decoder: CommandDecoder) -> None:
+        self._connection, self._subjects, self._decoder = connection, subjects, decoder
         self._stream = subjects.dead_stream
 
     async def add(self, delivery: Delivery, code: str, message: str) -> int:
@@ -67,10 +73,11 @@ class DeadLetters:
         headers = [
             *command_headers(
                 message_id,
-                delivery.content_type,
-                delivery.mode,
-                delivery.reply_to,
-                delivery.traceparent,
+                content_type=delivery.content_type,
+                mode=delivery.mode,
+                reply_to=delivery.reply_to,
+                traceparent=delivery.traceparent,
+                identity=delivery.identity,
             ),
             (_ID, delivery.id),
             (_ORIGIN, origin),
@@ -100,7 +107,12 @@ class DeadLetters:
             message = fired_message(self._subjects, letter)
         else:
             headers = command_headers(
-                letter.id, letter.content_type, letter.mode, letter.reply_to, letter.traceparent
+                letter.id,
+                content_type=letter.content_type,
+                mode=letter.mode,
+                reply_to=self._decoder.open_reply(letter.reply_to),
+                traceparent=letter.traceparent,
+                identity=letter.identity,
             )
             subject = self._subjects.command(letter.verb, letter.key)
             message = Outgoing(subject, letter.body, headers=headers)
@@ -132,7 +144,7 @@ def _decode_letter(stored: dict[str, Any]) -> tuple[DeadLetter, str]:
     def value(name: str) -> str:
         return header_value(header, name.encode())
 
-    command = from_request(message, value(_ID), value(REPLY))
+    command = decode_command(message, value(_ID), "")
     letter = DeadLetter(
         number=stored["seq"],
         verb=command.verb,
@@ -143,7 +155,8 @@ def _decode_letter(stored: dict[str, Any]) -> tuple[DeadLetter, str]:
         body=command.body,
         content_type=command.content_type,
         mode=command.mode,
-        reply_to=command.reply_to,
+        reply_to=value(REPLY),
+        identity=command.identity,
         traceparent=command.traceparent,
         buried_at_ms=int(datetime.fromisoformat(stored["time"]).timestamp() * 1000),
     )

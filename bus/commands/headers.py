@@ -2,16 +2,15 @@
 
 No message of a client can break the decoding: a missing or invalid header reads as empty. A node
 publishes replies with its own permissions, so subjects of the server and of the realm are refused
-as reply subjects.
+as reply subjects, and so is a text as facts hold it.
 """
 
 from __future__ import annotations
 
-import re
-
-from rookery.bus.nats import MESSAGE_ID, DeliveryInfo, Message, header_value
-from rookery.bus.ports import Delivery, InboxPosition
-from rookery.bus.subjects import decode_token
+from rookery.bus.credentials import IDENTITY
+from rookery.bus.nats import MESSAGE_ID, Message, header_value
+from rookery.bus.ports import Delivery
+from rookery.bus.subjects import decode_token, is_plain
 
 __all__ = [
     "CODE",
@@ -20,8 +19,7 @@ __all__ = [
     "TIMER",
     "TRACEPARENT",
     "command_headers",
-    "from_inbox",
-    "from_request",
+    "decode_command",
     "is_reply_subject",
 ]
 
@@ -35,14 +33,13 @@ TRACEPARENT = "traceparent"
 TIMER = "Rookery-Timer"
 """The command id of a fired timer; the server drops ``Nats-Msg-Id`` from a schedule."""
 
-_MESSAGE_ID = MESSAGE_ID.encode()
-_TIMER = TIMER.encode()
 _CONTENT_TYPE = CONTENT_TYPE.encode()
 _MODE = MODE.encode()
-_REPLY = REPLY.encode()
 _TRACEPARENT = TRACEPARENT.encode()
+_IDENTITY = IDENTITY.encode()
 
-_REPLY_SUBJECT = re.compile(r"(?!\$|rookery\.)[^\s.*>]+(\.[^\s.*>]+)*\Z")
+_RESERVED = ("$", "~", "rookery.", "service.")
+"""What the server, facts, realms and their services use."""
 _SUBJECT_BYTES_MAX = 1024
 """A quarter of the longest control line that the server accepts."""
 
@@ -50,15 +47,17 @@ _SUBJECT_BYTES_MAX = 1024
 def is_reply_subject(subject: str) -> bool:
     """Whether a node may publish a reply to this subject of a client."""
     fits = len(subject.encode()) <= _SUBJECT_BYTES_MAX
-    return fits and _REPLY_SUBJECT.match(subject) is not None
+    return fits and is_plain(subject) and not subject.startswith(_RESERVED)
 
 
 def command_headers(
     message_id: str = "",
+    *,
     content_type: str = "",
     mode: str = "",
     reply_to: str = "",
     traceparent: str = "",
+    identity: str = "",
 ) -> list[tuple[str, str]]:
     """The headers of a command, without the empty ones."""
     headers = (
@@ -67,29 +66,12 @@ def command_headers(
         (MODE, mode),
         (REPLY, reply_to),
         (TRACEPARENT, traceparent),
+        (IDENTITY, identity),
     )
     return [header for header in headers if header[1]]
 
 
-def from_request(message: Message, command_id: str, reply_to: str) -> Delivery:
-    """The delivery of a request."""
-    return _delivery(message, command_id, reply_to)
-
-
-def from_inbox(message: Message, partition: int, info: DeliveryInfo, attempt: int) -> Delivery:
-    """The delivery of a command or a fired timer in the inbox."""
-    fired = message.subject.split(".", 3)[2] == "fired"
-    command_id = header_value(message.header, _TIMER if fired else _MESSAGE_ID)
-    delivery = _delivery(
-        message, command_id or f"inbox.{info.sequence}", header_value(message.header, _REPLY)
-    )
-    delivery.position = InboxPosition(partition, info.sequence, "timers" if fired else "inbox")
-    delivery.arrived_ms = info.stored_at_ms
-    delivery.attempt = attempt
-    return delivery
-
-
-def _delivery(message: Message, command_id: str, reply_to: str) -> Delivery:
+def decode_command(message: Message, command_id: str, reply_to: str) -> Delivery:
     """Decode a message; verb and key are the last two tokens of its subject."""
     _, verb, key = message.subject.rsplit(".", 2)
     header = message.header
@@ -102,4 +84,5 @@ def _delivery(message: Message, command_id: str, reply_to: str) -> Delivery:
         mode=header_value(header, _MODE),
         reply_to=reply_to if is_reply_subject(reply_to) else "",
         traceparent=header_value(header, _TRACEPARENT),
+        identity=header_value(header, _IDENTITY),
     )

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from rookery.bus.commands.dead_letters import DeadLetters
+from rookery.bus.commands.decoder import CommandDecoder
 from rookery.bus.commands.headers import command_headers
 from rookery.bus.commands.partition_consumer import PartitionConsumer
 from rookery.bus.commands.publish import publish
@@ -24,9 +25,9 @@ __all__ = ["JetStreamInbox"]
 class JetStreamInbox:
     """Port ``Inbox``; created and used on the event loop of its connection."""
 
-    def __init__(self, connection: Connection, subjects: Subjects) -> None:
-        self._connection, self._subjects = connection, subjects
-        self._dead_letters = DeadLetters(connection, subjects)
+    def __init__(self, connection: Connection, subjects: Subjects, decoder: CommandDecoder) -> None:
+        self._connection, self._subjects, self._decoder = connection, subjects, decoder
+        self._dead_letters = DeadLetters(connection, subjects, decoder)
         self._suspect_gate = SuspectGate()
         self._consumers: dict[int, PartitionConsumer] = {}
 
@@ -40,6 +41,7 @@ class JetStreamInbox:
             deliver=deliver,
             dead_letter=self.dead_letter,
             gate=self._suspect_gate,
+            decoder=self._decoder,
         )
         self._consumers[partition] = consumer
         try:
@@ -77,8 +79,16 @@ class JetStreamInbox:
         mode: str = "",
         reply_to: str = "",
         traceparent: str = "",
+        identity: str = "",
     ) -> int:
-        headers = command_headers(message_id, content_type, mode, reply_to, traceparent)
+        headers = command_headers(
+            message_id,
+            content_type=content_type,
+            mode=mode,
+            reply_to=reply_to,
+            traceparent=traceparent,
+            identity=identity,
+        )
         subject = self._subjects.command(verb, key)
         return await publish(self._connection, Outgoing(subject, body, headers=headers))
 

@@ -29,6 +29,8 @@ class Endpoint(NamedTuple):
     request_schema: str
     """JSON Schema as text, because the metadata of an endpoint is text."""
     response_schema: str
+    audience: str
+    """The group of roles that may send it."""
 
 
 class EndpointStats(NamedTuple):
@@ -91,6 +93,7 @@ class MicroServiceResponder:
                 "metadata": {
                     "request_schema": one.request_schema,
                     "response_schema": one.response_schema,
+                    "audience": one.audience,
                 }
             }
             for one in self._service.endpoints

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
 from rookery.bus.backoff import Backoff
-from rookery.bus.commands.headers import from_inbox
+from rookery.bus.commands.decoder import CommandDecoder
 from rookery.bus.commands.redelivery import (
     ATTEMPTS_MAX,
     BATCH_MESSAGES_MAX,
@@ -48,7 +48,9 @@ from rookery.schemas.errors import Failed, Refused
 __all__ = ["ConsumerOwnership", "OwnedConsumer", "PartitionConsumer"]
 
 _NEVER_NS = 30 * 86_400 * 1_000_000_000
-_TRY_S = 2.0
+_RELEASE_S = 1.0
+_TIMEOUT_S = 6.0
+"""Above the server's own of 5 s."""
 
 
 class OwnedConsumer(NamedTuple):
@@ -73,52 +75,68 @@ class ConsumerOwnership:
 
     async def acquire(self) -> tuple[OwnedConsumer, PartitionCursor]:
         """Take the partition over and continue where the previous owner ended."""
-        existing = await self._existing()
-        last = max(existing, default=0)
-        cursor = (
-            PartitionCursor.after(_previous_state(existing[last])) if last else PartitionCursor()
-        )
-        return await self._create(last + 1, cursor, existing), cursor
+        numbers = await self._numbers()
+        previous = await self._newest(numbers)
+        cursor = PartitionCursor.after(_previous_state(previous)) if previous else PartitionCursor()
+        return await self._create(max(numbers, default=0) + 1, cursor, numbers), cursor
 
     async def renew(self, owned: OwnedConsumer, cursor: PartitionCursor) -> OwnedConsumer | None:
         """Continue at this owner's cursor; ``None`` if another owner has the partition."""
-        existing = await self._existing()
-        last = max(existing, default=0)
-        if last > owned.number and existing[last]["config"]["metadata"].get("owner") != self._owner:
-            return None
-        return await self._create(max(last, owned.number) + 1, cursor, existing)
+        numbers = await self._numbers()
+        last = max(numbers, default=0)
+        if last > owned.number:
+            newest = await self._newest(numbers)
+            if newest and newest["config"]["metadata"].get("owner") != self._owner:
+                return None
+        return await self._create(max(last, owned.number) + 1, cursor, numbers)
 
     async def release(self, owned: OwnedConsumer, cursor: PartitionCursor) -> None:
         """Mark the release, so that the next owner suspects no message."""
-        await self._put("update", owned, cursor, {"orderly": "yes"})
+        await self._put("update", owned, cursor, {"orderly": "yes"}, timeout_s=_RELEASE_S)
 
-    async def _existing(self) -> dict[int, dict[str, Any]]:
-        """The partition's consumers by number; several if a takeover was interrupted."""
-        found: list[dict[str, Any]] = []
+    async def _numbers(self) -> list[int]:
+        """Numbers of the partition's consumers; several if a takeover was interrupted. Names come
+        from the leader of the cluster alone; their state would be gathered from all servers."""
+        found: list[str] = []
         while True:
-            query = {"offset": len(found)}
-            page = await self._consumer_api(f"LIST.{self._stream}", query)
+            page = await self._consumer_api(f"NAMES.{self._stream}", {"offset": len(found)})
             found += page["consumers"] or []
             if len(found) >= page["total"] or not page["consumers"]:
                 break
-        numbered = ((info["name"].removeprefix(self._prefix), info) for info in found)
-        return {int(number): info for number, info in numbered if number.isdecimal()}
+        numbers = (name.removeprefix(self._prefix) for name in found)
+        return [int(number) for number in numbers if number.isdecimal()]
+
+    async def _newest(self, numbers: Sequence[int]) -> dict[str, Any] | None:
+        """The newest of these consumers that exists."""
+        for number in sorted(numbers, reverse=True):
+            try:
+                return await self._consumer_api(f"INFO.{self._stream}.{self._prefix}{number}")
+            except ApiError as error:
+                if error.err_code != CONSUMER_NOT_FOUND:
+                    raise
+        return None
 
     async def _create(
-        self, number: int, cursor: PartitionCursor, existing: dict[int, dict[str, Any]]
+        self, number: int, cursor: PartitionCursor, existing: Sequence[int]
     ) -> OwnedConsumer:
         owned = OwnedConsumer(number, f"{self._prefix}{number}", cursor.floor)
         await self._put("create", owned, cursor, {})
-        for info in existing.values():
+        for older in existing:
             try:
-                await self._consumer_api(f"DELETE.{self._stream}.{info['name']}")
+                await self._consumer_api(f"DELETE.{self._stream}.{self._prefix}{older}")
             except ApiError as error:
                 if error.err_code != CONSUMER_NOT_FOUND:
                     raise
         return owned
 
     async def _put(
-        self, action: str, owned: OwnedConsumer, cursor: PartitionCursor, more: dict[str, str]
+        self,
+        action: str,
+        owned: OwnedConsumer,
+        cursor: PartitionCursor,
+        more: dict[str, str],
+        *,
+        timeout_s: float = _TIMEOUT_S,
     ) -> None:
         metadata = {
             "owner": self._owner,
@@ -138,10 +156,16 @@ class ConsumerOwnership:
             "metadata": metadata | more,
         }
         query = {"stream_name": self._stream, "action": action, "config": config}
-        await self._consumer_api(f"CREATE.{self._stream}.{owned.consumer}", query)
+        await self._consumer_api(
+            f"CREATE.{self._stream}.{owned.consumer}", query, timeout_s=timeout_s
+        )
 
-    async def _consumer_api(self, verb: str, query: object = None) -> dict[str, Any]:
-        return await self._connection.api(f"CONSUMER.{verb}", query, timeout_s=_TRY_S)
+    async def _consumer_api(
+        self, verb: str, query: object = None, *, timeout_s: float = _TIMEOUT_S
+    ) -> dict[str, Any]:
+        return await self._connection.api(
+            f"CONSUMER.{verb}", query, timeout_s=timeout_s, may_repeat=True
+        )
 
 
 def _previous_state(info: dict[str, Any]) -> PreviousOwnerState:
@@ -195,8 +219,10 @@ class PartitionConsumer:
         deliver: Callable[[list[Delivery]], None],
         dead_letter: Callable[[Delivery, str, str], Awaitable[int]],
         gate: SuspectGate,
+        decoder: CommandDecoder,
     ) -> None:
         self._connection, self._partition = connection, partition
+        self._decoder = decoder
         self._deliver, self._dead_letter, self._suspect_gate = deliver, dead_letter, gate
         self._ownership = ConsumerOwnership(connection, subjects, partition)
         self._next = f"$JS.API.CONSUMER.MSG.NEXT.{subjects.inbox_stream}"
@@ -329,7 +355,8 @@ class PartitionConsumer:
     def _deliver_batch(self, arrived: list[tuple[DeliveryInfo, Message]]) -> None:
         self._pause.reset()
         partition, attempt = self._partition, self._cursor.attempt
-        batch = [from_inbox(m, partition, info, attempt(info.sequence)) for info, m in arrived]
+        decode = self._decoder.from_inbox
+        batch = [decode(m, partition, info, attempt(info.sequence)) for info, m in arrived]
         self._working = {info.sequence for info, _ in arrived}
         info, last = arrived[-1]
         self._last, self._ack = info.sequence, last.reply

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 from rookery.bus.nats import AckVerdict, Connection, Outgoing, decode_ack
+from rookery.bus.subjects import hide_tokens
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["publish", "retry_until_deadline"]
@@ -29,7 +30,7 @@ async def publish(connection: Connection, message: Outgoing) -> int:
     """
     reply = await retry_until_deadline(lambda: connection.request(message, timeout_s=_TRY_S))
     ack = decode_ack(reply)
-    text = f"JetStream error {ack.description} for {message.subject[:200]}"
+    text = f"JetStream error {ack.description} for {hide_tokens(message.subject)[:200]}"
     match ack.verdict:
         case AckVerdict.STORED:
             return ack.sequence

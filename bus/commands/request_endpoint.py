@@ -13,11 +13,12 @@ import logging
 from collections.abc import Callable, Sequence
 from itertools import count
 
+from rookery.bus.commands.decoder import CommandDecoder
 from rookery.bus.commands.headers import (
     CODE,
     FACT_COUNT,
     command_headers,
-    from_request,
+    decode_command,
     is_reply_subject,
 )
 from rookery.bus.nats import (
@@ -33,10 +34,10 @@ from rookery.bus.nats import (
 from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.bus.subjects import Subjects, decode_token, encode_token, partition_of
 from rookery.schemas.codec import encode_json
-from rookery.schemas.errors import CODES, Refused
+from rookery.schemas.errors import CODES, CodedError, Refused
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["QUEUE", "NatsRequestEndpoint", "error_reply", "partition_unowned"]
+__all__ = ["QUEUE", "NatsRequestEndpoint", "error_message", "error_reply", "partition_unowned"]
 
 log = logging.getLogger(__name__)
 
@@ -56,11 +57,16 @@ def error_reply(reply_to: str, code: str, message: str) -> ReplyMessage:
     )
 
 
+def error_message(reply_to: str, error: CodedError) -> Outgoing:
+    """The message with an error, for services that answer beside the request endpoint."""
+    return _outgoing(error_reply(reply_to, error.code, error.message))
+
+
 class NatsRequestEndpoint:
     """Port ``RequestEndpoint``; created and used on the event loop of its connection."""
 
-    def __init__(self, connection: Connection, subjects: Subjects) -> None:
-        self._connection, self._subjects = connection, subjects
+    def __init__(self, connection: Connection, subjects: Subjects, decoder: CommandDecoder) -> None:
+        self._connection, self._subjects, self._decoder = connection, subjects, decoder
         self._inbox = connection.client.new_inbox()
         self._numbers = count(1)
         self._subscriptions: list[Subscription] = []
@@ -88,7 +94,9 @@ class NatsRequestEndpoint:
             )
 
     def reply(self, replies: Sequence[ReplyMessage]) -> None:
-        self._send([(r.reply_to, _outgoing(r)) for r in replies if is_reply_subject(r.reply_to)])
+        for reply in replies:
+            reply.reply_to = self._decoder.open_reply(reply.reply_to)
+        self._send_replies(replies)
 
     async def close(self) -> None:
         self._deliver = _discard
@@ -101,9 +109,9 @@ class NatsRequestEndpoint:
         ours: list[Delivery] = []
         others: list[tuple[str, Outgoing]] = []
         for message in messages:
-            request = from_request(message, self._id_of(message), message.reply)
+            request = decode_command(message, self._id_of(message), message.reply)
             if partition_of(request.key) in self._owned:
-                ours.append(request)
+                ours.append(self._decoder.identify(request))
             else:
                 others.append((request.reply_to, self._forwarded(request)))
         if others:
@@ -113,12 +121,13 @@ class NatsRequestEndpoint:
 
     def _on_owned_messages(self, messages: list[Message]) -> None:
         """Deliver requests that another node has forwarded."""
-        self._deliver([from_request(m, self._id_of(m), _client_subject(m.reply)) for m in messages])
+        requests = [decode_command(m, self._id_of(m), _client_subject(m.reply)) for m in messages]
+        self._deliver([self._decoder.identify(request) for request in requests])
 
     def _on_undeliverable(self, messages: list[Message]) -> None:
         """Reply to forwarded requests that no node has received."""
         clients = (_client_subject(m.subject) for m in messages if status_of(m) == NO_RESPONDERS)
-        self.reply([partition_unowned(reply_to) for reply_to in clients])
+        self._send_replies([partition_unowned(reply_to) for reply_to in clients])
 
     def _forwarded(self, request: Delivery) -> Outgoing:
         reply_to = request.reply_to
@@ -127,9 +136,16 @@ class NatsRequestEndpoint:
             request.body,
             f"{self._inbox}.{encode_token(reply_to)}" if reply_to else "",
             command_headers(
-                request.id, request.content_type, request.mode, "", request.traceparent
+                request.id,
+                content_type=request.content_type,
+                mode=request.mode,
+                traceparent=request.traceparent,
+                identity=request.identity,
             ),
         )
+
+    def _send_replies(self, replies: Sequence[ReplyMessage]) -> None:
+        self._send([(r.reply_to, _outgoing(r)) for r in replies if is_reply_subject(r.reply_to)])
 
     def _id_of(self, message: Message) -> str:
         """The client's id, or a new one, which forwarding preserves."""

@@ -17,12 +17,25 @@ from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_command_id
 
-__all__ = ["DUE_MS_MAX", "JetStreamTimers", "check_timer", "fired_message"]
+__all__ = [
+    "DUE_MS_MAX",
+    "SCHEDULE",
+    "SCHEDULE_TARGET",
+    "SCHEDULE_TTL",
+    "TTL",
+    "JetStreamTimers",
+    "check_timer",
+    "fired_message",
+]
 
 DUE_MS_MAX = (2**63 - 1) // 1_000_000
 """In the year 2262. The server counts nanoseconds in 64 bits and fires later timers at once."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SCHEDULE = "Nats-Schedule"
+SCHEDULE_TARGET = "Nats-Schedule-Target"
+SCHEDULE_TTL = "Nats-Schedule-TTL"
+TTL = "Nats-TTL"
 _FIRED_LIFE = "24h"
 """How long a fired timer waits for the inbox stream, which needs about a millisecond."""
 
@@ -40,7 +53,7 @@ def check_timer(timer: Timer) -> str:
 
 def fired_message(subjects: Subjects, letter: DeadLetter) -> Outgoing:
     """The message that the server publishes when the timer of this dead letter is due."""
-    headers = [(TIMER, letter.id), ("Nats-TTL", _FIRED_LIFE)]
+    headers = [(TIMER, letter.id), (TTL, _FIRED_LIFE)]
     return Outgoing(subjects.fired(letter.verb, letter.key), letter.body, headers=headers)
 
 
@@ -54,15 +67,15 @@ class JetStreamTimers:
         command_id = check_timer(timer)
         due = _EPOCH + timedelta(milliseconds=timer.due_ms)
         headers = [
-            ("Nats-Schedule", f"@at {due:%Y-%m-%dT%H:%M:%S}.{timer.due_ms % 1000:03}Z"),
-            ("Nats-Schedule-Target", self._subjects.fired(timer.verb, timer.key)),
-            ("Nats-Schedule-TTL", _FIRED_LIFE),
+            (SCHEDULE, f"@at {due:%Y-%m-%dT%H:%M:%S}.{timer.due_ms % 1000:03}Z"),
+            (SCHEDULE_TARGET, self._subjects.fired(timer.verb, timer.key)),
+            (SCHEDULE_TTL, _FIRED_LIFE),
             (TIMER, command_id),
         ]
         subject = self._subjects.timer(timer.id)
         await publish(self._connection, Outgoing(subject, timer.body, headers=headers))
 
     async def cancel(self, timer_id: str) -> None:
-        query = {"filter": self._subjects.timer(timer_id)}
+        query = {"filter": self._subjects.stored_timer(timer_id)}
         stream = self._subjects.timers_stream
         await retry_until_deadline(lambda: self._connection.api(f"STREAM.PURGE.{stream}", query))

@@ -9,7 +9,7 @@ moved line. A seal is not a signature: a program that can write the file can com
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from hashlib import sha3_256
 from typing import TypeVar
 
@@ -22,7 +22,7 @@ from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
 
-__all__ = ["JournalExport", "verify_lines"]
+__all__ = ["ExportReader", "JournalExport", "verify_lines"]
 
 _FORMAT = 1
 _SEALED = re.compile(rb'(?P<text>\{.*),"seal":"(?P<seal>[0-9a-f]{64})"\}\n\Z', re.DOTALL)
@@ -101,76 +101,69 @@ class JournalExport:
 
 
 def verify_lines(lines: Iterable[bytes]) -> AuditResult:
-    """Check an export; ``lines`` include their line ends, as a binary file yields them.
+    """Check the seals and the chains of an export.
 
     ``Failed`` EXPORT_CORRUPT if the file was changed, CHAIN_BROKEN if the journal was damaged
     before the export.
     """
-    check = _ExportCheck()
-    for raw in lines:
-        check.add(raw)
-    return check.result()
+    export = ExportReader(lines)
+    chains = ChainAudit(export.scope)
+    for stored in export:
+        chains.add(stored)
+    return chains.audit
 
 
-class _ExportCheck:
-    """The check of an export, line by line."""
+class ExportReader:
+    """The messages of an export; ``Failed`` EXPORT_CORRUPT at the first changed line."""
 
-    def __init__(self) -> None:
+    def __init__(self, lines: Iterable[bytes]) -> None:
+        """``lines`` include their line ends, as a binary file yields them."""
+        self._lines = iter(lines)
         self._seal = ""
         self._number = 0
         self._sequence = 0
-        self._subjects: Subjects | None = None
-        self._chains = ChainAudit()
-        self._ended = False
+        head = self._decoded(self._next_text(), _ExportHead)
+        if head.rookery_export != _FORMAT:
+            raise self._corrupt(f"has format {head.rookery_export}, this version reads {_FORMAT}")
+        self._subjects = Subjects(head.realm)
+        self.scope = scope_of(Filter(head.family, head.key, head.run), head.after)
 
-    def add(self, raw: bytes) -> None:
-        self._number += 1
-        if self._ended:
+    def __iter__(self) -> Iterator[StoredMessage]:
+        count = 0
+        while not (text := self._next_text()).startswith(_COUNT):
+            line = self._decoded(text, _ExportLine)
+            yield self._stored(line)
+            self._sequence = line.sequence
+            count += 1
+        if (end := self._decoded(text, _ExportEnd)).count != count:
+            raise self._corrupt(f"counts {end.count} messages, not {count}")
+        for _ in self._lines:
+            self._number += 1
             raise self._corrupt("follows the last line of the export")
+
+    def _next_text(self) -> bytes:
+        """The next line without its seal."""
+        raw = next(self._lines, None)
+        self._number += 1
+        if raw is None:
+            raise self._corrupt("is missing: the export is truncated")
         sealed = _SEALED.match(raw)
         if sealed is None or _seal(self._seal, sealed["text"]) != sealed["seal"].decode():
             claimed = _CLAIMED_SEQUENCE.match(raw)
             name = f"; it claims to be message {int(claimed[1])}" if claimed else ""
             raise self._corrupt(f"was changed after the export{name}")
         self._seal = sealed["seal"].decode()
-        text = sealed["text"] + b"}"
-        if self._subjects is None:
-            self._open(self._decoded(text, _ExportHead))
-        elif text.startswith(_COUNT):
-            self._close(self._decoded(text, _ExportEnd))
-        else:
-            self._check_line(self._subjects, self._decoded(text, _ExportLine))
+        return sealed["text"] + b"}"
 
-    def result(self) -> AuditResult:
-        if not self._ended:
-            self._number += 1
-            raise self._corrupt("is missing: the export is truncated")
-        return self._chains.audit
-
-    def _open(self, head: _ExportHead) -> None:
-        if head.rookery_export != _FORMAT:
-            raise self._corrupt(f"has format {head.rookery_export}, this version reads {_FORMAT}")
-        where = Filter(head.family, head.key, head.run)
-        self._subjects = Subjects(head.realm)
-        self._chains = ChainAudit(scope_of(where, head.after))
-
-    def _check_line(self, subjects: Subjects, line: _ExportLine) -> None:
-        self._chains.add(
-            StoredMessage(
-                line.sequence,
-                subjects.entity(line.subject),
-                line.id,
-                line.chain,
-                line.body.encode() if line.body_base64 is UNSET else line.body_base64,
-                line.stored_at_ms,
-            )
+    def _stored(self, line: _ExportLine) -> StoredMessage:
+        return StoredMessage(
+            line.sequence,
+            self._subjects.entity(line.subject),
+            line.id,
+            line.chain,
+            line.body.encode() if line.body_base64 is UNSET else line.body_base64,
+            line.stored_at_ms,
         )
-        self._sequence = line.sequence
-
-    def _close(self, end: _ExportEnd) -> None:
-        self._ended = True
-        if end.count != self._chains.audit.messages:
-            raise self._corrupt(f"counts {end.count} messages, not {self._chains.audit.messages}")
 
     def _decoded(self, text: bytes, kind: type[T]) -> T:
         try:

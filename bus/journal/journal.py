@@ -8,11 +8,12 @@ last sequence it has seen.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from rookery.bus.journal.appender import AppendCounters, Appender
 from rookery.bus.journal.ordered_consumer import OrderedConsumer
+from rookery.bus.journal.quarantine import Quarantine
 from rookery.bus.journal.reader import JournalReader
 from rookery.bus.journal.stored_message import matcher
 from rookery.bus.journal.writer_terms import WriterTerms
@@ -47,11 +48,14 @@ class JetStreamJournal:
         *,
         batch_over: int | None = BATCH_OVER,
         timeout_s: float = _TIMEOUT_S,
+        quarantine: Quarantine | None = None,
     ) -> None:
-        """``owners``: the connection of claims and appends; ``connection`` by default."""
+        """``owners``: the connection of claims and appends; ``connection`` by default. Without a
+        ``quarantine`` damaged messages are read as they are."""
+        self._quarantine = Quarantine() if quarantine is None else quarantine
         self._connection, self._subjects = connection, subjects
         owners = owners or connection
-        claims = JetStreamClaims(Bucket(owners, subjects.claims_bucket))
+        claims = JetStreamClaims(Bucket(owners, subjects, subjects.claims_bucket))
         self._terms = WriterTerms(owners, subjects, claims)
         self._reader = JournalReader(connection, subjects)
         self._appender = Appender(
@@ -94,16 +98,19 @@ class JetStreamJournal:
         self._appender.supersede_all()
 
     async def last(self, entity: EntityId) -> StoredMessage | None:
-        return await self._reader.last(entity)
+        found = await self._reader.last(entity)
+        return found and self._quarantine.read(found)
 
     async def at(self, sequence: int) -> StoredMessage | None:
-        return await self._reader.at(sequence)
+        found = await self._reader.at(sequence)
+        return found and self._quarantine.read(found)
 
     async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
-        return await self._reader.read(entity, after)
+        return self._quarantine.read_all(await self._reader.read(entity, after))
 
     async def of_key(self, key: str, messages_max: int) -> list[StoredMessage] | None:
-        return await self._reader.of_key(key, messages_max)
+        found = await self._reader.of_key(key, messages_max)
+        return found and self._quarantine.read_all(found)
 
     async def scan(
         self, where: Filter, after: int = 0
@@ -118,7 +125,7 @@ class JetStreamJournal:
             first = await self._reader.first_page(subject, after)
             end = first.end
             if first.is_intact:
-                if selected := [one for one in first.messages if matches(one)]:
+                if selected := self._selected(first.messages, matches, end):
                     yield selected
                 if first.is_whole:
                     return
@@ -128,10 +135,20 @@ class JetStreamJournal:
             await _with_timeout(consumer.start())
             while consumer.pending and consumer.position < end:
                 page = await _with_timeout(consumer.page())
-                if selected := [one for one in page if one.sequence <= end and matches(one)]:
+                if selected := self._selected(page, matches, end):
                     yield selected
         finally:
             await consumer.close()
+
+    def _selected(
+        self,
+        page: Iterable[StoredMessage],
+        matches: Callable[[StoredMessage], bool],
+        end: int,
+    ) -> list[StoredMessage]:
+        return self._quarantine.read_all(
+            [one for one in page if one.sequence <= end and matches(one)]
+        )
 
     async def end(self) -> int:
         return await self._reader.end()
@@ -139,8 +156,8 @@ class JetStreamJournal:
     async def identity(self) -> str:
         return await self._terms.identity()
 
-    async def verified_end(self) -> int:
-        return await self._terms.verified_end()
+    async def verified_end(self, partitions: frozenset[int]) -> int:
+        return await self._terms.verified_end(partitions)
 
 
 async def _with_timeout(work: Coroutine[Any, Any, T]) -> T:
@@ -157,8 +174,11 @@ async def _with_timeout(work: Coroutine[Any, Any, T]) -> T:
 class JetStreamFeed:
     """Port ``Feed``; each follower has its own consumer, removed when it stops."""
 
-    def __init__(self, connection: Connection, subjects: Subjects) -> None:
+    def __init__(
+        self, connection: Connection, subjects: Subjects, quarantine: Quarantine | None = None
+    ) -> None:
         self._connection, self._subjects = connection, subjects
+        self._quarantine = Quarantine() if quarantine is None else quarantine
 
     async def follow(
         self, where: Filter, after: int = 0
@@ -168,6 +188,6 @@ class JetStreamFeed:
         try:
             while True:
                 if selected := [one for one in await consumer.page() if matches(one)]:
-                    yield selected
+                    yield self._quarantine.read_all(selected)
         finally:
             await consumer.close()

@@ -12,6 +12,7 @@ import asyncio
 from typing import Any
 
 from rookery.bus.backoff import Backoff
+from rookery.bus.journal.leader_lag import LeaderLag
 from rookery.bus.journal.stored_message import from_delivery
 from rookery.bus.nats import (
     ApiError,
@@ -39,6 +40,7 @@ _EXPIRES_S = 30
 _HEARTBEAT_S = 1
 """The consumer is replaced after two missed heartbeats."""
 _INACTIVE_S = 30
+_CREATE_S = 2.0
 """The server removes a consumer without pull requests after this time."""
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.02, 0.5
 _REQUEST_ENDED = (b"Batch Completed", b"MaxBytes")
@@ -58,6 +60,7 @@ class OrderedConsumer:
         """How many messages are behind ``position``, by the last delivery."""
         self._connection, self._subjects, self._where = connection, subjects, where
         self._consumer: _ServerConsumer | None = None
+        self._lag = LeaderLag()
         self._changed = asyncio.Event()
         connection.on_reconnect.append(self._mark_broken)
         connection.on_disconnect.append(self._mark_broken)
@@ -128,17 +131,12 @@ class OrderedConsumer:
         self.pending = await self._consumer.open(self.position + 1, filters)
         # A stream replaced after this check removes the consumer, which heartbeats show.
         info = await self._connection.api(f"STREAM.INFO.{stream}", {"deleted_details": True})
-        self._check(info["state"])
+        self._check(info["state"], info["config"].get("num_replicas") or 1)
 
-    def _check(self, state: dict[str, Any]) -> None:
+    def _check(self, state: dict[str, Any], copies: int) -> None:
         """Raise ``FEED_GAP`` if messages above the position were removed."""
-        first, last, position = state["first_seq"], state["last_seq"], self.position
-        if last < position:
-            raise Failed(
-                "FEED_GAP",
-                f"the journal ends at {last}, before the position {position}: "
-                "it was truncated or replaced",
-            )
+        first, position = state["first_seq"], self.position
+        self._lag.check(state["last_seq"], position, copies)
         if first > position + 1:
             raise _gap(position + 1, first - 1)
         # A filtered pass cannot tell which subject a removed message had: any may match.
@@ -193,7 +191,9 @@ class _ServerConsumer:
         elif filters:
             config["filter_subjects"] = filters
         query = {"stream_name": self._stream, "config": config}
-        made = await self._connection.api(f"CONSUMER.CREATE.{self._stream}.{self._name}", query)
+        subject = f"CONSUMER.CREATE.{self._stream}.{self._name}"
+        # A cluster may have chosen a server that has just stopped: the next one is on another.
+        made = await self._connection.api(subject, query, timeout_s=_CREATE_S, may_repeat=True)
         return int(made["num_pending"])
 
     async def close(self) -> None:

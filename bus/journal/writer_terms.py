@@ -76,12 +76,13 @@ class WriterTerms:
         """Creation time of the journal that exists now."""
         return str((await self._stream_api("INFO"))["created"])
 
-    async def verified_end(self) -> int:
+    async def verified_end(self, partitions: frozenset[int]) -> int:
         """The last sequence of the journal; ``Failed`` CLAIM_LOST if another node has begun a
-        term in one of this node's partitions."""
+        term in one of these partitions. Those that this node has released are not among them."""
         info = await self._stream_api("INFO")
         current = terms_in(self._subjects, info["config"])
-        if lost := [p for p, term in self._held.items() if current.get(p) != term]:
+        held = {p: term for p, term in self._held.items() if p in partitions}
+        if lost := [p for p, term in held.items() if current.get(p) != term]:
             raise Failed(
                 "CLAIM_LOST", f"other nodes have begun terms in the partitions {sorted(lost)}"
             )

@@ -35,6 +35,7 @@ class _MemoryRealm:
         self.commands = MemoryCommands(now_ms)
         self.timers = MemoryTimers(self.commands, now_ms)
         self.blobs = MemoryBlobs()
+        self.images = MemoryBlobs()
         self.claims = MemoryClaims(now_ms)
         self.snapshots = MemoryEntitySnapshots()
         self.secrets = MemorySecrets()
@@ -67,6 +68,7 @@ class MemoryBus:
         self.inbox = MemoryInbox(shared.commands)
         self.timers = shared.timers
         self.blobs = shared.blobs
+        self.images = shared.images
         self.claims = shared.claims
         self.snapshots = shared.snapshots
         self.secrets = shared.secrets

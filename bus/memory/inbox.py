@@ -226,6 +226,7 @@ class MemoryInbox:
         mode: str = "",
         reply_to: str = "",
         traceparent: str = "",
+        identity: str = "",
     ) -> int:
         command = Delivery(
             verb=verb,
@@ -236,6 +237,7 @@ class MemoryInbox:
             mode=mode,
             reply_to=reply_to if is_reply_subject(reply_to) else "",
             traceparent=traceparent,
+            identity=identity,
         )
         return self._commands.put(command)
 

@@ -183,10 +183,11 @@ class MemoryJournal:
     async def identity(self) -> str:
         return str(self._log.number)
 
-    async def verified_end(self) -> int:
+    async def verified_end(self, partitions: frozenset[int]) -> int:
         if self._terms and self._identity != self._log.number:
             raise Failed("CLAIM_LOST", "another journal was put in the place of this one")
-        if any(self._log.terms[partition] != term for partition, term in self._terms.items()):
+        held = {p: term for p, term in self._terms.items() if p in partitions}
+        if any(self._log.terms[partition] != term for partition, term in held.items()):
             raise Failed("CLAIM_LOST", "another node has begun a term in the partition")
         return await self._log.end()
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 import struct
 import time
 from collections.abc import Callable, Mapping
@@ -23,6 +24,8 @@ from nats.errors import Error, ProtocolError
 from nats.protocol.parser import Parser
 
 from rookery.bus.nats.frames import Message, OnBatch
+from rookery.bus.nats.server_access import NonceProof, ServerAccess
+from rookery.schemas.errors import Refused
 
 __all__ = ["BatchClient", "BatchParser", "Subscription"]
 
@@ -61,7 +64,11 @@ class BatchParser(Parser):
         make the cost of a large message grow with the square of its size."""
 
     async def parse(self, data: bytes = b"") -> None:
-        """Deliver the frames that ``data`` completes; invalid bytes end the connection."""
+        """Deliver the frames that ``data`` completes; invalid bytes end the connection.
+
+        A server that sends anything is there, although its PONG may be behind much else.
+        """
+        self.nc._pings_outstanding = 0
         self._chunks.append(data)
         self._missing -= len(data)
         if self._missing > 0:
@@ -142,8 +149,10 @@ class Subscription:
 class BatchClient(Client):
     """nats-py's client, with batched subscriptions beside its own."""
 
-    def __init__(self, on_lost: Callable[[], None]) -> None:
+    def __init__(self, on_lost: Callable[[], None], access: ServerAccess) -> None:
         super().__init__()
+        self._access = access
+        self._inbox_prefix = bytearray(access.inbox_prefix.encode())
         self._batched: dict[bytes, OnBatch] = {}
         self._ps = BatchParser(self, self._batched)
         self._on_connection_lost = on_lost
@@ -154,6 +163,16 @@ class BatchClient(Client):
         sid = b"%d" % plain._id
         self._batched[sid] = on_batch
         return Subscription(self._batched, sid, plain)
+
+    @property
+    def has_cluster(self) -> bool:
+        return bool(self._server_info.get("cluster"))
+
+    @property
+    def advertised(self) -> frozenset[str]:
+        """Hosts and ports of the cluster's servers, as the server in use knew them when it was
+        connected to; none if it has no cluster."""
+        return frozenset(self._server_info.get("connect_urls") or ())
 
     def write_now(self, data: bytes = b"") -> bool:
         """Write nats-py's pending bytes, then ``data``; ``False`` if disconnected."""
@@ -181,16 +200,33 @@ class BatchClient(Client):
         self._transport = _Transport()  # type: ignore[no-untyped-call]
         await self._transport.connect(s.uri, _READ_BYTES_MAX, self.options["connect_timeout"])
 
+    @property
+    def ssl_context(self) -> ssl.SSLContext:
+        """Made from the files of this moment; an error here must not end reconnecting."""
+        try:
+            return self._access.tls_context()
+        except Refused as error:
+            raise Error(error.message) from None
+
     def _connect_command(self) -> bytes:
         """Check TLS before any secret is sent; an error here must not end reconnecting."""
         assert self._current_server is not None
         if self._current_server.uri.scheme == "tls" and not self._server_info.get("tls_required"):
             raise Error("the URL is tls://, but the server offers no TLS")
         try:
-            command: bytes = super()._connect_command()
-        except Exception as error:  # For example while the credentials file is replaced.
-            raise Error(f"the credentials cannot be used: {error}") from error
+            self._prepare_proof(self._access.proof())
+        except Refused as error:  # For example while the file is replaced.
+            raise Error(error.message) from None
+        command: bytes = super()._connect_command()
         return command
+
+    def _prepare_proof(self, proof: NonceProof | None) -> None:
+        """nats-py sends the signature of the server's nonce with the JWT or with the public key."""
+        if proof is None:
+            return
+        self._auth_configured = True
+        self._signature_cb, self._public_nkey = proof.sign, proof.key.public
+        self._user_jwt_cb = proof.jwt.encode if proof.jwt else None
 
     async def _process_op_err(self, e: Exception) -> None:
         """Report the loss now; nats-py reports it only after closing the old socket."""

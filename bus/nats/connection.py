@@ -8,20 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
+import ssl
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from importlib.util import find_spec
-from pathlib import Path
-from typing import Any, NamedTuple
-from urllib.parse import unquote, urlsplit
+from math import inf
+from typing import Any
 
 import msgspec
 import nats.errors
 
+from rookery.bus.clock import entropy
 from rookery.bus.nats.batch_client import BatchClient, Subscription
 from rookery.bus.nats.frames import Message, OnBatch, Outgoing, encode_frames, header_value
 from rookery.bus.nats.jetstream_api import NO_RESPONDERS, ApiError, status_of
 from rookery.bus.nats.reply_inbox import ReplyInbox
+from rookery.bus.nats.server_access import INBOX_PREFIX, NO_ACCESS, ServerAccess, ServerTargets
+from rookery.bus.roles import inbox_of
+from rookery.bus.subjects import hide_tokens
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = [
@@ -32,13 +36,25 @@ __all__ = [
     "Outgoing",
     "Subscription",
     "header_value",
+    "not_permitted",
 ]
 
 _log = logging.getLogger(__name__)
 
 _OPEN_TIMEOUT_S = 2.0
+"""For each server."""
 _RECONNECT_WAIT_S = 0.1
-_PING_S = 10
+_RECONNECT_TIMEOUT_S = 1.0
+"""Of several servers: the next one may be the one that is stopped."""
+_DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]+)"')
+_DENIED_MAX = 256
+_PING_S, _PINGS_MAX = 1.5, 2
+"""A server that sends nothing for three of these times, while it is asked, is given up: a stopped
+or isolated one closes no connection. A cluster elects in four seconds or more."""
+_API_TIMEOUT_S = 6.0
+"""Above the servers' own: to gather over a cluster takes them up to 5 s, with one of them down."""
+_API_AGAIN_S = 0.5
+_READS = ("INFO", "STREAM.INFO.", "STREAM.MSG.GET.", "CONSUMER.INFO.", "CONSUMER.NAMES.")
 _FLUSH_S = 2
 """A flush never ends if its connection is lost, so the connection is checked this often."""
 
@@ -49,29 +65,50 @@ class Connection:
     def __init__(
         self,
         url: str,
+        access: ServerAccess = NO_ACCESS,
         *,
-        token: str = "",
-        credentials: str = "",
         name: str = "rookery",
-        ping_s: int = _PING_S,
     ) -> None:
+        """``url``: one server, or several of one cluster with commas between them; the connection
+        uses one at a time. ``Refused`` if it or a file of ``access`` cannot be used."""
         self.on_reconnect: list[Callable[[], None]] = []
         """Called after every reconnect, when all subscriptions are restored."""
         self.on_disconnect: list[Callable[[], None]] = []
         """Called when the connection is lost, after all open requests have failed."""
-        self._target = _target(url, token)
-        if credentials:
-            _check_credentials(credentials)
-        self._credentials, self._name, self._ping_s = credentials, name, ping_s
+        self._targets = ServerTargets.of(url, access)
+        access.check()
+        if self._targets.password is not None and access.inbox_prefix == INBOX_PREFIX:
+            prefix = inbox_of(self._targets.user or "")
+            access = msgspec.structs.replace(access, inbox_prefix=prefix)
+        self._access, self._name = access, name
         self._is_up = False
-        self._client = BatchClient(self._on_connection_lost)
+        self._server = ""
+        """Address of the server in use, or of the last one."""
+        self._client = BatchClient(self._on_connection_lost, access)
+        self._refusals: list[Exception] = []
+        """Why servers refused the first connect; ``_refused`` is set once each has."""
+        self._refused = asyncio.Event()
         self.replies = ReplyInbox(self._client.new_inbox())
         """Reply subjects for requests with more than one reply, or that survive a reconnect."""
-        self._requests: set[asyncio.Future[Message]] = set()
+        self._requests: dict[asyncio.Future[Message], str] = {}
+        """Open requests, and their subjects."""
+        self._denied: dict[str, None] = {}
+        """Subjects that the server has refused on this connection, in lower case, as it says them.
+        """
+        self.on_denied: list[Callable[[str], None]] = []
+        """Called with such a subject."""
 
     @property
     def connected(self) -> bool:
         return self._is_up and self._client.is_connected
+
+    @property
+    def cluster_servers(self) -> int:
+        """How many servers the cluster has, as far as they are configured or advertise themselves;
+        1 for a server without a cluster."""
+        if not self._client.has_cluster:
+            return 1
+        return max(len(self._targets.addresses), len(self._client.advertised))
 
     @property
     def client(self) -> Any:
@@ -79,24 +116,32 @@ class Connection:
         return self._client
 
     async def open(self) -> None:
-        """Connect; ``Failed`` SERVER_UNREACHABLE or ``Refused`` UNAUTHORIZED.
+        """Connect to the first server that accepts; ``Failed`` SERVER_UNREACHABLE or ``Refused``
+        UNAUTHORIZED.
 
         After an error the connection cannot be opened again.
         """
         connecting = asyncio.create_task(self._connect())
+        refused = asyncio.create_task(self._refused.wait())
+        patience_s = _OPEN_TIMEOUT_S * len(self._targets.addresses)
         try:
-            await asyncio.wait({connecting}, timeout=_OPEN_TIMEOUT_S)
+            await asyncio.wait(
+                {connecting, refused}, timeout=patience_s, return_when=asyncio.FIRST_COMPLETED
+            )
             if not connecting.done():
                 raise TimeoutError
             connecting.result()
         except BaseException as error:
-            reason = self._client.last_error or error
+            reason = (*self._refusals, self._client.last_error, error)
             await _cancel(connecting)
             await self._client.close()
             if isinstance(error, (OSError, nats.errors.Error)):
-                raise self._connect_error(reason) from error
+                raise self._connect_error(next(filter(None, reason))) from error
             raise
+        finally:
+            refused.cancel()
         self._is_up = True
+        self._note_server()
         await self.subscribe(self.replies.wildcard, self.replies.route)
 
     async def close(self) -> None:
@@ -134,14 +179,21 @@ class Connection:
     def send(self, messages: Sequence[Outgoing]) -> bool:
         """Write all messages now; ``False`` while disconnected, and they are never sent later.
 
-        ``Refused`` if one of them is invalid; then none is sent. ``True`` does not promise
-        arrival: only a reply proves it.
+        ``Refused`` if one of them is invalid, or if the server has refused its subject; then none
+        is sent. ``True`` does not promise arrival: only a reply proves it.
         """
+        if self._denied:
+            for message in messages:
+                if message.subject.lower() in self._denied:
+                    raise not_permitted(message.subject)
         data = encode_frames(messages, self._client.max_payload)
         return self._is_up and self._client.write_now(data)
 
-    async def request(self, message: Outgoing, *, timeout_s: float = 2.0) -> Message:
-        """Send a request and return its reply.
+    async def request(
+        self, message: Outgoing, *, timeout_s: float = 2.0, again_s: float = inf
+    ) -> Message:
+        """Send a request and return its reply; send it again every ``again_s``, as a stream without
+        a leader drops it.
 
         ``Failed`` SERVER_UNREACHABLE on timeout, disconnect or no responder. The ``reply`` of
         ``message`` is replaced.
@@ -154,68 +206,105 @@ class Connection:
                 future.set_result(reply)
 
         with self.replies.listen(on_reply) as subject:
-            if not self.send([message._replace(reply=subject)]):
+            sent = message._replace(reply=subject)
+            if not self.send([sent]):
                 raise _unreachable("there is no connection to the server")
-            self._requests.add(future)
+            self._requests[future] = message.subject
             timer = loop.call_later(timeout_s, _expire, future, message.subject, timeout_s)
             try:
+                while again_s < timeout_s:
+                    done, _ = await asyncio.wait({future}, timeout=again_s)
+                    if done:
+                        break
+                    self.send([sent])
                 reply = await future
             finally:
                 timer.cancel()
-                self._requests.discard(future)
+                self._requests.pop(future, None)
         if status_of(reply) == NO_RESPONDERS:
-            raise _unreachable(f"no process listens on {message.subject}")
+            raise _unreachable(f"no process listens on {hide_tokens(message.subject)}")
         return reply
 
     async def api(
-        self, subject: str, query: object = None, *, timeout_s: float = 5.0
+        self,
+        subject: str,
+        query: object = None,
+        *,
+        timeout_s: float = _API_TIMEOUT_S,
+        may_repeat: bool = False,
     ) -> dict[str, Any]:
-        """Request ``$JS.API.<subject>``; the decoded reply, or ``ApiError``."""
+        """Request ``$JS.API.<subject>``; the decoded reply, or ``ApiError``.
+
+        Reads are sent again until they are answered, and so is what ``may_repeat``.
+        """
+        again_s = _API_AGAIN_S if may_repeat or subject.startswith(_READS) else inf
         body = b"" if query is None else msgspec.json.encode(query)
-        message = await self.request(Outgoing(f"$JS.API.{subject}", body), timeout_s=timeout_s)
+        request = Outgoing(f"$JS.API.{subject}", body)
+        message = await self.request(request, timeout_s=timeout_s, again_s=again_s)
         reply = msgspec.json.decode(message.body, type=dict[str, Any])
         if error := reply.get("error"):
             raise ApiError(error.get("err_code", 0), error.get("description", ""))
         return reply
 
     async def _connect(self) -> None:
+        addresses = list(self._targets.addresses)
+        first = entropy(1)[0] % len(addresses)  # Clients spread over the servers.
         options: dict[str, Any] = {
-            "token": self._target.token,
-            "user": self._target.user,
-            "password": self._target.password,
-            "user_credentials": self._credentials or None,
+            "token": self._targets.token,
+            "user": self._targets.user,
+            "password": self._targets.password,
+            "inbox_prefix": self._access.inbox_prefix,
             "name": self._name,
-            # `open` must report an unreachable or refusing server; later failures are retried.
-            "allow_reconnect": False,
+            # `open` must report a server that refuses; with several the next one is tried. Later
+            # failures are always retried.
+            "allow_reconnect": len(addresses) > 1,
+            "dont_randomize": True,
+            "connect_timeout": _OPEN_TIMEOUT_S,
             "max_reconnect_attempts": -1,
             "reconnect_time_wait": _RECONNECT_WAIT_S,
-            "ping_interval": self._ping_s,
+            "ping_interval": _PING_S,
+            "max_outstanding_pings": _PINGS_MAX,
             # Without this nats-py would send failed publishes after the reconnect.
             "pending_size": -1,
             "error_cb": self._report,
             "disconnected_cb": self._disconnected,
             "reconnected_cb": self._reconnected,
+            "lame_duck_mode_cb": self._switch_server,
         }
-        await self._client.connect(self._target.address, **options)
+        await self._client.connect([*addresses[first:], *addresses[:first]], **options)
         if not self._client.is_connected:  # The server closed without a reason.
             raise nats.errors.UnexpectedEOF
         self._client.options["allow_reconnect"] = True
+        if len(addresses) > 1:
+            self._client.options["connect_timeout"] = _RECONNECT_TIMEOUT_S
 
     def _connect_error(self, reason: BaseException) -> Refused | Failed:
-        text = str(reason) or type(reason).__name__
+        text, servers = str(reason) or type(reason).__name__, self._targets.all
         if "authorization" in text.lower() or "authentication" in text.lower():
-            has_credentials = self._target.token or self._target.user or self._credentials
+            has_credentials = self._targets.token or self._targets.user
             return Refused(
                 "UNAUTHORIZED",
-                f"{self._target.address} "
+                f"{servers} "
                 + (
                     "refuses these credentials"
-                    if has_credentials
+                    if has_credentials or self._access.has_credentials
                     else "needs a token or credentials"
                 ),
-                hint="the token of an embedded server is in the file `token` of its store",
+                hint="rookery auth url prints the URL of an embedded server, for a role",
             )
-        return _unreachable(f"no NATS server replies at {self._target.address}: {text}")
+        return _unreachable(f"no NATS server replies at {servers}: {text}")
+
+    def _deny(self, subject: str) -> None:
+        """Fail what waits for an answer from a subject that the server refuses."""
+        self._denied[subject] = None
+        if len(self._denied) > _DENIED_MAX:
+            del self._denied[next(iter(self._denied))]
+        for future, asked in self._requests.items():
+            if asked.lower() == subject and not future.done():
+                future.set_exception(not_permitted(asked))
+        for call in tuple(self.on_denied):
+            call(subject)
+        self.replies.wake_all()
 
     def _fail_requests(self) -> None:
         for future in self._requests:
@@ -227,7 +316,7 @@ class Connection:
         if not self._is_up:
             return
         self._is_up = False
-        _log.warning("connection lost: server=%s", self._target.address)
+        _log.warning("connection lost: server=%s", self._server)
         self._fail_requests()
         self.replies.wake_all()
         _call_all(self.on_disconnect)
@@ -237,54 +326,48 @@ class Connection:
 
     async def _reconnected(self) -> None:
         self._is_up = True
-        _log.info("connection restored: server=%s", self._target.address)
+        self._denied.clear()  # The credential may have other permissions by now.
+        self._note_server()
+        _log.info("connection restored: server=%s", self._server)
         self.replies.wake_all()
         _call_all(self.on_reconnect)
 
+    async def _switch_server(self) -> None:
+        """A server that is about to stop says so: go on with another one, if there is one."""
+        if len(self._client.servers) > 1:
+            _log.info("server stops soon: server=%s", self._server)
+            self.reset()
+
+    def _note_server(self) -> None:
+        if (url := self._client.connected_url) is not None:
+            self._server = f"{url.scheme}://{url.netloc}"
+
     async def _report(self, error: Exception) -> None:
         """Log a permission violation as a warning, and failed reconnects for debugging only."""
-        denied = "permissions violation" in str(error)
-        _log.log(logging.WARNING if denied else logging.DEBUG, "%s", error)
+        denied = _DENIED.search(str(error))
+        _log.log(logging.WARNING if denied else logging.DEBUG, "%s", hide_tokens(str(error)))
+        if denied:
+            self._deny(denied[1])
+        is_refusal = isinstance(error, ssl.SSLError) or not isinstance(error, OSError)
+        if is_refusal and not self._server:
+            self._refusals.append(error)
+            if len(self._refusals) >= len(self._targets.addresses) > 1:
+                self._refused.set()
 
 
-class _Target(NamedTuple):
-    """The server's address and the credentials."""
-
-    address: str
-    """The URL without secrets."""
-    token: str | None = None
-    user: str | None = None
-    password: str | None = None
-
-
-def _target(url: str, token: str) -> _Target:
-    try:
-        parts = urlsplit(url if "://" in url else f"nats://{url}")
-        host, port = parts.hostname, parts.port or 4222
-    except ValueError as error:
-        raise Refused("INVALID_ARGUMENT", f"the server's URL is invalid: {error}") from error
-    if parts.scheme not in ("nats", "tls") or not host:
-        raise Refused("INVALID_ARGUMENT", "the server's URL must be nats:// or tls://host[:port]")
-    address = f"{parts.scheme}://{f'[{host}]' if ':' in host else host}:{port}"
-    if parts.password is not None and not token:
-        return _Target(address, None, unquote(parts.username or ""), unquote(parts.password))
-    return _Target(address, token or unquote(parts.username or "") or None)
-
-
-def _check_credentials(path: str) -> None:
-    if not Path(path).is_file():
-        raise Refused("UNAUTHORIZED", f"the credentials file {path} does not exist")
-    if find_spec("nkeys") is None:
-        raise Refused(
-            "UNAUTHORIZED",
-            "a credentials file needs the package nkeys, which is not installed",
-            hint="pip install 'nats-py[nkeys]'",
-        )
+def not_permitted(subject: str) -> Refused:
+    return Refused(
+        "NOT_PERMITTED",
+        f"this credential may not use {hide_tokens(subject)}",
+        hint="rookery auth list; another role may",
+    )
 
 
 def _expire(future: asyncio.Future[Message], subject: str, timeout_s: float) -> None:
     if not future.done():
-        future.set_exception(_unreachable(f"no reply on {subject} within {timeout_s} s"))
+        future.set_exception(
+            _unreachable(f"no reply on {hide_tokens(subject)} within {timeout_s} s")
+        )
 
 
 def _unreachable(message: str) -> Failed:

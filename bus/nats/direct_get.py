@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.bus.nats.connection import Connection, Message, Outgoing, not_permitted
 from rookery.bus.nats.frames import header_value
 from rookery.bus.nats.jetstream_api import status_of
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
 
-__all__ = ["DirectPage", "direct_page"]
+__all__ = ["DirectPage", "direct_page", "exchange", "page_of", "page_query"]
 
 _PAGE_MESSAGES: Final = 256
 _PAGE_BYTES_MAX: Final = 8 << 20
 _SILENCE_S_MAX: Final = 5.0
 _PAGE_ENDS: Final = frozenset({204, 404})
 """The page is complete; the stream has no such message."""
+_END_OF_PAGE: Final = 204
+_PENDING, _BEFORE = b"Nats-Num-Pending", b"Nats-Last-Sequence"
 
 
 class DirectPage(NamedTuple):
@@ -41,34 +44,79 @@ async def direct_page(
     A slow link may take any time, as long as messages keep arriving. ``Failed``
     SERVER_UNREACHABLE after a silence, or if no replica serves the stream.
     """
-    messages: list[Message] = []
-    end: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+    query = page_query(subject, after, messages_max)
+    request = Outgoing(f"$JS.API.DIRECT.GET.{stream}", query)
+    return page_of(await exchange(connection, request, lambda one: bool(status_of(one))))
 
-    def on_message(message: Message) -> None:
-        if not status_of(message):
-            messages.append(message)
-        elif not end.done():
-            end.set_result(message)
 
-    query = {
-        "seq": after + 1,
-        "next_by_subj": subject,
-        "batch": messages_max,
-        "max_bytes": _PAGE_BYTES_MAX,
-    }
-    with connection.replies.listen(on_message) as reply:
-        request = Outgoing(f"$JS.API.DIRECT.GET.{stream}", encode_json(query), reply)
-        if not connection.send([request]):
+def page_query(subject: str, after: int, messages_max: int) -> bytes:
+    """The body of a request for the messages on ``subject`` above ``after``; on any subject if it
+    is empty, which costs the server a third of a wildcard (measured)."""
+    query = {"seq": after + 1, "batch": messages_max, "max_bytes": _PAGE_BYTES_MAX}
+    return encode_json(query | ({"next_by_subj": subject} if subject else {}))
+
+
+async def exchange(
+    connection: Connection, request: Outgoing, is_last: Callable[[Message], bool]
+) -> list[Message]:
+    """The replies to ``request``, up to the last one. ``Failed`` SERVER_UNREACHABLE after a
+    silence, or if the connection is lost."""
+    replies: list[Message] = []
+    end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    def on_reply(message: Message) -> None:
+        replies.append(message)
+        if is_last(message) and not end.done():
+            end.set_result(None)
+
+    def on_disconnect() -> None:
+        if not end.done():
+            end.set_exception(Failed("SERVER_UNREACHABLE", "the connection was lost"))
+
+    def on_denied(subject: str) -> None:
+        if subject == request.subject.lower() and not end.done():
+            end.set_exception(not_permitted(request.subject))
+
+    with connection.replies.listen(on_reply) as reply:
+        if not connection.send([request._replace(reply=reply)]):
             raise Failed("SERVER_UNREACHABLE", "there is no connection to the server")
-        while not end.done():
-            arrived = len(messages)
-            await asyncio.wait({end}, timeout=_SILENCE_S_MAX)
-            if not end.done() and len(messages) == arrived:
-                text = f"the stream {stream} sent nothing for {_SILENCE_S_MAX} s"
-                raise Failed("SERVER_UNREACHABLE", text)
-    last = end.result()
+        connection.on_disconnect.append(on_disconnect)
+        connection.on_denied.append(on_denied)
+        try:
+            while not end.done():
+                arrived = len(replies)
+                await asyncio.wait({end}, timeout=_SILENCE_S_MAX)
+                if not end.done() and len(replies) == arrived:
+                    text = f"{request.subject} sent nothing for {_SILENCE_S_MAX} s"
+                    raise Failed("SERVER_UNREACHABLE", text)
+            end.result()
+        finally:
+            connection.on_disconnect.remove(on_disconnect)
+            connection.on_denied.remove(on_denied)
+    return replies
+
+
+def page_of(replies: list[Message]) -> DirectPage:
+    """The page that these replies are. ``Failed`` SERVER_UNREACHABLE if no replica serves the
+    stream, or if a message of the page is lost."""
+    *messages, last = replies
     if status_of(last) not in _PAGE_ENDS:
-        text = f"no replica serves the stream {stream}: status {status_of(last)}"
+        text = f"no replica serves the stream: status {status_of(last)}"
         raise Failed("SERVER_UNREACHABLE", text)
-    pending = header_value(last.header, b"Nats-Num-Pending")
-    return DirectPage(messages, pending not in ("", "0"))
+    if not _is_complete(messages, last):
+        raise Failed("SERVER_UNREACHABLE", "a message of a page is lost")
+    return DirectPage(messages, header_value(last.header, _PENDING) not in ("", "0"))
+
+
+def _is_complete(messages: list[Message], end: Message) -> bool:
+    """Whether all messages of a page have arrived: each counts those behind it, the first has none
+    before it, and the end has the sequence of the last."""
+    if not messages or status_of(end) != _END_OF_PAGE:
+        return not messages and status_of(end) != _END_OF_PAGE
+    first, last = messages[0].header, messages[-1].header
+    behind = int(header_value(first, _PENDING)) - int(header_value(last, _PENDING))
+    return (
+        behind == len(messages) - 1
+        and header_value(first, _BEFORE) == "0"
+        and header_value(end.header, _BEFORE) == header_value(last, b"Nats-Sequence")
+    )

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from rookery.bus.subjects import hide_tokens
 from rookery.schemas.errors import Refused
 
 __all__ = ["Message", "OnBatch", "Outgoing", "encode_frames", "header_value"]
@@ -67,20 +68,24 @@ def encode_frames(messages: Sequence[Outgoing], payload_bytes_max: int) -> bytes
         if size > payload_bytes_max:
             raise Refused(
                 "PAYLOAD_TOO_LARGE",
-                f"{size} bytes of headers and body for {subject!r}; "
+                f"{size} bytes of headers and body for {hide_tokens(subject)!r}; "
                 f"the server accepts {payload_bytes_max}",
             )
         sizes = f"{len(block)} {size}" if block else str(size)
         line = f"{'HPUB' if block else 'PUB'} {subject} {reply} {sizes}\r\n".encode()
         if len(line) > _CONTROL_LINE_BYTES_MAX:
-            raise Refused("INVALID_SUBJECT", f"the subject {subject[:80]!r}... is too long")
+            raise Refused(
+                "INVALID_SUBJECT", f"the subject {hide_tokens(subject)[:80]!r}... is too long"
+            )
         pieces += (line, block, body, b"\r\n")
     return b"".join(pieces)
 
 
 def _check_subject(subject: str) -> None:
     if subject.split() != [subject]:
-        raise Refused("INVALID_SUBJECT", f"subject {subject[:80]!r} is empty or contains spaces")
+        raise Refused(
+            "INVALID_SUBJECT", f"subject {hide_tokens(subject)[:80]!r} is empty or contains spaces"
+        )
 
 
 def _header_block(headers: Sequence[tuple[str, str]]) -> bytes:

@@ -35,6 +35,7 @@ from rookery.bus.ports.journal import (
     Feed,
     Filter,
     Journal,
+    JournalReads,
     StoredMessage,
     Superseded,
 )
@@ -42,6 +43,7 @@ from rookery.bus.ports.storage import (
     BLOB_BYTES_MAX,
     IN_FACT_BYTES_MAX,
     BlobMark,
+    BlobReader,
     Blobs,
     Claim,
     Claims,
@@ -62,6 +64,7 @@ __all__ = [
     "Backoff",
     "Backpressure",
     "BlobMark",
+    "BlobReader",
     "Blobs",
     "Bus",
     "BusLoop",
@@ -78,6 +81,7 @@ __all__ = [
     "Inbox",
     "InboxPosition",
     "Journal",
+    "JournalReads",
     "ReplyMessage",
     "RequestEndpoint",
     "Secrets",
@@ -125,6 +129,10 @@ class Bus(Protocol):
     def timers(self) -> Timers: ...
     @property
     def blobs(self) -> Blobs: ...
+    @property
+    def images(self) -> Blobs:
+        """Memory images of sessions."""
+
     @property
     def claims(self) -> Claims: ...
     @property

@@ -41,12 +41,21 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
     reply_to: str = ""
     """Request-reply: the requester's inbox. Inbox stream: the header ``Rookery-Reply``."""
     traceparent: str = ""
+    identity: str = ""
+    """The client's proof of its credential's name, as it arrived."""
+    by: str = ""
+    """The name that it proves, or ``unsigned``; empty for timers."""
     position: InboxPosition | None = None
     """``None`` for request-reply, which needs no acknowledgement."""
     arrived_ms: int = 0
     """Time of arrival in the inbox, by the server's clock; 0 for request-reply."""
     attempt: int = 1
     """1 at first delivery."""
+
+    @property
+    def is_from_timer(self) -> bool:
+        """Whether a timer of the realm sent it, which no client can pretend."""
+        return self.position is not None and self.position.source == "timers"
 
 
 class ReplyMessage(msgspec.Struct, eq=False, gc=False):
@@ -111,6 +120,7 @@ class Inbox(Protocol):
         mode: str = "",
         reply_to: str = "",
         traceparent: str = "",
+        identity: str = "",
     ) -> int:
         """Publish a durable command and return its sequence. The client's side of the inbox."""
 
@@ -141,6 +151,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     mode: str = ""
     reply_to: str = ""
     traceparent: str = ""
+    identity: str = ""
     buried_at_ms: int = 0
 
 

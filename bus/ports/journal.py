@@ -24,6 +24,7 @@ __all__ = [
     "Feed",
     "Filter",
     "Journal",
+    "JournalReads",
     "StoredMessage",
     "Superseded",
 ]
@@ -87,6 +88,9 @@ class StoredMessage(msgspec.Struct, frozen=True, gc=False):
     chain: str
     body: bytes
     stored_at_ms: int
+    quarantined_through: int = 0
+    """Of a quarantined message, whose body is read as a message without facts: the number that its
+    entity's facts have reached with it."""
 
 
 class Filter(msgspec.Struct, frozen=True):
@@ -106,7 +110,27 @@ class Backpressure(StrEnum):
     FULL = "full"
 
 
-class Journal(Protocol):
+class JournalReads(Protocol):
+    """What is read of the journal."""
+
+    async def last(self, entity: EntityId) -> StoredMessage | None:
+        """The entity's last message, read from the leader."""
+
+    async def at(self, sequence: int) -> StoredMessage | None:
+        """The message at ``sequence``, or ``None`` if there is none (any more)."""
+
+    async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
+        """The entity's messages above sequence ``after``, in order."""
+
+    def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[StoredMessage], None]:
+        """Messages above ``after`` up to the end of the journal at the start, in pages, in
+        order."""
+
+    async def end(self) -> int:
+        """The last sequence of the journal."""
+
+
+class Journal(JournalReads, Protocol):
     """The durable facts of entities, each entity with its own sequence of messages."""
 
     @property
@@ -134,33 +158,17 @@ class Journal(Protocol):
         own facts.
         """
 
-    async def last(self, entity: EntityId) -> StoredMessage | None:
-        """The entity's last message, read from the leader."""
-
-    async def at(self, sequence: int) -> StoredMessage | None:
-        """The message at ``sequence``, or ``None`` if there is none (any more)."""
-
-    async def read(self, entity: EntityId, after: int = 0) -> list[StoredMessage]:
-        """The entity's messages above sequence ``after``, in order."""
-
     async def of_key(self, key: str, messages_max: int) -> list[StoredMessage] | None:
         """All messages of all families under ``key``, up to the leader's last one, in order;
         ``None`` if they are more than ``messages_max``, or if no complete read succeeds at once."""
 
-    def scan(self, where: Filter, after: int = 0) -> AsyncGenerator[list[StoredMessage], None]:
-        """Messages above ``after`` up to the end of the journal at the start, in pages, in
-        order."""
-
-    async def end(self) -> int:
-        """The last sequence of the journal."""
-
     async def identity(self) -> str:
         """The name of this journal; a replacement has another name."""
 
-    async def verified_end(self) -> int:
-        """The end of the journal, after a check that only this journal has appended to its
-        partitions since its terms began. ``Failed`` CLAIM_LOST if the check fails, also after a
-        replacement of the journal."""
+    async def verified_end(self, partitions: frozenset[int]) -> int:
+        """The end of the journal, after a check that only this journal has appended to these
+        partitions since its terms in them began. ``Failed`` CLAIM_LOST if the check fails, also
+        after a replacement of the journal."""
 
 
 class Feed(Protocol):

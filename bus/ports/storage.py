@@ -12,6 +12,7 @@ __all__ = [
     "BLOB_BYTES_MAX",
     "IN_FACT_BYTES_MAX",
     "BlobMark",
+    "BlobReader",
     "Blobs",
     "Claim",
     "Claims",
@@ -38,15 +39,19 @@ class BlobMark(msgspec.Struct, frozen=True):
     """When it was written."""
 
 
-class Blobs(Protocol):
+class BlobReader(Protocol):
+    """Bytes named by their SHA3-256, for reading."""
+
+    async def get(self, digest: str) -> bytes:
+        """The bytes, checked against the digest; ``BLOB_NOT_FOUND`` or ``BLOB_CORRUPT``."""
+
+
+class Blobs(BlobReader, Protocol):
     """Bytes named by their SHA3-256."""
 
     async def put(self, data: bytes, bytes_max: int = BLOB_BYTES_MAX) -> str:
         """Store ``data`` and return its digest. Storing it again costs one read.
         ``PAYLOAD_TOO_LARGE`` above ``bytes_max``."""
-
-    async def get(self, digest: str) -> bytes:
-        """The bytes, checked against the digest; ``BLOB_NOT_FOUND`` or ``BLOB_CORRUPT``."""
 
     async def exists(self, digest: str) -> bool:
         """Whether the blob is stored completely."""

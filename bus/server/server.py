@@ -23,13 +23,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Literal
 
-from rookery.bus.clock import wait_until
+from rookery.bus.clock import entropy, wait_until
+from rookery.bus.credentials import USERS_FILE, Credential
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.nats import ApiError, Connection
-from rookery.bus.server.store import Store, default_store, find_running, read_token, with_token
+from rookery.bus.roles import Role
+from rookery.bus.server.store import Store, default_store, find_running
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["EmbeddedServer", "default_store", "find_running", "find_server", "read_token"]
+__all__ = ["EmbeddedServer", "default_store", "find_running", "find_server"]
 
 _VERSION_MIN = (2, 12)
 _READY_PATIENCE_S = 60.0
@@ -40,22 +42,27 @@ _PORTS = range(20_000, 32_000)
 """Below the ephemeral ports: a client that keeps trying to reach a stopped server there could end
 up connected to itself and block the port."""
 _PORTS_TRIED_MAX = 50
+_PASSWORD_BYTES = 16
 _PARENT_GUARD = str(Path(__file__).with_name("parent_guard.py"))
 _ADDRESS_IN_USE = "address already in use"
 
 
 class EmbeddedServer:
-    """A nats-server for this machine only, with the token in its store."""
+    """A nats-server for this machine only, with the credentials in its store."""
 
     def __init__(
         self,
         store: Path,
         *,
+        realm: str = "default",
         port: int = 0,
         sync: Literal["always", "default"] = "always",
         store_bytes_max: int | None = None,
+        admin: bool = False,
     ) -> None:
-        self._store = Store(store)
+        """``admin``: also a user without limits, for benches with streams of their own."""
+        self._store, self._realm = Store(store), realm
+        self._admin_password = entropy(_PASSWORD_BYTES).hex() if admin else ""
         self._port_wanted = port
         """0: the previous port if it is free, otherwise any."""
         self._port = port
@@ -74,11 +81,31 @@ class EmbeddedServer:
         return self._pid
 
     @property
-    def url(self) -> str:
-        """URL for clients, with the token."""
+    def address(self) -> str:
+        """URL without a credential."""
         port = self._store.port()
         assert port is not None, "a server has no URL before its first start"
-        return with_token(f"nats://127.0.0.1:{port}", self._store.token())
+        return f"nats://127.0.0.1:{port}"
+
+    @property
+    def url(self) -> str:
+        """URL for nodes of the realm."""
+        return self.url_for(Role.NODE)
+
+    @property
+    def admin_url(self) -> str:
+        """URL for the user without limits."""
+        assert self._admin_password, "the server has no such user"
+        return self.address.replace("://", f"://{self._realm}.admin:{self._admin_password}@")
+
+    def url_for(self, role: Role, *, realm: str = "", surface: str = "") -> str:
+        """URL with a realm's credential of a role."""
+        return self.credential(role, realm=realm, surface=surface).url(self.address)
+
+    def credential(self, role: Role, *, realm: str = "", surface: str = "") -> Credential:
+        """A realm's credential of a role. ``realm``: if it is another one than the server was
+        started for; ``surface``: of a worker."""
+        return self._store.credential(realm or self._realm, role, surface)
 
     @property
     def running(self) -> bool:
@@ -99,6 +126,9 @@ class EmbeddedServer:
         self._store.create()
         lock = self._store.acquire()
         try:
+            self._store.remove_token()
+            self._store.credentials.ensure(self._realm)
+            self._store.credentials.set_admin(f"{self._realm}.admin", self._admin_password)
             for port in self._ports(fixed_port):
                 if self._launch(binary, port, lock, wanted, fixed=fixed_port != 0):
                     self._store.write("port", str(port))
@@ -209,7 +239,9 @@ class EmbeddedServer:
             "logfile_size_limit: 16MB",
             "logfile_max_num: 2",
             "max_payload: 1MB",
-            f'authorization {{ token: "{self._store.token()}" }}',
+            "authorization {",
+            f"  include {USERS_FILE}",
+            "}",
             "jetstream {",
             f"  store_dir: {quoted}",
             f"  max_file_store: {self._store_bytes_max or _store_limit(self.store)}",
@@ -238,7 +270,8 @@ class EmbeddedServer:
 
     def _await_jetstream(self, port: int) -> None:
         async def probe() -> None:
-            connection = Connection(f"nats://127.0.0.1:{port}", token=self._store.token())
+            node = self._store.credential(self._realm, Role.NODE)
+            connection = Connection(f"nats://127.0.0.1:{port}", node.access())
             await connection.open()
             try:
                 await connection.api("INFO")

@@ -1,14 +1,15 @@
-"""The store directory of an embedded server: its lock, token and port.
+"""The store directory of an embedded server: its lock, port and credentials.
 
 nats-server does not lock its store, so Rookery does: the server process inherits the locked file
-and holds it as long as it lives. Token and port are stored here, so that clients find the server
-after a restart. ``rookery.bus.server.server`` starts and stops the server.
+and holds it as long as it lives. Port and credentials are stored here, so that clients find the
+server after a restart. ``rookery.bus.server.server`` starts and stops the server.
 """
 
 from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -16,8 +17,11 @@ from typing import NamedTuple
 
 import msgspec
 
-from rookery.bus.clock import entropy, wait_until
-from rookery.schemas.errors import Refused
+from rookery.bus.clock import wait_until
+from rookery.bus.credentials import Credential, CredentialStore
+from rookery.bus.roles import Role
+from rookery.bus.server.probe import is_accepted
+from rookery.schemas.errors import Failed, Refused
 
 __all__ = [
     "RunningServer",
@@ -25,13 +29,12 @@ __all__ = [
     "check_usable",
     "default_store",
     "find_running",
-    "read_token",
-    "with_token",
 ]
 
 _LOCK_PATIENCE_S = 2.0
 """Time for a server to stop after its node was killed."""
 _START_PATIENCE_S = 2.0
+_RELOAD_PATIENCE_S = 5.0
 
 
 class RunningServer(NamedTuple):
@@ -39,7 +42,7 @@ class RunningServer(NamedTuple):
 
     pid: int
     address: str
-    """Its URL without the token."""
+    """Its URL without a credential."""
 
 
 class Store:
@@ -48,8 +51,8 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.path = path.expanduser().absolute()
         self._lock_path = self.path / "lock"
-        self._token_path = self.path / "token"
         self._port_path = self.path / "port"
+        self.credentials = CredentialStore(self.path)
 
     def create(self) -> None:
         """Create the directory for its owner only, if it is missing."""
@@ -92,12 +95,43 @@ class Store:
         for path in self.path.glob("*.ports"):
             path.unlink()
 
-    def token(self) -> str:
-        """The token for clients; created at first use."""
-        if not (token := read_token(self.path)):
-            token = entropy(16).hex()
-            self.write("token", token)
-        return token
+    def credential(self, realm: str, role: Role, surface: str = "") -> Credential:
+        """The realm's own credential of a role, made at first use; a running server accepts it."""
+        made = self.credentials.ensure(realm)
+        name = f"{role}-{surface}" if surface else role.value
+        found = self.credentials.get(realm, name)
+        if found is None and surface:
+            found, made = self.credentials.create(realm, name, role, surface), True
+        if found is None:  # Revoked: `ensure` makes only what never was.
+            raise Refused(
+                "CREDENTIAL_NOT_FOUND",
+                f"realm {realm} has no credential {name!r}",
+                hint=f"rookery auth create {name} --role {role}",
+            )
+        if made:
+            self.reload(found, accepted=True)
+        return found
+
+    def reload(self, credential: Credential, *, accepted: bool) -> None:
+        """Let the running server read its users again; returns when it accepts the credential, or
+        refuses it. Without a server there is nothing to do."""
+        server = self.running_server() if self.is_locked() else None
+        if server is None:
+            return
+        address, user, password = server.address, credential.user, credential.password
+        os.kill(server.pid, signal.SIGHUP)
+        if not wait_until(
+            lambda: is_accepted(address, user, password) is accepted, _RELOAD_PATIENCE_S
+        ):
+            raise Failed(
+                "SERVER_UNREACHABLE",
+                f"the server at {address} has not read its users again",
+                hint=f"see {self.path / 'server.log'}",
+            )
+
+    def remove_token(self) -> None:
+        """Delete the one token of older versions, which opens nothing any more."""
+        (self.path / "token").unlink(missing_ok=True)
 
     def port(self) -> int | None:
         """The port of the previous server; reusing it lets its clients reconnect."""
@@ -121,7 +155,7 @@ class Store:
             holder, hint = "another process that is starting a server", "wait for it, or stop it"
         else:
             holder = f"the nats-server with pid {server.pid} at {server.address}"
-            hint = f"connect to it with --url {server.address} (its token is in {self._token_path})"
+            hint = f"connect to it with --url {server.address}"
             hint += ", or stop its node, which restarts a killed server"
         return Refused("STORE_IN_USE", f"{self.path} is used by {holder}", hint=hint)
 
@@ -145,24 +179,14 @@ def default_store() -> Path:
     return Path(data, "rookery").expanduser()
 
 
-def read_token(store: Path) -> str:
-    """The token of the server on ``store``; empty if it never had a server."""
-    with check_usable(store):
-        try:
-            return (store / "token").read_text().strip()
-        except FileNotFoundError:
-            return ""
-
-
-def find_running(store: Path) -> str | None:
-    """The URL, token included, of the running server on ``store``; ``None`` if there is none.
+def find_running(store: Path) -> RunningServer | None:
+    """The running server on ``store``; ``None`` if there is none.
 
     The call waits for a starting server.
     """
     place = Store(store)
     wait_until(lambda: not place.is_locked() or place.running_server(), _START_PATIENCE_S)
-    server = place.running_server() if place.is_locked() else None
-    return with_token(server.address, read_token(place.path)) if server else None
+    return place.running_server() if place.is_locked() else None
 
 
 def _flock(file: int, kind: int) -> bool:
@@ -171,8 +195,3 @@ def _flock(file: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
-
-
-def with_token(address: str, token: str) -> str:
-    """The URL with the token."""
-    return address.replace("://", f"://{token}@", 1)

@@ -3,6 +3,7 @@
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.storage.claims import JetStreamClaims
+from rookery.bus.storage.images import move_images
 from rookery.bus.storage.stores import JetStreamCheckpointStore, JetStreamSecrets
 
 __all__ = [
@@ -11,4 +12,5 @@ __all__ = [
     "JetStreamCheckpointStore",
     "JetStreamClaims",
     "JetStreamSecrets",
+    "move_images",
 ]

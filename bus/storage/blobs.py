@@ -21,15 +21,22 @@ import msgspec
 from rookery.bus.nats import header_value
 from rookery.bus.ports import BLOB_BYTES_MAX, BlobMark
 from rookery.bus.storage.bucket import Bucket
+from rookery.bus.streams import StreamSpec
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
 __all__ = [
+    "CHUNKS",
+    "CHUNKS_MAX",
     "CHUNK_BYTES_MAX",
     "JetStreamBlobs",
     "blob_not_found",
     "check_blob",
+    "chunk_count",
+    "chunk_groups",
+    "digest_of",
+    "is_digest",
     "verify_blob",
 ]
 
@@ -37,10 +44,15 @@ CHUNK_BYTES_MAX: Final = 512 << 10
 
 CHUNKS_MAX: Final = -(-SNAPSHOT_BYTES_MAX // CHUNK_BYTES_MAX)
 
+CHUNKS: Final = "Rookery-Chunks"
+"""Header of chunk 0: how many chunks the blob has."""
+
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-_CHUNKS = "Rookery-Chunks"
 _CHUNKS_IN_FLIGHT = 8
 """Four mebibytes in flight: enough to saturate the disk, little enough for other traffic."""
+
+_EVERY: Final = (1 << 63) - 1
+"""Above the sequence of every chunk."""
 
 
 class _State(Enum):
@@ -63,11 +75,14 @@ class JetStreamBlobs:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self.spec = bucket.spec(persist_mode=None)
+
+    @property
+    def spec(self) -> StreamSpec:
+        return self._bucket.spec(persist_mode=None)
 
     async def put(self, data: bytes, bytes_max: int = BLOB_BYTES_MAX) -> str:
         check_blob(data, bytes_max)
-        digest = await _digest(data)
+        digest = await digest_of(data)
         chunks = await self._bucket.keys(f"{digest}.*")
         if _mark_key(digest) in chunks:
             chunks.remove(_mark_key(digest))
@@ -82,24 +97,21 @@ class JetStreamBlobs:
             chunk = data[starts[number] : starts[number] + CHUNK_BYTES_MAX]
             await self._bucket.put(f"{digest}.{number}", chunk, headers=headers)
 
-        for group in _groups(len(starts)):
+        for group in chunk_groups(len(starts)):
             await asyncio.gather(*(write(number) for number in group))
-        await write(0, headers=[(_CHUNKS, str(len(starts)))])
+        await write(0, headers=[(CHUNKS, str(len(starts)))])
 
     async def get(self, digest: str) -> bytes:
-        first = await self._bucket.get_from_any(f"{digest}.0") if _DIGEST.match(digest) else None
+        first = await self._bucket.get_from_any(f"{digest}.0") if is_digest(digest) else None
         if first is None:
             raise blob_not_found(digest)
         chunks = [first.body]
-        count = header_value(first.header, _CHUNKS.encode())
-        if not count.isdecimal() or len(count) > 6 or not 0 < int(count) <= CHUNKS_MAX:
-            raise Failed("BLOB_CORRUPT", f"blob {digest} says that it has {count[:20]!r} chunks")
-        for group in _groups(int(count)):
+        for group in chunk_groups(chunk_count(first.header, digest)):
             chunks += await asyncio.gather(*(self._chunk(digest, number) for number in group))
         return await verify_blob(b"".join(chunks), digest)
 
     async def exists(self, digest: str) -> bool:
-        return bool(_DIGEST.match(digest) and await self._bucket.keys(f"{digest}.0"))
+        return is_digest(digest) and bool(await self._bucket.keys(f"{digest}.0"))
 
     # --- marks, pins and deletions ----------------------------------------------------------------
 
@@ -107,7 +119,7 @@ class JetStreamBlobs:
         self, data: bytes, owner: str, at_ms: int, bytes_max: int = BLOB_BYTES_MAX
     ) -> str:
         check_blob(data, bytes_max)
-        digest = await _digest(data)
+        digest = await digest_of(data)
         while True:
             sequence, note = await self._read_note(digest)
             if note.state is _State.PINNED:
@@ -164,6 +176,33 @@ class JetStreamBlobs:
         await self._bucket.remove(_mark_key(digest), before=begun + 1)
         return True
 
+    # --- the move of blobs to another bucket ------------------------------------------------------
+
+    async def digests(self) -> list[str]:
+        """The digests of all complete blobs."""
+        return [key.partition(".")[0] for key in await self._bucket.keys("*.0")]
+
+    async def start_of(self, digest: str) -> bytes:
+        """The first chunk of a blob, empty if there is none."""
+        return await self._chunk(digest, 0)
+
+    async def copy(self, digest: str, source: JetStreamBlobs) -> None:
+        """Store a blob of another bucket, with its mark or pin."""
+        _, note = await source._read_note(digest)
+        if note.state is not _State.NONE:
+            sequence, _ = await self._read_note(digest)
+            await self._set_note(digest, note, sequence)
+        await self.put(await source.get(digest), SNAPSHOT_BYTES_MAX)
+
+    async def remove(self, digest: str) -> None:
+        """Remove a blob and its mark or pin."""
+        sequence, _ = await self._read_note(digest)
+        await self._bucket.remove(f"{digest}.0", before=_EVERY)
+        for key in await self._bucket.keys(f"{digest}.*"):
+            if key != _mark_key(digest):
+                await self._bucket.remove(key, before=_EVERY)
+        await self._bucket.remove(_mark_key(digest), before=sequence + 1)
+
     async def _read_note(self, digest: str) -> tuple[int, _Note]:
         """The sequence and content of the blob's note."""
         entry = await self._bucket.get_from_leader(_mark_key(digest))
@@ -182,6 +221,11 @@ class JetStreamBlobs:
         return b"" if entry is None else entry.body
 
 
+def is_digest(text: str) -> bool:
+    """Whether the text can name a blob."""
+    return _DIGEST.match(text) is not None
+
+
 def _mark_key(digest: str) -> str:
     return f"{digest}.mark"
 
@@ -189,6 +233,14 @@ def _mark_key(digest: str) -> str:
 def _count(data: bytes) -> int:
     """How many chunks the data has."""
     return max(1, -(-len(data) // CHUNK_BYTES_MAX))
+
+
+def chunk_count(header: bytes, digest: str) -> int:
+    """How many chunks the blob has, by the header of its chunk 0."""
+    count = header_value(header, CHUNKS.encode())
+    if not count.isdecimal() or len(count) > 6 or not 0 < int(count) <= CHUNKS_MAX:
+        raise Failed("BLOB_CORRUPT", f"blob {digest} says that it has {count[:20]!r} chunks")
+    return int(count)
 
 
 def check_blob(data: bytes, bytes_max: int) -> None:
@@ -206,19 +258,19 @@ def blob_not_found(digest: str) -> Failed:
 
 async def verify_blob(data: bytes, digest: str) -> bytes:
     """``data``, after a check against ``digest``."""
-    if await _digest(data) != digest:
+    if await digest_of(data) != digest:
         raise Failed("BLOB_CORRUPT", f"the {len(data)} bytes of blob {digest} have another digest")
     return data
 
 
-async def _digest(data: bytes) -> str:
+async def digest_of(data: bytes) -> str:
     """Large bytes are digested outside of the loop: 64 MiB would block it for 130 ms."""
     if len(data) <= CHUNK_BYTES_MAX:
         return digest_bytes(data)
     return await asyncio.to_thread(digest_bytes, data)
 
 
-def _groups(count: int) -> Iterator[range]:
+def chunk_groups(count: int) -> Iterator[range]:
     """The chunks after the first, in groups that are sent together."""
     for start in range(1, count, _CHUNKS_IN_FLIGHT):
         yield range(start, min(start + _CHUNKS_IN_FLIGHT, count))

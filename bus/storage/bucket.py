@@ -1,8 +1,9 @@
 """A bucket: the newest message of every key, replaced by compare-and-swap on its sequence.
 
-On the wire it is a NATS key-value bucket, so stock tools can read it. It is written by raw
-publishes, because nats-py cannot combine a time to live with an expected sequence. This module
-defines the stream's configuration; keys and bodies belong to its callers.
+On the wire it is a NATS key-value bucket, so stock tools can read it. Nodes alone write it, on a
+subject with the node token that the stream stores as ``$KV.<bucket>.<key>``, by raw publishes:
+nats-py cannot combine a time to live with an expected sequence. This module defines the stream's
+configuration; keys and bodies belong to its callers.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from rookery.bus.nats import (
     status_of,
 )
 from rookery.bus.streams import StreamSpec
+from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["Bucket", "BucketEntry"]
@@ -55,15 +57,16 @@ class _StoredEntry(msgspec.Struct):
 class Bucket:
     """One bucket, read from the leader unless a method says otherwise."""
 
-    def __init__(self, connection: Connection, name: str) -> None:
-        self._connection = connection
+    def __init__(self, connection: Connection, subjects: Subjects, name: str) -> None:
+        self._connection, self._subjects, self._name = connection, subjects, name
         self._prefix = f"$KV.{name}."
         self._stream = f"KV_{name}"
 
     def spec(self, **demands: object) -> StreamSpec:
         """The bucket's stream, with further demands of its caller."""
         every = {
-            "subjects": [f"{self._prefix}>"],
+            "subjects": [written := self._subjects.bucket_write(self._name, ">")],
+            "subject_transform": {"src": written, "dest": f"{self._prefix}>"},
             "storage": "file",
             "retention": "limits",
             "discard": "new",
@@ -91,7 +94,8 @@ class Bucket:
         """
         if expected is not None:
             headers = [*headers, (EXPECTED_SEQUENCE, str(expected))]
-        message = Outgoing(self._prefix + key, body, headers=headers)
+        subject = self._subjects.bucket_write(self._name, key)
+        message = Outgoing(subject, body, headers=headers)
         reply = await self._connection.request(message, timeout_s=timeout_s)
         ack = decode_ack(reply)
         text = f"{self._stream} refused {len(body)} bytes: {ack.description}"

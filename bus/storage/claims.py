@@ -3,7 +3,7 @@
 The token is the message's sequence, and every change is a compare-and-swap on it, so a name has one
 holder. A holder that was paused beyond its time to live does not know that it lost the claim, so
 the journal's terms fence its appends as well. A request without a reply within a quarter of the
-time to live fails, because a later reply is useless.
+time to live, or a shorter time, fails: its holder tries again while the claim lives.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 from rookery.bus.nats import header_value
 from rookery.bus.ports import Claim
 from rookery.bus.storage.bucket import Bucket, BucketEntry
+from rookery.bus.streams import StreamSpec
 from rookery.bus.subjects import decode_token, encode_token
 from rookery.schemas.errors import Failed, Refused
 
@@ -24,6 +25,8 @@ _AFTER = "Rookery-After"
 """The token that was renewed or seized; it identifies the holder's own write after a lost ack."""
 
 TIMEOUTS_PER_TTL = 4
+TIMEOUT_S_MAX = 1.5
+"""A server without a leader drops requests: the next one may find a leader."""
 RELEASE_S = 2.0
 
 _TOMBSTONE = (("KV-Operation", "DEL"), ("Nats-TTL", "1s"))
@@ -43,7 +46,10 @@ class JetStreamClaims:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self.spec = bucket.spec(
+
+    @property
+    def spec(self) -> StreamSpec:
+        return self._bucket.spec(
             allow_msg_ttl=True, subject_delete_marker_ttl=None, persist_mode=None
         )
 
@@ -130,7 +136,7 @@ def claim_lost(claim: Claim) -> Failed:
 
 
 def _timeout_s(ttl_s: int) -> float:
-    return ttl_s / TIMEOUTS_PER_TTL
+    return min(ttl_s / TIMEOUTS_PER_TTL, TIMEOUT_S_MAX)
 
 
 def _claim_headers(holder: str, ttl_s: int) -> list[tuple[str, str]]:

@@ -3,8 +3,8 @@
 Entity snapshots: one message each; large states are blobs. An unreadable snapshot counts as none,
 and the entity is folded from its facts.
 
-Secrets: shared by a realm's nodes, created by the first node that needs one. The server's token
-protects them; more valuable secrets must be sealed before.
+Secrets: shared by a realm's nodes, created by the first node that needs one. Only the role
+``node`` reaches them; more valuable secrets must be sealed before.
 
 Checkpoints: a head names its parts. A part never changes: it is written under a name of its own
 before a head names it, and removed after the head no longer does. If a writer dies, the old head is
@@ -21,6 +21,7 @@ from rookery.bus.nats import header_value
 from rookery.bus.ports import Blobs, EntitySnapshot
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket, BucketEntry
+from rookery.bus.streams import StreamSpec
 from rookery.bus.subjects import encode_token
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
@@ -44,7 +45,10 @@ class JetStreamEntitySnapshots:
 
     def __init__(self, bucket: Bucket, blobs: Blobs) -> None:
         self._bucket, self._blobs = bucket, blobs
-        self.spec = bucket.spec()
+
+    @property
+    def spec(self) -> StreamSpec:
+        return self._bucket.spec()
 
     async def save(self, entity: EntityId, schema: int, snapshot: EntitySnapshot) -> None:
         key = _key(entity)
@@ -88,7 +92,10 @@ class JetStreamSecrets:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket = bucket
-        self.spec = bucket.spec()
+
+    @property
+    def spec(self) -> StreamSpec:
+        return self._bucket.spec()
 
     async def get(self, name: str) -> bytes | None:
         """The secret ``name``, if it exists."""
@@ -123,7 +130,10 @@ class JetStreamCheckpointStore:
 
     def __init__(self, bucket: Bucket) -> None:
         self._bucket, self._blobs = bucket, JetStreamBlobs(bucket)
-        self.spec = bucket.spec()
+
+    @property
+    def spec(self) -> StreamSpec:
+        return self._bucket.spec()
 
     async def head(self) -> CheckpointHead | None:
         """The current head; ``None`` before the first."""

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from contextlib import suppress
+from collections.abc import Mapping
+from contextlib import ExitStack, suppress
 from typing import Final
 
 import msgspec
 
 from rookery.bus.nats import NO_RESPONDERS, Connection, Message, Outgoing, status_of
-from rookery.bus.ports import Blobs
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers.protocol import (
     CANCEL,
@@ -26,12 +26,14 @@ from rookery.bus.workers.protocol import (
     NOT_STARTED,
     UNKNOWN,
     AttemptQuery,
+    BodyStore,
     JobNames,
     LargeBodies,
     decode_outcome,
     is_answer_to,
     job_headers,
 )
+from rookery.bus.workers.result_inbox import ResultInbox
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, Failed
 from rookery.schemas.worker_protocol import (
@@ -86,12 +88,13 @@ class NatsToolWorkers:
         self,
         connection: Connection,
         subjects: Subjects,
-        blobs: Blobs,
+        blobs: BodyStore,
         *,
         pulse_s: float = POLL_S,
     ) -> None:
         self._connection, self._subjects, self._poll_s = connection, subjects, pulse_s
         self._large_bodies = LargeBodies(connection, blobs)
+        self._results = ResultInbox(connection, subjects)
         self._pending: dict[str, _PendingJob] = {}
         self._remote_attempts: dict[str, tuple[str, str]] = {}
         """Surface and job of calls that another process sent and this one waits for."""
@@ -102,10 +105,12 @@ class NatsToolWorkers:
         if self._poll_task is not None:
             self._poll_task.cancel()
             await asyncio.gather(self._poll_task, return_exceptions=True)
+        await self._results.close()
 
     async def call(self, job: Job) -> JobOutcome:
         waiting = _PendingJob(job)
-        with self._connection.replies.listen(waiting.complete) as reply:
+        await self._results.open()
+        with self._results.listen(job.surface, waiting.complete) as reply:
             subject = self._subjects.job(job.surface, job.tool)
             message = Outgoing(subject, job.body, reply, job_headers(job))
             self._pending[reply] = waiting
@@ -201,7 +206,8 @@ class NatsToolWorkers:
                 found.append(message)
             spoken.set()
 
-        with self._connection.replies.listen(listen) as reply:
+        await self._results.open()
+        with self._results.listen(surface, listen) as reply:
             if self._connection.send(
                 [Outgoing(self._subjects.worker_broadcast(surface, what), body, reply)]
             ):
@@ -218,13 +224,17 @@ class NatsToolWorkers:
             self._poll_task = asyncio.get_running_loop().create_task(self._poll_jobs())
 
     async def _poll_jobs(self) -> None:
-        with self._connection.replies.listen(self._on_health) as reply:
+        with ExitStack() as listening:
+            replies: dict[str, str] = {}  # By surface.
             while self._pending:
                 await asyncio.sleep(self._poll_s)
+                for surface in {one.job.surface for one in self._pending.values()} - replies.keys():
+                    listener = self._results.listen(surface, self._on_health)
+                    replies[surface] = listening.enter_context(listener)
                 if self._connection.connected:  # Otherwise no worker can reply.
-                    self._poll_once(reply)
+                    self._poll_once(replies)
 
-    def _poll_once(self, reply: str) -> None:
+    def _poll_once(self, replies: Mapping[str, str]) -> None:
         names_of: dict[str, list[str]] = defaultdict(list)
         unwanted: dict[str, list[str]] = defaultdict(list)
         for name, waiting in self._pending.items():
@@ -238,7 +248,7 @@ class NatsToolWorkers:
         for surface, names in unwanted.items():
             self._broadcast(surface, CANCEL, names)
         for surface, names in names_of.items():
-            self._broadcast(surface, HEALTH, names, reply)
+            self._broadcast(surface, HEALTH, names, replies[surface])
 
     def _on_health(self, message: Message) -> None:
         """Handle a worker's report of its running jobs."""

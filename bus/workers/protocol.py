@@ -8,9 +8,11 @@ A worker of surface S needs a NATS client and two subscriptions:
 ``Idempotency-Key`` and ``Rookery-Call`` (the same for every attempt of a call),
 ``Rookery-Attempt``, ``Rookery-Run``, ``Rookery-Session``, ``Rookery-Schema``, ``traceparent``. The
 answer goes to the message's reply subject: ``{"value": ...}`` or ``{"error": {"code",
-"message"}}``. The header ``Rookery-Outcome: not-begun`` means that another worker may get the call
-(this one is at capacity, or draining), ``Rookery-Outcome: unknown`` that the outcome is unknown;
-the body then has an ``error`` with the reason.
+"message"}}``. The reply subject is ``rookery.<realm>.result.S.<secret of the node>.<n>``, so a
+worker of S needs permission for ``rookery.<realm>.result.S.>`` only; it ignores calls with another
+subject of the realm. The header ``Rookery-Outcome: not-begun`` means that another worker may get
+the call (this one is at capacity, or draining), ``Rookery-Outcome: unknown`` that the outcome is
+unknown; the body then has an ``error`` with the reason.
 
 ``rookery.<realm>.crew.S.*``, no queue group: the reply to ``.catalogue`` is ``{"worker", "tools":
 [{"capability": {...}, "awaited": false}]}``. A capability has ``"idempotent": false`` if a second
@@ -32,20 +34,21 @@ find out what the worker did.
 ``$SRV.INFO`` of NATS micro would not do: its metadata is a map of strings, where schemas would be
 strings in strings, and its health has no single calls.
 
-A body above the server's limit for a message is in the realm's blob store (``blobs``); the header
-``Rookery-Blob`` is its digest.
+A body above the server's limit for a message is in the realm's blob store; the header
+``Rookery-Blob`` is its digest. ``bus/reads/queries.py`` says how a worker reads and uploads blobs
+through a node.
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.bus.commands.headers import TRACEPARENT
 from rookery.bus.nats import Connection, Message, Outgoing, header_value
-from rookery.bus.ports import Blobs
+from rookery.bus.ports import BlobReader
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.worker_protocol import Job, JobAnswer
@@ -59,6 +62,7 @@ __all__ = [
     "QUEUE",
     "UNKNOWN",
     "AttemptQuery",
+    "BodyStore",
     "JobNames",
     "LargeBodies",
     "decode_job",
@@ -165,10 +169,17 @@ def decode_outcome(message: Message) -> tuple[str, ToolFault]:
     return outcome, error if isinstance(error, ToolFault) else ToolFault("", "")
 
 
+class BodyStore(BlobReader, Protocol):
+    """The blobs, as a node or a worker has them."""
+
+    async def put(self, data: bytes) -> str:
+        """Store ``data`` and return its digest."""
+
+
 class LargeBodies:
     """Bodies of any size in messages of limited size."""
 
-    def __init__(self, connection: Connection, blobs: Blobs) -> None:
+    def __init__(self, connection: Connection, blobs: BodyStore) -> None:
         self._connection, self._blobs = connection, blobs
 
     async def pack(self, message: Outgoing) -> Outgoing:

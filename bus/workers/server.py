@@ -18,9 +18,7 @@ import msgspec
 import nats.errors
 from msgspec.structs import replace
 
-from rookery.bus.commands.headers import is_reply_subject
 from rookery.bus.nats import Connection, Message, Outgoing, Subscription
-from rookery.bus.ports import Blobs
 from rookery.bus.subjects import Subjects, decode_token
 from rookery.bus.task_set import TaskSet
 from rookery.bus.workers.attempt_registry import AttemptRegistry
@@ -32,6 +30,7 @@ from rookery.bus.workers.protocol import (
     NOT_STARTED,
     QUEUE,
     UNKNOWN,
+    BodyStore,
     JobNames,
     LargeBodies,
     decode_job,
@@ -73,7 +72,7 @@ class NatsWorkerEndpoint:
     """Port ``WorkerEndpoint``. To be used on the event loop of its connection."""
 
     def __init__(
-        self, connection: Connection, subjects: Subjects, blobs: Blobs, surface: str
+        self, connection: Connection, subjects: Subjects, blobs: BodyStore, surface: str
     ) -> None:
         self._connection, self._subjects, self._surface = connection, subjects, surface
         self._large_bodies, self._recent_answers = LargeBodies(connection, blobs), _RecentAnswers()
@@ -136,7 +135,7 @@ class NatsWorkerEndpoint:
     def _on_jobs(self, batch: list[Message]) -> None:
         loop = asyncio.get_running_loop()
         for message in batch:
-            if not is_reply_subject(message.reply):
+            if not self._subjects.is_worker_result(message.reply, self._surface):
                 log.warning("call without reply subject dropped: %s", message.subject[:200])
                 continue
             tool = decode_token(message.subject.rpartition(".")[2])
@@ -212,7 +211,7 @@ class NatsWorkerEndpoint:
             if what == CANCEL:
                 for name in self._open_jobs.keys() & frozenset(_decode_names(message).jobs):
                     self._on_cancel(name)
-            elif is_reply_subject(message.reply):
+            elif self._subjects.is_worker_result(message.reply, self._surface):
                 if what == HEALTH:
                     self._connection.send(self._health_replies(message))
                 elif what == CATALOGUE and not self._draining:

@@ -13,6 +13,7 @@ from rookery.actors.tools import DeclaredLimit, SlotNotice, SlotReport
 from rookery.ops.config import Config
 from rookery.ops.health import Probe
 from rookery.ops.metrics import GaugeValue
+from rookery.ops.server import RealmServer
 from rookery.schemas.errors import CodedError, Failed, Refused
 
 __all__ = [
@@ -45,7 +46,7 @@ class Setup(msgspec.Struct, frozen=True, tag=True):
     config: Config
     """With the node's name."""
     number: int
-    url: str
+    server: RealmServer
     is_embedded: bool
 
 

@@ -18,10 +18,10 @@ from typing import Final
 from msgspec.structs import replace
 
 from rookery.actors.tools import AllocationRound, SlotAllocator
-from rookery.bus.client import Client
 from rookery.bus.clock import SystemClock
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.ports import PARTITIONS, Backoff
+from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer
 from rookery.ops.approval_dispatchers import open_callback
 from rookery.ops.config import Config
@@ -41,8 +41,7 @@ from rookery.ops.processes.messages import (
 )
 from rookery.ops.processes.process_metrics import METRICS_FOLDER, ProcessMetrics
 from rookery.ops.processes.slot_usage import read_slot_usage
-from rookery.ops.server_supervisor import ServerSupervisor
-from rookery.ops.server_url import find_server_url, store_of
+from rookery.ops.server import RealmServer, ServerSupervisor, client_of, find_server, store_of
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["ProcessGroup"]
@@ -91,6 +90,7 @@ class ProcessGroup:
         self._stopping = asyncio.Event()
         self._stop_reason, self._drained = "", False
         self._opened = ExitStack()
+        self._realm_server: RealmServer
         self.url = self.callback_url = ""
 
     def start(self) -> None:
@@ -119,19 +119,21 @@ class ProcessGroup:
 
     def _open_server(self, opened: ExitStack) -> None:
         config = self._config
-        url = find_server_url(config) if config.url else None
-        if url is None:
-            embedded = EmbeddedServer(store_of(config).path, sync=config.server.sync)
+        server = find_server(config, Role.NODE) if config.url else None
+        if server is None:
+            embedded = EmbeddedServer(
+                store_of(config).path, realm=config.realm, sync=config.server.sync
+            )
             self._server = ServerSupervisor(embedded, self._on_loss)
             self._server.start()
             opened.callback(self._server.stop)
-            url = self._server.url
-        self.url = url
+            server = self._server.realm_server
+        self._realm_server, self.url = server, server.url
 
     def _open_callback(self, loop: LoopThread, opened: ExitStack) -> None:
         """The supervisor has the webhook's endpoint: a port has one owner."""
         config = self._config
-        client = Client(self.url, realm=config.realm, credentials=config.server.credentials_file)
+        client = client_of(self._realm_server, config.realm)
         self.callback_url = open_callback(
             config.approvals, loop, client, opened, self._clock.now_ms
         )
@@ -173,7 +175,7 @@ class ProcessGroup:
 
     async def _run_process(self, number: int) -> None:
         """Run one process to its end; raise its error if it does not start."""
-        setup = Setup(self._config, number, self.url, self._server is not None)
+        setup = Setup(self._config, number, self._realm_server, self._server is not None)
         process = await ManagedProcess.start(setup, {METRICS_FOLDER: str(self._folder)})
         self._processes[number] = process
         if self._stopping.is_set():

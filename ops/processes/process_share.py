@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from rookery.actors.tools import DeclaredLimit, SlotNotice, SlotSupply
+from rookery.ops.server import RealmServer
 
 __all__ = ["WHOLE_NODE", "ProcessShare", "SlotLink"]
 
@@ -30,8 +31,8 @@ class ProcessShare:
 
     number: int = 1
     count: int = 1
-    url: str = ""
-    """URL of the server to use; empty for a process that finds or starts its own."""
+    server: RealmServer | None = None
+    """The server to use; ``None`` for a process that finds or starts its own."""
     is_embedded: bool = False
     """Whether the supervisor runs that server."""
     slots: SlotLink | None = None

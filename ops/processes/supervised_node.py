@@ -125,7 +125,7 @@ class SupervisedNode:
         share = ProcessShare(
             number=setup.number,
             count=config.node.processes,
-            url=setup.url,
+            server=setup.server,
             is_embedded=setup.is_embedded,
             slots=link,
         )

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.envelope import Fact
 from rookery.schemas.run import ErrorObject, Language
 
-__all__ = ["NODE_FACTS", "NodeFact"]
+__all__ = ["NODE_FACTS", "QUARANTINE_KEY", "MessageQuarantined", "NodeFact"]
 
 
 class Started(Fact, frozen=True, kw_only=True, tag="node.started.v1"):
@@ -53,5 +55,29 @@ class CommandQuarantined(Fact, frozen=True, kw_only=True, tag="node.command_quar
     """Number of the dead letter, by which an operator can read or retry it."""
 
 
-NodeFact = Started | Stopped | PartitionsTaken | CommandQuarantined
+QUARANTINE_KEY: Final = "_quarantine"
+"""The key of the entity with the facts about quarantined messages."""
+
+
+class MessageQuarantined(Fact, frozen=True, kw_only=True, tag="node.message_quarantined.v1"):
+    """Readers of the journal skip a damaged message from now on. It stays as it is."""
+
+    node: str
+    """The node that found the damage."""
+    sequence: int
+    family: str
+    key: str
+    """Of the message's entity."""
+    digest: str
+    """SHA3-256 of its body."""
+    through: int
+    """The number that the entity's facts have reached with this message."""
+    code: str
+    """Why the message is damaged."""
+    reason: str
+    actor: str = ""
+    """The actor's name as the client sent it, unchecked."""
+
+
+NodeFact = Started | Stopped | PartitionsTaken | CommandQuarantined | MessageQuarantined
 NODE_FACTS = NodeFact

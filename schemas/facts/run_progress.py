@@ -73,6 +73,7 @@ class RunFactView(Struct, gc=False):
     type: str
     at_ms: int = 0
     run: str = ""
+    by: str = ""
     # session
     mode: str = Mode.QUEUE.value
     request: RunRequestView | None = None

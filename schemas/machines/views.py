@@ -18,7 +18,11 @@ from rookery.schemas.machines.peer import (
     InteractionStreamState,
     OutboundPeerRequestState,
 )
-from rookery.schemas.machines.surface import McpServerState, SurfaceDiagnosticSnapshot
+from rookery.schemas.machines.surface import (
+    McpServerState,
+    SurfaceDiagnosticSnapshot,
+    SurfaceSnapshot,
+)
 from rookery.schemas.machines.turn import (
     RealtimeProductTurnPhase,
     RealtimeProjectionFreshness,
@@ -41,6 +45,7 @@ __all__ = [
     "RealtimeProductTurnView",
     "RequestedEffect",
     "SessionContextView",
+    "SurfaceView",
     "SurfacesReply",
     "SurfacesView",
     "TurnSlotView",
@@ -114,6 +119,13 @@ class SurfacesView(SurfaceDiagnosticSnapshot, frozen=True, kw_only=True):
     effects: tuple[RequestedEffect, ...] | None = None
 
 
+class SurfaceView(_View, frozen=True, kw_only=True):
+    """One surface: the reply to ``surface_snapshot``."""
+
+    surface: SurfaceSnapshot | None
+    """``None`` if the surface is unknown."""
+
+
 class McpServersView(_View, frozen=True, kw_only=True):
     """The session's MCP servers."""
 
@@ -121,7 +133,7 @@ class McpServersView(_View, frozen=True, kw_only=True):
     pending_server_ids: tuple[str, ...]
 
 
-SurfacesReply = SurfacesView | McpServersView
+SurfacesReply = SurfacesView | SurfaceView | McpServersView
 
 # --- leases ---------------------------------------------------------------------------------------
 

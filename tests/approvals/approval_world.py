@@ -16,9 +16,11 @@ import pytest
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.bus.client.client import Client, Handle, new_id
+from rookery.bus.commands.decoder import CommandDecoder
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.journal.reader import JournalReader
 from rookery.bus.nats.connection import Connection
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import Subjects
 from rookery.schemas.approvals.decision import DecideApproval
@@ -95,11 +97,11 @@ class ApprovalWorld:
     def __init__(self, server: EmbeddedServer, realm: str, folder: Path) -> None:
         self.server, self.realm, self.folder = server, realm, folder
         (folder / "strikes.py").write_text(_TOOLS, encoding="utf-8")
-        self.client = Client(server.url, realm=realm)
-        self._connection = Connection(server.url)
+        self.client = Client(server.url_for(Role.OPERATOR, realm=realm), realm=realm)
+        self._connection = Connection(server.url_for(Role.NODE, realm=realm))
         subjects = Subjects(realm)
         self._reads = JournalReader(self._connection, subjects)
-        self._inbox = JetStreamInbox(self._connection, subjects)
+        self._inbox = JetStreamInbox(self._connection, subjects, CommandDecoder(subjects, ""))
 
     def node(self, **variables: str) -> NodeProcess:
         keys = {

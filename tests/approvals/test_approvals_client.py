@@ -9,6 +9,7 @@ import pytest
 
 from rookery.bus.client.client import Client
 from rookery.bus.client.sync import SyncClient
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.approvals.lists import ApprovalState, GrantState
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
@@ -17,11 +18,13 @@ from tests.approvals.approval_world import ANN, ApprovalWorld
 
 
 def test_an_approver_reads_answers_and_revokes(tmp_path: Path):
-    with EmbeddedServer(tmp_path / "store") as server:
+    with EmbeddedServer(tmp_path / "store", admin=True) as server:
         world = ApprovalWorld(server, "clients", tmp_path)
         with world.node():
             asyncio.run(approve_and_revoke(world))
-            with SyncClient(Client(server.url, realm="clients")) as client:
+            with SyncClient(
+                Client(server.url_for(Role.OPERATOR, realm="clients"), realm="clients")
+            ) as client:
                 deny_and_revoke(client)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import AppendRequest
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import chain
@@ -24,7 +25,7 @@ def test_a_node_that_cannot_read_the_approver_list_accepts_no_signed_answer(
     world = ApprovalWorld(server, "blind", tmp_path)
 
     async def write_of_a_newer_version() -> None:
-        bus = JetStreamBus(server.url, realm=world.realm)
+        bus = JetStreamBus(server.url_for(Role.NODE, realm=world.realm), realm=world.realm)
         await bus.start()
         entity = EntityId("approval", APPROVERS_KEY)
         last = await bus.journal.last(entity)

@@ -29,11 +29,11 @@ def realm(request: pytest.FixtureRequest) -> Realm:
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[EmbeddedServer]:
     """A started bus, stopped after the test."""
-    with EmbeddedServer(tmp_path / "store") as server:
+    with EmbeddedServer(tmp_path / "store", admin=True) as server:
         yield server
 
 
 @pytest.fixture
 def nats_url(server: EmbeddedServer) -> str:
-    """URL of the server, token included."""
-    return server.url
+    """URL of the server, for a user without limits."""
+    return server.admin_url

@@ -79,7 +79,7 @@ class _Load:
 
 async def run_campaign(store: Path, *, kills: int, acked_min: int, seed: int = 1) -> Report:
     """``kills`` kills while at least ``acked_min`` appends are acked."""
-    server = EmbeddedServer(store)
+    server = EmbeddedServer(store, admin=True)
     await asyncio.to_thread(server.start)
     try:
         bus = JetStreamBus(server.url)

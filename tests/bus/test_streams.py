@@ -9,11 +9,13 @@ import pytest
 
 from rookery.bus.nats.connection import Connection
 from rookery.bus.server.server import EmbeddedServer
-from rookery.bus.streams import ensure_streams, streams_of
+from rookery.bus.streams import ensure_journal, ensure_streams, new_node_token, streams_of
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.schemas.errors import Failed
 
-SPECS = streams_of(Subjects("default"))
+SUBJECTS = Subjects("default")
+SUBJECTS.set_node_token(new_node_token())
+SPECS = streams_of(SUBJECTS)
 JOURNAL = SPECS[0]
 
 
@@ -30,11 +32,25 @@ async def config_of(connection: Connection, stream: str) -> dict[str, Any]:
 
 def test_two_nodes_that_start_together_make_each_stream_once(server: EmbeddedServer) -> None:
     async def scenario() -> None:
-        nodes = [await opened(server) for _ in range(4)]
+        nodes, admin = [await opened(server) for _ in range(4)], Connection(server.admin_url)
+        await admin.open()
         await asyncio.gather(*(ensure_streams(node, SPECS) for node in nodes))
         await ensure_streams(nodes[0], SPECS)
-        names = (await nodes[0].api("STREAM.NAMES"))["streams"]
+        names = (await admin.api("STREAM.NAMES"))["streams"]
         assert sorted(names) == sorted(spec.name for spec in SPECS)
+        for connection in (*nodes, admin):
+            await connection.close()
+
+    asyncio.run(scenario())
+
+
+def test_two_nodes_that_start_together_have_one_token(server: EmbeddedServer) -> None:
+    async def scenario() -> None:
+        nodes = [await opened(server) for _ in range(4)]
+        each = [Subjects("default") for _ in nodes]
+        joining = zip(nodes, each, strict=True)
+        await asyncio.gather(*(ensure_journal(node, subjects) for node, subjects in joining))
+        assert len({subjects.node_token for subjects in each}) == 1
         for node in nodes:
             await node.close()
 
@@ -89,7 +105,8 @@ def test_limits_are_the_operators_and_stay(server: EmbeddedServer) -> None:
 
 def test_a_stream_whose_subjects_are_taken_is_a_mismatch(server: EmbeddedServer) -> None:
     async def scenario() -> None:
-        connection = await opened(server)
+        connection = Connection(server.admin_url)
+        await connection.open()
         other = {"name": "OTHER", "subjects": ["rookery.default.w.>"]}
         await connection.api("STREAM.CREATE.OTHER", other)
         with pytest.raises(
@@ -106,7 +123,7 @@ def test_the_server_and_we_agree_on_the_partition_of_a_key(
     server: EmbeddedServer, key: str
 ) -> None:
     async def scenario() -> None:
-        connection, subjects = await opened(server), Subjects("default")
+        connection, subjects = await opened(server), SUBJECTS
         await ensure_streams(connection, SPECS)
         await connection.client.jetstream().publish(subjects.command("run", key), b"{}")
         stored = await connection.api(f"STREAM.MSG.GET.{subjects.inbox_stream}", {"seq": 1})

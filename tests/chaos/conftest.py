@@ -11,5 +11,5 @@ from rookery.bus.server.server import EmbeddedServer
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("chaos") / "store") as running:
+    with EmbeddedServer(tmp_path_factory.mktemp("chaos") / "store", admin=True) as running:
         yield running

@@ -215,7 +215,10 @@ async def _ended(realm: CutRealm, session: str) -> SessionRecord:
 async def campaign(names: list[str], times: int, claim_s: int) -> bool:
     """Each recipe so many times on a pair of nodes of its own; prints every story."""
     clean = True
-    with tempfile.TemporaryDirectory() as folder, EmbeddedServer(Path(folder) / "s") as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmbeddedServer(Path(folder) / "s", admin=True) as server,
+    ):
         for name in names:
             recipe = RECIPES[name]
             print(f"== {name}: {recipe.rule}")

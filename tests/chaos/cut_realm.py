@@ -17,12 +17,13 @@ from pathlib import Path
 from types import TracebackType
 
 from rookery.bus.ports import PARTITIONS
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import partition_of
 from tests.bus.proxy import Proxy, proxied
 from tests.chaos.cut_people import People
 from tests.chaos.cut_record import Record
-from tests.nodes import ROOKERY, NodeProcess, clean_environment
+from tests.nodes import ROOKERY, NodeProcess, access_to, clean_environment
 from tests.stock_client import Stock, stock, until
 
 __all__ = ["FAR", "CutRealm"]
@@ -97,15 +98,17 @@ class CutRealm:
         await self._open.aclose()
 
     async def _start(self) -> None:
-        self.line = await self._open.enter_async_context(proxied(self._server.url))
+        self.line = await self._open.enter_async_context(proxied(self._node_url))
         if self._worker:
             self._open.callback(_end, self._start_worker())
         self.far = self._node(FAR, self.line.url)
-        nodes = [self.far, *(self._node(name, self._server.url) for name in self._beside)]
+        nodes = [self.far, *(self._node(name, self._node_url) for name in self._beside)]
         for node in nodes:
             self._open.callback(node.close)
         await asyncio.gather(*(asyncio.to_thread(node.start) for node in nodes))
-        self.client = await self._open.enter_async_context(stock(self._server.url, self._realm))
+        self.client = await self._open.enter_async_context(
+            stock(self._server, self._realm, Role.OPERATOR)
+        )
         people = People(self.client, self.record)
         self._open.push_async_callback(people.leave)
         await self.record.follow(self.client)
@@ -134,9 +137,13 @@ class CutRealm:
             **self._variables(process or name),
         )
 
+    @property
+    def _node_url(self) -> str:
+        return self._server.url_for(Role.NODE, realm=self._realm)
+
     def another(self, name: str) -> NodeProcess:
         """One more node, which is not started; its ``name`` may be taken."""
-        node = self._node(name, self._server.url, process=f"another-{name}")
+        node = self._node(name, self._node_url, process=f"another-{name}")
         self._open.callback(node.close)
         return node
 
@@ -145,7 +152,7 @@ class CutRealm:
         environment = clean_environment(self._folder) | self._variables("worker")
         with (self._folder / f"worker-{self._realm}.log").open("wb") as log:
             return subprocess.Popen(
-                [*command, "--url", self._server.url, "--realm", self._realm],
+                [*command, *access_to(self._server, self._realm)],
                 cwd=self._folder,
                 env=environment,
                 stdout=subprocess.DEVNULL,

@@ -173,25 +173,15 @@ class Record:
         self._sequences: set[int] = set()
 
     async def follow(self, client: Stock) -> None:
-        subscribe = client.jetstream.subscribe
-        await subscribe(
-            f"$KV.{self._claims}.>",
-            stream=f"KV_{self._claims}",
-            ordered_consumer=True,
-            cb=self._claim_seen,
-        )
-        await subscribe(
-            self._subject, stream=self._journal, ordered_consumer=True, cb=self._facts_seen
-        )
+        await client.watch(f"$KV.{self._claims}.>", self._claim_seen, f"KV_{self._claims}")
+        await client.watch(self._subject, self._facts_seen)
 
     async def follow_another_journal(self, client: Stock) -> None:
         """Forget the facts and answers of the one before."""
         self.facts.clear()
         self.answers.clear()
         self._sequences.clear()
-        await client.jetstream.subscribe(
-            self._subject, stream=self._journal, ordered_consumer=True, cb=self._facts_seen
-        )
+        await client.watch(self._subject, self._facts_seen)
 
     async def _facts_seen(self, message: Any) -> None:
         stored = message.metadata

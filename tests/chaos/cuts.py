@@ -235,7 +235,10 @@ async def campaign(args: argparse.Namespace, results: Results, cells: list[Cell]
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, work.cancel)
     end_s = time.monotonic() + 60 * args.minutes
-    with tempfile.TemporaryDirectory() as folder, EmbeddedServer(Path(folder) / "s") as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmbeddedServer(Path(folder) / "s", admin=True) as server,
+    ):
         sweep = Sweep(Path(folder), server, args.claim_s, args.runs)
         with suppress(asyncio.CancelledError):
             await sweep.go(results, cells, args.times, end_s)

@@ -17,10 +17,12 @@ from rookery.actors.admission.state import Admission, encode_state
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.ports import DeadLetter, Filter, StoredMessage
+from rookery.bus.roles import Role
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.run import SessionMeta
+from tests.stock_client import Server
 
 __all__ = ["Journaled", "journaled"]
 
@@ -79,9 +81,9 @@ class Journaled:
         return [command for command, count in messages.items() if count > 1]
 
 
-async def journaled(url: str, realm: str) -> Journaled:
+async def journaled(server: Server, realm: str) -> Journaled:
     """What stands in a realm's journal."""
-    bus = JetStreamBus(url, realm=realm)
+    bus = JetStreamBus(server.url_for(Role.NODE, realm=realm), realm=realm)
     await bus.start()
     try:
         messages = [one async for page in bus.journal.scan(Filter()) for one in page]

@@ -29,9 +29,10 @@ from typing import Any, Literal, NamedTuple, cast, get_args
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Filter
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
-from tests.nodes import ROOKERY, NodeProcess, clean_environment, node_on
+from tests.nodes import ROOKERY, NodeProcess, access_to, clean_environment, node_on
 from tests.stock_client import Stock, stock, until
 
 __all__ = ["Accounts", "faults", "trade"]
@@ -76,13 +77,13 @@ async def trade(
     ledger.touch()
     began_s = time.monotonic()
     with ExitStack() as open_things:
-        server = open_things.enter_context(EmbeddedServer(folder / "store"))
+        server = open_things.enter_context(EmbeddedServer(folder / "store", admin=True))
         open_things.enter_context(_worker(server, folder, ledger))
         more = ("--processes", "2") if "part" in disturbances else ()
         nodes = [_node(server, folder, *more)]
         open_things.callback(lambda: [node.close() for node in nodes])
         await asyncio.to_thread(nodes[0].start)
-        async with stock(server.url, REALM) as client:
+        async with stock(server, REALM, Role.OPERATOR) as client:
             operator = asyncio.create_task(_operate(client, ledger))
             statuses: Counter[str] = Counter()
             disturbing = asyncio.create_task(
@@ -172,7 +173,7 @@ def _worker(server: EmbeddedServer, folder: Path, ledger: Path) -> ExitStack:
     variables = {"LEDGER": str(ledger), "PYTHONPATH": HERE}
     with (folder / "worker.log").open("wb") as log:
         worker = subprocess.Popen(
-            [*command, "--url", server.url, "--realm", REALM],
+            [*command, *access_to(server, REALM)],
             cwd=folder,
             env=clean_environment(folder) | variables,
             stdout=subprocess.DEVNULL,
@@ -193,7 +194,7 @@ def _worker(server: EmbeddedServer, folder: Path, ledger: Path) -> ExitStack:
 
 async def _operate(client: Stock, ledger: Path) -> None:
     subject, stream = f"rookery.{REALM}.ev.turn.*", f"ROOKERY_{REALM}_JOURNAL"
-    found = await client.jetstream.subscribe(subject, stream=stream, ordered_consumer=True)
+    found = await (await client.admin()).subscribe(subject, stream=stream, ordered_consumer=True)
     while True:
         with suppress(TimeoutError):
             message = await found.next_msg(timeout=1.0)
@@ -220,11 +221,11 @@ async def _resolve(client: Stock, ledger: Path, fact: dict[str, Any]) -> None:
 async def _accounts(
     server: EmbeddedServer, ledger: Path, statuses: Counter[str], seconds: float
 ) -> Accounts:
-    await journaled(server.url, REALM)  # Which verifies it.
+    await journaled(server, REALM)  # Which verifies it.
     seen: dict[str, Counter[str]] = defaultdict(Counter)
     recoveries: set[str] = set()
     admitted = 0
-    bus = JetStreamBus(server.url, realm=REALM)
+    bus = JetStreamBus(server.url_for(Role.NODE, realm=REALM), realm=REALM)
     await bus.start()
     try:
         async for page in bus.journal.scan(Filter()):

@@ -18,7 +18,7 @@ import msgspec
 import nats.errors
 
 from tests.chaos.digests import journaled
-from tests.stock_client import Stock, until
+from tests.stock_client import Server, Stock, until
 
 __all__ = ["Load", "Writer", "command", "load"]
 
@@ -72,11 +72,11 @@ class Writer:
         """Wait until so many of its commands have left their facts."""
         stream = f"ROOKERY_{self._client.realm}_JOURNAL"
         subject = f"rookery.{self._client.realm}.ev.session.{self.session}"
-        last = -1
+        last, streams = -1, await self._client.admin()
         while last < count - 1:
             await asyncio.sleep(0.01)
             try:
-                message = await self._client.jetstream.get_last_msg(stream, subject)
+                message = await streams.get_last_msg(stream, subject)
             except (nats.errors.Error, OSError):
                 continue
             last = int(msgspec.json.decode(message.data)[-1]["cause"][0].rpartition("-")[2])
@@ -126,10 +126,10 @@ class Load:
 
         await until(holds, "the load", PATIENCE_S)
 
-    async def compare(self, url: str, realm: str) -> int:
+    async def compare(self, server: Server, realm: str) -> int:
         """What was vouched for is journaled, once, in its client's order, and nothing else; how
         much that is."""
-        found = await journaled(url, realm)
+        found = await journaled(server, realm)
         for writer in self.writers:
             causes = [fact["cause"][0] for fact in found.facts(writer.session)]
             assert [id_ for id_, _ in groupby(causes)] == writer.done, writer.session

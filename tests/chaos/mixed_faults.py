@@ -23,6 +23,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.actors.kernel.failpoints import FAILPOINTS
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.load import load
 from tests.nodes import NodeProcess, NotReady, node_on
@@ -136,7 +137,7 @@ class FaultCampaign:
 
 async def run_campaign(folder: Path, *, seconds: float, seed: int) -> Report:
     """Faults for this many seconds."""
-    server = EmbeddedServer(folder / "store")
+    server = EmbeddedServer(folder / "store", admin=True)
     await asyncio.to_thread(server.start)
     try:
         with ExitStack() as stack:
@@ -151,14 +152,14 @@ async def _campaign(
     server: EmbeddedServer, campaign: FaultCampaign, seconds: float, seed: int
 ) -> Report:
     async with (
-        stock(server.url, REALM) as client,
+        stock(server, REALM, Role.OPERATOR) as client,
         load(client, SESSIONS_A_DOOR, pause_s=PAUSE_S) as running,
     ):
         await running.moves()
         await campaign.rage(seconds)
         await running.moves()
         await running.ends()
-        journaled = await running.compare(server.url, REALM)
+        journaled = await running.compare(server, REALM)
         return Report(
             seed,
             dict(campaign.seen),

@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 
 from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import digest_bytes
 from tests.builds import cache_with, own_build, with_section
@@ -31,7 +32,7 @@ class NewerNodes(Realm):
         digest. As if the guest's sources had changed."""
         component = with_section(own_build(), "newer")
         cache_with(self.folder / "newer", component)
-        bus = JetStreamBus(self.server.url, realm=self.realm)
+        bus = JetStreamBus(self.server.url_for(Role.NODE, realm=self.realm), realm=self.realm)
         await bus.start()
         for claim in await bus.claims.list("guest.python."):
             await bus.claims.release(claim)
@@ -44,4 +45,5 @@ class NewerNodes(Realm):
     async def lose(self, client: Stock, build: str) -> None:
         """The realm's blob store has it no more."""
         bucket = f"ROOKERY_{self.realm}_BLOBS"
-        await client.jetstream.purge_stream(f"KV_{bucket}", subject=f"$KV.{bucket}.{build}.*")
+        streams = await client.admin()
+        await streams.purge_stream(f"KV_{bucket}", subject=f"$KV.{bucket}.{build}.*")

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from rookery.actors.kernel.failpoints import FAILPOINTS
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
 from tests.chaos.session_scenario import SessionScenario
@@ -89,14 +90,14 @@ async def _replace(mortal: NodeProcess, successor: NodeProcess) -> int:
 
 
 async def _tell(server: EmbeddedServer, realm: str) -> Outcome:
-    async with stock(server.url, realm) as client:
+    async with stock(server, realm, Role.OPERATOR) as client:
         await client.follow()
         stories = [
             SessionScenario(client, session, turned=bool(number % 2))
             for number, session in enumerate(SESSIONS)
         ]
         await asyncio.gather(*(story.play() for story in stories))
-    found = await journaled(server.url, realm)
+    found = await journaled(server, realm)
     return Outcome(
         {session: found.state_digest(session) for session in SESSIONS},
         {session: found.normal(session) for session in SESSIONS},
@@ -118,7 +119,7 @@ def faults(cell: Cell, calm: Outcome) -> list[str]:
 async def campaign(folder: Path, times: int) -> bool:
     """Every failpoint so many times; prints a line a cell."""
     clean = True
-    with EmbeddedServer(folder / "store") as server:
+    with EmbeddedServer(folder / "store", admin=True) as server:
         calm = await undisturbed(server, folder)
         print(f"{'failpoint':20} {'back ms':>7}  state digests, facts, answers")
         for failpoint in (spec for name in FAILPOINTS for spec in passes(name, times)):

@@ -164,7 +164,10 @@ async def _end(clients: list[asyncio.Task[None]]) -> None:
 
 async def campaign(names: list[str], times: int, claim_s: int) -> bool:
     clean = True
-    with tempfile.TemporaryDirectory() as folder, EmbeddedServer(Path(folder) / "s") as server:
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        EmbeddedServer(Path(folder) / "s", admin=True) as server,
+    ):
         for name in names:
             for number in range(1, times + 1):
                 realm = CutRealm(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rookery.actors.kernel.failpoints import FAILPOINTS, RUN_FAILPOINTS
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, NotReady, node_on
@@ -85,7 +86,7 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> KillR
             await asyncio.to_thread(mortal.start)
         replacing = asyncio.create_task(_replace(mortal, successor))
         try:
-            async with stock(server.url, realm) as client:
+            async with stock(server, realm, Role.OPERATOR) as client:
                 return await _tell(client, server, realm, ledger, mortal)
         finally:
             replacing.cancel()
@@ -118,7 +119,7 @@ async def _tell(
         await asyncio.gather(*map(session, SESSIONS))
     finally:
         operator.cancel()
-    await journaled(server.url, realm)  # Which verifies it.
+    await journaled(server, realm)  # Which verifies it.
     lines = ledger.read_text(encoding="utf-8").splitlines()
     done = [Done(tool, key, int(result)) for tool, key, result in map(str.split, lines)]
     return KillRecord(results, done, recovered, killed=not mortal.running)
@@ -127,7 +128,7 @@ async def _tell(
 async def _operate(client: Stock, ledger: Path, recovered: list[str]) -> None:
     """Look into the ledger, and say what became of calls nobody knows of."""
     subject, stream = f"rookery.{client.realm}.ev.turn.*", f"ROOKERY_{client.realm}_JOURNAL"
-    found = await client.jetstream.subscribe(subject, stream=stream, ordered_consumer=True)
+    found = await (await client.admin()).subscribe(subject, stream=stream, ordered_consumer=True)
     while True:
         with suppress(TimeoutError):
             message = await found.next_msg(timeout=1.0)
@@ -171,7 +172,7 @@ def faults(story: KillRecord) -> list[str]:
 async def campaign(folder: Path, times: int) -> bool:
     """Every failpoint so many times; prints a line a cell."""
     clean = True
-    with EmbeddedServer(folder / "store") as server:
+    with EmbeddedServer(folder / "store", admin=True) as server:
         print(f"{'failpoint':20} {'killed':>6} {'asked':>5} {'done':>4}  verdict")
         for failpoint in ("", *(spec for name in EVERYWHERE for spec in passes(name, times))):
             cell = folder / (failpoint or "calm")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.load import load
 from tests.nodes import node_on
@@ -45,7 +46,7 @@ class Report(msgspec.Struct):
 
 async def run_campaign(folder: Path, *, kills: int, commands_min: int) -> Report:
     """``kills`` kills while at least so many commands are accepted or answered."""
-    server = EmbeddedServer(folder / "store")
+    server = EmbeddedServer(folder / "store", admin=True)
     await asyncio.to_thread(server.start)
     try:
         with node_on(server, REALM, folder):
@@ -56,7 +57,10 @@ async def run_campaign(folder: Path, *, kills: int, commands_min: int) -> Report
 
 async def _campaign(server: EmbeddedServer, kills: int, commands_min: int) -> Report:
     report = Report(kills)
-    async with stock(server.url, REALM) as client, load(client, SESSIONS_A_DOOR) as running:
+    async with (
+        stock(server, REALM, Role.OPERATOR) as client,
+        load(client, SESSIONS_A_DOOR) as running,
+    ):
         for kill in range(1, kills + 1):
             await running.reaches(kill * commands_min // (kills + 1))
             began_s = time.monotonic()
@@ -66,7 +70,7 @@ async def _campaign(server: EmbeddedServer, kills: int, commands_min: int) -> Re
             report.caught_up_ms.append(round((time.monotonic() - began_s) * 1000))
         await running.reaches(commands_min)
         await running.ends()
-        report.journaled = await running.compare(server.url, REALM)
+        report.journaled = await running.compare(server, REALM)
         report.accepted, report.answered = running.vouched("cmd"), running.vouched("api")
         report.stall_ms_max = round(running.stall_s * 1000)
     return report

@@ -8,7 +8,11 @@ from pathlib import Path
 import nats.js.errors
 import pytest
 
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.streams import SUBJECTS_KEY
+from rookery.bus.subjects import Subjects
+from rookery.schemas.envelope import EntityId
 from tests.chaos.digests import journaled
 from tests.execution.session_client import Visit
 from tests.nodes import NodeProcess, node_on
@@ -24,7 +28,7 @@ def test_a_full_journal_holds_commands_back_until_there_is_room(
     server: EmbeddedServer, tmp_path: Path
 ):
     async def story() -> None:
-        async with stock(server.url, REALM) as client:
+        async with stock(server, REALM, Role.OPERATOR) as client:
             with node_on(server, REALM, tmp_path, "--metrics-port", "0") as node:
                 await client.follow()
                 visit = await opened(client)
@@ -44,17 +48,17 @@ def test_a_full_journal_holds_commands_back_until_there_is_room(
 
 def test_a_full_server_loses_nothing_it_took_and_goes_on_when_it_gets_room(tmp_path: Path):
     async def story() -> None:
-        server = EmbeddedServer(tmp_path / "store", store_bytes_max=STORE_BYTES_MAX)
+        server = EmbeddedServer(tmp_path / "store", store_bytes_max=STORE_BYTES_MAX, admin=True)
         await asyncio.to_thread(server.start)
         try:
             with node_on(server, REALM, tmp_path, "--metrics-port", "0") as node:
-                async with stock(server.url, REALM) as client:
+                async with stock(server, REALM, Role.OPERATOR) as client:
                     await opened(client)
                     accepted = await submit(client, 10_000)
                     assert len(accepted) < 10_000
                     await colour(node, 503)
                     await asyncio.to_thread(server.stop)
-                    server = EmbeddedServer(server.store)
+                    server = EmbeddedServer(server.store, admin=True)
                     await asyncio.to_thread(server.start)
                     await colour(node, 200)
                     await until(lambda: client.nats.is_connected)
@@ -93,19 +97,25 @@ async def submit(client: Stock, count: int) -> list[str]:
 
 async def limit_journal(client: Stock, bytes_max: int) -> None:
     """As an operator would, with stock tools: the journal's limit in bytes is his to set."""
-    info = await client.jetstream.stream_info(f"ROOKERY_{REALM}_JOURNAL")
-    await client.jetstream.update_stream(info.config.evolve(max_bytes=bytes_max))
+    streams = await client.admin()
+    info = await streams.stream_info(f"ROOKERY_{REALM}_JOURNAL")
+    await streams.update_stream(info.config.evolve(max_bytes=bytes_max))
 
 
 async def journal_bytes(client: Stock) -> int:
-    info = await client.jetstream.stream_info(f"ROOKERY_{REALM}_JOURNAL")
+    info = await (await client.admin()).stream_info(f"ROOKERY_{REALM}_JOURNAL")
     return int(info.state.bytes)
 
 
 async def refused_by_journal(client: Stock) -> int:
     """The error a stock publisher meets there."""
+    streams = await client.admin()
+    info = await streams.stream_info(f"ROOKERY_{REALM}_JOURNAL")
+    subjects = Subjects(REALM)
+    subjects.set_node_token(info.config.metadata[SUBJECTS_KEY])
+    subject = subjects.append_of_node(EntityId("node", "stranger"))
     with pytest.raises(nats.js.errors.APIError) as refused:
-        await client.jetstream.publish(f"rookery.{REALM}.w.node.stranger.node.stranger", b"[]")
+        await streams.publish(subject, b"[]")
     assert refused.value.err_code is not None
     return refused.value.err_code
 
@@ -124,6 +134,6 @@ async def all_worked_off(server: EmbeddedServer, accepted: list[str]) -> None:
     """Everything the server took is journaled, once and in order."""
     found: list[Fields] = []
     while len(found) < len(accepted):
-        journal = await journaled(server.url, REALM)
+        journal = await journaled(server, REALM)
         found = [fact for fact in journal.facts("patient") if "work_id" in fact]
     assert [fact["work_id"] for fact in found] == accepted

@@ -17,7 +17,7 @@ from tests.builds import own_build
 from tests.chaos.newer_nodes import NewerNodes
 from tests.chaos.test_parked_runs import TOOLS, Waiting, told
 from tests.execution.programs import Programs
-from tests.nodes import rookery_here
+from tests.nodes import access_to, rookery_here
 from tests.stock_client import Fields
 
 
@@ -60,7 +60,7 @@ def test_a_run_that_was_parked_under_an_older_build_finishes_on_it(realm: NewerN
         assert (await fresh.run("1 + 1"))["result"] == 2
         assert (await waiting.programs.run("kept.append(2)\nkept"))["result"] == [1, 2]
         assert (builds(waiting.programs), builds(fresh)) == ([old, old], [new])
-        where = ("--url", realm.server.url, "--realm", realm.realm, "--json")
+        where = (*access_to(realm.server, realm.realm), "--json")
         shown = [
             await asyncio.to_thread(rookery_here, realm.folder, *looked, *where)
             for looked in (("sessions", "show", "s"), ("nodes", "list"))

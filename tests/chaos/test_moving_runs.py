@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from rookery.bus import connect
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.execution.programs import Programs
-from tests.nodes import NodeProcess, node_on, rookery_here
+from tests.nodes import NodeProcess, access_to, node_on, rookery_here
 from tests.stock_client import stock, until
 
 _realms = count(1)
@@ -42,7 +43,7 @@ class Nodes:
 
 def told(nodes: Nodes, story: Callable[[Programs], Awaitable[None]]) -> None:
     async def tell() -> None:
-        async with stock(nodes.server.url, nodes.realm) as client:
+        async with stock(nodes.server, nodes.realm, Role.OPERATOR) as client:
             programs = Programs(client, "s")
             await programs.follow()
             await story(programs)
@@ -154,7 +155,9 @@ def test_a_node_without_a_runs_tools_leaves_it_and_its_calls_to_one_that_has_the
         second = await asyncio.to_thread(nodes.node, "other:TOOLS")
         other = Programs(programs.client, "other")
         assert (await other.run("1 + 1"))["result"] == 2
-        async with connect(server.url, realm=nodes.realm) as client:
+        async with connect(
+            server.url_for(Role.OPERATOR, realm=nodes.realm), realm=nodes.realm
+        ) as client:
             (asked,) = await client.approvals()
             await client.decide(asked, "approved", actor="anne")
         await approver.seen("approval.decided")
@@ -223,7 +226,7 @@ def test_a_drained_node_leaves_and_its_sessions_go_on_elsewhere(
     nodes = Nodes(server, tmp_path)
     first = nodes.node(ROOKERY_NODE_NAME="old")
     nodes.node(ROOKERY_NODE_NAME="new")
-    where = ("--url", server.url, "--realm", nodes.realm, "--json")
+    where = (*access_to(server, nodes.realm), "--json")
 
     async def story(programs: Programs) -> None:
         await programs.run("n = 1")
@@ -253,7 +256,7 @@ def test_a_killed_nodes_run_that_went_on_without_a_call_goes_on_elsewhere(
 ):
     nodes, gate = Nodes(server, tmp_path), tmp_path / "gate"
     first = nodes.node()
-    where = ("--url", server.url, "--realm", nodes.realm, "--json")
+    where = (*access_to(server, nodes.realm), "--json")
 
     async def story(programs: Programs) -> None:
         code = f"{LEFT}a = await pause(1)\nb = echo(2)\n[len(open_), a, await left, b]"
@@ -291,7 +294,9 @@ def test_a_run_may_be_parked_with_a_call_it_went_on_without(
         await programs.seen("tool.intent_recorded", 3)
         gate.touch()
         assert (await run)["status"] == "interrupted"
-        async with connect(server.url, realm=nodes.realm) as client:
+        async with connect(
+            server.url_for(Role.OPERATOR, realm=nodes.realm), realm=nodes.realm
+        ) as client:
             call_id = lost["operation_id"]
             said = await client.resolve("s", lost["run"], call_id, completed="found", actor="anne")
         assert said.state == "completed"

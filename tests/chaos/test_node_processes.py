@@ -14,10 +14,11 @@ import pytest
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import PARTITIONS
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import partition_of
 from tests.chaos.process_tools import AT_ONCE
-from tests.nodes import NodeProcess, NotReady, node_on, rookery_here
+from tests.nodes import NodeProcess, NotReady, access_to, node_on, rookery_here
 from tests.ops.test_node_metrics import Page, scrape, value
 from tests.stock_client import Stock, stock, until
 
@@ -35,7 +36,7 @@ def test_two_processes_serve_as_one_node_and_one_may_die(server: EmbeddedServer,
     options = ("--processes", "2", "--metrics-port", "0", *tools)
 
     async def story(node: NodeProcess) -> None:
-        async with stock(server.url, REALM) as client:
+        async with stock(server, REALM, Role.OPERATOR) as client:
             await run_all(client, "first")
             check_limit(ledger.read_text(encoding="utf-8").splitlines())
             (listed,) = await asyncio.to_thread(nodes_listed, server, tmp_path)
@@ -105,7 +106,7 @@ async def one_dies(client: Stock, node: NodeProcess) -> None:
 
 async def ask_to_drain(server: EmbeddedServer, node: str) -> None:
     """As `nodes drain` does, for a node whose name is longer: it means that one alone."""
-    bus = JetStreamBus(server.url, realm=REALM)
+    bus = JetStreamBus(server.url_for(Role.NODE, realm=REALM), realm=REALM)
     await bus.start()
     assert await bus.claims.acquire(f"drain.{node}", "operator", 60)
     await bus.stop()
@@ -137,7 +138,7 @@ def nodes_listed(server: EmbeddedServer, folder: Path) -> Any:
 
 
 def where(server: EmbeddedServer, *command: str) -> list[str]:
-    return [*command, "--url", server.url, "--realm", REALM]
+    return [*command, *access_to(server, REALM)]
 
 
 def test_the_sessions_of_these_tests_are_in_both_halves_of_the_partitions():

@@ -11,10 +11,11 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.test_moving_runs import Nodes
 from tests.execution.programs import Programs
@@ -41,7 +42,6 @@ def strike(what: str) -> str:
 async def gently(what: str) -> str:
     """The same, awaited."""
     return write(what)
-
 @tool(side_effect="write", approval_policy="manual")
 async def slowly(what: str) -> str:
     """The same, and it takes its time."""
@@ -137,9 +137,13 @@ def realm(server: EmbeddedServer, tmp_path: Path) -> Realm:
     return Realm(server, tmp_path)
 
 
-def told(realm: Realm, story: Callable[[Waiting], Awaitable[None]]) -> None:
+def told(
+    realm: Realm,
+    story: Callable[[Waiting], Awaitable[None]],
+    role: Role | Literal["admin"] = Role.OPERATOR,
+) -> None:
     async def tell() -> None:
-        async with stock(realm.server.url, realm.realm) as client:
+        async with stock(realm.server, realm.realm, role) as client:
             waiting = Waiting(realm, client)
             await waiting.programs.follow()
             await story(waiting)
@@ -294,12 +298,12 @@ def test_a_node_killed_with_the_answer_in_its_hands_loses_nothing_of_it(realm: R
 def test_a_server_killed_between_the_answer_and_the_call_loses_neither(
     tmp_path: Path, pause_s: float
 ):
-    with EmbeddedServer(tmp_path / "store") as server:
+    with EmbeddedServer(tmp_path / "store", admin=True) as server:
         realm = Realm(server, tmp_path)
         realm.careful()
 
         async def before() -> None:
-            async with stock(server.url, realm.realm) as client:
+            async with stock(server, realm.realm, Role.OPERATOR) as client:
                 waiting = Waiting(realm, client)
                 await waiting.programs.follow()
                 asked = await waiting.parked("strike('it')")
@@ -309,7 +313,7 @@ def test_a_server_killed_between_the_answer_and_the_call_loses_neither(
                 await asyncio.to_thread(server.restart)
 
         async def after() -> None:
-            async with stock(server.url, realm.realm) as client:
+            async with stock(server, realm.realm, Role.OPERATOR) as client:
                 waiting = Waiting(realm, client)
                 await waiting.programs.follow()
                 assert await waiting.result() == "did it"
@@ -340,10 +344,10 @@ def test_time_runs_out_while_no_node_is_there(realm: Realm):
 async def time_runs_out(waiting: Waiting, asked: Fields) -> None:
     """And the server has said so, to whoever will be there."""
     client, fired = waiting.client, "approval_due.s"
-    subjects = f"rookery.{client.realm}.fired.*.{fired}"
+    subjects = f"rookery.{client.realm}.*.*.{fired}"
 
     async def said() -> dict[str, int]:
-        info = await client.jetstream.stream_info(
+        info = await (await client.admin()).stream_info(
             f"ROOKERY_{client.realm}_INBOX", subjects_filter=subjects
         )
         return info.state.subjects or {}

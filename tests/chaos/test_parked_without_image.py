@@ -10,7 +10,7 @@ import pytest
 
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.test_parked_runs import Realm, Waiting, answer, told
-from tests.nodes import rookery_here
+from tests.nodes import access_to, rookery_here
 from tests.stock_client import Fields
 
 _realms = count(1)
@@ -38,7 +38,7 @@ def realm(server: EmbeddedServer, tmp_path: Path) -> Realm:
 def test_a_run_parked_without_an_image_is_repeated_on_another_node(realm: Realm, language: str):
     """One of its calls has ended and the other is in flight when its node is killed."""
     first = realm.careful()
-    where = ("--url", realm.server.url, "--realm", realm.realm, "--json")
+    where = (*access_to(realm.server, realm.realm), "--json")
 
     async def story(waiting: Waiting) -> None:
         given: Fields = {"language": language}

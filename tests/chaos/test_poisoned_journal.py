@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import nats
 
 from rookery.bus.client import Client
+from rookery.bus.roles import Role
 from rookery.bus.streams import terms_in
 from rookery.bus.subjects import Subjects
 from tests.nodes import NodeProcess, Said, rookery_here
+from tests.stock_client import inbox_prefix
 
 SUBJECTS = Subjects("default")
-FOREIGN: tuple[tuple[str, bytes, dict[str, str]], ...] = (
+Foreign = tuple[str, bytes, dict[str, str]]
+FOREIGN: Sequence[Foreign] = (
     ("x", b"junk", {}),
     ("session.a.b.c", b"[]", {}),
     ("approval._approvers", b'[{"type":"approval.approver_added.v1"}]', {}),
@@ -30,13 +34,13 @@ WITHOUT_CHAIN = 6
 """Those under an entity; a scan of facts does not select the others."""
 
 
-async def poison(url: str) -> None:
-    """Store the foreign messages, with a term read from the stream's configuration."""
-    client = await nats.connect(url)
+async def poison(url: str, messages: Sequence[Foreign] = FOREIGN) -> None:
+    """Store foreign messages, with a term read from the stream's configuration."""
+    client = await nats.connect(url, inbox_prefix=inbox_prefix(url))
     try:
         answer = await client.request(f"$JS.API.STREAM.INFO.{SUBJECTS.journal_stream}", b"")
         term = SUBJECTS.appends(3, terms_in(SUBJECTS, json.loads(answer.data)["config"])[3])
-        for tail, body, headers in FOREIGN:
+        for tail, body, headers in messages:
             subject = f"{term.removesuffix('>')}{tail}"
             stored = await client.request(subject, body, headers=headers or None)
             assert "seq" in json.loads(stored.data), tail
@@ -54,7 +58,7 @@ def test_a_journal_with_foreign_messages_is_served_listed_verified_and_exported(
     flags = ("--store", store, "--driver", "sandbox", "--metrics-port", "0")
     with NodeProcess(tmp_path, *flags) as node:
         assert asyncio.run(runs(node.url, "a")) == [2]
-        asyncio.run(poison(node.url))
+        asyncio.run(poison(node.url_for(Role.NODE)))
         assert asyncio.run(runs(node.url, "a", "b")) == [2, 2]
         node.stop()
 
@@ -67,6 +71,8 @@ def test_a_journal_with_foreign_messages_is_served_listed_verified_and_exported(
         assert broken == {"approvers"}, "no signed answer is valid until that is clear"
         for words in ("runs list", "sessions list", "approvals list", "nodes list", "journal tail"):
             assert cli(*words.split()).code == 0, words
+        approvers = cli("approvers", "list")
+        assert (approvers.code, "CHAIN_BROKEN: message" in approvers.err) == (0, True)
         refused = cli("run", "-e", "1", "--session", "poisoned")
         assert (refused.code, refused.err.partition(":")[0]) == (1, "CHAIN_BROKEN")
         found = cli("journal", "verify")

@@ -15,7 +15,7 @@ CELLS = (
     "append_sent@10",
     "acked@17",
     "effect_started@6",
-    "evolved@31",
+    "evolved@25",
     "call_ended@4",
     "outcome_passed@5",
 )

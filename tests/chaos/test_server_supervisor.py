@@ -19,8 +19,8 @@ from rookery.bus.clock import wait_until
 from rookery.bus.server import store as bus_store
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.server.store import RunningServer, Store
-from rookery.ops import server_supervisor
-from rookery.ops.server_supervisor import ServerSupervisor
+from rookery.ops.server import ServerSupervisor
+from rookery.ops.server import supervisor as server_supervisor
 from rookery.schemas.errors import CodedError
 from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, clean_environment, node_on
@@ -31,7 +31,7 @@ PROGRAM = f"total = 0\nfor amount in range({PAYS}):\n    total += pay(amount)\nt
 RESULT = sum(2 * amount for amount in range(PAYS))
 DEADLINE_S = 30.0
 UP_HASTILY = (
-    "import sys; from rookery.ops import server_supervisor as s; s.PAUSES_S = (0.0, 0.0);"
+    "import sys; from rookery.ops.server import supervisor as s; s.PAUSES_S = (0.0, 0.0);"
     "from rookery.ops.cli import main; sys.exit(main(sys.argv[1:]))"
 )
 
@@ -74,15 +74,15 @@ def test_runs_go_on_when_a_nodes_own_server_was_killed(tmp_path: Path):
         return answer.body.get("result", answer.body)
 
     async def story() -> None:
-        async with stock(node.url, "default") as client:
+        async with stock(node, "default") as client:
             assert await run(client, "before") == RESULT
             running = asyncio.create_task(run(client, "during"))
             await until(lambda: len(keys()) > PAYS + 2, "the run is under way")
             server = await asyncio.to_thread(killed, store)
-            assert server.address in node.url.replace(f"{store.token()}@", "")
+            assert server.address == node.address
             assert await running == RESULT
             assert await run(client, "after") == RESULT
-        await journaled(node.url, "default")  # Which verifies it.
+        await journaled(node, "default")  # Which verifies it.
 
     with node:
         asyncio.run(story())
@@ -123,7 +123,7 @@ def test_the_process_that_stops_a_node_need_not_wait_for_its_server(
 ):
     monkeypatch.setattr(server_supervisor, "PAUSES_S", (0.0, 3600.0))
     lost: list[CodedError] = []
-    server = EmbeddedServer(tmp_path / "store")
+    server = EmbeddedServer(tmp_path / "store", admin=True)
     own, store = ServerSupervisor(server, lost.append), Store(server.store)
     own.start()
     never_again(store)
@@ -149,24 +149,27 @@ def test_a_node_uses_the_running_server_of_its_store_until_that_server_ends(
     monkeypatch.setattr(server_supervisor, "POLL_S", 0.01)
     monkeypatch.setattr(bus_store, "_LOCK_PATIENCE_S", 0.0)
     lost: list[CodedError] = []
-    server = EmbeddedServer(tmp_path / "store")
+    server = EmbeddedServer(tmp_path / "store", admin=True)
     own = ServerSupervisor(server, lost.append)
     own.start()
     with ExitStack() as ending:
         ending.callback(own.stop)
-        url = own.url
+        url = own.realm_server.url_with_credential()
         server.kill()
-        with EmbeddedServer(server.store) as other:
+        with EmbeddedServer(server.store, admin=True) as other:
             taken.set()
             assert other.url == url
             assert not wait_until(lambda: lost, 1.0)
         assert wait_until(lambda: own.restarts, DEADLINE_S) == 1
-        assert own.url == url
+        assert own.realm_server.url_with_credential() == url
     assert lost == []
 
 
 def test_a_node_without_a_server_stops_without_waiting_for_what_cannot_end(tmp_path: Path):
-    with EmbeddedServer(tmp_path / "server") as server, node_on(server, "alone", tmp_path) as node:
+    with (
+        EmbeddedServer(tmp_path / "server", admin=True) as server,
+        node_on(server, "alone", tmp_path) as node,
+    ):
         server.stop()
         assert node.stop() == 0
         assert "server unreachable: unfinished work is left" in node.log.read_text()

@@ -11,11 +11,12 @@ from typing import TypeVar
 
 import pytest
 
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.test_moving_runs import Nodes, told
 from tests.chaos.test_parked_runs import Realm, Waiting
 from tests.execution.programs import Programs
-from tests.nodes import rookery_here
+from tests.nodes import access_to, rookery_here
 from tests.stock_client import stock, until
 
 LANGUAGES = pytest.mark.parametrize("language", ["python", "typescript"])
@@ -60,7 +61,7 @@ def test_another_node_continues_a_run_with_two_sleeps_and_a_call(
         assert [fact["attempt"] for fact in programs.of("tool.intent_recorded")] == [1, 2]
         assert len(programs.of("tool.awaited")) == 2
         assert ended["at_ms"] >= times(programs)[-1]
-        where = ("--url", server.url, "--realm", nodes.realm, "--json")
+        where = (*access_to(server, nodes.realm), "--json")
         replay = ("runs", "replay", ended["run"], *where)
         replayed = await asyncio.to_thread(rookery_here, tmp_path, *replay)
         assert replayed.json["state"] == "equal", replayed
@@ -104,7 +105,7 @@ await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
 """
 
     async def story() -> None:
-        async with stock(realm.server.url, realm.realm) as client:
+        async with stock(realm.server, realm.realm, Role.OPERATOR) as client:
             waiting = Waiting(realm, client)
             await waiting.programs.follow()
             asked = await waiting.parked(code)
@@ -129,7 +130,7 @@ len(late)
 """
 
     async def story() -> None:
-        async with stock(realm.server.url, realm.realm) as client:
+        async with stock(realm.server, realm.realm, Role.OPERATOR) as client:
             waiting = Waiting(realm, client)
             await waiting.programs.follow()
             await waiting.parked(code)

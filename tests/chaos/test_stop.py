@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.server.store import Store
 from tests.chaos.load import command
@@ -25,7 +26,7 @@ def test_what_is_queued_when_a_node_stops_is_worked_off_in_order_by_the_next(
     server: EmbeddedServer, tmp_path: Path
 ):
     async def story() -> None:
-        async with stock(server.url, "stopped") as client:
+        async with stock(server, "stopped", Role.OPERATOR) as client:
             long, busy = Visit(client, "long"), Visit(client, "busy")
             with node_on(server, "stopped", tmp_path) as node:
                 await client.follow()

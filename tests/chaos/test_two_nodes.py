@@ -10,6 +10,7 @@ from itertools import count
 from pathlib import Path
 
 from rookery.bus.ports import PARTITIONS
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.load import load
 from tests.execution.session_client import Visit
@@ -47,7 +48,7 @@ def test_runs_in_flight_on_one_node_count_on_the_other(server: EmbeddedServer, t
         with closing(nodes[0]), closing(nodes[1]):
             await asyncio.gather(*(asyncio.to_thread(node.start) for node in nodes))
             await asyncio.gather(*(serves(node, PARTITIONS // 2) for node in nodes))
-            async with stock(server.url, "counted") as client:
+            async with stock(server, "counted", Role.OPERATOR) as client:
                 await client.follow()
                 attempts = (
                     [taken(Visit(client, f"s{attempt}-{n}")) for n in range(IN_FLIGHT_MAX)]
@@ -94,7 +95,7 @@ async def disturbed(server: EmbeddedServer, folder: Path, realm: str, disturb: D
     with closing(first), closing(second):
         await asyncio.to_thread(first.start)
         async with (
-            stock(server.url, realm) as client,
+            stock(server, realm, Role.OPERATOR) as client,
             load(client, SESSIONS_A_DOOR, pause_s=PAUSE_S) as running,
         ):
             await running.moves()
@@ -105,7 +106,7 @@ async def disturbed(server: EmbeddedServer, folder: Path, realm: str, disturb: D
             await disturb(first, second)
             await running.moves()
             await running.ends()
-            await running.compare(server.url, realm)
+            await running.compare(server, realm)
 
 
 async def serves(node: NodeProcess, partitions: int) -> None:

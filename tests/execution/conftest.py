@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.execution.realm_fixture import PAYLOAD_BYTES_MAX, Serving
 from tests.nodes import node_on
@@ -16,7 +17,7 @@ REALM = "shared"
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("runs") / "store") as running:
+    with EmbeddedServer(tmp_path_factory.mktemp("runs") / "store", admin=True) as running:
         yield running
 
 
@@ -25,7 +26,7 @@ def serving(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) ->
     folder = tmp_path_factory.mktemp("node")
     limits = {"ROOKERY_LIMITS_PAYLOAD_BYTES_MAX": str(PAYLOAD_BYTES_MAX)}
     with node_on(server, REALM, folder, **limits) as node:
-        yield Serving(server, node, REALM, folder)
+        yield Serving(server, node, REALM, folder, Role.OPERATOR)  # They take steps, too.
 
 
 @pytest.fixture(scope="session")

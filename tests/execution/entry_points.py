@@ -13,7 +13,7 @@ import msgspec
 from rookery.bus import connect, connect_sync
 from rookery.schemas.replies import RunAnswer
 from tests.execution.realm_fixture import Serving
-from tests.stock_client import Fields, stock, until
+from tests.stock_client import Fields, inbox_prefix, stock, until
 
 __all__ = ["DOORS", "PATIENCE_S"]
 
@@ -31,7 +31,7 @@ def door(ask: Door) -> Door:
 @door
 def a_stock_client_by_the_inbox(driving: Serving, session: str, body: Fields) -> Fields:
     async def ask() -> Fields:
-        async with stock(driving.server.url, driving.realm) as client:
+        async with stock(driving.server, driving.realm) as client:
             reply = client.reply("told")
             stored = await client.submit("run", session, body, Rookery_Reply=reply)
             assert stored > 0
@@ -43,7 +43,7 @@ def a_stock_client_by_the_inbox(driving: Serving, session: str, body: Fields) ->
 @door
 def a_stock_client_by_request(driving: Serving, session: str, body: Fields) -> Fields:
     async def ask() -> Fields:
-        async with stock(driving.server.url, driving.realm) as client:
+        async with stock(driving.server, driving.realm) as client:
             subject = f"rookery.{driving.realm}.api.run.{session}"
             request = client.nats.request(subject, json.dumps(body).encode(), timeout=PATIENCE_S)
             found: Fields = json.loads((await request).data)
@@ -55,20 +55,22 @@ def a_stock_client_by_request(driving: Serving, session: str, body: Fields) -> F
 @door
 def a_bare_socket(driving: Serving, session: str, body: Fields) -> Fields:
     """A client that writes the protocol as text, as any language can."""
-    where = urlsplit(driving.server.url)
+    where, inbox = urlsplit(driving.url), inbox_prefix(driving.url)
     data = json.dumps(body).encode()
-    headers = f"NATS/1.0\r\nNats-Msg-Id: bare-{session}\r\nRookery-Reply: bare.answers\r\n\r\n"
-    login = json.dumps({"auth_token": where.username, "headers": True, "verbose": False})
+    headers = f"NATS/1.0\r\nNats-Msg-Id: bare-{session}\r\nRookery-Reply: {inbox}.bare\r\n\r\n"
+    login = json.dumps(
+        {"user": where.username, "pass": where.password, "headers": True, "verbose": False}
+    )
     subject = f"rookery.{driving.realm}.cmd.run.{session}"
     head = len(headers.encode())
     with socket.create_connection((where.hostname, where.port), PATIENCE_S) as plain:
         lines = plain.makefile("rwb")
         assert lines.readline().startswith(b"INFO ")
-        lines.write(f"CONNECT {login}\r\nSUB bare.answers 1\r\n".encode())
+        lines.write(f"CONNECT {login}\r\nSUB {inbox}.bare 1\r\n".encode())
         lines.write(f"HPUB {subject} {head} {head + len(data)}\r\n{headers}".encode())
         lines.write(data + b"\r\nPING\r\n")
         lines.flush()
-        while not (line := lines.readline()).startswith(b"MSG bare.answers "):
+        while not (line := lines.readline()).startswith(f"MSG {inbox}.bare ".encode()):
             assert line == b"PONG\r\n", line
         found: Fields = json.loads(lines.read(int(line.split()[-1])))
         return found
@@ -77,7 +79,7 @@ def a_bare_socket(driving: Serving, session: str, body: Fields) -> Fields:
 @door
 def our_client(driving: Serving, session: str, body: Fields) -> Fields:
     async def ask() -> RunAnswer:
-        async with connect(driving.server.url, realm=driving.realm) as client:
+        async with connect(driving.url, realm=driving.realm) as client:
             return await client.run(session, body)
 
     return fields(asyncio.run(ask()))
@@ -85,13 +87,13 @@ def our_client(driving: Serving, session: str, body: Fields) -> Fields:
 
 @door
 def our_client_by_the_inbox(driving: Serving, session: str, body: Fields) -> Fields:
-    with connect_sync(driving.server.url, realm=driving.realm) as client:
+    with connect_sync(driving.url, realm=driving.realm) as client:
         return fields(client.submit(session, body).result(PATIENCE_S))
 
 
 @door
 def our_client_without_a_loop(driving: Serving, session: str, body: Fields) -> Fields:
-    with connect_sync(driving.server.url, realm=driving.realm) as client:
+    with connect_sync(driving.url, realm=driving.realm) as client:
         return fields(client.run(session, body))
 
 

@@ -17,11 +17,12 @@ from typing import Any
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import PARTITIONS, AppendOutcome, AppendRequest, Filter
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import Subjects
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
-from tests.nodes import node_on, rookery_here
+from tests.nodes import access_to, node_on, rookery_here
 from tests.stock_client import stock
 
 __all__ = ["FOLDER", "JOURNAL", "Change", "recorded", "recorded_facts"]
@@ -109,19 +110,19 @@ def main() -> None:
     FOLDER.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        with EmbeddedServer(folder / "store") as server:
+        with EmbeddedServer(folder / "store", admin=True) as server:
             flags = ("--driver", "sandbox", "--tools", "tests.execution.tools:registry")
             here = str(Path(__file__).parents[2])
             with node_on(server, REALM, folder, *flags, PYTHONPATH=here) as node:
-                asyncio.run(_tell(server.url))
+                asyncio.run(_tell(server))
                 node.stop()
-            where = ("--url", server.url, "--realm", REALM)
+            where = access_to(server, REALM)
             assert rookery_here(folder, "journal", "export", str(JOURNAL), *where).code == 0
-            asyncio.run(_keep_blobs(server.url))
+            asyncio.run(_keep_blobs(server.url_for(Role.NODE, realm=REALM)))
 
 
-async def _tell(url: str) -> None:
-    async with stock(url, REALM) as client:
+async def _tell(server: EmbeddedServer) -> None:
+    async with stock(server, REALM) as client:
         for session, programs in PROGRAMS.items():
             for number, (language, code) in enumerate(programs):
                 body = {"code": code, "language": language, "timeout_ms": 300}

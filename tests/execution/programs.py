@@ -6,9 +6,10 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, Literal
 
 from rookery.bus.client.sync import SyncClient
+from rookery.bus.roles import Role
 from tests.execution.realm_fixture import Serving
 from tests.stock_client import Answer, Fields, Stock, stock, until
 
@@ -34,15 +35,12 @@ class Programs:
 
     async def follow(self) -> None:
         """Collect all facts of the session, in order."""
-        self.follows, realm = True, self.client.realm
-        subject, stream = f"rookery.{realm}.ev.*.{self.session}", f"ROOKERY_{realm}_JOURNAL"
+        self.follows = True
 
         async def seen(message: Any) -> None:
             self.messages.append(json.loads(message.data))
 
-        await self.client.jetstream.subscribe(
-            subject, stream=stream, ordered_consumer=True, cb=seen
-        )
+        await self.client.watch(f"rookery.{self.client.realm}.ev.*.{self.session}", seen)
 
     async def run(self, code: str, **body: Any) -> Fields:
         """Run a program and wait for its result."""
@@ -100,12 +98,15 @@ def ended(client: SyncClient, session: str, run_id: str) -> list[Fields]:
 
 
 def play_programs(
-    serving: Serving, session: str, scenario: Callable[[Programs], Awaitable[None]]
+    serving: Serving,
+    session: str,
+    scenario: Callable[[Programs], Awaitable[None]],
+    role: Role | Literal["admin"] = Role.CLIENT,
 ) -> None:
     """Play a scenario with a stock client in one session, and check that every run ends once."""
 
     async def play() -> None:
-        async with stock(serving.server.url, serving.realm) as client:
+        async with stock(serving.server, serving.realm, role) as client:
             programs = Programs(client, session)
             await programs.follow()
             await scenario(programs)

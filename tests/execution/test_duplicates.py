@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.execution.realm_fixture import Serving
 from tests.execution.session_client import Visit
@@ -49,7 +50,7 @@ def test_both_clients_get_a_reply_although_the_node_dies_in_between(
     server: EmbeddedServer, tmp_path
 ):
     async def scenario() -> None:
-        async with stock(server.url, "dies") as client:
+        async with stock(server, "dies", Role.OPERATOR) as client:
             visit = Visit(client, "twice")
             first, second = (node_on(server, "dies", tmp_path) for _ in range(2))
             with first:

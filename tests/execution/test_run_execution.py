@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from rookery.bus.roles import Role
 from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import Serving
 from tests.stock_client import until
@@ -303,7 +304,7 @@ def test_no_client_can_end_a_run_that_a_node_executes(driving: Serving):
         gone = await programs.client.ask("admission", programs.session, {"input": "Destroy"})
         assert not gone.code
 
-    play_programs(driving, "owned", scenario)
+    play_programs(driving, "owned", scenario, Role.OPERATOR)
 
 
 def test_a_destroyed_session_begins_empty(driving: Serving):
@@ -315,7 +316,7 @@ def test_a_destroyed_session_begins_empty(driving: Serving):
         assert again["error"]["code"] in ("UNKNOWN_TOOL", "RUNTIME_ERROR")
         assert (await programs.run("x = 5\nx"))["result"] == 5
 
-    play_programs(driving, "reborn", scenario)
+    play_programs(driving, "reborn", scenario, Role.OPERATOR)
 
 
 def test_many_sessions_run_concurrently(driving: Serving):

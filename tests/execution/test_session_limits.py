@@ -16,12 +16,13 @@ import pytest
 
 from rookery.bus import connect, connect_sync
 from rookery.bus.client.sync import SyncClient
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
 from tests.execution.programs import ended
 from tests.execution.realm_fixture import Serving
-from tests.nodes import node_on, rookery_here
+from tests.nodes import access_to, node_on, rookery_here
 from tests.stock_client import Fields, stock, until
 
 HERE = str(Path(__file__).parents[2])
@@ -31,7 +32,7 @@ CALLS = "[echo(n) for n in range(count)]"
 
 @pytest.fixture
 def client(driving: Serving) -> Iterator[SyncClient]:
-    with connect_sync(driving.server.url, realm=driving.realm) as opened:
+    with connect_sync(driving.url_for(Role.OPERATOR), realm=driving.realm) as opened:
         yield opened
 
 
@@ -75,7 +76,7 @@ def door(ask: Door) -> Door:
 @door
 def a_stock_client_by_the_inbox(driving: Serving, session: str, new: Fields, then: Fields):
     async def ask() -> Fields:
-        async with stock(driving.server.url, driving.realm) as client:
+        async with stock(driving.server, driving.realm) as client:
             for verb, body in {"create": {"limits": new}, "limits": then}.items():
                 await client.submit(verb, session, body, Rookery_Reply=client.reply(verb))
                 await until(lambda verb=verb: client.answers[verb])  # type: ignore[misc]
@@ -87,7 +88,7 @@ def a_stock_client_by_the_inbox(driving: Serving, session: str, new: Fields, the
 @door
 def a_stock_client_by_request(driving: Serving, session: str, new: Fields, then: Fields):
     async def ask() -> Fields:
-        async with stock(driving.server.url, driving.realm) as client:
+        async with stock(driving.server, driving.realm) as client:
             await client.ask("create", session, {"limits": new})
             return (await client.ask("limits", session, then)).body
 
@@ -97,7 +98,7 @@ def a_stock_client_by_request(driving: Serving, session: str, new: Fields, then:
 @door
 def our_client(driving: Serving, session: str, new: Fields, then: Fields):
     async def ask() -> Fields:
-        async with connect(driving.server.url, realm=driving.realm) as client:
+        async with connect(driving.url, realm=driving.realm) as client:
             await client.create(session, limits=new)
             return await client.set_limits(session, **then)
 
@@ -106,7 +107,7 @@ def our_client(driving: Serving, session: str, new: Fields, then: Fields):
 
 @door
 def our_client_without_a_loop(driving: Serving, session: str, new: Fields, then: Fields):
-    with connect_sync(driving.server.url, realm=driving.realm) as client:
+    with connect_sync(driving.url, realm=driving.realm) as client:
         client.create(session, limits=SessionLimits(**new))
         return client.set_limits(session, **then)
 
@@ -274,14 +275,14 @@ def test_the_next_generation_of_a_session_has_the_defaults(client: SyncClient):
 def test_another_node_and_the_journal_have_the_limits(server: EmbeddedServer, tmp_path: Path):
     realm = "limits-elsewhere"
     flags = ("--driver", "sandbox", "--tools", "tests.execution.tools:registry")
-    with connect_sync(server.url, realm=realm) as client:
+    with connect_sync(server.url_for(Role.OPERATOR, realm=realm), realm=realm) as client:
         with node_on(server, realm, tmp_path, *flags, PYTHONPATH=HERE) as node:
             client.create("moved", limits={"cpu_ms": 900})
             client.run("moved", "x = 1")
             client.set_limits("moved", wall_ms=9_000)
             client.create("waiting", limits={"cpu_ms": 800})
             node.kill()
-        where = ("--url", server.url, "--realm", realm)
+        where = access_to(server, realm)
         shown = rookery_here(tmp_path, "sessions", "show", "moved", *where)
         assert "memory_mb=64 cpu_ms=900 wall_ms=9000 " in shown.out
         with node_on(server, realm, tmp_path, *flags, PYTHONPATH=HERE):

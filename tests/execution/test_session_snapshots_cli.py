@@ -19,12 +19,13 @@ from rookery.actors.sandbox.sessions.snapshot import open_snapshot, seal
 from rookery.bus.client.client import Client
 from rookery.bus.client.sync import SyncClient
 from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Refused
 from tests.execution.programs import Programs, ended, play_programs
 from tests.execution.realm_fixture import Serving
-from tests.nodes import NodeProcess, Said, node_on, rookery_here
+from tests.nodes import NodeProcess, Said, access_to, node_on, rookery_here
 
 HERE = str(Path(__file__).parents[2])
 Fields = dict[str, Any]
@@ -32,7 +33,7 @@ Fields = dict[str, Any]
 
 @contextmanager
 def client_of(serving: Serving) -> Iterator[SyncClient]:
-    client = SyncClient(Client(serving.server.url, realm=serving.realm))
+    client = SyncClient(Client(serving.url_for(Role.OPERATOR), realm=serving.realm))
     try:
         yield client
     finally:
@@ -61,7 +62,7 @@ def of_session(serving: Serving, session: str) -> list[Fields]:
     """Every fact of a session, with its sequence."""
 
     async def read() -> list[Fields]:
-        bus = JetStreamBus(serving.server.url, realm=serving.realm)
+        bus = JetStreamBus(serving.url_for(Role.NODE), realm=serving.realm)
         await bus.start()
         try:
             found = []
@@ -177,7 +178,7 @@ def test_a_memory_is_restored_only_before_the_first_run(driving: Serving, client
 
 
 async def vault_key(serving: Serving) -> tuple[bytes, JetStreamBus]:
-    bus = JetStreamBus(serving.server.url, realm=serving.realm)
+    bus = JetStreamBus(serving.url_for(Role.NODE), realm=serving.realm)
     await bus.start()
     key = await bus.secrets.get("snapshots")
     assert key is not None
@@ -377,7 +378,7 @@ def test_invalid_forks_are_refused(driving: Serving, client: SyncClient):
 
 def test_replay_prints_its_findings(driving: Serving, client: SyncClient):
     run_id, _, _ = forked_run(client, "seen", keep=True)
-    where = ("--url", driving.server.url, "--realm", driving.realm)
+    where = access_to(driving.server, driving.realm)
     said = rookery_here(driving.folder, "runs", "replay", run_id, *where)
     line = "equal: 3 calls, status, error, call records, result, stdout, stderr, fuel\n"
     assert (said.code, said.out, said.err) == (0, line, "")
@@ -407,7 +408,7 @@ def test_a_snapshot_works_in_another_realm_and_after_a_crash(
     server, ours = driving.server, ("--from-realm", driving.realm)
 
     def restore(source: str, session: str, *more: str) -> Said:
-        where = ("--url", server.url, "--realm", AWAY, "--json", "--session", session)
+        where = (*access_to(server, AWAY), "--json", "--session", session)
         return rookery_here(tmp_path, "sessions", "restore", source, *where, *more)
 
     with away(server, tmp_path) as node:

@@ -151,7 +151,7 @@ await put_there(gate)
 [len(done), len(open_), await left]
 """
     inputs = {"gate": str(tmp_path / "gate")}
-    old = SyncClient(Client(driving.server.url, realm=driving.realm))
+    old = SyncClient(Client(driving.url, realm=driving.realm))
     with closing(old):
         answer = old.run("forked", code, inputs=inputs, limits=LIMITS)
         facts = whole_run(old, "forked", answer.run_id)

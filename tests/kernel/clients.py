@@ -40,12 +40,12 @@ class SentRequest:
 class Patient:
     """Sends a sum under one id until it is committed."""
 
-    def __init__(self, world: World, key: str, command_id: str, by: int) -> None:
-        self._world, self._key, self._id, self._by = world, key, command_id, by
+    def __init__(self, world: World, key: str, command_id: str, amount: int) -> None:
+        self._world, self._key, self._id, self._by = world, key, command_id, amount
         self.asked: SentRequest = self._ask()
 
     def _ask(self) -> SentRequest:
-        return self._world.ask("add", self._key, id=self._id, by=self._by)
+        return self._world.ask("add", self._key, id=self._id, amount=self._by)
 
     @property
     def done(self) -> bool:

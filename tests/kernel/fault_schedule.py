@@ -195,9 +195,9 @@ class ExposedJournal:
         await self._weather.pass_through()
         return await self._journal.identity()
 
-    async def verified_end(self) -> int:
+    async def verified_end(self, partitions: frozenset[int]) -> int:
         await self._weather.pass_through()
-        return await self._journal.verified_end()
+        return await self._journal.verified_end(partitions)
 
     def _store(self, append: AppendRequest, settle: Settle, turns: Turns) -> None:
         if self._weather.away:

@@ -50,7 +50,7 @@ class Ledger:
         world.server.realm("default").log.on_grown.append(self.look)
 
     def numbers(self, key: str) -> tuple[int, ...]:
-        return tuple(by for _, by in self.added[key])
+        return tuple(amount for _, amount in self.added[key])
 
     def look(self) -> None:
         for stored in self._world.server.realm("default").log.page(self._read, 1 << 30):
@@ -69,14 +69,14 @@ class Ledger:
             if family == "tally":
                 self._enter_sum(key, fact)
             else:
-                self.heard[key].append(fact.by)
+                self.heard[key].append(fact.amount)
         sums = self.numbers(key)
         echo = tuple(self.heard[key])
         assert echo == sums[: len(echo)], "reactions happen in order, once, and to what stands"
 
     def _enter_sum(self, key: str, fact: Added) -> None:
         (cause,) = fact.cause
-        self.added[key].append((cause, fact.by))
+        self.added[key].append((cause, fact.amount))
         self.standing.add(fact.id)
         if fact.source != "rival":
             assert fact.total == sum(self.numbers(key)), "it was decided on what stands"
@@ -87,8 +87,10 @@ class Ledger:
 class Client:
     """One command, sent until it is committed."""
 
-    def __init__(self, story: Simulation, verb: str, key: str, by: int, *, durable: bool) -> None:
-        self.story, self.verb, self.key, self.by = story, verb, key, by
+    def __init__(
+        self, story: Simulation, verb: str, key: str, amount: int, *, durable: bool
+    ) -> None:
+        self.story, self.verb, self.key, self.amount = story, verb, key, amount
         self.id = f"{verb}-{len(story.clients)}"
         self.durable, self.done, self.asked_s = durable, False, 0.0
         self.must_see = story.acknowledged[key]
@@ -96,7 +98,7 @@ class Client:
 
     def ask(self) -> None:
         self.asked_s = self.story.now_s
-        body = {"by": self.by} if self.verb == "add" else {}
+        body = {"amount": self.amount} if self.verb == "add" else {}
         if self.durable:
             subject = f"durable.{self.id}"
             self.story.world.listen_with(subject, self.hear)
@@ -175,9 +177,9 @@ class Simulation:
         for _ in range(self.chance.randint(1, 12)):
             verb = self.chance.choice(("add", "add", "add", "look"))
             durable = self.chance.random() < 0.3
-            by = self.chance.randint(1, 9)
+            amount = self.chance.randint(1, 9)
             key = self.chance.choice(KEYS)
-            self.clients.append(Client(self, verb, key, by, durable=durable))
+            self.clients.append(Client(self, verb, key, amount, durable=durable))
 
     def start_node(self) -> None:
         if len(self.up) >= NODES_MAX:
@@ -239,7 +241,7 @@ class Simulation:
     def _rival(self, append: AppendRequest) -> None:
         if append.entity.family == "tally" and self.chance.random() < self._rivalry:
             total = sum(self.ledger.numbers(append.entity.key)) + 1
-            self.world.write_now([Added(by=1, total=total)], append.entity)
+            self.world.write_now([Added(amount=1, total=total)], append.entity)
 
     def _rung(self, fact_id: str) -> None:
         assert fact_id in self.ledger.standing, "effects start only because of what stands"

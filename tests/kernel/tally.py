@@ -19,7 +19,7 @@ from rookery.schemas.errors import Refused
 
 
 class Added(Fact, frozen=True, kw_only=True, tag="tally.added.v1"):
-    by: int
+    amount: int
     total: int = 0
     blob: str = ""
 
@@ -29,7 +29,7 @@ class Closed(Fact, frozen=True, kw_only=True, tag="tally.closed.v1"):
 
 
 class Heard(Fact, frozen=True, kw_only=True, tag="echo.heard.v1"):
-    by: int
+    amount: int
 
 
 class Hushed(Fact, frozen=True, kw_only=True, tag="echo.hushed.v1"):
@@ -39,7 +39,7 @@ class Hushed(Fact, frozen=True, kw_only=True, tag="echo.hushed.v1"):
 
 
 class Add(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    by: int = 1
+    amount: int = 1
     padding: str = ""
 
 
@@ -90,8 +90,8 @@ class TallyDecider(SmallDecider):
         match command.verb, command.body:
             case "add", Add() if state.closed:
                 raise Refused("GUARD_REJECTED", "the tally is closed")
-            case "add", Add(by=by):
-                return [Added(by=by, total=state.total + by, blob=command.blob)]
+            case "add", Add(amount=amount):
+                return [Added(amount=amount, total=state.total + amount, blob=command.blob)]
             case "close", _ if not state.closed:
                 return [Closed()]
             case _:
@@ -100,7 +100,7 @@ class TallyDecider(SmallDecider):
     def evolve(self, state: Total, fact: Any) -> Total:
         if isinstance(fact, Closed):
             return Total(state.total, state.numbers, closed=True)
-        return Total(state.total + fact.by, (*state.numbers, fact.by), state.closed)
+        return Total(state.total + fact.amount, (*state.numbers, fact.amount), state.closed)
 
     def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:
         if isinstance(fact, Added) and fact.total % 10 == 0:
@@ -116,8 +116,8 @@ class EchoDecider(SmallDecider):
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         match command.verb, command.body:
-            case "tally", Added(by=by):
-                return [Heard(by=by)]
+            case "tally", Added(amount=amount):
+                return [Heard(amount=amount)]
             case "hush", _:
                 return [Hushed(total=state.total)]
             case _:
@@ -126,7 +126,7 @@ class EchoDecider(SmallDecider):
     def evolve(self, state: Total, fact: Any) -> Total:
         if isinstance(fact, Hushed):
             return Total(state.total, state.numbers, closed=True)
-        return Total(state.total + fact.by, (*state.numbers, fact.by), state.closed)
+        return Total(state.total + fact.amount, (*state.numbers, fact.amount), state.closed)
 
 
 class PatientEcho(EchoDecider):
@@ -137,15 +137,15 @@ class PatientEcho(EchoDecider):
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         if isinstance(command.body, Add):
-            return [Heard(by=command.body.by)]
+            return [Heard(amount=command.body.amount)]
         return super().decide(state, command, now_ms=now_ms)
 
     def hold_s(self, state: Any, facts: Sequence[Fact]) -> float:
         return 1.0 if all(isinstance(fact, Heard) for fact in facts) else 0.0
 
     def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:
-        if isinstance(fact, Heard) and fact.by % 7 == 0:
-            return [Ring(key=fact.id, total=fact.by)]
+        if isinstance(fact, Heard) and fact.amount % 7 == 0:
+            return [Ring(key=fact.id, total=fact.amount)]
         return ()
 
 
@@ -153,7 +153,7 @@ class PickyEcho(EchoDecider):
     """Refuses thirteen."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
-        if command.verb == "tally" and command.body.by == 13:
+        if command.verb == "tally" and command.body.amount == 13:
             raise Refused("GUARD_REJECTED", "thirteen is not repeated")
         return super().decide(state, command, now_ms=now_ms)
 
@@ -162,7 +162,7 @@ class FrailEcho(EchoDecider):
     """Fails at thirteen."""
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
-        if command.verb == "tally" and command.body.by == 13:
+        if command.verb == "tally" and command.body.amount == 13:
             raise RuntimeError("thirteen")
         return super().decide(state, command, now_ms=now_ms)
 
@@ -179,7 +179,7 @@ class FrailTally(TallyDecider):
         super().check_key(key)
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
-        self._fail("decide", isinstance(command.body, Add) and command.body.by == 13)
+        self._fail("decide", isinstance(command.body, Add) and command.body.amount == 13)
         return super().decide(state, command, now_ms=now_ms)
 
     def evolve(self, state: Total, fact: Any) -> Total:
@@ -187,7 +187,7 @@ class FrailTally(TallyDecider):
         return super().evolve(state, fact)
 
     def reply(self, state: Total, command: Command[Any], facts: Sequence[Fact]) -> Total | None:
-        self._fail("answer", isinstance(command.body, Add) and command.body.by == 13)
+        self._fail("answer", isinstance(command.body, Add) and command.body.amount == 13)
         return super().reply(state, command, facts)
 
     def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
@@ -215,7 +215,7 @@ class FrailTally(TallyDecider):
 
 
 def _is_thirteen(fact: Any) -> bool:
-    return isinstance(fact, Added) and fact.by == 13
+    return isinstance(fact, Added) and fact.amount == 13
 
 
 class PunctualTally(TallyDecider):
@@ -234,7 +234,9 @@ class RedirectingTally(TallyDecider):
     """``look`` is redirected to the query ``greet``, and so is an ``add`` of 0."""
 
     def redirects_to(self, command: Command[Any]) -> str:
-        asks = command.verb == "look" or (isinstance(command.body, Add) and command.body.by == 0)
+        asks = command.verb == "look" or (
+            isinstance(command.body, Add) and command.body.amount == 0
+        )
         if asks and command.key == "thirteen":
             raise RuntimeError("thirteen, in diverts")
         return "greet" if asks else ""
@@ -248,5 +250,5 @@ class SelectiveEcho(EchoDecider):
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         assert not isinstance(command.body, Added), "it is passed over"
         if isinstance(command.body, Closed):
-            return [Heard(by=1)]
+            return [Heard(amount=1)]
         return super().decide(state, command, now_ms=now_ms)

@@ -53,7 +53,7 @@ def test_each_family_has_an_actor_of_its_own_in_pykkas_registry(world: World):
 def test_an_actor_holds_only_entities_of_its_family(world: World):
     world.start()
     for number in range(1, 4):
-        world.request("add", key=f"k{number}", by=number)
+        world.request("add", key=f"k{number}", amount=number)
     world.settle()
     for actor in pykka.ActorRegistry.get_all():
         held: Any = actor_behind(actor)
@@ -65,7 +65,7 @@ def test_one_message_is_handled_at_a_time_and_none_inside_another(
 ):
     with World(threads=True) as world:
         world.start()
-        asked = [world.ask("add", key=f"k{number % 7}", by=1) for number in range(200)]
+        asked = [world.ask("add", key=f"k{number % 7}", amount=1) for number in range(200)]
         world.until(lambda: all(one.answers for one in asked))
     assert {family for family, _ in handled} >= {"tally", "echo", "node"}
     assert len({thread for _, thread in handled}) == 1, "all on the loop"
@@ -80,7 +80,7 @@ def test_an_actor_fails_and_restarts_alone(world: World, monkeypatch: pytest.Mon
         raise RuntimeError("a bug of the kernel")
 
     monkeypatch.setattr(failing, "on_receive", fail)
-    world.request("add", by=1)
+    world.request("add", amount=1)
     world.until(lambda: world.numbers("echo") == [1])
     after = node.kernel._actors
     assert not before["echo"].is_alive()

@@ -14,19 +14,19 @@ def kill(node: Node, family: str = "tally") -> None:
 
 def test_a_failed_actor_has_a_successor_that_knows_everything(world: World):
     node = world.start()
-    world.request("add", id="x", by=1)
+    world.request("add", id="x", amount=1)
     kill(node)
     world.settle()
     assert node.kernel.actors_alive["tally"]
-    assert world.request("add", id="x", by=1).total.numbers == (1,)
-    assert world.request("add", by=2).total.numbers == (1, 2)
+    assert world.request("add", id="x", amount=1).total.numbers == (1,)
+    assert world.request("add", amount=2).total.numbers == (1, 2)
 
 
 def test_a_successor_decides_the_commands_of_its_failed_actor(world: World):
     node = world.start()
     node.journal.hold_acks()
-    for by in (1, 2, 3):
-        world.submit("add", by=by)
+    for amount in (1, 2, 3):
+        world.submit("add", amount=amount)
     world.settle()
     kill(node)
     world.settle()
@@ -55,8 +55,8 @@ def test_reactions_and_effects_of_commits_in_flight_survive_an_actor_failure(wor
 def test_reactions_that_waited_in_a_failed_actor_happen(world: World):
     node = world.start()
     node.journal.hold_appends("echo")
-    for by in (1, 2, 3):
-        world.request("add", by=by)
+    for amount in (1, 2, 3):
+        world.request("add", amount=amount)
     kill(node, "echo")
     world.settle()
     node.release()

@@ -4,13 +4,25 @@ stops."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from types import MappingProxyType
 from typing import Any
 
 import pytest
+from msgspec import structs
 
-from rookery.bus.ports import Delivery, ReplyMessage
+from rookery.bus.ports import Delivery, ReplyMessage, Timer
+from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Failed, Refused
-from tests.kernel.tally import EchoDecider, FrailTally, PunctualTally, RedirectingTally, Total
+from tests.kernel.tally import (
+    Add,
+    EchoDecider,
+    FrailTally,
+    PunctualTally,
+    RedirectingTally,
+    TallyDecider,
+    Total,
+)
 from tests.kernel.world import World
 
 
@@ -33,6 +45,31 @@ def test_an_unknown_verb_is_refused_with_the_known_ones(world: World):
     assert b"add, close, echo, greet, hush, look" in asked.answers[0].body
 
 
+class WaitingTally(TallyDecider):
+    """Has a verb that only timers send; it adds."""
+
+    verbs = MappingProxyType({**TallyDecider.verbs, "wait_ended": Add})
+
+    def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        return super().decide(state, structs.replace(command, verb="add"), now_ms=now_ms)
+
+
+def test_a_verb_of_timers_does_not_exist_for_clients(world: World):
+    node = world.start([WaitingTally()])
+    assert "wait_ended" not in node.kernel.verbs
+    asked = world.request("wait_ended", amount=1)
+    assert asked.code == "UNKNOWN_VERB"
+    assert b"wait_ended" not in asked.answers[0].body.partition(b"known:")[2]
+    world.submit("wait_ended", amount=1)
+    world.until(world.dead)
+    assert [letter.code for letter in world.dead()] == ["UNKNOWN_VERB"]
+    assert world.stored() == []
+    due = Timer(id="x", due_ms=1, verb="wait_ended", key="a", body=b'{"amount":2}')
+    world.run(node.bus.timers.arm(due))
+    world.pass_s(1)
+    world.until(lambda: world.numbers() == [2])
+
+
 @pytest.mark.parametrize(
     ("command", "code"),
     [
@@ -40,7 +77,7 @@ def test_an_unknown_verb_is_refused_with_the_known_ones(world: World):
         ({"mode": "sideways"}, "INVALID_ARGUMENT"),
         ({"id": "tally.a.1/echo"}, "INVALID_ARGUMENT"),
         ({"id": "two words"}, "INVALID_ARGUMENT"),
-        ({"by": "many"}, "INVALID_ARGUMENT"),
+        ({"amount": "many"}, "INVALID_ARGUMENT"),
         ({"to": 1}, "UNKNOWN_FIELD"),
         ({"padding": "x" * (1 << 20)}, "PAYLOAD_TOO_LARGE"),
     ],
@@ -56,13 +93,13 @@ def test_a_malformed_command_is_refused_and_leaves_no_fact(
 def test_a_command_knows_when_it_arrived_however_long_it_waited(world: World):
     concern = PunctualTally()
     node = world.start([concern])
-    world.request("add", by=1)
+    world.request("add", amount=1)
     node.journal.hold_appends()
-    world.ask("add", by=2)
+    world.ask("add", amount=2)
     world.settle()
     came_ms = world.now_ms()
-    behind = world.ask("add", id="asked", by=3)
-    world.submit("add", id="submitted", by=4)
+    behind = world.ask("add", id="asked", amount=3)
+    world.submit("add", id="submitted", amount=4)
     world.pass_s(1)
     node.release()
     world.until(lambda: behind.answers and "submitted" in concern.times)
@@ -85,21 +122,21 @@ def test_a_failing_query_is_answered_too(world: World, key: str):
 def test_a_command_that_only_asks_is_answered_by_a_query_and_touches_no_entity(world: World):
     node = world.start([RedirectingTally()], queries={"greet": greeting})
     assert world.request("look").total.total == 7
-    assert world.request("add", by=0).total.total == 7
+    assert world.request("add", amount=0).total.total == 7
     assert world.request("look", "nobody").code == "SESSION_NOT_FOUND"
-    assert world.request("add", "-a", by=0).code == "INVALID_ARGUMENT"
+    assert world.request("add", "-a", amount=0).code == "INVALID_ARGUMENT"
     assert world.stored() == []
     assert node.kernel.entities_cached["tally"] == 0
-    assert world.request("add", by=2).total.total == 2
+    assert world.request("add", amount=2).total.total == 2
     assert world.numbers() == [2]
 
 
 def test_a_query_in_the_inbox_is_answered_once(world: World):
     world.start([RedirectingTally()], queries={"greet": greeting})
     heard = world.listen("answers")
-    world.submit("add", by=0, reply_to="answers")
+    world.submit("add", amount=0, reply_to="answers")
     world.submit("look", "nobody")
-    world.submit("add", by=1)
+    world.submit("add", amount=1)
     world.until(lambda: heard and world.dead())
     assert (heard[0].code, world.dead()[0].code) == ("", "SESSION_NOT_FOUND")
     world.nodes[0].stop()
@@ -117,8 +154,8 @@ def test_a_query_that_fails_or_is_unknown_gets_an_error_reply(world: World):
 def test_inbox_commands_are_decided_in_order_and_once(world: World):
     world.start()
     heard = world.listen("answers")
-    for by in range(1, 8):
-        world.submit("add", by=by, reply_to="answers" if by == 7 else "")
+    for amount in range(1, 8):
+        world.submit("add", amount=amount, reply_to="answers" if amount == 7 else "")
     world.until(lambda: heard)
     assert (heard[0].code, world.numbers()) == ("", [1, 2, 3, 4, 5, 6, 7])
     world.nodes[0].stop()
@@ -134,8 +171,8 @@ def test_a_refused_command_without_a_waiting_client_becomes_a_dead_letter(world:
     world.submit("dance")
     world.submit("add", "-a")
     world.submit("greet", "crash")
-    world.submit("add", by=1)
-    world.submit("add", by=2, reply_to="answers")
+    world.submit("add", amount=1)
+    world.submit("add", amount=2, reply_to="answers")
     world.until(lambda: heard)
     world.until(lambda: len(world.dead()) == 4)
     codes = {letter.code for letter in world.dead()}
@@ -153,7 +190,7 @@ def test_a_command_that_no_dead_letter_can_hold_does_not_block_its_partition(wor
 
     node.bus.inbox.dead_letter = refuse  # type: ignore[method-assign,assignment]
     world.submit("dance")
-    world.submit("add", by=1)
+    world.submit("add", amount=1)
     world.until(lambda: world.numbers() == [1])
 
 
@@ -169,7 +206,7 @@ def test_a_dead_letter_is_stored_after_an_outage(world: World):
 
     node.bus.inbox.dead_letter = later  # type: ignore[method-assign,assignment]
     world.submit("dance")
-    world.submit("add", by=1)
+    world.submit("add", amount=1)
     world.until(lambda: world.numbers() == [1])
     assert len(world.dead()) == 1
 
@@ -182,11 +219,11 @@ def test_a_failing_reply_costs_no_commit(world: World):
         raise RuntimeError("a bug")
 
     node.bus.request_endpoint.reply = break_off  # type: ignore[method-assign]
-    for by in (1, 2, 3, 4):
+    for amount in (1, 2, 3, 4):
         world.submit("dance", reply_to="answers")
         world.submit("add", "-a", reply_to="answers")
-        world.submit("add", by=by, reply_to="answers")
-        world.until(lambda by=by: world.numbers() == list(range(1, by + 1)))
+        world.submit("add", amount=amount, reply_to="answers")
+        world.until(lambda amount=amount: world.numbers() == list(range(1, amount + 1)))
     world.until(lambda: world.numbers("echo") == [1, 2, 3, 4] and world.rings)
     node.stop()
     world.start()
@@ -208,14 +245,14 @@ def test_requests_beyond_the_limit_are_rejected_at_once(
     small(monkeypatch, requests=4)
     node = world.start()
     node.journal.hold_appends("tally")
-    asked = [world.ask("add", key, id=f"{n}", by=n) for n, key in enumerate("aabbab", 1)]
+    asked = [world.ask("add", key, id=f"{n}", amount=n) for n, key in enumerate("aabbab", 1)]
     world.until(lambda: asked[5].answers)
     assert [one.code for one in asked if one.answers] == ["NODE_OVERLOADED"] * 2
     assert world.request("echo").code == "", "another actor has room of its own"
-    world.submit("add", by=7)
+    world.submit("add", amount=7)
     node.release()
     world.until(lambda: world.numbers() == [1, 2, 7] and world.numbers("tally", "b") == [3, 4])
-    assert world.request("add", id="5", by=5).total.numbers == (1, 2, 7, 5)
+    assert world.request("add", id="5", amount=5).total.numbers == (1, 2, 7, 5)
 
 
 def test_large_requests_reach_the_byte_limit_first(world: World, monkeypatch: pytest.MonkeyPatch):
@@ -239,8 +276,8 @@ def test_commands_of_the_node_itself_are_never_rejected(
     world.ask("hush")
     world.settle()
     assert world.request("hush").code == "NODE_OVERLOADED"
-    for by in (1, 2):
-        world.request("add", by=by)
+    for amount in (1, 2):
+        world.request("add", amount=amount)
     node.release()
     world.until(lambda: world.numbers("echo") == [1, 2])
 
@@ -250,8 +287,8 @@ def test_every_ended_request_leaves_the_limit(world: World, monkeypatch: pytest.
     node = world.start([FrailTally("decide"), EchoDecider()])
     ends: list[dict[str, Any]] = [
         {"verb": "add", "id": "x"},  # Committed, then repeated.
-        {"verb": "add", "id": "x", "by": 2},  # The id is used.
-        {"verb": "add", "by": 13},  # Its actor fails.
+        {"verb": "add", "id": "x", "amount": 2},  # The id is used.
+        {"verb": "add", "amount": 13},  # Its actor fails.
         {"verb": "add", "key": "-a"},
         {"verb": "look"},
     ]
@@ -276,9 +313,9 @@ def test_every_ended_request_leaves_the_limit(world: World, monkeypatch: pytest.
 def test_draining_finishes_work_in_flight(world: World):
     node = world.start()
     node.journal.hold_acks()
-    asked = [world.ask("add", by=by) for by in (1, 2)]
+    asked = [world.ask("add", amount=amount) for amount in (1, 2)]
     world.settle()
-    asked.append(world.ask("add", by=7))
+    asked.append(world.ask("add", amount=7))
     world.settle()
     world.loop.call_later(0.5, node.journal.release)
     assert node.stop()
@@ -301,7 +338,7 @@ def test_draining_waits_for_queries_and_dead_letters(world: World):
 
 def test_draining_records_the_last_quarantined_command(world: World):
     node = world.start([FrailTally("decide")])
-    asked = world.ask("add", by=13)
+    asked = world.ask("add", amount=13)
     assert node.stop()
     world.settle()
     assert not asked.answers or (world.facts("node", node.name) and world.dead())
@@ -314,10 +351,10 @@ def test_after_a_stop_requests_get_partition_unowned(world: World):
 
 def test_a_stop_that_runs_out_of_time_says_so_and_loses_nothing(world: World):
     first = world.start(drain_timeout_s=1.0)
-    world.submit("add", by=1)
+    world.submit("add", amount=1)
     world.until(lambda: world.numbers() == [1])
     first.weather.away = True
-    world.submit("add", by=2)
+    world.submit("add", amount=2)
     world.settle()
     assert not first.stop()
     world.start()

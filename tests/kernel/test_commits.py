@@ -16,7 +16,7 @@ def rival_at(world: World, node: Node, times: int, family: str = "tally") -> Non
         nonlocal left
         if append.entity.family == family and left:
             left -= 1
-            world.write_now([Added(by=100, total=100)], append.entity)
+            world.write_now([Added(amount=100, total=100)], append.entity)
 
     node.journal.before_append = write_first
 
@@ -24,7 +24,7 @@ def rival_at(world: World, node: Node, times: int, family: str = "tally") -> Non
 def test_nothing_is_answered_before_its_fact_is_durable(world: World):
     node = world.start()
     node.journal.hold_appends()
-    asked = world.ask("add", by=5)
+    asked = world.ask("add", amount=5)
     world.settle()
     assert (asked.answers, world.numbers()) == ([], [])
     node.release()
@@ -35,7 +35,7 @@ def test_nothing_is_answered_before_its_fact_is_durable(world: World):
 def test_nothing_is_answered_before_the_ack_is_here(world: World):
     node = world.start()
     node.journal.hold_acks()
-    asked = world.ask("add", by=10)
+    asked = world.ask("add", amount=10)
     world.settle()
     assert (asked.answers, world.rings, world.numbers()) == ([], [], [10])
     node.release()
@@ -60,7 +60,7 @@ def test_replies_based_on_undurable_facts_wait_for_them(world: World):
 def test_a_repeat_and_a_reuse_on_top_of_undurable_facts_wait_for_them(world: World):
     node = world.start()
     node.journal.hold_acks()
-    asked = [world.ask("add", id="x", by=by) for by in (1, 1, 2)]
+    asked = [world.ask("add", id="x", amount=amount) for amount in (1, 1, 2)]
     world.settle()
     assert [one.answers for one in asked] == [[], [], []]
     node.release()
@@ -74,9 +74,9 @@ def test_commands_that_come_while_an_append_is_under_way_are_decided_together_in
 ):
     node = world.start()
     node.journal.hold_acks()
-    world.ask("add", by=1)
+    world.ask("add", amount=1)
     world.settle()
-    later = [world.ask("add", by=by) for by in (2, 3, 4)]
+    later = [world.ask("add", amount=amount) for amount in (2, 3, 4)]
     world.settle()
     assert len(world.stored("tally")) == 1
     node.release()
@@ -98,33 +98,33 @@ def test_entities_do_not_wait_for_each_other(world: World):
 
 def test_a_repeated_command_is_answered_and_not_decided_again(world: World):
     world.start()
-    world.request("add", id="x", by=2)
-    world.request("add", by=3)
-    assert world.request("add", id="x", by=2).total.numbers == (2, 3)
+    world.request("add", id="x", amount=2)
+    world.request("add", amount=3)
+    assert world.request("add", id="x", amount=2).total.numbers == (2, 3)
     assert world.numbers() == [2, 3]
 
 
 def test_a_repeated_command_is_known_after_a_restart(world: World):
     node = world.start()
-    world.request("add", id="x", by=2)
+    world.request("add", id="x", amount=2)
     node.stop()
     world.start()
-    assert world.request("add", id="x", by=2).total.numbers == (2,)
+    assert world.request("add", id="x", amount=2).total.numbers == (2,)
 
 
 def test_a_reused_id_is_refused(world: World):
     world.start()
-    world.request("add", id="x", by=2)
-    assert world.request("add", id="x", by=3).code == "IDEMPOTENCY_KEY_REUSED"
-    assert world.request("add", "b", id="x", by=3).total.total == 3
+    world.request("add", id="x", amount=2)
+    assert world.request("add", id="x", amount=3).code == "IDEMPOTENCY_KEY_REUSED"
+    assert world.request("add", "b", id="x", amount=3).total.total == 3
     assert world.numbers() == [2]
 
 
 def test_a_conflict_reloads_and_decides_again(world: World):
     node = world.start()
-    world.request("add", by=1)
+    world.request("add", amount=1)
     rival_at(world, node, 1)
-    asked = [world.ask("add", by=by) for by in (2, 3)]
+    asked = [world.ask("add", amount=amount) for amount in (2, 3)]
     world.until(lambda: all(one.answers for one in asked))
     assert [one.total.total for one in asked] == [103, 106]
     assert world.numbers() == [1, 100, 2, 3]
@@ -132,20 +132,24 @@ def test_a_conflict_reloads_and_decides_again(world: World):
 
 def test_three_conflicts_are_survived(world: World):
     rival_at(world, world.start(), 3)
-    assert world.request("add", by=5).total.total == 305
+    assert world.request("add", amount=5).total.total == 305
 
 
 def test_after_a_fourth_conflict_the_client_gets_an_error(world: World):
     rival_at(world, world.start(), 4)
-    assert world.request("add", by=5).code == "CONFLICT"
+    assert world.request("add", amount=5).code == "CONFLICT"
     assert world.numbers() == [100] * 4
-    assert world.request("add", by=5).total.total == 405
+    assert world.request("add", amount=5).total.total == 405
 
 
 def test_commands_decided_on_a_lost_unit_of_work_are_decided_again(world: World):
     node = world.start()
     rival_at(world, node, 1)
-    asked = [world.ask("add", id="x", by=1), world.ask("add", id="x", by=1), world.ask("look")]
+    asked = [
+        world.ask("add", id="x", amount=1),
+        world.ask("add", id="x", amount=1),
+        world.ask("look"),
+    ]
     world.until(lambda: all(one.answers for one in asked))
     assert [len(one.answers) for one in asked] == [1, 1, 1]
     assert [one.total.total for one in asked] == [101, 101, 101]
@@ -153,7 +157,7 @@ def test_commands_decided_on_a_lost_unit_of_work_are_decided_again(world: World)
 
 def test_a_fenced_commit_reads_the_other_families_first(world: World):
     node = world.start()
-    world.request("add", by=5)
+    world.request("add", amount=5)
     world.until(lambda: world.numbers("echo"))
     assert world.request("close").total.closed
     closing = [append for append in node.journal.sent if b"closed" in append.body]
@@ -163,9 +167,9 @@ def test_a_fenced_commit_reads_the_other_families_first(world: World):
 
 def test_a_fenced_commit_sees_the_facts_of_other_families(world: World):
     world.start()
-    world.request("add", by=5)
+    world.request("add", amount=5)
     world.until(lambda: world.numbers("echo"))
-    world.write([Added(by=7, total=12)])
+    world.write([Added(amount=7, total=12)])
     hushed = world.request("hush")
     assert hushed.total.numbers == (5, 7)
     assert world.facts("echo")[-1].total == 12
@@ -177,7 +181,7 @@ def test_a_fenced_commit_fails_when_other_families_keep_writing(world: World):
 
     def always(append: AppendRequest) -> None:
         if b"hushed" in append.body:
-            world.write_now([Added(by=1, total=1)], append.entity._replace(family="tally"))
+            world.write_now([Added(amount=1, total=1)], append.entity._replace(family="tally"))
 
     node.journal.before_append = always
     assert world.request("hush").code == "CONFLICT"
@@ -186,25 +190,25 @@ def test_a_fenced_commit_fails_when_other_families_keep_writing(world: World):
 def test_a_message_the_server_rejects_is_refused_and_the_entity_goes_on(world: World):
     node = world.start()
     node.journal.bytes_max = 2_000
-    world.request("add", by=1)
-    assert world.request("add", id="x" * 100, by=2, mode="passive").total.total == 3
+    world.request("add", amount=1)
+    assert world.request("add", id="x" * 100, amount=2, mode="passive").total.total == 3
     node.journal.bytes_max = 100
-    assert world.request("add", by=3).code == "PAYLOAD_TOO_LARGE"
+    assert world.request("add", amount=3).code == "PAYLOAD_TOO_LARGE"
     node.journal.bytes_max = 2_000
-    assert world.request("add", by=4).total.numbers == (1, 2, 4)
+    assert world.request("add", amount=4).total.numbers == (1, 2, 4)
 
 
 def test_commands_of_a_rejected_message_are_decided_one_by_one(world: World):
     node = world.start()
     node.journal.bytes_max = 1_000
-    asked = [world.ask("add", by=1) for _ in range(9)]
+    asked = [world.ask("add", amount=1) for _ in range(9)]
     world.until(lambda: all(one.answers for one in asked))
     assert [one.code for one in asked] == [""] * 9
 
 
 def test_many_commands_become_messages_of_a_bounded_size(world: World):
     world.start()
-    asked = [world.ask("add", by=1) for _ in range(2_500)]
+    asked = [world.ask("add", amount=1) for _ in range(2_500)]
     world.until(lambda: asked[-1].answers)
     assert [one.total.total for one in asked] == list(range(1, 2_501))
     assert max(len(one.body) for one in world.stored("tally")) < 512 << 10

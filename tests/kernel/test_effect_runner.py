@@ -25,7 +25,7 @@ def rings(world: World) -> list[tuple[str, int]]:
 def test_an_effect_starts_only_after_the_ack(world: World):
     node = world.start()
     node.journal.hold_acks()
-    world.ask("add", by=10)
+    world.ask("add", amount=10)
     world.settle()
     assert (world.numbers(), world.rings) == ([10], [])
     node.release()
@@ -34,7 +34,7 @@ def test_an_effect_starts_only_after_the_ack(world: World):
 
 def test_every_command_of_one_message_has_its_own_effects(world: World):
     world.start()
-    asked = [world.ask("add", by=5) for _ in range(6)]
+    asked = [world.ask("add", amount=5) for _ in range(6)]
     world.until(lambda: asked[-1].answers)
     world.until(lambda: rings(world) == [("n1", 10), ("n1", 20), ("n1", 30)])
 
@@ -42,8 +42,8 @@ def test_every_command_of_one_message_has_its_own_effects(world: World):
 def test_a_running_effect_is_started_again_after_a_crash(world: World):
     first = world.start()
     world.hold_rings = True
-    world.request("add", by=10)
-    world.request("add", by=3)
+    world.request("add", amount=10)
+    world.request("add", amount=3)
     world.until(lambda: world.rings)
     first.crash()
     world.hold_rings = False
@@ -54,7 +54,7 @@ def test_a_running_effect_is_started_again_after_a_crash(world: World):
 def test_an_effect_whose_ack_was_lost_is_started_by_the_next_owner(world: World):
     first = world.start()
     first.journal.hold_acks()
-    world.ask("add", by=10)
+    world.ask("add", amount=10)
     world.settle()
     first.crash()
     world.start()
@@ -64,10 +64,10 @@ def test_an_effect_whose_ack_was_lost_is_started_by_the_next_owner(world: World)
 def test_a_slow_effect_is_found_again_after_any_number_of_facts(world: World):
     first = world.start()
     world.hold_rings = True
-    world.request("add", "slow", by=10)
+    world.request("add", "slow", amount=10)
     world.until(lambda: world.rings)
     for _ in range(10):
-        world.request("add", "busy", by=1)
+        world.request("add", "busy", amount=1)
         world.pass_s(3)
     first.crash()
     second = world.start()
@@ -78,10 +78,10 @@ def test_a_slow_effect_is_found_again_after_any_number_of_facts(world: World):
 def test_an_effect_recovered_twice_is_found_a_third_time(world: World):
     world.hold_rings = True
     node = world.start()
-    world.request("add", "slow", by=10)
+    world.request("add", "slow", amount=10)
     for name in ("n1", "n2", "n3"):
         world.until(lambda name=name: (name, 10) in rings(world))  # type: ignore[misc]
-        world.request("add", "busy", by=1)
+        world.request("add", "busy", amount=1)
         world.pass_s(9)
         node.crash()
         node = world.start()
@@ -96,8 +96,8 @@ def test_an_effect_committed_during_a_recovery_is_started_too(
 
     first = world.start([Watchful(), EchoDecider()])
     world.hold_rings = True
-    world.request("add", by=10)
-    world.request("add", by=10)
+    world.request("add", amount=10)
+    world.request("add", amount=10)
     first.crash()
     monkeypatch.setattr(recovery, "SLICE_MESSAGES", 1)
     monkeypatch.setattr(recovery, "HELD_MAX", 0)
@@ -112,9 +112,9 @@ def test_an_effect_committed_during_a_recovery_is_started_too(
 
 def test_a_watermark_of_the_former_schema_is_used(world: World):
     first = world.start()
-    world.request("add", by=10)
+    world.request("add", amount=10)
     for _ in range(9):
-        world.request("add", "busy", by=1)
+        world.request("add", "busy", amount=1)
     first.crash()
     world.keep_horizon(schema=1)
     second = world.start()
@@ -129,10 +129,10 @@ def test_an_effect_is_not_started_again_while_its_end_is_in_flight(world: World)
             return super().effects(state, fact) if state.total == fact.total else ()
 
     node = world.start([Hasty(), EchoDecider()])
-    world.request("add", by=10)
+    world.request("add", amount=10)
     world.until(lambda: rings(world) == [("n1", 10)])
     node.journal.hold_appends("tally")
-    world.ask("add", by=1)
+    world.ask("add", amount=1)
     world.settle()
     node.again(world.stored("tally", "a")[0])
     world.settle()
@@ -146,7 +146,7 @@ def test_a_fact_committed_while_its_key_moves_has_its_effects_on_the_new_owner(w
     first = world.start()
     first.journal.hold_acks()
     for key in KEYS:
-        world.ask("add", key, by=10)
+        world.ask("add", key, amount=10)
     world.settle()
     second = world.start()
     world.pass_s(9)
@@ -165,7 +165,7 @@ def test_a_node_away_too_long_saves_no_watermark_over_its_successor(world: World
         await done.wait()
 
     first = world.start(performer=ring)
-    world.request("add", by=10)
+    world.request("add", amount=10)
     world.pass_s(9)
     first.weather.away = True
     world.hold_rings = True
@@ -181,7 +181,7 @@ def test_a_node_away_too_long_saves_no_watermark_over_its_successor(world: World
 
 def test_an_effect_that_ended_is_not_started_again_by_a_late_successor(world: World):
     first = world.start()
-    world.request("add", by=10)
+    world.request("add", amount=10)
     world.pass_s(30)
     first.crash()
     world.start()
@@ -193,7 +193,7 @@ def test_an_effect_that_ended_is_not_started_again_by_a_late_successor(world: Wo
 def test_a_stop_waits_for_running_effects(world: World):
     first = world.start(drain_timeout_s=1.0)
     world.hold_rings = True
-    world.request("add", by=10)
+    world.request("add", amount=10)
     world.until(lambda: world.rings)
     assert not first.stop()
     world.hold_rings = False
@@ -210,7 +210,7 @@ def test_an_effect_is_retried_after_an_outage(world: World):
             raise Failed("SERVER_UNREACHABLE", "not now")
 
     node = world.start(performer=ring)
-    world.request("add", by=10)
+    world.request("add", amount=10)
     world.until(lambda: tries == [10, 10, 10])
     assert node.stop()
 
@@ -220,8 +220,8 @@ def test_a_failing_effect_is_left_to_the_next_owner_and_delays_nothing(world: Wo
         raise RuntimeError("the bell is broken")
 
     first = world.start(performer=ring)
-    world.request("add", by=10)
-    world.request("add", by=1)
+    world.request("add", amount=10)
+    world.request("add", amount=1)
     world.pass_s(30)
     assert first.stop()
     world.start()
@@ -235,7 +235,7 @@ def test_effects_that_cannot_be_known_after_a_crash_are_left_to_a_version_that_k
 
     first = world.start()
     world.hold_rings = True
-    world.request("add", by=10)
+    world.request("add", amount=10)
     first.crash()
     second = world.start([Forgetful()])
     world.pass_s(30)
@@ -247,8 +247,8 @@ def test_effects_that_cannot_be_known_after_a_crash_are_left_to_a_version_that_k
 
 def test_another_nodes_fact_above_the_watermark_has_its_effects_too(world: World):
     first = world.start()
-    world.request("add", by=1)
+    world.request("add", amount=1)
     first.crash()
-    world.write([Added(by=9, total=10)])
+    world.write([Added(amount=9, total=10)])
     world.start()
     world.until(lambda: rings(world) == [("n2", 10)])

@@ -31,9 +31,9 @@ class FullBlobs(MemoryBlobs):
 
 
 def filled(world: World, key: str = "a") -> tuple[int, ...]:
-    for by in range(SNAPSHOT_FACTS):
-        world.ask("add", key, by=by)
-    return world.request("add", key, by=1).total.numbers
+    for amount in range(SNAPSHOT_FACTS):
+        world.ask("add", key, amount=amount)
+    return world.request("add", key, amount=1).total.numbers
 
 
 def snapshot(world: World, key: str = "a", schema: int = 1) -> EntitySnapshot | None:
@@ -43,22 +43,22 @@ def snapshot(world: World, key: str = "a", schema: int = 1) -> EntitySnapshot | 
 
 def test_an_idle_entity_is_evicted_and_loaded_equal(world: World):
     node = world.start()
-    world.request("add", id="x", by=1)
-    world.request("add", by=2)
+    world.request("add", id="x", amount=1)
+    world.request("add", amount=2)
     world.until(lambda: world.numbers("echo") == [1, 2])
     node.passivate()
     world.settle()
     assert node.kernel.entities_cached["tally"] == node.kernel.entities_cached["echo"] == 0
     assert snapshot(world) is None
-    assert world.request("add", id="x", by=1).total.numbers == (1, 2)
-    world.request("add", by=3)
+    assert world.request("add", id="x", amount=1).total.numbers == (1, 2)
+    world.request("add", amount=3)
     world.until(lambda: world.numbers("echo") == [1, 2, 3])
 
 
 def test_a_busy_entity_is_not_evicted(world: World):
     node = world.start()
     node.journal.hold_acks()
-    asked = world.ask("add", by=1)
+    asked = world.ask("add", amount=1)
     world.settle()
     node.passivate()
     world.settle()
@@ -69,7 +69,7 @@ def test_a_busy_entity_is_not_evicted(world: World):
 
 def test_entities_are_evicted_after_the_idle_time(world: World):
     node = world.start(passivate_after_ms=60_000)
-    world.request("add", by=1)
+    world.request("add", amount=1)
     world.pass_s(50)
     assert node.kernel.entities_cached["tally"] == 1
     world.pass_s(20)
@@ -86,7 +86,7 @@ def test_a_long_history_leaves_a_snapshot_and_comes_back_from_it(
     world.settle()
     kept = snapshot(world)
     assert kept is not None
-    assert world.request("add", by=9).total.numbers == (*numbers, 9)
+    assert world.request("add", amount=9).total.numbers == (*numbers, 9)
     assert kept.sequence in node.journal.read_after
 
 
@@ -117,34 +117,34 @@ def test_an_invalid_snapshot_is_ignored(world: World, body: bytes):
     nonsense = EntitySnapshot(len(world.stored()) + 1, body)
     world.run(snapshots.save(EntityId("tally", "a"), 1, nonsense))
     world.start()
-    assert world.request("add", by=5).total.numbers == (*numbers, 5)
+    assert world.request("add", amount=5).total.numbers == (*numbers, 5)
 
 
 def test_a_repeat_is_known_after_a_snapshot(world: World):
     node = world.start()
-    world.request("add", id="x", by=1)
+    world.request("add", id="x", amount=1)
     numbers = filled(world)
     node.passivate()
     world.settle()
-    assert world.request("add", id="x", by=1).total.numbers == numbers
-    assert world.request("add", id="x", by=2).code == "IDEMPOTENCY_KEY_REUSED"
+    assert world.request("add", id="x", amount=1).total.numbers == numbers
+    assert world.request("add", id="x", amount=2).code == "IDEMPOTENCY_KEY_REUSED"
 
 
 def test_a_broken_chain_breaks_one_entity_only(world: World):
     first = world.start()
-    world.request("add", by=1)
-    world.request("add", by=2)
-    world.request("add", "b", by=1)
+    world.request("add", amount=1)
+    world.request("add", amount=2)
+    world.request("add", "b", amount=1)
     first.stop()
     world.forge(
         world.stored()[0].sequence,
-        b'[{"type":"tally.added.v1","id":"tally.a.1","by":1000,"total":1000}]',
+        b'[{"type":"tally.added.v1","id":"tally.a.1","amount":1000,"total":1000}]',
     )
     second = world.start()
     assert world.request("look").code == "CHAIN_BROKEN"
-    assert world.request("add", by=3).code == "CHAIN_BROKEN"
-    assert world.request("add", "b", by=2).total.total == 3
-    world.submit("add", by=4)
+    assert world.request("add", amount=3).code == "CHAIN_BROKEN"
+    assert world.request("add", "b", amount=2).total.total == 3
+    world.submit("add", amount=4)
     world.until(lambda: [letter.code for letter in world.dead()] == ["CHAIN_BROKEN"])
     assert second.stop()
 
@@ -152,7 +152,7 @@ def test_a_broken_chain_breaks_one_entity_only(world: World):
 def test_an_entity_is_loaded_after_an_outage(world: World):
     node = world.start()
     node.weather.away = True
-    asked = world.ask("add", by=1)
+    asked = world.ask("add", amount=1)
     world.pass_s(3)
     assert asked.answers == []
     node.weather.away = False
@@ -164,8 +164,8 @@ def test_a_large_body_is_stored_before_its_fact_and_order_is_preserved(world: Wo
     node = world.start()
     padding = "x" * (65 << 10)
     node.weather.away = True
-    asked = [world.ask("add", by=1), world.ask("add", by=2, padding=padding)]
-    asked += [world.ask("add", by=3)]
+    asked = [world.ask("add", amount=1), world.ask("add", amount=2, padding=padding)]
+    asked += [world.ask("add", amount=3)]
     node.weather.away = False
     world.until(lambda: all(one.answers for one in asked))
     assert world.numbers() == [1, 2, 3]
@@ -176,11 +176,11 @@ def test_a_large_body_is_stored_before_its_fact_and_order_is_preserved(world: Wo
 
 def test_a_large_body_survives_a_conflict(world: World):
     node = world.start()
-    left = [Added(by=100)]
+    left = [Added(amount=100)]
     node.journal.before_append = lambda append: (
         world.write_now([left.pop()], append.entity) if left else None
     )
-    world.request("add", by=2, padding="x" * (65 << 10))
+    world.request("add", amount=2, padding="x" * (65 << 10))
     assert world.numbers() == [100, 2]
     assert world.facts()[1].blob
 
@@ -188,7 +188,7 @@ def test_a_large_body_survives_a_conflict(world: World):
 def test_a_body_that_cannot_be_stored_is_refused_and_the_entity_continues(world: World):
     node = world.start()
     node.bus.blobs = FullBlobs()
-    asked = [world.ask("add", by=2, padding="x" * (65 << 10)), world.ask("add", by=3)]
+    asked = [world.ask("add", amount=2, padding="x" * (65 << 10)), world.ask("add", amount=3)]
     world.until(lambda: all(one.answers for one in asked))
     assert (asked[0].code, asked[1].total.numbers) == ("PAYLOAD_TOO_LARGE", (3,))
 
@@ -203,9 +203,9 @@ def messages(batches: Batches) -> list[StoredMessage]:
     entity, stored, last, number, now_ms = EntityId("tally", "k"), [], ZERO_CHAIN, 0, 0
     for sequence, batch in enumerate(batches, 1):
         facts = []
-        for by, command_id, minutes in batch:
+        for amount, command_id, minutes in batch:
             number, now_ms = number + 1, now_ms + 60_000 * minutes
-            fact = Added(by=by)
+            fact = Added(amount=amount)
             fill_envelope(
                 fact, id=f"tally.k.{number}", at_ms=now_ms, session="k", cause=(command_id,),
                 cause_digest="" if "/" in command_id else "d", source="law", traceparent="",

@@ -17,11 +17,11 @@ def frail(world: World, rule: str) -> Node:
 @pytest.mark.parametrize("rule", BEFORE_COMMIT)
 def test_a_failing_rule_sets_its_command_aside_and_the_others_go_on(world: World, rule: str):
     node = frail(world, rule)
-    asked = [world.ask("add", by=by) for by in (1, 13, 2)]
-    asked += [world.ask("add", "b", by=7)]
+    asked = [world.ask("add", amount=amount) for amount in (1, 13, 2)]
+    asked += [world.ask("add", "b", amount=7)]
     world.until(lambda: all(one.answers for one in asked))
     assert [one.code for one in asked] == ["", "COMMAND_QUARANTINED", "", ""]
-    assert world.request("add", by=3).total.numbers == (1, 2, 3)
+    assert world.request("add", amount=3).total.numbers == (1, 2, 3)
     assert [(letter.verb, letter.code) for letter in world.dead()] == [
         ("add", "COMMAND_QUARANTINED")
     ]
@@ -43,8 +43,8 @@ def test_a_failing_key_check_sets_its_command_aside(world: World):
 @pytest.mark.parametrize("rule", [rule for rule in BEFORE_COMMIT if rule != "answer"])
 def test_a_failing_command_from_the_inbox_does_not_block_its_partition(world: World, rule: str):
     frail(world, rule)
-    for by in (1, 13, 2):
-        world.submit("add", by=by)
+    for amount in (1, 13, 2):
+        world.submit("add", amount=amount)
     world.until(lambda: world.numbers() == [1, 2])
     assert [letter.code for letter in world.dead()] == ["COMMAND_QUARANTINED"]
 
@@ -59,13 +59,13 @@ def test_a_failing_command_is_tried_three_times_each_time_from_the_journal(world
 
     concern = Counting("decide")
     world.start([concern])
-    assert world.request("add", by=13).code == "COMMAND_QUARANTINED"
+    assert world.request("add", amount=13).code == "COMMAND_QUARANTINED"
     assert concern.tries == 3
 
 
 def test_a_dead_letter_can_be_sent_again_once_the_rule_is_mended(world: World):
     node = frail(world, "decide")
-    world.request("add", by=13)
+    world.request("add", amount=13)
     node.stop()
     world.start()
     world.retry_dead(world.dead()[0].number)
@@ -75,18 +75,18 @@ def test_a_dead_letter_can_be_sent_again_once_the_rule_is_mended(world: World):
 
 def test_counting_states_may_fail_without_consequence(world: World):
     frail(world, "note")
-    assert world.request("add", by=13).total.total == 13
-    assert world.request("add", by=2).total.numbers == (13, 2)
+    assert world.request("add", amount=13).total.total == 13
+    assert world.request("add", amount=2).total.numbers == (13, 2)
 
 
 def test_an_entity_that_cannot_be_folded_answers_with_the_reason(world: World):
     node = world.start()
-    world.request("add", by=13)
-    world.request("add", "b", by=1)
+    world.request("add", amount=13)
+    world.request("add", "b", amount=1)
     node.stop()
     frail(world, "evolve")
     assert world.request("look").code == "NODE_FAILED"
-    assert world.request("add", "b", by=2).total.total == 3
+    assert world.request("add", "b", amount=2).total.total == 3
 
 
 def test_reactions_of_an_unfoldable_entity_are_left_to_another_version(world: World):
@@ -95,10 +95,10 @@ def test_reactions_of_an_unfoldable_entity_are_left_to_another_version(world: Wo
             raise RuntimeError("never heard of it")
 
     first = world.start()
-    world.request("add", by=1)
+    world.request("add", amount=1)
     world.until(lambda: world.numbers("echo"))
     first.journal.hold_appends("echo")
-    world.request("add", by=2)
+    world.request("add", amount=2)
     first.crash()
     second = world.start([FrailTally(""), Stubborn()])
     world.pass_s(30)
@@ -111,8 +111,8 @@ def test_a_snapshot_that_cannot_be_made_or_read_costs_nothing_but_time(world: Wo
     for rule in ("dump", "load"):
         node = world.start([FrailTally(rule), EchoDecider()])
         key = f"key-{rule}"
-        for by in [13, *range(70)]:
-            world.ask("add", key, by=by)
+        for amount in [13, *range(70)]:
+            world.ask("add", key, amount=amount)
         world.request("add", key)
         node.passivate()
         world.pass_s(1)

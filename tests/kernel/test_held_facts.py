@@ -12,10 +12,10 @@ def start(world: World) -> Node:
     return world.start([TallyDecider(), PatientEcho()])
 
 
-def hold(world: World, by: int = 7) -> None:
+def hold(world: World, amount: int = 7) -> None:
     """Let the echo hold a fact: its effect has started."""
     before = len(world.rings)
-    world.request("add", by=by)
+    world.request("add", amount=amount)
     world.until(lambda: len(world.rings) > before)
 
 
@@ -47,7 +47,7 @@ def test_a_held_fact_is_committed_alone_after_a_moment(world: World):
 
 def test_a_reply_waits_for_the_held_facts_it_is_based_on(world: World):
     node = start(world)
-    world.request("add", by=5)
+    world.request("add", amount=5)
     hold(world)
     node.journal.hold_acks()
     asked = world.ask("echo")
@@ -96,7 +96,10 @@ def test_an_actor_that_holds_facts_is_not_at_rest(world: World):
 
 def test_an_executor_gets_its_reply_while_its_facts_wait(world: World):
     node = start(world)
-    totals = [world.run(node.kernel.ask("echo", "a", Add(by=by), Total)).total for by in (1, 2, 3)]
+    totals = [
+        world.run(node.kernel.ask("echo", "a", Add(amount=amount), Total)).total
+        for amount in (1, 2, 3)
+    ]
     assert totals == [1, 3, 6]
     assert messages(world) == []
     assert world.request("hush").total.total == 6
@@ -106,6 +109,6 @@ def test_an_executor_gets_its_reply_while_its_facts_wait(world: World):
 def test_facts_wait_no_longer_because_others_join_them(world: World):
     node = start(world)
     for _ in range(15):
-        world.run(node.kernel.ask("echo", "a", Add(by=1), Total))
+        world.run(node.kernel.ask("echo", "a", Add(amount=1), Total))
         world.pass_s(0.1)
     assert len(messages(world)) == 1, "committed a second after the first one"

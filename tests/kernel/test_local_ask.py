@@ -21,13 +21,13 @@ class LocalTally(TallyDecider):
         if isinstance(command.body, Add) and state.closed:
             raise Refused("GUARD_REJECTED", "the tally is closed")
         if isinstance(command.body, Add):
-            return [Added(by=command.body.by, total=state.total + command.body.by)]
+            return [Added(amount=command.body.amount, total=state.total + command.body.amount)]
         return super().decide(state, command, now_ms=now_ms)
 
 
-def asking(world: World, node: Node, by: int, key: str = "a") -> asyncio.Task[Total]:
+def asking(world: World, node: Node, amount: int, key: str = "a") -> asyncio.Task[Total]:
     async def begin() -> asyncio.Task[Total]:
-        return asyncio.ensure_future(node.kernel.ask("tally", key, Add(by=by), Total))
+        return asyncio.ensure_future(node.kernel.ask("tally", key, Add(amount=amount), Total))
 
     return world.run(begin())
 
@@ -97,7 +97,7 @@ def test_effects_of_lost_partitions_end_here_and_begin_there(world: World):
         return ring
 
     first = world.start(performer=performer("first"))
-    world.request("add", by=10)
+    world.request("add", amount=10)
     world.until(lambda: began == ["first"])
     first.weather.away = True
     world.pass_s(10)

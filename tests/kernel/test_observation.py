@@ -52,7 +52,7 @@ class WatchDecider(SmallDecider):
         return Watched(state.observed, (*state.marks, fact.known))
 
     def observe(self, state: Any, fact: Any) -> Any:
-        return Watched((*state.observed, fact.by), state.marks)
+        return Watched((*state.observed, fact.amount), state.marks)
 
 
 class FencedWatch(WatchDecider):
@@ -68,7 +68,7 @@ class EagerWatch(WatchDecider):
     reacts_to = frozenset({"tally"})
 
     def decide(self, state: Any, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
-        if command.verb == "tally" and command.body.by % 10:
+        if command.verb == "tally" and command.body.amount % 10:
             return ()
         return super().decide(state, command, now_ms=now_ms)
 
@@ -81,7 +81,7 @@ class FrailWatch(WatchDecider):
         self._error = error
 
     def observe(self, state: Any, fact: Any) -> Any:
-        if fact.by == 13:
+        if fact.amount == 13:
             raise self._error
         return super().observe(state, fact)
 
@@ -102,9 +102,9 @@ def look(world: World) -> Watched:
 def test_a_committed_fact_is_known_to_the_next_query_and_journaled_once(world: World):
     started(world)
     look(world)
-    for by in (1, 2, 3):
-        world.request("add", by=by)
-        assert look(world).observed[-1] == by
+    for amount in (1, 2, 3):
+        world.request("add", amount=amount)
+        assert look(world).observed[-1] == amount
     assert watched(world.request("mark")) == Watched((1, 2, 3), ((1, 2, 3),))
     assert len(world.stored("watch")) == 1
     assert len(world.stored("tally")) == 3
@@ -112,8 +112,8 @@ def test_a_committed_fact_is_known_to_the_next_query_and_journaled_once(world: W
 
 def test_an_observed_fact_loads_no_entity(world: World):
     node = started(world)
-    for by in (1, 2, 3):
-        world.request("add", by=by)
+    for amount in (1, 2, 3):
+        world.request("add", amount=amount)
     assert node.kernel.entities_cached["watch"] == 0
     assert look(world).observed == (1, 2, 3)
 
@@ -122,12 +122,12 @@ def test_an_observed_fact_loads_no_entity(world: World):
 @pytest.mark.parametrize("fate", ["passivated", "stopped", "crashed"])
 def test_a_reloaded_entity_knows_the_same(world: World, marks: int, fate: str):
     node = started(world)
-    world.request("add", by=1)
+    world.request("add", amount=1)
     for _ in range(marks):
         world.request("mark")
-    world.request("add", by=2)
+    world.request("add", amount=2)
     before = watched(world.request("mark"))
-    world.request("add", by=3)
+    world.request("add", amount=3)
     if fate == "passivated":
         node.passivate()
         world.settle()
@@ -141,7 +141,7 @@ def test_a_reloaded_entity_knows_the_same(world: World, marks: int, fate: str):
     kept = world.run(snapshots.load(EntityId("watch", "a"), 1))
     assert (kept is not None) == (marks == SNAPSHOT_FACTS and fate != "crashed")
     assert look(world) == Watched((1, 2, 3), before.marks)
-    world.request("add", by=4)
+    world.request("add", amount=4)
     assert look(world) == Watched((1, 2, 3, 4), before.marks)
 
 
@@ -154,14 +154,14 @@ def test_a_reloaded_entity_reads_only_the_newest_messages_of_its_key(
     monkeypatch.setattr(loader, "RECENT_FACTOR", 2)
     node = started(world)
     numbers = tuple(range(1, SNAPSHOT_FACTS + 1))
-    for by in numbers:
-        world.request("add", by=by)
+    for amount in numbers:
+        world.request("add", amount=amount)
         world.request("mark")
-    for by in range(elsewhere):
-        world.request("add", "other", by=by)
+    for amount in range(elsewhere):
+        world.request("add", "other", amount=amount)
     node.passivate()
     world.settle()
-    world.write([Added(by=99)])
+    world.write([Added(amount=99)])
     before = node.journal.scanned
     assert look(world).observed == (*numbers, 99)
     assert node.journal.scanned - before < 20
@@ -169,18 +169,18 @@ def test_a_reloaded_entity_reads_only_the_newest_messages_of_its_key(
 
 def test_an_undelivered_fact_is_found_in_the_journal(world: World):
     started(world)
-    world.request("add", by=1)
+    world.request("add", amount=1)
     assert look(world).observed == (1,)
-    world.write([Added(by=2), Added(by=3)])
-    world.request("add", by=4)
+    world.write([Added(amount=2), Added(amount=3)])
+    world.request("add", amount=4)
     assert look(world).observed == (1, 2, 3, 4)
 
 
 def test_a_fenced_commit_knows_every_committed_fact(world: World):
     started(world, FencedWatch())
-    world.request("add", by=1)
+    world.request("add", amount=1)
     assert look(world).observed == (1,)
-    world.write([Added(by=2)])
+    world.write([Added(amount=2)])
     assert watched(world.request("mark")).marks == ((1, 2),)
 
 
@@ -190,7 +190,7 @@ def test_a_fact_observed_during_a_commit_counts_after_it(world: World):
     node.journal.hold_appends("watch")
     marked = world.ask("mark")
     world.settle()
-    world.request("add", by=1)
+    world.request("add", amount=1)
     later = world.ask("mark")
     node.release()
     world.until(lambda: later.answers)
@@ -200,8 +200,8 @@ def test_a_fact_observed_during_a_commit_counts_after_it(world: World):
 
 def test_a_conflict_loses_nothing_that_was_known(world: World):
     node = started(world)
-    for by in (1, 2):
-        world.request("add", by=by)
+    for amount in (1, 2):
+        world.request("add", amount=amount)
     look(world)
     left = 2
 
@@ -217,8 +217,8 @@ def test_a_conflict_loses_nothing_that_was_known(world: World):
 
 def test_a_family_may_observe_and_react_and_does_each_once(world: World):
     node = started(world, EagerWatch())
-    for by in (1, 10, 2, 20):
-        world.request("add", by=by)
+    for amount in (1, 10, 2, 20):
+        world.request("add", amount=amount)
     world.until(lambda: len(world.stored("watch")) == 2)
     expected = Watched((1, 10, 2, 20), ((1, 10), (1, 10, 2, 20)))
     assert look(world) == expected
@@ -241,10 +241,10 @@ def test_an_unfoldable_fact_stops_only_the_entities_that_observe_it(
     started(world, FrailWatch(error))
     look(world)
     world.request("mark")
-    world.request("add", by=13)
-    world.request("add", by=1)
+    world.request("add", amount=13)
+    world.request("add", amount=1)
     assert world.request("watched").code == world.request("mark").code == code
-    assert world.request("add", by=2).total.numbers == (13, 1, 2)
+    assert world.request("add", amount=2).total.numbers == (13, 1, 2)
     assert watched(world.request("mark", "b")).marks == ((),)
     assert len(world.stored("node")) == 0
 
@@ -258,11 +258,11 @@ def test_any_order_of_events_gives_the_same_state_after_a_reload(steps: list[str
             if step == "passivate":
                 node.passivate()
             elif step == "rival":
-                world.write([Added(by=-number)])
+                world.write([Added(amount=-number)])
             else:
-                asked.append(world.ask(step, **({"by": number} if step == "add" else {})))
+                asked.append(world.ask(step, **({"amount": number} if step == "add" else {})))
         world.until(lambda: all(one.answers for one in asked))
-        world.request("add", by=99)  # A node that missed a rival's fact gets it now.
+        world.request("add", amount=99)  # A node that missed a rival's fact gets it now.
         before = look(world)
         assert before.observed == tuple(world.numbers())
         for known in before.marks:

@@ -156,11 +156,11 @@ def test_a_node_that_misses_heartbeats_stops_serving_lost_partitions(world: Worl
 
 def test_a_node_whose_machine_slept_replies_nothing_until_it_has_reacquired_all(world: World):
     world.start()
-    world.request("add", "k0", by=1)
+    world.request("add", "k0", amount=1)
     world.sleep_s(10)
     second = world.start()  # It was awake and finds the claims free.
     assert served(second) == [PARTITIONS]
-    added = Delivery(verb="add", key="k0", id="x", body=b'{"by":2}')
+    added = Delivery(verb="add", key="k0", id="x", body=b'{"amount":2}')
     world.run(called(lambda: second.kernel._command_router.deliver([added])))
     world.until(lambda: world.numbers("tally", "k0") == [1, 2])
     looked = world.ask("look", "k0")  # Both nodes get it.
@@ -172,11 +172,11 @@ def test_a_node_whose_machine_slept_replies_nothing_until_it_has_reacquired_all(
 
 def test_a_node_cut_off_from_its_claims_sends_no_outdated_reply(world: World):
     first, second = world.start(), world.node()
-    world.request("add", "k0", by=1)
+    world.request("add", "k0", amount=1)
     first.bus.claims.cut = True
     world.pass_s(10)
     second.start()
-    added = Delivery(verb="add", key="k0", id="x", body=b'{"by":2}')
+    added = Delivery(verb="add", key="k0", id="x", body=b'{"amount":2}')
     world.run(called(lambda: second.kernel._command_router.deliver([added])))
     world.until(lambda: world.numbers("tally", "k0") == [1, 2])
     looked = world.ask("look", "k0")  # Both nodes get it.
@@ -187,7 +187,7 @@ def test_a_node_cut_off_from_its_claims_sends_no_outdated_reply(world: World):
 
 def test_a_node_that_may_have_lost_its_claims_journals_only_its_own_facts(world: World):
     first = world.start()
-    world.request("add", "k0", by=1)
+    world.request("add", "k0", amount=1)
     first.bus.claims.cut = True
     world.pass_s(10)
     asked = Patient(world, "k0", "x", 2)
@@ -202,20 +202,20 @@ def test_a_node_that_may_have_lost_its_claims_journals_only_its_own_facts(world:
 
 def test_outages_during_heartbeats_are_survived(world: World):
     first = world.start()
-    world.request("add", "k0", by=1)
+    world.request("add", "k0", amount=1)
     for _ in range(3):
         first.weather.away = True
         world.pass_s(7)
         first.weather.away = False
         world.pass_s(5)
     assert served(first) == [PARTITIONS]
-    assert world.request("add", "k0", by=2).total.numbers == (1, 2)
+    assert world.request("add", "k0", amount=2).total.numbers == (1, 2)
 
 
 def test_a_recovery_that_fails_half_way_is_retried(world: World):
     first = world.start()
     first.journal.hold_appends("echo")
-    world.request("add", "k0", by=1)
+    world.request("add", "k0", amount=1)
     first.crash()
     second = world.start()
     second.weather.pause_s = lambda: 0.3
@@ -225,23 +225,23 @@ def test_a_recovery_that_fails_half_way_is_retried(world: World):
     second.weather.away, second.weather.pause_s = False, lambda: 0.0
     world.until(lambda: served(second) == [PARTITIONS])
     world.until(lambda: world.numbers("echo", "k0") == [1])
-    assert world.request("add", "k0", by=2).total.numbers == (1, 2)
+    assert world.request("add", "k0", amount=2).total.numbers == (1, 2)
 
 
 def test_a_waiting_client_of_a_lost_partition_gets_partition_unowned(world: World):
     first = world.start()
-    world.request("add", "k0", by=1)
+    world.request("add", "k0", amount=1)
     first.journal.hold_appends()
-    under_way = world.ask("add", "k0", id="x", by=2)
+    under_way = world.ask("add", "k0", id="x", amount=2)
     world.settle()
-    behind = world.ask("add", "k0", id="y", by=3)
+    behind = world.ask("add", "k0", id="y", amount=3)
     first.bus.claims.cut = True
     world.pass_s(10)
     world.start()
     first.bus.claims.cut = False
     world.until(lambda: behind.answers)
     assert behind.code == "PARTITION_UNOWNED"
-    asked = world.ask("add", "k0", id="z", by=4)
+    asked = world.ask("add", "k0", id="z", amount=4)
     world.until(lambda: asked.answers)
     first.release()
     world.until(lambda: under_way.answers)
@@ -258,7 +258,7 @@ def test_an_entity_loaded_by_a_late_request_is_loaded_again_when_its_partition_i
     key = next(k for k in KEYS if first.bus.partition(k) in second.kernel.partitions.served)
     late = Delivery(verb="look", key=key, id="late", body=b"")
     world.run(called(lambda: first.kernel._command_router.deliver([late])))
-    world.request("add", key, by=1)
+    world.request("add", key, amount=1)
     second.stop()
     world.until(lambda: served(first) == [PARTITIONS])
     assert world.request("look", key).total.numbers == (1,)
@@ -268,7 +268,7 @@ def test_an_inbox_that_a_late_owner_took_is_taken_back(world: World):
     first, second = world.start(), world.node()
     partition = first.bus.partition("k0")
     world.run(second.bus.inbox.open(partition, lambda deliveries: None))
-    world.submit("add", "k0", by=1)
+    world.submit("add", "k0", amount=1)
     world.until(lambda: world.numbers("tally", "k0") == [1])
     assert served(first) == [PARTITIONS]
 
@@ -290,14 +290,14 @@ def test_commands_withheld_during_a_slow_heartbeat_are_decided_again(world: Worl
 
 def test_a_command_decided_by_two_nodes_is_committed_once(world: World):
     first = world.start()
-    world.request("add", "k0", by=1)
+    world.request("add", "k0", amount=1)
     first.journal.hold_appends()
-    late = world.ask("add", "k0", id="x", by=2)
+    late = world.ask("add", "k0", id="x", amount=2)
     world.settle()
     first.bus.claims.cut = True
     world.pass_s(10)
     world.start()
-    again = world.ask("add", "k0", id="x", by=2)
+    again = world.ask("add", "k0", id="x", amount=2)
     world.until(lambda: again.answers)
     first.release()
     world.settle()
@@ -311,7 +311,7 @@ def test_a_joining_node_gets_idle_partitions_first(world: World):
     first = world.start()
     keys = {partition_of(key): key for key in KEYS}
     for key in keys.values():
-        world.request("add", key, by=10)
+        world.request("add", key, amount=10)
     world.until(lambda: len(world.rings) == len(keys))
     busy = set(keys)
     assert len(busy) > PARTITIONS // 2

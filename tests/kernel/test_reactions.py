@@ -18,9 +18,9 @@ def quarantined(world: World) -> list[str]:
 
 def test_reactions_happen_once_and_in_order(world: World):
     world.start()
-    for by in range(1, 6):
-        world.ask("add", by=by)
-    world.request("add", by=6)
+    for amount in range(1, 6):
+        world.ask("add", amount=amount)
+    world.request("add", amount=6)
     world.until(lambda: len(world.numbers("echo")) == 6)
     world.pass_s(30)
     assert world.numbers("echo") == [1, 2, 3, 4, 5, 6]
@@ -28,9 +28,9 @@ def test_reactions_happen_once_and_in_order(world: World):
 
 def test_undelivered_facts_are_found_in_the_journal(world: World):
     world.start()
-    world.request("add", by=1)
-    world.write([Added(by=2), Added(by=3)])
-    assert world.request("add", by=4).total.numbers == (1, 2, 3, 4)
+    world.request("add", amount=1)
+    world.write([Added(amount=2), Added(amount=3)])
+    assert world.request("add", amount=4).total.numbers == (1, 2, 3, 4)
     world.until(lambda: world.numbers("echo") == [1, 2, 3, 4])
 
 
@@ -44,7 +44,7 @@ def test_facts_that_a_decider_passes_over_wake_no_actor_and_hide_no_later_one(
         world.request("hush")
     reads = node.journal.scanned
     for number in (1, 2, 3):
-        world.request("add", by=number)
+        world.request("add", amount=number)
     assert world.numbers("echo") == []
     world.request("close")
     world.until(lambda: world.numbers("echo") == [1])
@@ -62,25 +62,25 @@ def test_a_conflict_does_not_make_a_reaction_happen_twice_or_never(world: World)
         nonlocal left
         if append.entity.family == "echo" and left:
             left -= 1
-            world.write_now([Heard(by=100)], append.entity)
+            world.write_now([Heard(amount=100)], append.entity)
 
     node.journal.before_append = write_first
-    world.request("add", by=1)
-    world.request("add", by=2)
+    world.request("add", amount=1)
+    world.request("add", amount=2)
     world.until(lambda: world.numbers("echo") == [100] * 6 + [1, 2])
 
 
 def test_a_refused_reaction_does_not_delay_later_ones(world: World):
     world.start([TallyDecider(), PickyEcho()])
-    for by in (1, 13, 2):
-        world.request("add", by=by)
+    for amount in (1, 13, 2):
+        world.request("add", amount=amount)
     world.until(lambda: world.numbers("echo") == [1, 2])
 
 
 def test_a_failing_reaction_is_set_aside_and_later_ones_continue(world: World):
     world.start([TallyDecider(), FrailEcho()])
-    for by in (1, 13, 2):
-        world.request("add", by=by)
+    for amount in (1, 13, 2):
+        world.request("add", amount=amount)
     world.until(lambda: world.numbers("echo") == [1, 2])
     world.until(lambda: quarantined(world) == ["tally.a.2/echo"])
 
@@ -89,24 +89,24 @@ def test_a_reaction_that_cannot_be_stored_does_not_delay_later_ones(world: World
     node = world.start([TallyDecider(), PickyEcho()])
     world.request("echo")
     node.journal.hold_acks()
-    world.ask("add", by=1)
+    world.ask("add", amount=1)
     world.settle()
     node.journal.bytes_max = 100
     node.release()
     world.settle()
     node.journal.bytes_max = 1 << 20
-    world.request("add", by=2)
+    world.request("add", amount=2)
     world.until(lambda: world.numbers("echo") == [2])
 
 
 @pytest.mark.parametrize("fate", ["stopped", "crashed"])
 def test_the_next_owner_decides_a_reaction_that_a_stopped_node_left(world: World, fate: str):
     first = world.start(drain_timeout_s=1.0)
-    world.request("add", by=1)
+    world.request("add", amount=1)
     world.until(lambda: world.numbers("echo") == [1])
     first.journal.hold_appends("echo")
-    world.request("add", by=2)
-    world.request("add", by=3)
+    world.request("add", amount=2)
+    world.request("add", amount=3)
     assert world.numbers("echo") == [1]
     if fate == "stopped":
         assert not first.stop()
@@ -119,7 +119,7 @@ def test_the_next_owner_decides_a_reaction_that_a_stopped_node_left(world: World
 def test_a_stored_reaction_without_an_ack_is_not_repeated(world: World):
     first = world.start()
     first.journal.hold_acks()
-    world.ask("add", by=1)
+    world.ask("add", amount=1)
     world.settle()
     first.release()
     first.journal.hold_acks()
@@ -127,17 +127,17 @@ def test_a_stored_reaction_without_an_ack_is_not_repeated(world: World):
     first.crash()
     world.start()
     world.pass_s(TAKEN_OVER_S)
-    world.request("add", by=2)
+    world.request("add", amount=2)
     world.until(lambda: world.numbers("echo") == [1, 2])
 
 
 def test_a_reaction_is_found_again_however_long_ago_its_fact_was_stored(world: World):
     first = world.start()
     first.journal.hold_appends("echo")
-    world.request("add", "slow", by=1)
+    world.request("add", "slow", amount=1)
     first.journal.hold_appends("slow")
     for _ in range(20):
-        world.request("add", "busy", by=1)
+        world.request("add", "busy", amount=1)
         world.pass_s(2)
     first.crash()
     world.start()
@@ -146,23 +146,23 @@ def test_a_reaction_is_found_again_however_long_ago_its_fact_was_stored(world: W
 
 def test_a_successor_reads_only_what_may_be_left_to_do(world: World):
     first = world.start()
-    for by in range(50):
-        world.request("add", by=by)
+    for amount in range(50):
+        world.request("add", amount=amount)
     world.pass_s(30)
-    world.request("add", by=50)
+    world.request("add", amount=50)
     first.crash()
     second = world.start()
     world.pass_s(TAKEN_OVER_S)
-    assert world.request("add", by=51)
+    assert world.request("add", amount=51)
     world.until(lambda: len(world.numbers("echo")) == 52)
     assert second.journal.scanned < 10
 
 
 def test_an_unreadable_fact_stops_only_the_entities_that_react_to_it(world: World):
     world.start()
-    world.request("add", by=1)
+    world.request("add", amount=1)
     world.until(lambda: world.numbers("echo") == [1])
-    world.write([Heard(by=7)])  # Not a fact of the tally.
-    world.request("add", "b", by=1)
+    world.write([Heard(amount=7)])  # Not a fact of the tally.
+    world.request("add", "b", amount=1)
     assert world.request("hush").code == "FACT_UNKNOWN"
     assert world.request("hush", "b").total.numbers == (1,)

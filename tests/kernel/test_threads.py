@@ -34,7 +34,7 @@ def test_requests_of_many_threads_are_decided_once_and_in_order_per_thread(world
     node = world.start()
 
     def ask(thread: int) -> list[SentRequest]:
-        return [world.ask("add", KEYS[number % 7], by=thread) for number in range(70)]
+        return [world.ask("add", KEYS[number % 7], amount=thread) for number in range(70)]
 
     with ThreadPoolExecutor(6) as pool:
         asked = [one for many in pool.map(ask, range(1, 7)) for one in many]
@@ -54,7 +54,7 @@ def test_requests_of_many_threads_are_decided_once_and_in_order_per_thread(world
 def test_an_actor_whose_thread_has_died_has_a_successor(world: World):
     observer = Restarts()
     node = world.start(observer=observer)
-    world.request("add", id="x", by=1)
+    world.request("add", id="x", amount=1)
     node.kernel._mailboxes["tally"].post(object())
     world.until(lambda: observer.names == ["tally"])
     again, more = Patient(world, "a", "x", 1), Patient(world, "a", "y", 2)
@@ -66,8 +66,8 @@ def test_an_actor_whose_thread_has_died_has_a_successor(world: World):
 def test_the_successor_of_a_vanished_node_continues(world: World):
     first = world.start()
     first.journal.hold_appends("echo")
-    for by in (1, 2, 3):
-        world.request("add", by=by)
+    for amount in (1, 2, 3):
+        world.request("add", amount=amount)
     first.crash()
     second = world.node(neighbour_is_dead=True).start()
     world.until(lambda: world.numbers("echo") == [1, 2, 3])

@@ -346,7 +346,7 @@ class World:
 
     def numbers(self, family: str = "tally", key: str = "a") -> list[int]:
         """The numbers of the tally or echo, in order."""
-        return [fact.by for fact in self.facts(family, key) if hasattr(fact, "by")]
+        return [fact.amount for fact in self.facts(family, key) if hasattr(fact, "amount")]
 
     def dead(self) -> list[DeadLetter]:
         return [letter for letter, _ in self.server.realm("default").commands.dead_letters.values()]

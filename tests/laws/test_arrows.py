@@ -27,6 +27,9 @@ ALSO = {
     "actors/sandbox/": ("wasmtime", "tree_sitter", "tree_sitter_typescript"),
     "actors/tools/": ("jsonschema", "referencing"),
     "actors/approvals/": ("Crypto",),
+    "bus/nats/": ("Crypto",),
+    "bus/commands/": ("Crypto",),
+    "bus/credentials/": ("Crypto",),
 }
 
 

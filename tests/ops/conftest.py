@@ -16,7 +16,7 @@ _numbers = count(1)
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
-    with EmbeddedServer(tmp_path_factory.mktemp("server") / "store") as running:
+    with EmbeddedServer(tmp_path_factory.mktemp("server") / "store", admin=True) as running:
         yield running
 
 

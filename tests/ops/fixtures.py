@@ -18,6 +18,7 @@ import msgspec
 from rookery.actors.sandbox.python.build import cache_folder
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, Delivery
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.cli import main
 from rookery.schemas.codec import encode_facts
@@ -126,7 +127,7 @@ class Realm:
         asyncio.run(self._bury(Delivery(verb="run", key=key, id=f"id-{key}", body=body)))
 
     async def _write(self, session: str, messages: int, broken_at: int) -> None:
-        bus = JetStreamBus(self.server.url, realm=self.name)
+        bus = JetStreamBus(self.server.url_for(Role.NODE, realm=self.name), realm=self.name)
         await bus.start()
         entity = EntityId("session", session)
         await share_turns(bus.journal)
@@ -140,7 +141,7 @@ class Realm:
         await bus.stop()
 
     async def _bury(self, delivery: Delivery) -> None:
-        bus = JetStreamBus(self.server.url, realm=self.name)
+        bus = JetStreamBus(self.server.url_for(Role.NODE, realm=self.name), realm=self.name)
         await bus.start()
         await bus.inbox.dead_letter(delivery, "COMMAND_QUARANTINED", "it failed three times")
         await bus.stop()

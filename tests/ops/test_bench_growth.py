@@ -34,7 +34,7 @@ def harness() -> Iterator[Harness]:
     """A server with the loaded journal."""
     with Harness("default") as harness:
         with harness.node("runs"):
-            recorded = asyncio.run(record_session(harness.url))
+            recorded = asyncio.run(record_session(harness.client_url, harness.url))
         made = asyncio.run(load_runs(harness.url, recorded, runs=RUNS, sessions=SESSIONS))
         assert made == RUNS + SESSIONS
         yield harness
@@ -86,7 +86,7 @@ def test_a_node_goes_on_in_a_loaded_session(harness: Harness):
             assert not await client.approvals()
 
     with harness.node("runs"):
-        asyncio.run(go_on(harness.url))
+        asyncio.run(go_on(harness.client_url))
 
 
 def test_a_loaded_session_folds_without_an_error(harness: Harness):

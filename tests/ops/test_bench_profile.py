@@ -37,9 +37,9 @@ def test_the_counts_of_a_run_are_what_the_journal_says(served: tuple[Harness, No
     async def count(
         harness: Harness, node: NodeProcess
     ) -> tuple[dict[str, tuple[float, str]], int]:
-        connection = Connection(harness.url, name=BENCH)
+        connection = Connection(harness.admin_url, name=BENCH)
         await connection.open()
-        async with Client(harness.url) as client:
+        async with Client(harness.client_url) as client:
             await client.run("s", "1+1")
             before = await count_now(connection, node, harness.server_pid)
             for _ in range(RUNS):

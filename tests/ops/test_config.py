@@ -8,7 +8,11 @@ from typing import Any
 
 import pytest
 
+from rookery.bus.nats import ServerAccess
+from rookery.bus.roles import Role
+from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.config import Config, hide_secret, load
+from rookery.ops.server import RealmServer, find_server
 from rookery.schemas.errors import Refused
 
 
@@ -65,6 +69,28 @@ def test_nats_url_is_heard_and_rookery_url_is_heard_more(tmp_path):
     environ = {"NATS_URL": "nats://a:1"}
     assert loaded(tmp_path, environ=environ).url == "nats://a:1"
     assert loaded(tmp_path, environ=environ | {"ROOKERY_URL": "nats://b:2"}).url == "nats://b:2"
+
+
+def test_the_variables_of_the_nats_command_line_are_those_of_the_server(tmp_path):
+    environ = {"NATS_CREDS": "a.creds", "NATS_CA": "ca.pem", "NATS_CERT": "c.pem", "NATS_KEY": "k"}
+    server = loaded(tmp_path, environ=environ | {"ROOKERY_SERVER_CA_FILE": "other.pem"}).server
+    assert server.credentials_file == "a.creds"
+    assert (server.ca_file, server.certificate_file, server.key_file) == ("other.pem", "c.pem", "k")
+    users = {"NATS_USER": "u", "NATS_PASSWORD": "p", "NATS_NKEY": "n"}
+    server = loaded(tmp_path, environ=users).server
+    assert (server.user, server.password, server.nkey_file) == ("u", "p", "n")
+
+
+def test_an_embedded_server_gets_no_credentials_of_another(tmp_path):
+    environ = {"NATS_CREDS": "a.creds", "NATS_CA": "ca.pem", "ROOKERY_STORE": str(tmp_path)}
+    assert find_server(loaded(tmp_path, environ=environ), Role.CLIENT) is None
+    with EmbeddedServer(tmp_path) as server:
+        local = find_server(loaded(tmp_path, environ=environ), Role.CLIENT)
+        assert local == RealmServer.of(server.address, server.credential(Role.CLIENT))
+    there = loaded(tmp_path, environ=environ | {"NATS_URL": "tls://a,b"})
+    found = find_server(there, Role.CLIENT)
+    assert found is not None
+    assert found.access == ServerAccess(credentials_file="a.creds", ca_file="ca.pem")
 
 
 def test_an_empty_variable_is_not_set(tmp_path):
@@ -145,6 +171,9 @@ def test_a_refused_token_is_not_repeated(tmp_path):
     [
         ("server.token", "s3cret", "***"),
         ("server.token", "", ""),
+        ("server.user", "s3cret", "***"),
+        ("server.password", "s3cret", "***"),
+        ("url", "nats://s3cret@h1:1,h2:2", "nats://***@h1:1,h2:2"),
         ("url", "nats://s3cret@host:4222", "nats://***@host:4222"),
         ("url", "nats://user:p@ss@host:4222", "nats://***@host:4222"),
         ("url", "nats://host:4222", "nats://host:4222"),

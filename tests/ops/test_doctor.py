@@ -16,10 +16,10 @@ import msgspec
 import pytest
 
 from rookery.bus.clock import SystemClock
-from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats.connection import Connection
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer, find_server
-from rookery.bus.streams import streams_of
+from rookery.bus.streams import new_node_token, streams_of
 from rookery.bus.subjects import Subjects
 from rookery.ops.config import Config, LimitsConfig, ServerConfig, address_of
 from rookery.ops.doctor import Report, durability_of, examine
@@ -51,7 +51,12 @@ def embedded(realm: Realm) -> Config:
 def foreign(realm: Realm, **settings: Any) -> Config:
     """The same server, named by its URL by a user without its store."""
     store = str(realm.home / "nothing")
-    return Config(realm=realm.name, url=realm.server.url, store=store, **settings)
+    return Config(
+        realm=realm.name,
+        url=realm.server.url_for(Role.NODE, realm=realm.name),
+        store=store,
+        **settings,
+    )
 
 
 async def ask(url: str, subject: str, query: object = None) -> dict[str, Any]:
@@ -98,9 +103,7 @@ def test_a_good_embedded_server_has_nothing_wrong(realm: Realm):
 
 def test_the_embedded_server_is_known_again_by_its_url(realm: Realm):
     realm.write("one", 1)
-    address = f"nats://{realm.server.url.rpartition('@')[2]}"
-    token = realm.server.url.removeprefix("nats://").partition("@")[0]
-    config = msgspec.structs.replace(embedded(realm), url=address, server=ServerConfig(token=token))
+    config = msgspec.structs.replace(embedded(realm), url=realm.server.address)
     report = report_on(config)
     assert report.ok
     assert report.url == address_of(realm.server.url)
@@ -111,11 +114,11 @@ def test_looking_makes_no_stream(realm: Realm):
     assert report.ok
     assert "will be created" in of(report, f"stream ROOKERY_{realm.name}_JOURNAL").detail
     query = {"subject": f"rookery.{realm.name}.>"}
-    assert asyncio.run(ask(realm.server.url, "STREAM.NAMES", query))["streams"] is None
+    assert asyncio.run(ask(realm.server.admin_url, "STREAM.NAMES", query))["streams"] is None
 
 
 def test_an_embedded_server_that_does_not_sync_is_unsafe(tmp_path: Path):
-    with EmbeddedServer(tmp_path / "store", sync="default"):
+    with EmbeddedServer(tmp_path / "store", sync="default", admin=True):
         config = Config(store=str(tmp_path / "store"))
         assert failures(report_on(config)) == {("durability", "DURABILITY_UNSAFE")}
         assert durability_of(
@@ -170,10 +173,12 @@ def test_a_server_that_takes_less_than_we_send_is_refused(tmp_path: Path):
 
 
 def test_a_stream_in_memory_would_lose_everything(realm: Realm):
-    (inbox,) = [one for one in streams_of(Subjects(realm.name)) if one.name.endswith("_INBOX")]
+    subjects = Subjects(realm.name)
+    subjects.set_node_token(new_node_token())
+    (inbox,) = [one for one in streams_of(subjects) if one.name.endswith("_INBOX")]
     demands = {name: value for name, value in inbox.demands.items() if value is not None}
     query = {"name": inbox.name, **demands, "storage": "memory"}
-    asyncio.run(ask(realm.server.url, f"STREAM.CREATE.{inbox.name}", query))
+    asyncio.run(ask(realm.server.admin_url, f"STREAM.CREATE.{inbox.name}", query))
     report = report_on(embedded(realm))
     check = f"stream {inbox.name}"
     assert (check, "STREAM_MISMATCH") in failures(report)
@@ -183,7 +188,7 @@ def test_a_stream_in_memory_would_lose_everything(realm: Realm):
 def test_a_journal_missing_beside_its_other_streams_was_lost(realm: Realm):
     realm.write("one", 1)
     journal = f"ROOKERY_{realm.name}_JOURNAL"
-    asyncio.run(ask(realm.server.url, f"STREAM.DELETE.{journal}"))
+    asyncio.run(ask(realm.server.admin_url, f"STREAM.DELETE.{journal}"))
     assert failures(report_on(embedded(realm))) == {(f"stream {journal}", "STREAM_MISMATCH")}
 
 
@@ -201,8 +206,8 @@ def test_clocks_that_differ_are_reported(realm: Realm):
     assert of(report, "clock").verdict == "warn"
 
 
-def test_a_wrong_token_is_named(realm: Realm):
-    url = f"nats://wrong@{realm.server.url.rpartition('@')[2]}"
+def test_a_wrong_credential_is_named(realm: Realm):
+    url = realm.server.address.replace("//", "//wrong:wrong@")
     report = report_on(Config(url=url, store=str(realm.home / "none")))
     assert failures(report) == {("server", "UNAUTHORIZED")}
 
@@ -225,21 +230,24 @@ def end_with_its_parent_guard(server: EmbeddedServer) -> None:
 
 
 def test_the_files_of_a_killed_server_are_reported(tmp_path: Path):
-    server = EmbeddedServer(tmp_path / "store")
+    server = EmbeddedServer(tmp_path / "store", admin=True)
     server.start()
     end_with_its_parent_guard(server)
     assert "a killed server left" in of(report_on(Config(store=str(server.store))), "lock").detail
 
 
-def test_a_token_others_can_read_fails_and_a_store_they_can_enter_warns(tmp_path: Path):
+@pytest.mark.parametrize("secret", ["users.conf", "credentials/default.client.json"])
+def test_a_credential_others_can_read_fails_and_a_store_they_can_enter_warns(
+    tmp_path: Path, secret: str
+):
     store = tmp_path / "store"
-    with EmbeddedServer(store):
+    with EmbeddedServer(store, admin=True):
         store.chmod(0o755)
         finding = of(report_on(Config(store=str(store))), "store")
         assert (finding.verdict, finding.hint) == ("warn", f"chmod 700 {store}")
-        (store / "token").chmod(0o644)
+        (store / secret).chmod(0o644)
         finding = of(report_on(Config(store=str(store))), "store")
-        assert (finding.verdict, finding.hint) == ("fail", f"chmod 600 {store / 'token'}")
+        assert (finding.verdict, finding.hint) == ("fail", f"chmod 600 {store / secret}")
 
 
 @pytest.mark.parametrize("store", ["file", "file/below"])
@@ -256,21 +264,11 @@ def test_the_command_prints_no_credential_and_ends_with_the_verdict(realm: Realm
     assert ended.code == 0
     assert ended.json["ok"] is True
     assert ended.json["url"] == address_of(realm.server.url)
-    url = realm.rookery("auth", "url").out.strip()
-    assert asyncio.run(_realm_is_there(url, realm.name))
-    assert realm.rookery("auth", "url", "--json").json == {"url": url}
     table = realm.rookery("doctor")
-    assert realm.server.url not in table.out
-    ended = realm.rookery("doctor", "--url", realm.server.url, "--store", "elsewhere")
+    assert "@" not in table.out
+    url = realm.server.url_for(Role.NODE, realm=realm.name)
+    ended = realm.rookery("doctor", "--url", url, "--store", "elsewhere")
     assert ended.code == 1
     assert "durability" in ended.out
-    accepted = ("--accept-unknown-durability", "--url", realm.server.url, "--store", "elsewhere")
+    accepted = ("--accept-unknown-durability", "--url", url, "--store", "elsewhere")
     assert realm.rookery("doctor", *accepted).code == 0
-
-
-async def _realm_is_there(url: str, realm: str) -> bool:
-    bus = JetStreamBus(url, realm=realm)
-    await bus.start()
-    end = await bus.journal.end()
-    await bus.stop()
-    return end > 0

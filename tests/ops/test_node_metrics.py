@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rookery.actors import DECIDERS
 from rookery.bus import SyncClient, connect_sync
+from rookery.bus.roles import Role
 from rookery.schemas.run import RunStatus
 from tests.nodes import NodeProcess
 
@@ -61,7 +62,7 @@ def test_a_node_reports_its_calls_runs_sandbox_and_approvals(tmp_path: Path):
         assert value(page, "rookery_approval_total", decision="approved") == 0
         hosted = {dict(labels)["actor"] for name, labels in page if name == "rookery_mailbox_depth"}
         assert hosted == set(DECIDERS)
-        with connect_sync(node.url) as client:
+        with connect_sync(node.url_for(Role.OPERATOR)) as client:
             run_to_an_answered_approval(node, client)
         gauges = ("rookery_run_in_flight", "rookery_run_executing", "rookery_approval_waiting")
         page = scrape_until(node, lambda page: not any(value(page, name) for name in gauges))

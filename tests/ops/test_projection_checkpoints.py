@@ -14,6 +14,7 @@ from rookery.actors.projections.runs import RunProjection
 from rookery.actors.projections.sessions import SessionProjection
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Appended, AppendRequest
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
@@ -84,18 +85,18 @@ def test_what_a_node_leaves_is_where_the_next_ones_and_lists_without_any_begin(t
         return listed.json
 
     with node() as first:
-        with_bus(first.url, fill)
+        with_bus(first.url_for(Role.NODE), fill)
         by_the_node = runs()
         assert len(by_the_node["runs"]) == RUNS
         first.stop()
     assert runs() == by_the_node
     with node() as second:
-        left = with_bus(second.url, sequence)
+        left = with_bus(second.url_for(Role.NODE), sequence)
         assert left > FINAL_LAG_MESSAGES
         assert runs() == by_the_node
         second.kill()
     assert runs() == by_the_node
-    with EmbeddedServer(store) as server:
+    with EmbeddedServer(store, admin=True) as server:
         assert with_bus(server.url, sequence) == left
         with_bus(server.url, forget_runs)
     assert runs()["runs"] == []

@@ -6,6 +6,7 @@ import asyncio
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Delivery
+from rookery.bus.roles import Role
 from rookery.bus.subjects import Subjects
 from rookery.ops.metrics import GAUGES
 from rookery.ops.stream_backlog import backlog_gauges
@@ -14,7 +15,7 @@ from tests.ops.fixtures import Realm
 
 def test_commands_count_until_they_are_done_and_dead_letters_for_ever(realm: Realm):
     async def scenario() -> None:
-        bus = JetStreamBus(realm.server.url, realm=realm.name)
+        bus = JetStreamBus(realm.server.url_for(Role.NODE, realm=realm.name), realm=realm.name)
         await bus.start()
         arrived: asyncio.Queue[list[Delivery]] = asyncio.Queue()
         partition = bus.partition("s1")

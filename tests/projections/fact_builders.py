@@ -16,6 +16,7 @@ from rookery.bus.ports import Filter, StoredMessage
 from rookery.schemas.calls import RequestedCall
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.commands import RunsQuery
+from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts import session, tool, turn
 from rookery.schemas.lists import RunList, RunView
@@ -32,6 +33,7 @@ class FactHistory:
     def __init__(self, messages: list[StoredMessage] | None = None) -> None:
         self.messages = messages or []
         self.now_ms = BEGIN_MS
+        self._ends: dict[EntityId, str] = {}
 
     @classmethod
     def recorded(cls, name: str) -> FactHistory:
@@ -55,7 +57,10 @@ class FactHistory:
     def write(self, family: str, key: str, body: bytes) -> None:
         sequence = len(self.messages) + 1
         entity = EntityId(family, key)
-        self.messages.append(StoredMessage(sequence, entity, f"m{sequence}", "", body, self.now_ms))
+        digest = self._ends[entity] = chain(self._ends.get(entity, ZERO_CHAIN), body)
+        self.messages.append(
+            StoredMessage(sequence, entity, f"m{sequence}", digest, body, self.now_ms)
+        )
 
     def say(self, key: str, *facts: Fact) -> None:
         """One message, of the family its facts are of."""

@@ -16,7 +16,6 @@ import pytest
 from rookery.actors.approvals.signing import Signer, key_id_of
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.projections.approvers import Approvers
-from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import Bus
 from rookery.schemas.codec import encode_facts
@@ -126,12 +125,12 @@ def jetstream(tmp_path: Path):
         yield realm
 
 
-async def _loosened(bus: JetStreamBus) -> None:
+async def _loosened(realm: JetStreamRealm) -> None:
     """Another stream in the journal's place, one that lets messages be removed."""
-    info = await bus.connection.api(f"STREAM.INFO.{STREAM}")
-    await bus.connection.api(f"STREAM.DELETE.{STREAM}")
+    info = await realm.api(f"STREAM.INFO.{STREAM}")
+    await realm.api(f"STREAM.DELETE.{STREAM}")
     loose = info["config"] | {"deny_delete": False, "deny_purge": False}
-    await bus.connection.api(f"STREAM.CREATE.{STREAM}", loose)
+    await realm.api(f"STREAM.CREATE.{STREAM}", loose)
 
 
 def test_no_key_is_valid_if_facts_were_removed(jetstream: JetStreamRealm):
@@ -139,12 +138,12 @@ def test_no_key_is_valid_if_facts_were_removed(jetstream: JetStreamRealm):
 
     async def story() -> None:
         async with jetstream.bus() as bus:
-            await _loosened(bus)
+            await _loosened(jetstream)
             writer, approvers = ApproverWriter(bus), Approvers(bus)
             await writer.append(ADDED)
             revoked = await writer.append(REVOKED)
             await writer.append(added("bob", BOB))
-            await bus.connection.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": revoked})
+            await jetstream.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": revoked})
             with pytest.raises(Failed, match="CHAIN_BROKEN"):
                 await approvers.refresh()
             assert approvers.approver_of(ANN.key_id) is None

@@ -9,6 +9,7 @@ import asyncio
 import json
 import sys
 from typing import Any
+from urllib.parse import urlsplit
 
 import nats
 
@@ -43,7 +44,12 @@ def act(tool: str, asked: dict[str, Any], headers: dict[str, str]) -> dict[str, 
 
 
 async def serve(url: str, realm: str) -> None:
-    client = await nats.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0.1)
+    client = await nats.connect(
+        url,
+        max_reconnect_attempts=-1,
+        reconnect_time_wait=0.1,
+        inbox_prefix=f"_INBOX.{urlsplit(url).username}",
+    )
 
     async def called(message: Any) -> None:
         tool = message.subject.rpartition(".")[2]

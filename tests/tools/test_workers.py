@@ -17,7 +17,7 @@ import pytest
 
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.worker_protocol import GRACE_MS
-from tests.nodes import Said, rookery_here
+from tests.nodes import Said, access_to, rookery_here
 from tests.stock_client import until
 from tests.tools.worker_processes import REALM, Crafts, Execution, Visit, WorkerProcess, executions
 
@@ -28,7 +28,7 @@ OURS = ("shop", "frail")
 def crafts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crafts]:
     """A node that started when each surface had a worker; later only ``foreign`` has one."""
     folder = tmp_path_factory.mktemp("crafts")
-    with EmbeddedServer(folder / "store") as server:
+    with EmbeddedServer(folder / "store", admin=True) as server:
         crafts = Crafts(server, folder)
         with crafts.foreign():
             workers = [crafts.worker(surface, folder).launch() for surface in OURS]
@@ -120,8 +120,7 @@ def test_a_worker_reports_its_calls(crafts: Crafts, tmp_path: Path):
     async def scenario(visit: Visit) -> None:
         running = asyncio.ensure_future(visit.run("frail_build()"))
         await until(lambda: began(tmp_path))
-        told = await visit.client.nats.request("rookery.crafts.crew.frail.health", b"", timeout=5)
-        health = json.loads(told.data)
+        health = await visit.health_of("frail")
         assert (health["worker"], health["draining"]) == (worker.said["worker"], False)
         (job,) = health["running"]
         assert (job["tool"], job["call_id"]) == ("build", began(tmp_path)[0].key)
@@ -202,7 +201,7 @@ def test_a_workers_outcome_for_a_killed_node_needs_no_operator(tmp_path: Path):
         assert visit.facts[-1]["value"] == "done in try 1"
         assert len(began(tmp_path)) == 1
 
-    with EmbeddedServer(tmp_path / "store") as server:
+    with EmbeddedServer(tmp_path / "store", admin=True) as server:
         crafts = Crafts(server, tmp_path)
         with (
             crafts.worker("frail", tmp_path),
@@ -254,7 +253,7 @@ def test_a_stopping_worker_finishes_its_calls(crafts: Crafts, tmp_path: Path):
             leaving.signal(signal.SIGTERM)
             await _draining(visit)
             with crafts.worker("frail", tmp_path) as staying:
-                other = Visit(visit.client)
+                other = visit.another()
                 found = await other.run("[frail_process_id() for _ in range(10)]")
                 assert set(found["result"]) == {staying.process.pid}
             let_go(tmp_path)
@@ -284,7 +283,7 @@ def test_a_worker_that_stops_at_once_reports_its_open_calls(crafts: Crafts, tmp_
 
 def test_a_resolution_while_the_tool_may_still_act_must_say_now(crafts: Crafts, tmp_path: Path):
     """The worker stopped without its function, which may act until its deadline."""
-    where = ("--url", crafts.server.url, "--realm", REALM)
+    where = access_to(crafts.server, REALM)
 
     async def command(*arguments: str) -> Said:
         return await asyncio.to_thread(rookery_here, tmp_path, *arguments, *where)
@@ -316,7 +315,7 @@ def test_a_resolution_while_the_tool_may_still_act_must_say_now(crafts: Crafts, 
 
 def test_a_worker_stops_also_without_a_server(tmp_path: Path):
     with (
-        EmbeddedServer(tmp_path / "store") as server,
+        EmbeddedServer(tmp_path / "store", admin=True) as server,
         Crafts(server, tmp_path).worker("shop", tmp_path) as worker,
     ):
         server.kill()
@@ -379,9 +378,6 @@ async def _draining(visit: Visit) -> None:
     """Wait until a worker of the surface is draining."""
     async with asyncio.timeout(20):
         while True:
-            told = await visit.client.nats.request(
-                "rookery.crafts.crew.frail.health", b"", timeout=5
-            )
-            if json.loads(told.data)["draining"]:
+            if (await visit.health_of("frail"))["draining"]:
                 return
             await asyncio.sleep(0.01)

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
+import nats
 
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
-from tests.nodes import ROOKERY, NodeProcess, NotReady, node_on
+from tests.nodes import ROOKERY, NodeProcess, NotReady, access_to, node_on
 from tests.stock_client import Stock, stock
 
 __all__ = ["Crafts", "Execution", "Visit", "WorkerProcess", "executions"]
@@ -55,7 +57,7 @@ class Crafts:
 
     def __init__(self, server: EmbeddedServer, folder: Path) -> None:
         self.server, self.folder = server, folder
-        self._where = ["--url", server.url, "--realm", REALM]
+        self._where = [*access_to(server, REALM)]
 
     def worker(self, surface: str, folder: Path, *more: str) -> WorkerProcess:
         """A worker process, not yet started."""
@@ -64,7 +66,8 @@ class Crafts:
 
     def foreign(self) -> WorkerProcess:
         script = str(HERE / "foreign_worker.py")
-        return WorkerProcess(self.folder, sys.executable, script, self.server.url, REALM)
+        url = self.server.url_for(Role.WORKER, realm=REALM, surface="foreign")
+        return WorkerProcess(self.folder, sys.executable, script, url, REALM)
 
     def node(self, *surfaces: str) -> NodeProcess:
         flags = [flag for surface in surfaces for flag in ("--workers", surface)]
@@ -74,8 +77,8 @@ class Crafts:
         """Run a scenario with a stock client."""
 
         async def visit() -> None:
-            async with stock(self.server.url, REALM) as client:
-                await scenario(Visit(client))
+            async with stock(self.server, REALM, Role.OPERATOR) as client:
+                await scenario(Visit(client, self.server.admin_url))
 
         asyncio.run(visit())
 
@@ -83,22 +86,32 @@ class Crafts:
 class Visit:
     """A client with its own session."""
 
-    def __init__(self, client: Stock) -> None:
+    def __init__(self, client: Stock, admin_url: str) -> None:
         self.client, self.session = client, f"visit-{next(_numbers)}"
+        self._admin_url = admin_url
         self.facts: list[dict[str, Any]] = []
         """The facts of its calls, since ``follow`` was called."""
+
+    def another(self) -> Visit:
+        """The same client with another session."""
+        return Visit(self.client, self._admin_url)
+
+    async def health_of(self, surface: str) -> Any:
+        """What a worker of the surface says of itself, asked as a node asks."""
+        answers = f"rookery.{REALM}.result.{surface}.test"
+        node = await nats.connect(self._admin_url, inbox_prefix=answers)
+        try:
+            said = await node.request(f"rookery.{REALM}.crew.{surface}.health", b"", timeout=5)
+            return msgspec.json.decode(said.data)
+        finally:
+            await node.close()
 
     async def follow(self) -> None:
         async def seen(message: Any) -> None:
             facts = msgspec.json.decode(message.data)
             self.facts += [fact for fact in facts if fact["type"].startswith("tool.")]
 
-        await self.client.jetstream.subscribe(
-            f"rookery.{REALM}.ev.turn.{self.session}",
-            stream=f"ROOKERY_{REALM}_JOURNAL",
-            ordered_consumer=True,
-            cb=seen,
-        )
+        await self.client.watch(f"rookery.{REALM}.ev.turn.{self.session}", seen)
 
     @property
     def kinds(self) -> list[str]:

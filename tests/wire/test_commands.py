@@ -24,6 +24,7 @@ from rookery.schemas.commands import (
     DestroySession,
     ForkRun,
     HandleInput,
+    QuarantineMessage,
     ReplayQuery,
     ResolveCall,
     RestoreSession,
@@ -68,6 +69,7 @@ EXAMPLES = {
     "destroy": DestroySession(),
     "replay": ReplayQuery(run_id="r"),
     "fork": ForkRun(run_id="r", session="s", at_sequence=7),
+    "quarantine": QuarantineMessage(sequence=7, reason="foreign", actor="ann", confirm="x/y"),
 }
 DEEP = b"[" * 10_000 + b"]" * 10_000
 

@@ -13,7 +13,8 @@ from rookery.bus.commands import headers
 from rookery.bus.journal import stored_message
 from rookery.schemas import export
 from rookery.schemas.codec import wire_names
-from rookery.schemas.commands import COMMANDS
+from rookery.schemas.commands import COMMANDS, INTERNAL_VERBS
+from rookery.schemas.reads import READS
 
 ASYNCAPI = export.asyncapi()
 SCHEMAS = export.json_schema()
@@ -86,7 +87,8 @@ def test_asyncapi_has_what_version_3_requires():
         assert "address" in channel
         parameters = set(channel.get("parameters", {}))
         address = channel["address"] or ""
-        assert parameters == {p for p in ("realm", "key") if f"{{{p}}}" in address}, name
+        known = ("realm", "key", "digest", "n", "id")
+        assert parameters == {p for p in known if f"{{{p}}}" in address}, name
         assert address.count("{") == len(parameters)
         assert channel["messages"]
     for operation in ASYNCAPI["operations"].values():
@@ -104,7 +106,8 @@ def test_asyncapi_has_a_channel_for_every_subject_a_client_may_use():
     addresses = {channel["address"] for channel in ASYNCAPI["channels"].values()} - {None}
     expected = {export.FACT_ADDRESS.replace("{family}", family) for family in export.FAMILIES}
     for door in (export.COMMAND_ADDRESS, export.REQUEST_ADDRESS):
-        expected |= {door.replace("{verb}", verb) for verb in COMMANDS}
+        expected |= {door.replace("{verb}", verb) for verb in COMMANDS.keys() - INTERNAL_VERBS}
+    expected |= {read.address for read in READS.values()}
     assert addresses == expected
 
 

@@ -1,12 +1,14 @@
-"""Queries that read a session's history: validate, snapshot, fork, replay and destroy."""
+"""Queries that read histories: validate, snapshot, fork, replay, destroy and quarantine."""
 
 from rookery.actors.execution.queries.destroy import SessionDestroyer
 from rookery.actors.execution.queries.fork import RunForker
+from rookery.actors.execution.queries.quarantine import MessageQuarantine
 from rookery.actors.execution.queries.replay import RunReplayer
 from rookery.actors.execution.queries.snapshots import SessionSnapshots
 from rookery.actors.execution.queries.validate import RequestValidator
 
 __all__ = [
+    "MessageQuarantine",
     "RequestValidator",
     "RunForker",
     "RunReplayer",

@@ -60,12 +60,15 @@ class RunForker:
         self,
         rebuilder: SessionRebuilder,
         snapshots: SessionSnapshots,
+        images: Blobs,
         blobs: Blobs,
+        *,
         check: Callable[[RunEnvironment], None],
         now_ms: Callable[[], int],
     ) -> None:
         """``check`` raises ``Refused`` if this node lacks something of a run's environment."""
-        self._rebuilder, self._snapshots, self._blobs = rebuilder, snapshots, blobs
+        self._rebuilder, self._snapshots = rebuilder, snapshots
+        self._images, self._blobs = images, blobs
         self._require_same_schemas, self._now_ms = check, now_ms
 
     async def reply(self, delivery: Delivery) -> ForkReceipt:
@@ -80,7 +83,7 @@ class RunForker:
         snapshot = await self._rebuilder.snapshot(session, position.base, runs, begun, limits)
         restoring = RestoreSnapshot(
             snapshot_id=snapshot.id,
-            blob=await self._blobs.put_marked(
+            blob=await self._images.put_marked(
                 snapshot.data, session, self._now_ms(), SNAPSHOT_BYTES_MAX
             ),
             language=position.run.environment.language,
@@ -93,7 +96,7 @@ class RunForker:
         if not position.is_run_end:
             restoring = await self._with_run(session, query.session, position, restoring)
         kept = await self._snapshots.open_session(session, restoring)
-        await self._blobs.unmark(kept.blob)
+        await self._images.unmark(kept.blob)
         return ForkReceipt(
             session_id=session,
             snapshot_id=kept.snapshot_id,

@@ -44,14 +44,14 @@ class SessionSnapshots:
     def __init__(
         self,
         rebuilder: SessionRebuilder,
-        blobs: Blobs,
+        images: Blobs,
         offered: Sequence[AvailableTool],
         ask: AskActor,
         destroyer: SessionDestroyer,
         *,
         now_ms: Callable[[], int],
     ) -> None:
-        self._rebuilder, self._blobs, self._ask = rebuilder, blobs, ask
+        self._rebuilder, self._images, self._ask = rebuilder, images, ask
         self._destroyer, self._now_ms = destroyer, now_ms
         self._restore_lock = asyncio.Lock()
         self._tools = [Tool(name=t.name, schema_digest=t.schema_digest) for t in offered]
@@ -63,7 +63,7 @@ class SessionSnapshots:
         decode_command(delivery.body, SnapshotSession, content_type=delivery.content_type)
         for _ in range(TRIES_MAX):
             view = await self._current(session)
-            if await self._blobs.pin(_digest(view.snapshot_id)):
+            if await self._images.pin(_digest(view.snapshot_id)):
                 return view
         raise Failed("CONFLICT", f"the snapshots of session {session} replace each other")
 
@@ -102,9 +102,9 @@ class SessionSnapshots:
     async def _restore(self, session: str, query: RestoreSession, asked_by: str) -> SnapshotState:
         """Restore; a repeated request is recognised before anything is replaced."""
         blob = _digest(query.snapshot_id)
-        data = await self._blobs.get(blob)
+        data = await self._images.get(blob)
         header = await self._rebuilder.inspect(data, self._tools)
-        if not await self._blobs.pin(blob):
+        if not await self._images.pin(blob):
             raise Failed("BLOB_NOT_FOUND", f"the snapshot {query.snapshot_id} is being deleted")
         restoring = RestoreSnapshot(
             snapshot_id=query.snapshot_id,
@@ -158,7 +158,7 @@ class SessionSnapshots:
         self, session: str, base: SnapshotFact, limits: SessionLimits | UnsetType
     ) -> SnapshotState:
         """Record the same memory with the session's changed limits."""
-        snapshot = await self._rebuilder.relabel(await self._blobs.get(base.blob), limits=limits)
+        snapshot = await self._rebuilder.relabel(await self._images.get(base.blob), limits=limits)
         command = RecordSnapshot(
             generation=base.generation,
             snapshot_id=snapshot.id,
@@ -173,7 +173,7 @@ class SessionSnapshots:
 
     async def _put(self, session: str, snapshot: Snapshot) -> str:
         """Store the snapshot, marked until a fact names it or its client has it."""
-        return await self._blobs.put_marked(
+        return await self._images.put_marked(
             snapshot.data, session, self._now_ms(), SNAPSHOT_BYTES_MAX
         )
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rookery.actors.kernel.entity import Entity, PendingCommand
-from rookery.actors.kernel.messaging.mailbox import InFlightLimit
+from rookery.actors.kernel.messaging.mailbox import InFlightLimit, Mailbox
 from rookery.actors.kernel.partitions.watermark import WatermarkHold
-from rookery.bus.ports import Delivery, EntitySnapshot, StoredMessage
+from rookery.bus.ports import BusLoop, Delivery, EntitySnapshot, StoredMessage
 from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.errors import CodedError
 
@@ -27,7 +28,9 @@ __all__ = [
     "LocalCommand",
     "Passivate",
     "ReleaseEntities",
+    "ReloadBroken",
     "ResumeEffects",
+    "wait_quiet",
 ]
 
 
@@ -127,7 +130,27 @@ class ReleaseEntities(NamedTuple):
     """Called when the commits decided before have been passed to the committer."""
 
 
+class ReloadBroken(NamedTuple):
+    """Fold an entity again, since a damaged message under its key was quarantined."""
+
+    key: str
+    family: str
+    """Of the message; other families of the key are folded again if they are broken, too."""
+
+
 class Passivate(NamedTuple):
     """Evict entities that were last used before ``before_ms``."""
 
     before_ms: int
+
+
+async def wait_quiet(mailbox: Mailbox, loop: BusLoop) -> int:
+    """Wait until the mailbox's actor is idle; the number of messages it has processed."""
+    quiet: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+    def resolve(processed: int) -> None:
+        if not quiet.done():
+            quiet.set_result(processed)
+
+    mailbox.post(DrainActor(lambda processed: loop.call_soon(resolve, processed)))
+    return await quiet

@@ -17,6 +17,7 @@ from rookery.schemas.errors import Failed
 
 __all__ = [
     "CLAIM_S",
+    "CLUSTER_CLAIM_S",
     "NodeIdentity",
     "PartitionOwnership",
     "node_of_holder",
@@ -27,7 +28,13 @@ log = logging.getLogger(__name__)
 
 CLAIM_S = 6
 """How long an unrenewed claim lives, unless ``ops`` sets another time."""
+CLUSTER_CLAIM_S = 10
+"""The same where servers elect leaders: an election takes 4 to 7 s, and nobody can renew meanwhile.
+A claim that outlives it is not taken over, so no call loses its outcome."""
 HEARTBEATS_PER_CLAIM = 3
+HEARTBEAT_S_MAX = 2.0
+MISSED_PAUSE_S = 0.25
+"""After a missed heartbeat: a cluster that elects a leader has one at any moment."""
 JOIN_ATTEMPTS = 20
 BUSY_HEARTBEATS_MAX = 5
 """For how many heartbeats a node keeps a surplus partition with running effects."""
@@ -89,7 +96,7 @@ class PartitionOwnership:
         self._on_gain, self._on_loss, self._is_busy = on_gain, on_loss, is_busy
         self._on_expiry = on_expiry
         self._uptime_s, self._claim_s = uptime_s, claim_s
-        self._heartbeat_s = claim_s / HEARTBEATS_PER_CLAIM
+        self._heartbeat_s = min(claim_s / HEARTBEATS_PER_CLAIM, HEARTBEAT_S_MAX)
         self._members_expected = processes
         self._busy_heartbeats_left = BUSY_HEARTBEATS_MAX
         self._held: dict[int, Claim] = {}
@@ -189,10 +196,13 @@ class PartitionOwnership:
         )
 
     async def _heartbeat_loop(self) -> None:
+        pause_s = self._heartbeat_s
         while True:
-            await asyncio.sleep(self._heartbeat_s)
+            await asyncio.sleep(pause_s)
+            pause_s = min(MISSED_PAUSE_S, self._heartbeat_s)
             try:
                 await self._heartbeat()
+                pause_s = self._heartbeat_s
             except Failed as error:
                 log.warning("heartbeat missed", extra={"code": error.code})
             except Exception:  # Without heartbeats the node would lose its claims unnoticed.

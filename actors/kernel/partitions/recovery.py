@@ -75,7 +75,7 @@ class PartitionRecovery:
         """Save the watermark for the partitions' next owner, which reads more of the journal
         without it."""
         try:
-            end = await self._bus.journal.verified_end()
+            end = await self._bus.journal.verified_end(served)
             if not self._is_certain():  # The next owner's watermark is the valid one.
                 return
             # Only this node has appended up to this point since its read, so its holds cover the
@@ -169,11 +169,12 @@ class PartitionRecovery:
         hold = self._watermark.hold(stored.sequence)
         try:
             facts = self._codecs[family].decode(stored.body)
-            self._fact_router.publish(stored.entity, stored.sequence, facts)
+            if facts:
+                self._fact_router.publish(stored.entity, stored.sequence, facts)
         except CodedError as error:  # The hold stays, for a version that can read the fact.
             log.error("fact not readable", extra={"code": error.code, "seq": stored.sequence})
             return
-        if family in self._effect_mailboxes:
+        if facts and family in self._effect_mailboxes:
             self._effect_mailboxes[family].post(ResumeEffects(key, stored.sequence, facts, hold))
         else:
             hold.release()

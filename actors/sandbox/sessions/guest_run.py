@@ -34,6 +34,7 @@ from rookery.actors.sandbox.contract import (
     ToolResult,
     suspend,
 )
+from rookery.actors.sandbox.runtime.guest_values import argument_problem
 from rookery.actors.sandbox.runtime.introspection import INTROSPECTION, LIMITS, ToolDescriptions
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.sessions.meters import PendingAwait, RunMeters, call_digest
@@ -55,6 +56,8 @@ __all__ = ["CallSuspended", "GuestRun", "SavedRun", "execute_to_stop"]
 _MIB = 1 << 20
 _NS_PER_MS = 1_000_000
 _TIMER_S_MAX = 1e9
+_CALL_LEVELS = 2
+"""Around each argument of a call: the object with ``args``, and the list."""
 _encode = msgspec.json.encode
 
 
@@ -263,6 +266,9 @@ class GuestRun:
     def call(self, name: str, arguments: bytes) -> Generator[Pause, None, bytes]:
         if len(arguments) > QUICK_BYTES:
             yield None
+        problem = argument_problem(arguments, _CALL_LEVELS)
+        if problem is not None and arguments.endswith(b"}"):
+            return _encode(CallReply(error=ToolFault("INVALID_ARGUMENT", problem)))
         try:
             given = _arguments(arguments)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -326,6 +332,8 @@ class GuestRun:
         tool = self.log.tools.get(new.name)
         if tool is None or not tool.awaited:
             raise GuestStopped("RUNTIME_ERROR", f"there is no awaited tool {new.name[:80]!r}")
+        if problem := argument_problem(_encode([new.args, new.kwargs]), _CALL_LEVELS):
+            raise GuestStopped("INVALID_ARGUMENT", f"{new.name}: {problem}")
         call = self._new_call(tool, new.args, new.kwargs)
         self.tally.open[call.id] = PendingAwait(new.id, call)
 

@@ -9,13 +9,19 @@ from __future__ import annotations
 import re
 
 import msgspec
-from msgspec import UNSET, UnsetType
 
-from rookery.actors.sandbox.contract import GUEST_CODES, Step, StepEnded, StepWaits
+from rookery.actors.sandbox.contract import Step, StepEnded
+from rookery.actors.sandbox.runtime.guest_values import (
+    StepReply,
+    bounded_error,
+    deep_value_error,
+    ended_step,
+    is_too_deep,
+)
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.typescript.source_edits import offset_of
 from rookery.actors.sandbox.typescript.translation import Script
-from rookery.schemas.run import ErrorObject, ResultKind, Span
+from rookery.schemas.run import ErrorObject, Span
 
 __all__ = ["EngineReply", "read_reply", "to_step"]
 
@@ -23,15 +29,9 @@ _STACK_FRAME = re.compile(r"^    at (?:.* \()?([\w-]{11}):(\d{1,7}):(\d{1,7})\)?
 _UNKNOWN = re.compile(r"^ReferenceError: (\S{1,200}) is not defined$")
 
 
-class EngineReply(msgspec.Struct):
+class EngineReply(StepReply):
     """A value, an error, or the calls that the run waits for."""
 
-    value: msgspec.Raw = msgspec.Raw(b"null")
-    error: ErrorObject | None = None
-    waits: StepWaits | None = None
-    kind: ResultKind | UnsetType = UNSET
-    cut: bool | UnsetType = UNSET
-    """Of a value; unset in replies of older preludes."""
     stack: str = ""
     source: str = ""
     """The source of the run that ended with this error; ``stack`` belongs to errors, too."""
@@ -42,10 +42,13 @@ _decode = msgspec.json.Decoder(EngineReply).decode
 
 def read_reply(reply: str) -> EngineReply:
     """Decode a reply. A hostile program may have forged it."""
+    encoded = reply.encode()
+    if is_too_deep(encoded):
+        return EngineReply(error=deep_value_error(encoded))
     try:
-        return _decode(reply)
+        return _decode(encoded)
     except (msgspec.MsgspecError, RecursionError) as error:
-        raise _unreadable(error) from None
+        raise GuestStopped("RUNTIME_ERROR", f"the guest's reply is unreadable: {error}") from None
 
 
 def to_step(reply: EngineReply, script: Script | None, script_name: str) -> Step:
@@ -53,12 +56,8 @@ def to_step(reply: EngineReply, script: Script | None, script_name: str) -> Step
     if reply.waits is not None:
         return reply.waits
     if reply.error is None:
-        try:
-            return StepEnded(msgspec.json.decode(reply.value), kind=reply.kind, cut=reply.cut)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-            raise _unreadable(error) from None
-    code, message, hint, _ = msgspec.structs.astuple(reply.error)
-    code = code if code in GUEST_CODES else "RUNTIME_ERROR"
+        return ended_step(reply)
+    code, message, hint, _ = msgspec.structs.astuple(bounded_error(reply.error))
     span = None if script is None else _span(reply, script, script_name)
     if code == "SYNTAX_ERROR":
         message = message.removeprefix("SyntaxError: ")
@@ -87,7 +86,3 @@ def _span(reply: EngineReply, script: Script, script_name: str) -> Span | None:
                 position = found.start() if found else position
             return script.span(position)
     return None
-
-
-def _unreadable(error: Exception) -> GuestStopped:
-    return GuestStopped("RUNTIME_ERROR", f"the guest's reply is unreadable: {error}")

@@ -26,7 +26,7 @@ from rookery.schemas.machines.surface import (
     SurfaceDiagnosticSnapshot,
     SurfaceSnapshot,
 )
-from rookery.schemas.machines.views import McpServersView, SurfacesView
+from rookery.schemas.machines.views import McpServersView, SurfacesView, SurfaceView
 
 __all__ = [
     "ExternalToolSurfaceHandle",
@@ -151,8 +151,8 @@ class ExternalToolSurfaceHandle(SessionMachineHandle):
 
     async def surface_snapshot(self, surface_id: str) -> SurfaceSnapshot | None:
         """One surface; ``None`` if it is unknown."""
-        view = await self._input("surface_snapshot", surface_id=surface_id)
-        return next((one for one in view.entries if one.surface_id == surface_id), None)
+        view = await self._put(SurfaceView, "surface_snapshot", surface_id=surface_id)
+        return view.surface
 
     async def diagnostic_snapshot(self) -> SurfaceDiagnosticSnapshot:
         return await self._input("diagnostic_snapshot")

@@ -24,6 +24,7 @@ from rookery.actors.projections import RunQueryHandler
 from rookery.bus.client import Client
 from rookery.bus.clock import entropy
 from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer
 from rookery.ops.bench.growth.journal_loader import load_runs, session_name
 from rookery.ops.bench.growth.recorded_session import RECORDED, RecordedSession, record_session
@@ -91,7 +92,7 @@ def measure_growth(runs: int, sessions: int) -> Growth:
     with TemporaryDirectory(prefix="rookery-growth-") as folder, _node_on(_new(folder)) as empty:
         store = _new(folder)
         with _node_on(store) as recording:
-            recorded = asyncio.run(record_session(recording.url))
+            recorded = asyncio.run(record_session(recording.url, recording.node_url))
         held = 0
         for batch, size in enumerate((0, *sizes)):
             filled: Figures = {}
@@ -114,6 +115,8 @@ class _RunningNode(NamedTuple):
     """A node on a server of its own."""
 
     url: str
+    """For its clients."""
+    node_url: str
     process: NodeProcess
     server_pid: int
     ready_s: float
@@ -145,10 +148,13 @@ def _node_on(store: Path) -> Iterator[_RunningNode]:
 @contextmanager
 def _node(server: EmbeddedServer) -> Iterator[_RunningNode]:
     begin_s = perf_counter()
-    process = NodeProcess("runs", Task(url=server.url, sync="always"))
+    node_url, client_url = server.url, server.url_for(Role.OPERATOR)
+    task = Task(url=node_url, client_url=client_url, admin_url="", sync="always")
+    process = NodeProcess("runs", task)
     try:
         process.await_ready()
-        yield _RunningNode(server.url, process, server.pid, perf_counter() - begin_s)
+        ready_s = perf_counter() - begin_s
+        yield _RunningNode(client_url, node_url, process, server.pid, ready_s)
     finally:
         process.stop()
 

@@ -137,13 +137,13 @@ class RecordedSession(NamedTuple):
     """How long a cycle took."""
 
 
-async def record_session(url: str) -> RecordedSession:
+async def record_session(client_url: str, node_url: str) -> RecordedSession:
     """Make the runs on the node there, and read their messages."""
-    async with Client(url) as client:
+    async with Client(client_url) as client:
         for code in (_PLAIN, *_CYCLE):
             await (_approved(client) if code == _ASKING else client.run(RECORDED, code))
     await asyncio.sleep(_QUIET_S)
-    bus = JetStreamBus(url)
+    bus = JetStreamBus(node_url)
     await bus.start()
     try:
         pages = [page async for page in bus.journal.scan(Filter(key=RECORDED))]

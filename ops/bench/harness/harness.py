@@ -12,10 +12,11 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
+from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer
 from rookery.ops.bench.harness.load_window import LoadResult
 from rookery.ops.bench.harness.process_usage import ProcessUsage
@@ -39,17 +40,20 @@ class Harness:
         """The share of the full counts; tests use a small one."""
         self._open = ExitStack()
         self.store = Path()
-        self.url = ""
+        self.url = self.client_url = self.admin_url = ""
+        """With a node's credential, an operator's, and one without limits."""
         self.server_pid = 0
 
     def __enter__(self) -> Harness:
         self.store = Path(self._open.enter_context(TemporaryDirectory(prefix="rookery-bench-")))
         try:
-            server = self._open.enter_context(EmbeddedServer(self.store, sync=self.sync))
+            embedded = EmbeddedServer(self.store, sync=self.sync, admin=True)
+            server = self._open.enter_context(embedded)
         except BaseException:
             self._open.close()
             raise
-        self.url, self.server_pid = server.url, server.pid
+        self.url, self.client_url = server.url, server.url_for(Role.OPERATOR)
+        self.admin_url, self.server_pid = server.admin_url, server.pid
         return self
 
     def __exit__(
@@ -75,11 +79,9 @@ class Harness:
         cell: str = "",
     ) -> LoadResult:
         """Run this load in a process of its own, and wait for its result."""
-        task = Task(
+        task = self._task(
+            count,
             kind=kind,
-            url=self.url,
-            sync=self.sync,
-            count=self.count(count),
             window=window,
             entities=self.count(entities),
             first=first,
@@ -101,7 +103,7 @@ class Harness:
 
     def output_of(self, role: str, count: int) -> bytes:
         """The output of a process in this role."""
-        task = Task(url=self.url, sync=self.sync, count=self.count(count))
+        task = self._task(count)
         command = _command(role, task)
         patience_s = task.seconds_max + _START_TIMEOUT_S
         return subprocess.run(
@@ -111,12 +113,22 @@ class Harness:
     @contextmanager
     def node(self, role: Literal["turns", "whole", "runs"] = "turns") -> Iterator[NodeProcess]:
         """A node in its own process: with the benches' family, or as ``rookery up`` starts it."""
-        node = NodeProcess(role, Task(url=self.url, sync=self.sync))
+        node = NodeProcess(role, self._task())
         try:
             node.await_ready()
             yield node
         finally:
             node.stop()
+
+    def _task(self, count: int = 0, **fields: Any) -> Task:
+        return Task(
+            url=self.url,
+            client_url=self.client_url,
+            admin_url=self.admin_url,
+            sync=self.sync,
+            count=self.count(count) if count else 0,
+            **fields,
+        )
 
 
 class NodeProcess:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
 
 import msgspec
 
@@ -46,6 +47,10 @@ _KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[LoadResult]]] = {
 }
 
 
+_BASELINES: Final = frozenset({"js_publish", "piped", "push", "thin"})
+"""Loads of the server alone, on streams of their own; the others speak to nodes."""
+
+
 def generate(task: Task) -> None:
     """Run the task and print its result as JSON."""
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
@@ -54,7 +59,7 @@ def generate(task: Task) -> None:
 
 
 async def _connected(task: Task) -> LoadResult:
-    connection = Connection(task.url)
+    connection = Connection(task.admin_url if task.kind in _BASELINES else task.url)
     await connection.open()
     try:
         return await _KINDS[task.kind](connection, task)

@@ -16,6 +16,12 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     kind: str = ""
     """The kind of load; a node needs none."""
     url: str
+    """For nodes, for what reads or writes facts as they do, and for commands of the benches' own
+    family."""
+    client_url: str
+    """For clients of the realm."""
+    admin_url: str
+    """For the baselines: without limits."""
     sync: Sync
     count: int = 0
     window: int = 1

@@ -30,7 +30,10 @@ _PATIENCE_S = 30.0
 
 async def park_runs(connection: Connection, task: Task) -> LoadResult:
     """Start a run in each session and wait until all are parked."""
-    async with Client(task.url) as client, _fact_waiter(client, connection, _PARKED) as next_fact:
+    async with (
+        Client(task.client_url) as client,
+        _fact_waiter(client, connection, _PARKED) as next_fact,
+    ):
 
         async def park(number: int) -> None:
             session = _session(number, task)
@@ -49,7 +52,7 @@ async def touch_sessions(connection: Connection, task: Task) -> LoadResult:
         ("resolve", ResolveCall(run_id="none", operation_id="none", retry=True)),
         ("grants", RevokeGrant(grant_id="none")),
     )
-    async with Client(task.url) as client:
+    async with Client(task.client_url) as client:
 
         async def touch(number: int) -> None:
             for verb, body in questions:
@@ -61,7 +64,10 @@ async def touch_sessions(connection: Connection, task: Task) -> LoadResult:
 
 async def wake_runs(connection: Connection, task: Task) -> LoadResult:
     """Time from an answer to the end of the run, which has then made its call."""
-    async with Client(task.url) as client, _fact_waiter(client, connection, _ENDED) as next_fact:
+    async with (
+        Client(task.client_url) as client,
+        _fact_waiter(client, connection, _ENDED) as next_fact,
+    ):
         waiting = await _waiting(client, task)
 
         async def wake(number: int) -> None:
@@ -77,7 +83,7 @@ async def wake_runs(connection: Connection, task: Task) -> LoadResult:
 async def decide_approvals(connection: Connection, task: Task) -> LoadResult:
     """Time from an answer to its durable receipt."""
     del connection
-    async with Client(task.url) as client:
+    async with Client(task.client_url) as client:
         waiting = await _waiting(client, task)
 
         async def decide(number: int) -> None:

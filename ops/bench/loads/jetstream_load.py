@@ -33,7 +33,7 @@ async def publish_pipelined(connection: Connection, task: Task) -> LoadResult:
 async def push(connection: Connection, task: Task) -> LoadResult:
     """Time from a publish to the push subscriber, one message at a time."""
     await make_stream(connection)
-    subscriber = Connection(task.url)
+    subscriber = Connection(task.admin_url)
     await subscriber.open()
     try:
         inbox, here = subscriber.client.new_inbox(), asyncio.Event()

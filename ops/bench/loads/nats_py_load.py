@@ -55,7 +55,7 @@ async def publish_thin(connection: Connection, task: Task) -> LoadResult:
 
 @asynccontextmanager
 async def _client(task: Task) -> AsyncIterator[Any]:
-    client = await nats.connect(task.url)
+    client = await nats.connect(task.admin_url)
     try:
         yield client
     finally:

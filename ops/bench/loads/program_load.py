@@ -34,7 +34,7 @@ async def programs(connection: Connection, task: Task) -> LoadResult:
         taken_s.extend([await _run(client, task, number, _PLAIN) for number in numbers])
 
     before = await _settled(connection)
-    async with Client(task.url) as client:
+    async with Client(task.client_url) as client:
         numbers = iter(range(task.count))
         start_s = perf_counter()
         await asyncio.gather(*(work_off(numbers) for _ in range(task.window)))
@@ -48,7 +48,7 @@ async def calls(connection: Connection, task: Task) -> LoadResult:
     before it, which makes none."""
     longer_s: list[float] = []
     left = 0
-    async with Client(task.url) as client:
+    async with Client(task.client_url) as client:
         start_s = perf_counter()
         for number in range(0, 2 * task.count, 2):
             plain_s = await _run(client, task, number, _PLAIN)

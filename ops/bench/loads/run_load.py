@@ -43,7 +43,7 @@ async def runs(connection: Connection, task: Task) -> LoadResult:
 
     journal = await connection.api(f"STREAM.INFO.{Subjects('default').journal_stream}")
     after = journal["state"]["last_seq"]
-    async with Client(task.url) as client, _committing(client, after):
+    async with Client(task.client_url) as client, _committing(client, after):
         numbers = iter(range(task.count))
         start_s = perf_counter()
         await asyncio.gather(*(work_off(numbers) for _ in range(task.window)))

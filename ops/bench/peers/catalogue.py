@@ -14,7 +14,8 @@ from typing import Literal, NamedTuple
 
 import msgspec
 
-from rookery.bus.server import EmbeddedServer, find_running
+from rookery.bus.roles import Role
+from rookery.bus.server import EmbeddedServer, Store, find_running
 from rookery.ops.bench.peers.child_process import Child, Program, memory_bytes
 from rookery.ops.bench.peers.environment import Environment
 from rookery.ops.bench.peers.servers import (
@@ -95,9 +96,10 @@ def _start_rookery(store: PeerStore, environment: Environment, task: PeerTask) -
     with ExitStack() as stack:
         node = Program(command, store.folder.parent / "rookery.log")
         stack.callback(node.stop)
-        program = _program(
-            sys.executable, "rookery_program", store, {"url": find_running(store.folder)}
-        )
+        running = find_running(store.folder)
+        client = Store(store.folder).credential("default", Role.OPERATOR)
+        settings = {"url": client.url(running.address), "inbox": client.inbox} if running else {}
+        program = _program(sys.executable, "rookery_program", store, settings)
         stack.callback(program.stop)
         yield Running(program, (node,))
 
@@ -109,9 +111,9 @@ def _least(*roles: str) -> Start:
     def start(store: PeerStore, environment: Environment, task: PeerTask) -> Iterator[Running]:
         del environment, task
         with ExitStack() as stack:
-            server = stack.enter_context(EmbeddedServer(store.folder))
+            server = stack.enter_context(EmbeddedServer(store.folder, admin=True))
             for role in roles:
-                settings = {"url": server.url, "role": role}
+                settings = {"url": server.admin_url, "role": role}
                 program = _program(sys.executable, "responder_program", store, settings)
                 stack.callback(program.stop)
             yield Running(program)

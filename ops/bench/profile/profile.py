@@ -116,10 +116,10 @@ def record_rows(profile: Profile) -> list[RecordRow]:
 
 async def _measure(harness: Harness, node: NodeProcess, calls: int) -> tuple[Costs, Costs, str]:
     """The costs of a run of ``1+1`` and of ten calls, and why a cost is missing."""
-    connection = Connection(harness.url, name=BENCH)
+    connection = Connection(harness.admin_url, name=BENCH)
     await connection.open()
     try:
-        async with Client(harness.url) as client:
+        async with Client(harness.client_url) as client:
             run = _RunCost(harness, node, connection, client)
             plain, reason = await run.measure(_PLAIN, calls)
             calling, _ = await run.measure(_CALLING, max(1, calls // _CALLS))

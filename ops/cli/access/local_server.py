@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer
 from rookery.ops.cli.options import Options
-from rookery.ops.server_url import find_server_url, store_of
+from rookery.ops.server import find_server, store_of
 from rookery.schemas.errors import Refused
 
 __all__ = ["local_server"]
@@ -18,10 +19,10 @@ def local_server(options: Options) -> Iterator[None]:
     """Run a server on the store for this block, unless one is running or there is no store."""
     config = options.load().config
     store = store_of(config).path
-    if find_server_url(config) is not None or not store.is_dir():
+    if not store.is_dir() or find_server(config, Role.NODE) is not None:
         yield
         return
-    server = EmbeddedServer(store, sync=config.server.sync)
+    server = EmbeddedServer(store, realm=config.realm, sync=config.server.sync)
     try:
         server.start()
     except Refused as refusal:

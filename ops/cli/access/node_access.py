@@ -17,12 +17,13 @@ from typing import Annotated, Any, Final
 from cyclopts import Parameter
 
 from rookery.bus.client import Client
+from rookery.bus.roles import Role
 from rookery.ops.cli.options import Options
 from rookery.ops.cli.rendering.run_result import print_stderr
 from rookery.ops.config import Config
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
-from rookery.ops.server_url import find_server_url, no_server_error
+from rookery.ops.server import RealmServer, client_of, find_server, no_server_error, server_of
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["Tools", "with_realm_client"]
@@ -49,13 +50,13 @@ def with_realm_client(options: Options, tools: str | None, work: ClientWork) -> 
     config = options.load(**{"node.tools": tools, "node.driver": "sandbox"}).config
     problem: CodedError = no_server_error(config)
     for _ in range(ATTEMPTS):
-        url = find_server_url(config)
         try:
-            if url is None:
+            server = find_server(config, Role.OPERATOR)
+            if server is None:
                 return _with_own_node(config, work)
             if tools is not None:
                 raise _tools_refused(tools)
-            return asyncio.run(_with_client(config, url, work))
+            return asyncio.run(_with_client(config, server, work))
         except CodedError as error:
             if config.url or error.code not in SERVER_CHANGED_CODES:
                 raise
@@ -68,7 +69,7 @@ def _with_own_node(config: Config, work: ClientWork) -> int:
     node = Node(config)
     node.start()
     try:
-        return asyncio.run(_with_client(config, node.url, work))
+        return asyncio.run(_with_client(config, server_of(config, Role.OPERATOR), work))
     finally:
         _stop_node(node)
 
@@ -94,10 +95,8 @@ def _print_notice(node: Node) -> None:
         )
 
 
-async def _with_client(config: Config, url: str, work: ClientWork) -> int:
-    credentials = config.server.credentials_file
-    client = Client(url, realm=config.realm, credentials=credentials, absence_s_max=ABSENCE_MAX_S)
-    async with client:
+async def _with_client(config: Config, server: RealmServer, work: ClientWork) -> int:
+    async with client_of(server, config.realm, ABSENCE_MAX_S) as client:
         return await work(client)
 
 

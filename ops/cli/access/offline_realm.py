@@ -13,9 +13,12 @@ import msgspec
 
 from rookery.actors.kernel import node_of_holder, process_of_holder
 from rookery.bus.client import Client
-from rookery.bus.commands import JetStreamInbox
-from rookery.bus.journal import JetStreamFeed
+from rookery.bus.clock import entropy
+from rookery.bus.commands import CommandDecoder, JetStreamInbox
+from rookery.bus.credentials import identity_header
+from rookery.bus.journal import JetStreamFeed, Quarantine
 from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
+from rookery.bus.roles import Role
 from rookery.bus.storage import (
     Bucket,
     JetStreamBlobs,
@@ -23,12 +26,13 @@ from rookery.bus.storage import (
     JetStreamClaims,
     JetStreamSecrets,
 )
+from rookery.bus.streams import find_node_token
 from rookery.bus.subjects import Subjects
 from rookery.ops.cli.options import Options
 from rookery.ops.cli.read_progress import ProgressJournal
 from rookery.ops.config import Config
 from rookery.ops.process_identity import is_dead
-from rookery.ops.server_url import server_url
+from rookery.ops.server import client_of, server_of
 from rookery.schemas.errors import Failed
 
 __all__ = ["OfflineRealm", "open_realm"]
@@ -44,18 +48,30 @@ _UP: Final = "rookery up"
 class OfflineRealm:
     """The parts of a realm that can be read without a node, and requests to its nodes."""
 
-    def __init__(self, connection: Connection, config: Config, url: str) -> None:
+    def __init__(self, connection: Connection, config: Config) -> None:
         self.subjects = subjects = Subjects(config.realm)
-        self.journal = ProgressJournal(connection, subjects)
-        self.feed = JetStreamFeed(connection, subjects)
-        self.inbox = JetStreamInbox(connection, subjects)
-        self.claims = JetStreamClaims(Bucket(connection, subjects.claims_bucket))
-        self.blobs = JetStreamBlobs(Bucket(connection, subjects.blobs_bucket))
-        self.checkpoints = JetStreamCheckpointStore(Bucket(connection, subjects.projections_bucket))
-        self.secrets = JetStreamSecrets(Bucket(connection, subjects.secrets_bucket))
+        self.quarantine = Quarantine()
+        self.journal = ProgressJournal(connection, subjects, quarantine=self.quarantine)
+        self.stored_journal = ProgressJournal(connection, subjects)
+        """The journal with the bodies of quarantined messages."""
+        self.feed = JetStreamFeed(connection, subjects, self.quarantine)
+        self.inbox = JetStreamInbox(connection, subjects, CommandDecoder(subjects, ""))
+        self.claims = JetStreamClaims(Bucket(connection, subjects, subjects.claims_bucket))
+        self.blobs = JetStreamBlobs(Bucket(connection, subjects, subjects.blobs_bucket))
+        self.images = JetStreamBlobs(Bucket(connection, subjects, subjects.images_bucket))
+        self.checkpoints = JetStreamCheckpointStore(
+            Bucket(connection, subjects, subjects.projections_bucket)
+        )
+        self.secrets = JetStreamSecrets(Bucket(connection, subjects, subjects.secrets_bucket))
         self.connection = connection
-        self._config, self._url = config, url
+        self._config = config
         self._client: Client | None = None
+
+    @property
+    def identity(self) -> str:
+        """Signs a command as the operator's client would."""
+        credential = server_of(self._config, Role.OPERATOR).credential
+        return identity_header(credential, entropy(16)) if credential else ""
 
     async def nodes(self) -> frozenset[str]:
         """The live nodes: those with a claim whose process is not known to be dead."""
@@ -85,8 +101,8 @@ class OfflineRealm:
         if self._client is None:
             if not await self.nodes():
                 raise Failed("NO_ANSWER", f"no node serves realm {self._config.realm}", hint=_UP)
-            credentials = self._config.server.credentials_file
-            client = Client(self._url, realm=self._config.realm, credentials=credentials)
+            server = server_of(self._config, Role.OPERATOR)
+            client = client_of(server, self._config.realm)
             await client.open()
             self._client = client
         return msgspec.convert(await self._client.ask(verb, key, body, timeout_s=patience_s), kind)
@@ -98,15 +114,19 @@ class OfflineRealm:
 
 
 @asynccontextmanager
-async def open_realm(options: Options) -> AsyncIterator[OfflineRealm]:
-    """The realm of the options; ``Failed`` SERVER_UNREACHABLE if the server has no such realm."""
+async def open_realm(options: Options, *, current: bool = False) -> AsyncIterator[OfflineRealm]:
+    """The realm of the options; ``Failed`` SERVER_UNREACHABLE if the server has no such realm.
+
+    A realm of another format can be read; ``current`` refuses it.
+    """
     config = options.load().config
-    url = server_url(config)
-    connection = Connection(url, credentials=config.server.credentials_file)
+    server = server_of(config, Role.NODE)
+    connection = Connection(server.url, server.access)
     await connection.open()
     try:
-        realm = OfflineRealm(connection, config, url)
-        await connection.api(f"STREAM.INFO.{realm.subjects.journal_stream}")
+        realm = OfflineRealm(connection, config)
+        await _read_node_token(connection, realm.subjects, current=current)
+        await realm.quarantine.load(realm.journal)
         async with aclosing(realm):
             yield realm
     except ApiError as error:
@@ -119,3 +139,11 @@ async def open_realm(options: Options) -> AsyncIterator[OfflineRealm]:
         ) from None
     finally:
         await connection.close()
+
+
+async def _read_node_token(connection: Connection, subjects: Subjects, *, current: bool) -> None:
+    try:
+        await find_node_token(connection, subjects)
+    except Failed as error:
+        if current or not error.code.startswith("REALM_"):
+            raise

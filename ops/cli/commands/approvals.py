@@ -262,5 +262,7 @@ async def _submit(
         if approval.state is not ApprovalState.PENDING:
             raise Refused("APPROVAL_CLOSED", f"it is {approval.state.value.replace('_', ' ')}")
         body = msgspec.json.encode(answer)
-        await realm.inbox.submit("decide", approval.session_id, body, message_id=new_id())
+        await realm.inbox.submit(
+            "decide", approval.session_id, body, message_id=new_id(), identity=realm.identity
+        )
         return None

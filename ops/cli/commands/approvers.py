@@ -13,13 +13,14 @@ from cyclopts import App, Parameter
 from msgspec.structs import replace
 
 from rookery.actors.approvals import APPROVERS_KEY, Signer
-from rookery.actors.projections import ListedApproverKey, change_count, keys_of
+from rookery.actors.projections import ListedApproverKey, change_count, first_damage, keys_of
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
 from rookery.ops.cli.key_files import make_key, read_public_key_file, read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.cli.rendering.run_result import print_stderr
 from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.errors import Refused
 from rookery.schemas.replies import ApproverReceipt
@@ -66,7 +67,10 @@ def list_(
 ) -> int:
     """List the keys of the approvers."""
     with local_server(options):
-        keys = asyncio.run(_keys(options))
+        messages = asyncio.run(_messages(options))
+    keys = keys_of(messages)
+    if (damage := first_damage(messages)) is not None:
+        print_stderr(f"{damage}; until that is clear no signed answer is valid")
     listed = [key for key in keys if all_ or key.revoked_at_ms is None]
     if options.json:
         print_json(listed)
@@ -98,9 +102,9 @@ async def _approver_facts(realm: OfflineRealm) -> list[StoredMessage]:
     return [stored async for page in pages for stored in page]
 
 
-async def _keys(options: Options) -> list[ListedApproverKey]:
+async def _messages(options: Options) -> list[StoredMessage]:
     async with open_realm(options) as realm:
-        return await realm_keys(realm)
+        return await _approver_facts(realm)
 
 
 async def _check_reachable(options: Options) -> None:

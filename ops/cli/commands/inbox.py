@@ -84,7 +84,7 @@ async def _dead(options: Options) -> list[DeadLetter]:
 
 
 async def _retry(number: int, options: Options) -> None:
-    async with open_realm(options) as realm:
+    async with open_realm(options, current=True) as realm:
         await realm.inbox.retry_dead_letter(number)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -12,22 +13,24 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rookery.bus.journal import AuditResult, ChainAudit, JournalExport, verify_lines
+from rookery.bus.journal import AuditResult, ExportReader, JournalExport
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import open_realm
-from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import print_json, print_line, writing
 from rookery.ops.cli.output_files import atomic_file, refuse_file_errors
 from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection
-from rookery.schemas.errors import Failed
+from rookery.ops.journal import JournalCheck
+from rookery.schemas.commands import QuarantineMessage
+from rookery.schemas.replies import QuarantineReceipt
 
 __all__ = ["app"]
 
 app = App(name="journal", help_format="plaintext")
 
-_BROKEN_LISTED_MAX = 20
 _LOOK_BACK_FACTOR = 8
+_ANY_KEY = "all"
 
 Session = Annotated[str | None, Parameter(help="Only facts of this session.")]
 Family = Annotated[str | None, Parameter(help="Only facts of this family.")]
@@ -60,18 +63,14 @@ def verify(
     *,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Check the digest chain of every message; name those that do not continue it."""
+    """Check the digest chain and the facts of every message, and name the damaged ones."""
     if file is None:
         with local_server(options):
-            audit = asyncio.run(_verify(options))
+            check = asyncio.run(_verify(options))
     else:
         with refuse_file_errors(file), file.open("rb") as lines:
-            audit = verify_lines(lines)
-    if options.json:
-        print_json({"ok": True} | msgspec.structs.asdict(audit))
-    else:
-        print_line(_verdict(audit))
-    return 0
+            check = _verify_export(lines)
+    return _print_check(check, options)
 
 
 @app.command
@@ -97,6 +96,33 @@ def export(
     return 0
 
 
+@app.command
+def quarantine(
+    sequence: Annotated[int, Parameter(help="Sequence of the message.", validator=Number(gte=1))],
+    *,
+    reason: Annotated[str, Parameter(help="Why it is set aside.")],
+    confirm: Annotated[
+        str, Parameter(help="The message's entity, if that can be used as it is.")
+    ] = "",
+    as_: ActorOption = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Let every reader skip a damaged message of the journal, which itself stays as it is."""
+    body = QuarantineMessage(sequence=sequence, reason=reason, actor=actor(as_), confirm=confirm)
+    receipt = asyncio.run(_quarantine(body, options))
+    if options.json:
+        print_json(receipt)
+    else:
+        name = f"message {receipt.sequence} of {receipt.entity}"
+        print_line(f"{name} is quarantined ({receipt.code}), digest {receipt.digest}")
+    return 0
+
+
+async def _quarantine(body: QuarantineMessage, options: Options) -> QuarantineReceipt:
+    async with open_realm(options) as realm:
+        return await realm.ask("quarantine", _ANY_KEY, body, QuarantineReceipt)
+
+
 async def _tail(where: Filter, count: int, options: Options) -> list[str]:
     """The last selected facts; it reads further back until it has enough."""
     async with open_realm(options) as realm:
@@ -112,19 +138,21 @@ async def _tail(where: Filter, count: int, options: Options) -> list[str]:
             back *= _LOOK_BACK_FACTOR
 
 
-async def _verify(options: Options) -> AuditResult:
-    chain, broken = ChainAudit(), list[Failed]()
+async def _verify(options: Options) -> JournalCheck:
+    check = JournalCheck()
     async with open_realm(options) as realm:
-        async for page in realm.journal.scan(Filter()):
-            broken += filter(None, map(chain.examine, page))
-    if len(broken) > 1:
-        listed = "; ".join(error.message for error in broken[1 : 1 + _BROKEN_LISTED_MAX])
-        raise Failed(
-            "CHAIN_BROKEN", broken[0].message, hint=f"and {len(broken) - 1} more: {listed}"
-        )
-    if broken:
-        raise broken[0]
-    return chain.audit
+        async for page in realm.stored_journal.scan(Filter()):
+            for stored in page:
+                check.add(stored)
+    return check
+
+
+def _verify_export(lines: Iterable[bytes]) -> JournalCheck:
+    export = ExportReader(lines)
+    check = JournalCheck(export.scope)
+    for stored in export:
+        check.add(stored)
+    return check
 
 
 async def _export(where: Filter, target: BinaryIO, options: Options) -> int:
@@ -132,12 +160,32 @@ async def _export(where: Filter, target: BinaryIO, options: Options) -> int:
     async with open_realm(options) as realm:
         export = JournalExport(realm.subjects, where)
         target.write(export.head())
-        async for page in realm.journal.scan(where):
+        async for page in realm.stored_journal.scan(where):
             count += len(page)
             target.writelines(export.line(stored) for stored in page)
         target.write(export.end())
     target.flush()
     return count
+
+
+def _print_check(check: JournalCheck, options: Options) -> int:
+    error = check.error()
+    if not options.json:
+        if error is not None:
+            raise error
+        for line in check.quarantine_lines():
+            print_line(line)
+        print_line(_verdict(check.audit))
+        return 0
+    counts = msgspec.structs.asdict(check.audit)
+    if check.quarantined:
+        counts["quarantined"] = check.quarantined
+    if error is None:
+        print_json({"ok": True} | counts)
+        return 0
+    fields = {"code": error.code, "message": error.message, "hint": error.hint or None}
+    print_json({"ok": False, "error": fields, "damaged": check.damaged} | counts)
+    return 1
 
 
 def _verdict(audit: AuditResult) -> str:

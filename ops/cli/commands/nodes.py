@@ -73,7 +73,7 @@ def drain(
 
 async def _drain(options: Options, node: str, *, wait: bool, timeout_s: float) -> bool:
     """Ask the node to leave, and return whether it has left."""
-    async with open_realm(options) as realm:
+    async with open_realm(options, current=True) as realm:
         if node not in (alive := await realm.nodes()):
             known = ", ".join(sorted(alive)) or "none"
             raise Refused("NODE_NOT_FOUND", f"no live node {node}", hint=f"live nodes: {known}")

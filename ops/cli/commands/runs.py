@@ -85,7 +85,7 @@ def list_(
         print_json(RunList(runs=tuple(runs), next=following))
         return 0
     print_table(
-        ["RUN", "SESSION", "STATUS", "CREATED", "TOOK", "CALLS", "WAITS FOR"],
+        ["RUN", "SESSION", "STATUS", "CREATED", "TOOK", "CALLS", "BY", "WAITS FOR"],
         map(_row, runs),
         empty="no runs",
     )
@@ -264,6 +264,7 @@ def _row(run: RunView) -> tuple[object, ...]:
         clock_time(run.created_at_ms),
         _duration(run),
         run.calls,
+        run.by or "",
         "" if wait is None else _wait_words(wait),
     )
 
@@ -282,6 +283,7 @@ def _lines(run: RunView) -> list[tuple[str, object]]:
         ("created", clock_time(run.created_at_ms)),
         ("took", _duration(run) or "not ended"),
         ("calls", run.calls),
+        ("by", run.by or ""),
         *_may_act_lines(run.waits_for, SystemClock().now_ms()),
     ]
 

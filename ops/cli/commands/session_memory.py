@@ -86,7 +86,7 @@ async def _snapshot(session: str, out: Path | None, options: Options) -> Snapsho
     async with open_realm(options) as realm:
         taken = await realm.ask("snapshot", session, SnapshotSession(), SnapshotView, TIMEOUT_S)
         if out is not None:
-            data = await realm.blobs.get(_digest(taken.snapshot_id))
+            data = await realm.images.get(_digest(taken.snapshot_id))
             with atomic_file(out) as target:
                 target.write(data)
     return taken
@@ -95,13 +95,13 @@ async def _snapshot(session: str, out: Path | None, options: Options) -> Snapsho
 async def _restore(
     source: str, session: str, replaces: bool, from_realm: str | None, options: Options
 ) -> SnapshotView:
-    """Restore a snapshot; store a file, or a snapshot of another realm, in the blob store first."""
-    async with open_realm(options) as realm:
+    """Restore a snapshot; store a file, or a snapshot of another realm, among the images first."""
+    async with open_realm(options, current=True) as realm:
         data = None if source.startswith(PREFIX) else _read(Path(source))
         if from_realm is not None:
             data = await _resealed_data(from_realm, source, data, realm, options)
         if data is not None:
-            source = PREFIX + await realm.blobs.put(data, SNAPSHOT_BYTES_MAX)
+            source = PREFIX + await realm.images.put(data, SNAPSHOT_BYTES_MAX)
         body = RestoreSession(snapshot_id=source, replace=replaces)
         return await realm.ask("restore", session, body, SnapshotView, TIMEOUT_S)
 
@@ -109,9 +109,9 @@ async def _restore(
 async def _resealed_data(
     name: str, source: str, data: bytes | None, to_realm: OfflineRealm, options: Options
 ) -> bytes:
-    async with open_realm(replace(options, realm=name)) as from_realm:
+    async with open_realm(replace(options, realm=name), current=True) as from_realm:
         if data is None:
-            data = await from_realm.blobs.get(_digest(source))
+            data = await from_realm.images.get(_digest(source))
         return resealed(await _key(from_realm), await _key(to_realm), data)
 
 

@@ -8,11 +8,13 @@ from typing import Annotated
 import msgspec
 from cyclopts import App, Parameter
 
-from rookery.bus.realm_upgrade import RealmUpgrade, apply_upgrade, plan_upgrade
+from rookery.bus.realm_upgrade import RealmUpgrade, upgrade_realm
+from rookery.bus.replicas import StreamReplicas, change_replicas, plan_replicas
 from rookery.ops.cli.access.local_server import local_server
 from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
+from rookery.ops.process_identity import is_dead
 from rookery.schemas.errors import Failed
 
 __all__ = ["app"]
@@ -30,31 +32,51 @@ def upgrade(
 ) -> int:
     """Upgrade a realm of an older version to the format of this version, in place.
 
-    No message changes. Stop all nodes of the realm, upgrade it, then start nodes of this version.
-    Older versions refuse the realm afterwards."""
+    No message of the journal changes. `rookery up` does the same when it starts. Stop all nodes of
+    the realm first; older versions refuse the realm afterwards.
+
+    Then every stream gets as many copies as `server.replicas` says, one stream at a time. A command
+    that was interrupted goes on where it ended."""
     with local_server(options):
-        plan, done = asyncio.run(_upgrade(options, apply=not check))
+        plan, done, copies = asyncio.run(_upgrade(options, apply=not check))
     if options.json:
-        print_json({**msgspec.structs.asdict(plan), "done": done})
+        print_json({**msgspec.structs.asdict(plan), "done": done, "replicas": copies})
         return 0
     print_line(_plan_words(plan, done=done))
+    if check:
+        for one in copies:
+            print_line(f"{_copies_words(one)}; {one.wanted} shall be")
     return 0
 
 
-async def _upgrade(options: Options, *, apply: bool) -> tuple[RealmUpgrade, bool]:
+async def _upgrade(
+    options: Options, *, apply: bool
+) -> tuple[RealmUpgrade, bool, list[StreamReplicas]]:
+    """The plan, whether it was applied, and the streams without the copies they shall have."""
+    setting = options.load().config.server.replicas
     async with open_realm(options) as realm:
-        plan = await plan_upgrade(realm.connection, realm.subjects)
-        if not plan.is_needed:
-            return plan, False
-        if nodes := sorted(await realm.nodes()):
-            raise Failed(
-                "REALM_IN_USE",
-                f"realm {plan.realm} is served by {', '.join(nodes)}",
-                hint="stop them first: rookery nodes list",
-            )
-        if apply:
-            await apply_upgrade(realm.connection, realm.subjects)
-        return plan, apply
+        connection, subjects = realm.connection, realm.subjects
+        plan, done = await upgrade_realm(connection, subjects, is_dead, apply=apply)
+        copies = await plan_replicas(connection, subjects, setting)
+        if apply and copies:
+            if nodes := sorted(await realm.nodes()):
+                raise Failed(
+                    "REALM_IN_USE",
+                    f"realm {plan.realm} lacks copies and is served by {', '.join(nodes)}",
+                    hint="stop them first: rookery nodes list",
+                )
+            show = print_line if not options.json else _discard
+            await change_replicas(connection, copies, lambda one: show(_copies_words(one)))
+        return plan, done, copies
+
+
+def _discard(_: str) -> None:
+    """The progress is for people."""
+
+
+def _copies_words(one: StreamReplicas) -> str:
+    behind = f" ({', '.join(one.missing)} behind)" if one.missing else ""
+    return f"stream {one.stream} has {one.current} whole copies of {one.replicas}{behind}"
 
 
 def _plan_words(plan: RealmUpgrade, *, done: bool) -> str:
@@ -62,6 +84,6 @@ def _plan_words(plan: RealmUpgrade, *, done: bool) -> str:
         return f"realm {plan.realm} has format {plan.format} already"
     change = "was brought" if done else "would be brought"
     return (
-        f"realm {plan.realm} {change} from format {plan.format} to {plan.to}: {plan.stream} takes "
-        f"facts from the owner of each partition alone; its {plan.messages} messages stay"
+        f"realm {plan.realm} {change} from format {plan.format} to {plan.to}: its streams take "
+        f"nothing but commands from clients; the {plan.messages} messages of {plan.stream} stay"
     )

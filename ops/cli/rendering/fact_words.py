@@ -286,6 +286,8 @@ def _text_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> st
     words = [f"{position:>8}", clock_time(stored.stored_at_ms), stored.entity.key, kind]
     if "run" in fact:
         words.append(f"run={fact['run']}")
+    if "by" in fact:
+        words.append(f"by={fact['by']}")
     words += [
         f"{name}={_short(value)}"
         for name, value in fact.items()

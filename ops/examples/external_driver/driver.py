@@ -1,5 +1,7 @@
 """Executes every run of a realm with nats-py alone: ``python driver.py URL [REALM]``.
 
+The URL has the credential of a driver: ``rookery auth url driver`` prints it.
+
 It takes the part of a language model that calls a tool, fails once, and has its output checked.
 """
 
@@ -9,6 +11,7 @@ import asyncio
 import json
 import sys
 from typing import Any
+from urllib.parse import urlsplit
 
 import nats
 
@@ -48,7 +51,7 @@ STEPS: tuple[tuple[str, dict[str, Any]], ...] = (
 
 async def execute_runs(url: str, realm: str = "default", runs: int = 0) -> None:
     """Execute runs as they are prepared; return after so many, if ``runs`` is not 0."""
-    client = await nats.connect(url)
+    client = await nats.connect(url, inbox_prefix=f"_INBOX.{urlsplit(url).username}")
     try:
         prepared = await client.subscribe(f"rookery.{realm}.ev.session.*")
         await client.flush()

@@ -23,6 +23,7 @@ from rookery.actors.approvals.dispatchers.service import ServiceDispatcher
 from rookery.bus.client.external_service import NatsExternalService
 from rookery.bus.nats.connection import Connection, Message, Outgoing, header_value
 from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.subjects import Subjects
 from rookery.schemas.approvals.dispatch_protocol import ApprovalDispatch
 from rookery.schemas.approvals.records import Approved, Denied
 from rookery.schemas.errors import Refused
@@ -30,7 +31,7 @@ from rookery.schemas.seed.refs import SourceKind, SourceRef
 from tests.approvals.dispatchers.dispatch_fixtures import ANSWER, ASKED_ID, REQUEST, TERMS, decided
 
 ANN = SourceRef.new("ann", SourceKind.USER)
-SUBJECT = "approvers.night-shift"
+SUBJECT = "service.default.night-shift"
 PENDING = b'{"outcome":"pending"}'
 Says = Callable[[Message], bytes | None]
 
@@ -66,7 +67,7 @@ async def connected(url: str) -> AsyncIterator[Connection]:
 @asynccontextmanager
 async def asking(url: str, silence_s_max: float) -> AsyncIterator[ServiceDispatcher]:
     async with connected(url) as connection:
-        service = NatsExternalService(connection, SUBJECT)
+        service = NatsExternalService(connection, Subjects("default"), SUBJECT)
         yield ServiceDispatcher(service, "default", silence_s_max=silence_s_max)
 
 
@@ -89,7 +90,7 @@ def test_the_inbox_dispatcher_leaves_the_request_pending():
 
 
 def test_a_service_gets_the_request_without_arguments(server: EmbeddedServer):
-    came, approver = dispatched(server.url, lambda _: PENDING)
+    came, approver = dispatched(server.admin_url, lambda _: PENDING)
     assert came == Pending()
     (message,) = approver.asked
     asked = msgspec.json.decode(message.body)
@@ -104,10 +105,10 @@ def test_a_service_gets_the_request_without_arguments(server: EmbeddedServer):
 
 
 def test_a_decision_comes_with_the_answer_as_it_was_signed(server: EmbeddedServer):
-    came, _ = dispatched(server.url, lambda _: decided())
+    came, _ = dispatched(server.admin_url, lambda _: decided())
     assert came == Decision(Approved(actor_ref=ANN), ANSWER)
     no = msgspec.structs.replace(ANSWER, decision="denied")
-    came, _ = dispatched(server.url, lambda _: decided(no))
+    came, _ = dispatched(server.admin_url, lambda _: decided(no))
     denial = Denied(reason_code="approval.denied", actor_ref=ANN)
     assert came == Decision(denial, no)
 
@@ -115,7 +116,7 @@ def test_a_decision_comes_with_the_answer_as_it_was_signed(server: EmbeddedServe
 def test_an_answer_under_the_requesters_name_counts_as_the_requesters(server: EmbeddedServer):
     """The broker therefore sees that requester and approver are the same, and denies."""
     itself = msgspec.structs.replace(ANSWER, actor="agent.s")
-    came, _ = dispatched(server.url, lambda _: decided(itself))
+    came, _ = dispatched(server.admin_url, lambda _: decided(itself))
     assert came == Decision(Approved(actor_ref=REQUEST.source), itself)
 
 
@@ -135,7 +136,7 @@ def test_an_answer_under_the_requesters_name_counts_as_the_requesters(server: Em
 def test_a_service_may_reply_without_a_decision(
     server: EmbeddedServer, said: bytes, meant: DispatchResult
 ):
-    assert dispatched(server.url, lambda _: said)[0] == meant
+    assert dispatched(server.admin_url, lambda _: said)[0] == meant
 
 
 @pytest.mark.parametrize(
@@ -154,15 +155,15 @@ def test_a_service_may_reply_without_a_decision(
 )
 def test_a_malformed_reply_is_no_decision(server: EmbeddedServer, said: bytes):
     with pytest.raises(Refused):
-        dispatched(server.url, lambda _: said)
+        dispatched(server.admin_url, lambda _: said)
 
 
 def test_a_silent_or_missing_service_is_unavailable(server: EmbeddedServer):
     nobody = Unavailable("service.no_answer")
-    assert dispatched(server.url, lambda _: None, 0.3)[0] == nobody
+    assert dispatched(server.admin_url, lambda _: None, 0.3)[0] == nobody
 
     async def ask() -> DispatchResult:
-        async with asking(server.url, 0.3) as dispatcher:
+        async with asking(server.admin_url, 0.3) as dispatcher:
             return await dispatcher.dispatch(REQUEST, TERMS)
 
     assert asyncio.run(ask()) == nobody
@@ -170,7 +171,10 @@ def test_a_silent_or_missing_service_is_unavailable(server: EmbeddedServer):
 
 def test_a_dispatcher_waits_for_a_service_that_is_starting(server: EmbeddedServer):
     async def ask() -> DispatchResult:
-        async with connected(server.url) as connection, asking(server.url, 10) as dispatcher:
+        async with (
+            connected(server.admin_url) as connection,
+            asking(server.admin_url, 10) as dispatcher,
+        ):
             waiting = asyncio.create_task(dispatcher.dispatch(REQUEST, TERMS))
             await asyncio.sleep(0)
             await Approver(connection, lambda _: PENDING).open()
@@ -181,7 +185,10 @@ def test_a_dispatcher_waits_for_a_service_that_is_starting(server: EmbeddedServe
 
 def test_after_an_outage_a_dispatch_is_repeated_under_the_same_id(tmp_path: Path):
     async def ask(server: EmbeddedServer) -> None:
-        async with connected(server.url) as connection, asking(server.url, 20) as dispatcher:
+        async with (
+            connected(server.admin_url) as connection,
+            asking(server.admin_url, 20) as dispatcher,
+        ):
             said: list[bytes] = []
             approver = Approver(connection, lambda _: said[0] if said else None)
             await approver.open()
@@ -195,7 +202,7 @@ def test_after_an_outage_a_dispatch_is_repeated_under_the_same_id(tmp_path: Path
             assert ids == {ASKED_ID}
             assert len(approver.asked) > 1
 
-    with EmbeddedServer(tmp_path / "store") as server:
+    with EmbeddedServer(tmp_path / "store", admin=True) as server:
         asyncio.run(ask(server))
 
 
@@ -204,4 +211,4 @@ def test_after_an_outage_a_dispatch_is_repeated_under_the_same_id(tmp_path: Path
 )
 def test_a_service_has_its_own_subject(server: EmbeddedServer, subject: str):
     with pytest.raises(Refused):
-        NatsExternalService(Connection(server.url), subject)
+        NatsExternalService(Connection(server.admin_url), Subjects("default"), subject)

@@ -16,6 +16,7 @@ from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
 from rookery.bus.clock import SystemClock
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.approval_dispatchers import ApprovalDispatchers
 from rookery.ops.config import ApprovalsConfig
@@ -65,13 +66,16 @@ class ApprovalService:
     """An external service."""
 
     def __init__(
-        self, connection: Connection, says: Callable[[ApprovalDispatch], DispatchReply]
+        self,
+        connection: Connection,
+        subject: str,
+        says: Callable[[ApprovalDispatch], DispatchReply],
     ) -> None:
-        self._connection, self._says = connection, says
+        self._connection, self._subject, self._says = connection, subject, says
         self.asked: list[ApprovalDispatch] = []
 
     async def open(self) -> None:
-        await self._connection.subscribe(SUBJECT, self._take)
+        await self._connection.subscribe(self._subject, self._take)
         await self._connection.client.flush()
 
     def _take(self, messages: list[Message]) -> None:
@@ -99,9 +103,9 @@ def with_service(
     **variables: str,
 ) -> None:
     async def serve() -> None:
-        connection = Connection(world.server.url)
+        connection = Connection(world.server.url_for(Role.APPROVER, realm=world.realm))
         await connection.open()
-        service = ApprovalService(connection, says)
+        service = ApprovalService(connection, desk, says)
         await service.open()
         try:
             async with world:
@@ -109,7 +113,8 @@ def with_service(
         finally:
             await connection.close()
 
-    subject = {"ROOKERY_APPROVALS_SERVICE_SUBJECT": SUBJECT}
+    desk = f"service.{world.realm}.desk"
+    subject = {"ROOKERY_APPROVALS_SERVICE_SUBJECT": desk}
     name_approvers(world)
     with world.node(**subject, **variables):
         asyncio.run(serve())

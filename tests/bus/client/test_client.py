@@ -7,7 +7,6 @@ import json
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +15,13 @@ from nats.aio.msg import Msg
 from rookery.bus.client.client import Client, connect
 from rookery.bus.client.sync import connect_sync
 from rookery.bus.loop_thread import LoopThread
+from rookery.bus.roles import Role
 from rookery.bus.streams import terms_in
 from rookery.bus.subjects import Subjects, decode_token, partition_of
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import RunRequest
-from tests.bus.realms import JetStreamRealm, soon
+from tests.bus.realms import JetStreamRealm, serve_reads, soon
 
 Answering = Callable[[Msg, int], Awaitable[None]]
 
@@ -56,15 +56,21 @@ def _ids(requests: list[Msg]) -> list[str]:
     return [(request.headers or {})["Nats-Msg-Id"] for request in requests]
 
 
+def _client(realm: JetStreamRealm) -> Client:
+    return connect(realm.client_url)
+
+
 # --- queries --------------------------------------------------------------------------------------
 
 
 def test_a_question_is_answered(jetstream: JetStreamRealm) -> None:
+    operator = jetstream.server.url_for(Role.OPERATOR)
+
     async def answering(request: Msg, _: int) -> None:
         await _answer(request, {"asked": request.subject, "body": json.loads(request.data or "0")})
 
     async def scenario() -> None:
-        async with _node(jetstream, answering) as requests, _client(jetstream) as client:
+        async with _node(jetstream, answering) as requests, connect(operator) as client:
             answer = await client.ask("decide", "s.1", {"grant": True}, message_id="m-1")
             assert answer == {"asked": "rookery.default.api.decide.s%2E1", "body": {"grant": True}}
             assert _ids(requests) == ["m-1"]
@@ -317,7 +323,8 @@ async def _first(facts: AsyncIterator[dict[str, Any]], count: int) -> list[dict[
 
 def test_facts_are_followed_with_their_place(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
-        async with jetstream.bus(), _client(jetstream) as client, jetstream.stock() as stock:
+        async with jetstream.bus() as bus, _client(jetstream) as client, jetstream.stock() as stock:
+            await serve_reads(bus)
             one, two = _fact("session.a.v1", "r-1"), _fact("session.b.v1", "r-2")
             await _write(stock, "session", "s1", one, two)
             of_turn, of_tool = _fact("turn.a.v1", "r-1"), _fact("tool.a.v1", "r-1")
@@ -349,7 +356,8 @@ def test_facts_are_followed_with_their_place(jetstream: JetStreamRealm) -> None:
 
 def test_a_handle_follows_its_own_run_to_its_last_fact(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
-        async with jetstream.bus(), _client(jetstream) as client, jetstream.stock() as stock:
+        async with jetstream.bus() as bus, _client(jetstream) as client, jetstream.stock() as stock:
+            await serve_reads(bus)
             handle = await client.submit("s1", "1+1", message_id="m-1")
             await _write(
                 stock,
@@ -378,7 +386,8 @@ def test_a_handle_follows_its_own_run_to_its_last_fact(jetstream: JetStreamRealm
 
 async def _serve(jetstream: JetStreamRealm, ready: asyncio.Event) -> None:
     """Reply to every request, and commit every durable run, until the task is cancelled."""
-    async with jetstream.bus(), jetstream.stock() as stock:
+    async with jetstream.bus() as bus, jetstream.stock() as stock:
+        await serve_reads(bus)
 
         async def answer(request: Msg) -> None:
             await _answer(request, {"asked": request.subject})
@@ -404,7 +413,7 @@ def test_the_blocking_client_has_every_call(jetstream: JetStreamRealm) -> None:
         node.call_soon(lambda: tasks.append(node.loop.create_task(_serve(jetstream, ready))))
         tasks: list[asyncio.Task[None]] = []
         node.run(ready.wait(), 20)
-        with connect_sync(jetstream.server.url) as client:
+        with connect_sync(jetstream.client_url) as client:
             assert client.session("s1") == {"asked": "rookery.default.api.session.s1"}
             assert client.sessions() == {"asked": "rookery.default.api.sessions.all"}
             assert client.cancel("s1", "r") == {"asked": "rookery.default.api.cancel.s1"}
@@ -423,49 +432,12 @@ def test_the_blocking_client_has_every_call(jetstream: JetStreamRealm) -> None:
         node.close()
 
 
-# --- finding the server ---------------------------------------------------------------------------
-
-
-def test_the_url_is_the_given_one_else_the_environments_else_the_running_servers(
-    jetstream: JetStreamRealm, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    async def opened(client: Client) -> None:
-        async with client:
-            pass
-
-    url = jetstream.server.url
-    address, token = f"nats://{url.partition('@')[2]}", url[len("nats://") : url.index("@")]
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
-    monkeypatch.delenv("ROOKERY_STORE", raising=False)
-    monkeypatch.delenv("NATS_URL", raising=False)
-    with pytest.raises(Failed, match=r"SERVER_UNREACHABLE.*rookery up"):
-        connect()
-    monkeypatch.setenv("ROOKERY_STORE", str(jetstream.server.store))
-    asyncio.run(opened(connect()))
-    monkeypatch.delenv("ROOKERY_STORE")
-    (tmp_path / "rookery").symlink_to(jetstream.server.store)
-    asyncio.run(opened(connect()))
-    monkeypatch.setenv("NATS_URL", address)
-    with pytest.raises(Refused, match="UNAUTHORIZED"):
-        asyncio.run(opened(connect()))
-    asyncio.run(opened(connect(url)))
-    asyncio.run(opened(connect(address, token=token)))
-    monkeypatch.setenv("NATS_URL", url)
-    asyncio.run(opened(connect()))
-    with pytest.raises(Refused, match="UNAUTHORIZED"):
-        asyncio.run(opened(connect(address, token="wrong")))
-
-
-def _client(realm: JetStreamRealm) -> Client:
-    return connect(realm.server.url)
-
-
 # --- invalid calls --------------------------------------------------------------------------------
 
 
 def test_what_cannot_be_an_id_or_a_body_is_refused(jetstream: JetStreamRealm) -> None:
     wrong: Any = 5
-    with connect_sync(jetstream.server.url) as client:
+    with connect_sync(jetstream.client_url) as client:
         with pytest.raises(Refused, match="INVALID_SESSION_ID: session id 5 must"):
             client.run(wrong, "1")
         with pytest.raises(Refused, match="INVALID_ARGUMENT: message id 5 must"):
@@ -476,7 +448,7 @@ def test_what_cannot_be_an_id_or_a_body_is_refused(jetstream: JetStreamRealm) ->
 
 def test_a_closed_client_refuses_calls_and_may_be_closed_twice(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
-        client = Client(jetstream.server.url)
+        client = Client(jetstream.client_url)
         await client.open()
         await client.close()
         await client.close()
@@ -485,7 +457,7 @@ def test_a_closed_client_refuses_calls_and_may_be_closed_twice(jetstream: JetStr
                 await late
 
     asyncio.run(scenario())
-    client = connect_sync(jetstream.server.url)
+    client = connect_sync(jetstream.client_url)
     facts = client.events()
     client.close()
     client.close()

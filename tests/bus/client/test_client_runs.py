@@ -71,7 +71,7 @@ def test_a_run_is_repeated_under_its_id_until_its_reply(jetstream: JetStreamReal
             await request.respond(json.dumps(ANSWER).encode())
 
     async def scenario() -> None:
-        async with jetstream.stock() as node, Client(jetstream.server.url) as client:
+        async with jetstream.stock() as node, Client(jetstream.client_url) as client:
             running = asyncio.create_task(client.run("s1", "1+1", mode="steer"))
             await asyncio.sleep(0)
             await node.subscribe("rookery.default.api.run.*", cb=play)
@@ -87,7 +87,7 @@ def test_a_run_waits_for_a_server_that_comes_back_and_not_for_one_that_does_not(
     jetstream: JetStreamRealm,
 ):
     async def scenario() -> None:
-        url = jetstream.server.url
+        url = jetstream.client_url
         async with jetstream.bus(), Client(url) as patient, Client(url, absence_s_max=0.5) as hasty:
             waiting = await patient.begin("s1", "1+1")
             jetstream.server.kill()
@@ -112,7 +112,7 @@ def test_one_run_may_be_waited_for_longer_than_its_client_waits_for_others(
         await request.respond(json.dumps(ANSWER).encode())
 
     async def scenario() -> None:
-        url = jetstream.server.url
+        url = jetstream.client_url
         async with jetstream.bus(), Client(url, absence_s_max=0.5) as client:
             borne, other = await client.begin("s1", "1+1"), await client.begin("s1", "1+1")
             borne.set_max_absence(60)
@@ -129,7 +129,7 @@ def test_one_run_may_be_waited_for_longer_than_its_client_waits_for_others(
 
 def test_requests_without_a_reader_end_with_their_client(jetstream: JetStreamRealm):
     async def scenario() -> None:
-        async with jetstream.bus(), Client(jetstream.server.url) as client:
+        async with jetstream.bus(), Client(jetstream.client_url) as client:
             handle = await client.begin("s1", "1+1")
             waiting = asyncio.create_task(handle.result())
             with pytest.raises(Failed, match="NO_ANSWER"):

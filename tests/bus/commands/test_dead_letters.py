@@ -10,7 +10,7 @@ from rookery.bus.commands.redelivery import PartitionCursor, PreviousOwnerState,
 from rookery.bus.ports import Bus, DeadLetter, Delivery, Timer
 from rookery.schemas.errors import Refused
 from tests.bus.partition_owners import opened
-from tests.bus.realms import JetStreamRealm, Realm
+from tests.bus.realms import JetStreamRealm, Realm, readable
 
 
 async def _delivered(bus: Bus) -> Delivery:
@@ -46,12 +46,13 @@ def test_a_dead_letter_has_the_command_and_the_reason(realm: Realm) -> None:
                 body=b"\x00 body",
                 content_type="application/msgpack",
                 mode="passive",
-                reply_to="_INBOX.a.1",
+                reply_to=letter.reply_to,
                 traceparent="00-4bf92f-00f067-01",
                 buried_at_ms=letter.buried_at_ms,
             )
             assert letter.message == ("it broke:   line 2 " + "é" * 600)[:500]
             assert letter.buried_at_ms > 0
+            assert readable(bus, letter.reply_to) == "_INBOX.a.1"
 
     asyncio.run(scenario())
 

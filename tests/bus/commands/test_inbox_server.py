@@ -355,8 +355,8 @@ def test_a_submission_without_an_ack_is_repeated_under_the_same_id(
             request = connection.request
             lost: list[Message] = []
 
-            async def lose_one(message: Outgoing, *, timeout_s: float = 2.0) -> Message:
-                answer: Message = await request(message, timeout_s=timeout_s)
+            async def lose_one(message: Outgoing, **patience: float) -> Message:
+                answer: Message = await request(message, **patience)
                 if lost:
                     return answer
                 lost.append(answer)

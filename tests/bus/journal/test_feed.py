@@ -3,19 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.nats.connection import Connection
 from rookery.bus.ports import Bus, Filter, StoredMessage
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 from tests.bus.deadlines import wait_until
 from tests.bus.journals import Writer, body_of, commit, gather, pages, session
 from tests.bus.proxy import Proxy, proxied
-from tests.bus.realms import JetStreamRealm, Realm, soon
+from tests.bus.realms import JetStreamRealm, MemoryRealm, NodeRealm, Realm, soon
+
+
+@pytest.fixture(params=["memory", "jetstream", "node"])
+def realm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Realm]:
+    """A client's feed, through a node, beside the feeds of both buses."""
+    if request.param == "memory":
+        yield MemoryRealm()
+        return
+    served = (NodeRealm if request.param == "node" else JetStreamRealm)(tmp_path / "store")
+    with served.server:
+        yield served
+
 
 STREAM = "ROOKERY_default_JOURNAL"
 
@@ -325,9 +339,9 @@ def test_a_follower_names_what_was_removed_from_the_journal(
 ) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
-            await _replace_journal(bus)
+            await _replace_journal(jetstream)
             await Writer().write(bus.journal, *(session(f"s{n}") for n in range(10)))
-            await bus.connection.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": removed})
+            await jetstream.api(f"STREAM.MSG.DELETE.{STREAM}", {"seq": removed})
             gone = f"FEED_GAP.*messages {removed} to {removed} are missing from the journal"
             follower = Follower(bus)
             with pytest.raises(Failed, match=gone):
@@ -352,7 +366,7 @@ def test_a_journal_that_was_replaced_is_a_gap(jetstream: JetStreamRealm) -> None
             await Writer().write(bus.journal, *(session(f"s{n}") for n in range(10)))
             follower = Follower(bus)
             await follower.wait_for(10)
-            await _replace_journal(bus)
+            await _replace_journal(jetstream)
             await Writer("other").write(bus.journal, session("a"))
             with pytest.raises(Failed, match=r"FEED_GAP.*ends at [01], before the position 10"):
                 await follower.wait_for(11)
@@ -360,9 +374,12 @@ def test_a_journal_that_was_replaced_is_a_gap(jetstream: JetStreamRealm) -> None
     asyncio.run(scenario())
 
 
-async def _replace_journal(bus: JetStreamBus) -> None:
+async def _replace_journal(realm: JetStreamRealm) -> None:
     """Replace the journal by a stream whose messages can be removed."""
-    info = await bus.connection.api(f"STREAM.INFO.{STREAM}")
-    await bus.connection.api(f"STREAM.DELETE.{STREAM}")
+    admin = Connection(realm.server.admin_url)
+    await admin.open()
+    info = await admin.api(f"STREAM.INFO.{STREAM}")
+    await admin.api(f"STREAM.DELETE.{STREAM}")
     loose = info["config"] | {"deny_delete": False, "deny_purge": False}
-    await bus.connection.api(f"STREAM.CREATE.{STREAM}", loose)
+    await admin.api(f"STREAM.CREATE.{STREAM}", loose)
+    await admin.close()

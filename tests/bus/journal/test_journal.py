@@ -6,6 +6,7 @@ import asyncio
 from itertools import count
 from pathlib import Path
 
+import nats
 import pytest
 
 from rookery.bus.jetstream_bus import JetStreamBus
@@ -392,7 +393,8 @@ def test_a_partly_stored_batch_is_settled_member_by_member(
     async def scenario() -> None:
         bus = JetStreamBus(server.url)
         await bus.start()
-        ballast = bus.connection.client.jetstream()
+        admin = await nats.connect(server.admin_url)
+        ballast = admin.jetstream()
         await ballast.add_stream(name="BALLAST", subjects=["ballast"])
         for _ in range(8):
             await ballast.publish("ballast", b"x" * 500_000)
@@ -404,9 +406,10 @@ def test_a_partly_stored_batch_is_settled_member_by_member(
         await ballast.delete_stream("BALLAST")
         assert set(kinds(await waiting)) == {"Appended"}
         assert await journal.end() == 60
+        await admin.close()
         await bus.stop()
 
-    with EmbeddedServer(tmp_path / "store", store_bytes_max=8 << 20) as server:
+    with EmbeddedServer(tmp_path / "store", store_bytes_max=8 << 20, admin=True) as server:
         asyncio.run(scenario())
 
 

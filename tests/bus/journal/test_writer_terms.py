@@ -84,11 +84,12 @@ def test_the_verified_end_needs_every_held_term_to_be_current(realm: Realm) -> N
         async with realm.bus() as first, realm.bus() as second:
             await first.journal.begin_terms(EVERY)
             await Writer().write(first.journal, session("a"))
-            assert await first.journal.verified_end() == 1
+            assert await first.journal.verified_end(EVERY) == 1
             await second.journal.begin_terms(frozenset({3}))
             with pytest.raises(Failed, match="CLAIM_LOST"):
-                await first.journal.verified_end()
-            assert await second.journal.verified_end() == 1
+                await first.journal.verified_end(EVERY)
+            assert await first.journal.verified_end(EVERY - {3}) == 1  # Released meanwhile.
+            assert await second.journal.verified_end(EVERY) == 1
 
     asyncio.run(scenario())
 
@@ -184,7 +185,7 @@ def test_an_old_term_that_is_restored_is_noticed_and_replaced(
             await owner.connection.api(stream.format("UPDATE"), before)
             writer = Writer()
             with pytest.raises(Failed, match="CLAIM_LOST"):
-                await owner.journal.verified_end()
+                await owner.journal.verified_end(EVERY)
             lost = writer.next(session("a"))
             assert await outcome_of(owner.journal, lost) == Superseded(lost)
             await owner.journal.begin_terms(EVERY)

@@ -18,7 +18,9 @@ from nats.protocol.parser import Parser
 
 from rookery.bus.nats.batch_client import BatchClient, BatchParser
 from rookery.bus.nats.frames import Message
+from rookery.bus.nats.server_access import NO_ACCESS
 
+PROOF = ("_auth_configured", "_signature_cb", "_public_nkey", "_user_jwt_cb", "_inbox_prefix")
 HEADER = b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n"
 NASTY = b"\r\nMSG x 1 3\r\nabc\r\nPING\r\n"
 STREAM = b"".join(
@@ -177,7 +179,7 @@ def test_nats_py_has_the_pinned_version() -> None:
 
 def test_the_private_names_used_of_nats_py_exist() -> None:
     plain = Client()
-    for name in ("_ps", "_pending", "_pending_data_size", "_transport", "_current_server"):
+    for name in ("_ps", "_pending", "_pending_data_size", "_transport", "_current_server", *PROOF):
         assert hasattr(plain, name), f"nats-py's client has no {name} any more"
     assert hasattr(plain, "_server_info")
     assert hasattr(plain, "_pings_outstanding")
@@ -200,7 +202,7 @@ def test_the_private_names_used_of_nats_py_exist() -> None:
 
 def test_a_pong_after_its_flush_timed_out_is_accepted() -> None:
     async def scenario() -> None:
-        client = BatchClient(lambda: None)
+        client = BatchClient(lambda: None, NO_ACCESS)
         late: asyncio.Future[bool] = asyncio.Future()
         late.cancel()
         waited: asyncio.Future[bool] = asyncio.Future()

@@ -14,6 +14,8 @@ import pytest
 
 from rookery.bus.loop_thread import new_event_loop
 from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, header_value
+from rookery.bus.nats.server_access import ServerAccess
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Failed, Refused
 from tests.bus.deadlines import wait_until
@@ -197,7 +199,7 @@ def test_an_invalid_message_is_refused_and_none_of_its_list_is_sent(nats_url: st
     run(scenario)
 
 
-def test_a_missing_or_wrong_token_is_refused_and_not_shown(
+def test_a_missing_or_wrong_credential_is_refused_and_not_shown(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     address = f"nats://127.0.0.1:{urlsplit(server.url).port}"
@@ -206,16 +208,20 @@ def test_a_missing_or_wrong_token_is_refused_and_not_shown(
     async def scenario() -> None:
         for connection, said in (
             (Connection(address), "needs a token"),
-            (Connection(address, token="geheim"), "refuses these credentials"),
+            (Connection(address, ServerAccess(token="geheim")), "refuses these credentials"),
             (Connection(address.replace("//", "//geheim@")), "refuses these credentials"),
-            (Connection(address.replace("//", "//user:geheim@")), "refuses these credentials"),
+            (
+                Connection(address.replace("//", "//default.node:geheim@")),
+                "refuses these credentials",
+            ),
         ):
             with pytest.raises(Refused, match=said) as refused:
                 await connection.open()
             assert refused.value.code == "UNAUTHORIZED"
             assert "geheim" not in str(refused.value)
-        token = urlsplit(server.url).username
-        async with connected(address.replace("//", f"//%{ord(token[0]):02x}{token[1:]}@")):
+        node = server.credential(Role.NODE)
+        escaped = f"%{ord(node.user[0]):02x}{node.user[1:]}:{node.password}"
+        async with connected(address.replace("//", f"//{escaped}@")):
             pass
 
     run(scenario)
@@ -263,7 +269,7 @@ def test_an_invalid_server_url_is_refused(url: str) -> None:
 
 def test_a_missing_credentials_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(Refused, match=r"credentials file .* does not exist") as refused:
-        Connection("nats://127.0.0.1", credentials=str(tmp_path / "none.creds"))
+        Connection("nats://127.0.0.1", ServerAccess(credentials_file=str(tmp_path / "none.creds")))
     assert refused.value.code == "UNAUTHORIZED"
 
 

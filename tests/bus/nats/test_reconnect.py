@@ -8,7 +8,9 @@ import logging
 import nats.errors
 import pytest
 
+from rookery.bus.credentials import CredentialStore
 from rookery.bus.nats.connection import Connection, Message, Outgoing
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Failed
 from tests.bus.deadlines import wait_until
@@ -27,7 +29,7 @@ async def found(connection: Connection, server: EmbeddedServer) -> None:
 
 def test_subscriptions_are_restored_before_on_reconnect_is_called(server: EmbeddedServer) -> None:
     async def scenario() -> None:
-        async with connected(server.url) as connection:
+        async with connected(server.admin_url) as connection:
             got: list[Message] = []
             news: list[str] = []
             await connection.subscribe("x", got.extend)
@@ -50,7 +52,7 @@ def test_subscriptions_and_cancellations_during_an_outage_take_effect(
     server: EmbeddedServer,
 ) -> None:
     async def scenario() -> None:
-        async with connected(server.url) as connection:
+        async with connected(server.admin_url) as connection:
             old: list[Message] = []
             new: list[Message] = []
             subscription = await connection.subscribe("x", old.extend)
@@ -68,7 +70,7 @@ def test_subscriptions_and_cancellations_during_an_outage_take_effect(
 
 def test_a_message_sent_while_disconnected_never_arrives(server: EmbeddedServer) -> None:
     async def scenario() -> None:
-        async with connected(server.url) as connection:
+        async with connected(server.admin_url) as connection:
             got: list[Message] = []
             await connection.subscribe("x", got.extend)
             await lost(connection, server)
@@ -90,7 +92,7 @@ def test_pending_bytes_of_a_lost_connection_are_discarded(
     server: EmbeddedServer,
 ) -> None:
     async def scenario() -> None:
-        async with connected(server.url) as connection:
+        async with connected(server.admin_url) as connection:
             got: list[Message] = []
             await connection.subscribe("x", got.extend)
             await connection.client.publish("x", b"ghost")
@@ -108,7 +110,7 @@ def test_pending_bytes_of_a_lost_connection_are_discarded(
 
 def test_an_open_request_fails_when_the_connection_is_lost(server: EmbeddedServer) -> None:
     async def scenario() -> None:
-        async with connected(server.url) as connection:
+        async with connected(server.admin_url) as connection:
             arrived: list[Message] = []
             await connection.subscribe("silence", arrived.extend)
             asked = asyncio.create_task(connection.request(Outgoing("silence", b""), timeout_s=600))
@@ -121,37 +123,23 @@ def test_an_open_request_fails_when_the_connection_is_lost(server: EmbeddedServe
     run(scenario)
 
 
-def test_a_refused_token_is_retried_until_the_server_accepts_it(server: EmbeddedServer) -> None:
+def test_a_refused_credential_is_retried_until_the_server_accepts_it(
+    server: EmbeddedServer,
+) -> None:
     async def scenario() -> None:
         async with connected(server.url) as connection:
-            token = server.store / "token"
-            ours = token.read_text()
+            credentials = CredentialStore(server.store)
+            file = credentials.path(server.credential(Role.NODE))
+            ours = file.read_bytes()
             await lost(connection, server)
-            token.write_text("another")
+            credentials.rotate("default", "node")
             server.restart()
             await wait_until(lambda: "Authorization" in str(connection.client.last_error))
             assert not connection.connected
             server.stop()
-            token.write_text(ours)
+            file.write_bytes(ours)
             await found(connection, server)
             assert (await connection.api("INFO"))["streams"] == 0
-
-    run(scenario)
-
-
-def test_unreadable_credentials_are_read_again_at_the_next_attempt(server: EmbeddedServer) -> None:
-    def unreadable() -> str:
-        raise ValueError("half written")
-
-    async def scenario() -> None:
-        async with connected(server.url) as connection:
-            token = connection.client.options["token"]
-            connection.client.options["token"] = unreadable
-            await lost(connection, server)
-            server.restart()
-            await wait_until(lambda: "half written" in str(connection.client.last_error))
-            connection.client.options["token"] = token
-            await wait_until(lambda: connection.connected)
 
     run(scenario)
 
@@ -160,7 +148,7 @@ def test_an_error_of_the_server_does_not_end_the_connection(
     server: EmbeddedServer, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        async with connected(server.url) as connection:
+        async with connected(server.admin_url) as connection:
             got: list[Message] = []
             ups: list[None] = []
             connection.on_reconnect.append(lambda: ups.append(None))
@@ -185,7 +173,7 @@ def test_a_failing_hook_does_not_stop_the_other_hooks(
         raise ValueError("no good")
 
     async def scenario() -> None:
-        async with connected(server.url) as connection:
+        async with connected(server.admin_url) as connection:
             news: list[str] = []
             connection.on_disconnect += [fail, lambda: news.append("down")]
             connection.on_reconnect += [fail, lambda: news.append("up")]

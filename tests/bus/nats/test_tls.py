@@ -62,7 +62,7 @@ def test_an_untrusted_certificate_is_refused(address: str) -> None:
     run(scenario)
 
 
-def test_a_server_without_tls_never_receives_the_token(server: EmbeddedServer) -> None:
+def test_a_server_without_tls_never_receives_the_password(server: EmbeddedServer) -> None:
     async def scenario() -> None:
         with pytest.raises(Failed, match="offers no TLS"):
             await Connection(server.url.replace("nats://", "tls://")).open()

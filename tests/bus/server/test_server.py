@@ -17,14 +17,15 @@ from urllib.parse import urlsplit
 import pytest
 
 from rookery.bus.clock import wait_until
+from rookery.bus.credentials import USERS_FILE
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.nats.connection import ApiError, Connection, Outgoing
+from rookery.bus.roles import Role
 from rookery.bus.server.server import (
     EmbeddedServer,
     default_store,
     find_running,
     find_server,
-    read_token,
 )
 from rookery.bus.server.store import Store
 from rookery.schemas.errors import Failed, Refused
@@ -84,6 +85,13 @@ def ask(url: str, subject: str, query: object = None) -> dict[str, Any]:
         thread.close()
 
 
+def node_url(store: Path) -> str:
+    """The URL of the running server, for a node."""
+    running = find_running(store)
+    assert running is not None
+    return Store(store).credential("default", Role.NODE).url(running.address)
+
+
 def alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
@@ -109,25 +117,52 @@ def test_the_store_is_for_its_owner_only(server: EmbeddedServer) -> None:
     def mode(path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)
 
-    assert mode(server.store) == 0o700
-    for name in ("token", "server.conf", "server.log", "lock", "port"):
-        assert mode(server.store / name) == 0o600, name
-    assert read_token(server.store) == urlsplit(server.url).username
+    for folder in (server.store, server.store / "credentials"):
+        assert mode(folder) == 0o700, folder
+    files = [server.store / name for name in ("server.conf", "server.log", "lock", "port")]
+    credentials = list((server.store / "credentials").iterdir())
+    assert server.store / "credentials" / "default.node.json" in credentials
+    for file in (server.store / USERS_FILE, *files, *credentials):
+        assert mode(file) == 0o600, file
     assert urlsplit(server.url).hostname == "127.0.0.1"
 
 
 @pytest.mark.parametrize("end", [EmbeddedServer.stop, EmbeddedServer.kill])
-def test_a_restart_keeps_port_token_and_data(server: EmbeddedServer, end: Any) -> None:
-    url, pid = server.url, server.pid
-    ask(url, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
-    assert b'"seq":1' in ask(url, "s", "kept")["body"]
+def test_a_restart_keeps_port_credentials_and_data(server: EmbeddedServer, end: Any) -> None:
+    url, admin_url, pid = server.url, server.admin_url, server.pid
+    ask(admin_url, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+    assert b'"seq":1' in ask(admin_url, "s", "kept")["body"]
     end(server)
     server.restart()
     assert server.url == url
     assert server.pid != pid
-    assert ask(url, "$JS.API.STREAM.INFO.S")["state"]["messages"] == 1
+    assert ask(url, "$JS.API.INFO")["streams"] == 1
+    assert ask(admin_url, "$JS.API.STREAM.INFO.S")["state"]["messages"] == 1
     server.restart()
     assert server.url == url
+
+
+def test_a_store_of_an_older_version_starts_and_its_token_is_refused(tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    store.mkdir(mode=0o700)
+    (store / "token").write_text("geheim")
+    with EmbeddedServer(store) as server:
+        assert ask(server.url, "$JS.API.INFO")
+        with pytest.raises(Refused, match="UNAUTHORIZED") as refused:
+            ask(server.address.replace("//", "//geheim@"), "$JS.API.INFO")
+        assert "geheim" not in str(refused.value)
+
+
+def test_no_server_has_the_user_without_limits_unless_it_was_started_with_him(
+    server: EmbeddedServer,
+) -> None:
+    url = server.admin_url
+    server.stop()
+    with EmbeddedServer(server.store) as other:
+        assert ask(other.url, "$JS.API.INFO")
+        with pytest.raises(Refused, match="UNAUTHORIZED"):
+            ask(url, "$JS.API.INFO")
+        assert "admin" not in (other.store / USERS_FILE).read_text()
 
 
 def test_a_second_server_on_the_store_is_refused_with_a_hint(
@@ -136,11 +171,10 @@ def test_a_second_server_on_the_store_is_refused_with_a_hint(
     with pytest.raises(Refused) as refused:
         EmbeddedServer(server.store).start()
     assert refused.value.code == "STORE_IN_USE"
-    address = server.url.replace(f"{read_token(server.store)}@", "")
-    assert f"pid {server.pid} at {address}" in refused.value.message
-    assert f"--url {address}" in refused.value.hint
-    assert read_token(server.store) not in str(refused.value)
-    assert find_running(server.store) == server.url
+    assert f"pid {server.pid} at {server.address}" in refused.value.message
+    assert f"--url {server.address}" in refused.value.hint
+    assert "@" not in str(refused.value)
+    assert find_running(server.store) == (server.pid, server.address)
     assert ask(server.url, "$JS.API.INFO")
 
 
@@ -149,14 +183,14 @@ def test_the_lock_dies_with_the_server_and_nothing_else(server: EmbeddedServer) 
     wait_until(lambda: not server.running, PATIENCE_S)
     assert find_running(server.store) is None
     with EmbeddedServer(server.store) as other:
-        assert find_running(server.store) == other.url
+        assert find_running(server.store) == (other.pid, other.address)
     assert find_running(server.store) is None
 
 
 def test_no_server_outlives_an_owner_killed_with_9(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with owner(store) as process:
-        assert (url := find_running(store))
+        url = node_url(store)
         process.kill()
         process.wait()
         assert wait_until(lambda: not Store(store).is_locked(), PATIENCE_S)
@@ -192,12 +226,10 @@ def test_a_signal_to_the_owners_group_leaves_the_server_to_him(
 ) -> None:
     store = tmp_path / "store"
     with owner(store) as process:
-        url = find_running(store)
-        assert url
+        running = find_running(store)
         os.killpg(process.pid, number)
-        ask(url, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
-        assert ask(url, "$JS.API.STREAM.INFO.S")
-        assert find_running(store) == url
+        assert ask(node_url(store), "$JS.API.INFO")
+        assert find_running(store) == running
 
 
 def test_killing_the_parent_guard_does_not_save_the_server(server: EmbeddedServer) -> None:
@@ -206,7 +238,7 @@ def test_killing_the_parent_guard_does_not_save_the_server(server: EmbeddedServe
     )
     os.kill(int(leash.stdout), signal.SIGKILL)
     wait_until(lambda: not server.running, PATIENCE_S)
-    assert find_running(server.store) == server.url
+    assert find_running(server.store) == (server.pid, server.address)
     server.stop()
     assert not Store(server.store).is_locked()
 
@@ -219,14 +251,14 @@ def test_acks_wait_for_the_disk_unless_a_bench_asks_otherwise(tmp_path: Path) ->
 
 
 def test_a_small_store_gets_full(tmp_path: Path) -> None:
-    with EmbeddedServer(tmp_path / "store", store_bytes_max=2_000_000) as server:
-        ask(server.url, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
-        answers = [ask(server.url, "s", "x" * 900_000)["body"] for _ in range(4)]
+    with EmbeddedServer(tmp_path / "store", store_bytes_max=2_000_000, admin=True) as server:
+        ask(server.admin_url, "$JS.API.STREAM.CREATE.S", {"name": "S", "subjects": ["s"]})
+        answers = [ask(server.admin_url, "s", "x" * 900_000)["body"] for _ in range(4)]
         assert b'"seq":1' in answers[0]
         assert b'"err_code":10023' in answers[-1]
         with pytest.raises(ApiError) as refused:
             ask(
-                server.url,
+                server.admin_url,
                 "$JS.API.STREAM.CREATE.T",
                 {"name": "T", "subjects": ["t"], "max_bytes": 3_000_000},
             )
@@ -247,7 +279,7 @@ def test_what_is_stored_already_does_not_count_against_a_restart(server: Embedde
 def test_any_path_may_be_a_store(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / 'it\'s "my" störe\\$HOME') as server:
         assert ask(server.url, "$JS.API.INFO")
-        assert find_running(server.store) == server.url
+        assert find_running(server.store) == (server.pid, server.address)
 
 
 def test_a_taken_port_is_skipped_unless_it_was_configured(tmp_path: Path) -> None:
@@ -279,7 +311,6 @@ def test_the_last_log_line_of_the_server_is_in_the_error(tmp_path: Path) -> None
 
 def test_there_is_nothing_to_find_where_nothing_runs(tmp_path: Path) -> None:
     assert find_running(tmp_path / "never") is None
-    assert read_token(tmp_path / "never") == ""
     assert not (tmp_path / "never").exists()
 
 

@@ -191,8 +191,8 @@ def test_a_blob_whose_writer_died_midway_does_not_exist_until_it_is_put_again(
         async with jetstream.bus() as bus:
             for number in range(1, written + 1):  # In a writer's order.
                 start = number * CHUNK_BYTES_MAX
-                subject = f"$KV.ROOKERY_{bus.realm}_BLOBS.{digest}.{number}"
-                await jetstream.publish(subject, data[start : start + CHUNK_BYTES_MAX])
+                chunk = data[start : start + CHUNK_BYTES_MAX]
+                await jetstream.put(bus.subjects.blobs_bucket, f"{digest}.{number}", chunk)
             with pytest.raises(Failed, match="BLOB_NOT_FOUND"):
                 await bus.blobs.get(digest)
             await bus.blobs.put(data)
@@ -242,8 +242,8 @@ def test_a_false_number_of_chunks_costs_one_read(jetstream: JetStreamRealm, coun
     async def scenario() -> None:
         async with jetstream.bus() as bus:
             digest = digest_bytes(count.encode())
-            subject = f"$KV.ROOKERY_{bus.realm}_BLOBS.{digest}.0"
-            await jetstream.publish(subject, b"bait", headers={"Rookery-Chunks": count})
+            bucket, headers = bus.subjects.blobs_bucket, {"Rookery-Chunks": count}
+            await jetstream.put(bucket, f"{digest}.0", b"bait", headers)
             with pytest.raises(Failed, match="BLOB_CORRUPT"):
                 await bus.blobs.get(digest)
 

@@ -119,7 +119,7 @@ def test_a_late_cleanup_removes_no_part_of_the_next_writer(
             await bus.checkpoints.put(b"before")
             assert await bus.checkpoints.replace(b"first", [], after=0)
             part = await bus.checkpoints.put(b"of the next writer")
-            bucket = Bucket(bus.connection, "ROOKERY_default_VIEWS")
+            bucket = Bucket(bus.connection, bus.subjects, "ROOKERY_default_VIEWS")
             await bucket.remove(f"{part}.0", before=await revision_of(bus))
             assert await bus.checkpoints.get(part) == b"of the next writer"
 

@@ -237,7 +237,7 @@ def test_claims_and_their_deadlines_survive_the_server(jetstream: JetStreamRealm
 def test_foreign_messages_in_the_bucket_are_free_claims(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
-            await jetstream.publish(f"$KV.ROOKERY_{bus.realm}_CLAIMS.p", b"hello")
+            await jetstream.put(bus.subjects.claims_bucket, "p", b"hello")
             assert await bus.claims.list() == []
             assert await bus.claims.acquire("p", "a", 30) is not None
 

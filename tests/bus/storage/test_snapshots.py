@@ -110,7 +110,7 @@ def test_a_snapshot_whose_bytes_are_damaged_or_gone_is_none(
 def test_what_others_put_into_the_bucket_is_no_snapshot(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with jetstream.bus() as bus:
-            await jetstream.publish(f"$KV.ROOKERY_{bus.realm}_SNAPSHOTS.session.s1", b"hello")
+            await jetstream.put(bus.subjects.snapshots_bucket, "session.s1", b"hello")
             assert await bus.snapshots.load(ENTITY, 1) is None
             await bus.snapshots.save(ENTITY, 1, EntitySnapshot(5, b"state"))
             assert await bus.snapshots.load(ENTITY, 1) == EntitySnapshot(5, b"state")

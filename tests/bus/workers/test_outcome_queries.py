@@ -138,7 +138,7 @@ def test_without_a_worker_there_are_no_reports(realm: Realm) -> None:
 def test_a_large_answer_is_kept_for_another_node_too(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
         async with (
-            jetstream.bus() as bus,
+            jetstream.serving_bus() as bus,
             jetstream.bus() as other,
             fake_worker(jetstream, answers=False) as anna,
         ):
@@ -164,7 +164,7 @@ def test_an_attempt_is_called_off_also_while_its_arguments_are_fetched(
             return await unpacked(bodies, message)
 
         monkeypatch.setattr(LargeBodies, "unpack", slow)
-        async with jetstream.bus() as bus, fake_worker(jetstream) as anna:
+        async with jetstream.serving_bus() as bus, fake_worker(jetstream) as anna:
             call = asyncio.ensure_future(bus.tool_workers.call(replace(JOB, body=LARGE)))
             await fetching.wait()
             (said,) = (await bus.tool_workers.query_attempt("shop", "call-1", 2)).workers

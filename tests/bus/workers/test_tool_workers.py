@@ -18,6 +18,8 @@ from msgspec.structs import replace
 from rookery.bus.memory.workers import MemoryWorkerEndpoint
 from rookery.bus.nats.connection import Connection
 from rookery.bus.ports import WorkerEndpoint
+from rookery.bus.reads import NodeBlobs
+from rookery.bus.roles import Role
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.subjects import Subjects
@@ -37,6 +39,9 @@ from tests.bus.deadlines import wait_until
 from tests.bus.realms import JetStreamRealm, MemoryRealm, Realm
 
 SUBJECTS = Subjects("default")
+ANSWERS = "rookery.default.result.shop.stock"
+"""Where a worker of the surface may answer."""
+LOST = "rookery.default.result.shop.lost"
 JOB = Job(
     surface="shop",
     tool="price",
@@ -93,15 +98,16 @@ async def fake_worker(
         await endpoint.close()
         return
     assert isinstance(realm, JetStreamRealm)
-    async with connection(realm) as connected:
-        blobs = JetStreamBlobs(Bucket(connected, SUBJECTS.blobs_bucket))
-        endpoint = NatsWorkerEndpoint(connected, SUBJECTS, blobs, surface)
+    async with connection(realm, surface) as connected:
+        endpoint = NatsWorkerEndpoint(connected, SUBJECTS, NodeBlobs(connected, SUBJECTS), surface)
         yield await FakeWorker(endpoint, name, answers=answers).open(*(tools or ["price"]))
 
 
 @asynccontextmanager
-async def connection(realm: JetStreamRealm) -> AsyncIterator[Connection]:
-    connected = Connection(realm.server.url)
+async def connection(realm: JetStreamRealm, surface: str = "") -> AsyncIterator[Connection]:
+    """Of a node, or of the worker of a surface."""
+    role = Role.WORKER if surface else Role.NODE
+    connected = Connection(realm.server.url_for(role, surface=surface))
     await connected.open()
     try:
         yield connected
@@ -269,7 +275,7 @@ LARGE = b'"' + b"x" * (3 << 20) + b'"'
 
 def test_bodies_above_what_a_message_holds_travel_all_the_same(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
-        async with jetstream.bus() as bus, fake_worker(jetstream, answers=False) as anna:
+        async with jetstream.serving_bus() as bus, fake_worker(jetstream, answers=False) as anna:
             call = asyncio.ensure_future(bus.tool_workers.call(replace(JOB, body=LARGE)))
             (job,) = await anna.has(1)
             assert job.body == LARGE
@@ -286,7 +292,7 @@ def test_what_is_too_large_for_anything_is_refused_before_and_an_error_after(
     enormous = b"x" * ((64 << 20) + 1)
 
     async def scenario() -> None:
-        async with jetstream.bus() as bus, fake_worker(jetstream, answers=False) as anna:
+        async with jetstream.serving_bus() as bus, fake_worker(jetstream, answers=False) as anna:
             with pytest.raises(Refused, match="PAYLOAD_TOO_LARGE"):
                 await bus.tool_workers.call(replace(JOB, body=enormous))
             call = asyncio.ensure_future(bus.tool_workers.call(JOB))
@@ -324,7 +330,7 @@ async def polling_node(realm: JetStreamRealm, pulse_s: float = 0.05) -> AsyncIte
     async with AsyncExitStack() as stack:
         await stack.enter_async_context(realm.bus())
         connected = await stack.enter_async_context(connection(realm))
-        blobs = JetStreamBlobs(Bucket(connected, SUBJECTS.blobs_bucket))
+        blobs = JetStreamBlobs(Bucket(connected, SUBJECTS, SUBJECTS.blobs_bucket))
         crews = NatsToolWorkers(connected, SUBJECTS, blobs, pulse_s=pulse_s)
         stack.push_async_callback(crews.close)
         rounds: list[object] = []
@@ -400,7 +406,7 @@ def test_a_cancellation_outlives_a_restart_of_the_server(jetstream: JetStreamRea
 
 def test_an_answer_that_was_lost_is_sent_again_but_not_for_ever(jetstream: JetStreamRealm) -> None:
     async def scenario() -> None:
-        async with jetstream.bus(), fake_worker(jetstream), jetstream.stock() as stock:
+        async with jetstream.bus(), fake_worker(jetstream), jetstream.stock(ANSWERS) as stock:
             heard: list[bytes] = []
 
             async def hear(message: Any) -> None:
@@ -408,14 +414,14 @@ def test_an_answer_that_was_lost_is_sent_again_but_not_for_ever(jetstream: JetSt
 
             async def answers_to(number: int) -> list[bytes]:
                 heard.clear()
-                named = json.dumps({"jobs": [f"lost.{number}", "lost.never"]}).encode()
+                named = json.dumps({"jobs": [f"{LOST}.{number}", f"{LOST}.never"]}).encode()
                 await stock.request("rookery.default.crew.shop.health", named, timeout=5)
                 await stock.flush()
                 return heard
 
-            await stock.subscribe("lost.*", cb=hear)
+            await stock.subscribe(f"{LOST}.*", cb=hear)
             for number in range(1_002):
-                await stock.publish("rookery.default.tool.shop.price", b"{}", f"lost.{number}")
+                await stock.publish("rookery.default.tool.shop.price", b"{}", f"{LOST}.{number}")
             await wait_until(lambda: len(heard) == 1_002)
             assert await answers_to(1_001) == [b"anna"]
             assert await answers_to(0) == []
@@ -430,10 +436,12 @@ def test_malformed_messages_are_ignored(jetstream: JetStreamRealm) -> None:
         async with (
             jetstream.bus() as bus,
             fake_worker(jetstream) as anna,
-            jetstream.stock() as stock,
+            jetstream.stock(ANSWERS) as stock,
         ):
             await stock.publish("rookery.default.tool.shop.price", b"{}")
             await stock.publish("rookery.default.tool.shop.price", b"{}", "rookery.default.ev.x.y")
+            elsewhere = "rookery.default.result.stock.abc.1"
+            await stock.publish("rookery.default.tool.shop.price", b"{}", elsewhere)
             for what in ("health", "cancel", "catalogue", "other"):
                 await stock.publish(f"rookery.default.crew.shop.{what}", b"[1", "somewhere")
                 odd_call = b'{"calls": [{"call": 1, "attempt": "two"}]}'

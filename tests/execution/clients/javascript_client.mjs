@@ -1,9 +1,9 @@
 // A client of a realm in JavaScript: the official NATS client, JSON and the subjects, nothing of ours.
 //
-//   node javascript_client.mjs '{"server", "token", "realm", "session", "door", "body"}'
+//   node javascript_client.mjs '{"server", "user", "pass", "realm", "session", "door", "body"}'
 //
-// Prints {"answer", "live", "stored"}: what came of the run, the facts as they were seen while it
-// went, and the facts as they stand in the journal.
+// `rookery auth url` prints user and password. Prints {"answer", "live"}: the run's result, and the
+// facts as they were seen while it went.
 
 import { headers } from "@nats-io/nats-core";
 import { jetstream } from "@nats-io/jetstream";
@@ -11,17 +11,14 @@ import { connect } from "@nats-io/transport-node";
 
 const PATIENCE_MS = 45_000;
 const LAST = "turn.completed.v1";
-const { server, token, realm, session, door, body } = JSON.parse(process.argv[2]);
+const { server, user, pass, realm, session, door, body } = JSON.parse(process.argv[2]);
 
-const connection = await connect({ servers: server, token });
+const inboxPrefix = `_INBOX.${user}`;
+const connection = await connect({ servers: server, user, pass, inboxPrefix });
 const live = collect(connection.subscribe(`rookery.${realm}.ev.*.${session}`), (m) => m.json());
 await connection.flush();
 const answer = await { inbox, request }[door]();
-const journal = await jetstream(connection).consumers.get(`ROOKERY_${realm}_JOURNAL`, {
-  filter_subjects: `rookery.${realm}.ev.*.${session}`,
-});
-const stored = await collect(await journal.consume(), (m) => m.json());
-console.log(JSON.stringify({ answer, live: await live, stored }));
+console.log(JSON.stringify({ answer, live: await live }));
 await connection.close();
 
 async function request() {
@@ -31,7 +28,7 @@ async function request() {
 }
 
 async function inbox() {
-  const reply = `answers.of.${session}`;
+  const reply = `${inboxPrefix}.${session}`;
   const answers = connection.subscribe(reply, { max: 1 });
   const said = headers();
   said.set("Rookery-Reply", reply);

@@ -19,6 +19,7 @@ from nats.aio.client import Client
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Appended, AppendOutcome, AppendRequest
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId
@@ -79,7 +80,7 @@ def test_bad_input_is_refused_by_code_at_both_entry_points(serving: Serving, wha
             assert answer.code == answer.error["code"] == BAD[what].code
             assert answer.error["message"]
 
-    serving.visit(scenario)
+    serving.visit(scenario, "admin")
 
 
 async def send_bad(client: Stock, door: str, bad: Bad) -> Answer:
@@ -101,7 +102,7 @@ def test_bad_input_without_a_waiting_client_becomes_a_dead_letter(
         assert beside.started() == [f"beside-{number}" for number in range(len(BAD))]
 
     before = len(letters(serving))
-    serving.visit(scenario)
+    serving.visit(scenario, "admin")
     found = letters(serving, before + len(BAD))[before:]
     assert sorted(letter["code"] for letter in found) == sorted(bad.code for bad in BAD.values())
     assert {letter["key"] for letter in found} >= {"a/b", "a.b", "a b", "säule", "a" * 65}
@@ -149,7 +150,7 @@ def test_a_subject_with_too_many_parts_gets_no_responders(serving: Serving):
             with pytest.raises(nats.errors.NoRespondersError):
                 await client.nats.request(subject, b"{}", timeout=5)
 
-    serving.visit(scenario)
+    serving.visit(scenario, "admin")
 
 
 def test_only_the_session_with_a_fact_of_the_future_is_refused(serving: Serving):
@@ -157,7 +158,7 @@ def test_only_the_session_with_a_fact_of_the_future_is_refused(serving: Serving)
         old, beside = Visit(client, "future"), Visit(client, "present")
         await old.run("a")
         await old.commit()
-        await append_from_the_future(serving.server.url, serving.realm, old.session)
+        await append_from_the_future(serving.url_for(Role.NODE), serving.realm, old.session)
         await refused_beside(client, old, beside)
         await client.submit("run", old.session, {"code": "1"}, Nats_Msg_Id="unheard")
 
@@ -170,7 +171,7 @@ def test_a_fact_of_the_future_keeps_no_node_from_starting_or_stopping(
     server: EmbeddedServer, tmp_path: Path
 ):
     async def scenario() -> None:
-        async with stock(server.url, "upgraded") as client:
+        async with stock(server, "upgraded", Role.OPERATOR) as client:
             old, beside = Visit(client, "future"), Visit(client, "present")
             with node_on(server, "upgraded", tmp_path) as node:
                 await client.follow()
@@ -178,7 +179,9 @@ def test_a_fact_of_the_future_keeps_no_node_from_starting_or_stopping(
                 await old.commit()
                 await old.run("b")
                 node.kill()
-            await append_from_the_future(server.url, "upgraded", old.session)
+            await append_from_the_future(
+                server.url_for(Role.NODE, realm="upgraded"), "upgraded", old.session
+            )
             with node_on(server, "upgraded", tmp_path) as node:
                 await refused_beside(client, old, beside)
                 assert node.stop() == 0
@@ -216,20 +219,15 @@ async def append_from_the_future(url: str, realm: str, session: str) -> None:
     await bus.stop()
 
 
-def test_without_the_token_every_request_is_refused(serving: Serving):
+def test_without_a_credential_every_request_is_refused(serving: Serving):
+    client_of_the_realm = serving.server.credential(Role.CLIENT, realm=serving.realm)
+
     async def scenario() -> None:
-        for url in (serving.server.url.replace(token(serving), "wrong"), bare(serving)):
+        wrong = serving.url.replace(client_of_the_realm.password, "wrong")
+        for url in (wrong, serving.server.address):
             client = Client()
             with pytest.raises(nats.errors.Error, match=r"(?i)authorization"):
                 await client.connect(url, allow_reconnect=False, max_reconnect_attempts=0)
             await client.close()
 
     asyncio.run(scenario())
-
-
-def token(serving: Serving) -> str:
-    return (serving.server.store / "token").read_text()
-
-
-def bare(serving: Serving) -> str:
-    return serving.server.url.replace(token(serving) + "@", "")

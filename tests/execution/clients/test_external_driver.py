@@ -11,6 +11,7 @@ import pytest
 from rookery.actors.turns import SLOT, TURN
 from rookery.actors.turns.external_driver import CANCELLATIONS
 from rookery.bus.client import Client
+from rookery.bus.roles import Role
 from rookery.ops.examples.external_driver.driver import START, STEPS, execute_runs
 from rookery.schemas.errors import CodedError
 from tests.execution.programs import Programs, play_programs
@@ -43,8 +44,8 @@ def test_a_run_driven_from_outside_ends_with_its_turn_and_its_client_gets_the_re
     serving: Serving,
 ):
     async def scenario() -> None:
-        driver = asyncio.create_task(execute_runs(serving.server.url, serving.realm, 2))
-        async with Client(serving.server.url, realm=serving.realm) as client:
+        driver = asyncio.create_task(execute_runs(serving.url_for(Role.DRIVER), serving.realm, 2))
+        async with Client(serving.url, realm=serving.realm) as client:
             await asyncio.sleep(0.2)
             for code in ("hello", "again"):
                 answer = await client.run("driven-outside", code)
@@ -85,7 +86,7 @@ async def admission(client: Client, session: str, on: str, **params: Any) -> Any
 def test_a_run_is_not_committed_while_its_turn_goes_on_or_after_it_failed(serving: Serving):
     async def scenario() -> None:
         session = "outside-failed"
-        async with Client(serving.server.url, realm=serving.realm) as client:
+        async with Client(serving.url_for(Role.OPERATOR), realm=serving.realm) as client:
             run_id = await begin(client, session)
             for why in ("the turn of the run has not ended", "the turn of the run has failed"):
                 with pytest.raises(CodedError, match=why):
@@ -110,7 +111,7 @@ def test_a_client_gets_a_result_although_the_driver_sends_none(
 ):
     async def scenario() -> None:
         session = f"outside-{on}"
-        async with Client(serving.server.url, realm=serving.realm) as client:
+        async with Client(serving.url_for(Role.OPERATOR), realm=serving.realm) as client:
             handle = await client.submit(session, "1")
             run_id = await handle.accepted(PATIENCE_S)
             await turn(client, session, "start_conversation_run", run_id=run_id, **START)
@@ -124,7 +125,7 @@ def test_a_client_gets_a_result_although_the_driver_sends_none(
 def test_a_result_that_is_none_is_refused(serving: Serving):
     async def scenario() -> None:
         session = "outside-wrong"
-        async with Client(serving.server.url, realm=serving.realm) as client:
+        async with Client(serving.url_for(Role.OPERATOR), realm=serving.realm) as client:
             run_id = await begin(client, session)
             with pytest.raises(CodedError, match="run_completed: result"):
                 await turn(client, session, "run_completed", run_id=run_id, result={"status": 7})
@@ -155,7 +156,7 @@ def test_no_client_steers_the_turn_of_a_run_that_a_node_drives(driving: Serving)
             assert not answer.code, (on, answer.body)
         assert (await run)["result"] == 1
 
-    play_programs(driving, "unsteered", scenario)
+    play_programs(driving, "unsteered", scenario, Role.OPERATOR)
 
 
 def test_a_parked_run_is_steered_by_no_client(driving: Serving):
@@ -170,4 +171,4 @@ def test_a_parked_run_is_steered_by_no_client(driving: Serving):
         ended = (await programs.seen("turn.completed"))[-1]
         assert ended["result"]["result"] == 1
 
-    play_programs(driving, "unsteered-parked", scenario)
+    play_programs(driving, "unsteered-parked", scenario, Role.OPERATOR)

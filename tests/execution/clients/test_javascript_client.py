@@ -62,10 +62,11 @@ def run(command: list[str], patience_s: float) -> subprocess.CompletedProcess[st
 def test_javascript_gets_the_same_result_and_the_same_facts(
     driving: Serving, folder: Path, door: str
 ):
-    session, where = f"javascript-{door}", urlsplit(driving.server.url)
+    session, where = f"javascript-{door}", urlsplit(driving.url)
     task = {
         "server": f"{where.hostname}:{where.port}",
-        "token": where.username,
+        "user": where.username,
+        "pass": where.password,
         "realm": driving.realm,
         "session": session,
         "door": door,
@@ -80,7 +81,6 @@ def test_javascript_gets_the_same_result_and_the_same_facts(
 
     async def scenario(client: Stock) -> None:
         facts = await facts_of(client, session)
-        assert told["stored"] == facts
         assert told["live"] == facts
 
     driving.visit(scenario)

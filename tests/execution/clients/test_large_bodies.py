@@ -7,6 +7,7 @@ import asyncio
 import msgspec
 
 from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.roles import Role
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.run import RunRequest
 from tests.execution.realm_fixture import Serving
@@ -34,7 +35,7 @@ def test_a_large_body_is_kept_by_its_digest_and_its_run_works(serving: Serving):
 
 
 async def read_blob(serving: Serving, digest: str) -> bytes:
-    bus = JetStreamBus(serving.server.url, realm=serving.realm)
+    bus = JetStreamBus(serving.url_for(Role.NODE), realm=serving.realm)
     await bus.start()
     try:
         return await bus.blobs.get(digest)

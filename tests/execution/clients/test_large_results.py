@@ -14,7 +14,7 @@ import pytest
 from rookery.bus import connect_sync
 from tests.execution.entry_points import DOORS, PATIENCE_S
 from tests.execution.realm_fixture import Serving
-from tests.nodes import rookery_here
+from tests.nodes import access_to, rookery_here
 from tests.stock_client import Fields, stock
 
 OURS = ("our_client", "our_client_by_the_inbox", "our_client_without_a_loop", "the_shell")
@@ -30,14 +30,13 @@ LARGE: dict[str, tuple[str, str, str]] = {
 
 def kept(driving: Serving, digest: str) -> Fields:
     """Read a blob with a stock client, as the contract says."""
-    bucket = f"ROOKERY_{driving.realm}_BLOBS"
 
     async def scenario() -> bytes:
-        async with stock(driving.server.url, driving.realm) as client:
+        async with stock(driving.server, driving.realm) as client:
 
             async def piece(number: int) -> Any:
-                subject = f"$KV.{bucket}.{digest}.{number}"
-                return await client.jetstream.get_last_msg(f"KV_{bucket}", subject)
+                subject = f"rookery.{driving.realm}.read.blobs.{digest}.{number}"
+                return await client.nats.request(subject, b"", timeout=PATIENCE_S)
 
             first = await piece(0)
             count = int(first.headers["Rookery-Chunks"])
@@ -70,7 +69,7 @@ def test_every_entry_point_returns_a_large_result_with_its_status(driving: Servi
 
 def test_a_duplicate_gets_a_large_result_again(driving: Serving):
     code, result, _ = LARGE["text"]
-    with connect_sync(driving.server.url, realm=driving.realm) as client:
+    with connect_sync(driving.url, realm=driving.realm) as client:
         first = client.run("large-again", code, message_id="large-1")
         assert client.run("large-again", code, message_id="large-1") == first
         assert client.submit("large-again", code, message_id="large-1").result(PATIENCE_S) == first
@@ -79,7 +78,7 @@ def test_a_duplicate_gets_a_large_result_again(driving: Serving):
 
 def test_the_shell_prints_a_large_result_as_any_other(driving: Serving):
     code, result, _ = LARGE["accents"]
-    where = ("--url", driving.server.url, "--realm", driving.realm)
+    where = access_to(driving.server, driving.realm)
     said = rookery_here(driving.folder, "run", "-e", code, "--session", "large-text", *where)
     assert (said.code, said.err, json.loads(said.out) == result) == (0, "", True)
 
@@ -87,7 +86,7 @@ def test_the_shell_prints_a_large_result_as_any_other(driving: Serving):
 def test_the_output_of_a_cancelled_run_is_returned_at_any_size(driving: Serving):
     code = "print('\\n' * 900_000, end='')\necho(1)\nwhile True: pass"
     limits = WIDE | {"cpu_ms": 60_000, "wall_ms": 60_000}
-    with connect_sync(driving.server.url, realm=driving.realm) as client:
+    with connect_sync(driving.url, realm=driving.realm) as client:
         handle = client.submit("large-cancelled", code, limits=limits)
         answered = (fact for fact in handle.events() if fact["type"] == "tool.completed.v1")
         next(answered)

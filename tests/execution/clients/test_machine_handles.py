@@ -21,6 +21,7 @@ from rookery.bus.client.machines import (
     TurnStateHandle,
 )
 from rookery.bus.client.machines.machine_handle import effects_of
+from rookery.bus.roles import Role
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import surface as surface_facts
@@ -56,7 +57,7 @@ NEVER_REFUSED = {"release_lease", "release_credential_lifecycle", "acquire_lease
 
 def with_client(serving: Serving, story: Callable[[Client], Awaitable[None]]) -> None:
     async def play() -> None:
-        async with Client(serving.server.url, realm=serving.realm) as client:
+        async with Client(serving.url_for(Role.DRIVER), realm=serving.realm) as client:
             await story(client)
 
     asyncio.run(play())
@@ -185,8 +186,10 @@ def test_a_rejection_of_an_unknown_kind_is_refused_by_its_code(
     """A plain NATS client is a node of another version."""
 
     async def play() -> None:
-        async with Client(serving.server.url, realm="newer") as client:
-            node = await nats.connect(serving.server.url)
+        async with Client(
+            serving.server.url_for(Role.DRIVER, realm="newer"), realm="newer"
+        ) as client:
+            node = await nats.connect(serving.server.admin_url)
 
             async def answer(request: Msg) -> None:
                 error = {"code": "GUARD_REJECTED", "message": "rejected in here: no"}
@@ -219,7 +222,7 @@ def test_the_faces_of_a_session_show_one_session(serving: Serving) -> None:
         await admission.accept_with_completion("i", False, False, True)
         await admission.prepare(RUN)
         await turn.start_immediate_append(RUN)
-        async with Client(serving.server.url, realm=serving.realm) as other:
+        async with Client(serving.url_for(Role.DRIVER), realm=serving.realm) as other:
             assert (await TurnStateHandle(other, session).snapshot()).active_run_id == RUN
         await turn.run_completed(RUN)
         await admission.commit("i", RUN)

@@ -23,6 +23,7 @@ from rookery.bus.client.machines import (
     SessionContextHandle,
 )
 from rookery.bus.client.machines.observation import observe_facts
+from rookery.bus.roles import Role
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import EntityId
@@ -48,7 +49,7 @@ class Observing:
     def __init__(self, serving: Serving, proxy: Proxy, session: str) -> None:
         self.serving, self.proxy, self.session = serving, proxy, session
         self.client = Client(proxy.url, realm=serving.realm)
-        self.writer = Client(serving.server.url, realm=serving.realm)
+        self.writer = Client(serving.url_for(Role.DRIVER), realm=serving.realm)
 
     async def lose_connection(self, meanwhile: Callable[[], Awaitable[object]]) -> None:
         """What the server sends while ``meanwhile`` goes on never arrives; then the connection is
@@ -60,7 +61,7 @@ class Observing:
 
 def observing(serving: Serving, story: Callable[[Observing], Awaitable[None]]) -> None:
     async def play() -> None:
-        async with proxied(serving.server.url) as proxy:
+        async with proxied(serving.url_for(Role.DRIVER)) as proxy:
             world = Observing(serving, proxy, new_session())
             async with world.client, world.writer, asyncio.timeout(PATIENCE_S):
                 await open_session(world.writer, world.session)
@@ -308,8 +309,10 @@ def test_a_view_that_does_not_say_which_facts_it_has_is_no_baseline(serving: Ser
     """As a node of an older version answers; a plain NATS client is that node."""
 
     async def play() -> None:
-        async with Client(serving.server.url, realm="older") as client:
-            old = await nats.connect(serving.server.url)
+        async with Client(
+            serving.server.url_for(Role.DRIVER, realm="older"), realm="older"
+        ) as client:
+            old = await nats.connect(serving.server.admin_url)
 
             async def answer(request: Msg) -> None:
                 await request.respond(msgspec.json.encode({"watermark_ms": 0}))

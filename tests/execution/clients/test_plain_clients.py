@@ -9,16 +9,19 @@ from typing import Any
 import nats
 from nats.js.api import AckPolicy, ConsumerConfig, DeliverPolicy
 
+from rookery.bus.roles import Role
 from tests.execution.realm_fixture import Serving
 from tests.execution.session_client import Visit
-from tests.stock_client import Stock, until
+from tests.stock_client import Stock, inbox_prefix, until
 
 RUN = ["initialized", "registered", "executor_ensured", "input_accepted", "run_prepared"]
 
 
 def test_a_plain_subscription_follows_a_session_live(serving: Serving):
     async def follow() -> None:
-        plain = await nats.connect(serving.server.url)
+        url = serving.url_for(Role.OPERATOR)
+        plain = await nats.connect(url, inbox_prefix=inbox_prefix(url))
+        reply = f"{inbox_prefix(url)}.mine"
         seen: list[dict[str, Any]] = []
         named: list[bool] = []
 
@@ -29,11 +32,11 @@ def test_a_plain_subscription_follows_a_session_live(serving: Serving):
             named.append(message.headers["Rookery-Facts"] == ",".join(kinds))
 
         await plain.subscribe(f"rookery.{serving.realm}.ev.*.plain-live", cb=see)
-        answer = await plain.subscribe("answers.of.mine")
+        answer = await plain.subscribe(reply)
         await plain.publish(
             f"rookery.{serving.realm}.cmd.run.plain-live",
             b'{"code": "1 + 1"}',
-            headers={"Nats-Msg-Id": "mine", "Rookery-Reply": "answers.of.mine"},
+            headers={"Nats-Msg-Id": "mine", "Rookery-Reply": reply},
         )
         await until(lambda: len(seen) == len(RUN))
         assert [fact["type"] for fact in seen] == [f"session.{kind}.v1" for kind in RUN]
@@ -72,7 +75,7 @@ def test_a_stock_pull_consumer_replays_a_session_from_a_sequence(serving: Servin
             opt_start_seq=start,
             ack_policy=AckPolicy.NONE,
         )
-        subscription = await client.jetstream.pull_subscribe(
+        subscription = await (await client.admin()).pull_subscribe(
             f"rookery.{serving.realm}.ev.session.plain-replay",
             stream=f"ROOKERY_{serving.realm}_JOURNAL",
             config=config,

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from rookery.bus.client.client import Client
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import Serving
@@ -73,7 +74,7 @@ def test_a_validated_program_is_not_executed_and_leaves_no_fact(driving: Serving
             assert answer["external_calls"] == []
         assert (await client.ask("session", session)).code == "SESSION_NOT_FOUND"
         stream = f"ROOKERY_{client.realm}_JOURNAL"
-        filtered = await client.jetstream.stream_info(
+        filtered = await (await client.admin()).stream_info(
             stream, subjects_filter=f"rookery.{client.realm}.ev.*.{session}"
         )
         assert not filtered.state.subjects
@@ -147,7 +148,7 @@ def test_one_id_is_one_run_at_every_entry_point_and_after_a_restart(counting: Co
         return (await until(lambda: client.answers[name]))[0].body
 
     async def scenario() -> None:
-        async with stock(counting.server.url, counting.realm) as client:
+        async with stock(counting.server, counting.realm) as client:
             with counting.node():
                 first = await client.ask("run", "once", body, Nats_Msg_Id="same")
                 again = await client.ask("run", "once", body, Nats_Msg_Id="same")
@@ -168,7 +169,9 @@ def test_a_run_with_a_waiting_client_survives_the_restart_of_its_node(counting: 
     """The tool only reads, so the call that the node died in is repeated."""
 
     async def scenario() -> None:
-        async with Client(counting.server.url, realm=counting.realm) as client:
+        async with Client(
+            counting.server.url_for(Role.CLIENT, realm=counting.realm), realm=counting.realm
+        ) as client:
             with counting.node() as node:
                 handle = await client.begin("waited", "await count(1)", timeout_ms=60_000)
                 async for fact in handle.events():

@@ -21,6 +21,7 @@ from rookery.actors.admission.session_claims import ClaimRegistry
 from rookery.actors.execution.provisioning import RunProvisioner
 from rookery.bus import connect_sync
 from rookery.bus.client.sync import SyncClient
+from rookery.bus.roles import Role
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import CODES, Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits
@@ -149,7 +150,7 @@ EXITS = {"INVALID_ARGUMENT": 2, "UNKNOWN_FIELD": 2, "SESSION_NOT_FOUND": 4}
 
 @pytest.fixture(scope="module")
 def client(driving: Serving) -> Iterator[SyncClient]:
-    with connect_sync(driving.server.url, realm=driving.realm) as opened:
+    with connect_sync(driving.url, realm=driving.realm) as opened:
         ran(opened, KEPT)
         yield opened
 
@@ -239,7 +240,7 @@ async def facts_of(client: Stock, session: str) -> dict[str, int]:
     """The number of messages of each family of the session, once its earlier runs have ended."""
     view = await client.ask("session", session)
     assert view.code in ("", "SESSION_NOT_FOUND")
-    info = await client.jetstream.stream_info(
+    info = await (await client.admin()).stream_info(
         f"ROOKERY_{client.realm}_JOURNAL", subjects_filter=f"rookery.{client.realm}.ev.*.{session}"
     )
     return dict(info.state.subjects or {})
@@ -343,4 +344,4 @@ def test_keys_that_begin_with_an_underscore_are_no_sessions(driving: Serving, ve
         assert answer.code == "INVALID_SESSION_ID"
         assert programs.client.facts[key] == []
 
-    play_programs(driving, "reserved", scenario)
+    play_programs(driving, "reserved", scenario, Role.OPERATOR)

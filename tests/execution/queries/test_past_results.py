@@ -14,7 +14,7 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.replies import RunAnswer
 from tests.execution.entry_points import PATIENCE_S
 from tests.execution.realm_fixture import Serving
-from tests.nodes import Said, rookery_here
+from tests.nodes import Said, access_to, rookery_here
 
 PROGRAMS = {
     "plain": "print('said')\necho({'a': 1})",
@@ -28,12 +28,12 @@ PROGRAMS = {
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_past_result_is_returned_as_it_was_when_its_run_ended(driving: Serving, name: str):
     session = f"past-{name}"
-    with connect_sync(driving.server.url, realm=driving.realm) as client:
+    with connect_sync(driving.url, realm=driving.realm) as client:
         told = client.run(session, PROGRAMS[name], snapshot=True)
         assert client.result(session, told.run_id) == told
 
     async def later() -> RunAnswer:
-        async with connect(driving.server.url, realm=driving.realm) as again:
+        async with connect(driving.url, realm=driving.realm) as again:
             return await again.result(session, told.run_id)
 
     assert asyncio.run(later()) == told
@@ -49,7 +49,7 @@ def test_the_shell_prints_a_past_run_as_it_printed_it(driving: Serving, name: st
 
 
 def test_the_result_of_an_open_run_and_of_an_unstarted_run_is_an_error(driving: Serving):
-    with connect_sync(driving.server.url, realm=driving.realm) as client:
+    with connect_sync(driving.url, realm=driving.realm) as client:
         first = client.submit("past-waits", "await pause(60)", timeout_ms=60_000)
         assert any(fact["type"] == "tool.intent_recorded.v1" for fact in first.events())
         queued = client.submit("past-waits", "1")
@@ -70,7 +70,7 @@ def test_the_result_of_an_open_run_and_of_an_unstarted_run_is_an_error(driving: 
 
 
 def test_show_prints_the_result_of_a_run(driving: Serving):
-    with connect_sync(driving.server.url, realm=driving.realm) as client:
+    with connect_sync(driving.url, realm=driving.realm) as client:
         large = client.run("past-shown", "'é' * 700_000", snapshot=True)
         wrong = client.run("past-shown", "import socket")
         odd = client.run("past-shown", "x = [len]\nx.append(x)\nx")
@@ -95,7 +95,7 @@ def refuse(client: SyncClient, run_id: str, says: str) -> None:
 
 
 def shell(driving: Serving, json: bool, *arguments: str) -> Said:
-    where = ("--url", driving.server.url, "--realm", driving.realm)
+    where = access_to(driving.server, driving.realm)
     return rookery_here(driving.folder, *arguments, *where, *(("--json",) if json else ()))
 
 

@@ -33,7 +33,7 @@ from rookery.schemas.run import Language, SessionLimits
 from tests.execution.golden import JOURNAL, Change, Fields, recorded, recorded_facts
 
 KEY = bytes(32)
-FOLDED_DIGEST = "18b69b21d2009062122f1d09e6a02d56bac59866e99161372abddd232765c56c"
+FOLDED_DIGEST = "71b1a3b3c7596c20562d13ca690dbf5e9a5c22f5f431584daa12aa711004be95"
 """Digests of the sessions, runs, turns and calls of the recorded history."""
 
 STARTED = [(fact["session"], fact["run"]) for _, fact in recorded_facts() if "offer" in fact]

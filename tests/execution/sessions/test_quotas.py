@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.execution.realm_fixture import Serving
 from tests.execution.session_client import Visit
@@ -26,7 +27,7 @@ def narrow(server: EmbeddedServer, tmp_path: Path) -> Iterator[Serving]:
         "ROOKERY_QUOTAS_RUNS_IN_FLIGHT_MAX": str(IN_FLIGHT_MAX),
     }
     with node_on(server, "narrow", tmp_path, **quotas) as node:
-        yield Serving(server, node, "narrow", tmp_path)
+        yield Serving(server, node, "narrow", tmp_path, Role.OPERATOR)
 
 
 def test_quotas_refuse_with_limit_and_value_and_accept_again_after_an_end(narrow: Serving):

@@ -135,6 +135,14 @@ def test_reading_leaves_no_fact_and_gets_the_same_view(session: MachineWorld) ->
     assert not session.facts_of("surface") + session.facts_of("peer")
 
 
+def test_a_surface_is_read_alone_as_the_seed_has_it(session: MachineWorld) -> None:
+    session.state("surfaces", "register", surface_id="desk")
+    session.state("surfaces", "stage_add", surface_id="desk", now_ms=1)
+    read = session.state("surfaces", "surface_snapshot", surface_id="desk")["surface"]
+    assert (read["surface_id"], read["staged_op"]) == ("desk", "Add")
+    assert session.state("surfaces", "surface_snapshot", surface_id="unknown")["surface"] is None
+
+
 # --- repeats --------------------------------------------------------------------------------------
 
 

@@ -69,7 +69,7 @@ def test_a_shell_sees_the_exit_code_and_never_a_traceback(realm: Realm):
         0: ("journal", "tail"),
         1: ("journal", "verify"),
         2: ("journal", "nonsense"),
-        3: ("journal", "tail", "--url", f"nats://wrong@{realm.server.url.rpartition('@')[2]}"),
+        3: ("journal", "tail", "--url", realm.server.address.replace("//", "//wrong@")),
         4: ("sessions", "show", "other"),
         5: ("journal", "tail", "--realm", "nobodys"),
     }.items():
@@ -217,11 +217,13 @@ def test_a_realm_that_was_never_served_is_5_and_is_not_created(realm: Realm):
         assert f"rookery up --realm {realm.name}" in ended.err
 
 
-def test_a_wrong_token_is_refused_with_3(realm: Realm):
-    url = realm.server.url
-    ended = realm.rookery("journal", "tail", "--url", f"nats://wrong@{url.rpartition('@')[2]}")
-    assert ended.code == 3
-    assert ended.err.startswith("UNAUTHORIZED: ")
+def test_a_wrong_credential_is_refused_with_3(realm: Realm):
+    for wrong in ("wrong@", "default.node:wrong@"):
+        url = realm.server.address.replace("//", f"//{wrong}")
+        ended = realm.rookery("journal", "tail", "--url", url)
+        assert ended.code == 3
+        assert ended.err.startswith("UNAUTHORIZED: ")
+        assert "wrong" not in ended.err
 
 
 def test_dead_letters_are_listed_shown_retried_and_dropped(realm: Realm):

@@ -61,7 +61,7 @@ class Bank:
         body = json.dumps({"code": code, "timeout_ms": 60_000}).encode()
 
         async def publish() -> None:
-            async with stock(self.server.url, self.name) as client:
+            async with stock(self.server, self.name) as client:
                 await client.jetstream.publish(f"rookery.{self.name}.cmd.run.{session}", body)
 
         asyncio.run(publish())

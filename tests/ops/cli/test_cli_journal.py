@@ -64,6 +64,10 @@ def test_verify_names_the_first_broken_sequence(realm: Realm):
     assert ended.code == 1
     assert ended.json["error"]["code"] == "CHAIN_BROKEN"
     assert "message 3 of session/one" in ended.json["error"]["message"]
+    (damaged,) = ended.json["damaged"]
+    assert (damaged["sequence"], damaged["entity"], damaged["code"]) == (
+        3, "session/one", "CHAIN_BROKEN",
+    )  # fmt: skip
 
 
 def test_an_export_is_verified_anywhere_until_a_byte_of_it_changes(realm: Realm, tmp_path: Path):

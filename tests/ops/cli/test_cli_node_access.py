@@ -90,7 +90,7 @@ def test_an_interrupted_client_of_an_accepted_run_prints_how_to_find_it(gated: C
     assert (process.returncode, out) == (5, "")
     assert f"NO_ANSWER: run {run_id} was accepted and continues when a node replies" in err
     assert err.endswith(f"hint: rookery runs show {run_id}\n")
-    with EmbeddedServer(gated.home / "store"):
+    with EmbeddedServer(gated.home / "store", admin=True):
         assert gated.rookery("runs", "show", run_id, "--json").json["run"]["status"] == "running"
 
 

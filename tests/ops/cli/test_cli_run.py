@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from rookery.bus import connect_sync
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.ops.fixtures import CommandLine, Realm
 
@@ -133,7 +134,7 @@ def test_what_cannot_be_meant_is_2_and_says_what_to_type(
 
 def test_a_request_the_node_refuses_is_3_and_a_run_that_fails_is_1(shell: CommandLine):
     assert shell.rookery("run", "-e", "1 / 0", "--session", "retired").code == 1
-    url = shell.rookery("auth", "url").out.strip()
+    url = shell.rookery("auth", "url", "operator").out.strip()
     with connect_sync(url) as client:
         client.ask("admission", "retired", {"input": "Retire"})
     ended = shell.rookery("run", "-e", "1", "--session", "retired")
@@ -159,7 +160,9 @@ def test_without_a_server_at_the_url_it_is_5(alone: CommandLine):
 
 def test_a_server_without_a_node_of_the_realm_is_5(realm: Realm):
     for arguments in (["run"], ["run", "--detach"], ["validate"]):
-        ended = realm.rookery(*arguments, "-e", "1", "--url", realm.server.url)
+        ended = realm.rookery(
+            *arguments, "-e", "1", "--url", realm.server.url_for(Role.CLIENT, realm=realm.name)
+        )
         assert (ended.code, ended.out) == (5, "")
 
 
@@ -186,7 +189,7 @@ def test_where_no_node_runs_one_is_started_for_the_run_and_stopped_after_it(alon
     assert (process.returncode, out, err) == (0, "3\n", "")
     with alone.started("run", "-e", "x + 1") as process:
         assert process.communicate()[0] == "4\n", "the session is on the store"
-    with EmbeddedServer(alone.home / "store"):
+    with EmbeddedServer(alone.home / "store", admin=True):
         assert alone.rookery("journal", "verify").code == 0
 
 
@@ -202,7 +205,7 @@ def test_a_run_that_takes_its_time_says_what_it_waits_for_and_ends_with_ctrl_c(a
         out, err = process.communicate()
     assert (process.returncode, out) == (130, "")
     assert err.endswith(" is cancelled\n")
-    with EmbeddedServer(alone.home / "store"):
+    with EmbeddedServer(alone.home / "store", admin=True):
         facts = [line["fact"] for line in alone.rookery("journal", "tail", "--json").lines]
     (cancelled,) = [fact for fact in facts if fact["type"] == "turn.cancelled.v1"]
     assert msgspec.convert(cancelled["run"], str) in line

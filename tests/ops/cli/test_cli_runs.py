@@ -63,7 +63,7 @@ class Shop:
         body = json.dumps({"code": code, "timeout_ms": 60_000, **request}).encode()
 
         async def publish() -> None:
-            async with stock(self.server.url, self.name) as client:
+            async with stock(self.server, self.name) as client:
                 await client.jetstream.publish(f"rookery.{self.name}.cmd.run.{session}", body)
 
         asyncio.run(publish())
@@ -291,7 +291,7 @@ def test_with_no_server_running_what_only_looks_reads_the_store(tmp_path: Path):
         ("nodes", "list", "--all"),
         ("inbox", "dead", "list"),
     ]
-    with EmbeddedServer(store) as server:
+    with EmbeddedServer(store, admin=True) as server:
         shop = Shop(server, "alone", tmp_path)
         with shop.node() as node:
             run = shop.run("one", "price('tea')")

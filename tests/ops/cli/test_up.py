@@ -16,8 +16,10 @@ from typing import Any
 import msgspec
 import pytest
 
+from rookery.bus.roles import Role
 from rookery.bus.server import Store
 from rookery.bus.server.server import EmbeddedServer
+from tests.nodes import served_by
 from tests.ops.fixtures import ROOKERY, Ended, Realm, clean_environment, rookery, shell
 
 
@@ -70,17 +72,18 @@ def facts(ended: Ended) -> list[dict[str, Any]]:
 def test_a_node_serves_until_a_stop_signal_and_leaves_in_order(home: NodeFolder, way: str):
     with home.up() as (process, said):
         assert said["ready"] is True
-        token = Store(home.store).token()
-        assert token not in str(said)
-        assert home.rookery("auth", "url").out == said["url"].replace("//", f"//{token}@") + "\n"
+        client = Store(home.store).credential("default", Role.CLIENT)
+        assert "@" not in str(said)
+        assert home.rookery("auth", "url").out == client.url(said["url"]) + "\n"
         doctor = home.rookery("doctor", "--json")
         assert (doctor.code, doctor.json["url"]) == (0, said["url"])
         os.killpg(process.pid, signal.Signals[way])  # As a terminal does with Ctrl-C.
         assert process.wait(60) == 0
         assert process.stderr is not None
         errors = process.stderr.read()
-    assert token not in errors
-    with EmbeddedServer(home.store):
+    for credential in Store(home.store).credentials.all():
+        assert credential.password not in errors
+    with EmbeddedServer(home.store, admin=True):
         written = facts(home.rookery("journal", "tail", "--family", "node", "--json"))
         assert home.rookery("journal", "verify").code == 0
     kinds = ["node.partitions_taken.v1", "node.started.v1", "node.stopped.v1"]
@@ -136,12 +139,12 @@ def test_a_port_that_cannot_be_had_is_refused_before_anything_is_made(home: Node
 def test_a_server_that_may_lose_data_is_refused_until_that_is_accepted(
     home: NodeFolder, realm: Realm
 ):
-    options = ("--url", realm.server.url, "--realm", realm.name)
+    options = served_by(realm.server, realm.name)
     ended = home.shell("up", *options)
     assert ended.code == 3
     assert ended.err.startswith("DURABILITY_UNKNOWN: ")
     with home.up("--accept-unknown-durability", *options) as (process, said):
-        assert said["url"] == "nats://" + realm.server.url.rpartition("@")[2]
+        assert said["url"] == realm.server.address
         process.terminate()
         assert process.wait(60) == 0
     assert not home.store.exists()

@@ -162,7 +162,7 @@ def test_a_client_may_not_end_a_wait(world: ToolWorld):
     world.begin()
     world.request_calls(call(1, "sleep", DAY_S))
     said = {"operation_id": operation(1), "code": TIMER}
-    assert world.request("wait_ended", "a", **said).code == "GUARD_REJECTED"
+    assert world.request("wait_ended", "a", **said).code == "UNKNOWN_VERB"
     world.submit("wait_ended", "a", **said)
     world.pass_s(1)
     assert world.kinds(1) == SLEPT[:2]

@@ -17,7 +17,6 @@ from lanes import config, serve, tasks, timed
 
 from rookery.actors.sandbox import open_sandbox
 from rookery.bus.client import Client
-from rookery.bus.subjects import Subjects
 from rookery.ops.bench.loads.sandbox_load import BenchSession
 from rookery.ops.bench.loads.sandbox_peers import bare_python
 from rookery.schemas.codec import fact_tag
@@ -35,7 +34,7 @@ _connections: list[Any] = []
 
 async def connection() -> Any:
     if not _connections:
-        _connections.append(await nats.connect(_CONFIG["url"]))
+        _connections.append(await nats.connect(_CONFIG["url"], inbox_prefix=_CONFIG["inbox"]))
     return _connections[0]
 
 
@@ -54,7 +53,7 @@ async def park(request: Any) -> Any:
     """Submit the runs, and return when each is parked."""
     async with Client(_CONFIG["url"]) as client:
         waiting = {f"w{number}" for number in range(request["count"])}
-        sequence = await _last_sequence()
+        sequence = await client.journal.end()
 
         async def submit(lane: int, number: int) -> None:
             await client.submit(f"w{number}", _WAITING)
@@ -76,7 +75,7 @@ async def resume(request: Any) -> Any:
     """Approve every call, and return when each run has ended, as the feed says."""
     async with Client(_CONFIG["url"]) as client:
         ends_s: dict[str, float] = {}
-        sequence = await _last_sequence()
+        sequence = await client.journal.end()
 
         async def listen() -> None:
             async for fact in client.events("turn", after=sequence):
@@ -94,13 +93,6 @@ async def resume(request: Any) -> Any:
         await tasks(wake)({**request, "window": 64, "seconds_max": _PATIENCE_S})
         await asyncio.wait_for(listening, _PATIENCE_S)
         return {"ends_s": list(ends_s.values())}
-
-
-async def _last_sequence() -> int:
-    stream = Subjects("default").journal_stream
-    answer = await (await connection()).request(f"$JS.API.STREAM.INFO.{stream}", b"")
-    sequence: int = json.loads(answer.data)["state"]["last_seq"]
-    return sequence
 
 
 def call(request: Any) -> Any:

@@ -12,7 +12,9 @@ from collections.abc import Callable
 from typing import Final
 
 from rookery.bus.clock import monotonic_s
+from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer, Store
+from rookery.ops.server.realm_server import RealmServer
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = ["ServerSupervisor"]
@@ -42,8 +44,9 @@ class ServerSupervisor:
         )
 
     @property
-    def url(self) -> str:
-        return self._server.url
+    def realm_server(self) -> RealmServer:
+        """For nodes of the realm."""
+        return RealmServer.of(self._server.address, self._server.credential(Role.NODE))
 
     def start(self) -> None:
         """Start the server and supervise it."""

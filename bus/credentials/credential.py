@@ -1,0 +1,131 @@
+"""One credential: who its holder is to the server, and the key that proves its name to nodes.
+
+The password is for the server, which grants the permissions of the role. The key signs the name in
+commands, so that facts can say which credential sent them. An issuer's signature over name, role
+and public key tells a node that both belong together.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+import msgspec
+
+from rookery.bus.clock import entropy
+from rookery.bus.nats import KEY_BYTES, NO_ACCESS, NKey, NKeyKind, ServerAccess
+from rookery.bus.roles import Role, inbox_of
+from rookery.schemas.digest import canonical_json
+from rookery.schemas.errors import Refused
+
+__all__ = ["Credential", "Issuer", "certified_bytes", "check_name", "read_credential"]
+
+_NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,48}\Z")
+_PASSWORD_BYTES: Final = 24
+_DOMAIN: Final = "rookery.credential.v1"
+
+
+class Credential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The content of a credential's file."""
+
+    realm: str
+    name: str
+    role: Role
+    surface: str = ""
+    """Of a worker: the surface whose tools it may serve."""
+    password: str
+    seed: str
+    """Of its key, an NKey of a user: a server may know it by this key, too."""
+    jwt: str = ""
+    """For a server that asks for a token beside the key's signature."""
+    by_key: bool = False
+    """Whether the server knows it by its key, and not by its password."""
+    issuer: str
+    """Public key of the issuer, an NKey of an account."""
+    certificate: str
+    """The issuer's signature of name, role and public key, in hex."""
+
+    @property
+    def user(self) -> str:
+        """Its name at the server, which may serve several realms."""
+        return f"{self.realm}.{self.name}"
+
+    @property
+    def inbox(self) -> str:
+        """The prefix of its reply subjects."""
+        return inbox_of(self.user)
+
+    @property
+    def key(self) -> NKey:
+        return NKey.from_seed(self.seed)
+
+    def access(self, tls: ServerAccess = NO_ACCESS) -> ServerAccess:
+        """How a client with this credential connects, with the certificates of ``tls``."""
+        if self.by_key:
+            own = ServerAccess(nkey_seed=self.seed, jwt=self.jwt, inbox_prefix=self.inbox)
+        else:
+            own = ServerAccess(user=self.user, password=self.password, inbox_prefix=self.inbox)
+        return msgspec.structs.replace(
+            own,
+            ca_file=tls.ca_file,
+            certificate_file=tls.certificate_file,
+            key_file=tls.key_file,
+        )
+
+    def url(self, address: str) -> str:
+        """The URL of a server with this credential."""
+        scheme, _, place = address.partition("://")
+        return f"{scheme}://{quote(self.user, safe='')}:{self.password}@{place.rpartition('@')[2]}"
+
+
+class Issuer:
+    """The key that certifies credentials: the account, where users have tokens."""
+
+    def __init__(self, key: NKey) -> None:
+        self.key = key
+
+    def issue(self, realm: str, name: str, role: Role, surface: str = "") -> Credential:
+        """A new credential with secrets of its own."""
+        check_name(name)
+        key = NKey(NKeyKind.USER, entropy(KEY_BYTES))
+        certified = certified_bytes(realm, name, role, surface, key.public)
+        return Credential(
+            realm=realm,
+            name=name,
+            role=role,
+            surface=surface,
+            password=entropy(_PASSWORD_BYTES).hex(),
+            seed=key.seed,
+            issuer=self.key.public,
+            certificate=self.key.sign(certified).hex(),
+        )
+
+
+def check_name(name: str) -> None:
+    if not _NAME.match(name):
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"the credential's name {name[:80]!r} must match ^{_NAME.pattern[:-2]}$",
+        )
+
+
+def certified_bytes(realm: str, name: str, role: str, surface: str, public_key: str) -> bytes:
+    """What an issuer signs."""
+    return canonical_json([_DOMAIN, realm, name, str(role), surface, public_key])
+
+
+def read_credential(path: Path) -> Credential:
+    """The credential in a file; ``Refused`` UNAUTHORIZED if there is none. The error names the file
+    and prints nothing of it."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=Credential)
+    except OSError as error:
+        raise Refused("UNAUTHORIZED", f"credential {path}: {error.strerror}") from None
+    except msgspec.MsgspecError:
+        raise Refused(
+            "UNAUTHORIZED",
+            f"{path} is not a credential of Rookery",
+            hint="rookery auth create makes one",
+        ) from None

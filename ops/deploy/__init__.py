@@ -1,0 +1,1 @@
+"""Files to run Rookery on several machines: ``cluster/README.md``."""

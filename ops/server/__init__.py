@@ -1,0 +1,21 @@
+"""The server that a configuration means: how to reach it, and how to keep it running."""
+
+from rookery.ops.server.realm_server import (
+    RealmServer,
+    client_of,
+    find_server,
+    no_server_error,
+    server_of,
+    store_of,
+)
+from rookery.ops.server.supervisor import ServerSupervisor
+
+__all__ = [
+    "RealmServer",
+    "ServerSupervisor",
+    "client_of",
+    "find_server",
+    "no_server_error",
+    "server_of",
+    "store_of",
+]

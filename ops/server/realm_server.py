@@ -1,0 +1,130 @@
+"""The server that a configuration means, with the credential for a role.
+
+A configured URL comes first, with the configured credential; else it is the embedded server that
+runs on the store, with the store's own credential of the role. This module starts no server.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+
+from rookery.bus.client import ABSENCE_S_MAX, Client
+from rookery.bus.credentials import Credential, read_credential
+from rookery.bus.nats import NO_ACCESS, ServerAccess
+from rookery.bus.roles import Role
+from rookery.bus.server import Store, check_usable, default_store, find_running
+from rookery.ops.config import Config
+from rookery.schemas.errors import Failed, Refused
+
+__all__ = ["RealmServer", "client_of", "find_server", "no_server_error", "server_of", "store_of"]
+
+
+class RealmServer(msgspec.Struct, frozen=True):
+    """A server, or a cluster of them, and how to be let in for a realm."""
+
+    url: str
+    """Without the credential, if that is one of Rookery's own."""
+    access: ServerAccess = NO_ACCESS
+    credential: Credential | None = None
+
+    @classmethod
+    def of(cls, address: str, credential: Credential, tls: ServerAccess = NO_ACCESS) -> RealmServer:
+        """``tls``: the certificates to use."""
+        return cls(address, credential.access(tls), credential)
+
+    @property
+    def issuer(self) -> str:
+        """Public key of the issuer of the realm's credentials; empty if none is known."""
+        return self.credential.issuer if self.credential is not None else ""
+
+    def url_with_credential(self) -> str:
+        return self.credential.url(self.url) if self.credential is not None else self.url
+
+
+def store_of(config: Config) -> Store:
+    """The store directory of the embedded server, whether or not it exists yet."""
+    store = _store(config)
+    with check_usable(store.path):
+        place = next(path for path in (store.path, *store.path.parents) if path.exists())
+    if not (place.is_dir() and os.access(place, os.R_OK | os.W_OK | os.X_OK)):
+        raise Refused(
+            "CONFIG_INVALID",
+            f"store {store.path}: {place} is not a writable directory",
+            hint="choose another one with --store",
+        )
+    return store
+
+
+def find_server(config: Config, role: Role, surface: str = "") -> RealmServer | None:
+    """The server with a credential; ``None`` if none is configured and none runs.
+
+    ``surface``: of a worker.
+    """
+    url, file = config.url, config.server.credentials_file
+    if not url:
+        running = find_running(store_of(config).path)
+        return _local(running.address, config, role, surface) if running is not None else None
+    settings = msgspec.structs.asdict(config.server)
+    fields = {name: settings[name] for name in ServerAccess.__struct_fields__ if name in settings}
+    access = ServerAccess(**fields)
+    if file.endswith(_OWN_FORMAT):
+        return RealmServer.of(url, read_credential(Path(file)), access)
+    if "@" not in url and not access.has_credentials and _is_of_store(url, config):
+        return _local(url, config, role, surface)
+    return RealmServer(url, access)
+
+
+def _local(address: str, config: Config, role: Role, surface: str) -> RealmServer:
+    """The embedded server: credentials and certificates for servers elsewhere do not concern it,
+    but for a file of one of its own credentials."""
+    file = config.server.credentials_file
+    if file.endswith(_OWN_FORMAT):
+        return RealmServer.of(address, read_credential(Path(file)))
+    return RealmServer.of(address, _store(config).credential(config.realm, role, surface))
+
+
+def server_of(config: Config, role: Role, surface: str = "") -> RealmServer:
+    """The server with a credential, or ``Failed`` SERVER_UNREACHABLE."""
+    server = find_server(config, role, surface)
+    if server is None:
+        raise no_server_error(config)
+    return server
+
+
+def client_of(server: RealmServer, realm: str, absence_s_max: float = ABSENCE_S_MAX) -> Client:
+    """A client to be opened. ``absence_s_max``: how long a run waits for any node to appear."""
+    return Client(
+        server.url,
+        server.access,
+        realm=realm,
+        credential=server.credential,
+        absence_s_max=absence_s_max,
+    )
+
+
+def no_server_error(config: Config) -> Failed:
+    """The error for a missing server, with what to do."""
+    return Failed(
+        "SERVER_UNREACHABLE",
+        f"no server runs on {store_of(config).path}",
+        hint="rookery up, or name a server with --url",
+    )
+
+
+_OWN_FORMAT = ".json"
+
+
+def _store(config: Config) -> Store:
+    return Store(Path(config.store) if config.store else default_store())
+
+
+def _is_of_store(url: str, config: Config) -> bool:
+    """Whether the embedded server of this user's store runs at the URL."""
+    store = _store(config)
+    if not store.path.is_dir():
+        return False
+    running = store.running_server() if store.is_locked() else None
+    return running is not None and running.address == url

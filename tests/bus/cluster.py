@@ -1,0 +1,216 @@
+"""Three real servers as ``ops/deploy/cluster`` configures them, with TLS, on this machine."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shutil
+import signal
+import socket
+import subprocess
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+
+import msgspec
+
+from rookery.bus.credentials import CredentialStore, ServerFormat
+from rookery.bus.nats import ApiError, Connection, ServerAccess
+from rookery.bus.roles import Role
+from rookery.bus.server.server import find_server
+from rookery.schemas.errors import Failed
+
+__all__ = ["SERVERS", "Cluster", "Server", "free_ports", "made_certificates"]
+
+DEPLOY = Path(__file__).parents[2] / "ops/deploy/cluster"
+SERVERS = ("server-1", "server-2", "server-3")
+READY_S = 60.0
+ADMIN = "default.admin"
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports that no process of this machine listens on just now."""
+    with ExitStack() as opened:
+        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
+        for one in sockets:
+            one.bind(("127.0.0.1", 0))
+        return [int(one.getsockname()[1]) for one in sockets]
+
+
+def made_certificates(folder: Path) -> ServerAccess:
+    """The certificates of a cluster in ``folder``; what a client needs of them."""
+    subprocess.run([DEPLOY / "certificates.sh", folder], check=True)
+    return ServerAccess(
+        ca_file=str(folder / "ca.pem"),
+        certificate_file=str(folder / "client.pem"),
+        key_file=str(folder / "client-key.pem"),
+    )
+
+
+class Server:
+    """One server of the cluster; it may be killed, stopped and started again."""
+
+    def __init__(
+        self, folder: Path, name: str, port: int, route_port: int, routes: list[int]
+    ) -> None:
+        self.name, self.port, self._folder = name, port, folder
+        self.options: list[str] = []
+        """Further ones of the command line."""
+        self.routes = routes
+        """Ports of the other servers' routes."""
+        self.route_port = route_port
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        routes = ",".join(f"nats-route://127.0.0.1:{port}" for port in self.routes)
+        command = [
+            find_server(),
+            *("-c", f"{self.name}.conf"),
+            *("-a", "127.0.0.1", "-p", str(self.port)),
+            *("--cluster", f"nats://127.0.0.1:{self.route_port}", "--routes", routes),
+            *("-l", f"{self.name}.log"),
+            *self.options,
+        ]
+        self._process = subprocess.Popen(command, cwd=self._folder)
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self._process is not None
+        self._process.send_signal(number)
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait()
+
+    def stop(self) -> None:
+        """End it as an operator would: its leaders move first."""
+        assert self._process is not None
+        self._process.terminate()
+        self._process.wait()
+
+    def close(self) -> None:
+        if self._process is not None:
+            self.kill()
+
+
+class Cluster:
+    """``async with`` starts it, and ends all of it."""
+
+    def __init__(self, folder: Path, realm: str = "default") -> None:
+        folder.mkdir()
+        self.folder = folder
+        self.tls = made_certificates(folder / "certificates")
+        self.access = msgspec.structs.replace(self.tls, user=ADMIN, password=ADMIN)
+        """Of a user without limits, as no role may make streams of its own."""
+        self.credentials = CredentialStore(folder / "auth")
+        self.credentials.prepare(realm, ServerFormat.NKEYS)
+        self.realm = realm
+        self._write_users()
+        for name in SERVERS:
+            shutil.copy(DEPLOY / f"{name}.conf", folder)
+        ports = free_ports(2 * len(SERVERS))
+        clients, routes = ports[: len(SERVERS)], ports[len(SERVERS) :]
+        self.servers = [
+            Server(folder, name, clients[n], routes[n], [p for p in routes if p != routes[n]])
+            for n, name in enumerate(SERVERS)
+        ]
+        self.connection: Connection
+
+    def _write_users(self) -> None:
+        """What ``rookery auth init`` prints, and the user of the test."""
+        listed = self.credentials.server_config().partition("users = ")[2].rpartition("}")[0]
+        users = [*json.loads(listed), {"user": ADMIN, "password": ADMIN}]
+        text = f"authorization {{\nusers = {json.dumps(users)}\n}}\n"
+        (self.folder / "auth.conf").write_text(text)
+
+    def access_of(self, role: Role) -> ServerAccess:
+        """How a credential of the realm connects."""
+        found = self.credentials.get(self.realm, role.value)
+        assert found is not None
+        return found.access(self.tls)
+
+    @property
+    def url(self) -> str:
+        """The URLs of all servers."""
+        return ",".join(f"tls://127.0.0.1:{server.port}" for server in self.servers)
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """Variables by which a node finds the cluster."""
+        files = ("ca_file", "certificate_file", "key_file")
+        named = {f"ROOKERY_SERVER_{name.upper()}": getattr(self.tls, name) for name in files}
+        node = self.credentials.get(self.realm, Role.NODE.value)
+        assert node is not None
+        named["ROOKERY_SERVER_CREDENTIALS_FILE"] = str(self.credentials.path(node))
+        return named | {"ROOKERY_URL": self.url}
+
+    async def __aenter__(self) -> Cluster:
+        for server in self.servers:
+            server.start()
+        try:
+            self.connection = Connection(self.url, self.access, name="cluster-test")
+            await self._connected()
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self.connection.close()
+        self._close()
+
+    def _close(self) -> None:
+        for server in self.servers:
+            server.close()
+
+    async def _connected(self) -> None:
+        """Wait until JetStream has a leader and knows three servers."""
+        async with asyncio.timeout(READY_S):
+            while not await self._is_ready():
+                await asyncio.sleep(0.1)
+
+    async def _is_ready(self) -> bool:
+        self.connection = Connection(self.url, self.access, name="cluster-test")
+        try:
+            await self.connection.open()
+            probe = {"name": "PROBE", "subjects": ["probe"], "num_replicas": len(SERVERS)}
+            await self.connection.api("STREAM.CREATE.PROBE", probe)
+            await self.connection.api("STREAM.DELETE.PROBE")
+        except (ApiError, Failed):
+            await self.connection.close()
+            return False
+        return True
+
+    def server(self, name: str) -> Server:
+        return next(server for server in self.servers if server.name == name)
+
+    async def leader(self, stream: str) -> Server:
+        """The server that leads the stream's copies."""
+        async with asyncio.timeout(READY_S):
+            while True:
+                try:
+                    info = await self.connection.api(f"STREAM.INFO.{stream}")
+                    return self.server(info["cluster"]["leader"])
+                except (ApiError, Failed, KeyError):
+                    await asyncio.sleep(0.1)
+
+    async def whole(self, streams: list[str]) -> None:
+        """Wait until every copy of these streams has every message."""
+        async with asyncio.timeout(READY_S):
+            for stream in streams:
+                while not await self._is_whole(stream):
+                    await asyncio.sleep(0.1)
+
+    async def _is_whole(self, stream: str) -> bool:
+        try:
+            cluster = (await self.connection.api(f"STREAM.INFO.{stream}"))["cluster"]
+        except (ApiError, Failed):
+            return False
+        copies = cluster.get("replicas") or []
+        behind = [one for one in copies if not one["current"] or one.get("offline")]
+        return bool(cluster.get("leader")) and len(copies) == len(SERVERS) - 1 and not behind

@@ -1,0 +1,37 @@
+"""Reply subjects as facts hold them."""
+
+from __future__ import annotations
+
+from rookery.bus.commands.headers import is_reply_subject
+from rookery.bus.commands.reply_seal import ReplySeal
+
+INBOX = "_INBOX.default.alice.kH2xQ"
+
+
+def test_a_sealed_subject_shows_its_last_token_only_and_opens_again() -> None:
+    seal = ReplySeal("secret")
+    sealed = seal.seal(f"{INBOX}.7")
+    assert sealed.startswith("~")
+    assert sealed.endswith(".7")
+    assert "alice" not in sealed
+    assert seal.open(sealed) == ReplySeal("secret").open(sealed) == f"{INBOX}.7"
+
+
+def test_one_subject_is_always_sealed_to_the_same_text() -> None:
+    assert ReplySeal("secret").seal(f"{INBOX}.7") == ReplySeal("secret").seal(f"{INBOX}.7")
+
+
+def test_another_key_and_a_changed_text_open_nothing() -> None:
+    sealed = ReplySeal("secret").seal(f"{INBOX}.7")
+    assert ReplySeal("other").open(sealed) == ""
+    for at in range(1, len(sealed) - 2):
+        changed = sealed[:at] + ("A" if sealed[at] != "A" else "B") + sealed[at + 1 :]
+        assert not ReplySeal("secret").open(changed).startswith(INBOX)
+
+
+def test_facts_of_older_nodes_have_plain_subjects() -> None:
+    assert ReplySeal("secret").open(f"{INBOX}.7") == f"{INBOX}.7"
+
+
+def test_no_client_can_name_a_sealed_subject() -> None:
+    assert not is_reply_subject(ReplySeal("secret").seal(f"{INBOX}.7"))

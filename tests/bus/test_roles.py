@@ -1,0 +1,265 @@
+"""What each role may publish and subscribe to, tried on a real server, subject by subject."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import re
+import subprocess
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from rookery.bus.clock import wait_until
+from rookery.bus.credentials import Credential, CredentialStore, ServerFormat
+from rookery.bus.nats import Connection, Outgoing
+from rookery.bus.roles import Role
+from rookery.bus.server.server import EmbeddedServer, find_server
+from rookery.bus.subjects import Subjects
+from rookery.schemas.commands import AUDIENCES, COMMANDS, Audience
+
+SURFACE: Final = "desk"
+PUBLIC = [
+    "run",
+    "validate",
+    "cancel",
+    "create",
+    "limits",
+    "snapshot",
+    "restore",
+    "destroy",
+    "replay",
+    "fork",
+]
+QUERIES = ["session", "sessions", "runs", "tools", "pending", "granted"]
+OPERATORS = ["resolve", "approvers", "grants", "quarantine"]
+MACHINES = ["admission", "turns", "surfaces", "leases", "peers", "approvals"]
+VERBS: Final[dict[Role, list[str]]] = {
+    Role.OPERATOR: [*PUBLIC, *QUERIES, *OPERATORS, "decide", *MACHINES],
+    Role.CLIENT: [*PUBLIC, *QUERIES],
+    Role.DRIVER: [*QUERIES, *MACHINES],
+    Role.APPROVER: [*QUERIES, "decide"],
+    Role.WORKER: [],
+    Role.AUDITOR: QUERIES,
+    Role.PEER: [],
+    Role.GATEWAY: [*PUBLIC, *QUERIES],
+}
+"""The verbs of each role, in words of this test."""
+READS = ["read.journal", "read.blobs.*.*"]
+MORE: Final[dict[Role, list[str]]] = {
+    Role.OPERATOR: [*READS, "read.images.*.*", "upload_image.>"],
+    Role.CLIENT: READS,
+    Role.DRIVER: READS,
+    Role.APPROVER: [*READS, "answer.>"],
+    Role.WORKER: [READS[1], f"result.{SURFACE}.>", "upload.>"],
+    Role.AUDITOR: READS,
+    Role.PEER: ["cmd.envelope.*"],
+    Role.GATEWAY: [*READS, "cmd.envelope.*"],
+}
+"""What else it may publish."""
+HEARS: Final[dict[Role, list[str]]] = {
+    Role.OPERATOR: ["ev.>"],
+    Role.CLIENT: ["ev.>", "ev.turn.s"],
+    Role.DRIVER: ["ev.>"],
+    Role.APPROVER: ["ev.>"],
+    Role.WORKER: [f"tool.{SURFACE}.*", f"crew.{SURFACE}.*"],
+    Role.AUDITOR: ["ev.>"],
+    Role.PEER: ["peer.peer"],
+    Role.GATEWAY: ["ev.>", "peer.gateway"],
+}
+"""What it may subscribe to, beside its inbox."""
+ALSO = {Role.APPROVER: {"service.default.desk"}}
+ROOT = "rookery.default"
+OF_NODES = [
+    "w.3.1-0.turn.k",
+    "w.node.0.node.k",
+    "own.0.3.run.k",
+    "fired-0.3.approval_due.k",
+    "timer.0.x",
+    "dead.0.run.k",
+    "kv.0.ROOKERY_default_VAULT.key",
+    "peer.0.x",
+    "result.other.x.1",
+    "tool.desk.x",
+    "crew.desk.cancel",
+    "api.approval_due.k",
+    "cmd.wait_ended.k",
+]
+STREAM_VERBS = ["INFO", "CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE"]
+STREAM_VERBS += ["MSG.GET", "MSG.DELETE", "PEER.REMOVE", "LEADER.STEPDOWN"]
+LAST = "refused.to.everybody"
+"""Its refusal is the last: the server answers in order."""
+
+
+def published_subjects() -> list[str]:
+    """Subjects of the AsyncAPI document, of the nodes, of JetStream and of all buckets."""
+    document = json.loads(Path("schemas/generated/asyncapi.json").read_text())
+    addresses = [channel["address"] for channel in document["channels"].values()]
+    known = [
+        re.sub(r"{\w+}", "k", address.replace("{realm}", "default"))
+        for address in addresses
+        if address
+    ]
+    listed = {one.replace("*", "k").replace(">", "x.1") for more in MORE.values() for one in more}
+    ours = [f"{ROOT}.{one}" for one in listed]
+    nodes = [f"{ROOT}.{each}" for each in OF_NODES]
+    others = ["rookery.other.api.run.k", "_INBOX.default.client.x.1", "_INBOX.other.x"]
+    return [*known, *ours, *nodes, *jetstream_subjects(), *others, "$SYS.REQ.x"]
+
+
+def jetstream_subjects() -> list[str]:
+    """Every call of JetStream's API for every stream, and the stock subjects of every bucket."""
+    api = ["$JS.API.INFO", "$JS.API.STREAM.LIST", "$JS.API.STREAM.NAMES", "$JS.ACK.x.y"]
+    for stream in Subjects("default").streams:
+        api += [f"$JS.API.STREAM.{verb}.{stream}" for verb in STREAM_VERBS]
+        api += [f"$JS.API.CONSUMER.{verb}.{stream}" for verb in ("LIST", "NAMES", "CREATE")]
+        api += [f"$JS.API.CONSUMER.{verb}.{stream}.c" for verb in ("MSG.NEXT", "CREATE", "DELETE")]
+        api += [f"$JS.API.DIRECT.GET.{stream}", f"$JS.API.DIRECT.GET.{stream}.x"]
+        api.append(f"$KV.{stream.removeprefix('KV_')}.key")
+    return api
+
+
+def heard_subjects() -> list[str]:
+    heard = [f"{ROOT}.{each}" for each in {one for listed in HEARS.values() for one in listed}]
+    ours = [f"{ROOT}.{each}" for each in ("api.>", "cmd.>", "own.>", "w.>", "tool.other.*", ">")]
+    inboxes = ["_INBOX.>", "_INBOX.default.>", "_INBOX.default.node.>", "_INBOX.other.>"]
+    return [
+        *heard,
+        "service.default.desk",
+        "service.other.desk",
+        *ours,
+        *inboxes,
+        "$JS.>",
+        "$KV.>",
+        "$SRV.>",
+        "$SYS.>",
+        ">",
+        "rookery.other.>",
+    ]
+
+
+class KnownServer(NamedTuple):
+    """A server, and the credentials it knows."""
+
+    address: str
+    credentials: CredentialStore
+
+    def credential(self, role: Role) -> Credential:
+        name = "worker-desk" if role is Role.WORKER else role.value
+        found = self.credentials.get("default", name)
+        assert found is not None
+        return found
+
+
+@pytest.fixture(scope="module", params=["embedded", *ServerFormat])
+def known(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[KnownServer]:
+    folder = tmp_path_factory.mktemp("roles")
+    if request.param == "embedded":
+        with EmbeddedServer(folder / "store", sync="default", admin=True) as running:
+            running.credential(Role.WORKER, surface=SURFACE)
+            yield KnownServer(running.address, CredentialStore(running.store))
+        return
+    credentials = CredentialStore(folder)
+    credentials.prepare("default", ServerFormat(request.param))
+    credentials.create("default", "worker-desk", Role.WORKER, SURFACE)
+    with server_elsewhere(folder, credentials.server_config()) as address:
+        yield KnownServer(address, credentials)
+
+
+@contextmanager
+def server_elsewhere(folder: Path, config: str) -> Iterator[str]:
+    """A plain nats-server with this configuration."""
+    text = f'listen: "127.0.0.1:-1"\nports_file_dir: "{folder}"\n'
+    text += f'jetstream {{ store_dir: "{folder}" }}\n{config}'
+    (folder / "outside.conf").write_text(text)
+    process = subprocess.Popen(
+        [find_server(), "-c", folder / "outside.conf"], stderr=subprocess.DEVNULL
+    )
+    try:
+        wait_until(
+            lambda: any(file.read_text().endswith("}") for file in folder.glob("*.ports")), 20
+        )
+        ports = json.loads(next(folder.glob("*.ports")).read_text())
+        yield ports["nats"][0]
+    finally:
+        process.terminate()
+        process.wait()
+
+
+async def refused(known: KnownServer, role: Role) -> tuple[set[str], set[str]]:
+    """The subjects that the server refuses to this role, for publishing and subscribing."""
+    publish = await _denied(known, role, published_subjects(), _publish)
+    return publish, await _denied(known, role, heard_subjects(), _subscribe)
+
+
+async def _denied(
+    known: KnownServer,
+    role: Role,
+    subjects: list[str],
+    use: Callable[[Connection, str], Awaitable[None]],
+) -> set[str]:
+    denied: set[str] = set()
+    answered = asyncio.Event()
+    connection = Connection(known.address, known.credential(role).access())
+    await connection.open()
+
+    def on_denied(subject: str) -> None:
+        denied.add(subject)
+        if subject == LAST:
+            answered.set()
+
+    connection.on_denied.append(on_denied)
+    try:
+        for subject in [*subjects, LAST]:
+            await use(connection, subject)
+        await asyncio.wait_for(answered.wait(), 20)
+    finally:
+        await connection.close()
+    return denied - {LAST}
+
+
+async def _publish(connection: Connection, subject: str) -> None:
+    connection.send([Outgoing(subject, b"")])
+
+
+async def _subscribe(connection: Connection, subject: str) -> None:
+    await connection.client.subscribe(subject)
+
+
+def selects(pattern: str, subject: str) -> bool:
+    """Whether a subject is one of a pattern, as NATS has it."""
+    escaped = re.escape(pattern).replace(r"\*", "[^.]+").replace(">", ".+")
+    return re.fullmatch(escaped, subject) is not None
+
+
+@pytest.mark.parametrize("role", [role for role in Role if role is not Role.NODE])
+def test_a_role_may_do_what_the_table_says_and_nothing_else(known: KnownServer, role: Role) -> None:
+    publish, subscribe = asyncio.run(refused(known, role))
+    sends = [f"{ROOT}.{way}.{verb}.*" for verb in VERBS[role] for way in ("api", "cmd")]
+    sends += [f"{ROOT}.{each}" for each in MORE[role]]
+    expected = {s.lower() for s in published_subjects() if any(selects(one, s) for one in sends)}
+    assert {s.lower() for s in published_subjects()} - publish == expected
+    hears = {f"{ROOT}.{each}" for each in HEARS[role]} | ALSO.get(role, set())
+    if f"{ROOT}.ev.>" in hears:
+        hears.add(f"{ROOT}.ev.turn.s")
+    assert {s.lower() for s in heard_subjects()} - subscribe == {s.lower() for s in hears}
+
+
+def test_a_node_reaches_its_own_realm_and_deletes_no_stream(known: KnownServer) -> None:
+    publish, subscribe = asyncio.run(refused(known, Role.NODE))
+    assert {f"$js.api.stream.delete.{s.lower()}" for s in Subjects("default").streams} <= publish
+    assert {"rookery.other.api.run.k", "$sys.req.x", "_inbox.other.x"} <= publish
+    assert not {one for one in publish if one.startswith("rookery.default.")}
+    assert {"_inbox.default.>", "rookery.other.>", ">", "$kv.>", "$js.>"} <= subscribe
+    assert "rookery.default.>" not in subscribe
+
+
+def test_every_verb_has_one_audience() -> None:
+    grouped = [verb for verbs in AUDIENCES.values() for verb in verbs]
+    assert sorted(grouped) == sorted(COMMANDS)
+    assert set(AUDIENCES) == set(Audience)

@@ -1,0 +1,289 @@
+"""Break one server of a cluster of three under load, and compare with what the tools did.
+
+Goal: every run ends with its result, every call is made once, and a client waits at most two
+seconds longer than a bare publisher. Method: three real servers with TLS, two nodes, clients whose
+programs make counted calls, and a publisher to a stream of its own on the same servers: the broken
+one leads both streams.
+
+    python -m tests.chaos.cluster [times each]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from rookery.bus.client import Client
+from rookery.bus.nats import ApiError, Connection, Outgoing
+from rookery.bus.ports import PARTITIONS
+from rookery.bus.roles import Role
+from rookery.bus.storage.bucket import Bucket
+from rookery.bus.storage.claims import JetStreamClaims
+from rookery.bus.streams import find_node_token
+from rookery.bus.subjects import Subjects
+from rookery.schemas.errors import Failed, Refused
+from tests.bus.cluster import Cluster, Server
+from tests.nodes import NodeProcess
+
+__all__ = ["FAULTS", "ClusterLoad", "FaultReport", "break_server", "cluster_load"]
+
+REALM = "clustered"
+NODES = 2
+SESSIONS = 8
+BARE = "BARE"
+TOOLS = "tests.chaos.cluster_tools:registry"
+HERE = str(Path(__file__).parents[2])
+RUN_S = 120.0
+SETTLES_S = 1.0
+ACTED_S = 1.0
+"""Long after a call, which takes no time."""
+LIMITS = {"wall_ms": 100_000}
+PUBLISH_S = 0.25
+FAULT_S = 12.0
+"""How long a stopped or isolated server is away: longer than an election, and than claims live."""
+
+
+class FaultReport(msgspec.Struct, frozen=True):
+    """One fault; both times are the longest without an end or an ack."""
+
+    fault: str
+    runs: int
+    pause_s: float
+    """The longest a client waited for one run."""
+    resolved: int
+    """Calls whose node lost its claims, so that an operator resolved them."""
+    bare_s: float
+    """The longest the bare publisher waited for an ack."""
+
+
+class ClusterLoad:
+    """Clients at work, and a bare publisher beside them."""
+
+    def __init__(self, cluster: Cluster, client: Client, ledger: Path, bare: BarePublisher) -> None:
+        self.cluster, self.bare = cluster, bare
+        self._client, self._ledger = client, ledger
+        self.done = 0
+        self.longest_s = 0.0
+        """The longest wait for a run since it was set."""
+        self.resolved = 0
+        """How many calls the operator resolved."""
+        self.wrong: list[str] = []
+        self._stopping = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._work(f"s{n}")) for n in range(SESSIONS)]
+        self._operator = asyncio.create_task(self._operate())
+
+    async def _work(self, session: str) -> None:
+        for number in count(1):
+            if self._stopping.is_set():
+                return
+            code, began_s = f"add({number}) + add({number})", time.monotonic()
+            answer = await self._client.run(session, code, timeout_s=RUN_S, limits=LIMITS)
+            self.longest_s = max(self.longest_s, time.monotonic() - began_s)
+            if answer.result != 2 * number:
+                self.wrong.append(f"{session} {number}: {answer}")
+            self.done += 1
+
+    async def _operate(self) -> None:
+        """Resolve calls of which no node knows the outcome, by what the ledger says."""
+        async for fact in self._client.events("tool"):
+            if fact["type"] != "tool.recovery_required.v1":
+                continue
+            await asyncio.sleep(ACTED_S)
+            call = fact["operation_id"]
+            acted = [line.split()[1] for line in self._lines() if line.split()[0] == call]
+            self.resolved += 1
+            said: dict[str, Any] = {"completed": int(acted[0])} if acted else {"retry": True}
+            with suppress(Refused):  # The node found the outcome meanwhile.
+                await self._client.resolve(fact["session"], fact["run"], call, now=True, **said)
+
+    def _lines(self) -> list[str]:
+        return self._ledger.read_text(encoding="utf-8").splitlines()
+
+    async def reaches(self, number: int) -> None:
+        while self.done < number:
+            for task in self._tasks:
+                if task.done():
+                    task.result()
+            await asyncio.sleep(0.02)
+
+    async def everyone_goes_on(self) -> None:
+        """Wait until each session has ended two more runs at least, on average."""
+        await self.reaches(self.done + 2 * SESSIONS)
+
+    async def ends(self) -> int:
+        """End the load; how many runs there were. Each has made its two calls, once."""
+        self._stopping.set()
+        await asyncio.gather(*self._tasks)
+        self._operator.cancel()
+        calls = Counter(line.split()[0] for line in self._lines())
+        repeated = {key: times for key, times in calls.items() if times > 1}
+        assert not self.wrong, self.wrong[:5]
+        assert not repeated, repeated
+        assert len(calls) == 2 * self.done, f"{len(calls)} calls of {self.done} runs"
+        return self.done
+
+
+class BarePublisher:
+    """Publishes to a stream with three copies by whichever server acknowledges: what it waits for
+    is the election."""
+
+    def __init__(self, connections: list[Connection]) -> None:
+        self.longest_s = 0.0
+        self._connections = connections
+        self._task = asyncio.create_task(self._publish())
+
+    async def _publish(self) -> None:
+        acked_s = time.monotonic()
+        while True:
+            for connection in self._connections:
+                with suppress(Failed):
+                    await connection.request(Outgoing("bare", b"x"), timeout_s=PUBLISH_S)
+                    self.longest_s = max(self.longest_s, time.monotonic() - acked_s)
+                    acked_s = time.monotonic()
+                await asyncio.sleep(0.02)
+
+    async def close(self) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+
+@asynccontextmanager
+async def bare_publisher(cluster: Cluster) -> AsyncIterator[BarePublisher]:
+    config = {"name": BARE, "subjects": ["bare"], "num_replicas": 3, "max_msgs": 1_000}
+    await cluster.connection.api(f"STREAM.CREATE.{BARE}", config)
+    async with AsyncExitStack() as opened:
+        connections = []
+        for server in cluster.servers:
+            connection = Connection(f"tls://127.0.0.1:{server.port}", cluster.access, name="bare")
+            await connection.open()
+            opened.push_async_callback(connection.close)
+            connections.append(connection)
+        publisher = BarePublisher(connections)
+        opened.push_async_callback(publisher.close)
+        yield publisher
+
+
+@asynccontextmanager
+async def cluster_load(cluster: Cluster, folder: Path) -> AsyncIterator[ClusterLoad]:
+    """Two nodes, clients that run counted calls, and the bare publisher."""
+    ledger = folder / "ledger"
+    ledger.touch()
+    variables = {"LEDGER": str(ledger), "PYTHONPATH": HERE} | cluster.settings
+    options = ("--realm", REALM, "--driver", "sandbox", "--tools", TOOLS)
+    nodes = [NodeProcess(folder, *options, **variables) for _ in range(NODES)]
+    async with AsyncExitStack() as opened:
+        for node in nodes:
+            opened.callback(node.close)
+        await asyncio.gather(*(asyncio.to_thread(node.start) for node in nodes))
+        bare = await opened.enter_async_context(bare_publisher(cluster))
+        client = Client(cluster.url, cluster.access_of(Role.OPERATOR), realm=REALM)
+        yield ClusterLoad(cluster, await opened.enter_async_context(client), ledger, bare)
+
+
+# --- faults ---------------------------------------------------------------------------------------
+
+Fault = Callable[[Cluster, Server, float], Awaitable[None]]
+
+
+async def kill(cluster: Cluster, victim: Server, away_s: float) -> None:
+    await asyncio.to_thread(victim.kill)
+    await asyncio.sleep(away_s)
+    victim.start()
+
+
+async def pause(cluster: Cluster, victim: Server, away_s: float) -> None:
+    victim.signal(signal.SIGSTOP)
+    await asyncio.sleep(away_s)
+    victim.signal(signal.SIGCONT)
+
+
+async def restart_all(cluster: Cluster, victim: Server, away_s: float) -> None:
+    """One after the other, the leader first."""
+    for server in sorted(cluster.servers, key=lambda server: server is not victim):
+        await asyncio.to_thread(server.stop)
+        server.start()
+        await cluster.whole([*Subjects(REALM).streams, BARE])
+
+
+FAULTS: dict[str, Fault] = {
+    "killed": kill,
+    "stopped": pause,
+    "restarted": restart_all,
+}
+
+
+async def break_server(load: ClusterLoad, name: str, *, away_s: float = FAULT_S) -> FaultReport:
+    """Break the server that leads the journal and the bare publisher's stream."""
+    cluster = load.cluster
+    await cluster.whole([*Subjects(REALM).streams, BARE])
+    victim = await cluster.leader(Subjects(REALM).journal_stream)
+    await lead(cluster, victim, BARE)
+    await settled(cluster)
+    await load.everyone_goes_on()
+    before, resolved = load.done, load.resolved
+    load.longest_s = load.bare.longest_s = 0.0
+    await FAULTS[name](cluster, victim, away_s)
+    await load.everyone_goes_on()
+    return FaultReport(
+        fault=name,
+        runs=load.done - before,
+        resolved=load.resolved - resolved,
+        pause_s=round(load.longest_s, 2),
+        bare_s=round(load.bare.longest_s, 2),
+    )
+
+
+async def settled(cluster: Cluster) -> None:
+    """Wait until every node holds its share of the partitions, and none moves."""
+    subjects = Subjects(REALM)
+    await find_node_token(cluster.connection, subjects)
+    bucket = Bucket(cluster.connection, subjects, subjects.claims_bucket)
+    share = PARTITIONS // NODES
+    before: list[tuple[str, str]] = []
+    while True:
+        claims = await JetStreamClaims(bucket).list("partition.")
+        now = sorted((claim.name, claim.holder) for claim in claims)
+        held = Counter(holder for _, holder in now)
+        if now == before and list(held.values()) == [share] * NODES:
+            return
+        before = now
+        await asyncio.sleep(SETTLES_S)
+
+
+async def lead(cluster: Cluster, server: Server, stream: str) -> None:
+    """Make the server the leader of the stream."""
+    placement = {"placement": {"preferred": server.name}}
+    while await cluster.leader(stream) is not server:
+        with suppress(ApiError, Failed):
+            await cluster.connection.api(f"STREAM.LEADER.STEPDOWN.{stream}", placement)
+        await asyncio.sleep(0.2)
+
+
+async def _campaign(folder: Path, times: int) -> None:
+    async with Cluster(folder / "cluster", REALM) as cluster, cluster_load(cluster, folder) as load:
+        for name in FAULTS:
+            for _ in range(times):
+                print(msgspec.json.encode(await break_server(load, name)).decode(), flush=True)
+        print(f"{await load.ends()} runs: 0 lost, 0 repeated")
+
+
+def main() -> None:
+    times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    with tempfile.TemporaryDirectory() as folder:
+        asyncio.run(_campaign(Path(folder), times))
+
+
+if __name__ == "__main__":
+    main()
