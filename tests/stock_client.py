@@ -70,6 +70,7 @@ class Stock:
     def __init__(self, client: Any, realm: str, admin_url: str = "") -> None:
         self.nats, self.realm = client, realm
         self._admin_url, self._admin = admin_url, None
+        self._admin_opening = asyncio.Lock()
         self.jetstream = client.jetstream(timeout=2)
         self.answers: dict[str, list[Answer]] = defaultdict(list)
         """By the last token of the reply subject."""
@@ -98,9 +99,10 @@ class Stock:
 
     async def admin(self) -> Any:
         """JetStream as the test itself uses it, by another connection and without limits."""
-        if self._admin is None:
-            assert self._admin_url, "the server has no user without limits"
-            self._admin = await _connected(self._admin_url, _silent)
+        async with self._admin_opening:  # Many ask at once, and only one connection is closed.
+            if self._admin is None:
+                assert self._admin_url, "the server has no user without limits"
+                self._admin = await _connected(self._admin_url, _silent)
         return self._admin.jetstream(timeout=2)
 
     def reply(self, name: str = "") -> str:

@@ -52,7 +52,7 @@ def verified(home: Path) -> Any:
 
 def node_facts(home: Path) -> str:
     """The facts of nodes, as JSON lines."""
-    return cli(home, "journal", "tail", "--family", "node", "--limit", "200", "--json").out
+    return cli(home, "journal", "tail", "--family", "node", "--lines", "200", "--json").out
 
 
 def only_damaged_messages_can_be_set_aside(home: Path, first: int) -> None:
