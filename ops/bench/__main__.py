@@ -7,7 +7,7 @@ from pkgutil import resolve_name
 
 import msgspec
 
-from rookery.ops.bench.harness.task import Task
+from rookery.ops.bench.harness.load import Task
 
 __all__: list[str] = []
 
@@ -16,7 +16,7 @@ _ROLES = {
     "turns": "rookery.ops.bench.harness.bench_nodes:serve_turns",
     "whole": "rookery.ops.bench.harness.bench_nodes:serve_whole",
     "runs": "rookery.ops.bench.harness.bench_nodes:serve_runs",
-    "memory": "rookery.ops.bench.loads.sandbox_memory:report_memory",
+    "memory": "rookery.ops.bench.loads.sandbox_load:report_memory",
 }
 """By name, so that a load generator does not import a node, which takes as long as its start."""
 

@@ -29,9 +29,9 @@ from rookery.bus.server import EmbeddedServer
 from rookery.ops.bench.growth.journal_loader import load_runs, session_name
 from rookery.ops.bench.growth.recorded_session import RECORDED, RecordedSession, record_session
 from rookery.ops.bench.harness.harness import NodeProcess
+from rookery.ops.bench.harness.load import Task
 from rookery.ops.bench.harness.machine import describe_machine
 from rookery.ops.bench.harness.process_usage import resident_bytes
-from rookery.ops.bench.harness.task import Task
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.lists import RunState

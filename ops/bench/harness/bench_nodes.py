@@ -15,8 +15,8 @@ from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.loop_thread import LoopThread
 from rookery.ops.bench.harness.bench_decider import BenchDecider
+from rookery.ops.bench.harness.load import Task
 from rookery.ops.bench.harness.process_usage import usage_here
-from rookery.ops.bench.harness.task import Task
 from rookery.ops.config import Config, NodeConfig, ServerConfig
 from rookery.ops.gc_tuning import tune_gc
 from rookery.ops.logs import configure

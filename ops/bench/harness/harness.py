@@ -18,10 +18,9 @@ import msgspec
 
 from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer
-from rookery.ops.bench.harness.load_window import LoadResult
+from rookery.ops.bench.harness.load import LoadResult, Task
 from rookery.ops.bench.harness.process_usage import ProcessUsage
 from rookery.ops.bench.harness.result_rows import Sync
-from rookery.ops.bench.harness.task import Task
 from rookery.schemas.errors import Failed
 
 __all__ = ["Harness", "NodeProcess"]

@@ -15,7 +15,7 @@ from rookery.bus.journal import ChainAudit
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.bench.harness.bench_decider import FAMILY, BenchDecider
-from rookery.ops.bench.harness.task import command_id
+from rookery.ops.bench.harness.load import command_id
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import parse_fact_id

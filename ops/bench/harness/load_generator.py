@@ -10,15 +10,12 @@ import msgspec
 
 from rookery.bus.loop_thread import new_event_loop
 from rookery.bus.nats import Connection
-from rookery.ops.bench.harness.load_window import LoadResult
-from rookery.ops.bench.harness.task import Task
+from rookery.ops.bench.harness.load import LoadResult, Task
 from rookery.ops.bench.loads import (
     approval_load,
     command_load,
     feed_load,
     jetstream_load,
-    nats_py_load,
-    program_load,
     rebuild_load,
     run_load,
 )
@@ -26,23 +23,23 @@ from rookery.ops.bench.loads import (
 __all__ = ["generate"]
 
 _KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[LoadResult]]] = {
-    "calls": program_load.calls,
+    "calls": run_load.calls,
     "decided": approval_load.decide_approvals,
     "feed": feed_load.feed,
     "fill": rebuild_load.fill,
     "fold_sessions": rebuild_load.fold_sessions,
     "fold_turns": rebuild_load.fold_turns,
     "inbox": command_load.inbox,
-    "js_publish": nats_py_load.js_publish,
+    "js_publish": jetstream_load.js_publish,
     "looked_at": approval_load.touch_sessions,
     "parked": approval_load.park_runs,
     "piped": jetstream_load.publish_pipelined,
-    "programs": program_load.programs,
+    "programs": run_load.programs,
     "push": jetstream_load.push,
     "read_and_fold": rebuild_load.read_and_fold,
     "requests": command_load.requests,
     "runs": run_load.runs,
-    "thin": nats_py_load.publish_thin,
+    "thin": jetstream_load.publish_thin,
     "woken": approval_load.wake_runs,
 }
 

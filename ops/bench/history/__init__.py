@@ -1,11 +1,13 @@
 """The history of the benches' figures, and the comparison of two commits."""
 
-from rookery.ops.bench.history.comparison import WORSE, Change, compare
-from rookery.ops.bench.history.records import (
+from rookery.ops.bench.history.history import (
     FILE,
+    WORSE,
+    Change,
     Record,
     RecordRow,
     check_history,
+    compare,
     find_records,
     read_history,
     record,

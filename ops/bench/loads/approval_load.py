@@ -11,8 +11,7 @@ from time import perf_counter
 from rookery.bus.client import Client, Fields
 from rookery.bus.nats import Connection
 from rookery.bus.subjects import Subjects
-from rookery.ops.bench.harness.load_window import LoadResult, timed
-from rookery.ops.bench.harness.task import Task, command_id
+from rookery.ops.bench.harness.load import LoadResult, Task, command_id, timed
 from rookery.schemas.approvals.lists import ListedApproval
 from rookery.schemas.codec import fact_tag
 from rookery.schemas.commands import HandleInput, ResolveCall, RevokeGrant

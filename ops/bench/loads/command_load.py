@@ -6,8 +6,7 @@ from rookery.bus.commands import command_headers
 from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.bench_decider import COMMAND, VERB
-from rookery.ops.bench.harness.load_window import LoadResult, LoadWindow, is_error
-from rookery.ops.bench.harness.task import Task, command_id
+from rookery.ops.bench.harness.load import LoadResult, LoadWindow, Task, command_id, is_error
 
 __all__ = ["inbox", "requests"]
 

@@ -9,7 +9,7 @@ from rookery.actors.admission import AdmissionDecider, ClaimRegistry, InFlightCo
 from rookery.actors.kernel import Commit, Decider, Entity, Mailbox, PendingCommand, UnitOfWork
 from rookery.bus.ports import StoredMessage
 from rookery.ops.bench.harness.bench_decider import COMMAND, VERB, Advance
-from rookery.ops.bench.harness.task import command_id
+from rookery.ops.bench.harness.load import command_id
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.digest import digest_bytes

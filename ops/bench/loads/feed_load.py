@@ -12,8 +12,7 @@ from rookery.bus import ports
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats import Connection
 from rookery.ops.bench.harness.bench_decider import FAMILY, BenchDecider
-from rookery.ops.bench.harness.load_window import LoadResult, timed
-from rookery.ops.bench.harness.task import Task, command_id
+from rookery.ops.bench.harness.load import LoadResult, Task, command_id, timed
 from rookery.ops.bench.loads.entity_histories import apply_commit, decide_commit, next_turn
 from rookery.schemas.envelope import EntityId
 

@@ -1,19 +1,32 @@
-"""The baselines of JetStream itself on this machine.
+"""The baselines of JetStream itself on this machine, by two clients.
 
 Messages of 150 bytes on a plain stream, with acks, one at a time and pipelined, and on to a push
-subscriber. They use Rookery's connection, the fastest publisher in Python we know.
+subscriber: by Rookery's connection, the fastest publisher in Python we know, and by nats-py,
+unmodified, as its users write it.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from time import perf_counter
+from typing import Any
+
+import nats
 
 from rookery.bus.nats import Connection, Outgoing
-from rookery.ops.bench.harness.load_window import LoadResult, LoadWindow, timed
-from rookery.ops.bench.harness.task import Task
+from rookery.ops.bench.harness.load import LoadResult, LoadWindow, Task, timed
 
-__all__ = ["BODY", "make_stream", "publish_pipelined", "push", "subject"]
+__all__ = [
+    "BODY",
+    "js_publish",
+    "make_stream",
+    "publish_pipelined",
+    "publish_thin",
+    "push",
+    "subject",
+]
 
 BODY = b"x" * 150
 _STREAM = "RAW"
@@ -68,3 +81,47 @@ async def make_stream(connection: Connection) -> None:
 def subject(number: int, task: Task) -> str:
     """The subject of a message; there is one per entity."""
     return f"raw.e{number % task.entities}"
+
+
+async def js_publish(connection: Connection, task: Task) -> LoadResult:
+    """Call ``js.publish`` one message after the other."""
+    await make_stream(connection)
+    taken_s: list[float] = []
+    async with _client(task) as client:
+        stream = client.jetstream()
+        start_s = perf_counter()
+        for number in range(task.count):
+            sent_s = perf_counter()
+            await stream.publish(subject(number, task), BODY)
+            taken_s.append(perf_counter() - sent_s)
+        return timed(taken_s, perf_counter() - start_s)
+
+
+async def publish_thin(connection: Connection, task: Task) -> LoadResult:
+    """The least a publisher can do: ``publish`` with a reply inbox, and count acks."""
+    await make_stream(connection)
+    free = asyncio.Semaphore(task.window)
+
+    async def on_ack(ack: Any) -> None:
+        assert b'"error"' not in ack.data
+        free.release()
+
+    async with _client(task) as client:
+        inbox = client.new_inbox()
+        await client.subscribe(inbox, cb=on_ack)
+        start_s = perf_counter()
+        for number in range(task.count):
+            await free.acquire()
+            await client.publish(subject(number, task), BODY, reply=inbox)
+        for _ in range(task.window):
+            await free.acquire()
+        return LoadResult(task.count, perf_counter() - start_s)
+
+
+@asynccontextmanager
+async def _client(task: Task) -> AsyncIterator[Any]:
+    client = await nats.connect(task.admin_url)
+    try:
+        yield client
+    finally:
+        await client.close()

@@ -15,8 +15,7 @@ from rookery.bus import ports
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats import Connection
 from rookery.ops.bench.harness.bench_decider import FAMILY, BenchDecider
-from rookery.ops.bench.harness.load_window import LoadResult
-from rookery.ops.bench.harness.task import Task, command_id
+from rookery.ops.bench.harness.load import LoadResult, Task, command_id
 from rookery.ops.bench.loads.entity_histories import (
     NextCommand,
     apply_commit,

@@ -1,6 +1,7 @@
-"""Runs, from request to receipt, through the public client.
+"""Runs through the public client: programs up to their results, and requests up to their receipts.
 
-The node executes no runs here: a follower of the feed commits each run as soon as it is prepared.
+A program with an unexpected result ends the measurement. For receipts the node executes no runs: a
+follower of the feed commits each run as soon as it is prepared.
 """
 
 from __future__ import annotations
@@ -13,15 +14,84 @@ from time import perf_counter
 from rookery.bus.client import Client
 from rookery.bus.nats import Connection
 from rookery.bus.subjects import Subjects
-from rookery.ops.bench.harness.load_window import LoadResult, timed
-from rookery.ops.bench.harness.task import Task, command_id
+from rookery.ops.bench.harness.load import LoadResult, Task, command_id, timed
+from rookery.ops.bench.harness.result_rows import percentile
 from rookery.schemas.codec import fact_tag
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.errors import Failed
 from rookery.schemas.facts.session import RunPrepared
 from rookery.schemas.run import RunRequest
 
-__all__ = ["runs"]
+__all__ = ["calls", "programs", "runs"]
+
+_PLAIN = RunRequest(code="1 + 1")
+_CALLING = RunRequest(code="same(2)")
+"""Calls a tool of ``run_tools``."""
+_QUIET_S = 0.5
+
+
+async def programs(connection: Connection, task: Task) -> LoadResult:
+    """Run ``1 + 1`` in ``task.window`` sessions at a time."""
+    taken_s: list[float] = []
+
+    async def work_off(numbers: Iterator[int]) -> None:
+        taken_s.extend([await _run(client, task, number, _PLAIN) for number in numbers])
+
+    before = await _settled(connection)
+    async with Client(task.client_url) as client:
+        numbers = iter(range(task.count))
+        start_s = perf_counter()
+        await asyncio.gather(*(work_off(numbers) for _ in range(task.window)))
+        outcome = timed(taken_s, perf_counter() - start_s)
+    left = await _settled(connection) - before
+    return LoadResult(outcome.done, outcome.seconds, outcome.p50_us, outcome.p99_us, left)
+
+
+async def calls(connection: Connection, task: Task) -> LoadResult:
+    """The extra time and the extra messages of a program with one call, compared with the program
+    before it, which makes none."""
+    longer_s: list[float] = []
+    left = 0
+    async with Client(task.client_url) as client:
+        start_s = perf_counter()
+        for number in range(0, 2 * task.count, 2):
+            plain_s = await _run(client, task, number, _PLAIN)
+            longer_s.append(await _run(client, task, number + 1, _CALLING) - plain_s)
+        seconds = perf_counter() - start_s
+        for number, (sign, request) in enumerate(((1, _CALLING), (-1, _PLAIN)), 2 * task.count):
+            before = await _settled(connection)
+            await _run(client, task, number, request)
+            left += sign * (await _settled(connection) - before)
+    p50_s, p99_s = percentile(longer_s, 0.5), percentile(longer_s, 0.99)
+    return LoadResult(task.count, seconds, 1e6 * p50_s, 1e6 * p99_s, left)
+
+
+async def _run(client: Client, task: Task, number: int, request: RunRequest) -> float:
+    session = f"p{task.first + number % task.entities}"
+    identity = command_id(task.cell, number)
+    sent_s = perf_counter()
+    answer = await client.ask("run", session, request, message_id=identity)
+    taken_s = perf_counter() - sent_s
+    if answer["result"] != 2:
+        raise Failed("NODE_FAILED", f"run {identity} ended as {answer}")
+    return taken_s
+
+
+async def _settled(connection: Connection) -> int:
+    """The number of messages in the journal once it stops growing; a run's last message follows its
+    result."""
+    last, seen = -1, await _length(connection)
+    while seen != last:
+        await asyncio.sleep(_QUIET_S)
+        last, seen = seen, await _length(connection)
+    return seen
+
+
+async def _length(connection: Connection) -> int:
+    info = await connection.api(f"STREAM.INFO.{Subjects('default').journal_stream}")
+    length: int = info["state"]["last_seq"]
+    return length
+
 
 _REQUEST = RunRequest(code="1+1")
 

@@ -1,8 +1,14 @@
-"""The loads on a sandbox: one function per figure, in milliseconds unless its name differs."""
+"""The loads on a sandbox: one function per figure, in milliseconds unless its name differs.
+
+``report_memory`` is a process of its own, which opens sandboxes and reports the growth of its
+memory.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -10,6 +16,8 @@ from statistics import median
 from threading import Event
 from time import perf_counter
 from typing import Any, NamedTuple
+
+import msgspec
 
 from rookery.actors.sandbox import (
     CallTool,
@@ -22,14 +30,20 @@ from rookery.actors.sandbox import (
     ToolResult,
     answering,
 )
+from rookery.actors.sandbox.python import GuestCache, cache_folder, write_stderr
+from rookery.actors.sandbox.runtime import make_engine, open_python_guest
+from rookery.ops.bench.harness.load import Task
+from rookery.ops.bench.harness.process_usage import resident_bytes
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits, SideEffect
 
 __all__ = [
     "BenchSession",
+    "MemoryGrowth",
     "SnapshotTimes",
     "fresh_ms",
     "overrun_ms",
+    "report_memory",
     "resume_ms",
     "snapshot_times",
     "timed_ms",
@@ -201,3 +215,44 @@ def _overrun_of_program_ms(sandbox: Sandbox, code: str) -> float:
     finally:
         finish.set()
         sandbox.destroy("runaway")
+
+
+class MemoryGrowth(msgspec.Struct):
+    """Bytes of memory per session, and seconds to the first result."""
+
+    first_s: float
+    """From the start of ``report_memory``, without imports."""
+    live_bytes: float
+    resting_bytes: float
+    """As the sandbox counts it, which varies less than the allocator's figures."""
+
+
+def report_memory(task: Task) -> None:
+    """Print the ``MemoryGrowth`` of ``task.count`` sessions."""
+    begun_s = perf_counter()
+    engine = make_engine()
+    guest = open_python_guest(engine, GuestCache(cache_folder(os.environ)), write_stderr)
+    with Sandbox(engine, [guest], b"bench", live_max=2 * task.count, live_mb_max=1 << 20) as live:
+        _open(live, "first")
+        first_s = perf_counter() - begun_s
+        live_bytes = _measure_growth(live, task.count)
+    with Sandbox(engine, [guest], b"bench", live_max=1) as resting:
+        for number in range(task.count + 1):  # The last one stays live.
+            _open(resting, f"s{number}")
+        resting_bytes = resting.suspended_bytes / task.count
+    memory = MemoryGrowth(first_s, live_bytes, resting_bytes)
+    sys.stdout.buffer.write(msgspec.json.encode(memory))
+
+
+def _measure_growth(sandbox: Sandbox, count: int) -> float:
+    for number in range(count // 2):  # Afterwards the memory shared between sessions is allocated.
+        _open(sandbox, f"before-{number}")
+    before = resident_bytes()
+    for number in range(count):
+        _open(sandbox, f"s{number}")
+    return (resident_bytes() - before) / count
+
+
+def _open(sandbox: Sandbox, name: str) -> None:
+    sandbox.create(name, seed=b"", now_ms=0)
+    sandbox.run(RunRequest(session_id=name, code="x = 1"), now_ms=0)

@@ -26,8 +26,14 @@ from rookery.ops.bench.harness.machine import describe_machine
 from rookery.ops.bench.harness.process_usage import usage_of
 from rookery.ops.bench.harness.result_rows import percentile
 from rookery.ops.bench.history import RecordRow
-from rookery.ops.bench.profile.counters import BENCH, Counters, costs, count_now, settle
-from rookery.ops.bench.profile.disk_syncs import count_syncs
+from rookery.ops.bench.profile.counters import (
+    BENCH,
+    Counters,
+    costs,
+    count_now,
+    count_syncs,
+    settle,
+)
 from rookery.schemas.errors import Failed
 
 __all__ = ["CALL", "RUN", "CostRow", "Profile", "measure_profile", "profile_node", "record_rows"]

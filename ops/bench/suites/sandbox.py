@@ -23,13 +23,13 @@ from rookery.ops.bench.harness.harness import Harness
 from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 from rookery.ops.bench.loads.sandbox_load import (
     BenchSession,
+    MemoryGrowth,
     fresh_ms,
     overrun_ms,
     resume_ms,
     snapshot_times,
     timed_ms,
 )
-from rookery.ops.bench.loads.sandbox_memory import MemoryGrowth
 from rookery.ops.bench.loads.sandbox_peers import Monty, Peer, bare_python, has_monty
 from rookery.schemas.run import Language
 

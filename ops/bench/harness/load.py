@@ -1,7 +1,8 @@
-"""The window of a load generator: a fixed number of messages in flight, a new one per answer.
+"""The load of one process of a bench: its task, the window of messages in flight, and the result.
 
-It times each message from sending to answer, and an error as an answer ends the measurement. The
-caller makes the messages.
+A task is passed on the command line. The window has a fixed number of messages in flight and sends
+a new one per answer. It times each message from sending to answer, and an error as an answer ends
+the measurement. The load makes the messages.
 """
 
 from __future__ import annotations
@@ -13,11 +14,44 @@ from time import perf_counter
 import msgspec
 
 from rookery.bus.nats import Connection, Message, Outgoing
-from rookery.ops.bench.harness.result_rows import percentile
-from rookery.ops.bench.harness.task import Task
+from rookery.ops.bench.harness.result_rows import Sync, percentile
+from rookery.ops.config import Driver
 from rookery.schemas.errors import Failed
 
-__all__ = ["LoadResult", "LoadWindow", "is_error", "timed"]
+__all__ = ["LoadResult", "LoadWindow", "Task", "command_id", "is_error", "timed"]
+
+
+class Task(msgspec.Struct, frozen=True, kw_only=True):
+    """One cell: one kind of load, from start to the last answer."""
+
+    kind: str = ""
+    """The kind of load; a node needs none."""
+    url: str
+    """For nodes, for what reads or writes facts as they do, and for commands of the benches' own
+    family."""
+    client_url: str
+    """For clients of the realm."""
+    admin_url: str
+    """For the baselines: without limits."""
+    sync: Sync
+    count: int = 0
+    window: int = 1
+    """Messages in flight at any time."""
+    entities: int = 1_000
+    """Used in turn, beginning with number ``first``."""
+    first: int = 0
+    driver: Driver = "outside"
+    """A node's driver: its own sandbox, or a client outside."""
+    cell: str = ""
+    """The prefix of the ids of the cell's commands."""
+    seconds_max: float = 20.0
+    """The load generator sends nothing after so long."""
+
+
+def command_id(cell: str, number: int) -> str:
+    """As long as a client's UUID, and recognisable in the journal."""
+    return f"{cell}-{number:0{35 - len(cell)}}"
+
 
 _SILENCE_S_MAX = 15.0
 """Without any answer for so long, the measurement fails."""
