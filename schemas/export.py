@@ -36,17 +36,14 @@ from rookery.schemas.reads import READS, JournalState, Read
 from rookery.schemas.replies import REPLIES
 from rookery.schemas.seed import (
     agent_error,
-    approval_policy,
-    content_policy,
     effect_records,
     hook,
     lifecycle,
-    permission,
-    policy,
+    policies,
+    policy_decisions,
     records,
     refs,
     resource,
-    sandbox_policy,
 )
 
 __all__ = [
@@ -88,7 +85,7 @@ messages of the entity ``tool`` are older."""
 
 PUBLIC: Final = (
     *(commands, run, capability, refs, agent_error),
-    *(policy, permission, sandbox_policy, approval_policy, content_policy),
+    *(policy_decisions, policies),
     *(effect_records, lifecycle, approval_record, hook, records, resource),
 )
 """Modules with public structs that travel inside other structs."""

@@ -44,7 +44,7 @@ from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import approval as facts
-from rookery.schemas.seed.policy import ApprovalDecisionKind
+from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind
 from rookery.schemas.typed_ids import IdValidationError
 
 __all__ = [

@@ -20,7 +20,7 @@ from rookery.actors.approvals.dispatchers.port import (
     TimedOut,
     Unavailable,
 )
-from rookery.schemas.approvals.dispatch_records import (
+from rookery.schemas.approvals.dispatch import (
     approval_dispatch_intent_record,
     approval_dispatch_result_record,
 )
@@ -36,7 +36,7 @@ from rookery.schemas.approvals.records import (
 from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
 from rookery.schemas.seed.effect_records import EffectTerminalStatus
 from rookery.schemas.seed.lifecycle import PendingSideEffect, RecoveryMarker
-from rookery.schemas.seed.policy import ApprovalDecisionKind, MissingDependency
+from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, MissingDependency
 from rookery.schemas.seed.records import JournalRecord, JournalRecordBase
 from rookery.schemas.seed.refs import SourceKind
 

@@ -17,7 +17,7 @@ from rookery.schemas.capability import ApprovalPolicy, AutoApproval
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.package import package_fingerprint
-from rookery.schemas.seed.policy import (
+from rookery.schemas.seed.policy_decisions import (
     ApprovalDecisionKind,
     DispatcherScope,
     EffectClass,

@@ -23,7 +23,6 @@ from rookery.actors.kernel.machines import (
     session_registered,
 )
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.machines.effects import PeerIngressClassified
 from rookery.schemas.machines.peer import (
     SUPERVISOR_BRIDGE_INTENT,
     PeerIngressAuthDecision,
@@ -34,6 +33,7 @@ from rookery.schemas.machines.peer import (
     ResponseStatus,
     TerminalityClass,
 )
+from rookery.schemas.machines.transition import PeerIngressClassified
 
 __all__ = ["INGRESS"]
 

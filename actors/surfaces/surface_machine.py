@@ -43,13 +43,6 @@ from rookery.actors.surfaces.state import (
     unstage,
 )
 from rookery.schemas.facts import surface as facts
-from rookery.schemas.machines.effects import (
-    CloseSurfaceConnection,
-    EmitExternalToolDelta,
-    RefreshVisibleSurfaceSet,
-    RejectSurfaceCall,
-    ScheduleSurfaceCompletion,
-)
 from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
 from rookery.schemas.machines.surface import ExternalToolSurfaceDeltaOperation as Operation
 from rookery.schemas.machines.surface import ExternalToolSurfaceDeltaPhase as Phase
@@ -57,6 +50,13 @@ from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause as 
 from rookery.schemas.machines.surface import ExternalToolSurfaceGlobalPhase as GlobalPhase
 from rookery.schemas.machines.surface import ExternalToolSurfacePendingOp as PendingOp
 from rookery.schemas.machines.surface import ExternalToolSurfaceStagedOp as StagedOp
+from rookery.schemas.machines.transition import (
+    CloseSurfaceConnection,
+    EmitExternalToolDelta,
+    RefreshVisibleSurfaceSet,
+    RejectSurfaceCall,
+    ScheduleSurfaceCompletion,
+)
 
 __all__ = ["SURFACES"]
 

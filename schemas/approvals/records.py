@@ -14,7 +14,7 @@ import msgspec
 from rookery.schemas.seed.agent_error import AgentError
 from rookery.schemas.seed.effect_records import EffectIntent, EffectResult
 from rookery.schemas.seed.package import RuntimePackageFingerprint
-from rookery.schemas.seed.policy import (
+from rookery.schemas.seed.policy_decisions import (
     ApprovalDecisionKind,
     DispatcherScope,
     EffectClass,

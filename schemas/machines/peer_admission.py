@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from rookery.schemas.machines.effects import PeerIngressClassified
 from rookery.schemas.machines.peer import (
     PeerIngressAck,
     PeerIngressAdmission,
@@ -28,6 +27,7 @@ from rookery.schemas.machines.peer_text import (
     pretty_json,
     trimmed,
 )
+from rookery.schemas.machines.transition import PeerIngressClassified
 
 __all__ = ["admit_envelope", "admit_plain_event", "classification_params"]
 

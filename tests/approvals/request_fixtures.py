@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from rookery.actors.approvals.dispatchers.port import DispatchResult, Terms
 from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.seed.package import RuntimePackageFingerprint
-from rookery.schemas.seed.policy import (
+from rookery.schemas.seed.policy_decisions import (
     ApprovalDecisionKind,
     DispatcherScope,
     EffectClass,

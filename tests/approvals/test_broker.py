@@ -28,7 +28,7 @@ from rookery.schemas.approvals.records import (
     denied,
 )
 from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
-from rookery.schemas.seed.policy import ApprovalDecisionKind
+from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind
 from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 from rookery.schemas.seed.refs import SourceKind, SourceRef
 from rookery.schemas.typed_ids import EffectId, TypedText

@@ -17,8 +17,8 @@ from msgspec.structs import replace
 from rookery.actors.kernel.machines.session_host import ATTACHED, STOPPED, SessionHost
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES
-from rookery.schemas.machines.effects import CloseSurfaceConnection
 from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
+from rookery.schemas.machines.transition import CloseSurfaceConnection
 from tests.machines.composition import Followed, Happening, by_host, explored, told
 
 OPEN = SessionHost(phase=ATTACHED, session_id="s")

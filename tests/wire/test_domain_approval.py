@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rookery.schemas.approvals import records as approval_record
-from rookery.schemas.approvals.dispatch_records import (
+from rookery.schemas.approvals.dispatch import (
     approval_dispatch_intent_record,
     approval_dispatch_result_record,
 )
@@ -34,7 +34,7 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
 from rookery.schemas.seed.effect_records import EffectTerminalStatus
 from rookery.schemas.seed.package import RuntimePackageFingerprint
-from rookery.schemas.seed.policy import (
+from rookery.schemas.seed.policy_decisions import (
     ApprovalDecisionKind,
     DispatcherScope,
     EffectClass,

@@ -26,12 +26,12 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts.surface import PendingFailed
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.integers import U64_MAX, unix_ms
-from rookery.schemas.machines.effects import EmitExternalToolDelta
 from rookery.schemas.machines.surface import (
     ExternalToolSurfaceDeltaOperation,
     ExternalToolSurfaceDeltaPhase,
     ExternalToolSurfaceFailureCause,
 )
+from rookery.schemas.machines.transition import EmitExternalToolDelta
 from rookery.schemas.run import (
     Diagnostic,
     ErrorObject,

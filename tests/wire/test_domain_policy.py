@@ -10,21 +10,26 @@ import msgspec
 import pytest
 
 from rookery.schemas.codec import encode_json
-from rookery.schemas.seed import policy
+from rookery.schemas.seed import policy_decisions
 from rookery.schemas.seed.agent_error import AgentErrorKind, CausalIds, RetryClassification
-from rookery.schemas.seed.approval_policy import AskPolicy, EscalationPolicy
-from rookery.schemas.seed.content_policy import (
+from rookery.schemas.seed.policies import (
+    AskPolicy,
+    CapabilityPermission,
     ContentCaptureMode,
     ContentCapturePolicy,
-    PrivacyPolicy,
-)
-from rookery.schemas.seed.permission import (
-    CapabilityPermission,
+    EgressAllowlist,
+    EscalationPolicy,
+    HostExecution,
+    IsolatedBy,
+    NetworkAccess,
     PermissionGrant,
     PermissionPolicy,
     PermissionRequest,
+    PrivacyPolicy,
+    RequireIsolation,
+    SandboxPolicy,
 )
-from rookery.schemas.seed.policy import (
+from rookery.schemas.seed.policy_decisions import (
     ApprovalDecisionKind,
     ApprovalRequestSpec,
     ApprovalRequired,
@@ -43,14 +48,6 @@ from rookery.schemas.seed.policy import (
 )
 from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass, TrustClass
 from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyKind, PolicyRef, SourceRef
-from rookery.schemas.seed.sandbox_policy import (
-    EgressAllowlist,
-    HostExecution,
-    IsolatedBy,
-    NetworkAccess,
-    RequireIsolation,
-    SandboxPolicy,
-)
 from rookery.schemas.typed_ids import AdapterRef, RunId, decode_typed_text
 
 POLICY = PolicyRef.new("p", PolicyKind.PERMISSION)
@@ -362,4 +359,4 @@ def test_the_words_of_the_contract_are_the_words_of_the_wire(kind: Any, words: s
 
 def test_every_case_of_a_decision_has_its_golden_form():
     cases = {next(iter(golden)) for _, golden in DECISIONS}
-    assert cases == set(policy.PolicyDecision.__struct_encode_fields__)
+    assert cases == set(policy_decisions.PolicyDecision.__struct_encode_fields__)

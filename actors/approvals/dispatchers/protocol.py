@@ -21,7 +21,7 @@ from rookery.actors.approvals.dispatchers.port import (
 )
 from rookery.actors.approvals.request_record import actor_ref
 from rookery.schemas.approvals.decision import DecideApproval
-from rookery.schemas.approvals.dispatch_protocol import (
+from rookery.schemas.approvals.dispatch import (
     ApprovalDispatch,
     DispatchOutcome,
     DispatchReply,

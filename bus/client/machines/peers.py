@@ -19,7 +19,6 @@ from rookery.bus.client.machines.machine_handle import SessionMachineHandle, eff
 from rookery.bus.client.machines.observation import Baseline, ObservedFact
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.machines.effects import PeerIngressClassified
 from rookery.schemas.machines.peer import (
     DrainExitReason,
     DrainMode,
@@ -32,6 +31,7 @@ from rookery.schemas.machines.peer_admission import (
     admit_plain_event,
     classification_params,
 )
+from rookery.schemas.machines.transition import PeerIngressClassified
 from rookery.schemas.machines.views import CommsDrainView, PeerIngressView, SessionContextView
 
 __all__ = ["CommsDrainHandle", "PeerCommsHandle", "SessionContextHandle"]

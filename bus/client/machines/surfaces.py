@@ -17,7 +17,6 @@ from rookery.bus.client.machines.machine_handle import SessionMachineHandle, eff
 from rookery.schemas.envelope import TransitionFact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import surface as facts
-from rookery.schemas.machines.effects import ExternalToolSurfaceEffect
 from rookery.schemas.machines.surface import (
     ExternalToolSurfaceBaseState,
     ExternalToolSurfaceFailureCause,
@@ -26,6 +25,7 @@ from rookery.schemas.machines.surface import (
     SurfaceDiagnosticSnapshot,
     SurfaceSnapshot,
 )
+from rookery.schemas.machines.transition import ExternalToolSurfaceEffect
 from rookery.schemas.machines.views import McpServersView, SurfacesView, SurfaceView
 
 __all__ = [

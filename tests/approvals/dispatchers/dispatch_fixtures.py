@@ -6,10 +6,10 @@ import msgspec
 
 from rookery.actors.approvals.dispatchers.port import Terms
 from rookery.schemas.approvals.decision import DecideApproval
-from rookery.schemas.approvals.dispatch_protocol import DispatchOutcome, DispatchReply
+from rookery.schemas.approvals.dispatch import DispatchOutcome, DispatchReply
 from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.seed.package import RuntimePackageFingerprint
-from rookery.schemas.seed.policy import (
+from rookery.schemas.seed.policy_decisions import (
     ApprovalDecisionKind,
     DispatcherScope,
     EffectClass,

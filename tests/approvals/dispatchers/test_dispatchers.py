@@ -24,7 +24,7 @@ from rookery.bus.client.external_service import NatsExternalService
 from rookery.bus.nats.connection import Connection, Message, Outgoing, header_value
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import Subjects
-from rookery.schemas.approvals.dispatch_protocol import ApprovalDispatch
+from rookery.schemas.approvals.dispatch import ApprovalDispatch
 from rookery.schemas.approvals.records import Approved, Denied
 from rookery.schemas.errors import Refused
 from rookery.schemas.seed.refs import SourceKind, SourceRef

@@ -21,7 +21,7 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.approval_dispatchers import ApprovalDispatchers
 from rookery.ops.config import ApprovalsConfig
 from rookery.schemas.approvals.decision import DecideApproval
-from rookery.schemas.approvals.dispatch_protocol import (
+from rookery.schemas.approvals.dispatch import (
     ApprovalDispatch,
     DispatchOutcome,
     DispatchReply,

@@ -27,7 +27,6 @@ from rookery.bus.client.machines import (
 )
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.facts import surface as surface_facts
-from rookery.schemas.machines.effects import EmitExternalToolDelta, RejectSurfaceCall
 from rookery.schemas.machines.lease import (
     AuthLeasePhase,
     AuthLeaseSnapshot,
@@ -46,6 +45,7 @@ from rookery.schemas.machines.peer import (
     PeerTerminalDisposition,
 )
 from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause as FailureCause
+from rookery.schemas.machines.transition import EmitExternalToolDelta, RejectSurfaceCall
 from rookery.schemas.machines.turn import (
     AgentErrorClass,
     AsyncOpRef,

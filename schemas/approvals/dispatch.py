@@ -1,15 +1,20 @@
-"""The journal records before and after a dispatcher asks for an approval.
+"""The dispatch of approvals: the messages to an outside approver and back, and the journal records.
 
-Both are functions of the request, so a repeated dispatch makes the same records. The broker in
-``actors/approvals`` appends them.
+The messages are the bodies of ``service`` and ``webhook``. One names the arguments by digest and
+has the parts that any reader may see. A decision is a ``DecideApproval``, as on every other way.
+
+A record precedes and follows each dispatch. Both are functions of the request, so a repeated
+dispatch makes the same records. The broker in ``actors/approvals`` appends them.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Final
 
 import msgspec
 
+from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import (
     ApprovalLifecycleStatus,
     ApprovalRecord,
@@ -27,7 +32,45 @@ from rookery.schemas.seed.records import JournalRecord, JournalRecordBase, Journ
 from rookery.schemas.seed.refs import EntityKind, EntityRef
 from rookery.schemas.typed_ids import ContentRef
 
-__all__ = ["approval_dispatch_intent_record", "approval_dispatch_result_record"]
+__all__ = [
+    "ApprovalDispatch",
+    "DispatchOutcome",
+    "DispatchReply",
+    "approval_dispatch_intent_record",
+    "approval_dispatch_result_record",
+]
+
+
+class ApprovalDispatch(msgspec.Struct, frozen=True, kw_only=True):
+    """A request for an approval."""
+
+    realm: str
+    approval_id: str
+    request_digest: str
+    """The answer repeats this and ``approval_id``."""
+    due_ms: int
+    """Unix time in milliseconds at which the request expires."""
+    request: ApprovalRequest
+
+
+class DispatchOutcome(StrEnum):
+    DECIDED = "decided"
+    PENDING = "pending"
+    """The answer follows by ``decide``."""
+    TIMED_OUT = "timed_out"
+    CANCELLED = "cancelled"
+    UNAVAILABLE = "unavailable"
+
+
+class DispatchReply(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The immediate reply of an outside approver."""
+
+    outcome: DispatchOutcome
+    answer: DecideApproval | None = None
+    """Set with ``decided`` only."""
+    reason_code: str = ""
+    """Set with ``unavailable`` only."""
+
 
 _FAMILY: Final = "approval"
 
