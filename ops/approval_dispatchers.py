@@ -21,8 +21,7 @@ from rookery.bus.client import Client, NatsExternalService
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import BusLoop
 from rookery.ops.config import ApprovalsConfig
-from rookery.ops.http_post import HttpPost
-from rookery.ops.webhook_callback import WebhookCallback, WebhookCallbackServer
+from rookery.ops.webhook import HttpPost, WebhookCallback, WebhookCallbackServer
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.digest import digest_bytes
 

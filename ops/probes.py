@@ -1,7 +1,9 @@
 """The probes and gauges of a running node: whether it lives and serves, and how loaded it is.
 
 They are read by HTTP threads (``/livez``, ``/readyz``, ``/metrics``) while the node works, so
-they read what lives on the bus's loop through the loop, with a timeout.
+they read what lives on the bus's loop through the loop, with a timeout. The backlog of the realm's
+streams is read from the server at each scrape; during an outage these gauges are absent, and
+``/readyz`` reports the outage.
 """
 
 from __future__ import annotations
@@ -13,19 +15,19 @@ from typing import Final
 from rookery.actors.kernel import Kernel
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.loop_thread import LoopThread
-from rookery.bus.nats import ApiError
+from rookery.bus.nats import ApiError, Connection
 from rookery.bus.ports import Backpressure
 from rookery.bus.streams import mismatches, streams_of
+from rookery.bus.subjects import Subjects
 from rookery.ops.background_tasks import BackgroundTasks
 from rookery.ops.health import Probe
 from rookery.ops.metrics import GaugeValue
 from rookery.ops.run_services import RunServices
 from rookery.ops.server import ServerSupervisor
 from rookery.ops.server_checks import existing_streams
-from rookery.ops.stream_backlog import backlog_gauges
-from rookery.schemas.errors import CodedError
+from rookery.schemas.errors import CodedError, Failed
 
-__all__ = ["NOT_RUNNING", "PROBE_TIMEOUT_S", "NodeProbes"]
+__all__ = ["NOT_RUNNING", "PROBE_TIMEOUT_S", "NodeProbes", "backlog_gauges"]
 
 PROBE_TIMEOUT_S: Final = 2.0
 NOT_RUNNING: Final = Probe("started", ok=False, detail="the node is not running")
@@ -137,3 +139,23 @@ class NodeProbes:
 
 async def _no_operation() -> None:
     """Return; that it ran proves that the loop runs."""
+
+
+_TIMEOUT_S = 1.0
+
+
+async def backlog_gauges(connection: Connection, subjects: Subjects) -> list[GaugeValue]:
+    """Commands that wait in the inbox, and how many dead letters were ever added."""
+    try:
+        dead = await connection.api(f"STREAM.INFO.{subjects.dead_stream}", timeout_s=_TIMEOUT_S)
+        # One consumer per partition, so all are on the first page.
+        listed = await connection.api(
+            f"CONSUMER.LIST.{subjects.inbox_stream}", timeout_s=_TIMEOUT_S
+        )
+    except (ApiError, Failed):
+        return []
+    waiting = sum(one["num_pending"] + one["num_ack_pending"] for one in listed["consumers"] or ())
+    return [
+        GaugeValue("rookery_dead_letter_total", dead["state"]["last_seq"]),
+        GaugeValue("rookery_inbox_lag_commands", waiting),
+    ]

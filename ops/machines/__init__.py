@@ -4,8 +4,7 @@ They work on ``rookery.actors.machine_catalogue``. All of it is pure, except the
 the generated tables.
 """
 
-from rookery.ops.machines.diagram import mermaid
-from rookery.ops.machines.exploration import explore
+from rookery.ops.machines.exploration import explore, mermaid
 from rookery.ops.machines.trace import machine_named, read_traces, run_trace
 
 __all__ = [

@@ -1,8 +1,8 @@
 """Exploration of a machine: visits every state of a small world, nearest first, and checks each.
 
 The checks: the machine's invariants hold; every transition of every edition folds in any state; a
-refused input leaves no fact; no input changes a state in place. Tables and diagrams are drawn from
-the result. ``rookery.actors.machine_catalogue`` defines the worlds.
+refused input leaves no fact; no input changes a state in place. Tables and the Mermaid diagram are
+drawn from the result. ``rookery.actors.machine_catalogue`` defines the worlds.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from rookery.actors.kernel.machines import (
 )
 from rookery.actors.machine_catalogue import MachineEntry, candidates
 
-__all__ = ["DuplicateOutcome", "Exploration", "InputOutcome", "PhaseChange", "explore"]
+__all__ = ["DuplicateOutcome", "Exploration", "InputOutcome", "PhaseChange", "explore", "mermaid"]
 
 VIOLATIONS_MAX: Final = 10
 IDLE_RUNNING_HOST: Final = SessionHost(phase=RUNNING, session_id="s")
@@ -242,3 +242,20 @@ class _Explorer:
             if self._machine.effects(then, repeated)
             else DuplicateOutcome.NO_OP
         )
+
+
+def mermaid(explored: Exploration) -> str:
+    """The diagram: an arrow for each pair of phases, with its inputs."""
+    arrows: dict[tuple[str, str], list[str]] = {}
+    order = {on: place for place, on in enumerate(explored.machine.inputs)}
+    for move in sorted(explored.phase_changes, key=lambda move: order[move.on]):
+        arrows.setdefault((move.start, move.end), []).append(move.on)
+    lines = ["stateDiagram-v2", f"    [*] --> {explored.start}"]
+    lines += [
+        f"    {start} --> {end}: {', '.join(arrows[start, end])}"
+        for start in explored.machine.phases
+        for end in explored.machine.phases
+        if (start, end) in arrows
+    ]
+    lines += [f"    {phase} --> [*]" for phase in explored.dead_ends]
+    return "\n".join(lines) + "\n"

@@ -1,29 +1,33 @@
 """Traces: inputs to any machines, one after the other, in one session with one host.
 
 The contract of ``rookery machine run``: names are those of ``machines.json``; a refused step has a
-reply like any other; an invalid trace is refused as a whole.
+reply like any other; an invalid trace is refused as a whole. States and effects are JSON in these
+words: enums become their variants, sets become sorted lists, maps become objects.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, Final, TypeVar
 
 import msgspec
 
+from rookery.actors.admission import LIFECYCLE
 from rookery.actors.kernel import decode_map
 from rookery.actors.kernel.machines import (
     Edition,
     Machine,
     SessionHost,
+    TransitionEffect,
     TransitionRejected,
     host_of,
     with_host,
 )
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidate, observed_turn
 from rookery.actors.turns import TURN
-from rookery.ops.machines.spelling import spell_effect, to_plain, variables
+from rookery.schemas.enums import Variant
 from rookery.schemas.errors import Refused
 
 __all__ = [
@@ -34,7 +38,41 @@ __all__ = [
     "machine_named",
     "read_traces",
     "run_trace",
+    "spell_effect",
+    "to_plain",
+    "variables",
 ]
+
+
+def to_plain(value: Any) -> Any:
+    """``value`` as JSON."""
+    if isinstance(value, Variant):
+        return value.variant
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, frozenset):
+        return sorted(to_plain(member) for member in value)
+    if isinstance(value, Mapping):
+        return {key: to_plain(value[key]) for key in sorted(value)}
+    if isinstance(value, msgspec.Struct):
+        return {name: to_plain(getattr(value, name)) for name in value.__struct_fields__}
+    return value
+
+
+def variables(machine: Machine[Any], state: Any) -> dict[str, Any]:
+    """A machine's own variables, with its phase or the map that replaces it. The host's variables
+    belong to session_lifecycle; a machine that uses the host's phase has no other variables."""
+    shown: dict[str, Any] = to_plain(state)
+    if isinstance(state, SessionHost) and machine is not LIFECYCLE:
+        return {"phase": shown["phase"]}
+    shown.pop("host", None)
+    return shown
+
+
+def spell_effect(effect: TransitionEffect) -> dict[str, Any]:
+    """The effect's name, and its fields in their order."""
+    return {"name": effect.__struct_config__.tag, "fields": to_plain(effect)}
+
 
 StepReply = dict[str, Any]
 S = TypeVar("S", bound=msgspec.Struct)

@@ -13,7 +13,7 @@ from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
 from rookery.bus.clock import wait_until
 from rookery.ops.health import HealthServer, Page
 from rookery.ops.http_server import CONCURRENT_REQUESTS_MAX, HttpServer
-from rookery.ops.webhook_callback import PATH, WebhookCallback, WebhookCallbackServer
+from rookery.ops.webhook import PATH, WebhookCallback, WebhookCallbackServer
 
 DEADLINE_S = 30.0
 DRIP_S = 0.2

@@ -9,7 +9,7 @@ from rookery.bus.ports import Delivery
 from rookery.bus.roles import Role
 from rookery.bus.subjects import Subjects
 from rookery.ops.metrics import GAUGES
-from rookery.ops.stream_backlog import backlog_gauges
+from rookery.ops.probes import backlog_gauges
 from tests.ops.fixtures import Realm
 
 

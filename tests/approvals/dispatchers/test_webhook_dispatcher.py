@@ -19,10 +19,10 @@ from rookery.actors.approvals.dispatchers.webhook_signing import (
     WebhookKey,
 )
 from rookery.actors.tools.hosts.daemon_pool import DaemonThreadPool
-from rookery.ops.http_post import HttpPost
-from rookery.ops.webhook_callback import (
+from rookery.ops.webhook import (
     BODY_BYTES_MAX,
     PATH,
+    HttpPost,
     WebhookCallback,
     WebhookCallbackServer,
 )

@@ -19,8 +19,13 @@ from rookery.actors.kernel.machines.machine import (
 )
 from rookery.actors.kernel.machines.session_host import ATTACHED, DESTROYED, SessionHost
 from rookery.actors.machine_catalogue import MachineEntry
-from rookery.ops.machines.diagram import mermaid
-from rookery.ops.machines.exploration import DuplicateOutcome, Exploration, InputOutcome, explore
+from rookery.ops.machines.exploration import (
+    DuplicateOutcome,
+    Exploration,
+    InputOutcome,
+    explore,
+    mermaid,
+)
 from rookery.schemas.envelope import Fact
 
 

@@ -1,25 +1,68 @@
-"""The HTTP endpoint for a webhook's answers: each answer becomes a ``decide`` command.
+"""The HTTP of the dispatcher ``webhook``: its posts, and the endpoint for the answers.
 
-It accepts requests that are signed with the webhook's secret, recent, and not replayed. The
-approval decider judges the answer itself. The endpoint has no TLS; a public one needs a proxy.
+Posts go to one configured URL, bounded in time and size, without following redirects. A post blocks
+one of the caller's few threads.
+
+Each answer becomes a ``decide`` command. The endpoint accepts requests that are signed with the
+webhook's secret, recent, and not replayed. The approval decider judges the answer itself. The
+endpoint has no TLS; a public one needs a proxy.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler
 from typing import Final, NamedTuple
 
-from rookery.actors.approvals.dispatchers import ReplayGuard, WebhookKey
+from rookery.actors.approvals.dispatchers import ReplayGuard, WebhookKey, WebhookResponse
+from rookery.actors.tools.authoring import ToolError
+from rookery.actors.tools.builtin import HttpExchange, HttpRequest, HttpTransport, parse_url
 from rookery.ops.http_server import HttpServer
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.codec import JSON, decode_command, encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["PATH", "WebhookCallback", "WebhookCallbackServer"]
+__all__ = ["PATH", "HttpPost", "WebhookCallback", "WebhookCallbackServer"]
+
+TRY_S: Final = 10.0
+RESPONSE_BYTES_MAX: Final = 64 << 10
+
+
+class HttpPost:
+    """The ``PostWebhook`` of the dispatcher ``webhook``."""
+
+    def __init__(self, url: str, threads: Executor, *, try_s: float = TRY_S) -> None:
+        try:
+            self._target = parse_url(url)
+        except ToolError as error:
+            raise Refused("CONFIG_INVALID", f"approvals.webhook_url: {error}") from None
+        self._threads, self._try_s, self._transport = threads, try_s, HttpTransport()
+
+    async def __call__(self, headers: Mapping[str, str], body: bytes) -> WebhookResponse | None:
+        exchange = HttpExchange(
+            self._transport,
+            HttpRequest(
+                "POST", self._target, {**headers, "Content-Type": "application/json"}, body
+            ),
+            permits=lambda _: True,
+            body_bytes_max=RESPONSE_BYTES_MAX,
+            connect_timeout_s=self._try_s,
+        )
+        loop = asyncio.get_running_loop()
+        try:
+            async with asyncio.timeout(self._try_s):
+                response = await loop.run_in_executor(self._threads, exchange.run)
+        except (TimeoutError, ToolError):
+            return None
+        finally:
+            exchange.abort()
+        return WebhookResponse(response.status, response.headers, response.body)
+
 
 PATH: Final = "/approvals/answers"
 BODY_BYTES_MAX: Final = 64 << 10
