@@ -1,18 +1,25 @@
-"""The options of every command, and the configuration they select."""
+"""The options of every command, the configuration they select, and times as arguments.
+
+A time is a duration before now, or a date and time. A date without a zone is in local time, as all
+printed times are.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass
+from datetime import datetime
 from getpass import getuser
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 from cyclopts import Parameter
 
 from rookery.ops.config import LoadedConfig, load
+from rookery.schemas.errors import Refused
 
-__all__ = ["NO_OPTIONS", "ActorOption", "Options", "actor"]
+__all__ = ["NO_OPTIONS", "ActorOption", "Options", "actor", "parse_time_ms"]
 
 ActorOption = Annotated[
     str | None, Parameter(name="--as", help="Name of the actor; default: the login name.")
@@ -54,3 +61,21 @@ def actor(as_: str | None) -> str:
         return getuser()
     except (KeyError, OSError):  # A container's user may have no name.
         return f"uid {os.getuid()}"
+
+
+_AGO: Final = re.compile(r"(\d{1,6})([smhd])")
+_UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_time_ms(text: str, now_ms: int) -> int:
+    """``10m`` is ten minutes before ``now_ms``; ``2026-05-01T12:00`` is a local time."""
+    if ago := _AGO.fullmatch(text):
+        return now_ms - int(ago[1]) * _UNITS_MS[ago[2]]
+    try:
+        return int(datetime.fromisoformat(text).astimezone().timestamp() * 1000)
+    except (ValueError, OverflowError, OSError):
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"{text[:80]!r} is no time",
+            hint="use 30s, 10m, 2h or 1d for a time before now, or 2026-05-01T12:00",
+        ) from None

@@ -1,6 +1,7 @@
 """The output of commands: tables for people, JSON for programs, errors with a code and a hint.
 
-Results go to stdout; with ``--json`` errors go there, too, as a JSON object.
+Results go to stdout; with ``--json`` errors go there, too, as a JSON object. A file is written
+either whole or not at all; links are followed, pipes and devices are written directly.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from io import TextIOWrapper
-from typing import Any
+from pathlib import Path
+from typing import Any, BinaryIO
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -24,6 +26,7 @@ from rookery.schemas.errors import CodedError, Refused
 __all__ = [
     "OUTPUT_FAILED",
     "OutputFailed",
+    "atomic_file",
     "clock_time",
     "escape_unencodable",
     "exit_code",
@@ -31,6 +34,7 @@ __all__ = [
     "print_json",
     "print_line",
     "print_table",
+    "refuse_file_errors",
     "writing",
 ]
 
@@ -136,3 +140,27 @@ def print_error(error: CodedError, *, json: bool) -> None:
     print(f"{error.code}: {error.message}", file=sys.stderr)
     if error.hint:
         print(f"hint: {error.hint}", file=sys.stderr)
+
+
+@contextmanager
+def atomic_file(file: Path) -> Iterator[BinaryIO]:
+    """A file to write to; it replaces ``file`` when all of it is written."""
+    with refuse_file_errors(file):
+        path = file.resolve()
+        if path.exists() and not path.is_file():
+            with path.open("wb") as target:
+                yield target
+            return
+        draft = path.with_name(f"{path.name}.part")
+        with draft.open("wb") as target:
+            yield target
+        draft.replace(path)
+
+
+@contextmanager
+def refuse_file_errors(file: Path) -> Iterator[None]:
+    """Report system errors of ``file`` as an invalid argument."""
+    try:
+        yield
+    except OSError as error:
+        raise Refused("INVALID_ARGUMENT", f"{file}: {error.strerror}") from None

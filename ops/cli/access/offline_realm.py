@@ -1,13 +1,16 @@
 """A realm opened by a command: the parts that need no node, and requests to its nodes.
 
-Opening a realm creates nothing in it.
+Opening a realm creates nothing in it. Commands that need no node use the running server, or run one
+for the time of the command. A long read shows a progress line on a terminal: it is written to
+stderr, rewritten in place and erased at the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
-from typing import Final, TypeVar
+import sys
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, asynccontextmanager, contextmanager
+from typing import Final, TextIO, TypeVar
 
 import msgspec
 
@@ -16,9 +19,11 @@ from rookery.bus.client import Client
 from rookery.bus.clock import entropy
 from rookery.bus.commands import CommandDecoder, JetStreamInbox
 from rookery.bus.credentials import identity_header
-from rookery.bus.journal import JetStreamFeed, Quarantine
+from rookery.bus.journal import JetStreamFeed, JetStreamJournal, Quarantine
 from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.roles import Role
+from rookery.bus.server import EmbeddedServer
 from rookery.bus.storage import (
     Bucket,
     JetStreamBlobs,
@@ -29,13 +34,92 @@ from rookery.bus.storage import (
 from rookery.bus.streams import find_node_token
 from rookery.bus.subjects import Subjects
 from rookery.ops.cli.options import Options
-from rookery.ops.cli.read_progress import ProgressJournal
 from rookery.ops.config import Config
 from rookery.ops.process_identity import is_dead
-from rookery.ops.server import client_of, server_of
-from rookery.schemas.errors import Failed
+from rookery.ops.server import client_of, find_server, server_of, store_of
+from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["OfflineRealm", "open_realm"]
+__all__ = [
+    "OfflineRealm",
+    "ProgressJournal",
+    "ReadProgress",
+    "local_server",
+    "open_realm",
+    "read_progress",
+]
+
+
+@contextmanager
+def local_server(options: Options) -> Iterator[None]:
+    """Run a server on the store for this block, unless one is running or there is no store."""
+    config = options.load().config
+    store = store_of(config).path
+    if not store.is_dir() or find_server(config, Role.NODE) is not None:
+        yield
+        return
+    server = EmbeddedServer(store, realm=config.realm, sync=config.server.sync)
+    try:
+        server.start()
+    except Refused as refusal:
+        if refusal.code != "STORE_IN_USE":
+            raise
+        yield  # Another process has just started one.
+        return
+    try:
+        yield
+    finally:
+        server.stop()
+
+
+LONG_MESSAGES: Final = 20_000
+"""A shorter journal is read too fast for a progress line."""
+_ERASE: Final = "\r\x1b[K"
+
+
+class ReadProgress:
+    """The progress line; it shows the share of ``total``."""
+
+    def __init__(self, total: int, stream: TextIO) -> None:
+        self._total, self._stream = total, stream
+        self._shown = ""
+
+    def update(self, done: int) -> None:
+        line = f"reading the journal: {100 * done // self._total} % of {self._total:,} messages"
+        if line != self._shown:
+            self._stream.write(_ERASE + line)
+            self._stream.flush()
+            self._shown = line
+
+    def erase(self) -> None:
+        self._stream.write(_ERASE)
+        self._stream.flush()
+
+
+@contextmanager
+def read_progress(total: int, stream: TextIO) -> Iterator[ReadProgress | None]:
+    """A progress line; ``None`` for a short journal, or if ``stream`` is no terminal."""
+    if total < LONG_MESSAGES or not stream.isatty():
+        yield None
+        return
+    shown = ReadProgress(total, stream)
+    try:
+        yield shown
+    finally:
+        shown.erase()
+
+
+class ProgressJournal(JetStreamJournal):
+    """A journal that shows a progress line while it is scanned."""
+
+    async def scan(
+        self, where: Filter, after: int = 0
+    ) -> AsyncGenerator[list[StoredMessage], None]:
+        with read_progress(await self.end() - after, sys.stderr) as shown:
+            async for page in super().scan(where, after):
+                if shown is not None:
+                    shown.update(page[-1].sequence - after)
+                yield page
+
 
 T = TypeVar("T")
 

@@ -19,8 +19,7 @@ from rookery.actors.projections import ApprovalProjection, ApprovalQueryHandler
 from rookery.bus.client import new_id
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.local_server import local_server
-from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
+from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.commands.approvers import realm_keys
 from rookery.ops.cli.commands.grants import app as grants
 from rookery.ops.cli.key_files import read_signer

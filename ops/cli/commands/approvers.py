@@ -15,8 +15,7 @@ from msgspec.structs import replace
 from rookery.actors.approvals import APPROVERS_KEY, Signer
 from rookery.actors.projections import ListedApproverKey, change_count, first_damage, keys_of
 from rookery.bus.ports import Filter, StoredMessage
-from rookery.ops.cli.access.local_server import local_server
-from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
+from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.key_files import make_key, read_public_key_file, read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table

@@ -9,8 +9,7 @@ from cyclopts import App, Parameter
 
 from rookery.actors.projections import ApprovalQueryHandler
 from rookery.bus.clock import SystemClock
-from rookery.ops.cli.access.local_server import local_server
-from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
+from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.schemas.approvals.lists import GrantedQuery, GrantList, ListedGrant

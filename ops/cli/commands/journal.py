@@ -15,11 +15,9 @@ from cyclopts.validators import Number
 
 from rookery.bus.journal import AuditResult, ExportReader, JournalExport
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.local_server import local_server
-from rookery.ops.cli.access.offline_realm import open_realm
+from rookery.ops.cli.access.offline_realm import local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
-from rookery.ops.cli.output import print_json, print_line, writing
-from rookery.ops.cli.output_files import atomic_file, refuse_file_errors
+from rookery.ops.cli.output import atomic_file, print_json, print_line, refuse_file_errors, writing
 from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection
 from rookery.ops.journal import JournalCheck
 from rookery.schemas.commands import QuarantineMessage

@@ -9,8 +9,7 @@ from cyclopts import App, Parameter
 
 from rookery.actors.projections import NodeView, nodes_of
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.local_server import local_server
-from rookery.ops.cli.access.offline_realm import open_realm
+from rookery.ops.cli.access.offline_realm import local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.schemas.errors import Refused

@@ -17,8 +17,7 @@ from msgspec import UNSET
 from rookery.bus.client import read_past_result
 from rookery.bus.clock import entropy
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.local_server import local_server
-from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
+from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line

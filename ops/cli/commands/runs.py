@@ -18,14 +18,12 @@ from rookery.actors.projections import RunQueryHandler
 from rookery.bus.client import read_past_result
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
-from rookery.ops.cli.access.local_server import local_server
-from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
-from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
+from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor, parse_time_ms
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, writing
 from rookery.ops.cli.rendering.fact_words import facts_of_run
 from rookery.ops.cli.rendering.run_result import result_notes
 from rookery.ops.cli.rendering.timeline import GLYPHS, PLAIN_GLYPHS, draw_timeline, duration
-from rookery.ops.cli.time_parsing import parse_time_ms
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import Cancel, ResolveCall, RunsQuery

@@ -16,8 +16,7 @@ from cyclopts import Parameter
 from rookery.actors.sandbox.sessions import resealed
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.output import print_json, print_line
-from rookery.ops.cli.output_files import atomic_file, refuse_file_errors
+from rookery.ops.cli.output import atomic_file, print_json, print_line, refuse_file_errors
 from rookery.schemas.commands import DestroySession, RestoreSession, SnapshotSession
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import check_session_id

@@ -21,12 +21,10 @@ from rookery.actors.kernel import last_restart
 from rookery.actors.projections import SessionQueryHandler, parse_phase
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
-from rookery.ops.cli.access.local_server import local_server
-from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
-from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.options import NO_OPTIONS, Options, parse_time_ms
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.program_args import find_language, parse_limits
-from rookery.ops.cli.time_parsing import parse_time_ms
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import ChangeLimits, CreateSession, HandleInput, SessionsQuery
 from rookery.schemas.errors import Refused

@@ -10,8 +10,7 @@ from cyclopts import App, Parameter
 
 from rookery.bus.realm_upgrade import RealmUpgrade, upgrade_realm
 from rookery.bus.replicas import StreamReplicas, change_replicas, plan_replicas
-from rookery.ops.cli.access.local_server import local_server
-from rookery.ops.cli.access.offline_realm import open_realm
+from rookery.ops.cli.access.offline_realm import local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.process_identity import is_dead

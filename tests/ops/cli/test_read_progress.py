@@ -6,9 +6,9 @@ from io import StringIO
 
 import pytest
 
-from rookery.ops.cli.read_progress import LONG_MESSAGES, read_progress
+from rookery.ops.cli.access.offline_realm import LONG_MESSAGES, read_progress
+from rookery.ops.cli.options import parse_time_ms
 from rookery.ops.cli.rendering.run_progress import RunProgressLine
-from rookery.ops.cli.time_parsing import parse_time_ms
 from rookery.schemas.errors import Refused
 
 NOW_MS = 1_700_000_000_000
