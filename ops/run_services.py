@@ -73,7 +73,7 @@ from rookery.actors.tools.authoring import ToolRegistry
 from rookery.actors.turns import TurnsDecider
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, BusLoop
-from rookery.bus.task_set import TaskSet
+from rookery.bus.tasks import TaskSet
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.process_identity import is_token_dead

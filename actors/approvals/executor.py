@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from rookery.actors.approvals.broker import ApprovalBroker
-from rookery.actors.approvals.dispatchers.fan_out import FanOutDispatcher
+from rookery.actors.approvals.dispatchers.dispatchers import FanOutDispatcher
 from rookery.actors.approvals.dispatchers.port import (
     Decision,
     Dispatcher,

@@ -20,8 +20,7 @@ from rookery.actors.kernel.machines import (
     TransitionRejected,
 )
 from rookery.actors.leases.lease_machine import LEASE, clear
-from rookery.actors.leases.state import Lease
-from rookery.actors.leases.status import REFRESH_WINDOW_SECS
+from rookery.actors.leases.state import REFRESH_WINDOW_SECS, Lease
 from rookery.schemas.facts import lease as facts
 from rookery.schemas.integers import U64_MAX, saturate
 from rookery.schemas.machines.lease import (

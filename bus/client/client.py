@@ -31,7 +31,7 @@ from rookery.bus.nats import NO_ACCESS, Connection, Outgoing, PendingReply, Serv
 from rookery.bus.ports import Feed, Filter, JournalReads, StoredMessage
 from rookery.bus.reads import NodeBlobs, NodeFeed, NodeJournal
 from rookery.bus.subjects import Subjects
-from rookery.bus.task_set import TaskSet
+from rookery.bus.tasks import TaskSet
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import Cancel, ForkRun, ReplayQuery, ResolveCall, RestoreSession
 from rookery.schemas.errors import Failed, Refused

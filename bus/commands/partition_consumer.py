@@ -41,7 +41,7 @@ from rookery.bus.nats import (
 )
 from rookery.bus.ports import Delivery
 from rookery.bus.subjects import Subjects
-from rookery.bus.task_set import TaskSet
+from rookery.bus.tasks import TaskSet
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed, Refused
 

@@ -43,7 +43,7 @@ from rookery.bus.ports import (
     Superseded,
 )
 from rookery.bus.subjects import NODE_FAMILY, Subjects, partition_of
-from rookery.bus.task_set import TaskSet
+from rookery.bus.tasks import TaskSet
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused
 

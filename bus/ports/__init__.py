@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from rookery.bus.backoff import Backoff
-from rookery.bus.futures import wait_first
 from rookery.bus.ports.commands import (
     DeadLetter,
     Delivery,
@@ -52,7 +51,7 @@ from rookery.bus.ports.storage import (
     Secrets,
 )
 from rookery.bus.ports.workers import ExternalService, ToolWorkers, WorkerEndpoint
-from rookery.bus.task_set import TaskSet
+from rookery.bus.tasks import TaskSet, wait_first
 
 __all__ = [
     "BLOB_BYTES_MAX",

@@ -2,34 +2,31 @@
 
 nats-server does not lock its store, so Rookery does: the server process inherits the locked file
 and holds it as long as it lives. Port and credentials are stored here, so that clients find the
-server after a restart. ``rookery.bus.server.server`` starts and stops the server.
+server after a restart. ``is_accepted`` says whether a server accepts a credential, by one
+connection without a client. ``rookery.bus.server.server`` starts and stops the server.
 """
 
 from __future__ import annotations
 
 import fcntl
+import json
 import os
 import signal
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
 import msgspec
 
 from rookery.bus.clock import wait_until
 from rookery.bus.credentials import Credential, CredentialStore
 from rookery.bus.roles import Role
-from rookery.bus.server.probe import is_accepted
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = [
-    "RunningServer",
-    "Store",
-    "check_usable",
-    "default_store",
-    "find_running",
-]
+__all__ = ["RunningServer", "Store", "check_usable", "default_store", "find_running", "is_accepted"]
 
 _LOCK_PATIENCE_S = 2.0
 """Time for a server to stop after its node was killed."""
@@ -195,3 +192,24 @@ def _flock(file: int, kind: int) -> bool:
     except BlockingIOError:
         return False
     return True
+
+
+_TIMEOUT_S = 2.0
+
+
+def is_accepted(address: str, user: str, password: str) -> bool:
+    """``False`` also if no server replies there."""
+    place = urlsplit(address)
+    hello = {"user": user, "pass": password, "verbose": False, "pedantic": False}
+    try:
+        with socket.create_connection((place.hostname, place.port), _TIMEOUT_S) as client:
+            client.sendall(b"CONNECT " + json.dumps(hello).encode() + b"\r\nPING\r\n")
+            received = b""
+            while b"PONG" not in received and b"-ERR" not in received:
+                piece = client.recv(4_096)
+                if not piece:
+                    return False
+                received += piece
+    except OSError:
+        return False
+    return b"-ERR" not in received

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from rookery.bus.nats import Connection, Message, Outgoing, Subscription
 from rookery.bus.subjects import Subjects, decode_token
-from rookery.bus.task_set import TaskSet
+from rookery.bus.tasks import TaskSet
 from rookery.bus.workers.attempt_registry import AttemptRegistry
 from rookery.bus.workers.protocol import (
     CANCEL,

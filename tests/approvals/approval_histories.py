@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.actors.approvals.decider import ApprovalsDecider
-from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
+from rookery.actors.approvals.dispatchers.dispatchers import InboxDispatcher
 from rookery.actors.approvals.dispatchers.port import Dispatcher
 from rookery.actors.approvals.executor import ApprovalExecutor
 from rookery.actors.approvals.state import ApprovalSettings, Approver, SessionApprovals

@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any, Final, NamedTuple
 
 from rookery.actors.approvals.decider import ApprovalsDecider
-from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
+from rookery.actors.approvals.dispatchers.dispatchers import InboxDispatcher
 from rookery.actors.approvals.executor import ApprovalExecutor
 from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.execution.driver import Finished

@@ -13,8 +13,7 @@ from rookery.actors.kernel.machines.machine import Edition, RejectionKind, Trans
 from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.actors.leases import lease_rules
 from rookery.actors.leases.lease_rules import LeaseEntry
-from rookery.actors.leases.state import Lease
-from rookery.actors.leases.status import auth_status, is_fresh
+from rookery.actors.leases.state import Lease, auth_status, is_fresh
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.lease import LEASE_FACTS

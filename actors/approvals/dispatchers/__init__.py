@@ -1,9 +1,12 @@
 """Dispatchers: the inbox, an outside service, a webhook."""
 
-from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
+from rookery.actors.approvals.dispatchers.dispatchers import (
+    InboxDispatcher,
+    ServiceDispatcher,
+    WebhookDispatcher,
+    WebhookResponse,
+)
 from rookery.actors.approvals.dispatchers.port import Dispatcher
-from rookery.actors.approvals.dispatchers.service import ServiceDispatcher
-from rookery.actors.approvals.dispatchers.webhook import WebhookDispatcher, WebhookResponse
 from rookery.actors.approvals.dispatchers.webhook_signing import ReplayGuard, WebhookKey
 
 __all__ = [

@@ -10,13 +10,13 @@ a baseline and then the later facts.
         await context.context_advanced(now_ms)
 """
 
-from rookery.bus.client.machines.admission import SessionAdmissionHandle, WorkOrigin
-from rookery.bus.client.machines.exchanges import InteractionStreamHandle, PeerInteractionHandle
 from rookery.bus.client.machines.leases import AuthLeaseHandle
-from rookery.bus.client.machines.observation import Baseline, ObservedFact
+from rookery.bus.client.machines.machine_handle import Baseline, ObservedFact
 from rookery.bus.client.machines.peers import (
     CommsDrainHandle,
+    InteractionStreamHandle,
     PeerCommsHandle,
+    PeerInteractionHandle,
     SessionContextHandle,
 )
 from rookery.bus.client.machines.realtime import ModelRoutingHandle, RealtimeProductTurnHandle
@@ -25,7 +25,7 @@ from rookery.bus.client.machines.surfaces import (
     ExternalToolSurfaceTransition,
     McpServerLifecycleHandle,
 )
-from rookery.bus.client.machines.turns import TurnStateHandle
+from rookery.bus.client.machines.turns import SessionAdmissionHandle, TurnStateHandle, WorkOrigin
 
 __all__ = [
     "AuthLeaseHandle",

@@ -11,8 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from typing import Any, ClassVar
 
-from rookery.bus.client.machines.machine_handle import SessionMachineHandle
-from rookery.bus.client.machines.observation import Baseline, ObservedFact
+from rookery.bus.client.machines.machine_handle import Baseline, ObservedFact, SessionMachineHandle
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.turn import (

@@ -10,7 +10,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rookery.actors.approvals.dispatchers.inbox import InboxDispatcher
+from rookery.actors.approvals.dispatchers.dispatchers import InboxDispatcher, ServiceDispatcher
 from rookery.actors.approvals.dispatchers.port import (
     Cancelled,
     Decision,
@@ -19,7 +19,6 @@ from rookery.actors.approvals.dispatchers.port import (
     TimedOut,
     Unavailable,
 )
-from rookery.actors.approvals.dispatchers.service import ServiceDispatcher
 from rookery.bus.client.external_service import NatsExternalService
 from rookery.bus.nats.connection import Connection, Message, Outgoing, header_value
 from rookery.bus.server.server import EmbeddedServer

@@ -11,8 +11,8 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
+from rookery.actors.approvals.dispatchers.dispatchers import WebhookDispatcher
 from rookery.actors.approvals.dispatchers.port import Decision, DispatchResult, Pending, Unavailable
-from rookery.actors.approvals.dispatchers.webhook import WebhookDispatcher
 from rookery.actors.approvals.dispatchers.webhook_signing import (
     TOLERANCE_MS,
     ReplayGuard,

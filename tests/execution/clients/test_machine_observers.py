@@ -22,7 +22,7 @@ from rookery.bus.client.machines import (
     RealtimeProductTurnHandle,
     SessionContextHandle,
 )
-from rookery.bus.client.machines.observation import observe_facts
+from rookery.bus.client.machines.machine_handle import observe_facts
 from rookery.bus.roles import Role
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import HandleInput

@@ -11,8 +11,7 @@ import nats
 import pytest
 
 from rookery.bus.roles import Role
-from rookery.bus.server.probe import is_accepted
-from rookery.bus.server.store import Store
+from rookery.bus.server.store import Store, is_accepted
 from rookery.schemas.errors import Refused
 from tests.ops.fixtures import Realm
 from tests.stock_client import inbox_prefix, until
