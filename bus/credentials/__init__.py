@@ -1,7 +1,7 @@
 """Credentials: a name and a role in a realm, with a password for the server and a key of its own.
 
 ``credential`` is one credential, ``identity`` the proof of its name in a header, ``store`` the
-files of all credentials of a server, ``server_config`` what the server must be told about them.
+files of all credentials of a server, ``server_config`` the configuration of the server for them.
 """
 
 from rookery.bus.credentials.credential import Credential, read_credential

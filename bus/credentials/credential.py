@@ -1,4 +1,4 @@
-"""One credential: who its holder is to the server, and the key that proves its name to nodes.
+"""One credential: a user of the server, and the key that proves the user's name to nodes.
 
 The password is for the server, which grants the permissions of the role. The key signs the name in
 commands, so that facts can say which credential sent them. An issuer's signature over name, role
@@ -112,7 +112,7 @@ def check_name(name: str) -> None:
 
 
 def certified_bytes(realm: str, name: str, role: str, surface: str, public_key: str) -> bytes:
-    """What an issuer signs."""
+    """The bytes that an issuer signs."""
     return canonical_json([_DOMAIN, realm, name, str(role), surface, public_key])
 
 

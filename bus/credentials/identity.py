@@ -23,7 +23,7 @@ IDENTITY: Final = "Rookery-By"
 _DOMAIN: Final = "rookery.by.v1"
 _PARTS: Final = 7
 _HEADER_BYTES_MAX: Final = 1_024
-_REMEMBERED: Final = 4_096
+_VERIFIED_MAX: Final = 4_096
 
 
 def identity_header(credential: Credential, nonce: bytes) -> str:
@@ -57,7 +57,7 @@ class IdentityVerifier:
         name = self._verified.get(header)
         if name is None:
             name = self._verified[header] = self._verify(header)
-            if len(self._verified) > _REMEMBERED:
+            if len(self._verified) > _VERIFIED_MAX:
                 self._verified.popitem(last=False)
         return name
 

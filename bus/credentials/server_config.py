@@ -1,4 +1,4 @@
-"""What a NATS server must be told about credentials, in the language of its configuration.
+"""The configuration of a NATS server for credentials, in the server's own language.
 
 An embedded server gets users with passwords. A server elsewhere gets users with hashed passwords,
 users known by their public key, or the tokens of an operator and an account that vouch for users:

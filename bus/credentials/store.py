@@ -67,7 +67,7 @@ class CredentialStore:
         self.ensure(realm)
 
     def server_config(self) -> str:
-        """What the server elsewhere must be told; it contains no secret."""
+        """The configuration of the server elsewhere; it contains no secret."""
         with self._locked():
             match self.server_format:
                 case ServerFormat.NKEYS:
@@ -123,7 +123,7 @@ class CredentialStore:
         """Replace its password and key; the former ones are refused from then on."""
         with self._locked():
             former = self._existing(realm, name)
-            self._note_revoked(former)
+            self._record_revoked(former)
             made = self._issue(realm, name, former.role, former.surface)
             self._write_users()
         return made
@@ -132,7 +132,7 @@ class CredentialStore:
         """Remove a credential: its connections end, and the server refuses it."""
         with self._locked():
             former = self._existing(realm, name)
-            self._note_revoked(former)
+            self._record_revoked(former)
             _replace(self._revoked_path(realm, name), b"")
             for path in self._folder.glob(f"{realm}.{name}.*"):
                 if path != self._revoked_path(realm, name):
@@ -209,7 +209,7 @@ class CredentialStore:
         path = self._folder / "revoked"
         return msgspec.json.decode(path.read_bytes(), type=dict[str, int]) if path.exists() else {}
 
-    def _note_revoked(self, credential: Credential) -> None:
+    def _record_revoked(self, credential: Credential) -> None:
         revoked = {**self._revoked(), credential.key.public: self._now_s()}
         _replace(self._folder / "revoked", encode_json(revoked))
 

@@ -5,7 +5,7 @@ message before it on this subject. The follower returns a live message at once i
 missing before it: its sequence is the next one, or it is the next one of the only subject that the
 filter selects. Otherwise a page fills the gap, and the live message only says how far. Pages also
 come first, after a reconnect, when the buffer of live messages was full, and after a silence,
-because a server may drop a message without a word.
+because a server may drop a message without notice.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Reads on the wire: what a client asks a node for, and what the node answers.
+"""Reads on the wire: the queries of clients, and the answers of nodes.
 
 A client has no permission for JetStream's own subjects, because the server publishes the answers to
 them wherever a client names. The node builds the server's query from a checked one and names the

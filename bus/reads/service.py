@@ -79,7 +79,7 @@ class ReadService:
         self._connection.send(sent)
 
     def _query_for(self, message: Message) -> Outgoing | None:
-        """What the server is asked; ``None`` if the node answers later."""
+        """The query to the server; ``None`` if the node answers later."""
         if message.subject != self._subjects.read_journal:
             return self._chunk_query(message)
         stream = self._subjects.journal_stream

@@ -1,7 +1,7 @@
 """The check of the journal: every message continues its entity's chain and holds facts of its
 family.
 
-``JournalCheck`` goes on after a damaged message, so that one check names all of them.
+``JournalCheck`` continues after a damaged message, so that one check names all of them.
 """
 
 from __future__ import annotations

@@ -23,7 +23,7 @@ __all__ = ["RealmServer", "client_of", "find_server", "no_server_error", "server
 
 
 class RealmServer(msgspec.Struct, frozen=True):
-    """A server, or a cluster of them, and how to be let in for a realm."""
+    """A server, or a cluster of them, and the access to it for a realm."""
 
     url: str
     """Without the credential, if that is one of Rookery's own."""
@@ -78,8 +78,8 @@ def find_server(config: Config, role: Role, surface: str = "") -> RealmServer | 
 
 
 def _local(address: str, config: Config, role: Role, surface: str) -> RealmServer:
-    """The embedded server: credentials and certificates for servers elsewhere do not concern it,
-    but for a file of one of its own credentials."""
+    """The embedded server. It has no use for credentials and certificates of servers elsewhere; a
+    file of one of its own credentials counts."""
     file = config.server.credentials_file
     if file.endswith(_OWN_FORMAT):
         return RealmServer.of(address, read_credential(Path(file)))

@@ -1,4 +1,4 @@
-"""Break one server of a cluster of three under load, and compare with what the tools did.
+"""Break one server of a cluster of three under load, and compare the runs with their tools' calls.
 
 Goal: every run ends with its result, every call is made once, and a client waits at most two
 seconds longer than a bare publisher. Method: three real servers with TLS, two nodes, clients whose
@@ -77,7 +77,7 @@ class ClusterLoad:
         self.longest_s = 0.0
         """The longest wait for a run since it was set."""
         self.resolved = 0
-        """How many calls the operator resolved."""
+        """The calls that the operator resolved."""
         self.wrong: list[str] = []
         self._stopping = asyncio.Event()
         self._tasks = [asyncio.create_task(self._work(f"s{n}")) for n in range(SESSIONS)]
@@ -95,7 +95,7 @@ class ClusterLoad:
             self.done += 1
 
     async def _operate(self) -> None:
-        """Resolve calls of which no node knows the outcome, by what the ledger says."""
+        """Resolve calls without a known outcome, by the lines of the ledger."""
         async for fact in self._client.events("tool"):
             if fact["type"] != "tool.recovery_required.v1":
                 continue
@@ -103,9 +103,9 @@ class ClusterLoad:
             call = fact["operation_id"]
             acted = [line.split()[1] for line in self._lines() if line.split()[0] == call]
             self.resolved += 1
-            said: dict[str, Any] = {"completed": int(acted[0])} if acted else {"retry": True}
-            with suppress(Refused):  # The node found the outcome meanwhile.
-                await self._client.resolve(fact["session"], fact["run"], call, now=True, **said)
+            outcome: dict[str, Any] = {"completed": int(acted[0])} if acted else {"retry": True}
+            with suppress(Refused):  # The node has found it meanwhile.
+                await self._client.resolve(fact["session"], fact["run"], call, now=True, **outcome)
 
     def _lines(self) -> list[str]:
         return self._ledger.read_text(encoding="utf-8").splitlines()
@@ -117,12 +117,12 @@ class ClusterLoad:
                     task.result()
             await asyncio.sleep(0.02)
 
-    async def everyone_goes_on(self) -> None:
+    async def all_sessions_continue(self) -> None:
         """Wait until each session has ended two more runs at least, on average."""
         await self.reaches(self.done + 2 * SESSIONS)
 
     async def ends(self) -> int:
-        """End the load; how many runs there were. Each has made its two calls, once."""
+        """End the load; how many runs there were. Each run has made its two calls, once."""
         self._stopping.set()
         await asyncio.gather(*self._tasks)
         self._operator.cancel()
@@ -135,8 +135,8 @@ class ClusterLoad:
 
 
 class BarePublisher:
-    """Publishes to a stream with three copies by whichever server acknowledges: what it waits for
-    is the election."""
+    """Publishes to a stream with three copies, through each server in turn: its longest wait is
+    the election."""
 
     def __init__(self, connections: list[Connection]) -> None:
         self.longest_s = 0.0
@@ -231,11 +231,11 @@ async def break_server(load: ClusterLoad, name: str, *, away_s: float = FAULT_S)
     victim = await cluster.leader(Subjects(REALM).journal_stream)
     await lead(cluster, victim, BARE)
     await settled(cluster)
-    await load.everyone_goes_on()
+    await load.all_sessions_continue()
     before, resolved = load.done, load.resolved
     load.longest_s = load.bare.longest_s = 0.0
     await FAULTS[name](cluster, victim, away_s)
-    await load.everyone_goes_on()
+    await load.all_sessions_continue()
     return FaultReport(
         fault=name,
         runs=load.done - before,

@@ -1,4 +1,4 @@
-"""A counted tool that has more time than any election takes.
+"""A counted tool, with a longer timeout than any election takes.
 
 Each call is one line in the file ``LEDGER``: ``<call> <number>``.
 """
