@@ -56,7 +56,7 @@ class Range:
             result = stage.run(
                 probe.code,
                 inputs=probe.inputs if probe.first else {**self._target.inputs, **probe.inputs},
-                limits=probe.limits,
+                limits=probe.run_limits,
                 language=probe.language,
             )
             faults = [*self._faults(probe, result)]
@@ -99,6 +99,6 @@ class Range:
 
 
 def _limit_ms(probe: Probe) -> int:
-    limits = SessionLimits(**probe.limits)
+    limits = SessionLimits(**probe.run_limits)
     cpu_bound = probe.end.code == "TIMEOUT_CPU"
     return min(limits.cpu_ms, limits.wall_ms) if cpu_bound else limits.wall_ms
