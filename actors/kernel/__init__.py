@@ -9,7 +9,7 @@ from rookery.schemas.lazy_names import lazy_names
 if TYPE_CHECKING:
     from rookery.actors.kernel.command_router import QueryHandler
     from rookery.actors.kernel.committer import Commit
-    from rookery.actors.kernel.decider import Decider, Effect, ReadScope
+    from rookery.actors.kernel.decider import Decider, Effect, ReadScope, codecs_of
     from rookery.actors.kernel.effect_runner import EffectHandler, NotExecutableHere
     from rookery.actors.kernel.entity import Entity, PendingCommand
     from rookery.actors.kernel.fact_builder import FactBuilder
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from rookery.actors.kernel.history_restart import (
         OTHER_VERSIONS,
         HistoryCheck,
+        HistoryFold,
         HistoryView,
         NotifyHistoryBroken,
         RestartHistory,
@@ -56,6 +57,7 @@ __all__ = [
     "FactRecorded",
     "Failpoints",
     "HistoryCheck",
+    "HistoryFold",
     "HistoryView",
     "Kernel",
     "KernelMetrics",
@@ -72,6 +74,7 @@ __all__ = [
     "RecordFact",
     "RestartHistory",
     "UnitOfWork",
+    "codecs_of",
     "decode_map",
     "history_broken_effects",
     "last_fact_number",
@@ -86,7 +89,7 @@ __getattr__ = lazy_names(
     {
         "command_router": ("QueryHandler",),
         "committer": ("Commit",),
-        "decider": ("Decider", "Effect", "ReadScope"),
+        "decider": ("Decider", "Effect", "ReadScope", "codecs_of"),
         "effect_runner": ("EffectHandler", "NotExecutableHere"),
         "entity": ("Entity", "PendingCommand"),
         "fact_builder": ("FactBuilder",),
@@ -94,6 +97,7 @@ __getattr__ = lazy_names(
         "history_restart": (
             "OTHER_VERSIONS",
             "HistoryCheck",
+            "HistoryFold",
             "HistoryView",
             "NotifyHistoryBroken",
             "RestartHistory",

@@ -1,4 +1,7 @@
-"""Entities whose history cannot be folded: how a node detects them, and how their history restarts.
+"""Entities whose history cannot be folded: how they are detected, and how their history restarts.
+
+A node fails at the first message that it cannot use (``Entity.fold``). ``HistoryFold`` goes on as
+if that message were not there, and so finds every such message.
 
 A ``HistoryRestart`` fact is committed. The messages before it stay as they are and remain in the
 digest chain; no later version folds them. The sender of the restart must know that nothing in them
@@ -9,22 +12,25 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, Protocol, runtime_checkable
+from zlib import compress, decompress
 
 import msgspec
 
-from rookery.actors.kernel.decider import Effect
+from rookery.actors.kernel.decider import Decider, Effect
 from rookery.bus.ports import StoredMessage
 from rookery.schemas.codec import restarts_history
 from rookery.schemas.digest import ZERO_CHAIN
 from rookery.schemas.envelope import Command, EntityId, HistoryRestart
-from rookery.schemas.errors import CodedError
+from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.ids import reaction_id
 
 __all__ = [
     "HISTORY_COMMANDS",
     "OTHER_VERSIONS",
     "HistoryCheck",
+    "HistoryFold",
     "HistoryView",
     "NotifyHistoryBroken",
     "RestartHistory",
@@ -40,6 +46,7 @@ OTHER_VERSIONS: Final = frozenset(
     {"FACT_UNKNOWN", "FACT_VERSION_UNSUPPORTED", "SEALED_UNSUPPORTED"}
 )
 """Codes of facts that another version may be able to read."""
+_FASTEST: Final = 1
 _NUMBER: Final = rb'"id":"%b\.([0-9]{1,18})"'
 
 
@@ -140,3 +147,34 @@ def chain_end(tail: Sequence[StoredMessage]) -> str:
     """The chain digest that the next message continues."""
     last = tail[-1].chain if tail else ZERO_CHAIN
     return last if re.fullmatch("[0-9a-f]{64}", last) else ZERO_CHAIN
+
+
+class HistoryFold:
+    """The state of one entity while its messages are read."""
+
+    __slots__ = ("_decider", "_packed", "_state")
+
+    def __init__(self, decider: Decider, key: str) -> None:
+        self._decider, self._state = decider, decider.initial(key)
+        self._packed = b""
+        """The state, if it is packed."""
+
+    def add(self, body: bytes) -> CodedError | None:
+        """Fold the facts of the next message; the error if they cannot be decoded or folded."""
+        decider = self._decider
+        try:
+            state = decider.load(decompress(self._packed)) if self._packed else self._state
+            for fact in decider.codec.decode(body):
+                state = decider.evolve(state, fact)
+        except CodedError as error:
+            return error
+        except Exception as error:  # A fold is total; a bug in it makes the message unusable.
+            return Failed("NODE_FAILED", f"its facts cannot be folded: {error!r}")
+        self._state, self._packed = state, b""
+        return None
+
+    def pack(self) -> None:
+        """Use a tenth of the memory until the next message; a session's state has some 25 kB."""
+        with suppress(OverflowError, TypeError, msgspec.MsgspecError):  # No snapshot could have it.
+            self._packed = compress(self._decider.dump(self._state), _FASTEST)
+            self._state = None

@@ -1,5 +1,5 @@
 """The check of the journal: every message continues its entity's chain and holds facts of its
-family.
+family, and those of each entity can be folded.
 
 ``JournalCheck`` continues after a damaged message, so that one check names all of them.
 """
@@ -11,6 +11,9 @@ from collections.abc import Iterator
 import msgspec
 
 from rookery.actors import DECIDERS
+from rookery.actors.admission import AdmissionDecider, ClaimRegistry, InFlightCounter
+from rookery.actors.approvals import ApprovalsDecider, ApprovalSettings
+from rookery.actors.kernel import Decider, HistoryFold, codecs_of
 from rookery.bus.journal import (
     QUARANTINE,
     AuditResult,
@@ -20,14 +23,15 @@ from rookery.bus.journal import (
     quarantined_by,
 )
 from rookery.bus.ports import StoredMessage
-from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import digest_bytes
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = ["JournalCheck", "MessageDamage"]
 
 _LISTED_MAX = 20
+_UNPACKED_MAX = 4_096
+"""How many states are held as they are: some 100 MB, if all are those of sessions."""
 
 
 class MessageDamage(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,7 +55,13 @@ class JournalCheck:
 
     def __init__(self, scope: AuditScope = AuditScope.WHOLE) -> None:
         self._chains = ChainAudit(scope)
-        self._codecs = _codecs()
+        self._deciders = {one.family: one for one in _deciders()}
+        self._codecs = codecs_of(list(self._deciders.values()))
+        self._can_fold = scope is AuditScope.WHOLE
+        """Whether every message of an entity is seen, from the first."""
+        self._folds: dict[EntityId, HistoryFold] = {}
+        """Those of the entities that had messages last, the oldest first."""
+        self._packed: dict[EntityId, HistoryFold] = {}
         self._damaged: dict[int, tuple[MessageDamage, str]] = {}
         """By sequence, with the digest of the body."""
         self.quarantined: list[QuarantinedDamage] = []
@@ -68,7 +78,7 @@ class JournalCheck:
 
     def add(self, stored: StoredMessage) -> None:
         """Check the next message."""
-        error = self._chains.examine(stored) or self._decode_error(stored)
+        error = self._chains.examine(stored) or self._facts_error(stored)
         if error is None:
             if stored.entity == QUARANTINE:
                 for one in quarantined_by(stored):
@@ -117,25 +127,45 @@ class JournalCheck:
             )
         )
 
-    def _decode_error(self, stored: StoredMessage) -> CodedError | None:
-        codec = self._codecs.get(stored.entity.family)
+    def _facts_error(self, stored: StoredMessage) -> CodedError | None:
+        entity = stored.entity
+        if self._can_fold and (decider := self._deciders.get(entity.family)) is not None:
+            return self._fold_of(entity, decider).add(stored.body)
+        codec = self._codecs.get(entity.family)
         if codec is None:
-            return Failed("FACT_UNKNOWN", f"no family has the name {stored.entity.family}")
+            return Failed("FACT_UNKNOWN", f"no family has the name {entity.family}")
         try:
             codec.decode(stored.body)
         except CodedError as error:
             return error
         return None
 
+    def _fold_of(self, entity: EntityId, decider: Decider) -> HistoryFold:
+        fold = self._folds.pop(entity, None) or self._packed.pop(entity, None)
+        fold = self._folds[entity] = fold or HistoryFold(decider, entity.key)
+        if len(self._folds) > _UNPACKED_MAX:
+            oldest = next(iter(self._folds))
+            self._packed[oldest] = self._folds.pop(oldest)
+            self._packed[oldest].pack()
+        return fold
+
 
 def _words(damage: MessageDamage) -> str:
     return f"message {damage.sequence} of {damage.entity}: {damage.message}"
 
 
-def _codecs() -> dict[str, FactCodec[Fact]]:
-    """By family, what decodes its messages."""
-    codecs: dict[str, FactCodec[Fact]] = {}
+def _deciders() -> Iterator[Decider]:
+    """One of each family, which only folds."""
     for family, entry in DECIDERS.items():
-        decider = entry.load()
-        codecs |= {**decider.older_codecs, family: decider.codec}
-    return codecs
+        match family:
+            case "session":
+                yield AdmissionDecider(
+                    queued_max=0,
+                    in_flight_max=0,
+                    realm_load=InFlightCounter(),
+                    claims=ClaimRegistry(),
+                )
+            case "approval":
+                yield ApprovalsDecider(ApprovalSettings())
+            case _:
+                yield entry.load()()

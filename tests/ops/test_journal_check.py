@@ -8,11 +8,12 @@ import pytest
 
 from rookery.bus.journal import AuditScope, ExportReader
 from rookery.bus.ports import StoredMessage
-from rookery.ops.journal import JournalCheck
+from rookery.ops.journal import JournalCheck, journal_check
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.facts.session import Registered
+from rookery.schemas.facts.tool import Adopted
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "history" / "journal.jsonl"
 SOUND = encode_facts([Registered(id="session.a.1", row="RegisterSession", session_id_in="a")])
@@ -54,8 +55,40 @@ def test_a_message_of_no_family_is_named():
     assert checked(journal_of(("nosuch", SOUND))) == [(1, "nosuch/a", "FACT_UNKNOWN")]
 
 
-def test_a_recorded_history_has_no_damage():
+@pytest.mark.parametrize("unpacked", [4_096, 0])
+def test_a_recorded_history_has_no_damage(monkeypatch: pytest.MonkeyPatch, unpacked: int):
+    """Nor if the state of every entity is packed after each message."""
+    monkeypatch.setattr(journal_check, "_UNPACKED_MAX", unpacked)
     with GOLDEN.open("rb") as lines:
         messages = list(ExportReader(lines))
     assert len({stored.entity.family for stored in messages}) > 3
     assert checked(messages) == []
+
+
+def adopted(phase: str) -> bytes:
+    """It decodes whatever the phase is."""
+    fact = Adopted(
+        id="turn.a.1",
+        operation_id="o",
+        run="r",
+        phase=phase,
+        number=1,
+        idempotent=True,
+        timeout_ms=1,
+        name="t",
+        surface="local",
+        schema_digest="",
+        request_digest="",
+    )
+    return encode_facts([fact])
+
+
+def test_a_message_whose_facts_cannot_be_folded_is_named_and_the_next_one_is_folded_without_it():
+    messages = journal_of(("turn", adopted("unheard of")), ("turn", adopted("intended")))
+    assert checked(messages) == [(1, "turn/a", "NODE_FAILED")]
+
+
+def test_a_part_of_a_journal_is_not_folded_because_what_was_before_it_is_missing():
+    check = JournalCheck(AuditScope.TAIL)
+    check.add(journal_of(("turn", adopted("unheard of")))[0])
+    assert check.damaged == []

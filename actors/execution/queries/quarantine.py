@@ -13,6 +13,7 @@ from rookery.actors.kernel import (
     Decider,
     Entity,
     FactRecorded,
+    HistoryFold,
     RecordFact,
     last_fact_number,
 )
@@ -167,21 +168,15 @@ def find_damage(
     """By sequence, why a message of the entity is damaged. The messages after it are folded as if
     it were not there."""
     damaged: dict[int, CodedError] = {}
-    cursor, state = ChainCursor(), None if decider is None else decider.initial(entity.key)
+    cursor, fold = ChainCursor(), None if decider is None else HistoryFold(decider, entity.key)
     for stored in messages:
         if stored.quarantined_through:
             cursor.pass_over(stored.chain)
         elif not cursor.accept(stored.body, stored.chain):
             cursor.pass_over(stored.chain)
             damaged[stored.sequence] = Failed("CHAIN_BROKEN", "it does not continue the chain")
-        elif decider is None:
+        elif fold is None:
             damaged[stored.sequence] = Failed("FACT_UNKNOWN", f"no family {entity.family}")
-        else:
-            try:
-                for fact in decider.codec.decode(stored.body):
-                    state = decider.evolve(state, fact)
-            except CodedError as error:
-                damaged[stored.sequence] = error
-            except Exception as error:  # A fold is total; a bug in it makes the message unusable.
-                damaged[stored.sequence] = Failed("NODE_FAILED", repr(error))
+        elif (error := fold.add(stored.body)) is not None:
+            damaged[stored.sequence] = error
     return damaged
