@@ -11,12 +11,13 @@ The node token is made with the journal's stream, whose creation is atomic, and 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
 
-from rookery.bus.clock import entropy
+from rookery.bus.clock import entropy, monotonic_s
 from rookery.bus.nats import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.subjects import Subjects, hide_tokens
@@ -52,6 +53,8 @@ SUBJECTS_KEY = "rookery-node-token"
 SUBJECT_SETTINGS: Final[tuple[str, ...]] = ("subjects", "subject_transform", "sources")
 """The settings of a stream that have the node token in them."""
 _UNMARKED_FORMAT = 2
+_CREATED_ELSEWHERE = frozenset({STREAM_NAME_IN_USE, STREAM_NOT_FOUND})
+_CREATION_S_MAX, _CREATION_PAUSE_S = 10.0, 0.05
 
 _SECOND_NS = 1_000_000_000
 _DAY_NS = 86_400 * _SECOND_NS
@@ -150,21 +153,26 @@ async def _create(connection: Connection, spec: StreamSpec) -> dict[str, Any]:
 
 
 async def _find_or_create(connection: Connection, spec: StreamSpec) -> dict[str, Any]:
-    try:
-        found = await connection.api(f"STREAM.INFO.{spec.name}")
-    except ApiError as error:
-        if error.err_code != STREAM_NOT_FOUND:
-            raise
-        wanted = {"name": spec.name, **spec.demands, **spec.proposes}
-        query = {name: value for name, value in wanted.items() if value is not None}
+    """Of nodes that create it together the server takes one node's stream. In a cluster the others
+    find none until that one has a leader."""
+    last_s = monotonic_s() + _CREATION_S_MAX
+    wanted = {"name": spec.name, **spec.demands, **spec.proposes}
+    query = {name: value for name, value in wanted.items() if value is not None}
+    while True:
         try:
-            found = await connection.api(f"STREAM.CREATE.{spec.name}", query)
-        except ApiError as refusal:
-            if refusal.err_code != STREAM_NAME_IN_USE:
+            found = await connection.api(f"STREAM.INFO.{spec.name}")
+        except ApiError as error:
+            if error.err_code != STREAM_NOT_FOUND:
                 raise
-            found = await connection.api(f"STREAM.INFO.{spec.name}")  # Another node was faster.
-    config: dict[str, Any] = found["config"]
-    return config
+            try:
+                found = await connection.api(f"STREAM.CREATE.{spec.name}", query)
+            except ApiError as refusal:
+                if refusal.err_code not in _CREATED_ELSEWHERE or monotonic_s() > last_s:
+                    raise
+                await asyncio.sleep(_CREATION_PAUSE_S)
+                continue
+        config: dict[str, Any] = found["config"]
+        return config
 
 
 def mismatches(spec: StreamSpec, config: dict[str, Any]) -> list[str]:
