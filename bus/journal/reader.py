@@ -46,6 +46,10 @@ class JournalReader:
         """The last sequence of the journal."""
         return int((await self._state())["last_seq"])
 
+    async def copies(self) -> int:
+        """How many copies of the journal there are to be."""
+        return int((await self._info())["config"].get("num_replicas") or 1)
+
     async def last(self, entity: EntityId) -> StoredMessage | None:
         """The entity's last message."""
         return await self._one({"last_by_subj": self._subjects.fact(entity)})
@@ -116,12 +120,14 @@ class JournalReader:
         return from_answer(answer, self._subjects)
 
     async def _state(self) -> dict[str, Any]:
+        state: dict[str, Any] = (await self._info())["state"]
+        return state
+
+    async def _info(self) -> dict[str, Any]:
         try:
-            info = await self._connection.api(f"STREAM.INFO.{self._subjects.journal_stream}")
+            return await self._connection.api(f"STREAM.INFO.{self._subjects.journal_stream}")
         except ApiError as error:
             raise _unavailable(error) from None
-        state: dict[str, Any] = info["state"]
-        return state
 
     async def _page(self, subject: str, after: int) -> list[StoredMessage]:
         page = await direct_page(self._connection, self._subjects.journal_stream, subject, after)
