@@ -82,7 +82,8 @@ class OwnTail:
 _TIMEOUT_CHECK_S = 0.1
 """How often the appender checks for groups without an ack."""
 _PAUSE_S_MIN = 0.05
-_PAUSE_S_MAX = 1.0
+_PAUSE_S_MAX = 0.25
+"""Before the next probe: a cluster that elects a leader has one at any moment."""
 _FINAL_CHECK_S = 1.0
 """How long the appender queries whether an append was stored before its term ended."""
 _PROBE_MESSAGES = 16
@@ -273,7 +274,9 @@ class Appender:
             self._send_group(half)
 
     def _deadline(self, tries: int) -> float:
-        return self._loop.time() + self._timeout_s * (1 << min(tries, 2))
+        """It grows from the third try on: a dead server of a cluster, which the others forward to
+        for three seconds, may lose the first two."""
+        return self._loop.time() + self._timeout_s * (1 << min(max(tries - 1, 0), 2))
 
     def _track(self, number: int, flight: _Flight) -> None:
         self._flights[number] = flight
