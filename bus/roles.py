@@ -130,7 +130,7 @@ def _of_node(subjects: Subjects, inbox: str) -> Permissions:
     single = (subjects.dead_stream, subjects.timers_stream)
     publish += [f"$JS.API.STREAM.MSG.DELETE.{stream}" for stream in single]
     for stream in (subjects.journal_stream, subjects.inbox_stream):
-        publish += [f"$JS.API.CONSUMER.{verb}.{stream}" for verb in ("LIST", "NAMES")]
+        publish.append(f"$JS.API.CONSUMER.NAMES.{stream}")
         publish += [f"$JS.API.CONSUMER.{verb}.{stream}.>" for verb in _CONSUMER_API]
         publish.append(f"$JS.ACK.{stream}.>")
     return Permissions(tuple(publish), (f"{root}.>", inbox, "$SRV.>"))

@@ -261,8 +261,19 @@ class _Transport(TcpTransport):
     async def wait_closed(self) -> None:
         """Wait for the close, shielded: nats-py cancels this task while reconnecting, and then
         waits for the same future."""
-        closed = super().wait_closed()  # type: ignore[no-untyped-call]
-        await asyncio.wait_for(asyncio.shield(closed), _CLOSE_TIMEOUT_S)
+        await asyncio.wait_for(asyncio.shield(self._end()), _CLOSE_TIMEOUT_S)
+
+    async def _end(self) -> None:
+        with suppress(OSError):  # Of TLS, whose other end has gone.
+            await super().wait_closed()  # type: ignore[no-untyped-call]
+
+    async def connect_tls(self, *arguments: Any, **named: Any) -> None:
+        await super().connect_tls(*arguments, **named)
+        assert self._io_writer is not None
+        # asyncio warns at the end of each connection whose protocol does not know of its TLS.
+        protocol: Any = self._io_writer.transport.get_protocol()
+        if protocol is not None:  # The server may have refused the certificate.
+            protocol._over_ssl = True
 
     def abort(self) -> None:
         """Drop unsent bytes and send a TCP reset."""
