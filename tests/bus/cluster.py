@@ -19,6 +19,7 @@ from rookery.bus.nats import ApiError, Connection, ServerAccess
 from rookery.bus.roles import Role
 from rookery.bus.server.server import find_server
 from rookery.schemas.errors import Failed
+from tests.bus.relay import Relay
 
 __all__ = ["SERVERS", "Cluster", "Server", "free_ports", "made_certificates"]
 
@@ -26,6 +27,8 @@ DEPLOY = Path(__file__).parents[2] / "ops/deploy/cluster"
 SERVERS = ("server-1", "server-2", "server-3")
 READY_S = 60.0
 ADMIN = "default.admin"
+NOWHERE = "127.0.0.1:9"
+"""An address at which no server listens."""
 
 
 def free_ports(count: int) -> list[int]:
@@ -53,12 +56,16 @@ class Server:
     def __init__(
         self, folder: Path, name: str, port: int, route_port: int, routes: list[int]
     ) -> None:
-        self.name, self.port, self._folder = name, port, folder
+        self.name, self._folder, self._listens = name, folder, port
+        self.port = port
+        """Where clients connect."""
         self.options: list[str] = []
         """Further ones of the command line."""
         self.routes = routes
         """Ports of the other servers' routes."""
         self.route_port = route_port
+        self.relays: list[Relay] = []
+        """All that connects it, in a cluster with relays."""
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
@@ -66,7 +73,7 @@ class Server:
         command = [
             find_server(),
             *("-c", f"{self.name}.conf"),
-            *("-a", "127.0.0.1", "-p", str(self.port)),
+            *("-a", "127.0.0.1", "-p", str(self._listens)),
             *("--cluster", f"nats://127.0.0.1:{self.route_port}", "--routes", routes),
             *("-l", f"{self.name}.log"),
             *self.options,
@@ -88,6 +95,31 @@ class Server:
         self._process.terminate()
         self._process.wait()
 
+    async def relay(self, others: list[Server]) -> None:
+        """Put a relay before its clients' port, and one before the routes to each other server."""
+        clients = await Relay(self._listens).open()
+        self.port = clients.port
+        self.relays.append(clients)
+        self.routes = []
+        for other in others:
+            route = await Relay(other.route_port).open()
+            self.routes.append(route.port)
+            self.relays.append(route)
+            other.relays.append(route)
+        # Servers tell each other and their clients where to connect. A route to this address
+        # fails, so all use the configured ones, through the relays.
+        address = f"127.0.0.1:{self.port}"
+        self.options += ["--client_advertise", address, "--cluster_advertise", NOWHERE]
+
+    def isolate(self) -> None:
+        """Nothing reaches it or leaves it any more, and no connection ends."""
+        for relay in self.relays:
+            relay.unplug()
+
+    def rejoin(self) -> None:
+        for relay in self.relays:
+            relay.plug()
+
     def close(self) -> None:
         if self._process is not None:
             self.kill()
@@ -96,8 +128,10 @@ class Server:
 class Cluster:
     """``async with`` starts it, and ends all of it."""
 
-    def __init__(self, folder: Path, realm: str = "default") -> None:
+    def __init__(self, folder: Path, realm: str = "default", *, relayed: bool = False) -> None:
+        """``relayed``: its servers can be isolated."""
         folder.mkdir()
+        self._relayed = relayed
         self.folder = folder
         self.tls = made_certificates(folder / "certificates")
         self.access = msgspec.structs.replace(self.tls, user=ADMIN, password=ADMIN)
@@ -145,6 +179,9 @@ class Cluster:
         return named | {"ROOKERY_URL": self.url}
 
     async def __aenter__(self) -> Cluster:
+        if self._relayed:
+            for server in self.servers:
+                await server.relay([one for one in self.servers if one is not server])
         for server in self.servers:
             server.start()
         try:
@@ -163,6 +200,8 @@ class Cluster:
     ) -> None:
         await self.connection.close()
         self._close()
+        for relay in {relay for server in self.servers for relay in server.relays}:
+            await relay.close()
 
     def _close(self) -> None:
         for server in self.servers:

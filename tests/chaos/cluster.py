@@ -2,10 +2,11 @@
 
 Goal: every run ends with its result, every call is made once, and a client waits at most two
 seconds longer than a bare publisher. Method: three real servers with TLS, two nodes, clients whose
-programs make counted calls, and a publisher to a stream of its own on the same servers: the broken
-one leads both streams.
+programs make counted calls, and bare publishers on the same servers. One publishes to a stream of
+its own, which the broken server leads as well. Every stream elects its leader by itself, within 4
+to 9 s, so another one publishes to the journal what its leader refuses: runs wait for that election.
 
-    python -m tests.chaos.cluster [times each]
+    python -m tests.chaos.cluster [times each] [fault ...]
 """
 
 from __future__ import annotations
@@ -25,13 +26,14 @@ from typing import Any
 import msgspec
 
 from rookery.bus.client import Client
-from rookery.bus.nats import ApiError, Connection, Outgoing
+from rookery.bus.nats import EXPECTED_SEQUENCE, ApiError, Connection, Outgoing
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.roles import Role
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.storage.claims import JetStreamClaims
 from rookery.bus.streams import find_node_token
 from rookery.bus.subjects import Subjects
+from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused
 from tests.bus.cluster import Cluster, Server
 from tests.nodes import NodeProcess
@@ -55,7 +57,7 @@ FAULT_S = 12.0
 
 
 class FaultReport(msgspec.Struct, frozen=True):
-    """One fault; both times are the longest without an end or an ack."""
+    """One fault; all times are the longest without an end or a reply."""
 
     fault: str
     runs: int
@@ -64,23 +66,33 @@ class FaultReport(msgspec.Struct, frozen=True):
     resolved: int
     """Calls whose node lost its claims, so that an operator resolved them."""
     bare_s: float
-    """The longest the bare publisher waited for an ack."""
+    """The longest the publisher to a stream of its own waited for an ack."""
+    journal_s: float
+    """The longest the journal had no leader."""
 
 
 class ClusterLoad:
     """Clients at work, and a bare publisher beside them."""
 
-    def __init__(self, cluster: Cluster, client: Client, ledger: Path, bare: BarePublisher) -> None:
-        self.cluster, self.bare = cluster, bare
+    def __init__(
+        self,
+        cluster: Cluster,
+        client: Client,
+        ledger: Path,
+        *,
+        bare: BarePublisher,
+        journal: BarePublisher,
+    ) -> None:
+        self.cluster, self.bare, self.journal = cluster, bare, journal
         self._client, self._ledger = client, ledger
-        self.done = 0
+        self._done: Counter[str] = Counter()
         self.longest_s = 0.0
         """The longest wait for a run since it was set."""
         self.resolved = 0
         """The calls that the operator resolved."""
         self.wrong: list[str] = []
         self._stopping = asyncio.Event()
-        self._tasks = [asyncio.create_task(self._work(f"s{n}")) for n in range(SESSIONS)]
+        self._tasks = [asyncio.create_task(self._work(session_name(n))) for n in range(SESSIONS)]
         self._operator = asyncio.create_task(self._operate())
 
     async def _work(self, session: str) -> None:
@@ -92,7 +104,12 @@ class ClusterLoad:
             self.longest_s = max(self.longest_s, time.monotonic() - began_s)
             if answer.result != 2 * number:
                 self.wrong.append(f"{session} {number}: {answer}")
-            self.done += 1
+            self._done[session] += 1
+
+    @property
+    def done(self) -> int:
+        """How many runs have ended."""
+        return self._done.total()
 
     async def _operate(self) -> None:
         """Resolve calls without a known outcome, by the lines of the ledger."""
@@ -110,16 +127,16 @@ class ClusterLoad:
     def _lines(self) -> list[str]:
         return self._ledger.read_text(encoding="utf-8").splitlines()
 
-    async def reaches(self, number: int) -> None:
-        while self.done < number:
+    async def all_sessions_continue(self) -> None:
+        """Wait until each session has ended two more runs."""
+        wanted = {
+            session: self._done[session] + 2 for session in map(session_name, range(SESSIONS))
+        }
+        while any(self._done[session] < number for session, number in wanted.items()):
             for task in self._tasks:
                 if task.done():
                     task.result()
             await asyncio.sleep(0.02)
-
-    async def all_sessions_continue(self) -> None:
-        """Wait until each session has ended two more runs at least, on average."""
-        await self.reaches(self.done + 2 * SESSIONS)
 
     async def ends(self) -> int:
         """End the load; how many runs there were. Each run has made its two calls, once."""
@@ -134,23 +151,27 @@ class ClusterLoad:
         return self.done
 
 
-class BarePublisher:
-    """Publishes to a stream with three copies, through each server in turn: its longest wait is
-    the election."""
+def session_name(number: int) -> str:
+    return f"s{number}"
 
-    def __init__(self, connections: list[Connection]) -> None:
+
+class BarePublisher:
+    """Publishes one message again and again, through each server in turn: its longest wait is the
+    election."""
+
+    def __init__(self, connections: list[Connection], message: Outgoing) -> None:
         self.longest_s = 0.0
-        self._connections = connections
+        self._connections, self._message = connections, message
         self._task = asyncio.create_task(self._publish())
 
     async def _publish(self) -> None:
-        acked_s = time.monotonic()
+        replied_s = time.monotonic()
         while True:
             for connection in self._connections:
                 with suppress(Failed):
-                    await connection.request(Outgoing("bare", b"x"), timeout_s=PUBLISH_S)
-                    self.longest_s = max(self.longest_s, time.monotonic() - acked_s)
-                    acked_s = time.monotonic()
+                    await connection.request(self._message, timeout_s=PUBLISH_S)
+                    self.longest_s = max(self.longest_s, time.monotonic() - replied_s)
+                    replied_s = time.monotonic()
                 await asyncio.sleep(0.02)
 
     async def close(self) -> None:
@@ -160,9 +181,7 @@ class BarePublisher:
 
 
 @asynccontextmanager
-async def bare_publisher(cluster: Cluster) -> AsyncIterator[BarePublisher]:
-    config = {"name": BARE, "subjects": ["bare"], "num_replicas": 3, "max_msgs": 1_000}
-    await cluster.connection.api(f"STREAM.CREATE.{BARE}", config)
+async def bare_publisher(cluster: Cluster, message: Outgoing) -> AsyncIterator[BarePublisher]:
     async with AsyncExitStack() as opened:
         connections = []
         for server in cluster.servers:
@@ -170,9 +189,24 @@ async def bare_publisher(cluster: Cluster) -> AsyncIterator[BarePublisher]:
             await connection.open()
             opened.push_async_callback(connection.close)
             connections.append(connection)
-        publisher = BarePublisher(connections)
+        publisher = BarePublisher(connections, message)
         opened.push_async_callback(publisher.close)
         yield publisher
+
+
+async def stored_message(cluster: Cluster) -> Outgoing:
+    """A message of a stream with three copies, which is made for it."""
+    config = {"name": BARE, "subjects": ["bare"], "num_replicas": 3, "max_msgs": 1_000}
+    await cluster.connection.api(f"STREAM.CREATE.{BARE}", config)
+    return Outgoing("bare", b"x")
+
+
+async def refused_message(cluster: Cluster) -> Outgoing:
+    """A message that the journal's leader refuses."""
+    subjects = Subjects(REALM)
+    await find_node_token(cluster.connection, subjects)
+    subject = subjects.append_of_node(EntityId("node", "_refused"))
+    return Outgoing(subject, b"[]", headers=[(EXPECTED_SEQUENCE, str(1 << 40))])
 
 
 @asynccontextmanager
@@ -187,9 +221,13 @@ async def cluster_load(cluster: Cluster, folder: Path) -> AsyncIterator[ClusterL
         for node in nodes:
             opened.callback(node.close)
         await asyncio.gather(*(asyncio.to_thread(node.start) for node in nodes))
-        bare = await opened.enter_async_context(bare_publisher(cluster))
+        bare, journal = [
+            await opened.enter_async_context(bare_publisher(cluster, message))
+            for message in (await stored_message(cluster), await refused_message(cluster))
+        ]
         client = Client(cluster.url, cluster.access_of(Role.OPERATOR), realm=REALM)
-        yield ClusterLoad(cluster, await opened.enter_async_context(client), ledger, bare)
+        await opened.enter_async_context(client)
+        yield ClusterLoad(cluster, client, ledger, bare=bare, journal=journal)
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -209,6 +247,12 @@ async def pause(cluster: Cluster, victim: Server, away_s: float) -> None:
     victim.signal(signal.SIGCONT)
 
 
+async def isolate(cluster: Cluster, victim: Server, away_s: float) -> None:
+    victim.isolate()
+    await asyncio.sleep(away_s)
+    victim.rejoin()
+
+
 async def restart_all(cluster: Cluster, victim: Server, away_s: float) -> None:
     """One after the other, the leader first."""
     for server in sorted(cluster.servers, key=lambda server: server is not victim):
@@ -217,9 +261,12 @@ async def restart_all(cluster: Cluster, victim: Server, away_s: float) -> None:
         await cluster.whole([*Subjects(REALM).streams, BARE])
 
 
+ISOLATED = "isolated"
+"""Needs relays before the servers' ports, which cost processor time; the others need none."""
 FAULTS: dict[str, Fault] = {
     "killed": kill,
     "stopped": pause,
+    ISOLATED: isolate,
     "restarted": restart_all,
 }
 
@@ -233,7 +280,7 @@ async def break_server(load: ClusterLoad, name: str, *, away_s: float = FAULT_S)
     await settled(cluster)
     await load.all_sessions_continue()
     before, resolved = load.done, load.resolved
-    load.longest_s = load.bare.longest_s = 0.0
+    load.longest_s = load.bare.longest_s = load.journal.longest_s = 0.0
     await FAULTS[name](cluster, victim, away_s)
     await load.all_sessions_continue()
     return FaultReport(
@@ -242,6 +289,7 @@ async def break_server(load: ClusterLoad, name: str, *, away_s: float = FAULT_S)
         resolved=load.resolved - resolved,
         pause_s=round(load.longest_s, 2),
         bare_s=round(load.bare.longest_s, 2),
+        journal_s=round(load.journal.longest_s, 2),
     )
 
 
@@ -271,18 +319,25 @@ async def lead(cluster: Cluster, server: Server, stream: str) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _campaign(folder: Path, times: int) -> None:
-    async with Cluster(folder / "cluster", REALM) as cluster, cluster_load(cluster, folder) as load:
-        for name in FAULTS:
+async def _campaign(folder: Path, times: int, names: list[str], *, relayed: bool) -> None:
+    folder.mkdir()
+    servers = Cluster(folder / "cluster", REALM, relayed=relayed)
+    async with servers as cluster, cluster_load(cluster, folder) as load:
+        for name in names:
             for _ in range(times):
                 print(msgspec.json.encode(await break_server(load, name)).decode(), flush=True)
-        print(f"{await load.ends()} runs: 0 lost, 0 repeated")
+        print(f"{await load.ends()} runs: 0 lost, 0 repeated", flush=True)
 
 
 def main() -> None:
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
+    names = sys.argv[2:] or list(FAULTS)
+    direct = [name for name in names if name != ISOLATED]
     with tempfile.TemporaryDirectory() as folder:
-        asyncio.run(_campaign(Path(folder), times))
+        if direct:
+            asyncio.run(_campaign(Path(folder, "direct"), times, direct, relayed=False))
+        if ISOLATED in names:
+            asyncio.run(_campaign(Path(folder, ISOLATED), times, [ISOLATED], relayed=True))
 
 
 if __name__ == "__main__":
