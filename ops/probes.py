@@ -8,14 +8,15 @@ streams is read from the server at each scrape; during an outage these gauges ar
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from rookery.actors.kernel import Kernel
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.loop_thread import LoopThread
-from rookery.bus.nats import ApiError, Connection
+from rookery.bus.nats import CONSUMER_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import Backpressure
 from rookery.bus.streams import mismatches, streams_of
 from rookery.bus.subjects import Subjects
@@ -147,15 +148,33 @@ _TIMEOUT_S = 1.0
 async def backlog_gauges(connection: Connection, subjects: Subjects) -> list[GaugeValue]:
     """Commands that wait in the inbox, and how many dead letters were ever added."""
     try:
-        dead = await connection.api(f"STREAM.INFO.{subjects.dead_stream}", timeout_s=_TIMEOUT_S)
-        # One consumer per partition, so all are on the first page.
-        listed = await connection.api(
-            f"CONSUMER.LIST.{subjects.inbox_stream}", timeout_s=_TIMEOUT_S
+        dead, waiting = await asyncio.gather(
+            connection.api(f"STREAM.INFO.{subjects.dead_stream}", timeout_s=_TIMEOUT_S),
+            _waiting(connection, subjects.inbox_stream),
         )
     except (ApiError, Failed):
         return []
-    waiting = sum(one["num_pending"] + one["num_ack_pending"] for one in listed["consumers"] or ())
     return [
         GaugeValue("rookery_dead_letter_total", dead["state"]["last_seq"]),
         GaugeValue("rookery_inbox_lag_commands", waiting),
     ]
+
+
+async def _waiting(connection: Connection, stream: str) -> int:
+    """What the consumers have not delivered or not acknowledged. The leader of a cluster knows
+    their names, and each one's own leader its state; a list of states would be gathered from all
+    servers."""
+    # One consumer per partition, so all are on the first page.
+    listed = await connection.api(f"CONSUMER.NAMES.{stream}", timeout_s=_TIMEOUT_S)
+    names = listed["consumers"] or ()
+    states = await asyncio.gather(*(_state(connection, f"{stream}.{name}") for name in names))
+    return sum(one["num_pending"] + one["num_ack_pending"] for one in states if one)
+
+
+async def _state(connection: Connection, consumer: str) -> dict[str, Any] | None:
+    try:
+        return await connection.api(f"CONSUMER.INFO.{consumer}", timeout_s=_TIMEOUT_S)
+    except ApiError as error:
+        if error.err_code != CONSUMER_NOT_FOUND:
+            raise
+        return None  # A new owner of the partition has replaced it meanwhile.

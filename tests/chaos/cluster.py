@@ -3,8 +3,8 @@
 Goal: every run ends with its result, every call is made once, and a client waits at most two
 seconds longer than a bare publisher. Method: three real servers with TLS, two nodes, clients whose
 programs make counted calls, and bare publishers on the same servers. One publishes to a stream of
-its own, which the broken server leads as well. Every stream elects its leader by itself, within 4
-to 9 s, so another one publishes to the journal what its leader refuses: runs wait for that election.
+its own, which the broken server leads as well. Every stream elects its own leader, within 4 to
+9 s, so another one publishes to the journal what its leader refuses: runs wait for that election.
 
     python -m tests.chaos.cluster [times each] [fault ...]
 """
