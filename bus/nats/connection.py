@@ -170,6 +170,7 @@ class Connection:
         """Wait until the server has handled all messages sent so far, and its own earlier messages
         have arrived; ``False`` if the connection is lost first."""
         while self.connected:
+            self._client.write_now()  # nats-py's PING overtakes what it has not written.
             with suppress(nats.errors.Error):
                 await self._client.flush(_FLUSH_S)
                 return True

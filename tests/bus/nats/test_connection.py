@@ -19,6 +19,7 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Failed, Refused
 from tests.bus.deadlines import wait_until
+from tests.bus.proxy import UP, proxied
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -124,6 +125,20 @@ def test_queue_members_share_messages_and_a_cancelled_one_gets_none(nats_url: st
             assert len(one) == before
 
     run(scenario)
+
+
+def test_a_flush_ends_when_the_server_knows_of_an_unsubscribe(nats_url: str) -> None:
+    sent: list[bytes] = []
+
+    async def scenario() -> None:
+        async with proxied(nats_url) as proxy, connected(proxy.url) as connection:
+            subscription = await connection.subscribe("jobs", lambda _: None)
+            proxy.watch = lambda way, line: sent.append(line[:5]) if way == UP else None
+            await subscription.unsubscribe()
+            assert await connection.flush()
+
+    run(scenario)
+    assert sent[:2] == [b"UNSUB", b"PING\r"], "what a worker gets after its last flush is lost"
 
 
 def test_each_of_many_requests_gets_its_own_reply(nats_url: str) -> None:
