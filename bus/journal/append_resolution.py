@@ -17,7 +17,7 @@ from functools import partial
 
 from rookery.bus.journal.leader_lag import LeaderLag
 from rookery.bus.journal.reader import JournalReader
-from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, Conflict
+from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, Conflict, StoredMessage
 from rookery.schemas.errors import Failed
 
 __all__ = ["AppendResolver"]
@@ -56,15 +56,12 @@ class AppendResolver:
 
     async def _check_next(self, append: AppendRequest) -> AppendOutcome | None:
         """The append can only be stored as the entity's first message after ``expected``."""
-        found = await self._reader.next(append.entity, append.expected)
-        if found is None:
-            return None
-        if found.message_id == append.message_id:
-            return Appended(append, found.sequence)
-        return Conflict(append)
+        return _outcome(append, await self._reader.next(append.entity, append.expected))
 
     async def _check_stale(self, lag: LeaderLag, append: AppendRequest) -> AppendOutcome | None:
-        outcome = await self._check_next(append)
+        # The leaders of streams answer no query while the cluster elects its own.
+        found = await self._reader.next_of_any_copy(append.entity, append.expected)
+        outcome = _outcome(append, found) or await self._check_next(append)
         if outcome:
             return outcome
         if append.fence is None:
@@ -89,3 +86,12 @@ class AppendResolver:
             if failure.code != "FEED_GAP":
                 raise
         return Conflict(append)
+
+
+def _outcome(append: AppendRequest, found: StoredMessage | None) -> AppendOutcome | None:
+    """``found``: the entity's first message after those that the writer knew."""
+    if found is None:
+        return None
+    if found.message_id == append.message_id:
+        return Appended(append, found.sequence)
+    return Conflict(append)

@@ -69,6 +69,13 @@ class JournalReader:
         """The entity's first message above sequence ``after``."""
         return await self._one({"seq": after + 1, "next_by_subj": self._subjects.fact(entity)})
 
+    async def next_of_any_copy(self, entity: EntityId, after: int) -> StoredMessage | None:
+        """The same by whichever server has it, also while JetStream elects its leader; ``None``
+        proves nothing."""
+        stream, subject = self._subjects.journal_stream, self._subjects.fact(entity)
+        page = await direct_page(self._connection, stream, subject, after, messages_max=1)
+        return from_page(page.messages[0], self._subjects) if page.messages else None
+
     async def read(self, entity: EntityId, after: int) -> list[StoredMessage]:
         """The entity's messages above ``after``, up to the leader's last one.
 

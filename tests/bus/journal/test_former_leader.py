@@ -22,7 +22,7 @@ from tests.bus.realms import JetStreamRealm
 
 FORMER = "former"
 TURN = partial(EntityId, "turn")
-STALE = range(5)
+STALE = range(6)
 """How many queries the former leader answers before the real one does."""
 ENTITIES = [session(f"k{stale}") for stale in STALE]
 
@@ -44,6 +44,9 @@ class TwoLeaders(JournalReader):
 
     async def next(self, entity: EntityId, after: int) -> StoredMessage | None:
         return await self._leader().next(entity, after)
+
+    async def next_of_any_copy(self, entity: EntityId, after: int) -> StoredMessage | None:
+        return await self._leader().next_of_any_copy(entity, after)
 
     async def copies(self) -> int:
         return 3
