@@ -27,7 +27,7 @@ from rookery.actors.admission.commands import (
     unknown_session,
     with_session_id,
 )
-from rookery.actors.admission.effects import effects
+from rookery.actors.admission.effects import EFFECT_TYPES, effects
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.observed_turn import observe_turn
@@ -101,7 +101,7 @@ _RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
 _READS_FIRST = frozenset((Cancel, RecordRunEnd, HandleInput, ReportBrokenHistory, SessionQuery))
 """Commands that may depend on facts not yet delivered here."""
 VERBS = ("run", "create", "limits", "cancel", "admission", "session")
-FENCED = (facts.Retired, facts.Destroyed, facts.Reset)
+FENCED = frozenset({facts.Retired, facts.Destroyed, facts.Reset})
 """Facts that close a session; committed only while no family of it has unseen facts."""
 END_HOLD_S = 0.02
 """Lists and quotas of other nodes see the end of a run this much later."""
@@ -114,7 +114,7 @@ class AdmissionDecider(Decider):
     schema = STATE_SCHEMA
     verbs: Mapping[str, type[msgspec.Struct]] = {verb: COMMANDS[verb] for verb in VERBS}
     codec: FactCodec[facts.SessionFact] = FactCodec(facts.SESSION_FACTS)
-    has_effects = True
+    effect_types = EFFECT_TYPES
     handles_duplicates = True
     stores_large_bodies = True
     restart_fact = facts.HistoryRestarted
@@ -242,7 +242,7 @@ class AdmissionDecider(Decider):
                 return state.view()
 
     def must_be_fenced(self, decided: Sequence[Fact]) -> bool:
-        return any(isinstance(fact, FENCED) for fact in decided)
+        return not FENCED.isdisjoint(map(type, decided))
 
     def hold_s(self, state: Admission, decided: Sequence[Fact]) -> float:
         """The end of a run that no other one follows waits for the session's next command, if its

@@ -5,6 +5,8 @@ The turn sends the result of its own run to the clients that its last fact names
 
 from __future__ import annotations
 
+from typing import Final
+
 from msgspec import UNSET
 
 from rookery.actors.admission.evolve import ENDED_STATES
@@ -13,7 +15,10 @@ from rookery.actors.kernel import Effect
 from rookery.schemas.facts import session as facts
 from rookery.schemas.replies import RunReceipt
 
-__all__ = ["SendPastResult", "SendReceipt", "effects"]
+__all__ = ["EFFECT_TYPES", "SendPastResult", "SendReceipt", "effects"]
+
+EFFECT_TYPES: Final = frozenset({facts.ReplyRequested, *ENDED_STATES})
+"""The facts that ``effects`` knows."""
 
 
 class SendReceipt(Effect, frozen=True, kw_only=True):
@@ -34,8 +39,7 @@ class SendPastResult(Effect, frozen=True, kw_only=True):
 
 def effects(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
     """The effects of ``fact``; ``state`` is the one after it, or a later one."""
-    is_repeat = isinstance(fact, facts.ReplyRequested)
-    if (type(fact) not in ENDED_STATES and not is_repeat) or fact.run is UNSET:
+    if type(fact) not in EFFECT_TYPES or fact.run is UNSET:
         return ()
     ended = state.ended.input_of_run(str(fact.run))
     if ended is None:

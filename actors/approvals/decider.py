@@ -22,6 +22,7 @@ from rookery.actors.approvals.answers import (
 )
 from rookery.actors.approvals.approvers import approver_receipt, change_approver, check_change
 from rookery.actors.approvals.effects import (
+    EFFECT_TYPES,
     BeginDispatch,
     CheckAnswer,
     Confirmed,
@@ -107,7 +108,7 @@ class ApprovalsDecider(MachineDecider):
     ) -> None:
         """Without ``calls`` no session here makes calls, and no effects are performed."""
         super().__init__()
-        self.has_effects = calls
+        self.effect_types = EFFECT_TYPES if calls else frozenset()
         self._settings = settings
         self._answer_rules = AnswerRules(self._settings, find_approver)
         self._dispatch_rules = DispatchResultRules(self._answer_rules)
@@ -196,12 +197,12 @@ class ApprovalsDecider(MachineDecider):
     ) -> Sequence[Effect]:
         """End the run that waits for its approvals. A history of another version is left to nodes
         that can read it."""
-        if not self.has_effects or error.code in OTHER_VERSIONS:
+        if not self.effect_types or error.code in OTHER_VERSIONS:
             return ()
         return history_broken_effects(self.family, key, command, error)
 
     def pending_effects(self, state: SessionApprovals, key: str) -> Sequence[Effect]:
-        return pending_effects(state, key, self._settings) if self.has_effects else ()
+        return pending_effects(state, key, self._settings) if self.effect_types else ()
 
     def on_malformed(self, verb: str, body: bytes, error: CodedError) -> msgspec.Struct | None:
         return malformed_answer(body, error) if verb == "decide" else None

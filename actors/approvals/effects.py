@@ -27,6 +27,7 @@ from rookery.schemas.facts import approval as facts
 from rookery.schemas.seed.records import JournalRecord
 
 __all__ = [
+    "EFFECT_TYPES",
     "ArmTimer",
     "BeginDispatch",
     "CheckAnswer",
@@ -133,6 +134,12 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 # --- what follows ---------------------------------------------------------------------------------
+
+
+EFFECT_TYPES: Final = frozenset(
+    {facts.Requested, facts.DispatchIntended, facts.Escalated, facts.Closed, facts.GrantIssued}
+)
+"""The facts that ``effects`` knows."""
 
 
 def effects(state: SessionApprovals, fact: Fact, settings: ApprovalSettings) -> Sequence[Effect]:

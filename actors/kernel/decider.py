@@ -67,8 +67,8 @@ class Decider(ABC):
     observes: frozenset[str] = frozenset()
     """Families whose facts are folded into this family's states and cause no facts here. The
     copy may lag behind."""
-    has_effects: bool = False
-    """Whether any fact of the family causes an effect."""
+    effect_types: frozenset[type[Fact]] = frozenset()
+    """The facts of the family that may cause an effect."""
     handles_duplicates: bool = False
     """Whether ``decide`` is called for a command that was decided before."""
     stores_large_bodies: bool = False

@@ -234,7 +234,9 @@ class Entity:
     @property
     def is_ready(self) -> bool:
         """Whether a command can be decided now."""
-        return self.has_pending and not self.reads_in_flight and not self.committing
+        if self.reads_in_flight or self.committing:
+            return False
+        return bool(self.reactions or self.commands)
 
     @property
     def is_idle(self) -> bool:
@@ -362,13 +364,19 @@ class Entity:
         self.state, self.sequence, self.chain = state, sequence, linked
         self.key_sequence = max(self.key_sequence, sequence)
         self.fact_count += len(facts)
+        counted: tuple[str, ...] = ()
         for fact in facts:
-            for cause in fact.cause:
-                if fact.cause_digest is not UNSET:
-                    self.dedup.add(cause, fact.cause_digest, fact.at_ms)
-                elif source := parse_reaction_id(cause):
-                    self._mark_reacted(source[0], source[2])
-                    self.recorded_reactions[source[0]] = source[2]
+            if fact.cause != counted:  # The facts of one command have the same causes.
+                counted = fact.cause
+                self._count_causes(fact)
+
+    def _count_causes(self, fact: Fact) -> None:
+        for cause in fact.cause:
+            if fact.cause_digest is not UNSET:
+                self.dedup.add(cause, fact.cause_digest, fact.at_ms)
+            elif source := parse_reaction_id(cause):
+                self._mark_reacted(source[0], source[2])
+                self.recorded_reactions[source[0]] = source[2]
 
     def finish(self, pending_commands: Iterable[PendingCommand]) -> None:
         """Mark commands as finished."""

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from contextlib import suppress
-from queue import Empty
 from typing import Any
 
 import pykka
@@ -19,21 +17,16 @@ __all__ = ["LoopActor"]
 
 
 class LoopInbox:
-    """pykka's inbox; ``get`` raises ``Empty`` instead of waiting."""
+    """pykka's inbox; ``get`` raises ``IndexError`` instead of waiting."""
 
     def __init__(self) -> None:
         self._envelopes: deque[Any] = deque()
+        self.get = self._envelopes.popleft
         self.on_put: Callable[[], None] = lambda: None
 
     def put(self, envelope: Any, /) -> None:
         self._envelopes.append(envelope)
         self.on_put()
-
-    def get(self) -> Any:
-        try:
-            return self._envelopes.popleft()
-        except IndexError:
-            raise Empty from None
 
     def empty(self) -> bool:
         return not self._envelopes
@@ -71,7 +64,9 @@ class LoopActor(pykka.Actor):
     def _handle_all(self) -> None:
         """Handle what the inbox holds; pykka's own loop ends when it is empty."""
         self._is_scheduled = False  # Cleared first, so that a later message is scheduled again.
-        with suppress(Empty):
+        try:
             self._actor_loop_running()
+        except IndexError:  # Of the inbox alone: pykka catches those of a handler.
+            pass
         if self.actor_stopped.is_set():
             self._actor_loop_teardown()

@@ -114,21 +114,23 @@ class UnitOfWork:
         decider, command, entity = self._decider, pending.command, self.entity
         state = self.state
         effects: list[Effect] = []
+        (family, key), cause = entity.id, (command.id, *causes)
         for number, fact in enumerate(facts, entity.fact_count + len(self.facts) + 1):
             fill_envelope(
                 fact,
-                id=fact_id(entity.id.family, entity.id.key, number),
+                id=fact_id(family, key, number),
                 at_ms=now_ms,
-                session=entity.id.key,
-                cause=(command.id, *causes),
+                session=key,
+                cause=cause,
                 cause_digest=pending.digest,
                 source=self._source,
                 traceparent=command.traceparent,
                 by=command.by,
             )
             state = decider.evolve(state, fact)
-        for fact in facts if decider.has_effects else ():
-            effects += decider.effects(state, fact)
+        for fact in facts:
+            if type(fact) in decider.effect_types:
+                effects += decider.effects(state, fact)
         part = _encode(facts)
         must_fence, replies = decider.must_be_fenced(facts), self.replies(command, state, facts)
         is_inside = pending.source is not None or is_local(command.reply_to)
@@ -211,7 +213,7 @@ class UnitOfWork:
             message_id=message_id,
             body=body,
             chain=chain(entity.chain, body),
-            kinds=",".join(dict.fromkeys(fact_name(type(fact)) for fact in self.facts)),
+            kinds=",".join(dict.fromkeys(map(fact_name, map(type, self.facts)))),
             fence=max(self._key_sequence, entity.key_sequence) if self._fenced else None,
             mailbox=mailbox,
             entity_record=entity,

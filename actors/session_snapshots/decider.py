@@ -111,7 +111,7 @@ class SnapshotsDecider(Decider):
     initial_state = SnapshotState()
     observes = frozenset({"session"})
     restart_fact = facts.HistoryRestarted
-    has_effects = True
+    effect_types = frozenset({facts.SnapshotKept, facts.SnapshotRestored})
 
     def effects_when_damaged(
         self, key: str, command: Command[Any], error: CodedError

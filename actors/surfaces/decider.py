@@ -72,7 +72,7 @@ class SurfacesDecider(SessionMachineDecider):
     )
     initial_state = SessionSurfaces()
 
-    fenced_facts = (facts.ShutDown,)
+    fenced_facts = frozenset({facts.ShutDown})
 
     def view(self, state: SessionSurfaces, on: str, params: Mapping[str, Any]) -> msgspec.Struct:
         """One surface for ``surface_snapshot``; else the view of the input's machine."""

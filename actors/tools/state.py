@@ -133,8 +133,6 @@ class SessionCalls(msgspec.Struct, frozen=True, kw_only=True):
 
     def with_older(self, older: SessionCalls) -> SessionCalls:
         """These calls, and those of the older entity that have not been adopted."""
-        if not older.calls:
-            return self
         calls = self.calls
         for operation_id, call in older.calls.items():
             if operation_id not in self.adopted:

@@ -41,7 +41,7 @@ from rookery.actors.turns.external_driver import check_input_is_open, end_result
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN, ProductTurn
 from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
-from rookery.actors.turns.run_rules import RunRules, active_run_view
+from rookery.actors.turns.run_rules import RUN_EFFECT_TYPES, RunRules, active_run_view
 from rookery.actors.turns.run_state import Provisioner
 from rookery.actors.turns.slot_machine import SLOT, TurnSlot
 from rookery.actors.turns.state import SessionTurns
@@ -131,8 +131,8 @@ class TurnsDecider(SessionMachineDecider):
     )
     initial_state = SessionTurns()
     restart_fact = facts.HistoryRestarted
-    has_effects = True
-    fenced_facts = (facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted)
+    effect_types = RUN_EFFECT_TYPES | _CALL_TYPES
+    fenced_facts = _START_TYPES
 
     def __init__(
         self,
@@ -284,7 +284,9 @@ class TurnsDecider(SessionMachineDecider):
         if kind is facts.HistoryRestarted:
             return SessionTurns(generation=fact.generation)
         if kind is facts.Parked or kind is facts.Unparked:
-            return evolve_parking(self._in_generation(state, fact.generation), fact)
+            if fact.generation > state.generation:
+                state = self.begin_generation(state, fact.generation)
+            return evolve_parking(state, fact)
         after: SessionTurns = evolve_run(super().evolve(state, fact), fact)
         if kind in _START_TYPES:
             direct = fact.run if fact.direct else None
@@ -303,11 +305,9 @@ class TurnsDecider(SessionMachineDecider):
             return replace(state, older_calls=evolve_calls(state.older_calls, fact))
         return evolve_requests(super().observe(state, fact), fact)
 
-    def _in_generation(self, state: SessionTurns, generation: int) -> SessionTurns:
+    def begin_generation(self, state: SessionTurns, generation: int) -> SessionTurns:
         """A new generation resets the machines; calls that are still open stay."""
-        after: SessionTurns = super()._in_generation(state, generation)
-        if after is state:
-            return state
+        after: SessionTurns = super().begin_generation(state, generation)
         return replace(after, calls=state.calls, older_calls=state.older_calls)
 
     def with_host(self, state: SessionTurns, host: SessionHost) -> SessionTurns:

@@ -126,18 +126,18 @@ class RunCalls:
         builder = self._with_ended_calls(state, decided, now_ms, after)
         run = builder.state.driving
         for fact in decided:
-            calls = builder.state.known_calls
             match fact:
                 case facts.ToolCallsReturned():
                     if run is not None and fact.traceparent is UNSET:
                         force_setattr(fact, "traceparent", run.traceparent)
+                    calls = builder.state.known_calls
                     left = rules.on_requested(
                         calls, session, fact, now_ms=now_ms, inherited=_inherited_waits(run)
                     )
                     _drop_requested_arguments(fact, left)
                     builder.extend(left)
                 case facts.OpsRegistered():
-                    builder.extend(rules.on_dropped(calls, fact))
+                    builder.extend(rules.on_dropped(builder.state.known_calls, fact))
         return builder.facts
 
     def _with_ended_calls(
@@ -263,8 +263,11 @@ class CallFacts(FactBuilder["SessionTurns", Any]):
 
     def extend(self, decided: Iterable[Fact]) -> None:
         """Add facts; a call of the older entity is adopted before its first one."""
+        if not self.state.older_calls.calls:
+            self.facts.extend(decided)
+            return
         for fact in decided:
-            if self.state.older_calls.calls and isinstance(fact, tool.CallFact):
+            if isinstance(fact, tool.CallFact):
                 self._adopt(fact.operation_id)
             self.add(fact)
 

@@ -54,7 +54,15 @@ if TYPE_CHECKING:
     from rookery.actors.turns.decider import TurnsDecider
     from rookery.actors.turns.state import SessionTurns
 
-__all__ = ["RunRules", "active_run_view"]
+__all__ = ["RUN_EFFECT_TYPES", "RunRules", "active_run_view"]
+
+RUN_EFFECT_TYPES: Final = END_TYPES | {
+    facts.CancelRequested,
+    facts.Parked,
+    facts.PrimitiveApplied,
+    facts.Unparked,
+}
+"""The facts that ``RunRules.effects`` knows."""
 
 _END_INPUTS: Final = {
     TurnPhase.COMPLETED: "run_completed",
@@ -320,9 +328,9 @@ class TurnFacts(FactBuilder["SessionTurns", Fact]):
     def transition(self, on: str, params: Any, **fields: Any) -> Any:
         """Add the fact of a machine's input, with these fields set."""
         (fact,) = self._decider.decide_input(self.state, self._key, on, params)
-        self.add(fact)
-        self.amend(**fields)
-        return fact
+        for name, value in fields.items():
+            force_setattr(fact, name, value)
+        return self.add(fact)
 
 
 class StepFacts(TurnFacts):

@@ -43,4 +43,5 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     @property
     def known_calls(self) -> SessionCalls:
         """All calls, wherever they began."""
-        return self.calls.with_older(self.older_calls)
+        older = self.older_calls
+        return self.calls.with_older(older) if older.calls else self.calls

@@ -82,7 +82,7 @@ class SmallDecider(Decider):
 
 class TallyDecider(SmallDecider):
     family = "tally"
-    has_effects = True
+    effect_types = frozenset({Added})
     verbs: Mapping[str, type[msgspec.Struct]] = {"add": Add, "look": Ask, "close": Ask}
     codec: FactCodec[Any] = FactCodec(Added | Closed)
 
@@ -133,7 +133,7 @@ class PatientEcho(EchoDecider):
     """What it repeats, or an executor adds, may wait for its next fact; a number that is divisible
     by seven causes an effect."""
 
-    has_effects = True
+    effect_types = frozenset({Heard})
 
     def decide(self, state: Total, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         if isinstance(command.body, Add):

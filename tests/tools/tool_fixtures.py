@@ -154,7 +154,7 @@ class CallerDecider(SmallDecider):
     }
     codec: FactCodec[Any] = FactCodec(turn.RUN_FACTS)
     reacts_to, reaction_types = frozenset({"approval"}), TurnsDecider.reaction_types
-    has_effects = True
+    effect_types = TurnsDecider.effect_types
     dump, load = Decider.dump, Decider.load
 
     def __init__(self, rules: CallRules) -> None:

@@ -16,7 +16,7 @@ from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.machines.machine import Machine, TransitionEffect, TransitionRejected
-from rookery.actors.kernel.machines.session_host import SessionHost, with_host
+from rookery.actors.kernel.machines.session_host import SessionHost
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
@@ -44,7 +44,7 @@ class MachineDecider(Decider):
     """The rules of a family whose facts are transitions of machines."""
 
     bindings: ClassVar[tuple[MachineBinding, ...]]
-    fenced_facts: tuple[type[Fact], ...] = ()
+    fenced_facts: frozenset[type[Fact]] = frozenset()
     """Facts that may only be committed while no other family of the key has unseen facts."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class MachineDecider(Decider):
         return binding.machine.effects(getattr(state, binding.field), fact)
 
     def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
-        return any(isinstance(fact, self.fenced_facts) for fact in facts)
+        return not self.fenced_facts.isdisjoint(map(type, facts))
 
     def _binding(self, on: str) -> MachineBinding:
         binding = self._inputs.get(on)
@@ -136,6 +136,11 @@ class SessionMachineDecider(MachineDecider):
     observes = frozenset({"session"})
     initial_state: SessionMachineState
 
+    def __init__(self) -> None:
+        super().__init__()
+        fields = [binding.field for binding in self.bindings]
+        self._hosted_fields = [f for f in fields if hasattr(getattr(self.initial_state, f), "host")]
+
     @abstractmethod
     def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         """The host after a fact of admission."""
@@ -146,20 +151,22 @@ class SessionMachineDecider(MachineDecider):
         return candidate
 
     def evolve(self, state: Any, fact: Any) -> Any:
-        return super().evolve(self._in_generation(state, fact.generation), fact)
+        if fact.generation > state.generation:
+            state = self.begin_generation(state, fact.generation)
+        return super().evolve(state, fact)
 
     def observe(self, state: Any, fact: Any) -> Any:
-        state = self._in_generation(state, fact.generation)
+        if fact.generation > state.generation:
+            state = self.begin_generation(state, fact.generation)
         return self.with_host(state, self.evolve_host(state.host, fact))
 
     def with_host(self, state: Any, host: SessionHost) -> Any:
         """The state with ``host`` set in it and in every machine's state."""
-        fields = [binding.field for binding in self.bindings if binding.field != "host"]
-        return replace(state, host=host, **{f: with_host(getattr(state, f), host) for f in fields})
+        hosted = {f: replace(getattr(state, f), host=host) for f in self._hosted_fields}
+        return replace(state, host=host, **hosted)
 
-    def _in_generation(self, state: Any, generation: int) -> Any:
-        if generation <= state.generation:
-            return state
+    def begin_generation(self, state: Any, generation: int) -> Any:
+        """The state at the beginning of a session generation, which resets the machines."""
         return self.with_host(replace(self.initial_state, generation=generation), state.host)
 
 

@@ -120,6 +120,8 @@ class Machine(Generic[S]):
     def candidate(self, on: str, params: Mapping[str, Any]) -> Any:
         """The fact that ``on`` would leave, from named parameters, without a transition's name."""
         declared = self._input(on)
+        if not params and not declared.params:
+            return declared.fact()
         if unknown := sorted(params.keys() - set(declared.params)):
             raise Refused("UNKNOWN_FIELD", f"{on} has no parameter {unknown[0]!r}")
         fields = {_FIELDS.get(name, name): value for name, value in params.items()}

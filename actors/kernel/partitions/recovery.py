@@ -64,7 +64,7 @@ class PartitionRecovery:
         called when another node has begun a term in one of them."""
         self._bus, self._is_certain, self._on_newer_term = bus, is_certain, on_newer_term
         self._codecs = codecs_of(deciders)
-        self._effect_mailboxes = {c.family: mailboxes[c.family] for c in deciders if c.has_effects}
+        self._effect_mailboxes = {c.family: mailboxes[c.family] for c in deciders if c.effect_types}
         self._fact_router, self._watermark = reactions, watermark
         self._saved_states: dict[int, WatermarkState] = {}
         """The watermark saved for each recovered partition; this node's own covers no others."""
