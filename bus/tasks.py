@@ -16,9 +16,12 @@ class TaskSet:
 
     def __init__(self) -> None:
         self._running: set[asyncio.Task[Any]] = set()
+        self._loop: asyncio.AbstractEventLoop | None = None
 
     def start(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        task = asyncio.get_running_loop().create_task(work)
+        if self._loop is None:
+            self._loop = asyncio.get_running_loop()
+        task = self._loop.create_task(work)
         self._running.add(task)
         task.add_done_callback(self._running.discard)
         return task
@@ -46,7 +49,7 @@ async def wait_first(
     for future in futures:
         if future.done():
             return
-    loop = asyncio.get_running_loop()
+    loop = next(iter(futures)).get_loop()
     woken = loop.create_future()
 
     def wake(_: object = None) -> None:

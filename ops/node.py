@@ -270,7 +270,7 @@ class Node:
             settings,
             effect_handlers={
                 **replies.handlers,
-                **ResultSender(replies.send_result).handlers,
+                **ResultSender(replies).handlers,
             },
             queries={
                 **self._projections.queries,

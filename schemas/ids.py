@@ -6,7 +6,6 @@ Randomness and time are arguments: every id is a function of its arguments.
 from __future__ import annotations
 
 import re
-import uuid
 from hashlib import sha3_256
 
 from msgspec import UNSET, UnsetType
@@ -58,7 +57,8 @@ def uuid7(now_ms: int, random: bytes) -> str:
     bits = int.from_bytes(random[:10], "big")
     value = (now_ms & 0xFFFF_FFFF_FFFF) << 80 | 0x7 << 76 | (bits >> 68) << 64
     value |= 0b10 << 62 | bits & 0x3FFF_FFFF_FFFF_FFFF
-    return str(uuid.UUID(int=value))
+    text = f"{value:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def derived_uuid7(now_ms: int, *parts: str) -> str:

@@ -28,4 +28,4 @@ def saturate(number: int) -> int:
 
 def unix_ms(since_epoch_ns: int) -> int:
     """Unix time in milliseconds of a clock in nanoseconds; 0 before 1970."""
-    return saturate(max(since_epoch_ns // 1_000_000, 0))
+    return min(max(since_epoch_ns // 1_000_000, 0), U64_MAX)

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from rookery.actors.admission.effects import SendPastResult, SendReceipt
 from rookery.actors.kernel import Effect, EffectHandler
@@ -61,28 +61,29 @@ class RunReplies:
         for fact in () if stored is None else CODEC.decode(stored.body):
             if isinstance(fact, TURN_ENDS) and fact.run == run_id:
                 result = RunResult() if fact.result is UNSET else fact.result
-                reply_to = (effect.reply_to,)
-                await self.send_result(session, run_id, reply_to, result, fact.result_blob)
+                reply_to, blob = (effect.reply_to,), fact.result_blob
+                if blob is UNSET:
+                    self.send_result(session, run_id, reply_to, result)
+                else:
+                    await self.send_stored_result(session, run_id, reply_to, result, blob)
                 return
         raise Failed("FACT_UNKNOWN", f"message {effect.at_sequence} has no end of run {run_id}")
 
-    async def send_result(
-        self,
-        session: str,
-        run_id: str,
-        reply_to: Sequence[str],
-        result: RunResult,
-        result_blob: str | UnsetType,
+    def send_result(
+        self, session: str, run_id: str, reply_to: Sequence[str], result: RunResult
     ) -> None:
-        """Send the result as far as it fits into a reply."""
-        answer = RunAnswer.of(result, run_id, session)
-        if result_blob is not UNSET:
-            whole = await self._blobs.get(result_blob)
-            if len(whole) + ENVELOPE_BYTES <= self._request_endpoint.reply_bytes_max:
-                decoded = msgspec.json.decode(whole, type=RunResult)
-                answer = RunAnswer.of(decoded, run_id, session)
-            else:
-                answer = msgspec.structs.replace(answer, result_blob=result_blob)
+        self._send(reply_to, RunAnswer.of(result, run_id, session))
+
+    async def send_stored_result(
+        self, session: str, run_id: str, reply_to: Sequence[str], part: RunResult, blob: str
+    ) -> None:
+        """Send the result of which the fact has only a part, as far as it fits into a reply."""
+        whole = await self._blobs.get(blob)
+        if len(whole) + ENVELOPE_BYTES <= self._request_endpoint.reply_bytes_max:
+            answer = RunAnswer.of(msgspec.json.decode(whole, type=RunResult), run_id, session)
+        else:
+            part_answer = RunAnswer.of(part, run_id, session)
+            answer = msgspec.structs.replace(part_answer, result_blob=blob)
         self._send(reply_to, answer)
 
     def _send(self, reply_to: Sequence[str], answer: msgspec.Struct) -> None:

@@ -136,7 +136,7 @@ class Confirmed(msgspec.Struct, frozen=True, kw_only=True):
 # --- what follows ---------------------------------------------------------------------------------
 
 
-EFFECT_TYPES: Final = frozenset(
+EFFECT_TYPES: Final[frozenset[type[Fact]]] = frozenset(
     {facts.Requested, facts.DispatchIntended, facts.Escalated, facts.Closed, facts.GrantIssued}
 )
 """The facts that ``effects`` knows."""

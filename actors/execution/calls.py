@@ -195,12 +195,13 @@ class CallCoordinator:
         """Whether calls are open that an earlier step waited for."""
         self._has_partial_steps = False
         """Whether a step continued before all its calls had ended."""
-        self._stopped: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._stopped: asyncio.Future[None] = self._loop.create_future()
 
     async def resume(self, calls: Sequence[RequestedCall], *, split: bool = False) -> None:
         """Start the run's clock with these open calls. ``split``: an earlier step continued before
         all its calls had ended."""
-        self._started_s = _now_s()
+        self._started_s = self._loop.time()
         self._has_mixed_steps = self._has_resumed_calls = self._has_partial_steps = split
         if calls:
             self._pending.add(calls)
@@ -273,11 +274,12 @@ class CallCoordinator:
         self, numbers: Sequence[int], timer_ms: int | None
     ) -> tuple[dict[int, ToolResult], int]:
         """Wait for the calls; their outcomes, and by how many ms the driver's clock advances."""
-        began_s = _now_s()
+        began_s = self._loop.time()
         answered = await self._wait_answered(numbers, began_s, timer_ms)
         passed_ms = 0
         if self._pending.are_awaited(numbers) and (timer_ms is not None or self._has_resumed_calls):
-            passed_ms = _passed_ms(began_s, timer_ms, some=bool(answered))
+            waited_s = self._loop.time() - began_s
+            passed_ms = _passed_ms(waited_s, timer_ms, some=bool(answered))
         whole = len(answered) == len(numbers)
         operations = UNSET if whole else tuple(map(self._recorder.operation_id, answered))
         self._has_partial_steps |= not whole
@@ -305,7 +307,7 @@ class CallCoordinator:
             if len(answered) == len(numbers) or (splits and answered):
                 return answered
             park_s = self._park_after_s(timer_s, limit_s)
-            waited_s = _now_s() - began_s
+            waited_s = self._loop.time() - began_s
             if park_s is not None and park_s <= waited_s + CLOCK_STEP_S:
                 codes = open_calls.waiting_codes(numbers)
                 raise ParkRequested(
@@ -344,7 +346,7 @@ class CallCoordinator:
 
     @property
     def _left_ms(self) -> float:
-        return max(0.0, self._limit_ms - (_now_s() - self._started_s) * 1000)
+        return max(0.0, self._limit_ms - (self._loop.time() - self._started_s) * 1000)
 
 
 def _park_code(codes: Mapping[str, str]) -> str:
@@ -354,14 +356,9 @@ def _park_code(codes: Mapping[str, str]) -> str:
     return next(others, WAITING_FOR_TIMER)
 
 
-def _passed_ms(began_s: float, timer_ms: int | None, *, some: bool) -> int:
+def _passed_ms(waited_s: float, timer_ms: int | None, *, some: bool) -> int:
     """An outcome implies that the timer has not fired."""
-    passed_ms = ceil((_now_s() - began_s) * 1000)
+    passed_ms = ceil(waited_s * 1000)
     if some and timer_ms is not None:
         passed_ms = min(passed_ms, timer_ms - 1)
     return max(1, passed_ms)
-
-
-def _now_s() -> float:
-    loop = asyncio.get_running_loop()
-    return loop.time()

@@ -51,6 +51,7 @@ class StepRecorder:
         self.run_id = view.run_id
         self._steps = 0
         """The number of steps taken, including repeated ones, without the last."""
+        self._operation_ids: dict[int, str] = {}
         self._answered = not view.calls
         self._answered_operations: tuple[str, ...] | UnsetType = UNSET
         """The operations answered since the last step, if they were not all it waited for."""
@@ -68,8 +69,12 @@ class StepRecorder:
 
     def operation_id(self, number: int) -> str:
         """The call's id, equal whenever and wherever the call is made."""
-        view = self._view
-        return derived_uuid7(view.started_at_ms, self._session, view.run_id, str(number))
+        found = self._operation_ids.get(number)
+        if found is None:
+            view = self._view
+            found = derived_uuid7(view.started_at_ms, self._session, view.run_id, str(number))
+            self._operation_ids[number] = found
+        return found
 
     async def to_requested_calls(self, calls: Sequence[ProgramCall]) -> tuple[RequestedCall, ...]:
         """The calls as facts hold them; large arguments become blobs."""

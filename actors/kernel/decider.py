@@ -13,7 +13,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from types import MappingProxyType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import msgspec
 
@@ -39,6 +39,8 @@ class Effect(msgspec.Struct, frozen=True, kw_only=True):
     """Work to do because a fact is committed. After a crash the node performs it again unless its
     result is a fact, so the executor must recognise a repeated effect by its ``key``."""
 
+    is_instant: ClassVar[bool] = False
+    """Whether its handler is a plain function, which waits for nothing."""
     key: str
 
 

@@ -29,7 +29,8 @@ __all__ = ["EffectHandler", "EffectRunner", "NotExecutableHere"]
 
 log = logging.getLogger(__name__)
 
-EffectHandler = Callable[[Any], Awaitable[None]]
+EffectHandler = Callable[[Any], Awaitable[None] | None]
+"""A coroutine function, or a plain one for effects that are instant."""
 RETRY_S = 0.5
 
 
@@ -65,10 +66,12 @@ class EffectRunner:
         another node, that node finds the fact and starts them."""
         self._failpoints.hit("effect_started")
         for effect in effects if self._acts_for(key) else ():
+            if effect.is_instant:
+                self._perform_now(effect, sequence)
+                continue
             hold = self._watermark.hold(sequence)
             task = self.tasks.start(self._run(key, effect, hold))
             self._holds[task] = key, hold
-            task.add_done_callback(self._holds.__delitem__)
             self._running[type(effect), effect.key] += 1
             task.add_done_callback(partial(self._on_done, effect))
 
@@ -78,7 +81,8 @@ class EffectRunner:
         missing = [e for e in effects if (type(e), e.key) not in self._running]
         self.start(key, sequence, missing)
 
-    def _on_done(self, effect: Effect, _: object) -> None:
+    def _on_done(self, effect: Effect, task: asyncio.Task[None]) -> None:
+        del self._holds[task]
         self._running[type(effect), effect.key] -= 1
         if not self._running[type(effect), effect.key]:
             del self._running[type(effect), effect.key]
@@ -93,6 +97,17 @@ class EffectRunner:
             if is_lost(key):
                 task.cancel()
                 hold.release()
+
+    def _perform_now(self, effect: Effect, sequence: int) -> None:
+        """Perform an instant effect. One that fails is left to the next owner, as others are."""
+        began_s, outcome = perf_counter(), "done"
+        try:
+            self._handlers[type(effect)](effect)
+        except Exception:
+            log.exception("effect failed", extra={"key": effect.key})
+            outcome = "failed"
+            self._watermark.hold(sequence)
+        self._metrics.effect(type(effect).__name__, outcome, perf_counter() - began_s)
 
     async def _run(self, key: str, effect: Effect, hold: WatermarkHold) -> None:
         """Run one effect. Outages are retried; any other failure is a bug and left to the next
@@ -113,7 +128,9 @@ class EffectRunner:
     async def _perform(self, effect: Effect) -> str:
         """Call the effect's handler once; the outcome, as the metrics count it."""
         try:
-            await self._handlers[type(effect)](effect)
+            work = self._handlers[type(effect)](effect)
+            assert work is not None, f"the handler of {type(effect).__name__} is no coroutine"
+            await work
         except NotExecutableHere as why:
             log.warning("effect left to another node: %s", why, extra={"key": effect.key})
             return "not_executable"

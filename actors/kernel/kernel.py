@@ -314,7 +314,7 @@ class Kernel:
     def acts_for(self, key: str) -> bool:
         """Whether this node owns the key now and so performs what follows from its facts. Any
         thread."""
-        return self.partitions.is_certain and self._owns(key)
+        return self.partitions.is_certain and self._bus.partition(key) in self.owned_partitions
 
     def _is_busy(self, partition: int) -> bool:
         return self._effect_runner.is_busy(lambda key: self._bus.partition(key) == partition)

@@ -62,11 +62,10 @@ class LoopActor(pykka.Actor):
             self._run_soon(self._handle_all)
 
     def _handle_all(self) -> None:
-        """Handle what the inbox holds; pykka's own loop ends when it is empty."""
+        """Handle what the inbox holds; pykka's own loop returns when the actor has stopped."""
         self._is_scheduled = False  # Cleared first, so that a later message is scheduled again.
         try:
             self._actor_loop_running()
-        except IndexError:  # Of the inbox alone: pykka catches those of a handler.
-            pass
-        if self.actor_stopped.is_set():
-            self._actor_loop_teardown()
+        except IndexError:
+            return  # The inbox is empty; pykka catches what a handler raises.
+        self._actor_loop_teardown()

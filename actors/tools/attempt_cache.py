@@ -8,14 +8,23 @@ outcome of that attempt counts as unknown.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple
 
-from rookery.actors.tools.call_slots import CallAttempt
-from rookery.schemas.calls import CallOutcome
+from msgspec import UNSET
+from msgspec.structs import replace
 
-__all__ = ["AttemptCache", "AttemptResult"]
+from rookery.actors.tools.call_slots import CallAttempt
+from rookery.actors.tools.faults import fault
+from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown
+from rookery.schemas.calls import CallOutcome
+from rookery.schemas.digest import canonical_json
+
+__all__ = ["AttemptCache", "AttemptResult", "attempt_result", "failed_attempt"]
+
+log = logging.getLogger(__name__)
 
 HELD_BYTES_MAX: Final = 64 << 20
 OVERHEAD_BYTES: Final = 1 << 10
@@ -53,6 +62,13 @@ class AttemptCache:
         begun.add_done_callback(lambda ended: self._retain(attempt, ended))
         return begun
 
+    def put(self, attempt: CallAttempt, result: AttemptResult) -> asyncio.Future[AttemptResult]:
+        """Add an attempt that has ended."""
+        ended = _ended(result)
+        self._attempts[attempt] = ended
+        self._retain(attempt, ended)
+        return ended
+
     def confirm(self, attempt: CallAttempt) -> None:
         """Drop a result that was committed."""
         self._attempts.pop(attempt, None)
@@ -73,7 +89,32 @@ class AttemptCache:
 
 
 def _evicted_result() -> asyncio.Future[AttemptResult]:
-    lost: asyncio.Future[AttemptResult] = asyncio.get_running_loop().create_future()
     reason = "its result was evicted before it was committed"
-    lost.set_result(AttemptResult(CallOutcome(), b"", reason))
-    return lost
+    return _ended(AttemptResult(CallOutcome(), b"", reason))
+
+
+def _ended(result: AttemptResult) -> asyncio.Future[AttemptResult]:
+    ended: asyncio.Future[AttemptResult] = asyncio.get_running_loop().create_future()
+    ended.set_result(result)
+    return ended
+
+
+def attempt_result(outcome: CallOutcome) -> AttemptResult:
+    """The outcome, cut to the limits of storage."""
+    if outcome.error is not UNSET:
+        wrong = fault(outcome.error.code, outcome.error.message)
+        return AttemptResult(replace(outcome, error=wrong), b"")
+    return AttemptResult(outcome, canonical_json(outcome.value))
+
+
+def failed_attempt(surface: str, error: Exception) -> AttemptResult:
+    """Hosts return failures; any exception but their own two is a defect and fails the call."""
+    match error:
+        case OutcomeUnknown():
+            reason = fault("RECOVERY_REQUIRED", str(error) or "its host gave no reason").message
+            return AttemptResult(CallOutcome(), b"", reason)
+        case NotCalled():
+            return AttemptResult(CallOutcome(), b"", called=False)
+    log.error("tool host failed", extra={"surface": surface}, exc_info=error)
+    wrong = fault("TOOL_ERROR", f"{type(error).__name__}: {error}")
+    return AttemptResult(CallOutcome(error=wrong), b"")

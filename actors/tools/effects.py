@@ -79,6 +79,7 @@ class ExecuteCall(Effect, frozen=True, kw_only=True):
 class NotifyCall(Effect, frozen=True, kw_only=True):
     """Notify the driver of the call about its progress."""
 
+    is_instant = True
     progress: CallProgress
 
 

@@ -35,7 +35,12 @@ from rookery.actors.messages import (
     RequestApproval,
     WithdrawApproval,
 )
-from rookery.actors.tools.attempt_cache import AttemptCache, AttemptResult
+from rookery.actors.tools.attempt_cache import (
+    AttemptCache,
+    AttemptResult,
+    attempt_result,
+    failed_attempt,
+)
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.call_notifier import CallNotifier
 from rookery.actors.tools.call_rules import acts_until_ms
@@ -52,11 +57,11 @@ from rookery.actors.tools.effects import (
     PrepareCall,
 )
 from rookery.actors.tools.faults import fault, fault_of
-from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, ToolHost
+from rookery.actors.tools.hosts.host import OutcomeUnknown, PastAttempt, ToolHost
 from rookery.actors.tools.state import ToolCall
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet, wait_first
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
-from rookery.schemas.digest import canonical_json, digest_bytes
+from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 
 __all__ = ["ApprovalSubject", "CallExecutor", "approval_subject"]
@@ -144,7 +149,7 @@ class CallExecutor:
             NotifyCall: self.notify,
         }
 
-    async def notify(self, effect: NotifyCall) -> None:
+    def notify(self, effect: NotifyCall) -> None:
         """Notify the driver; an ended call stops waiting for a slot."""
         if effect.progress.outcome is not UNSET:
             self._slots.stop_waiting(effect.progress.operation_id)
@@ -283,9 +288,7 @@ class CallExecutor:
                 gone = not reason and self._has_process_ended(call.node)
                 lost = replace(lost, gone=gone, worker_report=text)
             else:
-                await self._record_outcome(
-                    session, call, _to_attempt_result(outcome), by_worker=True
-                )
+                await self._record_outcome(session, call, attempt_result(outcome), by_worker=True)
                 return
         elif not await self._is_awaited(session, call):
             lost = replace(lost, not_awaited=True)
@@ -352,6 +355,8 @@ class CallExecutor:
             begun := self._attempts.get(call.current_attempt)
         ) is not None:  # Begun during the fetch.
             return begun
+        if (result := self._act_at_once(session, call, arguments)) is not None:
+            return self._attempts.put(call.current_attempt, result)
         return self._attempts.begin(
             call.current_attempt, self._run_attempt(session, call, arguments)
         )
@@ -373,41 +378,64 @@ class CallExecutor:
         self._slots.mark_running(call.current_attempt)
         try:
             result = await self._call_host(session, call, arguments, call.deadline_at_ms - began_ms)
-        except OutcomeUnknown as unknown:
-            reason = fault("RECOVERY_REQUIRED", str(unknown) or "its host gave no reason").message
-            result = AttemptResult(CallOutcome(), b"", reason)
-        except NotCalled:
-            result = AttemptResult(CallOutcome(), b"", called=False)
-        except (
-            Exception
-        ) as error:  # Hosts return failures; an exception is a defect and fails the call.
-            log.exception("tool host failed", extra={"surface": call.surface})
-            wrong = fault("TOOL_ERROR", f"{type(error).__name__}: {error}")
-            result = AttemptResult(CallOutcome(error=wrong), b"")
+        except Exception as error:
+            result = failed_attempt(call.surface, error)
         finally:
             self.tasks.start(self._release_slot(call))
+        return self._measured(call, result, began_ms, began_s)
+
+    def _act_at_once(
+        self, session: str, call: ToolCall, arguments: CallArguments | ToolFault
+    ) -> AttemptResult | None:
+        """The result of a quick function, called here without a task; ``None`` for any other."""
+        host = self._hosts.get(call.surface)
+        if host is None or isinstance(arguments, ToolFault):
+            return None
+        began_ms, began_s = self._now_ms(), perf_counter()
+        if self._fault_before(call, call.deadline_at_ms - began_ms) is not None:
+            return None
+        context = _call_context(session, call, arguments)
+        try:
+            outcome = host.call_quickly(context, lambda: self._owns_session(session))
+            if outcome is None:
+                return None
+            result = attempt_result(outcome)
+        except Exception as error:
+            result = failed_attempt(call.surface, error)
+        self._slots.mark_running(call.current_attempt)
+        self._slots.release(call.current_attempt, SlotStage.RUNNING)
+        return self._measured(call, result, began_ms, began_s)
+
+    def _measured(
+        self, call: ToolCall, result: AttemptResult, began_ms: int, began_s: float
+    ) -> AttemptResult:
+        """The result of an attempt that has ended, with its duration."""
         seconds, ended = perf_counter() - began_s, _metrics_outcome(result)
         self._metrics.tool_call(call.name, call.surface, ended, seconds)
         duration_ms = max(0, self._now_ms() - began_ms)
         return result._replace(outcome=replace(result.outcome, duration_ms=duration_ms))
+
+    def _fault_before(self, call: ToolCall, left_ms: int) -> ToolFault | None:
+        """Why the tool is not called any more."""
+        if left_ms <= 0:
+            text = f"the timeout of {call.name}, {call.timeout_ms} ms, passed before it was called"
+            return fault("TIMEOUT_TOOL", text)
+        if self._notifier.is_dropped(call.operation_id):
+            return fault("CANCELLED", f"the program dropped {call.name} before it was called")
+        return None
 
     async def _call_host(
         self, session: str, call: ToolCall, arguments: CallArguments | ToolFault, left_ms: int
     ) -> AttemptResult:
         if isinstance(arguments, ToolFault):
             return AttemptResult(CallOutcome(error=arguments), b"")
-        if left_ms <= 0:
-            text = f"the timeout of {call.name}, {call.timeout_ms} ms, passed before it was called"
-            return AttemptResult(CallOutcome(error=fault("TIMEOUT_TOOL", text)), b"")
         host = self._hosts[call.surface]
-        context = _call_context(session, call, arguments)
-        if self._notifier.is_dropped(call.operation_id):
-            text = f"the program dropped {call.name} before it was called"
-            return AttemptResult(CallOutcome(error=fault("CANCELLED", text)), b"")
-        operation = call.operation_id
+        if (wrong := self._fault_before(call, left_ms)) is not None:
+            return AttemptResult(CallOutcome(error=wrong), b"")
+        context, operation = _call_context(session, call, arguments), call.operation_id
         with self._notifier.cancel_scope(call.run, operation, lambda: host.cancel(operation)):
             outcome = await host.call(context, left_ms, lambda: self._owns_session(session))
-        return _to_attempt_result(outcome)
+        return attempt_result(outcome)
 
     async def _release_slot(self, call: ToolCall) -> None:
         """Release the slot when nothing of the call runs any more."""
@@ -424,14 +452,6 @@ async def _query_host(host: ToolHost, past: PastAttempt) -> CallOutcome:
         if CODES[error.code].retryable:
             raise
         raise OutcomeUnknown(f"the answer of its worker does not decode: {error}") from error
-
-
-def _to_attempt_result(outcome: CallOutcome) -> AttemptResult:
-    """The outcome, cut to the limits of storage."""
-    if outcome.error is not UNSET:
-        wrong = fault(outcome.error.code, outcome.error.message)
-        return AttemptResult(replace(outcome, error=wrong), b"")
-    return AttemptResult(outcome, canonical_json(outcome.value))
 
 
 def _metrics_outcome(result: AttemptResult) -> str:

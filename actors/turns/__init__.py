@@ -7,6 +7,7 @@ from rookery.actors.turns.effects import (
     ReportTurnOver,
     SendInterim,
     SendResult,
+    SendStoredResult,
     StopRun,
 )
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING
@@ -26,6 +27,7 @@ __all__ = [
     "ReportTurnOver",
     "SendInterim",
     "SendResult",
+    "SendStoredResult",
     "StopRun",
     "Turn",
     "TurnsDecider",

@@ -64,10 +64,10 @@ from rookery.schemas.machines.views import (
 __all__ = ["TurnsDecider"]
 
 Params = Mapping[str, Any]
-_START_TYPES = frozenset(
+_START_TYPES: frozenset[type[Fact]] = frozenset(
     {facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted}
 )
-_CALL_TYPES = frozenset(tool.CallFact.__args__)
+_CALL_TYPES: frozenset[type[Fact]] = frozenset(tool.CallFact.__args__)
 _VERBS = ("turns", "resolve", "wait_ended")
 START_FACTS = (facts.Started, facts.PrimitiveApplied)
 STEP_HOLD_S = 0.005

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from msgspec import UnsetType
-
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import ActiveRunView
 from rookery.schemas.calls import RequestedCall
@@ -11,7 +9,15 @@ from rookery.schemas.run import (
     RunResult,
 )
 
-__all__ = ["ContinueRun", "ExecuteRun", "ReportTurnOver", "SendInterim", "SendResult", "StopRun"]
+__all__ = [
+    "ContinueRun",
+    "ExecuteRun",
+    "ReportTurnOver",
+    "SendInterim",
+    "SendResult",
+    "SendStoredResult",
+    "StopRun",
+]
 
 
 class ExecuteRun(Effect, frozen=True, kw_only=True):
@@ -39,11 +45,18 @@ class ReportTurnOver(Effect, frozen=True, kw_only=True):
 class SendResult(Effect, frozen=True, kw_only=True):
     """Send the result of an ended run to its clients. A repetition is harmless."""
 
+    is_instant = True
     session: str
     run_id: str
     reply_to: tuple[str, ...]
     result: RunResult
-    result_blob: str | UnsetType
+
+
+class SendStoredResult(SendResult, frozen=True, kw_only=True):
+    """The same for a large result: ``result`` is a part of it, the blob store has the whole."""
+
+    is_instant = False
+    result_blob: str
 
 
 class SendInterim(Effect, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from msgspec import UNSET
-from msgspec.structs import force_setattr, replace
+from msgspec.structs import asdict, force_setattr, replace
 
 from rookery.actors.kernel import Effect, FactBuilder
 from rookery.actors.messages import (
@@ -29,6 +29,7 @@ from rookery.actors.turns.effects import (
     ReportTurnOver,
     SendInterim,
     SendResult,
+    SendStoredResult,
     StopRun,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
@@ -56,7 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = ["RUN_EFFECT_TYPES", "RunRules", "active_run_view"]
 
-RUN_EFFECT_TYPES: Final = END_TYPES | {
+RUN_EFFECT_TYPES: Final[frozenset[type[Fact]]] = END_TYPES | {
     facts.CancelRequested,
     facts.Parked,
     facts.PrimitiveApplied,
@@ -387,16 +388,16 @@ class StepFacts(TurnFacts):
 def _result_effects(end: End) -> Sequence[Effect]:
     if not end.reply_to or end.result is UNSET:
         return ()
-    return (
-        SendResult(
-            key=f"end/{end.id}",
-            session=end.session,
-            run_id=end.run,
-            reply_to=end.reply_to,
-            result=end.result,
-            result_blob=end.result_blob,
-        ),
+    sent = SendResult(
+        key=f"end/{end.id}",
+        session=end.session,
+        run_id=end.run,
+        reply_to=end.reply_to,
+        result=end.result,
     )
+    if end.result_blob is UNSET:
+        return (sent,)
+    return (SendStoredResult(**asdict(sent), result_blob=end.result_blob),)
 
 
 def _interim_effect(state: SessionTurns, run: ActiveRun, key: str, session: str) -> SendInterim:

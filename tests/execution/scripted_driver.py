@@ -260,7 +260,7 @@ class ScriptedWorld(World):
             ),
             effect_handlers={
                 **results.handlers,
-                **ResultSender(results.send_result).handlers,
+                **ResultSender(results).handlers,
             },
             queries=self.queries(ask),
         )

@@ -20,6 +20,7 @@ ALLOWED = {
     "actors/kernel/command_router.py": (STOPWATCH,),
     "actors/kernel/effect_runner.py": (STOPWATCH,),
     "actors/tools/executor.py": (STOPWATCH,),
+    "actors/tools/hosts/local_host.py": (STOPWATCH,),
     "actors/execution/driver.py": (STOPWATCH,),
     "actors/sandbox/sessions/stopwatch.py": ("time.perf_counter_ns", "time.thread_time_ns"),
     "actors/sandbox/python/guest/clock.py": ("time",),  # Inside the guest, where time is the host's

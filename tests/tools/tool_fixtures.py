@@ -268,6 +268,11 @@ class BackendHost:
             return CallOutcome(error=fault("CANCELLED", "not wanted"))
         return self._backend.outcome
 
+    def call_quickly(self, ctx: ToolCallContext, may_act: Callable[[], bool]) -> CallOutcome | None:
+        """None: every call of the backend may wait."""
+        del ctx, may_act
+        return None
+
     def cancel(self, call_id: str) -> None:
         self.cancelled.append(call_id)
 

@@ -128,7 +128,7 @@ class PartitionOwnership:
         """Whether no other node can own or have owned the served partitions. False after a pause
         longer than a claim lives (including sleep of the machine) until all of them are reacquired.
         """
-        return self._claims_live and not self._must_reacquire
+        return self._uptime_s() < self._certain_until_s and not self._must_reacquire
 
     @property
     def _claims_live(self) -> bool:

@@ -167,8 +167,8 @@ def _synchronous(
     function: Callable[..., Any], signature: ToolSignature
 ) -> Callable[[ToolCallContext], ToolResult]:
     def handler(ctx: ToolCallContext) -> ToolResult:
-        bound = signature.bind(ctx)
-        return _to_json_value(function(*bound.args, **bound.kwargs))
+        args, kwargs = signature.bind(ctx)
+        return _to_json_value(function(*args, **kwargs))
 
     return handler
 
@@ -177,8 +177,8 @@ def _asynchronous(
     function: Callable[..., Any], signature: ToolSignature
 ) -> Callable[[ToolCallContext], Any]:
     async def handler(ctx: ToolCallContext) -> ToolResult:
-        bound = signature.bind(ctx)
-        return _to_json_value(await function(*bound.args, **bound.kwargs))
+        args, kwargs = signature.bind(ctx)
+        return _to_json_value(await function(*args, **kwargs))
 
     return handler
 

@@ -6,7 +6,6 @@ A signature lists every parameter by name with its schema, except for the contex
 from __future__ import annotations
 
 import inspect
-from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any, Final, get_type_hints
 
@@ -41,28 +40,39 @@ class ToolSignature:
             for name, parameter in self._signature.parameters.items()
             if name != self._context
         }
+        self._names = tuple(self._types)
+        self._parameters = [
+            (name, parameter.default, parameter.kind is inspect.Parameter.KEYWORD_ONLY)
+            for name, parameter in self._signature.parameters.items()
+        ]
         self.input_schema = self._build_input_schema()
         self.output_schema = self._build_output_schema(hints.get("return", Any))
 
-    def bind(self, ctx: ToolCallContext) -> inspect.BoundArguments:
-        """The typed arguments of a call; raises ``ToolError`` for arguments that do not match."""
+    def bind(self, ctx: ToolCallContext) -> tuple[list[Any], dict[str, Any]]:
+        """The typed arguments of a call, positional ones and those by keyword only; raises
+        ``ToolError`` for arguments that do not match."""
         try:
-            given = bind_by_name(self._name, tuple(self._types), ctx.args, ctx.kwargs)
+            given = bind_by_name(self._name, self._names, ctx.args, ctx.kwargs)
         except Refused as refusal:
             raise ToolError(refusal.code, refusal.message) from None
         if unknown := sorted(given.keys() - self._types.keys()):
             raise ToolError("TYPE_ERROR", f"{self._name} has no parameter {unknown[0][:80]}")
-        bound = inspect.BoundArguments(self._signature, OrderedDict())
-        for name, parameter in self._signature.parameters.items():
+        args: list[Any] = []
+        kwargs: dict[str, Any] = {}
+        for name, default, is_keyword in self._parameters:
             if name == self._context:
-                bound.arguments[name] = ctx
+                value: Any = ctx
             elif name in given:
-                bound.arguments[name] = self._convert(name, given[name])
-            elif parameter.default is _NO_DEFAULT:
+                value = self._convert(name, given[name])
+            elif default is _NO_DEFAULT:
                 raise ToolError("TYPE_ERROR", f"{self._name} is not given {name}")
             else:
-                bound.arguments[name] = parameter.default
-        return bound
+                value = default
+            if is_keyword:
+                kwargs[name] = value
+            else:
+                args.append(value)
+        return args, kwargs
 
     # --- hints to schemas ---------------------------------------------------------------------
 

@@ -59,6 +59,10 @@ class ToolHost(Protocol):
         the first did not begin; raises ``NotCalled`` if ``may_act``, checked last and from any
         thread, is false."""
 
+    def call_quickly(self, ctx: ToolCallContext, may_act: Callable[[], bool]) -> CallOutcome | None:
+        """Call a function that never blocks, on this loop: ``call`` without a wait, and without a
+        time-out. ``None``: the tool is no such function and was not called."""
+
     def cancel(self, call_id: str) -> None:
         """Cancel a call whose result is no longer needed; it may end sooner."""
 

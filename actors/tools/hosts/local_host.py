@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, wait
 from contextvars import copy_context
+from time import perf_counter
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -62,9 +63,9 @@ class LocalToolHost:
         tool = self._tools.get(ctx.name)
         if tool is None:
             return CallOutcome(error=fault("UNKNOWN_TOOL", f"no function is called {ctx.name}"))
+        if (outcome := self.call_quickly(ctx, may_act)) is not None:
+            return outcome
         running = self._start(tool, ctx, may_act)
-        if running.finished.done():
-            return running.finished.result()
         self._running[ctx.call_id] = running
         over = asyncio.wrap_future(running.finished)
         over.add_done_callback(lambda _: self._remove(ctx.call_id, running))
@@ -77,6 +78,20 @@ class LocalToolHost:
         running.stop()
         text = f"{ctx.name} took longer than its {tool.capability.limits.timeout_ms} ms"
         return CallOutcome(error=fault("TIMEOUT_TOOL", text))
+
+    def call_quickly(self, ctx: ToolCallContext, may_act: Callable[[], bool]) -> CallOutcome | None:
+        tool = self._tools.get(ctx.name)
+        if tool is None or not tool.quick or tool.async_mode:
+            return None
+        began_s = perf_counter()
+        outcome = _act(tool, ctx, may_act)
+        held_ms = round((perf_counter() - began_s) * 1e3)
+        if held_ms > HELD_MS_MAX:
+            log.warning(
+                "a quick tool held up its node: declare it without quick=True",
+                extra={"tool": ctx.name, "ms": held_ms},
+            )
+        return outcome
 
     def cancel(self, call_id: str) -> None:
         if (running := self._running.get(call_id)) is not None:
@@ -106,7 +121,7 @@ class LocalToolHost:
         self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
     ) -> _RunningCall:
         if tool.quick:
-            return _QuickCall(tool, ctx, may_act)
+            return _QuickCoroutineCall(tool, ctx, may_act)
         if tool.async_mode:
             return _CoroutineCall(tool, ctx, may_act, self._pool, self._loop)
         return _ThreadCall(tool, ctx, may_act, self._pool)
@@ -145,34 +160,15 @@ class _RunningCall(ABC):
         if not self._may_act():
             raise NotCalled(self._ctx.name)
 
-    def _act(self) -> None:
-        """Call a synchronous function on this thread."""
-        try:
-            self._require_may_act()
-            outcome = self._checked_outcome(self._tool.act(self._ctx))
-        except NotCalled as error:
-            self.finished.set_exception(error)
-            return
-        except BaseException as error:
-            outcome = self._failed_outcome(error)
-        self._finish(outcome)
-
     def _finish(self, outcome: CallOutcome) -> None:
         self._log_if_late()
         self.finished.set_result(outcome)
 
     def _checked_outcome(self, result: Any) -> CallOutcome:
-        return CallOutcome(value=self._tool.checks.check_result(result).value)
+        return _checked_outcome(self._tool, result)
 
     def _failed_outcome(self, error: BaseException) -> CallOutcome:
-        """The outcome for any exception."""
-        if isinstance(error, ToolError):
-            return CallOutcome(error=fault(error.code, error.message))
-        if isinstance(error, CodedError):
-            return CallOutcome(error=fault_of(error))
-        if isinstance(error, asyncio.CancelledError):
-            return CallOutcome(error=fault("CANCELLED", f"{self._ctx.name} was cancelled"))
-        return CallOutcome(error=fault("TOOL_ERROR", _describe_error(error)))
+        return _failed_outcome(self._ctx.name, error)
 
     def _log_if_late(self) -> None:
         if self.is_unobserved:
@@ -192,20 +188,28 @@ class _ThreadCall(_RunningCall):
     ) -> None:
         super().__init__(tool, ctx, may_act)
         self.finished = Future()
-        self._future = threads.submit(copy_context().run, self._act)
+        self._future = threads.submit(copy_context().run, self._run)
         self._future.add_done_callback(self._finish_if_not_started)
 
     def stop(self) -> None:
         self._cancel_requested = True
         self._future.cancel()
 
+    def _run(self) -> None:
+        try:
+            outcome = _act(self._tool, self._ctx, self._may_act)
+        except NotCalled as error:
+            self.finished.set_exception(error)
+        else:
+            self._finish(outcome)
+
     def _finish_if_not_started(self, begun: Future[None]) -> None:
         if begun.cancelled():
             self._finish(self._failed_outcome(asyncio.CancelledError()))
 
 
-class _QuickCall(_RunningCall):
-    """A call of a function that never blocks, on the event loop of the caller."""
+class _QuickCoroutineCall(_RunningCall):
+    """A call of a coroutine function that never blocks, on the event loop of the caller."""
 
     def __init__(
         self, tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
@@ -213,26 +217,12 @@ class _QuickCall(_RunningCall):
         super().__init__(tool, ctx, may_act)
         self.finished = Future()
         self._task: asyncio.Task[Any] | None = None
-        if tool.async_mode:
-            self._started = asyncio.get_running_loop().create_task(self._run())
-        else:
-            self._act_quickly()
+        self._started = asyncio.get_running_loop().create_task(self._run())
 
     def stop(self) -> None:
         self._cancel_requested = True
         if self._task is not None:
             self._task.cancel()
-
-    def _act_quickly(self) -> None:
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
-        self._act()
-        held_ms = round((loop.time() - began_s) * 1e3)
-        if held_ms > HELD_MS_MAX:
-            log.warning(
-                "a quick tool held up its node: declare it without quick=True",
-                extra={"tool": self._ctx.name, "ms": held_ms},
-            )
 
     async def _run(self) -> None:
         self._task = asyncio.current_task()
@@ -288,6 +278,32 @@ class _CoroutineCall(_RunningCall):
             outcome = self._failed_outcome(error)
         self._log_if_late()
         return outcome
+
+
+def _act(tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]) -> CallOutcome:
+    """Call a synchronous function on this thread. ``may_act`` is checked right before, because this
+    process may have been suspended; if it is false this raises ``NotCalled``."""
+    if not may_act():
+        raise NotCalled(ctx.name)
+    try:
+        return _checked_outcome(tool, tool.act(ctx))
+    except BaseException as error:
+        return _failed_outcome(ctx.name, error)
+
+
+def _checked_outcome(tool: RegisteredTool, result: Any) -> CallOutcome:
+    return CallOutcome(value=tool.checks.check_result(result).value)
+
+
+def _failed_outcome(name: str, error: BaseException) -> CallOutcome:
+    """The outcome for any exception."""
+    if isinstance(error, ToolError):
+        return CallOutcome(error=fault(error.code, error.message))
+    if isinstance(error, CodedError):
+        return CallOutcome(error=fault_of(error))
+    if isinstance(error, asyncio.CancelledError):
+        return CallOutcome(error=fault("CANCELLED", f"{name} was cancelled"))
+    return CallOutcome(error=fault("TOOL_ERROR", _describe_error(error)))
 
 
 def _describe_error(error: BaseException) -> str:

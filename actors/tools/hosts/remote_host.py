@@ -110,6 +110,11 @@ class RemoteToolHost:
                         return
             await asyncio.sleep(PAUSE_S_MAX)
 
+    def call_quickly(self, ctx: ToolCallContext, may_act: Callable[[], bool]) -> CallOutcome | None:
+        """None: a worker is never quick."""
+        del ctx, may_act
+        return None
+
     async def call(
         self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always_allowed
     ) -> CallOutcome:

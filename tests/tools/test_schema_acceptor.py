@@ -1,0 +1,70 @@
+"""The quick test of plain schemas: whatever it accepts, JSON Schema's validator accepts, too."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from rookery.actors.tools.schema_validator import compile_acceptor
+
+NAMES = st.sampled_from(["a", "b", "c"])
+TYPES = st.sampled_from(["array", "boolean", "integer", "null", "number", "object", "string"])
+
+
+def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+    return st.fixed_dictionaries(
+        {},
+        optional={
+            "type": TYPES | st.lists(TYPES, min_size=1, max_size=3, unique=True),
+            "properties": st.dictionaries(NAMES, inner, max_size=3),
+            "required": st.lists(NAMES, max_size=2, unique=True),
+            "additionalProperties": st.booleans() | inner,
+            "items": inner,
+            "anyOf": st.lists(inner, min_size=1, max_size=2),
+            "title": st.just("a title"),
+            "minimum": st.integers(0, 2),
+        },
+    )
+
+
+SCHEMAS = st.recursive(st.booleans() | st.builds(dict), _schemas, max_leaves=8)
+LEAVES = st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from([0.5, 1.0]) | NAMES
+VALUES = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@given(SCHEMAS, VALUES)
+def test_what_is_accepted_matches_the_schema(schema: Any, value: Any):
+    accepts = compile_acceptor(schema)
+    if accepts is not None and accepts(value):
+        assert Draft202012Validator(schema).is_valid(value)
+
+
+@given(VALUES)
+def test_the_schema_of_a_plain_function_needs_no_other_validator(value: Any):
+    """Every value without floats is decided by the quick test alone."""
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}, "b": {"anyOf": [{"type": "string"}, True]}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    accepts = compile_acceptor(schema)
+    assert accepts is not None
+    for given_value in (value, {"a": value}, {"a": 1, "b": value}):
+        if "." not in repr(given_value):
+            assert accepts(given_value) == Draft202012Validator(schema).is_valid(given_value)
+
+
+@pytest.mark.parametrize(
+    "schema", [False, {"minimum": 1}, {"$ref": "#"}, {"items": {"enum": [1]}}, {"format": "date"}]
+)
+def test_other_keywords_are_left_to_the_validator(schema: Any):
+    assert compile_acceptor(schema) is None
