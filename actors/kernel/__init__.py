@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rookery.actors.kernel.decider import Decider, Effect, ReadScope, codecs_of
     from rookery.actors.kernel.effect_runner import EffectHandler, NotExecutableHere
     from rookery.actors.kernel.entity import Entity, PendingCommand
-    from rookery.actors.kernel.fact_builder import FactBuilder
+    from rookery.actors.kernel.fact_builder import FactBuilder, FoldedFacts
     from rookery.actors.kernel.failpoints import Failpoints
     from rookery.actors.kernel.history_restart import (
         OTHER_VERSIONS,
@@ -56,6 +56,7 @@ __all__ = [
     "FactBuilder",
     "FactRecorded",
     "Failpoints",
+    "FoldedFacts",
     "HistoryCheck",
     "HistoryFold",
     "HistoryView",
@@ -92,7 +93,7 @@ __getattr__ = lazy_names(
         "decider": ("Decider", "Effect", "ReadScope", "codecs_of"),
         "effect_runner": ("EffectHandler", "NotExecutableHere"),
         "entity": ("Entity", "PendingCommand"),
-        "fact_builder": ("FactBuilder",),
+        "fact_builder": ("FactBuilder", "FoldedFacts"),
         "failpoints": ("Failpoints",),
         "history_restart": (
             "OTHER_VERSIONS",

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from msgspec.structs import force_setattr
 
 from rookery.schemas.envelope import Fact
 
-__all__ = ["FactBuilder"]
+__all__ = ["FactBuilder", "FoldedFacts"]
 
 S = TypeVar("S")
 F = TypeVar("F", bound=Fact)
+
+
+class FoldedFacts(list[Fact]):
+    """Facts and the state after them: the kernel does not fold them again. So no fold of them may
+    read what the kernel fills in (``fill_envelope``)."""
+
+    def __init__(self, facts: Iterable[Fact], state: Any) -> None:
+        super().__init__(facts)
+        self.state = state
 
 
 class FactBuilder(Generic[S, F]):

@@ -354,9 +354,6 @@ class Kernel:
         return f"{self._settings.identity.epoch}.{next(self._numbers)}"
 
     def commit(self, commits: Sequence[Commit], completions: Completions) -> None:
-        self._loop.call_soon(self._submit, commits, completions)
-
-    def _submit(self, commits: Sequence[Commit], completions: Completions) -> None:
         """Submit the commits of owned keys. A key of another node gets no fact from here. While
         ownership is uncertain the node also sends no replies: clients retry, and the inbox delivers
         its commands again."""

@@ -13,6 +13,7 @@ from typing import Any
 from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
+from rookery.actors.kernel.fact_builder import FoldedFacts
 from rookery.actors.kernel.history_restart import HISTORY_COMMANDS, HistoryView
 from rookery.actors.kernel.messaging.mailbox import Mailbox
 from rookery.actors.kernel.messaging.replies import Reply, error_reply, is_local, reply_of
@@ -127,7 +128,11 @@ class UnitOfWork:
                 traceparent=command.traceparent,
                 by=command.by,
             )
-            state = decider.evolve(state, fact)
+        if isinstance(facts, FoldedFacts):
+            state = facts.state
+        else:
+            for fact in facts:
+                state = decider.evolve(state, fact)
         for fact in facts:
             if type(fact) in decider.effect_types:
                 effects += decider.effects(state, fact)

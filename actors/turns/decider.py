@@ -19,7 +19,7 @@ from msgspec import UNSET
 from msgspec.structs import asdict, force_setattr, replace
 
 from rookery.actors.admission import evolve_host
-from rookery.actors.kernel import OTHER_VERSIONS, Effect, history_broken_effects
+from rookery.actors.kernel import OTHER_VERSIONS, Effect, FoldedFacts, history_broken_effects
 from rookery.actors.kernel.machines import (
     ATTACHED,
     INITIALIZING,
@@ -113,6 +113,14 @@ _PRODUCT_TURN_READS = (
 )
 
 
+def _name_clients(state: SessionTurns, decided: Sequence[Fact]) -> None:
+    """The end of a run names the clients that get its result."""
+    for fact in decided:
+        if type(fact) in END_TYPES:
+            requested = state.asked.get(str(fact.run))
+            force_setattr(fact, "reply_to", () if requested is None else requested.reply_to)
+
+
 class TurnsDecider(SessionMachineDecider):
     """The rules of the family ``turn``."""
 
@@ -186,25 +194,20 @@ class TurnsDecider(SessionMachineDecider):
         if step.outcomes:
             outcomes, state = self._required_calls.record_outcomes(state, step.outcomes)
         decided, after = self._run_rules.record_step(state, key, step)
-        return (*outcomes, *self._with_calls(state, key, decided, now_ms, after))
+        _name_clients(state, decided)
+        if self._calls is not None and decided:
+            builder = self._calls.follow(state, key, decided, now_ms=now_ms, after=after)
+            decided, after = builder.facts, builder.state
+        return FoldedFacts([*outcomes, *decided], after)
 
     def _with_calls(
-        self,
-        state: SessionTurns,
-        key: str,
-        decided: Sequence[Fact],
-        now_ms: int,
-        after: SessionTurns | None = None,
+        self, state: SessionTurns, key: str, decided: Sequence[Fact], now_ms: int
     ) -> Sequence[Fact]:
-        """The decided facts, and those of calls that follow from them. The end of a run names the
-        clients that get its result. ``after``: the state after the decided facts, if known."""
-        for fact in decided:
-            if type(fact) in END_TYPES:
-                requested = state.asked.get(str(fact.run))
-                force_setattr(fact, "reply_to", () if requested is None else requested.reply_to)
+        """The decided facts, and those of calls that follow from them."""
+        _name_clients(state, decided)
         if self._calls is None or not decided:
             return decided
-        return self._calls.follow(state, key, decided, now_ms=now_ms, after=after)
+        return self._calls.follow(state, key, decided, now_ms=now_ms).facts
 
     @property
     def _required_calls(self) -> RunCalls:

@@ -95,7 +95,7 @@ def _started_run(fact: facts.Started) -> ActiveRun | None:
 
 
 def _with_returned_calls(run: ActiveRun, fact: facts.ToolCallsReturned) -> ActiveRun:
-    calls = tuple(replace(call, arguments=UNSET) for call in fact.calls)
+    calls = tuple([replace(call, arguments=UNSET, arguments_blob=UNSET) for call in fact.calls])
     return replace(run, calls=calls, snapshot_id="", snapshot_blob="")
 
 

@@ -119,7 +119,7 @@ class RunCalls:
         *,
         now_ms: int,
         after: SessionTurns | None = None,
-    ) -> Sequence[Fact]:
+    ) -> CallFacts:
         """The turn's facts with those of calls that follow from them; calls end before their run.
         ``state``: before these facts; ``after``: behind them, if known."""
         rules = self._rules
@@ -138,7 +138,7 @@ class RunCalls:
                     builder.extend(left)
                 case facts.OpsRegistered():
                     builder.extend(rules.on_dropped(builder.state.known_calls, fact))
-        return builder.facts
+        return builder
 
     def _with_ended_calls(
         self,

@@ -22,6 +22,7 @@ from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import ResultSender
 from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.fact_builder import FoldedFacts
 from rookery.actors.kernel.kernel import Kernel
 from rookery.actors.kernel.kernel_settings import KernelSettings
 from rookery.actors.kernel.messaging.local_ask import AskActor
@@ -37,10 +38,11 @@ from rookery.actors.tools.executor import CallExecutor
 from rookery.actors.tools.wait_executor import WaitExecutor
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.actors.turns.run_state import ImmediateKind
+from rookery.actors.turns.state import SessionTurns
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import FactCodec, fact_tag
-from rookery.schemas.envelope import HELD_BY
+from rookery.schemas.envelope import HELD_BY, Command, Fact, fill_envelope
 from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted
 from rookery.schemas.facts.turn import (
     RUN_FACTS,
@@ -205,6 +207,31 @@ class ScriptMemory:
 # --- the realm ------------------------------------------------------------------------------------
 
 
+class CheckedTurns(TurnsDecider):
+    """Asserts of every step that its facts fold to the state that comes with them, whatever the
+    kernel fills in."""
+
+    def decide(self, state: SessionTurns, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        decided = super().decide(state, command, now_ms=now_ms)
+        if isinstance(decided, FoldedFacts):
+            folded = state
+            for fact in map(msgspec.structs.replace, decided):
+                fill_envelope(
+                    fact,
+                    id="turn.other.7",
+                    at_ms=now_ms + 7,
+                    session="other",
+                    cause=("other",),
+                    cause_digest="other",
+                    source="other",
+                    traceparent="",
+                    by="other",
+                )
+                folded = self.evolve(folded, fact)
+            assert folded == decided.state
+        return decided
+
+
 class ScriptedWorld(World):
     """Nodes that play scripts, and call the tools of one backend."""
 
@@ -247,7 +274,7 @@ class ScriptedWorld(World):
             node,
             [
                 *concerns,
-                TurnsDecider(
+                CheckedTurns(
                     self.offer,
                     call_rules=CallRules(self.visible, places, epoch),
                 ),

@@ -70,9 +70,10 @@ class MachineDecider(Decider):
     def decide_input(self, state: Any, key: str, on: str, params: Params) -> Sequence[Fact]:
         """The facts of an input, or its rejection."""
         del key
-        binding = self._binding(on)
-        candidate = self.fill_in(state, binding, binding.machine.candidate(on, params))
-        fact: Fact = binding.machine.decide(getattr(state, binding.field), on, candidate)
+        binding = self._inputs.get(on) or self._binding(on)
+        machine = binding.machine
+        candidate = self.fill_in(state, binding, machine.candidate(on, params))
+        fact: Fact = machine.decide(getattr(state, binding.field), on, candidate)
         return (fact,)
 
     def fill_in(self, state: Any, binding: MachineBinding, candidate: Any) -> Any:

@@ -119,7 +119,7 @@ class Machine(Generic[S]):
 
     def candidate(self, on: str, params: Mapping[str, Any]) -> Any:
         """The fact that ``on`` would leave, from named parameters, without a transition's name."""
-        declared = self._input(on)
+        declared = self.inputs.get(on) or self._input(on)
         if not params and not declared.params:
             return declared.fact()
         if unknown := sorted(params.keys() - set(declared.params)):
