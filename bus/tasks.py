@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Collection, Coroutine
+from operator import methodcaller
 from typing import Any, TypeVar
 
 __all__ = ["TaskSet", "wait_first"]
 
 T = TypeVar("T")
+_is_done = methodcaller("done")
 
 
 class TaskSet:
@@ -41,14 +43,15 @@ class TaskSet:
 
 async def wait_first(
     futures: Collection[asyncio.Future[Any]], timeout_s: float | None = None
-) -> None:
-    """Return once one of the futures is done, or after ``timeout_s``; it raises nothing of theirs.
+) -> bool:
+    """Return once one of the futures is done, or after ``timeout_s``; whether one is done. It
+    raises nothing of theirs.
 
     A call of a tool waits a few times: this costs a third of ``asyncio.wait``.
     """
     for future in futures:
         if future.done():
-            return
+            return True
     loop = next(iter(futures)).get_loop()
     woken = loop.create_future()
 
@@ -66,3 +69,4 @@ async def wait_first(
             timer.cancel()
         for future in futures:
             future.remove_done_callback(wake)
+    return any(map(_is_done, futures))

@@ -150,8 +150,8 @@ class _FactMetrics:
         self._approvals = Counter(
             "rookery_approval", "Decisions about calls.", ["decision"], registry=registry
         )
-        for status in (*RunStatus, REFUSED, UNKNOWN):
-            self._runs.labels(status)
+        statuses = (*RunStatus, REFUSED, UNKNOWN)
+        self._of_status = {str(status): self._runs.labels(status) for status in statuses}
         self._decisions = {*ApprovalTerminalStatus, AUTO_ALLOWED, ANSWER_REFUSED}
         for decision in self._decisions:
             self._approvals.labels(decision)
@@ -159,8 +159,8 @@ class _FactMetrics:
             turn.Completed: self._run_ended,
             turn.Failed: self._run_ended,
             turn.Cancelled: self._run_ended,
-            session.InputCancelled: lambda _: self._runs.labels(RunStatus.CANCELLED).inc(),
-            session.InputRefused: lambda _: self._runs.labels(REFUSED).inc(),
+            session.InputCancelled: lambda _: self._of_status[RunStatus.CANCELLED].inc(),
+            session.InputRefused: lambda _: self._of_status[REFUSED].inc(),
             approval.Answered: lambda fact: self._decided(fact.decision),
             approval.AnswerRefused: lambda _: self._decided(ANSWER_REFUSED),
             approval.AutoAllowed: lambda _: self._decided(AUTO_ALLOWED),
@@ -176,9 +176,9 @@ class _FactMetrics:
 
     def _run_ended(self, fact: turn.Completed | turn.Failed | turn.Cancelled) -> None:
         if fact.result is UNSET:
-            self._runs.labels(UNKNOWN).inc()
+            self._of_status[UNKNOWN].inc()
             return
-        self._runs.labels(fact.result.status).inc()
+        self._of_status[fact.result.status].inc()
         self._run_seconds.observe(fact.result.metrics.duration_ms / 1_000)
 
     def _approval_closed(self, fact: approval.Closed) -> None:
@@ -263,6 +263,7 @@ class NodeMetrics:
             buckets=_COMMAND_BOUNDS_S,
             registry=registry,
         )
+        self._of_language: dict[str, Histogram] = {}
         self._snapshot_bytes = Histogram(
             "rookery_snapshot_bytes",
             "Size of the session snapshots stored.",
@@ -310,7 +311,10 @@ class NodeMetrics:
         self._tool_calls.add(seconds, outcome, tool, surface)
 
     def sandbox_step(self, language: str, seconds: float) -> None:
-        self._sandbox_seconds.labels(language).observe(seconds)
+        child = self._of_language.get(language)
+        if child is None:
+            child = self._of_language[language] = self._sandbox_seconds.labels(language)
+        child.observe(seconds)
 
     def snapshot_stored(self, size_bytes: int) -> None:
         self._snapshot_bytes.observe(size_bytes)

@@ -106,7 +106,7 @@ class PendingCalls:
 
     def answered(self, numbers: Iterable[int]) -> list[int]:
         """Those of the calls that have an outcome."""
-        return sorted(number for number in numbers if number in self._outcomes)
+        return sorted(filter(self._outcomes.__contains__, numbers))
 
     def are_awaited(self, numbers: Iterable[int]) -> bool:
         """Whether the program awaits the calls; a synchronous call is never awaited."""
@@ -277,7 +277,7 @@ class CallCoordinator:
         began_s = self._loop.time()
         answered = await self._wait_answered(numbers, began_s, timer_ms)
         passed_ms = 0
-        if self._pending.are_awaited(numbers) and (timer_ms is not None or self._has_resumed_calls):
+        if (timer_ms is not None or self._has_resumed_calls) and self._pending.are_awaited(numbers):
             waited_s = self._loop.time() - began_s
             passed_ms = _passed_ms(waited_s, timer_ms, some=bool(answered))
         whole = len(answered) == len(numbers)
@@ -338,10 +338,10 @@ class CallCoordinator:
         limit_s = (self._left_ms + SLACK_MS) / 1000
         is_last = timeout_s is None or timeout_s >= limit_s
         waits: tuple[asyncio.Future[Any], ...] = (*self._pending.futures, self._stopped)
-        await wait_first(waits, limit_s if is_last else timeout_s)
+        is_any_done = await wait_first(waits, limit_s if is_last else timeout_s)
         if self._stopped.done():
             raise RunEnded
-        if is_last and not any(future.done() for future in waits):
+        if is_last and not is_any_done:
             raise TimeoutError
 
     @property

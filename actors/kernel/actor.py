@@ -136,7 +136,6 @@ class FamilyActor(LoopActor):
         self._processor.flush()
         while self._on_released:
             self._on_released.pop()()
-        self._context.report_cached(self._decider.family, len(self._entities))
         if self._on_quiet is not None:
             self._check_quiet(self._on_quiet)
 

@@ -79,6 +79,3 @@ class ActorContext(Protocol):
 
     def actor_failed(self, decider: Decider) -> None:
         """Replace this decider's actor, which has failed."""
-
-    def report_cached(self, family: str, entities: int) -> None:
-        """Report how many entities the family's actor holds in memory."""

@@ -90,7 +90,6 @@ class Kernel:
         self._numbers = count(1)
         self._deciders: list[Decider] = [NodeDecider(), *deciders]
         self._mailboxes = {c.family: Mailbox() for c in self._deciders}
-        self._cached_counts = dict.fromkeys(self._mailboxes, 0)
         self._actors: dict[str, pykka.ActorRef[FamilyActor]] = {}
         self._watermark = Watermark()
         reactions = FactRouter(self._deciders, self._mailboxes, self._watermark)
@@ -386,9 +385,9 @@ class Kernel:
             unit.hold_s = 0.0
             return
         self._effect_runner.start(key, unit.follows, unit.pop_effects())
-        if not unit.is_timed:
-            unit.is_timed = True
-            asyncio.get_running_loop().call_later(unit.hold_s, mailbox.post, CommitHeld(unit))
+        if unit.timer is None:
+            loop = asyncio.get_running_loop()
+            unit.timer = loop.call_later(unit.hold_s, mailbox.post, CommitHeld(unit))
         self.failpoints.hit("facts_held")
 
     def redirect(self, delivery: Delivery, verb: str) -> None:
@@ -461,9 +460,6 @@ class Kernel:
             is_lost.set()  # The successor holds no entities.
         self.partitions.reacquire_all()
 
-    def report_cached(self, family: str, entities: int) -> None:
-        self._cached_counts[family] = entities
-
     @property
     def ask(self) -> AskActor:
         """``LocalAsk.ask``, for executors on the loop."""
@@ -482,7 +478,7 @@ class Kernel:
 
     @property
     def entities_cached(self) -> dict[str, int]:
-        return dict(self._cached_counts)
+        return {family: len(mailbox.entities) for family, mailbox in self._mailboxes.items()}
 
     @property
     def actors_alive(self) -> dict[str, bool]:

@@ -6,6 +6,7 @@ A unit of work that fails is discarded as a whole.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from math import inf
 from typing import Any
@@ -49,8 +50,8 @@ class UnitOfWork:
         "entity",
         "facts",
         "hold_s",
-        "is_timed",
         "state",
+        "timer",
     )  # fmt: skip
 
     def __init__(self, entity: Entity, decider: Decider, source: str) -> None:
@@ -63,8 +64,8 @@ class UnitOfWork:
         """The completions of these commands, published once the facts are durable."""
         self.hold_s = inf
         """How long the facts may wait for the entity's next ones."""
-        self.is_timed = False
-        """Whether the end of that time is scheduled."""
+        self.timer: asyncio.TimerHandle | None = None
+        """Ends that time."""
         self._early_replies: list[Reply] = []
         self._effects: list[Effect] = []
         self._fenced = False
@@ -210,6 +211,8 @@ class UnitOfWork:
     def commit(self, message_id: str, mailbox: Mailbox, decided_s: float) -> Commit:
         """The commit of all facts, with what follows from it."""
         entity = self.entity
+        if self.timer is not None:
+            self.timer.cancel()
         self.completions.replies += self.pop_early_replies()
         body = b"[" + b",".join(self._parts) + b"]"
         return Commit(

@@ -176,7 +176,7 @@ class CallerDecider(SmallDecider):
             fact = turn.OpsRegistered(
                 run=run, generation=1, op_refs=operations, barrier_ids=operations
             )
-        return self.calls.follow(state, command.key, [fact], now_ms=now_ms)
+        return self.calls.follow(state, command.key, [fact], now_ms=now_ms).facts
 
     def evolve(self, state: Any, fact: Any) -> Any:
         if isinstance(fact, CallFact):

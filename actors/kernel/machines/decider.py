@@ -154,7 +154,7 @@ class SessionMachineDecider(MachineDecider):
     def evolve(self, state: Any, fact: Any) -> Any:
         if fact.generation > state.generation:
             state = self.begin_generation(state, fact.generation)
-        return super().evolve(state, fact)
+        return MachineDecider.evolve(self, state, fact)
 
     def observe(self, state: Any, fact: Any) -> Any:
         if fact.generation > state.generation:

@@ -7,7 +7,7 @@ negligible.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Container
+from collections.abc import Collection
 from typing import Any
 
 import pykka
@@ -54,7 +54,7 @@ class Mailbox:
         self._woken = False
         self.in_flight_limit = InFlightLimit()
         self._actor: pykka.ActorRef[Any] | None = None
-        self.entities: Container[str] = ()
+        self.entities: Collection[str] = ()
         """The keys that the actor holds in memory."""
 
     def __len__(self) -> int:
