@@ -57,6 +57,10 @@ class Ring(Effect, frozen=True, kw_only=True):
     total: int
 
 
+class Chime(Ring, frozen=True, kw_only=True):
+    is_instant = True
+
+
 class SmallDecider(Decider):
     """The members that the tests' deciders share."""
 
@@ -106,6 +110,13 @@ class TallyDecider(SmallDecider):
         if isinstance(fact, Added) and fact.total % 10 == 0:
             return [Ring(key=fact.id, total=fact.total)]
         return ()
+
+
+class ChimingTally(TallyDecider):
+    """Its effects are instant."""
+
+    def effects(self, state: Total, fact: Fact) -> Sequence[Effect]:
+        return [Chime(key=ring.key, total=fact.total) for ring in super().effects(state, fact)]
 
 
 class EchoDecider(SmallDecider):

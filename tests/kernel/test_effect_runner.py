@@ -12,7 +12,7 @@ from rookery.actors.kernel.partitions import recovery
 from rookery.bus.subjects import partition_of
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import parse_fact_id
-from tests.kernel.tally import Added, EchoDecider, Ring, TallyDecider
+from tests.kernel.tally import Added, Chime, ChimingTally, EchoDecider, Ring, TallyDecider
 from tests.kernel.test_partition_ownership import KEYS
 from tests.kernel.test_reactions import TAKEN_OVER_S
 from tests.kernel.world import World, called
@@ -30,6 +30,30 @@ def test_an_effect_starts_only_after_the_ack(world: World):
     assert (world.numbers(), world.rings) == ([10], [])
     node.release()
     world.until(lambda: rings(world) == [("n1", 10)])
+
+
+def test_an_instant_effect_is_performed_with_the_ack_and_left_to_the_next_owner_if_it_fails(
+    world: World,
+):
+    def fail(effect: Chime) -> None:
+        raise RuntimeError("the bell is broken")
+
+    first = world.start([ChimingTally()], performer=fail)
+    first.journal.hold_acks()
+    world.ask("add", amount=10)
+    world.settle()
+    first.release()
+    world.request("add", amount=1)
+    world.pass_s(30)
+    assert first.stop()
+    second = world.start([ChimingTally()])
+    world.until(lambda: rings(world) == [("n2", 10)])
+    second.journal.hold_acks()
+    world.ask("add", amount=9)
+    world.settle()
+    assert rings(world) == [("n2", 10)]
+    second.release()
+    world.until(lambda: rings(world) == [("n2", 10), ("n2", 20)])
 
 
 def test_every_command_of_one_message_has_its_own_effects(world: World):

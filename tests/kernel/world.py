@@ -43,7 +43,7 @@ from rookery.schemas.envelope import EntityId, Fact, fill_envelope
 from rookery.schemas.ids import fact_id
 from tests.kernel.clients import SentRequest
 from tests.kernel.fault_schedule import Exposed, ExposedJournal, FaultSchedule
-from tests.kernel.tally import EchoDecider, Ring, TallyDecider
+from tests.kernel.tally import Chime, EchoDecider, Ring, TallyDecider
 from tests.kernel.virtual_clock import Clockwork
 
 T = TypeVar("T")
@@ -247,6 +247,9 @@ class World:
             while self.hold_rings:
                 await asyncio.sleep(0.01)
 
+        def chime(effect: Chime) -> None:
+            self.rings.append((node.name, effect))
+
         epoch = f"{node.name}.{next(self._numbers)}"
         return Kernel(
             node.bus,
@@ -259,7 +262,7 @@ class World:
                 metrics=observer or NoMetrics(),
                 **settings,
             ),
-            effect_handlers={Ring: performer or ring},
+            effect_handlers={Ring: performer or ring, Chime: performer or chime},
             queries=queries or {},
         )
 

@@ -94,6 +94,16 @@ def test_a_quick_function_runs_on_the_loop_that_calls_it(host: LocalToolHost, na
     assert outcome(host, name) == CallOutcome(value=threading.current_thread().name)
 
 
+def test_only_a_quick_function_is_called_without_a_wait(host: LocalToolHost):
+    """A coroutine and an unknown tool are left to ``call``."""
+    found = [host.call_quickly(context(name), lambda: True) for name in ("where_async", "none")]
+    assert found == [None, None]
+    here = host.call_quickly(context("where"), lambda: True)
+    assert here == CallOutcome(value=threading.current_thread().name)
+    with pytest.raises(NotCalled):
+        host.call_quickly(context("where"), lambda: False)
+
+
 @pytest.mark.parametrize("name", ["where", "where_async"])
 def test_a_quick_function_is_not_called_if_its_node_may_not_act(host: LocalToolHost, name: str):
     with pytest.raises(NotCalled):
