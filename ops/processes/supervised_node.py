@@ -22,8 +22,8 @@ from queue import SimpleQueue
 from typing import Final
 
 from rookery.actors.tools import DeclaredLimit, SlotNotice, SlotReport
-from rookery.ops.gc_tuning import tune_gc
 from rookery.ops.logs import configure
+from rookery.ops.memory_tuning import tune_memory, tune_memory_for_start
 from rookery.ops.node import Node
 from rookery.ops.processes.messages import (
     DeclareTools,
@@ -135,12 +135,13 @@ class SupervisedNode:
 
     def run(self) -> int:
         """The exit code."""
+        tune_memory_for_start()
         try:
             self._node.start()
         except CodedError as error:
             self._link.send(StartFailed.of(error))
             return START_FAILED
-        tune_gc()
+        tune_memory()
         self._link.send(ProcessReady())
         self._stopped.wait_for_signal()
         log.info("node stopping", extra={"node": self._node.name, "reason": self._stopped.reason})

@@ -18,8 +18,8 @@ from rookery.ops.bench.harness.bench_decider import BenchDecider
 from rookery.ops.bench.harness.load import Task
 from rookery.ops.bench.harness.process_usage import usage_here
 from rookery.ops.config import Config, NodeConfig, ServerConfig
-from rookery.ops.gc_tuning import tune_gc
 from rookery.ops.logs import configure
+from rookery.ops.memory_tuning import tune_memory
 from rookery.ops.node import Node
 
 __all__ = ["serve_runs", "serve_turns", "serve_whole"]
@@ -62,7 +62,7 @@ def serve_runs(task: Task) -> None:
 
 
 def _wait_for_stdin_end() -> None:
-    tune_gc()  # As `rookery up` does.
+    tune_memory()  # As `rookery up` does.
     print("ready", flush=True)
     for _ in sys.stdin:
         print(msgspec.json.encode(usage_here()).decode(), flush=True)

@@ -12,9 +12,9 @@ from cyclopts import App, Parameter
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.config import Config, Driver, Format, Level, address_of
-from rookery.ops.gc_tuning import tune_gc, tune_gc_for_start
 from rookery.ops.health import HealthServer, probe_page
 from rookery.ops.logs import configure
+from rookery.ops.memory_tuning import tune_memory, tune_memory_for_start
 from rookery.ops.node import Node
 from rookery.ops.processes import ProcessGroup, StopEvent, stop_signals
 
@@ -68,7 +68,7 @@ def up(
     }
     config = options.load(**flags).config
     configure(config.log.level, config.log.format, sys.stderr)
-    tune_gc_for_start()
+    tune_memory_for_start()
     with stop_signals() as stopped, ExitStack() as resources:
         kind = Node if config.node.processes == 1 else ProcessGroup
         node = kind(config, stopped.drain, stopped.fail)
@@ -76,7 +76,7 @@ def up(
         if health:
             resources.enter_context(health)
         node.start()
-        tune_gc()
+        tune_memory()
         resources.callback(_stop, node, stopped)
         _print_ready(node, health, json=options.json)
         stopped.wait_for_signal()
