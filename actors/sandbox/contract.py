@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from hashlib import shake_256
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -315,7 +315,20 @@ class Instance(Protocol):
     def load(self, image: Image, /) -> None:
         """Load an image into a new instance."""
 
+    def reset(self) -> bool:
+        """Make this a new instance again, for another session; false if it must be closed."""
+
     def close(self) -> None: ...
+
+
+class InstanceSource(NamedTuple):
+    """Where a session gets its instances."""
+
+    acquire: Callable[[], Instance]
+    is_ready: Callable[[], bool]
+    """Whether ``acquire`` has an instance that runs on fibers, and need not make one."""
+    release: Callable[[Instance], None]
+    """Passes an instance on that the session does not use any more."""
 
 
 class Guest(Protocol):

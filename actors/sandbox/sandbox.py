@@ -375,8 +375,8 @@ class Sandbox:
         found = self._guests.pool(language, build).guest.build
         if replacing and self._sessions.get(session_id) is not None:
             self.destroy(session_id)
-        take = partial(self._guests.instance, language, found)
-        session = Session(session_id, (language, found), tools, saved, take)
+        instances = self._guests.source(language, found)
+        session = Session(session_id, (language, found), tools, saved, instances)
         self._sessions.add(session)
 
     def _submit(

@@ -15,6 +15,7 @@ from rookery.actors.sandbox.python.fallback.component_guest import ComponentGues
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.schemas.errors import Refused
+from tests.sandbox.checked_guest import CheckedGuest
 from tests.sandbox.probes.canary import Canary, canary
 from tests.sandbox.probes.catalogue import COMPONENT, PYTHON, TYPESCRIPT
 from tests.sandbox.probes.probe import Probe
@@ -40,11 +41,16 @@ def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Canary]:
 
 
 @pytest.fixture(scope="module")
-def both(
-    engine: wasmtime.Engine, guest: PythonGuest, javascript_guest: JavaScriptGuest
-) -> Iterator[Sandbox]:
-    with Sandbox(engine, [guest, javascript_guest], KEY) as sandbox:
+def both(engine: wasmtime.Engine, checked: tuple[CheckedGuest, CheckedGuest]) -> Iterator[Sandbox]:
+    with Sandbox(engine, checked, KEY) as sandbox:
         yield sandbox
+
+
+@pytest.fixture(scope="module")
+def checked(
+    guest: PythonGuest, javascript_guest: JavaScriptGuest
+) -> tuple[CheckedGuest, CheckedGuest]:
+    return CheckedGuest(guest), CheckedGuest(javascript_guest)
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +67,13 @@ def test_there_are_probes_of_every_kind_and_no_two_are_the_same():
 
 
 @pytest.mark.parametrize("probe", PYTHON + TYPESCRIPT, ids=lambda probe: probe.id[:60])
-def test_a_probe_ends_as_listed_and_harms_no_other_session(shooting: Range, probe: Probe):
+def test_a_probe_ends_as_listed_and_harms_no_other_session(
+    shooting: Range, probe: Probe, checked: tuple[CheckedGuest, CheckedGuest]
+):
+    """Nor does it leave anything in the instance that the next session gets."""
     shot = shooting.shoot(probe)
     assert shot.faults == []
+    assert [guest.found for guest in checked] == [[], []]
     assert shot.late_ms < PATIENCE_MS
 
 

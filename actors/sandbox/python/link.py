@@ -118,22 +118,16 @@ class LinkPlan:
             PreparedFunction(store, export(self._allocate), 4, 1),
         )
 
-    def state_beside_memory(
-        self, store: WasmStore, linked: LinkedGuest
-    ) -> dict[tuple[int, str], int]:
-        """All state outside the memory: values of mutable globals and sizes of tables. Snapshots
-        require that it never changes, except for the stack pointer within a step."""
-        found = {}
-        for step in self._steps:
-            facts, extern = self._facts[step.module], Externs(1)
-            for names, read in (
-                (facts.mutable_globals, store.value),
-                (facts.tables, store.length),
-            ):
-                for name in names:
-                    store.fetch(linked.instances[step.instance], name.encode(), extern, 0)
-                    found[step.instance, name] = read(extern.first)
-        return found
+    def mutable_externs(self, store: WasmStore, linked: LinkedGuest) -> tuple[Externs, Externs]:
+        """All state outside the memory: mutable globals and tables. Snapshots require that it never
+        changes, except for the stack pointer within a step."""
+        facts = [
+            (linked.instances[step.instance], self._facts[step.module]) for step in self._steps
+        ]
+        return (
+            store.fetch_named((on, name) for on, one in facts for name in one.mutable_globals),
+            store.fetch_named((on, name) for on, one in facts for name in one.tables),
+        )
 
     def _plan(self) -> Iterator[InstantiationStep]:
         for number, entry in enumerate(self._layout.instances):

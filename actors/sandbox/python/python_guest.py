@@ -17,30 +17,15 @@ from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.link import HOST, HostFunction, LinkPlan
 from rookery.actors.sandbox.python.protocol import read_step
 from rookery.actors.sandbox.python.wasi import host_function_for
-from rookery.actors.sandbox.runtime.image_guest import GuestStore, ImageInstance
+from rookery.actors.sandbox.runtime.image_guest import GuestStore, ImageInstance, SilentHost
 from rookery.actors.sandbox.runtime.memory_image import Pristine
 from rookery.actors.sandbox.runtime.suspension import SuspendingLinker, complete
-from rookery.actors.sandbox.runtime.wasm import Engine, GuestStopped
+from rookery.actors.sandbox.runtime.wasm import Engine, Externs, GuestStopped
 from rookery.schemas.run import Language
 
-__all__ = ["PythonGuest", "PythonInstance", "SilentHost"]
+__all__ = ["PythonGuest", "PythonInstance"]
 
-_MEMORY_BYTES_MAX = 4 << 30
-"""The limit until a run sets its own; an image is loaded before that."""
 _WARM_UP = msgspec.json.encode(CheckStep(code="1 + 1", tools={}))
-
-
-class SilentHost:
-    """A host for programs without tools and output."""
-
-    def call(self, name: str, _arguments: bytes) -> Generator[Pause, None, bytes]:
-        raise GuestStopped("RUNTIME_ERROR", f"there is no tool {name}")
-
-    def emit(self, _channel: int, _text: bytes) -> bool:
-        return False
-
-    def watch(self) -> bool:
-        return False
 
 
 class PythonGuest:
@@ -64,7 +49,8 @@ class PythonGuest:
             answer = _WORLD_FUNCTIONS.get(function.name) if function.module == HOST else None
             answer = answer or host_function_for(function.name, len(kind.params))
             self.linker.define(*name, kind, answer)
-        self.pristine = Pristine(self.new_store())
+        store = self.new_store()
+        self.pristine = Pristine(store, store.global_values())
 
     @property
     def start(self) -> int:
@@ -84,11 +70,13 @@ class PythonGuest:
 class PythonStore(GuestStore):
     """A store with a linked guest, for host functions."""
 
-    host: Host
-
     def __init__(self, guest: PythonGuest) -> None:
-        super().__init__(guest.engine, _MEMORY_BYTES_MAX)
-        self.linked = guest.plan.instantiate(self, guest.linker)
+        super().__init__(guest.engine)
+        self._plan = guest.plan
+        self.linked = self._plan.instantiate(self, guest.linker)
+
+    def mutable_externs(self) -> tuple[Externs, Externs]:
+        return self._plan.mutable_externs(self, self.linked)
 
     def serve(self, request: bytes, host: Host) -> Generator[Pause, None, bytes]:
         self.host, self.watch = host, host.watch
@@ -115,17 +103,16 @@ class PythonInstance(ImageInstance[PythonStore]):
     _guest: PythonGuest
 
     def step(self, request: bytes, host: Host) -> StepPauses:
+        self.is_between_steps = False
         try:
             reply = yield from self._wasm_store.serve(request, host)
             if len(reply) > QUICK_BYTES:
                 yield None
-            return read_step(reply)
+            step = read_step(reply)
         finally:
             self.fuel_used = self._wasm_store.fuel_used
-
-    def state_beside_memory(self) -> dict[tuple[int, str], int]:
-        """The state that an image lacks; it must never change."""
-        return self._guest.plan.state_beside_memory(self._wasm_store, self._wasm_store.linked)
+        self.is_between_steps = True
+        return step
 
 
 def _call_tool(

@@ -22,8 +22,9 @@ from rookery.actors.sandbox.contract import (
 )
 from rookery.actors.sandbox.python.build import GuestCache, Progress, cache_folder, write_stderr
 from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
-from rookery.actors.sandbox.python.python_guest import PythonGuest, PythonInstance, SilentHost
+from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.runtime.guest_registry import no_other_builds
+from rookery.actors.sandbox.runtime.image_guest import SilentHost
 from rookery.actors.sandbox.runtime.suspension import complete
 from rookery.actors.sandbox.runtime.wasm import Engine, GuestStopped, make_engine
 from rookery.actors.sandbox.sandbox import Sandbox
@@ -120,17 +121,18 @@ def answering(functions: dict[str, Callable[..., Any]]) -> Callable[[ProgramCall
 
 
 def _self_test(guest: PythonGuest | JavaScriptGuest) -> None:
-    """Check that an image carries the state of one instance into another."""
+    """Check that an image carries the state of one instance into another, that nothing but the
+    memory changed, and that a reset instance is a new one."""
     first, second = guest.instance(), guest.instance()
-    beside = first.state_beside_memory if isinstance(first, PythonInstance) else dict
     try:
-        before = beside()
         defining = _program(_SELF_TEST_PROGRAMS[guest.language])
         _expect(complete(first.step(defining, SilentHost())), None)
         second.load(first.copy_memory()())
         _expect(complete(second.step(_program("more()"), SilentHost())), 42)
-        if beside() != before:
+        if not first.has_initial_globals:
             raise Failed("GUEST_BUILD_FAILED", "the guest keeps state outside its memory")
+        if first.reset() and not first.is_new:
+            raise Failed("GUEST_BUILD_FAILED", "an instance cannot be reset")
     finally:
         first.close()
         second.close()

@@ -12,7 +12,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from rookery.actors.sandbox.contract import Guest, Instance
+from rookery.actors.sandbox.contract import Guest, Instance, InstanceSource
 from rookery.actors.sandbox.runtime.instance_pool import InstancePool
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language
@@ -100,9 +100,13 @@ class GuestRegistry:
             )
         self.pool(language, build)
 
-    def instance(self, language: Language, build: str) -> Instance:
-        """An instance for a session of this build."""
-        return self.pool(language, build).acquire()
+    def source(self, language: Language, build: str) -> InstanceSource:
+        """The instances of a session of this build."""
+        return InstanceSource(
+            lambda: self.pool(language, build).acquire(),
+            lambda: self.pool(language, build).is_ready,
+            lambda instance: self._release_instance(language, build, instance),
+        )
 
     def mark_used(self, language: Language, build: str) -> None:
         """Refill the pool after a run, which may have taken an instance."""
@@ -122,6 +126,14 @@ class GuestRegistry:
                 self._timer.cancel()
         for pool in pools:
             pool.close()
+
+    def _release_instance(self, language: Language, build: str, instance: Instance) -> None:
+        own, other = self._own.get(language), self._others.get(build)
+        pool = own if own is not None and own.guest.build == build else other
+        if pool is None:  # The build was released.
+            instance.close()
+        else:
+            pool.release(instance)
 
     def _find_used(self, build: str) -> InstancePool | None:
         with self._lock:

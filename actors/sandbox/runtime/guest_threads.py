@@ -31,6 +31,11 @@ class GuestThreads:
         self._idle = self._blocked_count = 0
         self._closed = False
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the calling thread is one of these."""
+        return threading.current_thread() in self._threads
+
     def submit(self, work: ThreadWork) -> None:
         """``work`` must not raise."""
         with self._changed:

@@ -6,30 +6,71 @@ implement the steps.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Generator
 from typing import Generic, Protocol, TypeVar
 
-from rookery.actors.sandbox.contract import GuestEnvironment, Image, MemoryCopy
+from rookery.actors.sandbox.contract import GuestEnvironment, Host, Image, MemoryCopy, Pause
 from rookery.actors.sandbox.runtime.memory_image import (
     Pristine,
     apply_pages,
     compressed,
     dirty_pages,
+    restore_pages,
 )
-from rookery.actors.sandbox.runtime.wasm import Engine, WasmStore
+from rookery.actors.sandbox.runtime.wasm import (
+    Engine,
+    Externs,
+    GlobalValues,
+    GuestStopped,
+    WasmStore,
+)
 
-__all__ = ["GuestStore", "ImageInstance"]
-
+__all__ = ["GuestStore", "ImageInstance", "SilentHost"]
 
 _TOUCHED_BYTES = 2 << 20
 """Memory that most programs touch of a new instance, with its stack."""
+_MEMORY_BYTES_MAX = 4 << 30
+"""The limit until a run sets its own; an image is loaded before that."""
 
 
-class GuestStore(WasmStore):
+class SilentHost:
+    """A host for programs without tools and output."""
+
+    def call(self, name: str, _arguments: bytes) -> Generator[Pause, None, bytes]:
+        raise GuestStopped("RUNTIME_ERROR", f"there is no tool {name}")
+
+    def emit(self, _channel: int, _text: bytes) -> bool:
+        return False
+
+    def watch(self) -> bool:
+        return False
+
+
+class GuestStore(WasmStore, ABC):
     """A store with its own clock and randomness."""
 
-    def __init__(self, engine: Engine, memory_bytes_max: int) -> None:
-        super().__init__(engine, memory_bytes_max)
+    _globals: GlobalValues | None = None
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(engine, _MEMORY_BYTES_MAX)
+        self.restart()
+
+    def restart(self) -> None:
+        """Forget all about earlier runs."""
+        self.clear(_MEMORY_BYTES_MAX)
         self.environment = GuestEnvironment()
+        self.host: Host = SilentHost()
+
+    @abstractmethod
+    def mutable_externs(self) -> tuple[Externs, Externs]:
+        """The mutable globals, which are of type ``i32``, and the tables."""
+
+    def global_values(self) -> bytes:
+        """The values of the mutable globals and the lengths of the tables."""
+        if self._globals is None:
+            self._globals = GlobalValues(*self.mutable_externs())
+        return self._globals.read(self)
 
 
 M = TypeVar("M", bound=GuestStore)
@@ -51,6 +92,8 @@ class ImageInstance(Generic[M]):
         self._guest = guest  # Keeps its host functions alive.
         self._wasm_store = guest.new_store()
         self.fuel_used = 0
+        self.is_between_steps = True
+        """Whether the last step ended, so that no fiber is suspended and nothing trapped."""
 
     @property
     def environment(self) -> GuestEnvironment:
@@ -72,6 +115,16 @@ class ImageInstance(Generic[M]):
     def own_bytes(self) -> int:
         return _TOUCHED_BYTES + max(0, self._wasm_store.size - self._guest.pristine.size)
 
+    @property
+    def has_initial_globals(self) -> bool:
+        """Whether all state outside the memory is that of a new instance."""
+        return self._wasm_store.global_values() == self._guest.pristine.globals
+
+    @property
+    def is_new(self) -> bool:
+        """Whether this is a new instance, by its memory, byte for byte, and by all other state."""
+        return self.has_initial_globals and self._guest.pristine.is_in(self._wasm_store)
+
     def limit_memory(self, size_bytes: int) -> None:
         self._wasm_store.limit_memory(size_bytes)
 
@@ -83,6 +136,17 @@ class ImageInstance(Generic[M]):
     def load(self, image: Image) -> None:
         apply_pages(self._wasm_store, image.memory)
         self.environment = image.surroundings.copy()
+
+    def reset(self) -> bool:
+        store, pristine = self._wasm_store, self._guest.pristine
+        if not self.is_between_steps or not restore_pages(store, pristine):
+            return False
+        store.stack_pointer = pristine.stack_pointer
+        if not self.has_initial_globals:
+            return False
+        store.restart()
+        self.fuel_used = 0
+        return True
 
     def close(self) -> None:
         self._wasm_store.close()

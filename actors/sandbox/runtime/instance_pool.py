@@ -1,4 +1,5 @@
-"""Instances of one guest that are made in advance, because making one is slow.
+"""Instances of one guest that are ready, because making one is slow: made in advance, or used by
+sessions before and reset since.
 
 A few instances only check sources. No program runs in them, so all requests share them; an instance
 that was stopped or has grown is closed.
@@ -23,6 +24,8 @@ from rookery.schemas.run import SessionLimits
 __all__ = ["InstancePool"]
 
 _CHECKER_BYTES_MAX = 32 << 20
+_READY_MAX = 16
+"""As many sessions may begin at once; each instance has 2 MB."""
 
 
 class InstancePool:
@@ -45,11 +48,27 @@ class InstancePool:
             self._filling = True
         self._submit(self._add_instance)
 
+    @property
+    def is_ready(self) -> bool:
+        try:
+            return self._ready[-1].has_fibers
+        except IndexError:
+            return False
+
     def acquire(self) -> Instance:
         try:
-            return self._ready.popleft()
+            return self._ready.pop()  # The last used one, whose memory the processor may have.
         except IndexError:
             return self.guest.instance()
+
+    def release(self, instance: Instance) -> None:
+        """Reset an instance for another session, or close it."""
+        if len(self._ready) < _READY_MAX and instance.reset():
+            with self._lock:
+                if not self._closed:
+                    self._ready.append(instance)
+                    return
+        instance.close()
 
     def check(self, run: GuestRun) -> StepEnded:
         """Drive a run of ``check_run``."""

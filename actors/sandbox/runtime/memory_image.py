@@ -1,4 +1,5 @@
-"""Images of a guest's memory: the pages that differ from a new instance of the same build.
+"""Images of a guest's memory: the pages that differ from a new instance of the same build, and the
+way back to a new instance.
 
 Images are compressed, because thousands of suspended sessions hold one each. That takes much longer
 than copying the pages, so any thread may do it later.
@@ -13,11 +14,14 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from rookery.actors.sandbox.runtime.wasm import PAGE_BYTES, WasmStore
+from rookery.actors.sandbox.runtime.written_pages import SYSTEM_PAGE_BYTES, written_pages
 from rookery.schemas.errors import Refused
 
-__all__ = ["Pristine", "apply_pages", "compressed", "dirty_pages"]
+__all__ = ["Pristine", "apply_pages", "compressed", "dirty_pages", "restore_pages"]
 
 _GRAIN_BYTES = 4096
+_RESTORED_BYTES_MAX = 4 << 20
+"""Of one instance: to restore more takes as long as to make another."""
 _HEAD = struct.Struct("<QII")
 _ZERO = ctypes.create_string_buffer(PAGE_BYTES)
 _memcmp = ctypes.CDLL(None).memcmp
@@ -25,12 +29,18 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 class Pristine:
-    """The memory of a new instance of a build."""
+    """The memory and the globals of a new instance of a build."""
 
-    def __init__(self, store: WasmStore) -> None:
+    def __init__(self, store: WasmStore, globals_: bytes) -> None:
+        """``globals_``: the values that are outside the memory."""
         self.size = store.size
+        self.stack_pointer, self.globals = store.stack_pointer, globals_
         self._bytes = ctypes.create_string_buffer(store.read(0, self.size), self.size)
         self.address = ctypes.addressof(self._bytes)
+
+    def is_in(self, store: WasmStore) -> bool:
+        """Whether the store's memory is this, byte for byte."""
+        return store.size == self.size and not _memcmp(store.address, self.address, self.size)
 
     @cached_property
     def checksum(self) -> int:
@@ -41,22 +51,23 @@ class Pristine:
 def dirty_pages(store: WasmStore, pristine: Pristine) -> bytes:
     """An image before its compression: header (size, stack pointer, count), page numbers, pages."""
     address, size = store.address, store.size
-    numbers: list[int] = []
-    for block in range(0, size, PAGE_BYTES):
-        known = block < pristine.size
-        before = pristine.address + block if known else ctypes.addressof(_ZERO)
-        if _memcmp(address + block, before, PAGE_BYTES):
-            numbers += [
-                (block + at) // _GRAIN_BYTES
-                for at in range(0, PAGE_BYTES, _GRAIN_BYTES)
-                if _memcmp(address + block + at, before + at, _GRAIN_BYTES)
-            ]
+    numbers = list(_changed_pages(address, size, pristine))
     head = _HEAD.pack(size, store.stack_pointer, len(numbers))
     pages = [
         ctypes.string_at(address + first * _GRAIN_BYTES, count * _GRAIN_BYTES)
         for first, _, count in _page_runs(numbers)
     ]
     return b"".join([head, struct.pack(f"<{len(numbers)}I", *numbers), *pages])
+
+
+def restore_pages(store: WasmStore, pristine: Pristine) -> bool:
+    """Give a store the memory of a new one; returns whether that is possible."""
+    written = written_pages(store.address, store.size) if store.size == pristine.size else None
+    if written is None or sum(length for _, length in written) > _RESTORED_BYTES_MAX:
+        return False
+    for at, length in written:
+        ctypes.memmove(store.address + at, pristine.address + at, length)
+    return True
 
 
 def compressed(pages: bytes) -> bytes:
@@ -79,6 +90,21 @@ def apply_pages(store: WasmStore, image: bytes) -> None:
         size_bytes = length * _GRAIN_BYTES
         ctypes.memmove(address + first * _GRAIN_BYTES, source + at * _GRAIN_BYTES, size_bytes)
     store.stack_pointer = stack_pointer
+
+
+def _changed_pages(address: int, size: int, pristine: Pristine) -> Iterator[int]:
+    """The numbers of the pages that differ from a new instance."""
+    written = written_pages(address, size) if SYSTEM_PAGE_BYTES == _GRAIN_BYTES else None
+    for begin, length in [(0, size)] if written is None else written:
+        at, end = begin, begin + length
+        while at < end:
+            until = min(end, (at // PAGE_BYTES + 1) * PAGE_BYTES)
+            before = pristine.address + at if at < pristine.size else ctypes.addressof(_ZERO)
+            if _memcmp(address + at, before, until - at):
+                for offset in range(0, until - at, _GRAIN_BYTES):
+                    if _memcmp(address + at + offset, before + offset, _GRAIN_BYTES):
+                        yield (at + offset) // _GRAIN_BYTES
+            at = until
 
 
 def _decompressed(image: bytes, size_bytes_max: int) -> bytes:

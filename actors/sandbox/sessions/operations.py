@@ -143,7 +143,7 @@ class SessionOperations:
         instance: Instance | None = None
         step: Step | CallSuspended
         try:
-            if session.instance is None or not session.instance.has_fibers:
+            if not session.continues_at_once:
                 yield None
             instance = session.ensure_instance()
             step = yield from execute_to_stop(run, instance)

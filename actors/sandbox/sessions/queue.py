@@ -144,6 +144,11 @@ class SessionQueues:
             self._continue(started)
         return job.future
 
+    def submit_here(self, queue: SessionQueue, work: SessionJobWork) -> None:
+        """Submit a job that this thread executes at once, if it is a thread of guests and the queue
+        has no other job."""
+        self.submit(queue, work, home=threading.get_ident() if self._threads.is_current else None)
+
     @property
     def is_idle(self) -> bool:
         return not (self._running or self._waiting)

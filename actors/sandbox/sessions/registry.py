@@ -101,8 +101,9 @@ class SessionRegistry:
         return found
 
     def _suspend_all(self, sessions: Iterable[tuple[SessionQueue, Session]]) -> None:
+        """At once if possible, so that the instances serve the runs that wait for a thread."""
         for queue, session in sessions:
-            self._queues.submit(queue, partial(self._suspend, session))
+            self._queues.submit_here(queue, partial(self._suspend, session))
 
     def _suspend(self, session: Session, job: SessionJob) -> None:
         session.suspend()

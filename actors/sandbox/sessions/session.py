@@ -7,7 +7,7 @@ exceeds one. Not thread-safe: ``SessionQueues`` runs one job of a session at a t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from rookery.actors.sandbox.contract import (
     LIMIT_CODES,
@@ -15,6 +15,7 @@ from rookery.actors.sandbox.contract import (
     GuestEnvironment,
     Image,
     Instance,
+    InstanceSource,
     Outcome,
     Step,
     StepEnded,
@@ -52,6 +53,7 @@ _REPLAY_RUNS_MAX = 100
 _REPLAY_BYTES_MAX = 1 << 20
 _SUSPEND_NS_MAX = 5 * _NS_PER_MS
 _SUSPEND_BYTES_MAX = 32 << 10
+_AT_ONCE_NS_MAX = 1 * _NS_PER_MS
 """Logs below these are repeated as fast as an image is loaded, and take a tenth of its memory."""
 _HELD_BYTES = 4 << 10
 _LOG_BYTES = 2 << 10
@@ -71,10 +73,9 @@ class Session:
         guest: tuple[Language, str],
         tools: Mapping[str, Tool],
         saved: SavedSession,
-        make_instance: Callable[[], Instance],
+        instances: InstanceSource,
     ) -> None:
-        """``guest``: language and build of the session; ``make_instance`` makes one of this
-        build."""
+        """``guest``: language and build of the session, and of ``instances``."""
         self.id, (self.language, self.build), self.tools = session_id, guest, dict(tools)
         self.limits, self.created_at = saved.limits, saved.created_at
         begun_ns = max((log.now_ns for log in saved.history), default=0)
@@ -91,7 +92,7 @@ class Session:
         self._replay_ns, self._replay_bytes = 0, sum(log.size_bytes for log in saved.history)
         self._has_partial_log = False
         """Whether the last log begins in the middle of its run, so that it cannot be repeated."""
-        self._make_instance = make_instance
+        self._instances = instances
 
     @staticmethod
     def begin(limits: SessionLimits, seed: bytes, now_ms: int) -> SavedSession:
@@ -181,11 +182,20 @@ class Session:
 
     # --- instances --------------------------------------------------------------------------
 
+    @property
+    def continues_at_once(self) -> bool:
+        """Whether ``ensure_instance`` takes no longer than to change threads several times."""
+        if self.instance is not None:
+            return self.instance.has_fibers
+        is_short = not self._history or 0 < self._replay_ns <= _AT_ONCE_NS_MAX
+        has_image = self._base.memory or (self.guest_run and self.guest_run.saved.image)
+        return is_short and not has_image and self._instances.is_ready()
+
     def ensure_instance(self) -> Instance:
         """The instance with the state of the session, or of its suspended run."""
         if self.instance is not None:
             return self.instance
-        instance = self._make_instance()
+        instance = self._instances.acquire()
         try:
             if self.guest_run is not None and self.guest_run.saved.image is not None:
                 instance.load(self.guest_run.saved.image)
@@ -200,7 +210,7 @@ class Session:
 
     def drop_instance(self) -> None:
         if self.instance is not None:
-            self.instance.close()
+            self._instances.release(self.instance)
             self.instance = None
 
     def suspend(self) -> None:

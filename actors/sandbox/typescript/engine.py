@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import wasmtime
 
-from rookery.actors.sandbox.contract import Host, Pause
+from rookery.actors.sandbox.contract import Pause
 from rookery.actors.sandbox.runtime.image_guest import GuestStore
 from rookery.actors.sandbox.runtime.suspension import (
     SuspendableFunction,
@@ -40,8 +40,6 @@ from rookery.schemas.errors import Failed
 
 __all__ = ["JavaScriptEngine", "JavaScriptStore", "engine_bytes", "parts", "prelude"]
 
-_MEMORY_BYTES_MAX = 4 << 30
-"""The limit until a run sets its own; an image is loaded before that."""
 _SCRATCH_BYTES = 64
 _FRAMES_OFFSET = 32
 """Offset of the number of frames left, in the scratch memory."""
@@ -121,15 +119,18 @@ class JavaScriptEngine:
             if isinstance(export.type, wasmtime.FuncType)
             and all(str(kind) == "i32" for kind in export.type.params)
         }
+        self.mutable_globals = [
+            export.name
+            for export in module.exports
+            if isinstance(export.type, wasmtime.GlobalType) and export.type.mutable
+        ]
 
 
 class JavaScriptStore(GuestStore):
     """A store with an engine that has evaluated the prelude."""
 
-    host: Host
-
     def __init__(self, engine: JavaScriptEngine) -> None:
-        super().__init__(engine.engine, _MEMORY_BYTES_MAX)
+        super().__init__(engine.engine)
         self._engine, self._kinds, self.parts = engine, engine.kinds, engine.parts
         self._functions: dict[str, PreparedFunction] = {}
         self._program_functions: dict[str, SuspendableFunction] = {}
@@ -143,6 +144,11 @@ class JavaScriptStore(GuestStore):
         self.use(state.array[0], state.array[1])
         self._externs = [state]
         self._boot(engine.prelude)
+
+    def mutable_externs(self) -> tuple[Externs, Externs]:
+        """The module's tables are not exported; it has no instruction that changes them."""
+        names = [(self._instance, name) for name in self._engine.mutable_globals]
+        return self.fetch_named(names), Externs(0)
 
     def prove_limits(self) -> None:
         """Check that the engine counts frames; the store is unusable after that."""

@@ -104,7 +104,8 @@ class JavaScriptGuest:
     def pristine(self) -> Pristine:
         with self._compiling:
             if self._pristine is None:
-                self._pristine = Pristine(self.new_store())
+                store = self.new_store()
+                self._pristine = Pristine(store, store.global_values())
             return self._pristine
 
     def _compile(self) -> _Compiled:
@@ -133,12 +134,19 @@ class JavaScriptInstance(ImageInstance[JavaScriptStore]):
         store = self._wasm_store
         store.host, store.watch = host, host.watch
         store.refuel()
+        self.is_between_steps = False
         try:
-            return (yield from self._step(request, host))
+            ended = yield from self._step(request, host)
         except SourceRefused as refused:
             return StepEnded(error=refused.error)
         finally:
             self.fuel_used = store.fuel_used
+        self.is_between_steps = True
+        return ended
+
+    def reset(self) -> bool:
+        self._script = None
+        return super().reset()
 
     def _step(self, request: bytes, host: Host) -> StepPauses:
         step = _decode(request)

@@ -64,12 +64,15 @@ class Canary:
 @contextmanager
 def canary(folder: Path) -> Iterator[Canary]:
     """Both sockets listen on the same port."""
+    before = os.environ.get(_VARIABLE)
     with socket.create_server(("127.0.0.1", 0)) as stream, _datagram(stream) as datagram:
         stream.setblocking(False)
         try:
             yield Canary(folder, stream, datagram)
         finally:
             os.environ.pop(_VARIABLE, None)
+            if before is not None:  # Another canary of this process.
+                os.environ[_VARIABLE] = before
 
 
 def _datagram(stream: socket.socket) -> socket.socket:

@@ -106,6 +106,9 @@ class ComponentInstance:
     def load(self, _image: Image) -> None:
         raise Failed("GUEST_BUILD_FAILED", "a component has no images")
 
+    def reset(self) -> bool:
+        return False  # The host cannot reach its memory.
+
     def close(self) -> None:
         self._wasm_store.close()
 

@@ -1,0 +1,189 @@
+"""An instance that one session used serves another only if it is a new instance again."""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookery.actors.sandbox import Sandbox
+from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.runtime.image_guest import ImageInstance
+from rookery.actors.sandbox.runtime.memory_image import Pristine, dirty_pages
+from rookery.actors.sandbox.runtime.wasm import Engine
+from rookery.actors.sandbox.runtime.written_pages import SYSTEM_PAGE_BYTES, written_pages
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
+from rookery.schemas.run import Language
+from tests.sandbox.checked_guest import CheckedGuest
+from tests.sandbox.programs import without_time
+from tests.sandbox.session_fixture import KEY, Stage, later
+
+HOSTILE = {
+    Language.PYTHON: (
+        "import builtins, sys, gc\nbuiltins.len = lambda x: 7\nsys.modules['json'] = None\n"
+        "gc.disable()\nsys.setrecursionlimit(77)\nint.__doc__\nsecret = 'hunter2' * 99",
+        "class A:\n    def __del__(self): print('late')\nkept = [A() for _ in range(300)]",
+        "open('/work/left', 'w').write('hunter2' * 9)",
+        "import random, uuid, time\nrandom.seed(3)\n[uuid.uuid4().hex, time.time()]",
+        "import asyncio\nasync def f(): await asyncio.sleep(99)\nt = asyncio.ensure_future(f())\n0",
+        "def f(n): return f(n + 1)\ntry: f(0)\nexcept RecursionError: pass",
+        "raise ValueError('x' * 500)",
+        "x = = 1",
+    ),
+    Language.TYPESCRIPT: (
+        "Array.prototype.map = () => 7; (globalThis as any).secret = 'hunter2'.repeat(99); 1",
+        "let kept = Array.from({length: 300}, (_, i) => ({i})); kept.length",
+        "Object.freeze(Object.prototype); Promise.prototype.then = undefined as any; 2",
+        "throw new Error('x'.repeat(500))",
+        "let x = = 1",
+    ),
+}
+_PROBE = {
+    Language.PYTHON: "import random, uuid\n[random.random(), uuid.uuid4().hex, hash('a')]",
+    Language.TYPESCRIPT: "[Math.random(), Date.now(), [1].map(x => x + 1)]",
+}
+MEBIBYTE = 1 << 20
+
+
+@pytest.fixture(scope="module", params=list(HOSTILE))
+def checked(
+    request: pytest.FixtureRequest, guest: PythonGuest, javascript_guest: JavaScriptGuest
+) -> CheckedGuest:
+    guests = {Language.PYTHON: guest, Language.TYPESCRIPT: javascript_guest}
+    return CheckedGuest(guests[request.param])
+
+
+@pytest.fixture
+def one(engine: Engine, checked: CheckedGuest) -> Iterator[Sandbox]:
+    """A sandbox that passes one instance on from session to session."""
+    with Sandbox(engine, [checked], KEY, live_max=1, ready=0) as sandbox:
+        yield sandbox
+
+
+def _stage(sandbox: Sandbox, checked: CheckedGuest, name: str) -> Stage:
+    return Stage(sandbox, name, language=checked.language)
+
+
+def test_after_hostile_programs_a_reset_instance_is_a_new_one(one: Sandbox, checked: CheckedGuest):
+    for number, code in enumerate(HOSTILE[checked.language]):
+        before = checked.resets
+        stage = _stage(one, checked, f"hostile-{number}")
+        stage.run(code)
+        stage.run("1 + 1")
+        stage.end()
+        assert checked.found == []
+        assert checked.resets > before, code
+
+
+def test_a_session_is_the_same_in_a_reset_instance(one: Sandbox, checked: CheckedGuest):
+    """Its results, fuel and snapshot are those of a session in a new instance."""
+
+    def all_of_it(name: str) -> tuple[Any, bytes]:
+        stage = Stage(one, name, language=checked.language, seed=b"same")
+        outcome = without_time(stage.run(_PROBE[checked.language]))
+        data = one.snapshot(name).data
+        stage.end()
+        return outcome, data
+
+    first = all_of_it("probed")
+    for number, code in enumerate(HOSTILE[checked.language]):
+        stage = _stage(one, checked, f"between-{number}")
+        stage.run(code)
+        stage.end()
+        before = checked.resets
+        assert all_of_it("probed") == first
+        assert checked.resets > before
+    assert checked.found == []
+
+
+def test_sessions_that_rest_and_return_share_instances(one: Sandbox, checked: CheckedGuest):
+    stages = [_stage(one, checked, f"shared-{number}") for number in range(3)]
+    for turn in range(4):
+        for number, stage in enumerate(stages):
+            if turn == 0:
+                stage.run(f"let n = {number}" if checked.language != "python" else f"n = {number}")
+            else:
+                assert stage.value("n") == number
+    for stage in stages:
+        stage.end()
+    assert checked.found == []
+
+
+@pytest.fixture
+def python(engine: Engine, guest: PythonGuest) -> Iterator[tuple[Sandbox, CheckedGuest]]:
+    checked = CheckedGuest(guest)
+    with Sandbox(engine, [checked], KEY, live_max=8, ready=0) as sandbox:
+        yield sandbox, checked
+
+
+@pytest.mark.parametrize(
+    ("code", "limits"),
+    [
+        ("while True: pass", {"cpu_ms": 100}),
+        ("import inspect\ninspect.os._exit(0)", {}),
+        ("grown = bytearray(40 << 20)\n0", {"memory_mb": 128}),
+    ],
+)
+def test_an_instance_that_stopped_or_has_grown_serves_no_other_session(
+    python: tuple[Sandbox, CheckedGuest], code: str, limits: dict[str, int]
+):
+    sandbox, checked = python
+    stage = Stage(sandbox, "stopped")
+    stage.run(code, limits=limits)
+    stage.end()
+    assert checked.resets == 0
+
+
+def test_an_instance_that_waits_for_a_call_serves_no_other_session(
+    python: tuple[Sandbox, CheckedGuest],
+):
+    sandbox, checked = python
+    stage = Stage(sandbox, "waits")
+    stage.wait("add(1)", later("add"))
+    stage.end()
+    assert checked.resets == 0
+
+
+def test_the_written_pages_of_a_memory_are_all_that_differ(guest: PythonGuest):
+    """An image has the same pages, whether the kernel names the written ones or not."""
+    instance: ImageInstance[Any] = guest.instance()
+    store = instance._wasm_store
+    for at in (5 * MEBIBYTE, 9 * MEBIBYTE + 4095, store.size - 1):
+        store.write(at, bytes([store.read(at, 1)[0] ^ 1]))
+    image = dirty_pages(store, guest.pristine)
+    pages = {at // 4096 for at in range(0, store.size, 4096) if _differs(store, guest.pristine, at)}
+    assert int.from_bytes(image[12:16], "little") == len(pages) >= 3
+
+
+def _differs(store: Any, pristine: Pristine, at: int) -> bool:
+    return bool(store.read(at, 4096) != ctypes.string_at(pristine.address + at, 4096))
+
+
+def test_pages_are_those_of_this_process_also_after_a_fork(tmp_path: Path):
+    path = tmp_path / "file"
+    path.write_bytes(bytes(64 * SYSTEM_PAGE_BYTES))
+    with path.open("r+b") as file:
+        memory = mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE)
+    assert not any(memory[:])  # Reading a page does not count.
+    memory[3 * SYSTEM_PAGE_BYTES] = 1
+    address = _address(memory)
+    if not Path("/proc/self/pagemap").exists():
+        assert written_pages(address, len(memory)) is None
+        return
+    assert written_pages(address, len(memory)) == [(3 * SYSTEM_PAGE_BYTES, SYSTEM_PAGE_BYTES)]
+    child = os.fork()
+    if not child:
+        memory[9 * SYSTEM_PAGE_BYTES] = 1
+        found = written_pages(address, len(memory))
+        os._exit(0 if found and len(found) == 2 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len(written_pages(address, len(memory)) or ()) == 1
+
+
+def _address(memory: mmap.mmap) -> int:
+    return ctypes.addressof(ctypes.c_char.from_buffer(memory))
