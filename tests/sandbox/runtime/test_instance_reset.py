@@ -164,6 +164,7 @@ def _differs(store: Any, pristine: Pristine, at: int) -> bool:
     return bool(store.read(at, 4096) != ctypes.string_at(pristine.address + at, 4096))
 
 
+@pytest.mark.starts_something
 def test_pages_are_those_of_this_process_also_after_a_fork(tmp_path: Path):
     path = tmp_path / "file"
     path.write_bytes(bytes(64 * SYSTEM_PAGE_BYTES))
