@@ -19,6 +19,7 @@ from rookery.bus.server import Store
 from rookery.ops import server_checks
 from rookery.ops.config import Config, address_of
 from rookery.ops.host_checks import CheckVerdict, Finding, check_host, check_store, failed
+from rookery.ops.realm_keys import root_key_of
 from rookery.ops.server import RealmServer, server_of, store_of
 from rookery.schemas.errors import CodedError, Refused
 
@@ -149,6 +150,8 @@ async def _check_jetstream(
     if journal:
         yield server_checks.check_clock(journal, now_ms())
         yield await server_checks.check_chain(bus.journal, journal["state"]["last_seq"])
+        root_key = root_key_of(config.approvals)
+        yield await server_checks.check_approvers(bus.journal, config.realm, root_key)
 
 
 def _check_durability(config: Config, journal: dict[str, Any] | None) -> Finding:

@@ -81,6 +81,9 @@ GAUGES = {
     "rookery_approval_waiting": _GaugeSpec(
         "Approvals of the realm that wait for an answer.", is_of_realm=True
     ),
+    "rookery_approver_forged": _GaugeSpec(
+        "Changes of approvers that no signature proves; they are skipped.", is_of_realm=True
+    ),
 }
 """Every metric that is read at scrape time."""
 

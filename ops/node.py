@@ -67,6 +67,7 @@ from rookery.ops.process_identity import (
     this_process,
 )
 from rookery.ops.processes import WHOLE_NODE, ProcessShare
+from rookery.ops.realm_keys import NodeKey, open_node_key
 from rookery.ops.run_services import RunServices, approval_settings
 from rookery.ops.server import (
     RealmServer,
@@ -118,6 +119,7 @@ class Node:
         self._server: ServerSupervisor | None = None
         self._loop: LoopThread
         self._projections: RealmProjections
+        self._key: NodeKey
         self._kernel: Kernel | None = None
         self._in_flight = self._create_in_flight_counter()
         self._runs: RunServices | None = None
@@ -211,6 +213,7 @@ class Node:
     def _open_kernel(self, bus: JetStreamBus, opened: ExitStack) -> None:
         """``opened`` closes in reverse order: discovery, the kernel, then what its work needs."""
         durability = self._loop.run(self._durability(bus))
+        self._key = open_node_key(self._config)
         here = this_process()
         projections = self._projections = RealmProjections(
             bus.journal, bus.checkpoints, self._in_flight, self._clock.now_ms
@@ -238,6 +241,9 @@ class Node:
                 pid=here.pid,
                 durability=durability,
                 builds={} if runs is None else runs.builds,
+                public_key=self._key.public_key,
+                voucher=self._key.voucher,
+                require_keys=self._config.approvals.require_keys,
             )
         )
 
@@ -346,6 +352,7 @@ class Node:
             passivate_after_ms=int(config.node.passivate_after_s * 1000),
             drain_timeout_s=config.node.drain_timeout_s,
             payload_bytes_max=config.limits.payload_bytes_max,
+            key=self._key.signer,
         )
 
     def _create_probes(self, bus: JetStreamBus, kernel: Kernel) -> NodeProbes:

@@ -124,6 +124,8 @@ class NodeProbes:
         yield GaugeValue("rookery_run_in_flight", self.runs_in_flight())
         yield GaugeValue("rookery_run_executing", 0 if self.runs is None else self.runs.executing)
         yield GaugeValue("rookery_approval_waiting", self.approvals_waiting())
+        forged = 0 if self.runs is None else self.runs.approvers.forged
+        yield GaugeValue("rookery_approver_forged", forged)
         yield GaugeValue("rookery_partition_owned", len(kernel.partitions.served))
         yield GaugeValue("rookery_journal_lost_ack_total", self.bus.journal.counters.lost_acks)
         if self.server is not None:

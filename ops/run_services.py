@@ -7,6 +7,7 @@ executors ask its actors.
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -20,7 +21,6 @@ from rookery.actors.approvals import (
     ApprovalExecutor,
     ApprovalsDecider,
     ApprovalSettings,
-    read_public_key,
 )
 from rookery.actors.approvals.dispatchers import Dispatcher
 from rookery.actors.execution import (
@@ -68,6 +68,7 @@ from rookery.actors.tools import (
     WaitExecutor,
     built_in_tools,
     declared_limits,
+    requires_approval,
 )
 from rookery.actors.tools.authoring import ToolRegistry
 from rookery.actors.turns import TurnsDecider
@@ -78,11 +79,13 @@ from rookery.ops.config import ApprovalsConfig, LimitsConfig
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
+from rookery.ops.realm_keys import root_key_of
 from rookery.schemas.capability import RecordMode
-from rookery.schemas.errors import Refused
 from rookery.schemas.run import SessionLimits
 
 __all__ = ["RunServices", "approval_settings"]
+
+log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
@@ -216,8 +219,8 @@ class RunServices:
         blob = await bus.blobs.put(catalogue.catalogue_bytes)
         local = LocalToolHost(registry)
         opened.callback(local.close, TOOLS_CLOSE_S)
-        approvers = Approvers(bus)
-        await approvers.open()
+        settings = approval_settings(bus.realm, approvals)
+        approvers = await _open_approvers(bus, catalogue, settings)
         provisioner = RunProvisioner(
             builds=sandbox.builds,
             tools=catalogue.available_tools,
@@ -237,7 +240,7 @@ class RunServices:
             share=share,
             key=key,
             payload_bytes_max=limits.payload_bytes_max,
-            approvals=approval_settings(bus.realm, approvals),
+            approvals=settings,
             approvers=approvers,
             metrics=metrics,
         )
@@ -368,8 +371,22 @@ def approval_settings(realm: str, config: ApprovalsConfig) -> ApprovalSettings:
         grant_ttl_ms=config.grant_ttl_ms,
         session_grant_ttl_ms=config.session_grant_ttl_ms,
         require_keys=config.require_keys,
-        root_key=_root_key(config.root_key),
+        root_key=root_key_of(config),
     )
+
+
+async def _open_approvers(
+    bus: Bus, catalogue: ToolCatalogue, settings: ApprovalSettings
+) -> Approvers:
+    """The approvers; it warns where a credential is enough to approve a call."""
+    asking = [tool.capability.name for tool in catalogue if requires_approval(tool)]
+    if asking and not settings.require_keys:
+        log.warning(
+            "approvals need no signature: set approvals.require_keys", extra={"tools": asking[:20]}
+        )
+    approvers = Approvers(bus, settings.root_key)
+    await approvers.open()
+    return approvers
 
 
 async def _discover_workers(bus: Bus, surfaces: Sequence[str]) -> Sequence[RemoteToolHost]:
@@ -413,12 +430,3 @@ def _limits_max(limits: LimitsConfig) -> SessionLimits:
 def _replay_session_id() -> str:
     """The id of a sandbox session that only a replay uses."""
     return f"past-{entropy(12).hex()}"
-
-
-def _root_key(text: str) -> str:
-    try:
-        return read_public_key(text) if text else ""
-    except Refused as refusal:
-        raise Refused(
-            "CONFIG_INVALID", f"approvals.root_key: {refusal.message}", hint=refusal.hint
-        ) from None

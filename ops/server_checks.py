@@ -13,6 +13,8 @@ from typing import Any
 
 import msgspec
 
+from rookery.actors.approvals import APPROVERS_KEY
+from rookery.actors.projections import read_approvers
 from rookery.bus.journal import AuditScope, JetStreamJournal
 from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import Filter
@@ -28,10 +30,12 @@ from rookery.bus.subjects import Subjects
 from rookery.ops.config import Config
 from rookery.ops.host_checks import CheckVerdict, Finding, failed
 from rookery.ops.journal import JournalCheck
+from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = [
     "Streams",
+    "check_approvers",
     "check_chain",
     "check_clock",
     "check_payload",
@@ -189,3 +193,32 @@ async def check_chain(journal: JetStreamJournal, end: int) -> Finding:
         return failed("chain", damage)
     audit = check.audit
     return Finding(check="chain", detail=f"{audit.verified} of {audit.messages} messages verified")
+
+
+async def check_approvers(journal: JetStreamJournal, realm: str, root_key: str) -> Finding:
+    """Check that every change of the approvers continues the line from the root key."""
+    try:
+        messages = await journal.read(EntityId("approval", APPROVERS_KEY))
+    except CodedError as error:
+        return failed("approvers", error)
+    report = read_approvers(messages, realm, root_key)
+    valid = [key for key in report.keys if key.revoked_at_ms is None]
+    unproven = sorted({key.name for key in valid if not key.signed_by})
+    if report.forged:
+        first = report.forged[0]
+        return Finding(
+            check="approvers",
+            verdict=CheckVerdict.FAIL,
+            detail=f"{len(report.forged)} forged: message {first.sequence} says that {first.name} "
+            f"was {first.change}, but {first.reason}",
+            hint="every node skips it; somebody has a node's credential: rookery auth rotate node",
+            code="FACT_FORGED",
+        )
+    if unproven:
+        return Finding(
+            check="approvers",
+            verdict=CheckVerdict.WARN,
+            detail=f"nothing signs the keys of {', '.join(unproven)}",
+            hint="rookery approvers add NAME --key FILE --as KEYFILE, and set approvals.root_key",
+        )
+    return Finding(check="approvers", detail=f"{len(valid)} keys, each signed")

@@ -41,6 +41,9 @@ class ApprovalMode(StrEnum):
 
     NONE = "none"
     MANUAL = "manual"
+    """An approver is asked; an approval for the session covers the arguments it was given for."""
+    MANUAL_ANY_ARGUMENTS = "manual_any_arguments"
+    """As ``manual``, but an approval for the session covers the tool with any arguments."""
 
 
 class AutoRule(msgspec.Struct, frozen=True):

@@ -104,6 +104,9 @@ CODES: Final[dict[str, Code]] = {
     "NOT_CANONICAL": Code("the value has no canonical form (NaN and infinity are not JSON)"),
     "CHAIN_BROKEN": Code("a journal message does not continue its entity's digest chain"),
     "EXPORT_CORRUPT": Code("a line of the export was changed"),
+    "FACT_FORGED": Code("no valid signature proves what a fact says"),
+    "HISTORY_CHANGED": Code("the journal is not what a node signed, or an anchor saw"),
+    "ANCHOR_INVALID": Code("the file is no anchor of this realm's journal"),
     # The node and its surroundings.
     "CONFLICT": Code("the entity changed meanwhile, three times in a row", retryable=True),
     "COMMAND_QUARANTINED": Code("the command made its actor fail three times and was set aside"),

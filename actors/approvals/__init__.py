@@ -7,46 +7,55 @@ from typing import TYPE_CHECKING
 from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from rookery.actors.approvals.approvers import ApproverLine
     from rookery.actors.approvals.decider import ApprovalsDecider
     from rookery.actors.approvals.executor import ApprovalExecutor
+    from rookery.actors.approvals.grant_proofs import GrantProofs
     from rookery.actors.approvals.lifecycle_machine import APPROVALS
     from rookery.actors.approvals.rules import check_rule
-    from rookery.actors.approvals.signing import (
-        KEY_BYTES,
-        Signer,
-        read_private_key,
-        read_public_key,
-    )
+    from rookery.actors.approvals.signing import Signer, read_signer, signed_answer, verify_answer
     from rookery.actors.approvals.state import (
         APPROVERS_KEY,
         ApprovalSettings,
         Approver,
+        GrantPhase,
         SessionApprovals,
     )
 
 __all__ = [
     "APPROVALS",
     "APPROVERS_KEY",
-    "KEY_BYTES",
     "ApprovalExecutor",
     "ApprovalSettings",
     "ApprovalsDecider",
     "Approver",
+    "ApproverLine",
+    "GrantPhase",
+    "GrantProofs",
     "SessionApprovals",
     "Signer",
     "check_rule",
-    "read_private_key",
-    "read_public_key",
+    "read_signer",
+    "signed_answer",
+    "verify_answer",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
+        "approvers": ("ApproverLine",),
         "decider": ("ApprovalsDecider",),
         "executor": ("ApprovalExecutor",),
+        "grant_proofs": ("GrantProofs",),
         "lifecycle_machine": ("APPROVALS",),
         "rules": ("check_rule",),
-        "signing": ("KEY_BYTES", "Signer", "read_private_key", "read_public_key"),
-        "state": ("APPROVERS_KEY", "ApprovalSettings", "Approver", "SessionApprovals"),
+        "signing": ("Signer", "read_signer", "signed_answer", "verify_answer"),
+        "state": (
+            "APPROVERS_KEY",
+            "ApprovalSettings",
+            "Approver",
+            "GrantPhase",
+            "SessionApprovals",
+        ),
     },
 )

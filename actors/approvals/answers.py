@@ -17,7 +17,7 @@ because the broker writes its record. An answer that does not decode is recorded
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -25,19 +25,20 @@ import msgspec
 from rookery.actors.approvals.broker import ruling_of
 from rookery.actors.approvals.dispatchers.port import Decision
 from rookery.actors.approvals.effects import CheckAnswer, DispatchEnded, DispatchUnrecorded
-from rookery.actors.approvals.facts import ApprovalFacts, ValidAnswer
+from rookery.actors.approvals.facts import REASON_MAX, ApprovalFacts, ValidAnswer
+from rookery.actors.approvals.grant_proofs import FindApprover
 from rookery.actors.approvals.request_record import actor_ref, operation_of, to_request
 from rookery.actors.approvals.signing import verify_answer
 from rookery.actors.approvals.state import (
     MESSAGE_MAX,
     ApprovalRequestState,
     ApprovalSettings,
-    Approver,
     SessionApprovals,
 )
 from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.records import (
     ApprovalBrokerOutcome,
+    ApprovalDecision,
     decision_from_token,
 )
 from rookery.schemas.digest import digest_json
@@ -50,7 +51,6 @@ from rookery.schemas.typed_ids import IdValidationError
 __all__ = [
     "AnswerRules",
     "DispatchResultRules",
-    "FindApprover",
     "MalformedAnswer",
     "decision_receipt",
     "malformed_answer",
@@ -83,10 +83,6 @@ def malformed_answer(body: bytes, error: CodedError) -> MalformedAnswer:
         message=error.message,
         hint=error.hint,
     )
-
-
-FindApprover = Callable[[str], Approver | None]
-"""Returns the approver with a key id; ``None`` for an unknown or revoked key."""
 
 
 class AnswerRules(NamedTuple):
@@ -168,12 +164,17 @@ class AnswerRules(NamedTuple):
             raise Refused("DECISION_UNKNOWN", f"{token!r} is not a decision")
         if answer.request_digest != request_state.request_digest:
             raise Refused("APPROVAL_MISMATCH", "the answer has the digest of other arguments")
+        if answer.tool_digest not in ("", request_state.tool_digest):
+            raise Refused("APPROVAL_MISMATCH", "the answer has the digest of another tool")
         if not request_state.is_pending:
             raise Refused("APPROVAL_CLOSED", f"the approval is {request_state.status}")
         if arrived_ms >= request_state.due_ms:
             late_ms = arrived_ms - request_state.due_ms
             raise Refused("APPROVAL_CLOSED", f"the answer arrived {late_ms} ms after the deadline")
-        return ValidAnswer(request_state, decision, self._verify(answer), arrived_ms)
+        verified = self._verify(answer)
+        if verified:
+            _check_provable(answer, decision)
+        return ValidAnswer(request_state, decision, verified, arrived_ms)
 
     def consequences(
         self,
@@ -189,18 +190,8 @@ class AnswerRules(NamedTuple):
             return builder.add_closed(outcome, _reason_text(answer)).facts
         builder.add_approval().add_grant(now_ms + self.settings.grant_ttl_ms)
         if valid.decision.kind is ApprovalDecisionKind.APPROVED_FOR_SESSION:
-            request_state = valid.request_state
-            granted = facts.SessionGrantIssued(
-                grant_id=f"session-grant.{request_state.approval_id}",
-                approval_id=request_state.approval_id,
-                tool=request_state.tool,
-                policy=request_state.policy,
-                actor=answer.actor,
-                expires_at_ms=now_ms + self.settings.session_grant_ttl_ms,
-                run=request_state.run,
-                generation=request_state.generation,
-            )
-            builder.add(granted)
+            expires_at_ms = now_ms + self.settings.session_grant_ttl_ms
+            builder.add_session_grant(answer.actor, expires_at_ms)
         return builder.facts
 
     def _verify(self, answer: DecideApproval) -> bool:
@@ -240,6 +231,18 @@ class AnswerRules(NamedTuple):
             key_id=answer.key_id[:40],
         )
         return (fact,)
+
+
+def _check_provable(answer: DecideApproval, decision: ApprovalDecision) -> None:
+    """Refuse a signed answer of which the facts could not prove what was signed."""
+    if len(answer.reason) > REASON_MAX:
+        raise Refused("INVALID_ARGUMENT", f"a signed reason has at most {REASON_MAX} characters")
+    if decision.kind is ApprovalDecisionKind.APPROVED_FOR_SESSION and not answer.tool_digest:
+        raise Refused(
+            "SIGNATURE_REQUIRED",
+            "a signed approval for the session must name the tool: tool_digest",
+            hint="repeat the tool_digest of the listed approval and sign again",
+        )
 
 
 def _request_state_of(state: SessionApprovals, answer: DecideApproval) -> ApprovalRequestState:

@@ -15,7 +15,6 @@ import msgspec
 from rookery.actors.approvals.answers import (
     AnswerRules,
     DispatchResultRules,
-    FindApprover,
     MalformedAnswer,
     decision_receipt,
     malformed_answer,
@@ -33,6 +32,7 @@ from rookery.actors.approvals.effects import (
     pending_effects,
 )
 from rookery.actors.approvals.evolve import evolve
+from rookery.actors.approvals.grant_proofs import FindApprover, GrantProofs
 from rookery.actors.approvals.grants import consume, grant_receipt, is_consumed, revoke
 from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatuses
 from rookery.actors.approvals.requests import (
@@ -111,6 +111,7 @@ class ApprovalsDecider(MachineDecider):
         self.effect_types = EFFECT_TYPES if calls else frozenset()
         self._settings = settings
         self._answer_rules = AnswerRules(self._settings, find_approver)
+        self._proofs = GrantProofs(self._settings, find_approver)
         self._dispatch_rules = DispatchResultRules(self._answer_rules)
 
     def decide(
@@ -124,7 +125,7 @@ class ApprovalsDecider(MachineDecider):
         left: Sequence[Fact] = ()
         match command.body:
             case RequestApproval() as requested:
-                left = request_approval(state, session, requested, settings, now_ms=now_ms)
+                left = request_approval(state, session, requested, self._proofs, now_ms=now_ms)
             case DecideApproval() as answer:
                 left = self._answer_rules.decide(
                     state, session, answer, arrived_ms=arrived_ms, now_ms=now_ms
@@ -132,7 +133,7 @@ class ApprovalsDecider(MachineDecider):
             case MalformedAnswer() as malformed:
                 left = self._answer_rules.refuse_malformed(state, malformed, now_ms=now_ms)
             case ConsumeGrant() as use:
-                left = consume(state, session, use, settings, now_ms=now_ms)
+                left = consume(state, session, use, self._proofs, now_ms=now_ms)
             case RevokeGrant() as revocation:
                 by = revocation.actor or command.id
                 left = revoke(state, session, revocation, settings, by=by, now_ms=now_ms)
@@ -156,7 +157,7 @@ class ApprovalsDecider(MachineDecider):
 
     def evolve(self, state: SessionApprovals, fact: Any) -> SessionApprovals:
         if isinstance(fact, facts.HistoryRestarted):
-            return SessionApprovals(generation=fact.generation)
+            return SessionApprovals(generation=fact.generation, changes=state.changes)
         if type(fact) in self._by_fact:
             after: SessionApprovals = super().evolve(state, fact)
             return after
@@ -177,7 +178,7 @@ class ApprovalsDecider(MachineDecider):
             case RevokeGrant(grant_id=grant_id):
                 body = grant_receipt(state, grant_id)
             case ChangeApprover(name=name):
-                body = approver_receipt(state, name)
+                body = approver_receipt(state, name, self._settings)
             case ApprovalDue(approval_id=approval_id):
                 body = decision_receipt(state, DecideApproval(approval_id=approval_id))
             case ConsumeGrant() as use:

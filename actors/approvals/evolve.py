@@ -8,9 +8,10 @@ from typing import Any, Final
 from immutables import Map
 from msgspec.structs import replace
 
+from rookery.actors.approvals.signing import signed_answer
 from rookery.actors.approvals.state import (
     ApprovalRequestState,
-    Approver,
+    ApproverChange,
     Grant,
     GrantPhase,
     SessionApprovals,
@@ -84,6 +85,7 @@ def _answer(state: State, fact: facts.Answered) -> State:
         status=ApprovalLifecycleStatus(fact.decision),
         answer_digest=fact.answer_digest,
         verified=fact.verified,
+        answer=signed_answer(fact),
     )
 
 
@@ -123,12 +125,17 @@ def _grant(state: State, fact: facts.GrantIssued) -> State:
 
 
 def _grant_session(state: State, fact: facts.SessionGrantIssued) -> State:
+    request_state = state.request_of_approval(fact.approval_id)
     grant = SessionGrant(
         grant_id=fact.grant_id,
         tool=fact.tool,
         policy=fact.policy,
         generation=fact.generation,
         expires_at_ms=fact.expires_at_ms,
+        surface=fact.surface,
+        schema_digest=fact.schema_digest,
+        request_digest=fact.request_digest,
+        answer=None if request_state is None else request_state.answer,
     )
     return replace(state, session_grants=state.session_grants.set(fact.grant_id, grant))
 
@@ -150,17 +157,8 @@ def _set_grant_phase(reached: GrantPhase) -> Callable[[State, Any], State]:
 # --- approvers ------------------------------------------------------------------------------------
 
 
-def _add(state: State, fact: facts.ApproverAdded) -> State:
-    approver = Approver(name=fact.name, key_id=fact.key_id, public_key=fact.public_key)
-    approvers = state.approvers.set(fact.key_id, approver)
-    return replace(state, approvers=approvers, changes=state.changes + 1)
-
-
-def _revoke(state: State, fact: facts.ApproverRevoked) -> State:
-    state = replace(state, changes=state.changes + 1)
-    if fact.key_id not in state.approvers:
-        return state
-    return replace(state, approvers=state.approvers.delete(fact.key_id))
+def _change_approvers(state: State, fact: ApproverChange) -> State:
+    return replace(state, changes=(*state.changes, fact))
 
 
 _FOLDS: Final[dict[type, Callable[[State, Any], State]]] = {
@@ -178,8 +176,8 @@ _FOLDS: Final[dict[type, Callable[[State, Any], State]]] = {
     facts.GrantExpired: _set_grant_phase(GrantPhase.EXPIRED),
     facts.GrantRevoked: _set_grant_phase(GrantPhase.REVOKED),
     facts.SessionGrantIssued: _grant_session,
-    facts.ApproverAdded: _add,
-    facts.ApproverRevoked: _revoke,
+    facts.ApproverAdded: _change_approvers,
+    facts.ApproverRevoked: _change_approvers,
     facts.ApproverRefused: _refuse_change,
 }
 

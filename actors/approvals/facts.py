@@ -13,7 +13,7 @@ from msgspec.structs import force_setattr
 
 from rookery.actors.approvals.broker import Ruling, intent_record, record_base, result_record
 from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatuses
-from rookery.actors.approvals.request_record import to_request
+from rookery.actors.approvals.request_record import covers_any_arguments, to_request
 from rookery.actors.approvals.state import ApprovalRequestState, SessionApprovals
 from rookery.actors.kernel import FactBuilder
 from rookery.schemas.approvals.decision import DecideApproval
@@ -34,7 +34,7 @@ from rookery.schemas.facts import approval as facts
 from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 from rookery.schemas.typed_ids import ApprovalRequestId
 
-__all__ = ["ApprovalFacts", "ValidAnswer"]
+__all__ = ["REASON_MAX", "ApprovalFacts", "ValidAnswer"]
 
 REASON_MAX: Final = 1_000
 _LIFECYCLE_FACTS: Final = frozenset(one.fact for one in APPROVALS.inputs.values())
@@ -117,6 +117,9 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
             answered_at_ms=answer.answered_at_ms,
             arrived_ms=counted.arrived_ms,
             answer_digest=digest_json(answer),
+            request_digest=answer.request_digest,
+            tool_digest=answer.tool_digest if counted.verified else "",
+            signature=answer.signature if counted.verified else "",
             record=record,
         )
 
@@ -162,6 +165,26 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
             expires_at_ms=expires_at_ms,
             session_grant_id=session_grant_id,
         )
+
+    def add_session_grant(self, actor: str, expires_at_ms: int) -> ApprovalFacts:
+        """The tool needs no further approval in this generation of the session."""
+        asked = self._request_state
+        self.add(
+            facts.SessionGrantIssued(
+                grant_id=f"session-grant.{asked.approval_id}",
+                approval_id=asked.approval_id,
+                tool=asked.tool,
+                surface=asked.surface,
+                schema_digest=asked.schema_digest,
+                policy=asked.policy,
+                request_digest="" if covers_any_arguments(asked) else asked.request_digest,
+                actor=actor,
+                expires_at_ms=expires_at_ms,
+                run=asked.run,
+                generation=asked.generation,
+            )
+        )
+        return self
 
     def add_approval(self) -> ApprovalFacts:
         return self._add_transition("decide_approval", decision=ApprovalAnswer.APPROVE)

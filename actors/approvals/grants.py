@@ -1,15 +1,16 @@
 """Grants: issued for one call, checked and consumed before it, revocable until then. Pure.
 
-A grant is valid for one call with exactly the arguments of its request. If it has expired or is
-revoked before its call consumes it, the approval is requested again.
+A grant is valid for one call with exactly the arguments of its request. If it has expired, is
+revoked or is not proven before its call consumes it, the approval is requested again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
 from rookery.actors.approvals.effects import ConsumeGrant
+from rookery.actors.approvals.grant_proofs import GrantProofs
 from rookery.actors.approvals.requests import request_again
 from rookery.actors.approvals.state import ApprovalSettings, Grant, GrantPhase, SessionApprovals
 from rookery.schemas.commands import RevokeGrant
@@ -20,16 +21,18 @@ from rookery.schemas.replies import GrantReceipt
 
 __all__ = ["consume", "grant_receipt", "is_consumed", "revoke"]
 
+UNPROVEN: Final = "no valid approver's signature proves the grant"
+
 
 def consume(
     state: SessionApprovals,
     session: str,
     use: ConsumeGrant,
-    settings: ApprovalSettings,
+    proofs: GrantProofs,
     *,
     now_ms: int,
 ) -> Sequence[Fact]:
-    """Consume the grant; an expired or revoked one is replaced by a new request."""
+    """Consume the grant; an expired, revoked or unproven one is replaced by a new request."""
     grant = state.grants.get(use.grant_id)
     if grant is None or grant.state is not GrantPhase.ISSUED or not _covers(grant, use):
         return ()
@@ -43,6 +46,8 @@ def consume(
     elif _is_revoked(state, grant.session_grant_id):
         by = grant.session_grant_id
         lost = facts.GrantRevoked(grant_id=grant.grant_id, revoked_by=by, **of_call)
+    elif not proofs.proves(state, request_state, grant):
+        lost = facts.GrantRevoked(grant_id=grant.grant_id, revoked_by=UNPROVEN, **of_call)
     if lost is None:
         used = facts.GrantConsumed(
             approval_id=grant.approval_id,
@@ -54,7 +59,8 @@ def consume(
         return (used,)
     why = "the grant was not used in time"
     if isinstance(lost, facts.GrantRevoked):
-        why = "the session's grant was revoked"
+        why = UNPROVEN if lost.revoked_by == UNPROVEN else "the session's grant was revoked"
+    settings = proofs.settings
     return (lost, *request_again(state, session, request_state, settings, why=why, now_ms=now_ms))
 
 

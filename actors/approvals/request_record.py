@@ -13,7 +13,7 @@ from typing import Any, Final
 from rookery.actors.approvals.dispatchers.port import Terms
 from rookery.actors.approvals.state import ApprovalRequestState
 from rookery.schemas.approvals.records import ApprovalRequest
-from rookery.schemas.capability import ApprovalPolicy, AutoApproval
+from rookery.schemas.capability import ApprovalMode, ApprovalPolicy, AutoApproval
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.package import package_fingerprint
@@ -45,6 +45,7 @@ from rookery.schemas.typed_ids import (
 __all__ = [
     "actor_ref",
     "approval_id_of",
+    "covers_any_arguments",
     "operation_of",
     "policy_id",
     "redacted_summary",
@@ -81,6 +82,11 @@ def policy_id(policy: ApprovalPolicy) -> str:
     if isinstance(policy, AutoApproval):
         return f"approval.auto.{digest_bytes(policy.auto.rule.encode())[:16]}"
     return f"approval.{policy.value}"
+
+
+def covers_any_arguments(request_state: ApprovalRequestState) -> bool:
+    """Whether the tool's policy lets an approval for the session cover any arguments."""
+    return request_state.policy == policy_id(ApprovalMode.MANUAL_ANY_ARGUMENTS)
 
 
 def to_request(session: str, request_state: ApprovalRequestState) -> ApprovalRequest:
@@ -123,7 +129,11 @@ def to_request(session: str, request_state: ApprovalRequestState) -> ApprovalReq
 
 
 def to_terms(request_state: ApprovalRequestState) -> Terms:
-    return Terms(request_digest=request_state.request_digest, due_ms=request_state.due_ms)
+    return Terms(
+        request_digest=request_state.request_digest,
+        tool_digest=request_state.tool_digest,
+        due_ms=request_state.due_ms,
+    )
 
 
 def actor_ref(request: ApprovalRequest, actor: str) -> SourceRef:

@@ -14,6 +14,7 @@ from msgspec.structs import replace
 from rookery.actors.approvals.broker import ruling_of, ruling_without_dispatcher
 from rookery.actors.approvals.dispatchers.port import Cancelled, TimedOut
 from rookery.actors.approvals.facts import ApprovalFacts
+from rookery.actors.approvals.grant_proofs import GrantProofs
 from rookery.actors.approvals.request_record import approval_id_of, policy_id, redacted_summary
 from rookery.actors.approvals.rules import ApprovalRule, RuleInput, RuleUndecided
 from rookery.actors.approvals.state import (
@@ -43,16 +44,17 @@ def request_approval(
     state: SessionApprovals,
     session: str,
     command: RequestApproval,
-    settings: ApprovalSettings,
+    proofs: GrantProofs,
     *,
     now_ms: int,
 ) -> Sequence[Fact]:
     """Allow the call at once, or request an approval."""
     if command.operation_id in state.asked:
         return ()
+    settings = proofs.settings
     request_state = _new_request(session, command, settings, now_ms)
     builder = ApprovalFacts(state, session, request_state)
-    for grant in _grants_for(state, request_state):
+    for grant in _grants_for(state, request_state, proofs):
         if now_ms < grant.expires_at_ms:
             builder.add_auto_allowed(session_grant_id=grant.grant_id)
             return builder.add_grant(now_ms + settings.grant_ttl_ms, grant.grant_id).facts
@@ -164,16 +166,30 @@ def _new_request(
     )
 
 
-def _grants_for(state: SessionApprovals, request_state: ApprovalRequestState) -> list[SessionGrant]:
+def _grants_for(
+    state: SessionApprovals, request_state: ApprovalRequestState, proofs: GrantProofs
+) -> list[SessionGrant]:
     """The session grants for such calls, the one with the latest expiry first."""
     found = [
         grant
         for grant in state.session_grants.values()
-        if (grant.tool, grant.policy, grant.generation)
-        == (request_state.tool, request_state.policy, request_state.generation)
-        and grant.state is GrantPhase.ISSUED
+        if grant.state is GrantPhase.ISSUED
+        and _covers(grant, request_state)
+        and proofs.proves_session(request_state, grant)
     ]
     return sorted(found, key=lambda grant: -grant.expires_at_ms)
+
+
+def _covers(grant: SessionGrant, request_state: ApprovalRequestState) -> bool:
+    """Whether the grant names this tool, or, in facts of older versions, its name and policy."""
+    named = (grant.tool, grant.policy, grant.generation)
+    if named != (request_state.tool, request_state.policy, request_state.generation):
+        return False
+    return (
+        grant.surface in ("", request_state.surface)
+        and grant.schema_digest in ("", request_state.schema_digest)
+        and grant.request_digest in ("", request_state.request_digest)
+    )
 
 
 def _rule_refusal(state: SessionApprovals, session: str, command: RequestApproval) -> str:

@@ -13,7 +13,9 @@ import msgspec
 from immutables import Map
 
 from rookery.actors.approvals.lifecycle_machine import ApprovalStatuses
+from rookery.schemas.approvals.decision import DecideApproval, tool_digest
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
+from rookery.schemas.facts import approval as facts
 from rookery.schemas.run import SideEffect
 
 __all__ = [
@@ -26,6 +28,7 @@ __all__ = [
     "ApprovalRequestState",
     "ApprovalSettings",
     "Approver",
+    "ApproverChange",
     "Grant",
     "GrantPhase",
     "RefusalWindow",
@@ -33,7 +36,7 @@ __all__ = [
     "SessionGrant",
 ]
 
-STATE_SCHEMA = 4
+STATE_SCHEMA = 5
 REFUSALS_WINDOW_MS = 60_000
 REFUSALS_MAX = 10
 """Recorded per minute for one approval, for answers to no pending approval of a session, or for
@@ -94,9 +97,16 @@ class ApprovalRequestState(msgspec.Struct, frozen=True, kw_only=True):
     answer_digest: str = ""
     """The digest of the valid answer."""
     verified: bool = False
+    answer: DecideApproval | None = None
+    """The valid answer, if it is signed."""
     escalated: bool = False
     refusals: RefusalWindow = RefusalWindow()
     """Of answers to this approval."""
+
+    @property
+    def tool_digest(self) -> str:
+        """Of the tool, as an approver sees it."""
+        return tool_digest(self.tool, self.surface, self.schema_digest, self.policy)
 
     @property
     def is_pending(self) -> bool:
@@ -130,14 +140,23 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SessionGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """Permission for every call of a tool in one generation of the session, while ``issued``."""
+    """Permission for calls of a tool in one generation of the session, while ``issued``."""
 
     grant_id: str
     tool: str
     policy: str
     generation: int
     expires_at_ms: int
+    surface: str = ""
+    """Empty, as the digests: any."""
+    schema_digest: str = ""
+    request_digest: str = ""
+    answer: DecideApproval | None = None
+    """The approver's answer, if it is signed."""
     state: GrantPhase = GrantPhase.ISSUED
+
+
+ApproverChange = facts.ApproverAdded | facts.ApproverRevoked
 
 
 class Approver(msgspec.Struct, frozen=True, kw_only=True):
@@ -146,6 +165,8 @@ class Approver(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     key_id: str
     public_key: str
+    signed_by: str = ""
+    """Id of the key that signed its addition; empty if nothing proves it."""
 
 
 class SessionApprovals(msgspec.Struct, frozen=True, kw_only=True):
@@ -167,10 +188,9 @@ class SessionApprovals(msgspec.Struct, frozen=True, kw_only=True):
     """The number of records of the run."""
     refusals: RefusalWindow = RefusalWindow()
     """Of answers to no approval of the session, or of changes of approvers."""
-    approvers: Map[str, Approver] = Map()
-    """By key id; only under ``_approvers``."""
-    changes: int = 0
-    """The number of changes of approvers."""
+    changes: tuple[ApproverChange, ...] = ()
+    """All changes of the approvers, genuine and forged: ``ApproverLine`` tells them apart. Only
+    under ``_approvers``."""
 
     def request_of_approval(self, approval_id: str) -> ApprovalRequestState | None:
         """The request with this approval id, if it is the operation's current one."""

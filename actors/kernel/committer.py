@@ -25,6 +25,7 @@ from rookery.actors.kernel.messaging.mailbox import Mailbox
 from rookery.actors.kernel.messaging.replies import Reply, error_reply
 from rookery.actors.kernel.metrics import KernelMetrics
 from rookery.actors.kernel.partitions.watermark import Watermark
+from rookery.actors.keys import CheckpointWriter
 from rookery.bus.ports import (
     Appended,
     AppendOutcome,
@@ -117,22 +118,29 @@ class Committer:
         failpoints: Failpoints,
         acts_for: Callable[[str], bool],
         on_newer_term: Callable[[], None],
+        checkpoints: CheckpointWriter,
     ) -> None:
         """``acts_for``: whether this node owns a key now. ``on_newer_term``: called when another
         node has begun a term in a partition that this node appends to."""
         self._journal, self._fact_router, self._effect_runner = journal, reactions, effects
         self._watermark, self._complete, self._acts_for = watermark, complete, acts_for
-        self._histories = histories
+        self._histories, self._checkpoints = histories, checkpoints
         self._on_newer_term = on_newer_term
         self._metrics, self._failpoints = metrics, failpoints
         self._queue: deque[Commit] = deque()
         self._groups = 0
+        self._settling: set[asyncio.Future[None]] = set()
         self._idle = asyncio.Event()
         self._idle.set()
 
     async def wait_idle(self) -> None:
         """Wait until the result of every submitted commit is known."""
         await self._idle.wait()
+
+    async def wait_settled(self) -> None:
+        """Wait until the appends that are in flight now have their outcome."""
+        if self._settling:
+            await asyncio.wait(set(self._settling))
 
     def submit(self, commits: Sequence[Commit], completions: Completions) -> None:
         """Accept the output of one wake of an actor: commits, and completions that need no
@@ -161,6 +169,8 @@ class Committer:
     def _append(self, group: list[Commit]) -> None:
         left = len(group)
         hold = self._watermark.hold_next()
+        settled: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._settling.add(settled)
 
         def settle(outcomes: list[AppendOutcome]) -> None:
             nonlocal left
@@ -168,6 +178,8 @@ class Committer:
             self._on_results(outcomes)
             if not left:
                 hold.release()
+                self._settling.remove(settled)
+                settled.set_result(None)
                 self._groups -= 1
                 self._start_groups()
 
@@ -187,9 +199,12 @@ class Committer:
             results.setdefault(commit.mailbox, CommitResults()).append(outcome)
             if isinstance(outcome, Appended):
                 appended.append((commit, outcome.sequence))
+                self._checkpoints.add(commit, outcome.sequence, commit.facts)
                 self._histories.add(commit, outcome.sequence, commit.facts[-1].at_ms)
                 completions.merge(commit.completions)
                 self._record_metrics(commit)
+            elif isinstance(outcome, Superseded):
+                self._checkpoints.add_uncertain(commit)
         if any(isinstance(outcome, Superseded) for outcome in outcomes):
             self._on_newer_term()
         for commit, sequence in appended:

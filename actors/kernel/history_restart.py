@@ -11,7 +11,7 @@ is needed.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Final, Protocol, runtime_checkable
 from zlib import compress, decompress
@@ -22,7 +22,7 @@ from rookery.actors.kernel.decider import Decider, Effect
 from rookery.bus.ports import StoredMessage
 from rookery.schemas.codec import restarts_history
 from rookery.schemas.digest import ZERO_CHAIN
-from rookery.schemas.envelope import Command, EntityId, HistoryRestart
+from rookery.schemas.envelope import Command, EntityId, Fact, HistoryRestart
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.ids import reaction_id
 
@@ -160,11 +160,18 @@ class HistoryFold:
         """The state, if it is packed."""
 
     def add(self, body: bytes) -> CodedError | None:
-        """Fold the facts of the next message; the error if they cannot be decoded or folded."""
+        """Fold the next message; the error if its facts cannot be decoded or folded."""
+        try:
+            return self.add_facts(self._decider.codec.decode(body))
+        except CodedError as error:
+            return error
+
+    def add_facts(self, facts: Iterable[Fact]) -> CodedError | None:
+        """Fold the facts of the next message; the error if they cannot be folded."""
         decider = self._decider
         try:
             state = decider.load(decompress(self._packed)) if self._packed else self._state
-            for fact in decider.codec.decode(body):
+            for fact in facts:
                 state = decider.evolve(state, fact)
         except CodedError as error:
             return error

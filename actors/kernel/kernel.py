@@ -41,6 +41,7 @@ from rookery.actors.kernel.partitions.ownership import PartitionOwnership
 from rookery.actors.kernel.partitions.recovery import PartitionRecovery
 from rookery.actors.kernel.partitions.watermark import Watermark, WatermarkHold
 from rookery.actors.kernel.unit_of_work import UnitOfWork
+from rookery.actors.keys import CheckpointWriter
 from rookery.bus.ports import (
     PARTITIONS,
     Backpressure,
@@ -83,11 +84,9 @@ class Kernel:
         queries: Mapping[str, QueryHandler],
     ) -> None:
         self._bus, self._loop, self._settings = bus, loop, settings
-        self.node = settings.identity.node
         self.now_ms, self.metrics = settings.now_ms, settings.metrics
-        self.failpoints = settings.failpoints
-        self.payload_bytes_max = settings.payload_bytes_max
-        self._numbers = count(1)
+        self.failpoints, self.payload_bytes_max = settings.failpoints, settings.payload_bytes_max
+        self.node, self._numbers = settings.identity.node, count(1)
         self._deciders: list[Decider] = [NodeDecider(), *deciders]
         self._mailboxes = {c.family: Mailbox() for c in self._deciders}
         self._actors: dict[str, pykka.ActorRef[FamilyActor]] = {}
@@ -101,6 +100,7 @@ class Kernel:
         self._command_router = CommandRouter(
             bus, self._deciders, self._mailboxes, queries, self.metrics, now_ms=self.now_ms
         )
+        self._checkpoints = CheckpointWriter(self.node, bus.realm, settings.key, self._record_now)
         self._committer = self._new_committer(reactions)
         self._recovery = PartitionRecovery(
             bus,
@@ -131,6 +131,7 @@ class Kernel:
             failpoints=self.failpoints,
             acts_for=self.acts_for,
             on_newer_term=self._on_newer_term,
+            checkpoints=self._checkpoints,
         )
 
     def _new_ownership(self) -> PartitionOwnership:
@@ -206,6 +207,7 @@ class Kernel:
         except TimeoutError:
             log.warning("drain timed out: unfinished work is left to the next owner")
             return False
+        await self._checkpoints.finish(self._committer.wait_settled)
         return True
 
     async def _reachable(self) -> bool:
@@ -250,6 +252,7 @@ class Kernel:
         if self.partitions.is_certain:
             self._requeue_withheld()
             await self._recovery.save(self.partitions.served)
+        self._checkpoints.write_if_due(self._settings.uptime_s(), self._committer.wait_settled)
         before_ms = self.now_ms() - self._settings.passivate_after_ms
         for mailbox in self._mailboxes.values():
             mailbox.post(Passivate(before_ms))
@@ -278,9 +281,7 @@ class Kernel:
             partitions=tuple(sorted(turns)),
             turns=tuple(turns[partition] for partition in sorted(turns)),
         )
-        recording = asyncio.ensure_future(
-            self.ask("node", self.node, RecordFact(taken), FactRecorded)
-        )
+        recording = asyncio.ensure_future(self._record_now(taken))
         try:
             while not (await asyncio.wait({recording}, timeout=RECORD_WARNING_S))[0]:
                 pressure = self.pressure.value
@@ -438,6 +439,9 @@ class Kernel:
             dead_letter=UNSET if number is None else number,
         )
         self.record(fact)
+
+    async def _record_now(self, fact: Fact) -> None:
+        await self.ask("node", self.node, RecordFact(fact), FactRecorded)
 
     def record(self, fact: Fact) -> None:
         """Commit a fact of the family ``node``."""

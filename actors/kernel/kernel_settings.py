@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.metrics import KernelMetrics, NoMetrics
 from rookery.actors.kernel.partitions.ownership import CLAIM_S, NodeIdentity
+from rookery.actors.keys import SigningKey
 
 __all__ = ["KernelSettings"]
 
@@ -28,3 +29,5 @@ class KernelSettings:
     passivate_after_ms: int = 600_000
     drain_timeout_s: float = 10.0
     payload_bytes_max: int = 1 << 20
+    key: SigningKey | None = None
+    """Signs checkpoints of what this node appends; without one there are none."""

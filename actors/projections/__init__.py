@@ -9,11 +9,11 @@ from rookery.schemas.lazy_names import lazy_names
 if TYPE_CHECKING:
     from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
     from rookery.actors.projections.approvers import (
+        ApproverReport,
         Approvers,
+        ForgedApprover,
         ListedApproverKey,
-        change_count,
-        first_damage,
-        keys_of,
+        read_approvers,
     )
     from rookery.actors.projections.nodes import NodeView, nodes_of
     from rookery.actors.projections.realm_projections import RealmProjections
@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ApprovalProjection",
     "ApprovalQueryHandler",
+    "ApproverReport",
     "Approvers",
+    "ForgedApprover",
     "ListedApproverKey",
     "NodeView",
     "RealmProjections",
@@ -33,18 +35,22 @@ __all__ = [
     "RunQueryHandler",
     "SessionQueryHandler",
     "ToolQueryHandler",
-    "change_count",
-    "first_damage",
-    "keys_of",
     "nodes_of",
     "parse_phase",
+    "read_approvers",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "approvals": ("ApprovalProjection", "ApprovalQueryHandler"),
-        "approvers": ("Approvers", "ListedApproverKey", "change_count", "first_damage", "keys_of"),
+        "approvers": (
+            "ApproverReport",
+            "Approvers",
+            "ForgedApprover",
+            "ListedApproverKey",
+            "read_approvers",
+        ),
         "nodes": ("NodeView", "nodes_of"),
         "realm_projections": ("RealmProjections",),
         "run_queries": ("RunQueryHandler",),

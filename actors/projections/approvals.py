@@ -18,6 +18,7 @@ from rookery.actors.projections.checkpoint import CheckpointStore, version_of
 from rookery.actors.projections.pages import Unpaged
 from rookery.actors.projections.projector import Projector
 from rookery.bus.ports import Delivery, Filter, Journal, StoredMessage
+from rookery.schemas.approvals.decision import tool_digest
 from rookery.schemas.approvals.lists import (
     ApprovalList,
     ApprovalState,
@@ -36,7 +37,7 @@ from rookery.schemas.ids import check_session_id
 __all__ = ["ENDED_KEPT_MAX", "ApprovalProjection", "ApprovalQueryHandler"]
 
 FAMILY: Final = "approval"
-FOLDS: Final = 1
+FOLDS: Final = 2
 ENDED_KEPT_MAX: Final = 1_000
 _ENDS: Final = frozenset(ApprovalState) - {ApprovalState.PENDING}
 
@@ -84,6 +85,7 @@ class ApprovalFactView(Struct, gc=False):
     side_effect: str = ""
     policy: str = ""
     request_digest: str = ""
+    schema_digest: str = ""
     arguments_ref: str = ""
     summary: str = ""
     due_ms: int = 0
@@ -218,6 +220,7 @@ class ApprovalProjection(Unpaged):
             allowed_decisions=request.allowed_decisions,
             summary=fact.summary,
             request_digest=fact.request_digest,
+            tool_digest=tool_digest(fact.tool, fact.surface, fact.schema_digest, fact.policy),
             arguments_ref=fact.arguments_ref,
             requested_at_ms=fact.at_ms,
             due_ms=fact.due_ms,

@@ -1,7 +1,8 @@
 """The approvers of a realm and their keys, folded from the facts under ``_approvers``.
 
-Every node follows these facts. After any error a node accepts no signed answer until it has read
-all of them again, because a fact that it missed may have revoked a key.
+Every node follows these facts and skips those that no signature proves. After any error a node
+accepts no signed answer until it has read all of them again, because a fact that it missed may have
+revoked a key.
 """
 
 from __future__ import annotations
@@ -13,8 +14,7 @@ from typing import Final
 
 import msgspec
 
-from rookery.actors.approvals import APPROVERS_KEY, Approver, SessionApprovals
-from rookery.actors.approvals.evolve import evolve
+from rookery.actors.approvals import APPROVERS_KEY, Approver, ApproverLine
 from rookery.bus.ports import Bus, Filter, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import ChainCursor
@@ -26,7 +26,13 @@ from rookery.schemas.facts.approval import (
     ApproverRevoked,
 )
 
-__all__ = ["Approvers", "ListedApproverKey", "change_count", "first_damage", "keys_of"]
+__all__ = [
+    "ApproverReport",
+    "Approvers",
+    "ForgedApprover",
+    "ListedApproverKey",
+    "read_approvers",
+]
 
 log = logging.getLogger(__name__)
 
@@ -39,21 +45,28 @@ NOT_READ_YET: Final = "not read yet"
 class Approvers:
     """The valid keys. They are updated on the bus's loop and read from any thread."""
 
-    def __init__(self, bus: Bus) -> None:
-        self._bus = bus
-        self._position, self._cursor = 0, ChainCursor()
-        self._state = SessionApprovals()
+    def __init__(self, bus: Bus, root_key: str = "") -> None:
+        self._bus, self._root_key = bus, root_key
+        self._reset()
         self.unavailable_reason = NOT_READ_YET
         """Why no key is valid now; empty while all facts are known."""
 
+    @property
+    def forged(self) -> int:
+        """How many changes of approvers are skipped, because no valid signature proves them."""
+        return self._forged
+
     def approver_of(self, key_id: str) -> Approver | None:
         """The owner of a key; ``None`` if the key was revoked, or may have been."""
-        return None if self.unavailable_reason else self._state.approvers.get(key_id)
+        return None if self.unavailable_reason else self._line.approvers.get(key_id)
+
+    def _reset(self) -> None:
+        self._position, self._cursor = 0, ChainCursor()
+        self._line, self._forged = ApproverLine(self._bus.realm, self._root_key), 0
 
     async def refresh(self) -> None:
         """Read all facts; before this, no key is known."""
-        self._position, self._cursor = 0, ChainCursor()
-        self._state = SessionApprovals()
+        self._reset()
         end = await self._bus.journal.end()
         for stored in await self._bus.journal.read(EntityId(FAMILY, APPROVERS_KEY)):
             self._apply(stored)
@@ -96,11 +109,12 @@ class Approvers:
             return
         if not self._cursor.accept(stored.body, stored.chain):
             raise Failed("CHAIN_BROKEN", f"{stored.sequence} does not continue {APPROVERS_KEY}")
-        state = self._state
         for fact in _CODEC.decode(stored.body):
-            if isinstance(fact, facts.ApproverAdded | facts.ApproverRevoked):
-                state = evolve(state, fact)
-        self._state, self._position = state, stored.sequence
+            if isinstance(fact, ApproverAdded | ApproverRevoked) and (why := self._line.add(fact)):
+                self._forged += 1
+                extra = {"sequence": stored.sequence, "approver": fact.name, "why": why}
+                log.error("forged approver skipped", extra=extra)
+        self._position = stored.sequence
 
     def _on_error(self, error: Exception) -> None:
         """Log an error once until it changes, since it may recur every second."""
@@ -120,50 +134,91 @@ class ListedApproverKey(msgspec.Struct, frozen=True, kw_only=True):
     public_key: str
     added_at_ms: int
     revoked_at_ms: int | None = None
+    signed_by: str = ""
+    """Id of the key that signed it: the root key's, or an approver's. Empty if nothing proves the
+    key: the realm's first approver, or one that an older version stored."""
 
 
-def keys_of(messages: Iterable[StoredMessage]) -> list[ListedApproverKey]:
-    """All keys, revoked ones included, in the order in which they were last added. Facts in damaged
-    messages do not count."""
-    keys: dict[tuple[str, str], ListedApproverKey] = {}
-    for fact in _sound_facts(messages):
-        match fact:
-            case ApproverAdded():
-                keys.pop((fact.name, fact.key_id), None)
-                keys[fact.name, fact.key_id] = ListedApproverKey(
-                    name=fact.name,
-                    key_id=fact.key_id,
-                    public_key=fact.public_key,
-                    added_at_ms=fact.at_ms,
-                )
-            case ApproverRevoked() if known := keys.get((fact.name, fact.key_id)):
-                keys[fact.name, fact.key_id] = msgspec.structs.replace(
-                    known, revoked_at_ms=fact.at_ms
-                )
-    return list(keys.values())
+class ForgedApprover(msgspec.Struct, frozen=True, kw_only=True):
+    """A change of the approvers that no signature proves; every reader skips it."""
+
+    sequence: int
+    name: str
+    key_id: str
+    change: str
+    """``added`` or ``revoked``."""
+    reason: str
 
 
-def change_count(messages: Iterable[StoredMessage]) -> int:
-    """How often a key was added or revoked."""
-    return sum(isinstance(f, ApproverAdded | ApproverRevoked) for f in _sound_facts(messages))
+class ApproverReport(msgspec.Struct, kw_only=True):
+    """What the facts about approvers say, and which of them are forged or damaged."""
 
-
-def first_damage(messages: Iterable[StoredMessage]) -> CodedError | None:
+    keys: list[ListedApproverKey] = []
+    """All keys, revoked ones included, in the order in which they were last added."""
+    changes: int = 0
+    """How many changes count."""
+    root_key: str = ""
+    """The configured root key, else the one that signed the first change."""
+    forged: list[ForgedApprover] = []
+    damage: CodedError | None = None
     """Why no node trusts the approvers; ``None`` if every message is sound."""
-    found = (error for _, error in _examined(messages) if error is not None)
-    return next(found, None)
 
 
-def _sound_facts(messages: Iterable[StoredMessage]) -> Iterator[facts.ApprovalFact]:
-    for found, error in _examined(messages):
-        if error is None:
-            yield from found
+def read_approvers(
+    messages: Iterable[StoredMessage], realm: str, root_key: str = ""
+) -> ApproverReport:
+    """Read all messages about approvers. Facts in damaged messages do not count."""
+    line = ApproverLine(realm, root_key)
+    keys: dict[tuple[str, str], ListedApproverKey] = {}
+    report = ApproverReport()
+    for stored, found, error in _examined(messages):
+        report.damage = report.damage or error
+        for fact in found:
+            if not isinstance(fact, ApproverAdded | ApproverRevoked):
+                continue
+            if why := line.add(fact):
+                report.forged.append(_forged(stored, fact, why))
+            else:
+                _list(keys, fact)
+    report.keys, report.changes = list(keys.values()), line.count
+    report.root_key = line.root_key
+    return report
+
+
+def _list(
+    keys: dict[tuple[str, str], ListedApproverKey], fact: ApproverAdded | ApproverRevoked
+) -> None:
+    name = fact.name, fact.key_id
+    known = keys.get(name)
+    if isinstance(fact, ApproverAdded):
+        keys.pop(name, None)
+        keys[name] = ListedApproverKey(
+            name=fact.name,
+            key_id=fact.key_id,
+            public_key=fact.public_key,
+            added_at_ms=fact.at_ms,
+            signed_by=fact.signed_by if fact.signature else "",
+        )
+    elif known is not None:
+        keys[name] = msgspec.structs.replace(known, revoked_at_ms=fact.at_ms)
+
+
+def _forged(
+    stored: StoredMessage, fact: ApproverAdded | ApproverRevoked, why: str
+) -> ForgedApprover:
+    return ForgedApprover(
+        sequence=stored.sequence,
+        name=fact.name,
+        key_id=fact.key_id,
+        change="added" if isinstance(fact, ApproverAdded) else "revoked",
+        reason=why,
+    )
 
 
 def _examined(
     messages: Iterable[StoredMessage],
-) -> Iterator[tuple[list[facts.ApprovalFact], CodedError | None]]:
-    """The facts of each message, or why it is damaged."""
+) -> Iterator[tuple[StoredMessage, list[facts.ApprovalFact], CodedError | None]]:
+    """Each message with its facts, or why it is damaged."""
     cursor = ChainCursor()
     for stored in messages:
         name = f"message {stored.sequence} of {APPROVERS_KEY}"
@@ -172,9 +227,9 @@ def _examined(
             continue
         if not cursor.accept(stored.body, stored.chain):
             cursor.pass_over(stored.chain)
-            yield [], Failed("CHAIN_BROKEN", f"{name} does not continue its chain")
+            yield stored, [], Failed("CHAIN_BROKEN", f"{name} does not continue its chain")
             continue
         try:
-            yield _CODEC.decode(stored.body), None
+            yield stored, _CODEC.decode(stored.body), None
         except CodedError as error:
-            yield [], Failed(error.code, f"{name}: {error.message}")
+            yield stored, [], Failed(error.code, f"{name}: {error.message}")

@@ -28,7 +28,13 @@ if TYPE_CHECKING:
     from rookery.actors.tools.call_notifier import CallNotifier
     from rookery.actors.tools.call_rules import NO_WAITS, CallRules, resolution_receipt, resolve
     from rookery.actors.tools.call_slots import CallSlots, SlotStage, SlotSupply
-    from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue, check_surface
+    from rookery.actors.tools.catalogue import (
+        LOCAL,
+        CatalogueTool,
+        ToolCatalogue,
+        check_surface,
+        requires_approval,
+    )
     from rookery.actors.tools.effects import (
         AttemptLost,
         BeginCall,
@@ -108,6 +114,7 @@ __all__ = [
     "http_tools",
     "load_registry",
     "pending_call_effects",
+    "requires_approval",
     "resolution_receipt",
     "resolve",
     "tool",
@@ -125,7 +132,13 @@ __getattr__ = lazy_names(
         "call_notifier": ("CallNotifier",),
         "call_rules": ("NO_WAITS", "CallRules", "resolution_receipt", "resolve"),
         "call_slots": ("CallSlots", "SlotStage", "SlotSupply"),
-        "catalogue": ("LOCAL", "CatalogueTool", "ToolCatalogue", "check_surface"),
+        "catalogue": (
+            "LOCAL",
+            "CatalogueTool",
+            "ToolCatalogue",
+            "check_surface",
+            "requires_approval",
+        ),
         "hosts.daemon_pool": ("DaemonThreadPool",),
         "effects": (
             "AttemptLost",

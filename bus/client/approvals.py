@@ -69,6 +69,7 @@ class ApprovalsMixin(ABC):
             decision=decision,
             actor=actor,
             request_digest=approval.request_digest,
+            tool_digest=approval.tool_digest,
             answered_at_ms=SystemClock().now_ms(),
             reason=reason,
         )

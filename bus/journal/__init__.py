@@ -1,7 +1,7 @@
 """The journal on JetStream: appending, reading, following, auditing and exporting."""
 
 from rookery.bus.journal.audit import AuditResult, AuditScope, ChainAudit
-from rookery.bus.journal.export import ExportReader, JournalExport, verify_lines
+from rookery.bus.journal.export import ExportReader, JournalExport, seal_line, verify_lines
 from rookery.bus.journal.journal import JetStreamFeed, JetStreamJournal
 from rookery.bus.journal.quarantine import (
     QUARANTINE,
@@ -22,5 +22,6 @@ __all__ = [
     "Quarantine",
     "QuarantinedMessage",
     "quarantined_by",
+    "seal_line",
     "verify_lines",
 ]

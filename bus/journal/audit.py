@@ -7,6 +7,7 @@ comparison with an export (``rookery.bus.journal.export``).
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from enum import StrEnum
 
 import msgspec
@@ -93,6 +94,11 @@ class ChainAudit:
             self._rejected_chains[stored.entity] = stored.chain
             return broken
         return None
+
+    @property
+    def heads(self) -> Iterable[tuple[EntityId, str]]:
+        """The last chain digest of each entity."""
+        return self._last_chains.items()
 
     def _may_be_missing(self, *, first: bool) -> bool:
         return self._scope is AuditScope.PARTS or (first and self._scope is AuditScope.TAIL)

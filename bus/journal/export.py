@@ -22,7 +22,7 @@ from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
 
-__all__ = ["ExportReader", "JournalExport", "verify_lines"]
+__all__ = ["ExportReader", "JournalExport", "seal_line", "verify_lines"]
 
 _FORMAT = 1
 _SEALED = re.compile(rb'(?P<text>\{.*),"seal":"(?P<seal>[0-9a-f]{64})"\}\n\Z', re.DOTALL)
@@ -95,9 +95,16 @@ class JournalExport:
         return self._sealed(_ExportEnd(self._count))
 
     def _sealed(self, record: msgspec.Struct) -> bytes:
-        text = encode_json(record)[:-1]
-        self._seal = _seal(self._seal, text)
-        return b'%b,"seal":"%b"}\n' % (text, self._seal.encode())
+        self._seal, line = seal_line(self._seal, record)
+        return line
+
+
+def seal_line(previous: str, record: object) -> tuple[str, bytes]:
+    """A record, which encodes as a JSON object, as a line; ``previous``: the seal of the line
+    before. The seal of this line, and the line."""
+    text = encode_json(record)[:-1]
+    seal = _seal(previous, text)
+    return seal, b'%b,"seal":"%b"}\n' % (text, seal.encode())
 
 
 def verify_lines(lines: Iterable[bytes]) -> AuditResult:
@@ -125,6 +132,7 @@ class ExportReader:
         head = self._decoded(self._next_text(), _ExportHead)
         if head.rookery_export != _FORMAT:
             raise self._corrupt(f"has format {head.rookery_export}, this version reads {_FORMAT}")
+        self.realm = head.realm
         self._subjects = Subjects(head.realm)
         self.scope = scope_of(Filter(head.family, head.key, head.run), head.after)
 

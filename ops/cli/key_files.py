@@ -6,7 +6,9 @@ import os
 import stat
 from pathlib import Path
 
-from rookery.actors.approvals import KEY_BYTES, Signer, read_private_key, read_public_key
+from rookery.actors.approvals import Signer
+from rookery.actors.approvals import read_signer as signer_of
+from rookery.actors.keys import KEY_BYTES, read_public_key
 from rookery.bus.clock import entropy
 from rookery.schemas.errors import Refused
 
@@ -43,7 +45,7 @@ def read_signer(path: Path) -> Signer:
             f"{path} can be read by other users (mode {stat.S_IMODE(mode):04o})",
             hint=f"chmod 600 {path}",
         )
-    return read_private_key(text)
+    return signer_of(text)
 
 
 def read_public_key_file(path: Path) -> str:

@@ -30,6 +30,7 @@ __all__ = [
     "clock_time",
     "escape_unencodable",
     "exit_code",
+    "print_danger",
     "print_error",
     "print_json",
     "print_line",
@@ -38,7 +39,7 @@ __all__ = [
     "writing",
 ]
 
-USAGE, REFUSED, NOT_FOUND, UNREACHABLE = 2, 3, 4, 5
+USAGE, REFUSED, NOT_FOUND, UNREACHABLE, FILE_CHANGED = 2, 3, 4, 5, 8
 OUTPUT_FAILED = 74
 """EX_IOERR: the command succeeded and its result could not be printed."""
 
@@ -120,8 +121,16 @@ def clock_time(at_ms: int) -> str:
     return moment.isoformat(" ", "milliseconds")
 
 
+def print_danger(line: str) -> None:
+    """Print a line to stderr, in red on a terminal."""
+    Console(stderr=True, highlight=False).print(Text(line, "bold red"), soft_wrap=True)
+
+
 def exit_code(error: CodedError) -> int:
-    """The exit code: 2 usage, 3 refused, 4 not found, 5 unreachable, 1 any other error."""
+    """The exit code: 2 usage, 3 refused, 4 not found, 5 unreachable, 8 an export was changed, 1 any
+    other error; ``journal verify`` has more."""
+    if error.code == "EXPORT_CORRUPT":
+        return FILE_CHANGED
     if error.code in _UNREACHABLE:
         return UNREACHABLE
     if error.code in _NOT_FOUND or error.code.endswith("_NOT_FOUND"):

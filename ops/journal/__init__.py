@@ -1,5 +1,18 @@
-"""The journal as an operator sees it: the check of all its messages."""
+"""The journal as an operator sees it: the check of its messages, anchors, and proofs of runs."""
 
-from rookery.ops.journal.journal_check import JournalCheck, MessageDamage
+from rookery.ops.journal.anchor import Anchor, read_anchor
+from rookery.ops.journal.damage import EXIT_CODES, DefectKind, MessageDamage, damage_words
+from rookery.ops.journal.journal_check import JournalCheck
+from rookery.ops.journal.run_proof import ProofParts, prove_run
 
-__all__ = ["JournalCheck", "MessageDamage"]
+__all__ = [
+    "EXIT_CODES",
+    "Anchor",
+    "DefectKind",
+    "JournalCheck",
+    "MessageDamage",
+    "ProofParts",
+    "damage_words",
+    "prove_run",
+    "read_anchor",
+]

@@ -11,9 +11,9 @@ from typing import Final
 import msgspec
 
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
-from rookery.schemas.digest import canonical_json
+from rookery.schemas.digest import canonical_json, digest_json
 
-__all__ = ["ANSWER_DOMAIN", "DecideApproval", "DecisionReceipt", "bytes_to_sign"]
+__all__ = ["ANSWER_DOMAIN", "DecideApproval", "DecisionReceipt", "bytes_to_sign", "tool_digest"]
 
 ANSWER_DOMAIN: Final = "rookery.approval.answer.v1"
 """Prefix of the signed bytes, so that a signature is valid for answers only."""
@@ -34,6 +34,9 @@ class DecideApproval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     answered_at_ms: int = 0
     """By the approver's clock."""
     reason: str = ""
+    tool_digest: str = ""
+    """``tool_digest`` of the tool that the approver saw; a signed ``approved_for_session`` needs
+    it."""
     key_id: str = ""
     """Id of the public key that checks the signature; empty without a signature."""
     signature: str = ""
@@ -53,7 +56,16 @@ class DecisionReceipt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def bytes_to_sign(realm: str, answer: DecideApproval) -> bytes:
-    """The signed bytes: all other fields of the answer, and the realm."""
+    """The signed bytes: all other fields of the answer, and the realm. An empty ``tool_digest`` is
+    left out, as in answers of clients that do not know it."""
     said = msgspec.structs.asdict(answer)
     del said["signature"]
+    if not answer.tool_digest:
+        del said["tool_digest"]
     return canonical_json({"domain": ANSWER_DOMAIN, "realm": realm, **said})
+
+
+def tool_digest(tool: str, surface: str, schema_digest: str, policy: str) -> str:
+    """The digest of a tool as an approver sees it: a tool that has another surface, schema or
+    policy after a reload is another tool."""
+    return digest_json([tool, surface, schema_digest, policy])

@@ -48,6 +48,8 @@ class ApprovalDispatch(msgspec.Struct, frozen=True, kw_only=True):
     approval_id: str
     request_digest: str
     """The answer repeats this and ``approval_id``."""
+    tool_digest: str = ""
+    """A signed answer for the session repeats this, too."""
     due_ms: int
     """Unix time in milliseconds at which the request expires."""
     request: ApprovalRequest

@@ -81,6 +81,9 @@ class ListedApproval(msgspec.Struct, frozen=True, kw_only=True):
     """Description of the arguments, without their values."""
     request_digest: str
     """Digest of the exact arguments; an answer repeats it."""
+    tool_digest: str = ""
+    """Digest of the tool, its surface, schema and policy; a signed answer for the session repeats
+    it."""
     arguments_ref: str
     """Address of the arguments for readers with access."""
     requested_at_ms: int

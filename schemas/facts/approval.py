@@ -140,6 +140,12 @@ class Answered(_OfApproval, frozen=True, kw_only=True, tag="approval.answered.v1
     arrived_ms: int = 0
     """Time of arrival; the decision may be much later."""
     answer_digest: str
+    request_digest: str = ""
+    """Of the arguments that the answer is for; empty in facts of older versions."""
+    tool_digest: str = ""
+    """Of the tool that the answer is for, if the approver signed it."""
+    signature: str = ""
+    """The approver's, if the answer is verified; empty in facts of older versions."""
     record: JournalRecord
 
 
@@ -206,7 +212,8 @@ class GrantRevoked(Fact, frozen=True, kw_only=True, tag="approval.grant_revoked.
 
 
 class SessionGrantIssued(Fact, frozen=True, kw_only=True, tag="approval.session_grant_issued.v1"):
-    """The tool needs no further approval in this generation of the session."""
+    """The tool needs no further approval in this generation of the session, for the same arguments
+    or, if its policy says so, for any."""
 
     grant_id: str
     approval_id: str
@@ -214,24 +221,44 @@ class SessionGrantIssued(Fact, frozen=True, kw_only=True, tag="approval.session_
     policy: str
     actor: str
     expires_at_ms: Unsigned
+    surface: str = ""
+    """Empty, as the two digests, in facts of older versions: the grant is for any."""
+    schema_digest: str = ""
+    request_digest: str = ""
+    """Empty: any arguments."""
 
 
 # --- approvers ------------------------------------------------------------------------------------
 
 
-class ApproverAdded(Fact, frozen=True, kw_only=True, tag="approval.approver_added.v1"):
-    """Answers signed with this key are this approver's."""
+class _ApproverChange(Fact, frozen=True, kw_only=True):
+    """A change of the approvers, with the signature it was made with: ``verb approvers``."""
 
     name: str
     key_id: str
+    change: Unsigned = 0
+    """Number of the change; 0 in facts of older versions, which have no signature."""
+    signed_by: str = ""
+    """Id of the key that signed the change; empty: the realm's first approver, or an older fact."""
+    signed_key: str = ""
+    """The added key as the client wrote it, if that is not ``public_key``: what the signature
+    covers."""
+    root_key: str = ""
+    """The realm's public root key, if that signed the change."""
+    signature: str = ""
+
+
+class ApproverAdded(_ApproverChange, frozen=True, kw_only=True, tag="approval.approver_added.v1"):
+    """Answers signed with this key are this approver's."""
+
     public_key: str
 
 
-class ApproverRevoked(Fact, frozen=True, kw_only=True, tag="approval.approver_revoked.v1"):
-    """Answers signed with this key are no longer valid."""
-
-    name: str
-    key_id: str
+class ApproverRevoked(
+    _ApproverChange, frozen=True, kw_only=True, tag="approval.approver_revoked.v1"
+):
+    """Answers signed with this key are no longer valid. All keys of a name are revoked by one
+    change."""
 
 
 class ApproverRefused(Fact, frozen=True, kw_only=True, tag="approval.approver_refused.v1"):

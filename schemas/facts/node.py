@@ -8,9 +8,24 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.envelope import Fact
+from rookery.schemas.integers import Unsigned
 from rookery.schemas.run import ErrorObject, Language
 
-__all__ = ["NODE_FACTS", "QUARANTINE_KEY", "MessageQuarantined", "NodeFact"]
+__all__ = [
+    "NODE_FACTS",
+    "QUARANTINE_KEY",
+    "Checkpoint",
+    "KeyVoucher",
+    "MessageQuarantined",
+    "NodeFact",
+]
+
+
+class KeyVoucher(msgspec.Struct, frozen=True, kw_only=True):
+    """The root key's signature of a node's public key."""
+
+    root_key: str
+    signature: str
 
 
 class Started(Fact, frozen=True, kw_only=True, tag="node.started.v1"):
@@ -24,6 +39,11 @@ class Started(Fact, frozen=True, kw_only=True, tag="node.started.v1"):
     """``always`` where every ack follows an fsync, ``replicated``, or ``unknown_accepted``."""
     builds: dict[Language, str] = msgspec.field(default_factory=dict)
     """Digests of the guests that new sessions on this node begin with."""
+    public_key: str = ""
+    """Ed25519, in hex: checks the node's checkpoints. Empty: it signs none."""
+    voucher: KeyVoucher | UnsetType = UNSET
+    require_keys: bool = False
+    """Whether only signed answers release calls on this node."""
 
 
 class Stopped(Fact, frozen=True, kw_only=True, tag="node.stopped.v1"):
@@ -41,6 +61,29 @@ class PartitionsTaken(Fact, frozen=True, kw_only=True, tag="node.partitions_take
     partitions: tuple[int, ...]
     turns: tuple[int, ...]
     """Numbers of the terms, in the same order."""
+
+
+class Checkpoint(Fact, frozen=True, kw_only=True, tag="node.checkpoint.v1"):
+    """Signs the messages that the node has appended since its last checkpoint; those that hold only
+    checkpoints do not count. ``actors/keys/proofs.py`` says what exactly is signed."""
+
+    node: str
+    number: Unsigned
+    """From 1, since the node started."""
+    start: Unsigned
+    """The messages have sequences above this, which no earlier checkpoint covers."""
+    sequence: Unsigned
+    """The messages have sequences up to this."""
+    messages: Unsigned
+    """How many they are."""
+    root: str
+    """Over the last of them of each entity."""
+    previous: str = ""
+    """Digest of the node's checkpoint before; empty for the first since it started."""
+    uncertain: tuple[str, ...] = ()
+    """Chain digests of messages that may or may not have been stored."""
+    key_id: str
+    signature: str = ""
 
 
 class CommandQuarantined(Fact, frozen=True, kw_only=True, tag="node.command_quarantined.v1"):
@@ -79,5 +122,7 @@ class MessageQuarantined(Fact, frozen=True, kw_only=True, tag="node.message_quar
     """The actor's name as the client sent it, unchecked."""
 
 
-NodeFact = Started | Stopped | PartitionsTaken | CommandQuarantined | MessageQuarantined
+NodeFact = (
+    Started | Stopped | PartitionsTaken | Checkpoint | CommandQuarantined | MessageQuarantined
+)
 NODE_FACTS = NodeFact

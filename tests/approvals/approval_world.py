@@ -86,6 +86,7 @@ class Parked(NamedTuple):
             decision=decision,
             actor=actor,
             request_digest=self.approval.request_digest,
+            tool_digest=self.approval.tool_digest,
             answered_at_ms=self.approval.requested_at_ms + 1,
             reason=f"fine in {self.session}",
         )

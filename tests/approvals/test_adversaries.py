@@ -66,7 +66,7 @@ def realm(
     async def begin() -> Parked:
         async with ApprovalWorld(server, "world", folder) as world:
             await world.name_approvers()
-            return await world.parked(OTHER)
+            return await world.parked(OTHER, "knock")
 
     with ApprovalWorld(server, "world", folder).node():
         yield ApprovalRealm(server, folder, asyncio.run(begin()))

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
+from rookery.actors.approvals.approvers import ApproverLine
 from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX, ApprovalSettings
@@ -27,6 +28,7 @@ class Register:
     """The approvers of a realm, as their actor stores them."""
 
     def __init__(self, root_key: str = "") -> None:
+        self.root_key = root_key
         self.concern = ApprovalsDecider(ApprovalSettings(realm=REALM, root_key=root_key))
         self.state: Any = self.concern.initial(APPROVERS_KEY)
         self.facts: list[Fact] = []
@@ -53,25 +55,30 @@ class Register:
     def naming(self, name: str, key: Signer | None = None) -> ChangeApprover:
         """A change that adds this key; without a key it revokes the name."""
         public_key = "" if key is None else key.public_key
-        return ChangeApprover(name=name, public_key=public_key, change=self.state.changes + 1)
+        return ChangeApprover(name=name, public_key=public_key, change=self.line.count + 1)
 
     def signed(self, name: str, key: Signer | None = None, by: Signer = ANN) -> ChangeApprover:
         return by.sign_change(REALM, self.naming(name, key))
 
     def refused(self, naming: ChangeApprover) -> str:
         """Send a change; check that it is refused and recorded and changes nothing. The code."""
-        before, approvers = len(self.facts), self.state.approvers
+        before, approvers = len(self.facts), self.line.approvers
         said = self.change(naming)
         assert isinstance(said, Refused)
         (left,) = self.facts[before:]
         assert isinstance(left, approval.ApproverRefused)
         assert (left.name, left.code) == (naming.name, said.code)
-        assert self.state.approvers == approvers
+        assert self.line.approvers == approvers
         return said.code
 
     @property
+    def line(self) -> ApproverLine:
+        """The approvers as every reader derives them from the facts."""
+        return ApproverLine(REALM, self.root_key, self.state.changes)
+
+    @property
     def names(self) -> list[str]:
-        return sorted(one.name for one in self.state.approvers.values())
+        return sorted(one.name for one in self.line.approvers.values())
 
 
 def test_the_first_approver_needs_no_signature_and_signs_the_next():
@@ -93,9 +100,9 @@ def test_a_change_with_one_altered_field_adds_no_approver(field: str, how: str):
     genuine = register.signed("bob", BOB)
     others = EVE.sign_change("elsewhere", ChangeApprover(name="eve", public_key=EVE.public_key))
     given: Any = {"changed": getattr(others, field), "dropped": type(getattr(others, field))()}
-    before = register.state.approvers
+    before = register.line.approvers
     assert isinstance(register.change(replace(genuine, **{field: given[how]})), Refused)
-    assert register.state.approvers == before
+    assert register.line.approvers == before
     assert register.change(genuine).key_ids == (BOB.key_id,)
 
 

@@ -137,7 +137,7 @@ def test_a_revoked_session_grant_allows_no_further_call():
     session = history()
     session.decide(asked(session), "approved_for_session")
     session.settle()
-    second = session.call(2, "guarded", a=2)
+    second = session.call(2, "guarded", a=1)
     while not any(isinstance(effect, ReleaseCall) for effect in session.pending):
         session.perform(session.pending[0])
     (granted,) = session.of(approval.SessionGrantIssued)

@@ -7,6 +7,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import force_setattr
 
+from rookery.actors.approvals.approvers import ApproverLine
 from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import (
@@ -93,7 +94,8 @@ def test_wrong_namings_of_approvers_leave_a_bounded_number_of_facts():
             force_setattr(fact, "at_ms", now_ms)
             state, facts = decider.evolve(state, fact), facts + 1
     assert facts == 1 + REFUSALS_TOTAL_MAX
-    assert [one.name for one in state.approvers.values()] == ["ann"]
+    line = ApproverLine("default", "", state.changes)
+    assert [one.name for one in line.approvers.values()] == ["ann"]
 
 
 @pytest.mark.parametrize(

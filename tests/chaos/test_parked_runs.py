@@ -33,7 +33,7 @@ def write(line):
         book.write(f"{line}\\n")
     return f"did {line}"
 
-@tool(side_effect="write", idempotent=False, approval_policy="manual")
+@tool(side_effect="write", idempotent=False, approval_policy="manual_any_arguments")
 def strike(what: str) -> str:
     """Nothing to be taken back."""
     return write(what)

@@ -26,7 +26,7 @@ ALSO = {
     ),  # A package of its own, inside the guest.
     "actors/sandbox/": ("wasmtime", "tree_sitter", "tree_sitter_typescript"),
     "actors/tools/": ("jsonschema", "referencing"),
-    "actors/approvals/": ("Crypto",),
+    "actors/keys/": ("Crypto",),
     "bus/nats/": ("Crypto",),
     "bus/commands/": ("Crypto",),
     "bus/credentials/": ("Crypto",),
@@ -77,13 +77,14 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
     """Projections fold the facts of every concern, ``execution`` drives programs between them, the
     catalogue names the machines of all; no concern depends on these. Every concern may follow the
     session's host, which only admission writes, read the rules of approvals, which are text, and
-    use the tools, which have rules for calls but no facts of their own."""
+    use keys, and the tools, which have rules for calls but no facts of their own."""
     shared = (
         "rookery.actors.kernel",
         "rookery.actors.messages",
         "rookery.actors.admission.evolve_host",
         "rookery.actors.admission.apply_input",
         "rookery.actors.approvals.check_rule",
+        "rookery.actors.keys",
         "rookery.actors.tools",
     )
     found = []

@@ -13,7 +13,7 @@ from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.projections import approvals
 from rookery.actors.projections.approvals import ApprovalQueryHandler
-from rookery.actors.projections.approvers import keys_of
+from rookery.actors.projections.approvers import read_approvers
 from rookery.ops.cli.rendering.approval_lines import approval_lines, changed_approvals
 from rookery.schemas.approvals.lists import (
     ApprovalState,
@@ -292,9 +292,9 @@ def test_keys_are_listed_with_their_revocation():
             facts.ApproverAdded(name=name, key_id=signer.key_id, public_key=signer.public_key),
         )
     history.say(APPROVERS_KEY, facts.ApproverRevoked(name="ann", key_id=ann.key_id))
-    keys = keys_of(history.messages)
-    assert [(key.name, key.key_id, key.revoked_at_ms is None) for key in keys] == [
+    report = read_approvers(history.messages, "default")
+    assert [(key.name, key.key_id, key.revoked_at_ms is None) for key in report.keys] == [
         ("ann", ann.key_id, False),
         ("bob", bob.key_id, True),
-        ("ann", bob.key_id, True),
     ]
+    assert [one.reason for one in report.forged] == ["its key belongs to bob"]

@@ -13,8 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.approvals.signing import Signer, key_id_of
+from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
+from rookery.actors.keys import key_id_of
 from rookery.actors.projections.approvers import Approvers
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import Bus

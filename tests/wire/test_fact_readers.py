@@ -174,7 +174,7 @@ READERS: Final = (
         "actors.projections.nodes",
         ("nodes_of",),
         ("node",),
-        named("node", "command_quarantined message_quarantined partitions_taken"),
+        named("node", "checkpoint command_quarantined message_quarantined partitions_taken"),
     ),
     Reader(
         "actors.execution.history",

@@ -30,6 +30,8 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True):
 
     request_digest: str
     """The digest of the exact arguments; an answer repeats it."""
+    tool_digest: str = ""
+    """Of the tool; a signed answer for the session repeats it."""
     due_ms: int
     """Unix time of the deadline."""
 

@@ -49,6 +49,7 @@ def encode_request(realm: str, request: ApprovalRequest, terms: Terms) -> bytes:
             realm=realm,
             approval_id=request.approval_request_id.as_str(),
             request_digest=terms.request_digest,
+            tool_digest=terms.tool_digest,
             due_ms=terms.due_ms,
             request=request,
         )

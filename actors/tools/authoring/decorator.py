@@ -50,7 +50,7 @@ class ToolOptions(TypedDict, total=False):
     """Defaults to the function's name."""
     side_effect: SideEffect | str
     approval_policy: ApprovalPolicy | str | dict[str, Any]
-    """``"none"``, ``"manual"`` or ``{"auto": {"rule": ...}}``."""
+    """``"none"``, ``"manual"``, ``"manual_any_arguments"`` or ``{"auto": {"rule": ...}}``."""
     idempotent: bool
     """Whether a second call with the same idempotency key has no further effect, so that the node
     may repeat the call after a crash. Defaults to true for tools without effect and for reads."""

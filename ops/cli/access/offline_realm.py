@@ -36,6 +36,7 @@ from rookery.bus.subjects import Subjects
 from rookery.ops.cli.options import Options
 from rookery.ops.config import Config
 from rookery.ops.process_identity import is_dead
+from rookery.ops.realm_keys import root_key_of
 from rookery.ops.server import client_of, find_server, server_of, store_of
 from rookery.schemas.errors import Failed, Refused
 
@@ -148,6 +149,8 @@ class OfflineRealm:
         )
         self.secrets = JetStreamSecrets(Bucket(connection, subjects, subjects.secrets_bucket))
         self.connection = connection
+        self.root_key = root_key_of(config.approvals)
+        """The public key that may always name approvers; empty if none is configured."""
         self._config = config
         self._client: Client | None = None
 

@@ -252,7 +252,10 @@ async def _submit(
             names = [k.name for k in await realm_keys(realm) if k.key_id == signer.key_id]
             name = names[-1] if names else ""
         answer = msgspec.structs.replace(
-            answer, actor=actor(name), request_digest=approval.request_digest
+            answer,
+            actor=actor(name),
+            request_digest=approval.request_digest,
+            tool_digest=approval.tool_digest,
         )
         if signer is not None:
             answer = signer.sign(realm.subjects.realm, answer)

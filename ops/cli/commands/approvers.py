@@ -13,12 +13,12 @@ from cyclopts import App, Parameter
 from msgspec.structs import replace
 
 from rookery.actors.approvals import APPROVERS_KEY, Signer
-from rookery.actors.projections import ListedApproverKey, change_count, first_damage, keys_of
-from rookery.bus.ports import Filter, StoredMessage
+from rookery.actors.projections import ApproverReport, ListedApproverKey, read_approvers
+from rookery.bus.ports import Filter
 from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.key_files import make_key, read_public_key_file, read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
 from rookery.ops.cli.rendering.run_result import print_stderr
 from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.errors import Refused
@@ -64,22 +64,30 @@ def list_(
     ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """List the keys of the approvers."""
+    """List the keys of the approvers, and what signed each. Exit code 1: changes are forged."""
     with local_server(options):
-        messages = asyncio.run(_messages(options))
-    keys = keys_of(messages)
-    if (damage := first_damage(messages)) is not None:
-        print_stderr(f"{damage}; until that is clear no signed answer is valid")
-    listed = [key for key in keys if all_ or key.revoked_at_ms is None]
+        report = asyncio.run(_report(options))
+    if report.damage is not None:
+        print_stderr(f"{report.damage}; until that is clear no signed answer is valid")
+    listed = [key for key in report.keys if all_ or key.revoked_at_ms is None]
     if options.json:
         print_json(listed)
-        return 0
-    print_table(
-        ["APPROVER", "KEY", "ADDED", "REVOKED"],
-        [_row(key) for key in listed],
-        empty="no approvers: unsigned decisions are valid, unless the realm requires keys",
-    )
-    return 0
+    else:
+        print_table(
+            ["APPROVER", "KEY", "ADDED", "SIGNED BY", "REVOKED"],
+            [_row(key) for key in listed],
+            empty="no approvers: unsigned decisions are valid, unless the realm requires keys",
+        )
+    if report.forged and not report.root_key:
+        print_stderr("if the realm has a root key, this command needs it, too: approvals.root_key")
+    for forged in report.forged:
+        print_danger(
+            f"FORGED: message {forged.sequence} says that {forged.name} was {forged.change} with "
+            f"the key {forged.key_id}, but {forged.reason}; every node skips it"
+        )
+    if any(not key.signed_by and key.revoked_at_ms is None for key in report.keys):
+        print_stderr("sign what nothing proves: rookery approvers add NAME --key FILE --as KEYFILE")
+    return 1 if report.forged else 0
 
 
 @app.command
@@ -92,18 +100,20 @@ def revoke(name: Name, *, as_: As = None, options: Options = NO_OPTIONS) -> int:
 
 
 async def realm_keys(realm: OfflineRealm) -> list[ListedApproverKey]:
-    """All keys of the realm, revoked ones included."""
-    return keys_of(await _approver_facts(realm))
+    """All keys of the realm that count, revoked ones included."""
+    return (await approver_report(realm)).keys
 
 
-async def _approver_facts(realm: OfflineRealm) -> list[StoredMessage]:
+async def approver_report(realm: OfflineRealm) -> ApproverReport:
+    """The approvers, read from the journal."""
     pages = realm.journal.scan(Filter("approval", APPROVERS_KEY))
-    return [stored async for page in pages for stored in page]
+    messages = [stored async for page in pages for stored in page]
+    return read_approvers(messages, realm.subjects.realm, realm.root_key)
 
 
-async def _messages(options: Options) -> list[StoredMessage]:
+async def _report(options: Options) -> ApproverReport:
     async with open_realm(options) as realm:
-        return await _approver_facts(realm)
+        return await approver_report(realm)
 
 
 async def _check_reachable(options: Options) -> None:
@@ -117,7 +127,7 @@ async def _change_approver(
 ) -> ApproverReceipt:
     async with open_realm(options) as realm:
         if signer is not None:
-            change = change_count(await _approver_facts(realm)) + 1
+            change = (await approver_report(realm)).changes + 1
             body = signer.sign_change(realm.subjects.realm, replace(body, change=change))
         return await realm.ask("approvers", APPROVERS_KEY, body, ApproverReceipt)
 
@@ -134,4 +144,5 @@ def _print_receipt(receipt: ApproverReceipt, options: Options) -> int:
 
 def _row(key: ListedApproverKey) -> tuple[str, ...]:
     revoked = "" if key.revoked_at_ms is None else clock_time(key.revoked_at_ms)
-    return key.name, key.key_id, clock_time(key.added_at_ms), revoked
+    proof = key.signed_by or "nothing"
+    return key.name, key.key_id, clock_time(key.added_at_ms), proof, revoked

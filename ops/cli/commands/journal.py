@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, BinaryIO
 
@@ -13,14 +13,25 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rookery.bus.journal import AuditResult, ExportReader, JournalExport
+from rookery.bus.clock import SystemClock
+from rookery.bus.journal import AuditResult, AuditScope, ExportReader, JournalExport
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.offline_realm import local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
-from rookery.ops.cli.output import atomic_file, print_json, print_line, refuse_file_errors, writing
+from rookery.ops.cli.output import (
+    atomic_file,
+    print_danger,
+    print_error,
+    print_json,
+    print_line,
+    refuse_file_errors,
+    writing,
+)
 from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection
-from rookery.ops.journal import JournalCheck
+from rookery.ops.journal import DefectKind, JournalCheck, damage_words, read_anchor
+from rookery.ops.realm_keys import root_key_of
 from rookery.schemas.commands import QuarantineMessage
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.replies import QuarantineReceipt
 
 __all__ = ["app"]
@@ -29,6 +40,7 @@ app = App(name="journal", help_format="plaintext")
 
 _LOOK_BACK_FACTOR = 8
 _ANY_KEY = "all"
+_NODES_SHOWN = 4
 
 Session = Annotated[str | None, Parameter(help="Only facts of this session.")]
 Family = Annotated[str | None, Parameter(help="Only facts of this family.")]
@@ -59,16 +71,45 @@ def verify(
         Path | None, Parameter(help="An exported file; default: the journal itself.")
     ] = None,
     *,
+    anchor: Annotated[
+        Path | None, Parameter(help="A file of `journal anchor` that the journal must contain.")
+    ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Check the digest chain and the facts of every message, and name the damaged ones."""
+    """Check chains, facts, signatures, checkpoints and an anchor, and name every defect.
+
+    Exit codes: 0 nothing is wrong, 1 messages are damaged, 6 facts are forged, 7 the history is not
+    the one that a node signed or the anchor saw, 8 the exported file was changed. An export needs
+    no server; give --realm and approvals.root_key as for the realm."""
     if file is None:
         with local_server(options):
-            check = asyncio.run(_verify(options))
+            check = asyncio.run(_verify(anchor, options))
     else:
         with refuse_file_errors(file), file.open("rb") as lines:
-            check = _verify_export(lines)
+            check = _verify_export(lines, anchor, options)
     return _print_check(check, options)
+
+
+@app.command(name="anchor")
+def anchor_(
+    file: Annotated[Path, Parameter(help="File to write; keep it where no node can change it.")],
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Verify the journal, and write what `journal verify --anchor FILE` later compares it with."""
+    with local_server(options):
+        check = asyncio.run(_verify(None, options))
+    if check.exit_code:
+        return _print_check(check, options)
+    config = options.load().config
+    anchor = check.anchor(config.realm, SystemClock().now_ms())
+    with atomic_file(file) as target:
+        target.write(anchor.encode())
+    if options.json:
+        print_json(anchor)
+    else:
+        print_line(f"{anchor.messages} messages of {anchor.entities} entities in {file}")
+    return 0
 
 
 @app.command
@@ -136,21 +177,42 @@ async def _tail(where: Filter, count: int, options: Options) -> list[str]:
             back *= _LOOK_BACK_FACTOR
 
 
-async def _verify(options: Options) -> JournalCheck:
-    check = JournalCheck()
+async def _verify(anchor: Path | None, options: Options) -> JournalCheck:
     async with open_realm(options) as realm:
+        check = _new_check(AuditScope.WHOLE, realm.subjects.realm, anchor, options)
         async for page in realm.stored_journal.scan(Filter()):
             for stored in page:
                 check.add(stored)
+    check.finish()
     return check
 
 
-def _verify_export(lines: Iterable[bytes]) -> JournalCheck:
+def _verify_export(lines: BinaryIO, anchor: Path | None, options: Options) -> JournalCheck:
     export = ExportReader(lines)
-    check = JournalCheck(export.scope)
+    check = _new_check(export.scope, export.realm, anchor, options)
     for stored in export:
         check.add(stored)
+    check.finish()
     return check
+
+
+def _new_check(
+    scope: AuditScope, realm: str, anchor: Path | None, options: Options
+) -> JournalCheck:
+    approvals = options.load().config.approvals
+    if anchor is not None and scope is not AuditScope.WHOLE:
+        raise Refused("INVALID_ARGUMENT", "only a whole export can be compared with an anchor")
+    found = None
+    if anchor is not None:
+        with refuse_file_errors(anchor):
+            found = read_anchor(anchor.read_bytes(), realm)
+    return JournalCheck(
+        scope,
+        realm=realm,
+        root_key=root_key_of(approvals),
+        require_keys=approvals.require_keys,
+        anchor=found,
+    )
 
 
 async def _export(where: Filter, target: BinaryIO, options: Options) -> int:
@@ -168,22 +230,53 @@ async def _export(where: Filter, target: BinaryIO, options: Options) -> int:
 
 def _print_check(check: JournalCheck, options: Options) -> int:
     error = check.error()
-    if not options.json:
-        if error is not None:
-            raise error
-        for line in check.quarantine_lines():
-            print_line(line)
-        print_line(_verdict(check.audit))
-        return 0
-    counts = msgspec.structs.asdict(check.audit)
+    if options.json:
+        _print_check_json(check, error)
+        return check.exit_code
+    for damage in check.damaged:
+        if damage.kind is not DefectKind.DAMAGED:
+            print_danger(f"{damage.kind.upper()}: {damage_words(damage)}")
+    if error is not None:
+        print_error(error, json=False)
+        return check.exit_code
+    for line in (*check.quarantine_lines(), *_proof_lines(check), _verdict(check.audit)):
+        print_line(line)
+    return 0
+
+
+def _print_check_json(check: JournalCheck, error: Failed | None) -> None:
+    shown = msgspec.structs.asdict(check.audit)
     if check.quarantined:
-        counts["quarantined"] = check.quarantined
+        shown["quarantined"] = check.quarantined
+    if check.checkpoints is not None and check.checkpoints.keys:
+        signed = check.checkpoints
+        shown["signed"] = {
+            "messages": signed.proven,
+            "checkpoints": signed.checkpoints,
+            "keys": signed.keys,
+            "unproven": signed.unproven,
+        }
     if error is None:
-        print_json({"ok": True} | counts)
-        return 0
+        print_json({"ok": True} | shown)
+        return
     fields = {"code": error.code, "message": error.message, "hint": error.hint or None}
-    print_json({"ok": False, "error": fields, "damaged": check.damaged} | counts)
-    return 1
+    print_json({"ok": False, "error": fields, "damaged": check.damaged} | shown)
+
+
+def _proof_lines(check: JournalCheck) -> Iterator[str]:
+    """What nodes have signed, with which keys, and what nobody has."""
+    signed = check.checkpoints
+    if signed is None or not signed.keys:
+        return
+    for key in signed.keys:
+        proof = "vouched for by the root key" if key.vouched else "taken at first sight"
+        nodes = ", ".join(key.nodes[-_NODES_SHOWN:])
+        yield f"key {key.public_key[:16]} of {nodes}: {proof}, message {key.sequence}"
+    for one in signed.unproven:
+        node = one.node or "no node"
+        yield (f"not signed: {one.messages} of {node}, {one.first} to {one.last}: {one.reason}")
+    count = f"{signed.proven} messages in {signed.checkpoints} checkpoints"
+    yield f"signed: {count} ({check.signed_answers} signed answers)"
 
 
 def _verdict(audit: AuditResult) -> str:

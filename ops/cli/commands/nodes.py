@@ -1,8 +1,9 @@
-"""``rookery nodes``: list the nodes of a realm, and drain one."""
+"""``rookery nodes``: list the nodes of a realm, drain one, and vouch for its key."""
 
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -10,8 +11,11 @@ from cyclopts import App, Parameter
 from rookery.actors.projections import NodeView, nodes_of
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.offline_realm import local_server, open_realm
+from rookery.ops.cli.key_files import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.realm_keys import node_key_path, root_key_of
+from rookery.ops.realm_keys import vouch as make_voucher
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language
 
@@ -68,6 +72,28 @@ def drain(
     else:
         print_line(f"{node} was asked to leave")
     return 0 if left or not wait else 1
+
+
+@app.command
+def vouch(
+    *,
+    as_: Annotated[Path, Parameter(name="--as", help="The realm's private root key.")],
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Sign the key of the node on this store, or beside this credential, with the root key.
+
+    The node's checkpoints then count without trust at first sight. It takes effect at the node's
+    next start."""
+    config = options.load().config
+    root = read_signer(as_)
+    if (known := root_key_of(config.approvals)) and known != root.public_key:
+        raise Refused("INVALID_ARGUMENT", f"{as_} is not the realm's root key, approvals.root_key")
+    voucher = make_voucher(config, root)
+    if options.json:
+        print_json(voucher)
+    else:
+        print_line(f"{node_key_path(config)} is vouched for: restart the node")
+    return 0
 
 
 async def _drain(options: Options, node: str, *, wait: bool, timeout_s: float) -> bool:

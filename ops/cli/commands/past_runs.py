@@ -1,27 +1,32 @@
-"""``rookery runs result``, ``replay`` and ``fork``: what a past run gave, and how it continues.
+"""``rookery runs result``, ``replay``, ``prove`` and ``fork``: what a past run gave, and how it
+continues.
 
-The result is read from the journal; the other two need a node. A long replay shows a progress line
-on a terminal.
+The result and the proof are read from the journal; the other two need a node. A long replay shows a
+progress line on a terminal.
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from functools import partial
+from pathlib import Path
 from typing import Annotated, Final
 
 import msgspec
 from cyclopts import Parameter
 from msgspec import UNSET
 
+from rookery.actors.approvals import APPROVERS_KEY
 from rookery.bus.client import read_past_result
 from rookery.bus.clock import entropy
-from rookery.bus.ports import Filter
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.output import print_json, print_line
+from rookery.ops.cli.output import atomic_file, print_json, print_line
 from rookery.ops.cli.rendering.run_result import show_result
+from rookery.ops.journal import ProofParts, prove_run
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import ForkRun, ReplayQuery, RunsQuery
 from rookery.schemas.errors import Refused
@@ -31,7 +36,7 @@ from rookery.schemas.lists import RunList, RunView
 from rookery.schemas.replies import ForkReceipt, ReplayReport, RunAnswer
 from rookery.schemas.run import RunRequest
 
-__all__ = ["fork", "replay", "result"]
+__all__ = ["fork", "prove", "replay", "result"]
 
 CODEC: FactCodec[SessionFact] = FactCodec(SESSION_FACTS)
 
@@ -86,6 +91,45 @@ def fork(
         )
         print_line(f"see: rookery runs show {receipt.run_id}")
     return 0
+
+
+def prove(
+    run: ID,
+    file: Annotated[Path, Parameter(help="File to write.")],
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Write the run's facts with the signatures and checkpoints that prove them.
+
+    `ops/examples/run_proof/check_proof.py` checks the file without Rookery. It has all messages of
+    the session from the run's first to a signed one, which may include those of other runs."""
+    with local_server(options):
+        lines = asyncio.run(_prove(run, options))
+    with atomic_file(file) as target:
+        target.writelines(lines)
+    if options.json:
+        print_json({"file": str(file), "lines": len(lines)})
+    else:
+        print_line(f"run {run} is proven by {file}")
+    return 0
+
+
+async def _prove(run_id: str, options: Options) -> list[bytes]:
+    async with open_realm(options) as realm:
+        view = await find_run(realm, run_id)
+
+        async def read(where: Filter) -> list[StoredMessage]:
+            return [one async for page in realm.stored_journal.scan(where) for one in page]
+
+        parts = ProofParts(
+            realm=realm.subjects.realm,
+            run=view.run_id,
+            session=view.session_id,
+            of_session=await read(Filter(key=view.session_id)),
+            of_nodes=await read(Filter("node")),
+            of_approvers=await read(Filter("approval", APPROVERS_KEY)),
+        )
+        return await prove_run(parts, partial(realm.stored_journal.scan, Filter()))
 
 
 async def _result(run_id: str, options: Options) -> tuple[RunAnswer, str]:

@@ -39,6 +39,7 @@ app = App(name="runs", help_format="plaintext")
 for _name, _help in {
     "result": "Print the result of a past run, as `rookery run` does.",
     "replay": "Replay a past run without calling tools, and compare the results.",
+    "prove": "Write one run with the signatures and checkpoints that prove it.",
     "fork": "Create a session from the last boundary of a past run at or before a sequence.",
 }.items():
     app.command(f"rookery.ops.cli.commands.past_runs:{_name}", name=_name, help=_help)

@@ -155,10 +155,9 @@ def test_a_session_grant_is_valid_until_it_is_revoked(bank: Bank):
     approval = bank.asked("often", "pay('Bob', 1)")
     bank.json("approvals", "approve", approval["approval_id"], "--for-session")
     bank.newest("often", "ok")
-    bank.submit("often", "pay('Bob', 2)")
-    bank.newest("often", "ok")
-    wait_until(lambda: "2 Bob" in bank.paid(), PATIENCE_S)
-    assert [line for line in bank.paid() if "Bob" in line] == ["1 Bob", "2 Bob"]
+    bank.submit("often", "pay('Bob', 1)")
+    wait_until(lambda: bank.paid().count("1 Bob") == 2, PATIENCE_S)
+    assert [line for line in bank.paid() if "Bob" in line] == ["1 Bob", "1 Bob"]
     (grant,) = [
         one
         for one in bank.json("approvals", "grants", "list", "--session", "often")["grants"]
@@ -167,7 +166,7 @@ def test_a_session_grant_is_valid_until_it_is_revoked(bank: Bank):
     assert (grant["tool"], grant["state"]) == ("pay", "issued")
     revoked = bank.rookery("approvals", "grants", "revoke", grant["grant_id"])
     assert revoked.out == f"grant {grant['grant_id']} is revoked\n"
-    assert bank.asked("often", "pay('Bob', 3)")["attempt"] == 1
+    assert bank.asked("often", "pay('Bob', 1)")["attempt"] == 1
 
 
 def test_an_approver_signs_with_a_key_that_only_its_owner_can_read(bank: Bank):

@@ -1,0 +1,39 @@
+"""Ed25519 keys: of approvers, of nodes, and of the realm's root. They travel as hex, and as PEM in
+files; the id of a key is the first 16 hex digits of its SHA3-256. A node signs checkpoints.
+"""
+
+from rookery.actors.keys.checkpoint_writer import CheckpointWriter
+from rookery.actors.keys.ed25519 import (
+    KEY_BYTES,
+    SigningKey,
+    is_valid_signature,
+    key_id_of,
+    read_private_key,
+    read_public_key,
+    read_seed,
+)
+from rookery.actors.keys.proofs import (
+    Head,
+    checkpoint_bytes,
+    checkpoint_digest,
+    head_path,
+    heads_root,
+    vouched_bytes,
+)
+
+__all__ = [
+    "KEY_BYTES",
+    "CheckpointWriter",
+    "Head",
+    "SigningKey",
+    "checkpoint_bytes",
+    "checkpoint_digest",
+    "head_path",
+    "heads_root",
+    "is_valid_signature",
+    "key_id_of",
+    "read_private_key",
+    "read_public_key",
+    "read_seed",
+    "vouched_bytes",
+]

@@ -1,0 +1,128 @@
+"""Ed25519 by pycryptodome: construct, sign, verify, and read key files of several forms.
+
+A public key of small order is refused wherever a key is read: its signatures need no private key.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Final
+
+from Crypto.PublicKey import ECC
+from Crypto.Signature import eddsa
+
+from rookery.schemas.digest import digest_bytes
+from rookery.schemas.errors import Refused
+
+__all__ = [
+    "KEY_BYTES",
+    "SigningKey",
+    "is_valid_signature",
+    "key_id_of",
+    "read_private_key",
+    "read_public_key",
+    "read_seed",
+]
+
+KEY_BYTES: Final = 32
+KEY_ID_DIGITS: Final = 16
+_MODE: Final = "rfc8032"
+_VERIFIED_MAX: Final = 4_096
+"""Results of verifications that are remembered: a line of approvers is verified at each change."""
+
+
+class SigningKey:
+    """A private key."""
+
+    def __init__(self, seed: bytes) -> None:
+        """``seed``: 32 random bytes, the whole secret."""
+        self._key = ECC.construct(curve="Ed25519", seed=seed)
+        self.public_key = _hex(self._key)
+        """In hex."""
+
+    @property
+    def key_id(self) -> str:
+        return key_id_of(self.public_key)
+
+    @property
+    def private_pem(self) -> str:
+        """The text of a key file. It is not encrypted: the file's mode protects it."""
+        return str(self._key.export_key(format="PEM"))
+
+    def sign_bytes(self, signed: bytes) -> str:
+        """The signature, in hex."""
+        signature: bytes = eddsa.new(self._key, _MODE).sign(signed)
+        return signature.hex()
+
+
+@lru_cache(maxsize=_VERIFIED_MAX)
+def is_valid_signature(signed: bytes, signature: str, public_key: str) -> bool:
+    """Whether the key has signed exactly these bytes; ``signature`` and key in hex."""
+    try:
+        key = eddsa.import_public_key(bytes.fromhex(public_key))
+        eddsa.new(key, _MODE).verify(signed, bytes.fromhex(signature))
+    except ValueError:
+        return False
+    return True
+
+
+def key_id_of(public_key: str) -> str:
+    return digest_bytes(bytes.fromhex(public_key))[:KEY_ID_DIGITS]
+
+
+def read_private_key(text: str) -> SigningKey:
+    """The private key of a PEM file."""
+    return SigningKey(read_seed(text))
+
+
+def read_seed(text: str) -> bytes:
+    """The secret of the private key of a PEM file."""
+    key = _import_key(text)
+    if not key.has_private():
+        raise Refused("INVALID_ARGUMENT", "the file holds a public key, not a private one")
+    return key.seed
+
+
+def read_public_key(text: str) -> str:
+    """The public key of a file, in hex. Accepts PEM, an OpenSSH line, and hex."""
+    stripped = text.strip()
+    if len(stripped) == 2 * KEY_BYTES:
+        return _hex(_require_sound(_import_raw_key(stripped)))
+    return _hex(_require_sound(_import_key(stripped)))
+
+
+def _import_key(text: str) -> ECC.EccKey:
+    try:
+        key = ECC.import_key(text)
+    except (ValueError, IndexError, TypeError):
+        key = None
+    if key is None or key.curve != "Ed25519":
+        raise _invalid_key()
+    return key
+
+
+def _import_raw_key(digits: str) -> ECC.EccKey:
+    try:
+        return eddsa.import_public_key(bytes.fromhex(digits))
+    except ValueError:
+        raise _invalid_key() from None
+
+
+def _require_sound(key: ECC.EccKey) -> ECC.EccKey:
+    """Refuse a point of small order."""
+    if (key.pointQ * 8).is_point_at_infinity():
+        raise _invalid_key()
+    return key
+
+
+def _invalid_key() -> Refused:
+    return Refused(
+        "INVALID_ARGUMENT",
+        "the file holds no Ed25519 key",
+        hint="openssl genpkey -algorithm ed25519 makes one; openssl pkey -pubout its public",
+    )
+
+
+def _hex(key: ECC.EccKey) -> str:
+    raw: bytes = key.public_key().export_key(format="raw")
+    return raw.hex()

@@ -1,0 +1,1 @@
+"""An example: check the proof of a run without Rookery."""

@@ -1,0 +1,454 @@
+"""A forger has the node's credential, or the server's disk, but no key: what it writes is found.
+
+One history of a real node is forged in every way that is listed here, at every place; the check of
+the journal names each, and finds nothing in the history as it is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+from msgspec.structs import replace
+
+from rookery.actors.approvals.state import APPROVERS_KEY
+from rookery.actors.keys import checkpoint_bytes
+from rookery.bus.journal import JetStreamJournal, seal_line
+from rookery.bus.journal.stored_message import CHAIN
+from rookery.bus.nats.connection import Connection
+from rookery.bus.ports import Filter, StoredMessage
+from rookery.bus.roles import Role
+from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.streams import terms_in
+from rookery.bus.subjects import Subjects, partition_of
+from rookery.ops.examples.run_proof.check_proof import main as check_proof
+from rookery.ops.journal import Anchor, DefectKind, JournalCheck, ProofParts, prove_run
+from rookery.schemas.codec import FactCodec, encode_facts
+from rookery.schemas.digest import ZERO_CHAIN, chain
+from rookery.schemas.envelope import EntityId, Fact
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts.approval import (
+    APPROVAL_FACTS,
+    Answered,
+    ApproverAdded,
+    GrantConsumed,
+    GrantIssued,
+)
+from rookery.schemas.facts.node import NODE_FACTS, Checkpoint, Started
+from tests.approvals.approval_world import ANN, CY, EVE, ApprovalWorld
+from tests.nodes import access_to, rookery_here
+
+REALM = "forgers"
+APPROVERS = EntityId("approval", APPROVERS_KEY)
+APPROVALS: FactCodec[Any] = FactCodec(APPROVAL_FACTS)
+NODES: FactCodec[Any] = FactCodec(NODE_FACTS)
+Messages = list[StoredMessage]
+
+
+class Recorded(NamedTuple):
+    """What a node wrote in two lives, with approved calls, and one that still waits."""
+
+    messages: Messages
+    anchor: Anchor
+    waiting: str
+    """The id of the approval that nobody has answered."""
+
+
+@pytest.fixture(scope="module")
+def recorded(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Recorded:
+    folder = tmp_path_factory.mktemp("forgers")
+
+    async def live(*sessions: str, first: bool = False) -> str:
+        async with ApprovalWorld(server, REALM, folder) as world:
+            if first:
+                await world.name_approvers()
+            for session in sessions:
+                parked = await world.parked(session)
+                await world.accepted(parked, world.signed(parked.answer()))
+            return (await world.parked("waits")).approval.approval_id if first else ""
+
+    async def read() -> Messages:
+        connection = Connection(server.url_for(Role.NODE, realm=REALM))
+        await connection.open()
+        try:
+            pages = JetStreamJournal(connection, Subjects(REALM)).scan(Filter())
+            return [stored async for page in pages for stored in page]
+        finally:
+            await connection.close()
+
+    with ApprovalWorld(server, REALM, folder).node(ROOKERY_NODE_NAME="n1") as node:
+        waiting = asyncio.run(live("a", "b", first=True))
+        node.stop()
+    with ApprovalWorld(server, REALM, folder).node(ROOKERY_NODE_NAME="n1") as node:
+        asyncio.run(live("c"))
+        node.stop()
+    messages = asyncio.run(read())
+    return Recorded(messages, checked(messages).anchor(REALM, 1), waiting)
+
+
+def checked(messages: Sequence[StoredMessage], anchor: Anchor | None = None) -> JournalCheck:
+    check = JournalCheck(realm=REALM, anchor=anchor)
+    for stored in messages:
+        check.add(stored)
+    check.finish()
+    return check
+
+
+def kinds(check: JournalCheck) -> set[DefectKind]:
+    return {one.kind for one in check.damaged}
+
+
+def chained(messages: Sequence[StoredMessage]) -> Messages:
+    """The messages with new sequences and digests, which need no key."""
+    ends: dict[EntityId, str] = {}
+    forged = []
+    for sequence, stored in enumerate(messages, 1):
+        digest = chain(ends.get(stored.entity, ZERO_CHAIN), stored.body)
+        ends[stored.entity] = digest
+        forged.append(replace(stored, sequence=sequence, chain=digest))
+    return forged
+
+
+def inserted(messages: Messages, at: int, entity: EntityId, *facts: Fact) -> Messages:
+    said = [msgspec.structs.replace(fact, source=f"{entity.family}@n1") for fact in facts]
+    message = StoredMessage(0, entity, "forged", "", encode_facts(said), 1)
+    return chained([*messages[:at], message, *messages[at:]])
+
+
+def facts_of(messages: Messages, kind: type[Any]) -> list[tuple[int, Any]]:
+    """The facts of a type, each with the place of its message."""
+    codecs = {"approval": APPROVALS, "node": NODES}
+    return [
+        (place, fact)
+        for place, stored in enumerate(messages)
+        for fact in (
+            codecs[stored.entity.family].decode(stored.body)
+            if stored.entity.family in codecs
+            else ()
+        )
+        if type(fact) is kind
+    ]
+
+
+def with_fact(messages: Messages, place: int, old: Fact, new: Fact) -> Messages:
+    """The history with one fact in another's place."""
+    codec = NODES if messages[place].entity.family == "node" else APPROVALS
+    facts = [new if fact == old else fact for fact in codec.decode(messages[place].body)]
+    changed = replace(messages[place], body=encode_facts(facts))
+    return chained([*messages[:place], changed, *messages[place + 1 :]])
+
+
+def test_the_history_as_it_is_has_no_defect_and_all_of_it_is_signed(recorded: Recorded):
+    check = checked(recorded.messages, recorded.anchor)
+    assert check.damaged == []
+    assert check.checkpoints is not None
+    assert check.checkpoints.unproven == []
+    assert [key.nodes for key in check.checkpoints.keys] == [("n1",)]
+    signed = [fact for _, fact in facts_of(recorded.messages, Checkpoint)]
+    assert check.checkpoints.proven == len(recorded.messages) - len(signed)
+    assert check.signed_answers == 3
+    assert chained(recorded.messages) == recorded.messages, "the forger's digests are the node's"
+
+
+# --- forged facts ---------------------------------------------------------------------------------
+
+Forgery = Callable[[Recorded], Iterator[tuple[int, EntityId, Fact]]]
+"""Facts to insert, each with its place and entity."""
+
+
+def forged_approver(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]]:
+    eve = ApproverAdded(name="eve", key_id=EVE.key_id, public_key=EVE.public_key)
+    first = facts_of(recorded.messages, ApproverAdded)[0][0]
+    for place in range(first + 1, len(recorded.messages) + 1):
+        yield place, APPROVERS, eve
+        yield place, APPROVERS, replace(eve, change=2, signed_by=ANN.key_id, signature="0" * 128)
+    yield first + 1, APPROVERS, replace(eve, root_key=EVE.public_key, signed_by=EVE.key_id)
+
+
+def replayed_naming(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]]:
+    """Cy was named by a valid signature, and revoked."""
+    ((_, added),) = [
+        one for one in facts_of(recorded.messages, ApproverAdded) if one[1].key_id == CY.key_id
+    ]
+    yield len(recorded.messages), APPROVERS, added
+
+
+def forged_answer(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]]:
+    genuine = facts_of(recorded.messages, Answered)[0][1]
+    end, entity = len(recorded.messages), EntityId("approval", "waits")
+    other = replace(
+        genuine, approval_id=recorded.waiting, operation_id=recorded.waiting.split(".")[1]
+    )
+    yield end, entity, other
+    yield end, entity, replace(other, signature="")
+    yield end, entity, replace(other, actor="eve", key_id=EVE.key_id, signature="0" * 128)
+
+
+def forged_grant(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]]:
+    end, entity = len(recorded.messages), EntityId("approval", "waits")
+    for kind in (GrantIssued, GrantConsumed):
+        genuine = facts_of(recorded.messages, kind)[0][1]
+        ids = {"approval_id": recorded.waiting, "operation_id": recorded.waiting.split(".")[1]}
+        yield end, entity, replace(genuine, **ids, grant_id=f"grant.{recorded.waiting}")
+
+
+def forged_checkpoint(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]]:
+    entity = EntityId("node", "n1")
+    for place, genuine in facts_of(recorded.messages, Checkpoint):
+        yield place, entity, replace(genuine, messages=genuine.messages + 1)
+        by_eve = replace(genuine, key_id=EVE.key_id, signature="")
+        signature = EVE.sign_bytes(checkpoint_bytes(REALM, by_eve))
+        yield place, entity, replace(by_eve, signature=signature)
+
+
+def forged_roster(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]]:
+    """The forger's own key in the name of the node."""
+    genuine = facts_of(recorded.messages, Started)[0][1]
+    for place in (place + 1 for place, _ in facts_of(recorded.messages, Checkpoint)):
+        yield place, EntityId("node", "n1"), replace(genuine, public_key=EVE.public_key)
+
+
+FORGERIES: Sequence[Forgery] = (
+    forged_approver,
+    replayed_naming,
+    forged_answer,
+    forged_grant,
+    forged_checkpoint,
+    forged_roster,
+)
+
+
+@pytest.mark.parametrize("forgery", FORGERIES, ids=lambda one: one.__name__)
+def test_a_forged_fact_is_found_wherever_it_is(recorded: Recorded, forgery: Forgery):
+    tried = found = 0
+    for place, entity, fact in forgery(recorded):
+        tried += 1
+        check = checked(inserted(recorded.messages, place, entity, fact))
+        named = {one.sequence for one in check.damaged if one.kind is DefectKind.FORGED}
+        found += place + 1 in named
+    assert 0 < tried == found
+
+
+def test_swapped_signatures_are_found(recorded: Recorded):
+    (_, first), (place, second), *_ = [
+        one for one in facts_of(recorded.messages, Answered) if one[1].signature
+    ]
+    swapped = replace(second, signature=first.signature)
+    check = checked(with_fact(recorded.messages, place, second, swapped))
+    assert (place + 1, DefectKind.FORGED) in {(one.sequence, one.kind) for one in check.damaged}
+    (bob_at, bob), (_, cy) = facts_of(recorded.messages, ApproverAdded)[1:3]
+    swapped = replace(bob, signature=cy.signature)
+    check = checked(with_fact(recorded.messages, bob_at, bob, swapped))
+    assert (bob_at + 1, DefectKind.FORGED) in {(one.sequence, one.kind) for one in check.damaged}
+
+
+# --- another history ------------------------------------------------------------------------------
+
+
+def test_a_history_that_is_rewritten_from_any_point_is_found(recorded: Recorded):
+    """The body of one message has another time, and all digests after it are made anew."""
+    tried = found = 0
+    for place, stored in enumerate(recorded.messages):
+        facts = msgspec.json.decode(stored.body)
+        if any(fact["type"] == "node.checkpoint.v1" for fact in facts):
+            continue
+        facts[0]["at_ms"] += 1
+        body = msgspec.json.encode(facts)
+        forged = chained(
+            [
+                *recorded.messages[:place],
+                replace(stored, body=body),
+                *recorded.messages[place + 1 :],
+            ]
+        )
+        tried += 1
+        found += DefectKind.HISTORY in kinds(checked(forged))
+    assert tried == found > 20
+
+
+def test_a_removed_entity_is_found(recorded: Recorded):
+    tried = found = 0
+    for entity in {one.entity for one in recorded.messages} - {EntityId("node", "n1")}:
+        left = [one for one in recorded.messages if one.entity != entity]
+        for forged in (left, chained(left)):
+            tried += 1
+            found += DefectKind.HISTORY in kinds(checked(forged))
+    assert tried == found > 10
+
+
+def test_a_cut_tail_is_found_by_the_anchor(recorded: Recorded):
+    places = range(len(recorded.messages))
+    found = [kinds(checked(recorded.messages[:at], recorded.anchor)) for at in places]
+    assert all(DefectKind.HISTORY in one for one in found)
+    assert not kinds(checked(recorded.messages, recorded.anchor))
+
+
+def test_a_history_with_other_keys_from_the_start_is_found_by_the_anchor(recorded: Recorded):
+    """Even the checkpoints are made anew, by the forger's key."""
+    messages = recorded.messages
+    for place, started in facts_of(messages, Started):
+        messages = with_fact(messages, place, started, replace(started, public_key=EVE.public_key))
+    check = checked(messages, recorded.anchor)
+    assert DefectKind.HISTORY in kinds(check)
+
+
+def test_a_message_of_a_node_that_never_started_is_found(recorded: Recorded):
+    fact = replace(facts_of(recorded.messages, GrantIssued)[0][1], source="approval@ghost")
+    message = StoredMessage(0, EntityId("approval", "q"), "f", "", encode_facts([fact]), 1)
+    check = checked(chained([*recorded.messages, message]))
+    assert "ghost, which never started" in " ".join(one.message for one in check.damaged)
+
+
+# --- the proof of a run ---------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def proof(recorded: Recorded) -> list[bytes]:
+    return asyncio.run(proof_of(recorded.messages))
+
+
+async def proof_of(messages: Messages) -> list[bytes]:
+    """The proof of the run in session ``a``."""
+
+    async def scan(after: int) -> AsyncIterator[Messages]:
+        yield messages[after:]
+
+    of_session = [one for one in messages if one.entity.key == "a"]
+    (run,) = {one.run for _, one in facts_of(of_session, Answered)}
+    parts = ProofParts(
+        realm=REALM,
+        run=run,
+        session="a",
+        of_session=of_session,
+        of_nodes=[one for one in messages if one.entity.family == "node"],
+        of_approvers=[one for one in messages if one.entity == APPROVERS],
+    )
+    return await prove_run(parts, scan)
+
+
+def fault_of(lines: Sequence[bytes], folder: Path, root_key: str = "") -> str:
+    """Why the proof does not hold; empty if it does."""
+    file = folder / "proof.jsonl"
+    file.write_bytes(b"".join(lines))
+    try:
+        check_proof(str(file), root_key)
+    except SystemExit as ended:
+        return str(ended.code)
+    return ""
+
+
+def test_a_proof_holds_and_says_which_keys_it_relies_on(
+    proof: list[bytes], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    assert fault_of(proof, tmp_path) == ""
+    shown = capsys.readouterr().out
+    assert "signed by ann" in shown
+    assert "node n1: key" in shown
+    assert "does not vouch" in fault_of(proof, tmp_path, EVE.public_key)
+
+
+def test_a_changed_byte_of_a_proof_is_named(proof: list[bytes], tmp_path: Path):
+    tried = found = 0
+    for number, line in enumerate(proof, 1):
+        for place in range(0, len(line), 97):
+            changed = bytearray(line)
+            changed[place] ^= 1
+            lines = [*proof[: number - 1], bytes(changed), *proof[number:]]
+            tried += 1
+            found += f"line {number} was changed" in fault_of(lines, tmp_path)
+    assert tried == found > 200
+
+
+def test_a_proof_with_new_seals_holds_only_as_it_was(proof: list[bytes], tmp_path: Path):
+    """A forger can seal the lines anew, and give changed bodies their digests."""
+    records = [msgspec.json.decode(line) for line in proof]
+    for record in records:
+        del record["seal"]
+    assert fault_of(_sealed_anew(records), tmp_path) == ""
+    tried = found = 0
+    for place, record in enumerate(records):
+        if record["kind"] != "message" or record["entity"].startswith(("node/", "approval/_")):
+            continue
+        forged = [dict(one) for one in records]
+        forged[place]["body"] = record["body"].replace('"at_ms":1', '"at_ms":2', 1)
+        ends: dict[str, str] = {}
+        for one in forged[: len(records)]:
+            if one["kind"] == "message":
+                one["previous"] = ends.get(one["entity"], one["previous"])
+                one["chain"] = chain(one["previous"], one["body"].encode())
+                ends[one["entity"]] = one["chain"]
+            elif one["kind"] == "covered":
+                one["chain"] = ends[one["entity"]]
+        tried += 1
+        found += "no checkpoint signs" in fault_of(_sealed_anew(forged), tmp_path)
+    assert tried == found > 5
+
+
+def _sealed_anew(records: Sequence[Any]) -> list[bytes]:
+    seal, lines = "", []
+    for record in records:
+        seal, line = seal_line(seal, record)
+        lines.append(line)
+    return lines
+
+
+def test_a_run_that_no_checkpoint_covers_yet_is_not_proven(recorded: Recorded):
+    first = facts_of(recorded.messages, Checkpoint)[0][0]
+    with pytest.raises(Refused, match="no checkpoint of n1 covers run"):
+        asyncio.run(proof_of(recorded.messages[:first]))
+
+
+# --- a live node ----------------------------------------------------------------------------------
+
+
+async def publish(server: EmbeddedServer, realm: str, entity: EntityId, facts: list[Fact]) -> None:
+    """Append with the node's credential and the node's own term."""
+    connection = Connection(server.url_for(Role.NODE, realm=realm))
+    await connection.open()
+    try:
+        subjects = Subjects(realm)
+        journal = JetStreamJournal(connection, subjects)
+        last = await journal.last(entity)
+        assert last is not None
+        config = (await connection.api(f"STREAM.INFO.{subjects.journal_stream}"))["config"]
+        partition = partition_of(entity.key)
+        term = subjects.appends(partition, terms_in(subjects, config)[partition])
+        body = encode_facts(facts)
+        headers = {CHAIN: chain(last.chain, body)}
+        subject = f"{term.removesuffix('>')}{entity.family}.{entity.key}"
+        stored = await connection.client.request(subject, body, headers=headers, timeout=10)
+        assert "seq" in json.loads(stored.data)
+    finally:
+        await connection.close()
+
+
+def test_a_live_node_skips_a_forged_approver_and_says_so(server: EmbeddedServer, tmp_path: Path):
+    realm = "forged-live"
+    world = ApprovalWorld(server, realm, tmp_path)
+    eve = ApproverAdded(
+        name="eve", key_id=EVE.key_id, public_key=EVE.public_key, source="approval@n1"
+    )
+
+    async def scenario() -> None:
+        async with world:
+            await world.name_approvers()
+            await publish(server, realm, APPROVERS, [eve])
+            parked = await world.parked("s")
+            forged = world.signed(parked.answer(actor="eve"), EVE)
+            assert await world.refused("s", msgspec.to_builtins(forged)) == "APPROVER_UNKNOWN"
+            await world.accepted(parked, world.signed(parked.answer()))
+
+    with world.node(ROOKERY_NODE_NAME="n1") as node:
+        asyncio.run(scenario())
+        node.stop()
+    store = access_to(server, realm)
+    listed = rookery_here(tmp_path, "approvers", "list", *store)
+    assert (listed.code, "eve" in listed.out) == (1, False)
+    assert "says that eve was added" in listed.err
+    verified = rookery_here(tmp_path, "journal", "verify", *store)
+    assert (verified.code, "the change of approver eve is forged" in verified.err) == (7, True)
