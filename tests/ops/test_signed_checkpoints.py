@@ -72,7 +72,9 @@ class Journal:
 
     def work(self, *keys: str, source: str = f"session@{NODE}", reported: bool = True) -> None:
         for key in keys:
-            fact = Registered(row="r", session_id_in=f"{len(self.messages)}", source=source)
+            fact = Registered(
+                row="RegisterSession", session_id_in=f"{len(self.messages)}", source=source
+            )
             self.append(EntityId("session", key), fact, reported=reported)
 
     async def _record(self, fact: Fact) -> None:
@@ -140,7 +142,7 @@ def test_appends_that_are_acknowledged_while_a_checkpoint_is_made_are_signed_onc
     journal.work("a")
     late = journal.append(
         EntityId("session", "b"),
-        Registered(row="r", session_id_in="x", source=f"s@{NODE}"),
+        Registered(row="RegisterSession", session_id_in="x", source=f"s@{NODE}"),
         reported=False,
     )
     place = len(journal.messages)
@@ -148,7 +150,7 @@ def test_appends_that_are_acknowledged_while_a_checkpoint_is_made_are_signed_onc
 
     async def settle() -> None:
         """The append before the newest is acknowledged after it, and one more is made."""
-        journal.writer.add(late, place, [Registered(row="r", session_id_in="x")])
+        journal.writer.add(late, place, [Registered(row="RegisterSession", session_id_in="x")])
         journal.work("d")
 
     asyncio.run(journal.writer.write(settle))
@@ -162,7 +164,7 @@ def test_appends_that_are_acknowledged_while_a_checkpoint_is_made_are_signed_onc
 @pytest.mark.parametrize("is_stored", [True, False])
 def test_an_append_of_unknown_outcome_is_no_defect_either_way(is_stored: bool):
     journal = Journal()
-    fact = Registered(row="r", session_id_in="x", source=f"session@{NODE}")
+    fact = Registered(row="RegisterSession", session_id_in="x", source=f"session@{NODE}")
     entity = EntityId("session", "a")
     body = encode_facts([fact])
     append = AppendRequest(entity, 0, "m", body, chain(ZERO_CHAIN, body))
