@@ -10,7 +10,12 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.calls import CallOutcome, ForkedRun, RequestedCall, RunEnvironment
+from rookery.schemas.calls import (
+    CallOutcome,
+    ForkedRun,
+    RequestedCall,
+    RunEnvironment,
+)
 from rookery.schemas.capability import ApprovalPolicy
 from rookery.schemas.run import RunRequest, RunResult, SideEffect
 
@@ -204,6 +209,8 @@ class RequestApproval(msgspec.Struct, frozen=True, kw_only=True):
     arguments: Any
     """Bound: all by name, or a list."""
     arguments_ref: str
+    hidden: dict[str, str] = {}
+    """The digests of sensitive arguments, by name."""
 
 
 class WithdrawApproval(msgspec.Struct, frozen=True, kw_only=True):

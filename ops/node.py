@@ -40,6 +40,7 @@ from rookery.actors.kernel import (
     NodeIdentity,
 )
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
+from rookery.actors.protection import RightsRevoker
 from rookery.actors.tools.authoring import ToolRegistry, load_registry
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands import MicroServiceResponder
@@ -74,6 +75,7 @@ from rookery.ops.server import (
     ServerSupervisor,
     client_of,
     find_server,
+    sealing_key_path,
     store_of,
 )
 from rookery.schemas.capability import RecordMode
@@ -281,6 +283,9 @@ class Node:
             queries={
                 **self._projections.queries,
                 "quarantine": quarantine.reply,
+                "revoke": RightsRevoker(
+                    self.name, self._ask_actor, None if runs is None else runs.revocations
+                ).reply,
                 "tools": ToolQueryHandler(() if runs is None else runs.catalogue).handle,
                 **({} if runs is None else runs.queries),
             },
@@ -376,6 +381,7 @@ class Node:
         }
         if self._runs is not None:
             tasks["approvers"] = self._runs.approvers.run
+            tasks["revocations"] = self._runs.revocations.run
             tasks["snapshots"] = self._runs.remove_snapshots
         return tasks
 
@@ -423,6 +429,7 @@ class Node:
             record_reads=RecordMode(config.node.record_reads),
             surfaces=config.node.workers,
             approvals=config.approvals,
+            sealing_key=sealing_key_path(config),
             metrics=self.metrics,
             opened=opened,
         )

@@ -12,6 +12,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -51,6 +52,7 @@ from rookery.actors.kernel import (
     QueryHandler,
 )
 from rookery.actors.projections import Approvers
+from rookery.actors.protection import Revocations
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python import GuestCache, RealmBuild, cache_folder
 from rookery.actors.sandbox.runtime import open_sandbox
@@ -73,6 +75,7 @@ from rookery.actors.tools import (
 from rookery.actors.tools.authoring import ToolRegistry
 from rookery.actors.turns import TurnsDecider
 from rookery.bus.clock import SystemClock, entropy
+from rookery.bus.credentials import FileSeal
 from rookery.bus.ports import Bus, BusLoop
 from rookery.bus.tasks import TaskSet
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
@@ -114,6 +117,8 @@ class RunServices:
         payload_bytes_max: int,
         approvals: ApprovalSettings,
         approvers: Approvers,
+        revocations: Revocations,
+        seal: FileSeal,
         metrics: NodeMetrics,
     ) -> None:
         self._bus, self._loop, self._sandbox, self._epoch = bus, loop, sandbox, epoch
@@ -135,11 +140,13 @@ class RunServices:
             share.slots,
         )
         self._provisioner, self.approvers = provisioner, approvers
+        self.revocations = revocations
         self.validate_request = provisioner.validate
         self.languages = frozenset(sandbox.builds)
         self.builds = sandbox.builds
         self.replies = RunReplies(bus.journal, bus.blobs, bus.request_endpoint)
-        self._history = RunHistoryReader(bus.journal, bus.blobs)
+        self._seal = seal
+        self._history = RunHistoryReader(bus.journal, bus.blobs, seal)
         self._rebuilder = SessionRebuilder(
             sandbox, self._history, bus.images, key, _replay_session_id
         )
@@ -147,7 +154,7 @@ class RunServices:
         self.queries = self._create_queries(payload_bytes_max)
         call_rules = CallRules(catalogue, self._call_slots, epoch)
         self.deciders: Sequence[Decider] = (
-            TurnsDecider(provisioner, self._evict, call_rules),
+            TurnsDecider(provisioner, self._evict, call_rules, revocations.left_for),
             SnapshotsDecider(),
             ApprovalsDecider(approvals, approvers.approver_of),
         )
@@ -203,6 +210,7 @@ class RunServices:
         record_reads: RecordMode,
         surfaces: Sequence[str],
         approvals: ApprovalsConfig,
+        sealing_key: Path,
         metrics: NodeMetrics,
         opened: ExitStack,
     ) -> RunServices:
@@ -216,15 +224,15 @@ class RunServices:
         live_mb_max = share.divide(LIVE_MB_MAX)
         sandbox = await _load_sandbox(bus, loop, node, key, live_mb_max, fibers=fibers)
         opened.callback(sandbox.close)
-        blob = await bus.blobs.put(catalogue.catalogue_bytes)
         local = LocalToolHost(registry)
         opened.callback(local.close, TOOLS_CLOSE_S)
         settings = approval_settings(bus.realm, approvals)
         approvers = await _open_approvers(bus, catalogue, settings)
+        await (revocations := Revocations(bus)).open()
         provisioner = RunProvisioner(
             builds=sandbox.builds,
             tools=catalogue.available_tools,
-            catalogue=blob,
+            catalogue=await bus.blobs.put(catalogue.catalogue_bytes),
             limits_max=_limits_max(limits),
             entropy=entropy,
         )
@@ -242,6 +250,8 @@ class RunServices:
             payload_bytes_max=limits.payload_bytes_max,
             approvals=settings,
             approvers=approvers,
+            revocations=revocations,
+            seal=_open_seal(sealing_key, bus.realm, catalogue),
             metrics=metrics,
         )
         opened.callback(lambda: loop.run(services._close()))
@@ -271,7 +281,7 @@ class RunServices:
         """Create the executors; the handler of each of their effects. ``histories``: those of
         the sessions that this node owns."""
         self._ask, notifier = ask, CallNotifier()
-        history = RunHistoryReader(histories, self._bus.blobs)
+        history = RunHistoryReader(histories, self._bus.blobs, self._seal)
         now_ms = SystemClock().now_ms
         remover = SnapshotRemover(self._history, self._bus.images, acts_for, now_ms)
         runner = self._executor = self._create_run_executor(ask, notifier, history, remover)
@@ -289,6 +299,7 @@ class RunServices:
             is_gone=is_token_dead,
             metrics=self._metrics,
             failpoints=failpoints,
+            seal=self._seal,
         )
         waits = WaitExecutor(ask=ask, timers=self._bus.timers, now_ms=now_ms)
         approvals = ApprovalExecutor(
@@ -387,6 +398,14 @@ async def _open_approvers(
     approvers = Approvers(bus, settings.root_key)
     await approvers.open()
     return approvers
+
+
+def _open_seal(path: Path, realm: str, catalogue: ToolCatalogue) -> FileSeal:
+    """The realm's key file; it is created for the first tool with sensitive values."""
+    seal = FileSeal(path, realm, entropy)
+    if any(tool.checks.sensitive for tool in catalogue):
+        seal.prepare()
+    return seal
 
 
 async def _discover_workers(bus: Bus, surfaces: Sequence[str]) -> Sequence[RemoteToolHost]:

@@ -29,6 +29,8 @@ class AvailableTool(msgspec.Struct, frozen=True, kw_only=True):
     side_effect: SideEffect = SideEffect.NONE
     awaited: bool = False
     """Whether programs await the tool; calls awaited together are made together."""
+    hidden: bool | UnsetType = UNSET
+    """Whether the run has no right to any call of it, so that ``list_tools()`` leaves it out."""
 
 
 class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -114,3 +116,5 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     value_blob: str | UnsetType = UNSET
     error: ToolFault | UnsetType = UNSET
     duration_ms: int = 0
+    sealed: bool | UnsetType = UNSET
+    """Whether the value is sensitive, and so stands here as a ``SealedValue``."""

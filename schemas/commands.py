@@ -20,6 +20,7 @@ from rookery.schemas.approvals.lists import (
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.integers import PageLimit, Unsigned
 from rookery.schemas.lists import RunState
+from rookery.schemas.protection.rights import Rights
 from rookery.schemas.run import (
     Language,
     NonNegativeLimit,
@@ -49,6 +50,7 @@ __all__ = [
     "ResolveCall",
     "RestoreSession",
     "RevokeGrant",
+    "RevokeRights",
     "RunsQuery",
     "SessionQuery",
     "SessionsQuery",
@@ -154,6 +156,8 @@ class CreateSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
     language: Language = Language.PYTHON
     limits: SessionLimits = SessionLimits()
     """Limits of its runs that name none."""
+    rights: Rights | UnsetType = msgspec.field(default=UNSET, name="grants")
+    """What its runs may call; a session has them in all its generations."""
 
 
 class ChangeLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -166,12 +170,27 @@ class ChangeLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     max_stdout_bytes: NonNegativeLimit | UnsetType = UNSET
     max_external_calls: NonNegativeLimit | UnsetType = UNSET
     max_stack_depth: StackDepth | UnsetType = UNSET
+    rights: Rights | UnsetType = msgspec.field(default=UNSET, name="grants")
+    """Rights that apply beside those the session has, at once; nothing gives rights back."""
 
     def of(self, limits: SessionLimits) -> SessionLimits:
         """``limits`` with this change applied."""
-        said = msgspec.structs.asdict(self).items()
-        changed = {name: value for name, value in said if value is not UNSET}
+        changed = {
+            name: value
+            for name in SessionLimits.__struct_fields__
+            if (value := getattr(self, name)) is not UNSET
+        }
         return msgspec.structs.replace(limits, **changed)
+
+
+class RevokeRights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Take rights from a session and from every session that is or will be forked or restored from
+    it (verb ``revoke``). It applies to the next call, also of a run in progress."""
+
+    rights: Rights = msgspec.field(name="grants")
+    """What is left; rights that apply already still do."""
+    reason: Annotated[str, Meta(max_length=500)] = ""
+    actor: Actor = ""
 
 
 class SnapshotSession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -209,6 +228,8 @@ class ForkRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     at_sequence: int
     at_fact: int | UnsetType = UNSET
     """Number of a fact in that message, from 1; unset: the last one."""
+    rights: Rights | UnsetType = msgspec.field(default=UNSET, name="grants")
+    """Rights of the new session beside those of the old run."""
 
 
 class SessionsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -280,6 +301,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "tools": ToolsQuery,
     "create": CreateSession,
     "limits": ChangeLimits,
+    "revoke": RevokeRights,
     "snapshot": SnapshotSession,
     "restore": RestoreSession,
     "destroy": DestroySession,
@@ -319,7 +341,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
     ),
     Audience.QUERY: ("session", "sessions", "runs", "tools", "pending", "granted"),
     Audience.APPROVER: ("decide",),
-    Audience.OPERATOR: ("resolve", "approvers", "grants", "quarantine"),
+    Audience.OPERATOR: ("resolve", "approvers", "grants", "quarantine", "revoke"),
     Audience.MACHINE: ("admission", "turns", "surfaces", "leases", "peers", "approvals"),
     Audience.NODE: ("approval_due", "wait_ended"),
 }

@@ -66,6 +66,7 @@ CODES: Final[dict[str, Code]] = {
     "SIGNATURE_REQUIRED": Code("this realm requires an answer signed by an approver's key"),
     "SELF_APPROVAL": Code("the requester of an approval cannot answer it"),
     "GRANT_NOT_FOUND": Code("no such grant in this session"),
+    "RIGHT_MISSING": Code("the rights of the run do not cover this call, or no longer do"),
     "RULE_INVALID": Code("the rule of an automatic approval does not parse"),
     "QUOTA_EXCEEDED": Code("a quota of the realm is used up", retryable=True),
     # Programs: how a run may end, and what a program may meet.
@@ -101,6 +102,9 @@ CODES: Final[dict[str, Code]] = {
     "FACT_UNKNOWN": Code("a stored fact has a type this version does not know"),
     "FACT_VERSION_UNSUPPORTED": Code("a stored fact was written by a newer version"),
     "SEALED_UNSUPPORTED": Code("the body is sealed, and this version cannot open sealed bodies"),
+    "SEALING_KEY_MISSING": Code("the node lacks the key of a sensitive value"),
+    "SEALING_KEY_INVALID": Code("the file of keys for sensitive values cannot be used"),
+    "SEALED_VALUE_CORRUPT": Code("a sensitive value was changed, or moved from another place"),
     "NOT_CANONICAL": Code("the value has no canonical form (NaN and infinity are not JSON)"),
     "CHAIN_BROKEN": Code("a journal message does not continue its entity's digest chain"),
     "EXPORT_CORRUPT": Code("a line of the export was changed"),

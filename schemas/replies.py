@@ -20,6 +20,7 @@ from rookery.schemas.machines.views import (
     SurfacesReply,
     TurnsReply,
 )
+from rookery.schemas.protection.rights import Rights, SessionRights
 from rookery.schemas.run import (
     ErrorObject,
     Metrics,
@@ -36,6 +37,7 @@ __all__ = [
     "GrantReceipt",
     "QuarantineReceipt",
     "ReplayReport",
+    "RevocationReceipt",
     "RunAnswer",
     "RunReceipt",
     "SessionList",
@@ -124,6 +126,8 @@ class SessionView(msgspec.Struct, frozen=True, kw_only=True):
     queue: tuple[RunReceipt, ...] = ()
     build: str | UnsetType = UNSET
     """Digest of the session's guest; only in the view of one session, after its first run."""
+    rights: SessionRights | UnsetType = msgspec.field(default=UNSET, name="grants")
+    """Unset if the session itself restricts nothing; revocations are facts of the realm."""
 
 
 class SessionList(msgspec.Struct, frozen=True, kw_only=True):
@@ -193,6 +197,13 @@ class QuarantineReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """SHA3-256 of its body."""
 
 
+class RevocationReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``revoke``: the revocation is on record."""
+
+    session_id: str
+    rights: Rights = msgspec.field(name="grants")
+
+
 REPLIES: dict[str, Any] = {
     "run": RunAnswer | RunReceipt,
     "validate": RunAnswer,
@@ -217,6 +228,7 @@ REPLIES: dict[str, Any] = {
     "tools": ToolList,
     "create": SessionView,
     "limits": SessionView,
+    "revoke": RevocationReceipt,
     "snapshot": SnapshotView,
     "restore": SnapshotView,
     "destroy": SessionView,

@@ -12,6 +12,8 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from rookery.schemas.protection.rights import Rights, SideEffect
+
 __all__ = [
     "SNAPSHOT_BYTES_MAX",
     "SNAPSHOT_VERSION",
@@ -46,17 +48,6 @@ class Language(StrEnum):
     def _missing_(cls, value: object) -> Language | None:
         """The usual words for TypeScript are all accepted; one of them is written."""
         return cls.TYPESCRIPT if value in ("ts", "type_script", "TypeScript") else None
-
-
-class SideEffect(StrEnum):
-    """What a call of a capability may change."""
-
-    NONE = "none"
-    READ = "read"
-    WRITE = "write"
-    NETWORK = "network"
-    DATABASE = "database"
-    EXTERNAL_SYSTEM = "external_system"
 
 
 class RunStatus(StrEnum):
@@ -197,6 +188,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     limits: SessionLimits | None = None
     return_snapshot: bool = False
     validate_only: bool = False
+    rights: Rights | UnsetType = msgspec.field(default=UNSET, name="grants")
+    """Not in the seed. What the run may call, beside the rights of its session."""
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -21,6 +21,7 @@ from rookery.actors.admission.observed_turn import NO_TURN, ObservedTurn
 from rookery.actors.admission.state import Admission, EndedInput
 from rookery.actors.kernel.machines import RejectionKind, TransitionRejected
 from rookery.actors.messages import ReportBrokenHistory
+from rookery.actors.protection import check_count, check_rights
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused
@@ -29,6 +30,7 @@ from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.limits import check_limits
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind
+from rookery.schemas.protection.rights import Rights, RightsSet, intersect
 from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionMeta
 
 __all__ = [
@@ -89,16 +91,20 @@ def create(
         return []
     requested, meta = command.body, state.meta
     check_limits(requested.limits)
+    rights = _checked_rights(state, requested.rights)
     builder = AdmissionFacts(state, command, now_ms)
     if not state.is_open:
         builder.open(requested.language)
-    elif (meta.language, meta.limits) != (requested.language, requested.limits):
+    elif (meta.language, meta.limits) != (requested.language, requested.limits) or (
+        set(rights) - set(state.rights.rights)
+    ):
         raise Refused(
             "SESSION_IDENTITY_IN_USE",
-            f"session {command.key} exists with another language or other limits",
+            f"session {command.key} exists with another language, other limits or other rights",
             hint=f"rookery sessions show {command.key}",
         )
     builder.set_limits(requested.limits)
+    builder.narrow_rights(rights)
     return builder.finish()
 
 
@@ -112,6 +118,7 @@ def change_limits(
         raise unknown_session(command.key)
     builder = AdmissionFacts(state, command, now_ms)
     builder.set_limits(check_limits(command.body.of(state.meta.limits)))
+    builder.narrow_rights(_checked_rights(state, command.body.rights))
     return builder.facts
 
 
@@ -197,6 +204,7 @@ def open_from_snapshot(
     if fact.generation == builder.state.generation:
         if fact.limits is not UNSET:
             builder.set_limits(fact.limits)
+        builder.narrow_rights(fact.rights or (), fact.descends_from or ())
         if fact.run is not UNSET:
             builder.accept_forked(fact)
     return builder.finish()
@@ -288,6 +296,14 @@ def check_language(meta: SessionMeta, language: Language) -> None:
 
 def unknown_session(key: str) -> Refused:
     return Refused("SESSION_NOT_FOUND", f"there is no session {key}", hint="rookery sessions list")
+
+
+def _checked_rights(state: Admission, rights: Rights | UnsetType) -> RightsSet:
+    """The rights that a client adds to those of the session."""
+    if rights is UNSET:
+        return ()
+    check_count(intersect(state.rights.rights, (check_rights(rights),)))
+    return (rights,)
 
 
 def _check_session(key: str, named: object) -> None:

@@ -45,6 +45,7 @@ from rookery.actors.messages import (
     ReportBrokenHistory,
     RunEndRecorded,
 )
+from rookery.actors.protection import check_rights
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
     COMMANDS,
@@ -211,6 +212,8 @@ class AdmissionDecider(Decider):
         if repeated:
             return
         self._validate(request)
+        if request.rights is not UNSET:
+            check_rights(request.rights)
         if self._executes_runs and state.is_open:
             check_language(state.meta, request.language)
 

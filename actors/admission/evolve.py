@@ -57,6 +57,10 @@ def _set_limits(state: Admission, fact: facts.LimitsSet) -> Admission:
     return replace(state, meta=replace(state.meta, limits=fact.limits))
 
 
+def _narrow_rights(state: Admission, fact: facts.RightsNarrowed) -> Admission:
+    return replace(state, rights=state.rights.narrowed(fact.rights, fact.descends_from))
+
+
 def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
     urgent = fact.immediate or fact.interrupt_yielding
     accepted = PendingInput(
@@ -154,6 +158,7 @@ def _without(queue: tuple[PendingInput, ...], pending: PendingInput) -> tuple[Pe
 _FOLDS: dict[type, Callable[[Admission, Any], Admission]] = {
     facts.Initialized: _initialize,
     facts.LimitsSet: _set_limits,
+    facts.RightsNarrowed: _narrow_rights,
     facts.InputAccepted: _enqueue,
     facts.RunPrepared: _make_current,
     facts.QueuedRunDrained: _make_current,

@@ -34,6 +34,7 @@ from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.ids import derived_uuid7
+from rookery.schemas.protection.rights import NO_RIGHTS, RightsSet
 from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
 
 __all__ = ["AdmissionFacts"]
@@ -63,6 +64,10 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
             self._generation += self.state.host.phase == DESTROYED
             begun = facts.Initialized(language=language, build=build)
             self.add(LIFECYCLE.decide(SessionHost(), "Initialize", begun))
+            if (earlier := self.state.rights) != NO_RIGHTS:
+                self.add(
+                    facts.RightsNarrowed(rights=earlier.rights, descends_from=earlier.descends_from)
+                )
         host, key = self.state.host, self._command.key
         if host.session_id is None and host.phase in (IDLE, ATTACHED):
             self.transition(LIFECYCLE, "RegisterSession", facts.Registered(session_id_in=key))
@@ -73,6 +78,13 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
     def set_limits(self, limits: SessionLimits) -> None:
         if limits != self.state.meta.limits:
             self.add(facts.LimitsSet(limits=limits))
+
+    def narrow_rights(self, rights: RightsSet, descends_from: tuple[str, ...] = ()) -> None:
+        """Add rights and origins, unless the session has them all."""
+        known = self.state.rights
+        left = known.narrowed(rights, descends_from)
+        if left != known:
+            self.add(facts.RightsNarrowed(rights=rights, descends_from=descends_from))
 
     def accept(self, command: Command[RunRequest], request: RunRequest) -> None:
         """Accept an input. A Draining session counts as Retired: it is Running only until its queue

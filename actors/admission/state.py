@@ -11,9 +11,11 @@ from typing import Any, Final
 
 import msgspec
 from immutables import Map
+from msgspec import UNSET
 
 from rookery.actors.admission.observed_turn import NO_TURN, ObservedTurn
 from rookery.actors.kernel.machines import DESTROYED, INITIALIZING, SessionHost
+from rookery.schemas.protection.rights import NO_RIGHTS, SessionRights
 from rookery.schemas.replies import RunReceipt, SessionView
 from rookery.schemas.run import ErrorObject, SessionMeta
 
@@ -135,6 +137,8 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
     ended: InputHistory = InputHistory()
     turn: ObservedTurn = NO_TURN
     """The turn of the last run that began one, if a driver outside of the nodes executes runs."""
+    rights: SessionRights = NO_RIGHTS
+    """Of all its generations."""
 
     @property
     def is_open(self) -> bool:
@@ -178,6 +182,7 @@ class Admission(msgspec.Struct, frozen=True, kw_only=True):
             generation=self.generation,
             current_run_id=self.host.current_run_id,
             queue=tuple(self.receipt(waiting) for waiting in self.queue),
+            rights=UNSET if self.rights == NO_RIGHTS else self.rights,
         )
 
 

@@ -12,7 +12,12 @@ if TYPE_CHECKING:
     from rookery.actors.approvals.executor import ApprovalExecutor
     from rookery.actors.approvals.grant_proofs import GrantProofs
     from rookery.actors.approvals.lifecycle_machine import APPROVALS
-    from rookery.actors.approvals.rules import check_rule
+    from rookery.actors.approvals.rules import (
+        ApprovalRule,
+        RuleInput,
+        RuleUndecided,
+        check_rule,
+    )
     from rookery.actors.approvals.signing import Signer, read_signer, signed_answer, verify_answer
     from rookery.actors.approvals.state import (
         APPROVERS_KEY,
@@ -26,12 +31,15 @@ __all__ = [
     "APPROVALS",
     "APPROVERS_KEY",
     "ApprovalExecutor",
+    "ApprovalRule",
     "ApprovalSettings",
     "ApprovalsDecider",
     "Approver",
     "ApproverLine",
     "GrantPhase",
     "GrantProofs",
+    "RuleInput",
+    "RuleUndecided",
     "SessionApprovals",
     "Signer",
     "check_rule",
@@ -48,7 +56,7 @@ __getattr__ = lazy_names(
         "executor": ("ApprovalExecutor",),
         "grant_proofs": ("GrantProofs",),
         "lifecycle_machine": ("APPROVALS",),
-        "rules": ("check_rule",),
+        "rules": ("ApprovalRule", "RuleInput", "RuleUndecided", "check_rule"),
         "signing": ("Signer", "read_signer", "signed_answer", "verify_answer"),
         "state": (
             "APPROVERS_KEY",

@@ -8,6 +8,7 @@ to.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from rookery.actors.approvals.dispatchers.port import Terms
@@ -63,6 +64,7 @@ _EFFECTS: Final = {
 }
 _RISKS: Final = tuple(RiskClass)
 NAMES_MAX: Final = 12
+NOTHING_HIDDEN: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def approval_id_of(session: str, operation_id: str, attempt: int) -> str:
@@ -144,10 +146,14 @@ def actor_ref(request: ApprovalRequest, actor: str) -> SourceRef:
     return SourceRef.new(actor, SourceKind.USER)
 
 
-def redacted_summary(name: str, arguments: Any) -> str:
-    """A call without the values of its arguments."""
+def redacted_summary(name: str, arguments: Any, hidden: Mapping[str, str] = NOTHING_HIDDEN) -> str:
+    """A call without the values of its arguments; ``hidden``: the digests of sensitive ones."""
     if isinstance(arguments, Mapping):
-        parts = [f"{key[:40]}: {_describe_type(value)}" for key, value in arguments.items()]
+        parts = [
+            f"{key[:40]}: "
+            + (f"hidden, {hidden[key][:12]}" if key in hidden else _describe_type(value))
+            for key, value in arguments.items()
+        ]
     else:
         parts = [_describe_type(value) for value in arguments]
     more = [f"{len(parts) - NAMES_MAX} more"] if len(parts) > NAMES_MAX else []

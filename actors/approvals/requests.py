@@ -160,7 +160,7 @@ def _new_request(
         policy=policy_id(command.policy),
         request_digest=command.request_digest,
         arguments_ref=command.arguments_ref,
-        summary=redacted_summary(command.name, command.arguments),
+        summary=redacted_summary(command.name, command.arguments, command.hidden),
         asked_at_ms=now_ms,
         due_ms=now_ms + settings.timeout_ms,
     )

@@ -286,7 +286,7 @@ class CallCoordinator:
         unrecorded = self._pending.pop_unrecorded(answered)
         self._recorder.set_answers(operations, passed_ms, unrecorded)
         answers = {
-            number: await self._reader.to_tool_result(outcome)
+            number: await self._recorder.to_tool_result(self._reader, number, outcome)
             for number, outcome in self._pending.pop(answered)
         }
         self._has_resumed_calls = len(self._pending) > 0

@@ -21,7 +21,13 @@ from rookery.actors.execution.driver import Driver
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.resumptions import Resumptions
 from rookery.actors.execution.run_execution import RunExecution, SessionCachePort
-from rookery.actors.kernel import AskActor, Effect, EffectHandler, NotifyHistoryBroken
+from rookery.actors.kernel import (
+    AskActor,
+    Effect,
+    EffectHandler,
+    NotExecutableHere,
+    NotifyHistoryBroken,
+)
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,
@@ -240,6 +246,8 @@ class RunExecutor:
                 self.require_tools(environment)
                 await execution.run()
             except CodedError as error:
+                if error.code == "SEALING_KEY_MISSING":
+                    raise NotExecutableHere(error.message) from None
                 if error.code == NOT_OURS or CODES[error.code].retryable:
                     raise
                 log.warning("run not executable", extra={"run": view.run_id, "code": error.code})

@@ -16,16 +16,31 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel import last_restart
+from rookery.actors.protection import (
+    NO_SEAL,
+    CallSeal,
+    SensitiveParts,
+    forked_field,
+    is_sealed,
+    sensitive_parts,
+)
 from rookery.actors.sandbox import Tool, ToolResult
 from rookery.actors.sandbox.sessions import RecordedCall, RecordedRun, ResultBatch
-from rookery.bus.ports import Blobs, StoredMessage
-from rookery.schemas.calls import CallOutcome, ForkedRun, RequestedCall, RunEnvironment, ToolFault
+from rookery.bus.ports import Blobs, StoredMessage, ValueSeal
+from rookery.schemas.calls import (
+    CallOutcome,
+    ForkedRun,
+    RequestedCall,
+    RunEnvironment,
+    ToolFault,
+)
 from rookery.schemas.capability import Capability
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.facts import sandbox, tool, turn
+from rookery.schemas.facts import sandbox, session, tool, turn
 from rookery.schemas.facts.run_progress import TURN_ENDS, TurnEnd
+from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import RunRequest, RunResult
 
 __all__ = [
@@ -121,6 +136,7 @@ def _empty_batch(position: FactPosition) -> AnsweredBatch:
 
 
 _CODECS: Final[Mapping[str, FactCodec[Any]]] = {
+    "session": FactCodec(session.SESSION_FACTS),
     "turn": FactCodec(turn.RUN_FACTS),
     "tool": FactCodec(tool.TOOL_FACTS),
     "sandbox": FactCodec(sandbox.SANDBOX_FACTS),
@@ -162,6 +178,8 @@ class PastRun:
     result_blob: str | UnsetType = UNSET
     waits: list[RecordedWait] = field(default_factory=list)
     """The waits of its calls for a timer."""
+    rights: RightsSet = ()
+    """What it could call, beside revocations."""
 
     @property
     def ended_at_sequence(self) -> int:
@@ -200,9 +218,12 @@ class EntityReader(Protocol):
 class RunHistoryReader:
     """Reads histories. Lives on the bus's loop."""
 
-    def __init__(self, journal: EntityReader, blobs: Blobs) -> None:
-        self._journal, self._blobs = journal, blobs
+    def __init__(self, journal: EntityReader, blobs: Blobs, seal: ValueSeal = NO_SEAL) -> None:
+        """``seal`` opens sensitive values."""
+        self._journal, self._blobs, self._seal = journal, blobs, seal
         self._catalogues: dict[str, dict[str, Capability]] = {}
+        self._sensitive: dict[str, dict[str, SensitiveParts]] = {}
+        """Of each catalogue, the tools that have any."""
 
     async def last_snapshot(self, session: str, generation: int) -> SnapshotFact | None:
         """The last snapshot of this session generation."""
@@ -216,7 +237,7 @@ class RunHistoryReader:
 
     async def snapshots(self, session: str) -> list[SnapshotFact]:
         """The snapshots of all generations that remain, oldest first."""
-        read = await self._facts("sandbox", session, 0)
+        read = await self.facts("sandbox", session, 0)
         facts = [fact for _, fact in read if isinstance(fact, SnapshotFact)]
         return [
             fact
@@ -239,7 +260,7 @@ class RunHistoryReader:
         for stored in () if newest is None else (newest,):
             if _has_end(_CODECS["turn"].decode(stored.body), run_id):
                 return stored.sequence
-        for position, fact in await self._facts("turn", session, after):
+        for position, fact in await self.facts("turn", session, after):
             if _has_end((fact,), run_id):
                 return position.sequence
         raise Failed("FACT_UNKNOWN", f"run {run_id} has no end in the journal")
@@ -253,7 +274,7 @@ class RunHistoryReader:
         if isinstance(last, turn.Parked):
             return last.snapshot_blob
         blob = ""
-        for _, fact in await self._facts("turn", session, 0):
+        for _, fact in await self.facts("turn", session, 0):
             if isinstance(fact, turn.Parked):
                 blob = fact.snapshot_blob
             elif isinstance(fact, _GOES_ON):
@@ -263,7 +284,7 @@ class RunHistoryReader:
     async def find(self, session: str, run_id: str) -> PastRun:
         """The beginning of a run; ``Refused`` if the session has no such run that a node
         executed."""
-        for position, fact in await self._facts("turn", session, 0):
+        for position, fact in await self.facts("turn", session, 0):
             if isinstance(fact, turn.Started) and fact.run == run_id and fact.offer is not UNSET:
                 return await self._past_run(position, fact, fact.offer)
         raise Refused("RUN_NOT_FOUND", f"no node has executed a run {run_id} in session {session}")
@@ -279,7 +300,7 @@ class RunHistoryReader:
         """The executed runs after ``base``, oldest first, up to ``until`` if given; the last one
         may be unfinished."""
         after = 0 if base is None else base.after_sequence
-        turn_facts = await self._facts("turn", session, after)
+        turn_facts = await self.facts("turn", session, after)
         outcomes = await self._outcomes(session, after, turn_facts)
         answered_at = {operation: position for operation, (position, _) in outcomes.items()}
         runs: list[PastRun] = []
@@ -306,7 +327,7 @@ class RunHistoryReader:
                 steps[-1].add_fact(position, fact)
         for run, inputs in zip(runs, steps, strict=True):
             for given in inputs.batches():
-                run.batches.append(await self._batch(given, outcomes))
+                run.batches.append(await self._batch(session, given, outcomes))
                 run.boundaries.append(given.boundary)
         return runs
 
@@ -315,6 +336,8 @@ class RunHistoryReader:
         if forked is UNSET:
             return []
         data = await self._blobs.get(forked.known_blob)
+        if is_sealed(data):
+            data = self.call_seal(forked.of.session).open_batches(forked_field(forked.of), data)
         batches = msgspec.json.decode(data, type=list[ResultBatch | tuple[RecordedCall, ...]])
         return [one if isinstance(one, ResultBatch) else ResultBatch(calls=one) for one in batches]
 
@@ -330,12 +353,25 @@ class RunHistoryReader:
             return msgspec.json.decode(await self._blobs.get(run.result_blob), type=RunResult)
         return RunResult() if run.result is UNSET else run.result
 
-    async def to_tool_result(self, outcome: CallOutcome) -> ToolResult:
+    def call_seal(self, session_id: str) -> CallSeal:
+        """Seals and opens the sensitive values of a session's calls."""
+        return CallSeal(self._seal, session_id)
+
+    async def sensitive_tools(self, environment: RunEnvironment) -> Mapping[str, SensitiveParts]:
+        """The run's tools that have sensitive arguments or results."""
+        await self._catalogue(environment.catalogue)
+        return self._sensitive.get(environment.catalogue, {})
+
+    async def to_tool_result(
+        self, session_id: str, operation_id: str, outcome: CallOutcome
+    ) -> ToolResult:
         """An outcome as the program gets it. The duration is at least 1 ms: for 0 a sandbox would
         use its own clock, and a replay would differ."""
         value, failure = outcome.value, None
         if outcome.value_blob is not UNSET:
             value = msgspec.json.decode(await self._blobs.get(outcome.value_blob))
+        if outcome.sealed is True:
+            value = self.call_seal(session_id).open_result(operation_id, value)
         if isinstance(outcome.error, ToolFault):
             failure = outcome.error
         return ToolResult(value, failure, max(1, outcome.duration_ms))
@@ -349,6 +385,7 @@ class RunHistoryReader:
                 awaited=offered.awaited,
                 side_effect=offered.side_effect,
                 schema_digest=offered.schema_digest,
+                hidden=offered.hidden is True,
                 capability=declared.get(offered.name),
             )
             for offered in environment.tools
@@ -378,6 +415,7 @@ class RunHistoryReader:
             started_at=position,
             batches=recorded,
             boundaries=[position] * len(recorded),
+            rights=fact.rights or (),
         )
 
     async def _catalogue(self, digest: str) -> dict[str, Capability]:
@@ -386,10 +424,15 @@ class RunHistoryReader:
         if digest not in self._catalogues:
             listed = msgspec.json.decode(await self._blobs.get(digest), type=list[Capability])
             self._catalogues[digest] = {capability.name: capability for capability in listed}
+            parts = {capability.name: sensitive_parts(capability) for capability in listed}
+            self._sensitive[digest] = {name: found for name, found in parts.items() if found}
         return self._catalogues[digest]
 
     async def _batch(
-        self, given: AnsweredBatch, outcomes: Mapping[str, tuple[FactPosition, CallOutcome]]
+        self,
+        session_id: str,
+        given: AnsweredBatch,
+        outcomes: Mapping[str, tuple[FactPosition, CallOutcome]],
     ) -> ResultBatch:
         calls = [
             RecordedCall(
@@ -397,7 +440,9 @@ class RunHistoryReader:
                 name=call.name,
                 digest=call.digest,
                 awaited=call.awaited,
-                answer=await self.to_tool_result(outcomes[call.operation_id][1]),
+                answer=await self.to_tool_result(
+                    session_id, call.operation_id, outcomes[call.operation_id][1]
+                ),
             )
             for call in given.calls
         ]
@@ -408,12 +453,15 @@ class RunHistoryReader:
     ) -> dict[str, tuple[FactPosition, CallOutcome]]:
         """By operation: the position of its outcome, and the outcome."""
         outcomes: dict[str, tuple[FactPosition, CallOutcome]] = {}
-        older = await self._facts("tool", session, after)
+        older = await self.facts("tool", session, after)
         for position, fact in (*older, *turn_facts):
             match fact:
                 case tool.Completed():
                     outcome = CallOutcome(
-                        value=fact.value, value_blob=fact.value_blob, duration_ms=fact.duration_ms
+                        value=fact.value,
+                        value_blob=fact.value_blob,
+                        duration_ms=fact.duration_ms,
+                        sealed=fact.sealed,
                     )
                 case tool.Failed():
                     outcome = CallOutcome(error=fact.error, duration_ms=fact.duration_ms)
@@ -424,9 +472,8 @@ class RunHistoryReader:
             outcomes[fact.operation_id] = position, outcome
         return outcomes
 
-    async def _facts(
-        self, family: str, session: str, after: int
-    ) -> list[tuple[FactPosition, Fact]]:
+    async def facts(self, family: str, session: str, after: int) -> list[tuple[FactPosition, Fact]]:
+        """A family's facts above sequence ``after``, since its last restart of history."""
         codec = _CODECS[family]
         found = await self._journal.read(EntityId(family, session), after)
         found = found[max(0, last_restart(found)) :]

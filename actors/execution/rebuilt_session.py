@@ -18,6 +18,8 @@ from rookery.actors.sandbox.sessions import Snapshot, SnapshotHeader, open_snaps
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Refused
+from rookery.schemas.facts.session import RightsNarrowed
+from rookery.schemas.protection.rights import NO_RIGHTS, SessionRights
 from rookery.schemas.run import SessionLimits
 
 __all__ = ["SessionRebuilder"]
@@ -89,6 +91,14 @@ class SessionRebuilder:
         async with self.rebuilt(base, runs, begun) as name:
             taken = await self.sandbox.in_thread(self.sandbox.snapshot, name)
         return await self.relabel(taken.data, session_id=session, limits=limits)
+
+    async def rights_of(self, session_id: str) -> SessionRights:
+        """What another session inherits with the memory of this one."""
+        rights = NO_RIGHTS
+        for _, fact in await self.reader.facts("session", session_id, 0):
+            if isinstance(fact, RightsNarrowed):
+                rights = rights.narrowed(fact.rights, fact.descends_from)
+        return rights.narrowed((), (session_id,))
 
     async def relabel(self, data: bytes, **changed: object) -> Snapshot:
         """The snapshot with another header."""

@@ -156,6 +156,8 @@ class RunExecution:
     async def _begin(self) -> Step:
         services, session, view = self._services, self._session, self._view
         tools = await services.reader.tools(self._environment)
+        if sensitive := await services.reader.sensitive_tools(self._environment):
+            self._recorder.hide(sensitive, services.reader.call_seal(session))
         request = await services.reader.request(view.request, view.request_blob)
         run_input = RunInput(
             view.run_id, session, request, self._environment, tools, view.started_at_ms, ()

@@ -7,11 +7,12 @@ step. The ``turns`` decide which facts a step leaves.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import (
     ActiveRunView,
@@ -23,10 +24,11 @@ from rookery.actors.messages import (
     RecordStep,
     TurnInput,
 )
-from rookery.actors.sandbox import ProgramCall
+from rookery.actors.protection import CallSeal, SensitiveParts
+from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.actors.turns import cancelled_result, end_run, end_unexecuted
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
-from rookery.schemas.calls import CallArguments, RequestedCall
+from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_json
 from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.run import RunResult, RunStatus
@@ -57,6 +59,8 @@ class StepRecorder:
         """The operations answered since the last step, if they were not all it waited for."""
         self._passed_ms: list[int] = []
         """By how much the clock advanced since then."""
+        self._sensitive: Mapping[str, SensitiveParts] = {}
+        self._seal: CallSeal | None = None
         self._outcomes: list[RecordOutcome] = []
         """The outcomes that the driver got before they were recorded."""
 
@@ -64,6 +68,10 @@ class StepRecorder:
         """Continue after this many steps. ``answered``: whether the driver got the last step's
         results."""
         self._steps, self._answered = steps, answered
+
+    def hide(self, sensitive: Mapping[str, SensitiveParts], seal: CallSeal) -> None:
+        """Seal the sensitive arguments of these tools."""
+        self._sensitive, self._seal = sensitive, seal
 
     # --- calls ------------------------------------------------------------------------------------
 
@@ -81,6 +89,13 @@ class StepRecorder:
         bytes_max = min(IN_FACT_BYTES_MAX, BATCH_BYTES_MAX // max(1, len(calls)))
         return tuple([await self._to_requested_call(call, bytes_max) for call in calls])
 
+    async def to_tool_result(
+        self, reader: RunHistoryReader, number: int, outcome: CallOutcome
+    ) -> ToolResult:
+        """The outcome of a call as the program gets it."""
+        operation_id = self.operation_id(number) if outcome.sealed is True else ""
+        return await reader.to_tool_result(self._session, operation_id, outcome)
+
     async def fetch_calls(self) -> tuple[CallProgress, ...]:
         """The progress of all calls the run has requested."""
         query = CallsQuery(run_id=self.run_id)
@@ -88,6 +103,9 @@ class StepRecorder:
 
     async def _to_requested_call(self, call: ProgramCall, bytes_max: int) -> RequestedCall:
         arguments = CallArguments(args=call.args, kwargs=call.kwargs)
+        parts = self._sensitive.get(call.name)
+        if parts is not None and self._seal is not None:
+            arguments = self._seal.seal_arguments(parts, self.operation_id(call.id), arguments)
         requested = RequestedCall(
             operation_id=self.operation_id(call.id),
             number=call.id,

@@ -106,6 +106,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     side_effect: SideEffect = SideEffect.NONE
     schema_digest: str = ""
     """Digest of its schemas; a snapshot is restored only with tools of equal digests."""
+    hidden: bool = False
+    """Whether programs can call the tool without finding it in ``list_tools``."""
     capability: Capability | None = None
     """The description that ``describe_tool`` returns, except for the name, which is ``name``."""
 

@@ -24,6 +24,7 @@ from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import sandbox as facts
 from rookery.schemas.facts.session import SessionFact
+from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 __all__ = [
@@ -75,6 +76,8 @@ class RestoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     request: RunRequest | UnsetType = UNSET
     request_blob: str | UnsetType = UNSET
     limits: SessionLimits | UnsetType = UNSET
+    rights: RightsSet | UnsetType = UNSET
+    descends_from: tuple[str, ...] | UnsetType = UNSET
 
 
 class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):

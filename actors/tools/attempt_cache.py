@@ -8,7 +8,6 @@ outcome of that attempt counts as unknown.
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Coroutine
 from typing import Any, Final, NamedTuple
@@ -17,14 +16,12 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools.call_slots import CallAttempt
-from rookery.actors.tools.faults import fault
+from rookery.actors.tools.faults import fault, logged_fault
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.digest import canonical_json
 
 __all__ = ["AttemptCache", "AttemptResult", "attempt_result", "failed_attempt"]
-
-log = logging.getLogger(__name__)
 
 HELD_BYTES_MAX: Final = 64 << 20
 OVERHEAD_BYTES: Final = 1 << 10
@@ -107,7 +104,7 @@ def attempt_result(outcome: CallOutcome) -> AttemptResult:
     return AttemptResult(outcome, canonical_json(outcome.value))
 
 
-def failed_attempt(surface: str, error: Exception) -> AttemptResult:
+def failed_attempt(name: str, call_id: str, error: Exception, *, sensitive: bool) -> AttemptResult:
     """Hosts return failures; any exception but their own two is a defect and fails the call."""
     match error:
         case OutcomeUnknown():
@@ -115,6 +112,5 @@ def failed_attempt(surface: str, error: Exception) -> AttemptResult:
             return AttemptResult(CallOutcome(), b"", reason)
         case NotCalled():
             return AttemptResult(CallOutcome(), b"", called=False)
-    log.error("tool host failed", extra={"surface": surface}, exc_info=error)
-    wrong = fault("TOOL_ERROR", f"{type(error).__name__}: {error}")
+    wrong = logged_fault(name, call_id, error, sensitive=sensitive)
     return AttemptResult(CallOutcome(error=wrong), b"")

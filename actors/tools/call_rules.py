@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.messages import RecordOutcome
@@ -25,6 +25,7 @@ from rookery.actors.tools.catalogue import (
     CatalogueTool,
     ToolCatalogue,
     check_arguments,
+    check_value,
     ends_with_node,
     requires_approval,
 )
@@ -32,13 +33,12 @@ from rookery.actors.tools.effects import AttemptLost, BeginCall
 from rookery.actors.tools.faults import fault, fault_of, status_of
 from rookery.actors.tools.state import WAITING_FOR_APPROVAL, CallPhase, SessionCalls, ToolCall
 from rookery.actors.tools.wait_rules import begin_wait, call_fields
-from rookery.bus.ports import IN_FACT_BYTES_MAX
 from rookery.schemas.calls import RequestedCall, ToolFault
 from rookery.schemas.commands import ResolveCall
-from rookery.schemas.digest import canonical_json, digest_bytes
-from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval, turn
 from rookery.schemas.facts import tool as facts
+from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.replies import CallReceipt
 from rookery.schemas.worker_protocol import GRACE_MS
 
@@ -62,6 +62,8 @@ class CallRules(NamedTuple):
     slots: CallSlots
     epoch: str
     """Identifies this process."""
+    rights: RightsSet = ()
+    """Of the run whose calls these rules are for."""
 
     # --- facts of the turn ------------------------------------------------------------------------
 
@@ -81,6 +83,8 @@ class CallRules(NamedTuple):
         for requested in new:
             try:
                 tool = self._admit(requested)
+                if self.rights:
+                    tool.require_right(self.rights, session, requested, now_ms)
             except Refused as refusal:
                 left.append(_refused_request(batch, requested, fault_of(refusal)))
                 continue
@@ -89,7 +93,7 @@ class CallRules(NamedTuple):
                 wait = begin_wait(call, tool, requested.arguments, inherited, now_ms=now_ms)
                 left += (_requested(call, tool, waits=False), wait)
                 continue
-            at_once = len(new) <= INTENTS_AT_ONCE_MAX and requested.arguments is not UNSET
+            at_once = len(new) <= INTENTS_AT_ONCE_MAX and tool.can_check(requested)
             begun = self._intent(session, call, now_ms) if at_once else ()
             left += (_requested(call, tool, waits=not begun), *begun)
         return left
@@ -126,15 +130,17 @@ class CallRules(NamedTuple):
     def on_allowed(
         self, state: SessionCalls, session: str, used: approval.GrantConsumed, *, now_ms: int
     ) -> Sequence[facts.ToolFact]:
-        """A grant allows the call, if it was issued for exactly this call."""
+        """A grant allows the call, if it is for exactly this call and the right to it is left."""
         call = state.calls.get(used.operation_id)
         if call is None or not call.is_awaited(WAITING_FOR_APPROVAL):
             return ()
         if used.request_digest not in (UNSET, call.request_digest) or not used.grant_id:
             return ()
+        if (missing := self._missing_right(session, call, now_ms)) is not UNSET:
+            return (_refused_call(call, missing),)
         allowed = facts.Allowed(**call_fields(call), grant_id=used.grant_id)
         granted = replace(call, phase=CallPhase.REQUESTED, waits_for="", grant_id=used.grant_id)
-        at_once = call.arguments is not UNSET and self.is_offered(granted)
+        at_once = self.is_offered(granted) and self.catalogue.require(call.name).can_check(call)
         return (allowed, *(self._intent(session, granted, now_ms) if at_once else ()))
 
     # --- reports of the executor ------------------------------------------------------------------
@@ -149,6 +155,8 @@ class CallRules(NamedTuple):
         wrong = command.fault
         if wrong is UNSET and not self.is_offered(call):
             wrong = ToolFault("UNKNOWN_TOOL", f"this node no longer offers {call.name}")
+        if wrong is UNSET:
+            wrong = self._missing_right(session, call, now_ms)
         if wrong is UNSET:
             return self._intent(session, call, now_ms)
         if call.attempt:
@@ -171,6 +179,8 @@ class CallRules(NamedTuple):
             return (_cancelled_call(call, text),)
         elif not self.is_offered(call):
             reason = "this node no longer offers the tool"
+        elif (missing := self._missing_right(session, call, now_ms)) is not UNSET:
+            reason = missing.message
         elif report.reason and call.attempt >= ATTEMPTS_MAX:
             reason = f"{call.attempt} attempts were made, the limit is {ATTEMPTS_MAX}"
         else:
@@ -205,6 +215,7 @@ class CallRules(NamedTuple):
             value_blob=outcome.value_blob,
             response_digest=report.response_digest,
             duration_ms=outcome.duration_ms,
+            sealed=outcome.sealed,
         )
         return (completed,)
 
@@ -250,11 +261,21 @@ class CallRules(NamedTuple):
         until_ms = self._may_act_until_ms(call, now_ms)
         return _recovery_required(call, f"{text}, and the tool is not idempotent", until_ms)
 
+    def _missing_right(self, session: str, call: ToolCall, now_ms: int) -> ToolFault | UnsetType:
+        """The fault of a requested call that the rights no longer cover."""
+        tool = self.catalogue.get(call.name) if self.rights else None
+        try:
+            if tool is not None:
+                tool.require_right(self.rights, session, call, now_ms)
+        except Refused as refusal:
+            return fault_of(refusal)
+        return UNSET
+
     def _admit(self, requested: RequestedCall) -> CatalogueTool:
-        """Check a call before its request. Arguments in the blob store are checked when they are
-        fetched."""
+        """Check a call before its request. Sealed arguments, and those in the blob store, are
+        checked when they are fetched."""
         tool = self.catalogue.require(requested.name)
-        if requested.arguments is not UNSET:
+        if requested.arguments is not UNSET and tool.can_check(requested):
             check_arguments(tool, requested.arguments)
         elif tool.waits_for:
             raise Refused("INVALID_ARGUMENT", f"the arguments of {requested.name} are too large")
@@ -423,10 +444,11 @@ def _resolution_facts(
             **call_fields(call), error=wrong, status=status_of(wrong), duration_ms=0, resolved_by=by
         )
         return (failed,)
+    offered = rules.catalogue.get(call.name) if rules.is_offered(call) else None
     completed = facts.Completed(
         **call_fields(call),
         value=command.completed,
-        response_digest=_value_digest(rules, call, command.completed),
+        response_digest=check_value(offered, command.completed),
         duration_ms=0,
         resolved_by=by,
     )
@@ -470,20 +492,3 @@ def _resolvable_call(rules: CallRules, state: SessionCalls, command: ResolveCall
 def _iso_time(at_ms: int) -> str:
     at_s = min(at_ms, _TIME_MAX_MS) / 1_000
     return datetime.fromtimestamp(at_s, UTC).isoformat(" ", "milliseconds")
-
-
-def _value_digest(rules: CallRules, call: ToolCall, value: Any) -> str:
-    """The digest of an operator's value, which must be valid for the tool."""
-    text = canonical_json(value)
-    if len(text) > IN_FACT_BYTES_MAX:
-        raise Refused(
-            "PAYLOAD_TOO_LARGE",
-            f"the value has {len(text)} bytes, the limit is {IN_FACT_BYTES_MAX}",
-            hint="try the call again, or let it fail",
-        )
-    if rules.is_offered(call):
-        try:
-            rules.catalogue.require(call.name).checks.check_result(value)
-        except Failed as failure:
-            raise Refused(failure.code, failure.message) from None
-    return digest_bytes(text)

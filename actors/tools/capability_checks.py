@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from rookery.actors.approvals import check_rule
+from rookery.actors.protection import sensitive_parts, visible_arguments
 from rookery.actors.tools.schema_validator import SchemaValidator
 from rookery.schemas.capability import ApprovalMode, Capability, CapabilityLimits, RecordMode
 from rookery.schemas.codec import NESTING_MAX
@@ -21,6 +22,7 @@ from rookery.schemas.run import SideEffect
 
 __all__ = ["CapabilityChecks", "CheckedResult", "bind_by_name", "schema_digest"]
 
+_NOT_SHOWN: Final = "does not match its schema; it is sensitive, so no more is said"
 _LIMIT_MAX: Final = 2**32 - 1
 _decode = msgspec.json.Decoder().decode
 
@@ -42,6 +44,8 @@ class CapabilityChecks:
         _check_record(capability)
         check_rule(capability)
         self._name = capability.name
+        self.sensitive = sensitive_parts(capability)
+        """What facts do not show."""
         self._limits = capability.limits
         self._names = _names_in_order(capability)
         self._input = SchemaValidator(
@@ -58,10 +62,11 @@ class CapabilityChecks:
         ``TYPE_ERROR`` if the shape of the call is wrong, ``INVALID_ARGUMENT`` if a value is out of
         range, like Python's ``TypeError`` and ``ValueError``.
         """
-        bound = self._bind(args, kwargs)
+        bound = self.bind(args, kwargs)
         if wrong := self._input.find_mismatch(bound):
             code = "TYPE_ERROR" if wrong.of_shape else "INVALID_ARGUMENT"
-            raise Refused(code, f"{self._name}: {wrong}", hint=self._usage())
+            text = _NOT_SHOWN if self.sensitive.arguments else str(wrong)
+            raise Refused(code, f"{self._name}: {text}", hint=self._usage())
         return bound
 
     def encode_request(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bytes:
@@ -87,7 +92,8 @@ class CapabilityChecks:
         try:
             text = canonical_json(result)
         except Refused as refusal:
-            raise Failed("SERIALIZE_ERROR", f"{self._name}: {refusal.message}") from None
+            why = _NOT_SHOWN if self.sensitive.result else refusal.message
+            raise Failed("SERIALIZE_ERROR", f"{self._name}: {why}") from None
         if len(text) > self._limits.max_response_bytes:
             raise Failed(
                 "PAYLOAD_TOO_LARGE",
@@ -98,10 +104,16 @@ class CapabilityChecks:
             raise Failed("SERIALIZE_ERROR", f"{self._name}: the result is {_TOO_DEEP}")
         value = _decode(text)
         if wrong := self._output.find_mismatch(value):
-            raise Failed("INVALID_RESULT", f"the result of {self._name} at {wrong}")
+            where = _NOT_SHOWN if self.sensitive.result else f"at {wrong}"
+            raise Failed("INVALID_RESULT", f"the result of {self._name} {where}")
         return CheckedResult(value, text)
 
-    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    def visible(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """The arguments as ``bind`` names them, without sensitive ones."""
+        return visible_arguments(self.bind(args, kwargs), self.sensitive)
+
+    def bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """A dict of the arguments by name, or a list, unchecked."""
         if self._names is not None:
             return bind_by_name(self._name, self._names, args, kwargs)
         if kwargs:

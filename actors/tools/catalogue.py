@@ -5,25 +5,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from rookery.actors.messages import RequestApproval
+from rookery.actors.protection import CallSubject, missing_right
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
-from rookery.schemas.calls import AvailableTool, CallArguments
+from rookery.actors.tools.faults import fault, fault_of
+from rookery.bus.ports import IN_FACT_BYTES_MAX
+from rookery.schemas.calls import AvailableTool, CallArguments, ToolFault
 from rookery.schemas.capability import ApprovalMode, Capability, RecordMode
 from rookery.schemas.codec import encode_json
-from rookery.schemas.errors import Refused
+from rookery.schemas.digest import canonical_json, digest_bytes
+from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.protection.rights import RightsSet
+
+if TYPE_CHECKING:
+    from rookery.actors.tools.state import ToolCall
 
 __all__ = [
     "LOCAL",
+    "ApprovalSubject",
     "CatalogueTool",
     "ToolCatalogue",
+    "approval_subject",
     "catalogue_name",
     "check_arguments",
     "check_surface",
+    "check_value",
     "ends_with_node",
     "requires_approval",
 ]
@@ -57,6 +69,17 @@ def catalogue_name(surface: str, tool: str) -> str:
     return f"_{name}" if name[0].isdigit() else name
 
 
+class NumberedCall(Protocol):
+    """A call, requested or about to be."""
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def arguments(self) -> CallArguments | UnsetType:
+        """Unset if they are in the blob store."""
+
+
 class CatalogueTool(NamedTuple):
     """One tool as programs see it."""
 
@@ -82,6 +105,32 @@ class CatalogueTool(NamedTuple):
             awaited=awaited,
         )
         return cls(surface, offered, capability, CapabilityChecks(capability))
+
+    def can_check(self, call: NumberedCall) -> bool:
+        """Whether the arguments are at hand as the program wrote them."""
+        return call.arguments is not UNSET and not self.checks.sensitive.arguments
+
+    def require_right(
+        self,
+        rights: RightsSet,
+        session: str,
+        call: NumberedCall,
+        now_ms: int,
+    ) -> None:
+        """Refuse a valid call that the rights do not cover."""
+        given = call.arguments
+        bound = None if given is UNSET else self.checks.visible(given.args, given.kwargs)
+        subject = CallSubject(
+            name=self.available.name,
+            surface=self.surface,
+            side_effect=self.capability.side_effect,
+            idempotent=self.capability.idempotent,
+            session=session,
+            number=call.number,
+            arguments=bound,
+        )
+        if reason := missing_right(rights, subject, now_ms=now_ms):
+            raise Refused("RIGHT_MISSING", reason, hint="list_tools() says what the run may call")
 
 
 class ToolCatalogue:
@@ -150,6 +199,75 @@ def check_arguments(tool: CatalogueTool, arguments: CallArguments) -> None:
     tool.checks.encode_request(arguments.args, arguments.kwargs)
 
 
+def check_value(tool: CatalogueTool | None, value: Any) -> str:
+    """The digest of an operator's value; refuses one that is too large, or that is invalid for the
+    tool, if the node offers it."""
+    text = canonical_json(value)
+    if len(text) > IN_FACT_BYTES_MAX:
+        raise Refused(
+            "PAYLOAD_TOO_LARGE",
+            f"the value has {len(text)} bytes, the limit is {IN_FACT_BYTES_MAX}",
+            hint="try the call again, or let it fail",
+        )
+    if tool is not None:
+        if tool.checks.sensitive.result:
+            raise Refused(
+                "GUARD_REJECTED",
+                f"the result of {tool.available.name} is sensitive, and this one would be shown",
+                hint="try the call again, or let it fail",
+            )
+        try:
+            tool.checks.check_result(value)
+        except Failed as failure:
+            raise Refused(failure.code, failure.message) from None
+    return digest_bytes(text)
+
+
 def requires_approval(tool: CatalogueTool) -> bool:
     """Whether its calls need an approval."""
     return tool.capability.approval_policy is not ApprovalMode.NONE
+
+
+# --- approvals ------------------------------------------------------------------------------------
+
+
+class ApprovalSubject(NamedTuple):
+    """The approval request of a call, with the arguments recorded for it."""
+
+    request: RequestApproval
+    text: bytes
+    """Its canonical arguments, whose digest the approval is bound to; sensitive ones are hidden."""
+
+    def hidden(self, shown: CallArguments, digests: dict[str, str]) -> ApprovalSubject:
+        """With the digests of sensitive arguments in their place."""
+        text = canonical_json({"args": shown.args, "kwargs": shown.kwargs})
+        reference = f"blob:{digest_bytes(text)}"
+        return ApprovalSubject(replace(self.request, arguments_ref=reference, hidden=digests), text)
+
+
+def approval_subject(
+    tool: CatalogueTool, call: ToolCall, arguments: CallArguments
+) -> ApprovalSubject | ToolFault:
+    """The approval request of a call, or the fault of its arguments."""
+    try:
+        bound = tool.checks.check_arguments(arguments.args, arguments.kwargs)
+        text = tool.checks.encode_request(arguments.args, arguments.kwargs)
+    except CodedError as error:
+        return fault_of(error)
+    if digest_bytes(text) != call.request_digest or call.approval is UNSET:
+        return fault("INVALID_ARGUMENT", f"these are not the arguments {call.name} was called with")
+    request = RequestApproval(
+        operation_id=call.operation_id,
+        run_id=call.run,
+        generation=call.generation,
+        name=call.name,
+        surface=call.surface,
+        side_effect=tool.capability.side_effect,
+        idempotent=call.idempotent,
+        schema_digest=call.schema_digest,
+        policy=call.approval,
+        request_digest=call.request_digest,
+        arguments=bound,
+        arguments_ref=f"blob:{call.request_digest}",
+    )
+    return ApprovalSubject(request, text)

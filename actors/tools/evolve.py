@@ -157,7 +157,10 @@ def _intend(state: SessionCalls, fact: facts.IntentRecorded) -> SessionCalls:
 
 def _complete(state: SessionCalls, fact: facts.Completed) -> SessionCalls:
     outcome = CallOutcome(
-        value=fact.value, value_blob=fact.value_blob, duration_ms=fact.duration_ms
+        value=fact.value,
+        value_blob=fact.value_blob,
+        duration_ms=fact.duration_ms,
+        sealed=fact.sealed,
     )
     return _with_outcome(state, fact, outcome)
 

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -32,9 +32,9 @@ from rookery.actors.messages import (
     ApprovalAcknowledged,
     CallProgress,
     RecordOutcome,
-    RequestApproval,
     WithdrawApproval,
 )
+from rookery.actors.protection import NO_SEAL, CallSeal, SensitiveParts, shown_arguments
 from rookery.actors.tools.attempt_cache import (
     AttemptCache,
     AttemptResult,
@@ -45,7 +45,13 @@ from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.call_notifier import CallNotifier
 from rookery.actors.tools.call_rules import acts_until_ms
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
-from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue, check_arguments
+from rookery.actors.tools.catalogue import (
+    ApprovalSubject,
+    CatalogueTool,
+    ToolCatalogue,
+    approval_subject,
+    check_arguments,
+)
 from rookery.actors.tools.effects import (
     AskApproval,
     AttemptLost,
@@ -59,48 +65,12 @@ from rookery.actors.tools.effects import (
 from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.hosts.host import OutcomeUnknown, PastAttempt, ToolHost
 from rookery.actors.tools.state import ToolCall
-from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet, wait_first
+from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet, ValueSeal, wait_first
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
-from rookery.schemas.digest import digest_bytes
+from rookery.schemas.digest import canonical_json, digest_bytes, digest_json
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 
-__all__ = ["ApprovalSubject", "CallExecutor", "approval_subject"]
-
-
-class ApprovalSubject(NamedTuple):
-    """The approval request of a call, with the arguments recorded for it."""
-
-    request: RequestApproval
-    text: bytes
-    """Its canonical arguments, whose digest the approval is bound to."""
-
-
-def approval_subject(
-    tool: CatalogueTool, call: ToolCall, arguments: CallArguments
-) -> ApprovalSubject | ToolFault:
-    """The approval request of a call, or the fault of its arguments."""
-    try:
-        bound = tool.checks.check_arguments(arguments.args, arguments.kwargs)
-        text = tool.checks.encode_request(arguments.args, arguments.kwargs)
-    except CodedError as error:
-        return fault_of(error)
-    if digest_bytes(text) != call.request_digest or call.approval is UNSET:
-        return fault("INVALID_ARGUMENT", f"these are not the arguments {call.name} was called with")
-    request = RequestApproval(
-        operation_id=call.operation_id,
-        run_id=call.run,
-        generation=call.generation,
-        name=call.name,
-        surface=call.surface,
-        side_effect=tool.capability.side_effect,
-        idempotent=call.idempotent,
-        schema_digest=call.schema_digest,
-        policy=call.approval,
-        request_digest=call.request_digest,
-        arguments=bound,
-        arguments_ref=f"blob:{call.request_digest}",
-    )
-    return ApprovalSubject(request, text)
+__all__ = ["CallExecutor"]
 
 
 log = logging.getLogger(__name__)
@@ -128,6 +98,7 @@ class CallExecutor:
         is_gone: Callable[[str], bool] = lambda _: False,
         metrics: KernelMetrics = NO_METRICS,
         failpoints: Failpoints | None = None,
+        seal: ValueSeal = NO_SEAL,
     ) -> None:
         """``hosts`` call the tools, by surface. ``acts_for``: whether this node is certain now that
         it owns a session. ``is_gone``: whether the process of an intent is known to have ended."""
@@ -135,7 +106,7 @@ class CallExecutor:
         self._slots, self._notifier, self._epoch, self._now_ms = places, board, epoch, now_ms
         self._owns_session, self._has_process_ended = acts_for, is_gone
         self._attempts, self._metrics = AttemptCache(), metrics
-        self._failpoints = failpoints or Failpoints()
+        self._failpoints, self._seal = failpoints or Failpoints(), seal
         self.tasks = TaskSet()
         """Releases of slots."""
 
@@ -158,7 +129,7 @@ class CallExecutor:
     async def prepare_call(self, effect: PrepareCall) -> None:
         """Bring a requested call to its intent, or refuse it for a fault of its arguments."""
         call = effect.call
-        wrong = await self._argument_fault(call, self._require_tool(call))
+        wrong = await self._argument_fault(effect.session, call, self._require_tool(call))
         begin = BeginCall(operation_id=call.operation_id, fault=wrong)
         if wrong is UNSET:
             await self._request_intent(effect.session, call, begin)
@@ -169,7 +140,7 @@ class CallExecutor:
         """Request the approval, or refuse the call for a fault. Approvers may read its arguments in
         the blob store, under the digest that the approval is bound to."""
         call, session = effect.call, effect.session
-        found = await self._approval_subject(call, self._require_tool(call))
+        found = await self._approval_subject(session, call, self._require_tool(call))
         if isinstance(found, ApprovalSubject):
             await self._blobs.put(found.text)
             await self._ask("approval", session, found.request, ApprovalAcknowledged)
@@ -202,11 +173,14 @@ class CallExecutor:
     async def _record_outcome(
         self, session: str, call: ToolCall, result: AttemptResult, *, by_worker: bool = False
     ) -> None:
-        outcome, digest = result.outcome, ""
+        outcome, digest, text = result.outcome, "", result.text
         if outcome.error is UNSET:
-            digest = digest_bytes(result.text)
-            if len(result.text) > IN_FACT_BYTES_MAX:
-                blob = await self._blobs.put(result.text)
+            digest = digest_bytes(text)
+            if self._sensitive_parts(call).result:
+                value = CallSeal(self._seal, session).seal_result(call.operation_id, text)
+                outcome, text = replace(outcome, value=value, sealed=True), canonical_json(value)
+            if len(text) > IN_FACT_BYTES_MAX:
+                blob = await self._blobs.put(text)
                 outcome = replace(outcome, value=None, value_blob=blob)
         ended = RecordOutcome(
             operation_id=call.operation_id,
@@ -245,20 +219,32 @@ class CallExecutor:
         return tool
 
     async def _approval_subject(
-        self, call: ToolCall, tool: CatalogueTool
+        self, session: str, call: ToolCall, tool: CatalogueTool
     ) -> ApprovalSubject | ToolFault:
-        arguments = await self._load_arguments(call)
-        if isinstance(arguments, ToolFault):
-            return arguments
-        return await asyncio.to_thread(approval_subject, tool, call, arguments)
+        recorded = await self._load_arguments(call)
+        if isinstance(recorded, ToolFault):
+            return recorded
+        arguments = self._opened(session, call, recorded)
+        subject = await asyncio.to_thread(approval_subject, tool, call, arguments)
+        if isinstance(subject, ToolFault) or not tool.checks.sensitive.arguments:
+            return subject
+        parts, bound = tool.checks.sensitive, subject.request.arguments
+        digests = {name: digest_json(bound[name]) for name in bound if name in parts.arguments}
+        return subject.hidden(shown_arguments(parts, recorded), digests)
 
-    async def _argument_fault(self, call: ToolCall, tool: CatalogueTool) -> ToolFault | UnsetType:
-        """The fault of arguments from the blob store. They are large, so a thread checks them."""
-        if call.arguments_blob is UNSET:
+    async def _argument_fault(
+        self, session: str, call: ToolCall, tool: CatalogueTool
+    ) -> ToolFault | UnsetType:
+        """The fault of arguments from the blob store, or of sealed ones. They may be large, so a
+        thread checks them."""
+        if call.arguments_blob is UNSET and not tool.checks.sensitive.arguments:
             return UNSET
         try:
-            data = await self._blobs.get(call.arguments_blob)
-            await asyncio.to_thread(_check_encoded_arguments, tool, data)
+            recorded = await self._load_arguments(call)
+            if isinstance(recorded, ToolFault):
+                return recorded
+            arguments = self._opened(session, call, recorded)
+            await asyncio.to_thread(check_arguments, tool, arguments)
         except CodedError as error:
             if isinstance(error, Failed) and CODES[error.code].retryable:
                 raise
@@ -351,6 +337,8 @@ class CallExecutor:
         if (begun := self._attempts.get(call.current_attempt)) is not None:
             return begun
         arguments = await self._load_arguments(call)
+        if isinstance(arguments, CallArguments):
+            arguments = self._opened(session, call, arguments)
         if (
             begun := self._attempts.get(call.current_attempt)
         ) is not None:  # Begun during the fetch.
@@ -360,6 +348,23 @@ class CallExecutor:
         return self._attempts.begin(
             call.current_attempt, self._run_attempt(session, call, arguments)
         )
+
+    def _sensitive_parts(self, call: ToolCall) -> SensitiveParts:
+        tool = self._catalogue.get(call.name)
+        return SensitiveParts() if tool is None else tool.checks.sensitive
+
+    def _opened(self, session: str, call: ToolCall, arguments: CallArguments) -> CallArguments:
+        """The arguments as the program wrote them. Without their key the call waits for a node that
+        has it."""
+        parts = self._sensitive_parts(call)
+        if not parts.arguments:
+            return arguments
+        try:
+            return CallSeal(self._seal, session).open_arguments(parts, call.operation_id, arguments)
+        except Refused as refusal:
+            if refusal.code != "SEALING_KEY_MISSING":
+                raise
+            raise NotExecutableHere(refusal.message) from None
 
     async def _load_arguments(self, call: ToolCall) -> CallArguments | ToolFault:
         if call.arguments_blob is UNSET:
@@ -379,7 +384,7 @@ class CallExecutor:
         try:
             result = await self._call_host(session, call, arguments, call.deadline_at_ms - began_ms)
         except Exception as error:
-            result = failed_attempt(call.surface, error)
+            result = self._failed_attempt(call, error)
         finally:
             self.tasks.start(self._release_slot(call))
         return self._measured(call, result, began_ms, began_s)
@@ -401,7 +406,7 @@ class CallExecutor:
                 return None
             result = attempt_result(outcome)
         except Exception as error:
-            result = failed_attempt(call.surface, error)
+            result = self._failed_attempt(call, error)
         self._slots.mark_running(call.current_attempt)
         self._slots.release(call.current_attempt, SlotStage.RUNNING)
         return self._measured(call, result, began_ms, began_s)
@@ -436,6 +441,11 @@ class CallExecutor:
         with self._notifier.cancel_scope(call.run, operation, lambda: host.cancel(operation)):
             outcome = await host.call(context, left_ms, lambda: self._owns_session(session))
         return attempt_result(outcome)
+
+    def _failed_attempt(self, call: ToolCall, error: Exception) -> AttemptResult:
+        return failed_attempt(
+            call.name, call.operation_id, error, sensitive=bool(self._sensitive_parts(call))
+        )
 
     async def _release_slot(self, call: ToolCall) -> None:
         """Release the slot when nothing of the call runs any more."""

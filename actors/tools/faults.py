@@ -7,15 +7,20 @@ approval so far. Where approvals are not decided the call is denied.
 
 from __future__ import annotations
 
+import logging
+import traceback
 from typing import Final
 
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.errors import CodedError
 from rookery.schemas.run import CallStatus
 
-__all__ = ["fault", "fault_of", "status_of"]
+__all__ = ["fault", "fault_of", "logged_fault", "status_of"]
+
+log = logging.getLogger(__name__)
 
 CODE_MAX: Final = 100
+TRACEBACK_MAX: Final = 20_000
 MESSAGE_MAX: Final = 4_000
 """Characters of a tool's failure in facts and for the program."""
 
@@ -32,6 +37,29 @@ def fault_of(error: CodedError) -> ToolFault:
     """The fault of a refusal or a failure."""
     hint = f" ({error.hint})" if error.hint else ""
     return fault(error.code, f"{error.message}{hint}")
+
+
+def logged_fault(name: str, call_id: str, error: BaseException, *, sensitive: bool) -> ToolFault:
+    """The fault of an exception that the tool did not raise for its callers. Its text may hold
+    anything, so only the log gets it; if the tool has sensitive values, nobody does."""
+    lines = _frames(error) if sensitive else traceback.format_exception(error)
+    text = "\n".join(line.rstrip() for line in lines)[-TRACEBACK_MAX:]
+    log.error("tool failed", extra={"tool": name, "call_id": call_id, "traceback": text})
+    where = f"see call {call_id} in the log of its node or worker"
+    return fault("TOOL_ERROR", f"{name} failed: {where}")
+
+
+def _frames(error: BaseException) -> list[str]:
+    """The types and lines of an exception and its causes, without their texts."""
+    lines: list[str] = []
+    seen: set[int] = set()
+    found: BaseException | None = error
+    while found is not None and id(found) not in seen:
+        seen.add(id(found))
+        lines += traceback.format_tb(found.__traceback__)
+        lines.append(f"{type(found).__name__}, whose text may be sensitive")
+        found = found.__cause__ or (None if found.__suppress_context__ else found.__context__)
+    return lines
 
 
 def status_of(wrong: ToolFault) -> CallStatus:

@@ -35,6 +35,7 @@ from rookery.actors.messages import (
     ReportBrokenHistory,
     UnparkRun,
 )
+from rookery.actors.protection import LeftRights, nothing_revoked
 from rookery.actors.tools import CallRules, SessionCalls, evolve_calls
 from rookery.actors.turns.evolve import END_TYPES, evolve_parking, evolve_requests, evolve_run
 from rookery.actors.turns.external_driver import check_input_is_open, end_result, without_result
@@ -48,6 +49,7 @@ from rookery.actors.turns.state import SessionTurns
 from rookery.actors.turns.transitions import Turn, bind_run
 from rookery.actors.turns.turn_machine import TURN
 from rookery.actors.turns.turn_view import turn_snapshot
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Command, Fact
@@ -60,6 +62,7 @@ from rookery.schemas.machines.views import (
     TurnSlotView,
     TurnView,
 )
+from rookery.schemas.protection.rights import RightsSet
 
 __all__ = ["TurnsDecider"]
 
@@ -147,12 +150,13 @@ class TurnsDecider(SessionMachineDecider):
         provisioner: Provisioner | None = None,
         on_evicted: Callable[[str], object] | None = None,
         call_rules: CallRules | None = None,
+        revoked: LeftRights = nothing_revoked,
     ) -> None:
         """``provisioner``: the environment that this node gives to runs; without it and
         ``call_rules``, the node executes none. ``on_evicted`` is called with the key of an evicted
-        session."""
+        session. ``revoked``: what revocations leave of the rights of runs."""
         super().__init__()
-        self._calls = None if call_rules is None else RunCalls(self, call_rules)
+        self._calls = None if call_rules is None else RunCalls(self, call_rules, revoked)
         self._on_evicted = on_evicted
         self._executes_runs = provisioner is not None
         if provisioner is not None:
@@ -214,6 +218,14 @@ class TurnsDecider(SessionMachineDecider):
         if self._calls is None:
             raise Refused("UNSUPPORTED_FEATURE", "this node executes no runs, so it makes no calls")
         return self._calls
+
+    def hide_tools(
+        self, environment: RunEnvironment, state: SessionTurns, key: str, rights: RightsSet
+    ) -> RunEnvironment:
+        """The environment of a run with these rights, as its program sees it."""
+        if self._calls is None:
+            return environment
+        return self._calls.hide_tools(environment, state, key, rights)
 
     def unpark(self, state: SessionTurns, run_id: str) -> Sequence[Fact]:
         """Resume a parked run, because a call it waits for has ended."""

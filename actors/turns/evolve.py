@@ -31,6 +31,8 @@ def evolve_requests(state: SessionTurns, fact: session.SessionFact) -> SessionTu
             return replace(state, limits=UNSET)
         case session.LimitsSet():
             return replace(state, limits=unset_if_default(fact.limits))
+        case session.RightsNarrowed():
+            return replace(state, rights=state.rights.narrowed(fact.rights, fact.descends_from))
     return _evolve_requested(state, fact)
 
 
@@ -90,6 +92,7 @@ def _started_run(fact: facts.Started) -> ActiveRun | None:
         forked=fact.forked,
         started_at_ms=fact.at_ms if fact.forked is UNSET else fact.forked.begun_at_ms,
         traceparent=fact.traceparent,
+        rights=fact.rights or (),
         over=False,
     )
 

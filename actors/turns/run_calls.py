@@ -19,6 +19,7 @@ from rookery.actors.messages import (
     CallsView,
     RecordOutcome,
 )
+from rookery.actors.protection import LeftRights, hide_tools, nothing_revoked
 from rookery.actors.tools import (
     NO_WAITS,
     AttemptLost,
@@ -38,12 +39,14 @@ from rookery.actors.tools import (
     resolve,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.capability import RecordMode
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Failed
 from rookery.schemas.facts import approval, tool
 from rookery.schemas.facts import turn as facts
+from rookery.schemas.protection.rights import RightsSet, intersect
 from rookery.schemas.replies import CallReceipt
 
 if TYPE_CHECKING:
@@ -79,8 +82,11 @@ _STEP_FACTS: Final = frozenset(
 class RunCalls:
     """The rules of ``TurnsDecider`` for the calls of its runs."""
 
-    def __init__(self, decider: TurnsDecider, rules: CallRules) -> None:
-        self._decider, self._rules = decider, rules
+    def __init__(
+        self, decider: TurnsDecider, rules: CallRules, revoked: LeftRights = nothing_revoked
+    ) -> None:
+        """``revoked``: what revocations leave, as this node knows them."""
+        self._decider, self._rules, self._revoked = decider, rules, revoked
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -89,7 +95,7 @@ class RunCalls:
     ) -> Sequence[Fact]:
         """The facts of a command about one call; its end resumes a run that is parked for it."""
         builder = CallFacts(self._decider, state)
-        builder.extend(self._of_call(state.known_calls, session, command, now_ms))
+        builder.extend(self._of_call(state, session, command, now_ms))
         run = state.driving
         ended = {fact.operation_id for fact in builder.facts if isinstance(fact, _ENDS)}
         if run is not None and run.parked and ended.intersection(run.waits_for):
@@ -122,12 +128,12 @@ class RunCalls:
     ) -> CallFacts:
         """The turn's facts with those of calls that follow from them; calls end before their run.
         ``state``: before these facts; ``after``: behind them, if known."""
-        rules = self._rules
         builder = self._with_ended_calls(state, decided, now_ms, after)
         run = builder.state.driving
         for fact in decided:
             match fact:
                 case facts.ToolCallsReturned():
+                    rules = self._rules_for(builder.state, session, str(fact.run))
                     if run is not None and fact.traceparent is UNSET:
                         force_setattr(fact, "traceparent", run.traceparent)
                     calls = builder.state.known_calls
@@ -137,7 +143,7 @@ class RunCalls:
                     _drop_requested_arguments(fact, left)
                     builder.extend(left)
                 case facts.OpsRegistered():
-                    builder.extend(rules.on_dropped(builder.state.known_calls, fact))
+                    builder.extend(self._rules.on_dropped(builder.state.known_calls, fact))
         return builder
 
     def _with_ended_calls(
@@ -164,9 +170,11 @@ class RunCalls:
         return builder
 
     def _of_call(
-        self, calls: SessionCalls, session: str, command: Command[Any], now_ms: int
+        self, state: SessionTurns, session: str, command: Command[Any], now_ms: int
     ) -> Sequence[tool.ToolFact]:
-        rules = self._rules
+        calls = state.known_calls
+        call = calls.calls.get(command.body.operation_id)
+        rules = self._rules_for(state, session, "" if call is None else call.run)
         left: Sequence[tool.ToolFact] = ()
         match command.body:
             case WaitEnded() as ended:
@@ -186,6 +194,29 @@ class RunCalls:
                 by = resolution.actor or command.id
                 left = resolve(rules, calls, resolution, by=by, now_ms=now_ms)
         return left
+
+    # --- rights -----------------------------------------------------------------------------------
+
+    def hide_tools(
+        self, environment: RunEnvironment, state: SessionTurns, session: str, rights: RightsSet
+    ) -> RunEnvironment:
+        """The environment of a run that starts with these rights, as its program sees it."""
+        revoked = self._revoked(session, state.rights.descends_from)
+        if not rights and not revoked:
+            return environment
+        left = intersect(rights, revoked)
+        return hide_tools(
+            environment, left, lambda name: self._rules.catalogue.require(name).surface
+        )
+
+    def _rules_for(self, state: SessionTurns, session: str, run_id: str) -> CallRules:
+        """The rules for calls of a run, with what it may call now."""
+        run, of_session = state.driving, state.rights
+        of_run = run.rights if run is not None and run.run_id == run_id else ()
+        revoked = self._revoked(session, of_session.descends_from)
+        if not (of_run or of_session.rights or revoked):
+            return self._rules
+        return self._rules._replace(rights=intersect(of_run, of_session.rights, revoked))
 
     def may_record_after(self, state: SessionTurns, decided: Sequence[Fact]) -> bool:
         """Whether these facts are a step all of whose calls may be recorded after they are made;

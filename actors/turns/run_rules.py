@@ -49,6 +49,7 @@ from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import session, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind, TurnTerminalOutcome
+from rookery.schemas.protection.rights import RightsSet, intersect
 from rookery.schemas.run import RunRequest, RunResult, RunStatus
 
 if TYPE_CHECKING:
@@ -240,12 +241,15 @@ class RunRules:
         if self._provisioner is None or requested is None or (run and run.run_id == run_id):
             return ()
         forked, builder = requested.forked, TurnFacts(self._decider, state, key)
+        rights = rights_at_start(state, requested.request)
         try:
             environment = (
                 forked.offer if forked is not UNSET else self._provision(state, requested.request)
             )
             if isinstance(environment, ImmediateKind):
                 return self._run_immediate(state, key, run_id, environment)
+            if forked is UNSET:
+                environment = self._decider.hide_tools(environment, state, key, rights)
             builder.transition(
                 "start_conversation_run",
                 start_params(run_id),
@@ -253,6 +257,7 @@ class RunRules:
                 request=requested.request,
                 request_blob=requested.request_blob,
                 forked=forked,
+                rights=rights or UNSET,
             )
         except Refused as refusal:
             return self._fail_unstarted(state, key, run_id, refusal)
@@ -383,6 +388,13 @@ class StepFacts(TurnFacts):
         self.amend(step=self._step.number)
         if isinstance(self.facts[-1], facts.OpsRegistered):
             self.amend(timer_ms=self._step.timer_ms)
+
+
+def rights_at_start(state: SessionTurns, request: RunRequest) -> RightsSet:
+    """What a run may call, by its session and its request. Revocations are read at each call."""
+    if request.rights is UNSET:
+        return state.rights.rights
+    return intersect(state.rights.rights, (request.rights,))
 
 
 def _result_effects(end: End) -> Sequence[Effect]:

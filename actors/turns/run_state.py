@@ -19,6 +19,7 @@ from rookery.schemas.machines.turn import (
     TurnTerminalCauseKind,
     TurnTerminalOutcome,
 )
+from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import (
     ErrorObject,
     Language,
@@ -113,6 +114,8 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     snapshot_blob: str = ""
     split: bool | UnsetType = UNSET
     """Whether it was parked with open calls of several steps."""
+    rights: RightsSet = ()
+    """What it may call, as known when it started."""
     over: bool | UnsetType = UNSET
     """Whether its end is recorded; unset in states of older versions."""
 

@@ -12,6 +12,7 @@ from rookery.actors.turns.realtime_turn_machine import ProductTurn
 from rookery.actors.turns.run_state import ActiveRun, InheritedGuest, RequestedRun
 from rookery.actors.turns.slot_machine import TurnSlot
 from rookery.actors.turns.transitions import Turn
+from rookery.schemas.protection.rights import NO_RIGHTS, SessionRights
 from rookery.schemas.run import SessionLimits
 
 __all__ = ["SessionTurns"]
@@ -39,6 +40,8 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     """The session's limits, if they are not the defaults."""
     began: InheritedGuest | UnsetType = UNSET
     """The guest of the snapshot that this generation began with, if it did."""
+    rights: SessionRights = NO_RIGHTS
+    """Admission's, of this generation."""
 
     @property
     def known_calls(self) -> SessionCalls:

@@ -23,6 +23,7 @@ from rookery.bus.client.retrying_request import RetryingRequest, RetrySchedule
 from rookery.bus.client.run_request import RunOptions, RunSpec, encode_body, encode_run
 from rookery.bus.client.run_results import complete_result, read_past_result
 from rookery.bus.client.server_lookup import find_server_and_access
+from rookery.bus.client.sessions import SessionsMixin
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands.headers import command_headers
 from rookery.bus.commands.publish import publish
@@ -37,8 +38,9 @@ from rookery.schemas.commands import Cancel, ForkRun, ReplayQuery, ResolveCall, 
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_command_id, check_session_id, parse_position, uuid7
 from rookery.schemas.lists import RunState
+from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import CallReceipt, RunAnswer
-from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Language, SessionLimits
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
 __all__ = ["ABSENCE_S_MAX", "Client", "Fields", "Handle", "connect", "new_id"]
 
@@ -69,7 +71,7 @@ def connect(
     return Client(url, access, realm=realm, credential=own)
 
 
-class Client(ApprovalsMixin):
+class Client(ApprovalsMixin, SessionsMixin):
     """One connection to one realm, used on one event loop."""
 
     def __init__(
@@ -251,30 +253,24 @@ class Client(ApprovalsMixin):
             if report["state"] != "replaying":
                 return report
 
-    async def fork(self, session: str, run_id: str, at: int | str, into: str) -> Fields:
+    async def fork(
+        self,
+        session: str,
+        run_id: str,
+        at: int | str,
+        into: str,
+        *,
+        rights: Rights | UnsetType = UNSET,
+    ) -> Fields:
         """Begin session ``into`` with the state of a run of ``session`` at a point of the journal:
         after the message with the sequence ``at``, or after the fact at position ``"SEQ.N"``."""
         sequence, fact = parse_position(str(at))
-        body = ForkRun(run_id=run_id, session=session, at_sequence=sequence, at_fact=fact)
+        body = ForkRun(
+            run_id=run_id, session=session, at_sequence=sequence, at_fact=fact, rights=rights
+        )
         return await self.ask("fork", into, body)
 
     # --- sessions ---------------------------------------------------------------------------------
-
-    async def create(
-        self,
-        session: str,
-        *,
-        language: Language | str = Language.PYTHON,
-        limits: SessionLimits | Mapping[str, int] | None = None,
-    ) -> Fields:
-        """Create a session with limits of its own before its first run. A duplicate changes
-        nothing."""
-        initial = SessionLimits() if limits is None else limits
-        return await self.ask("create", session, {"language": language, "limits": initial})
-
-    async def set_limits(self, session: str, **limits: int) -> Fields:
-        """Change a session's limits from its next run on; absent ones keep their value."""
-        return await self.ask("limits", session, limits)
 
     async def snapshot(self, session: str) -> Fields:
         """Store a snapshot of a session after its last run; refused while a run is in progress."""

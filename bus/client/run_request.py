@@ -10,10 +10,12 @@ from collections.abc import Mapping
 from typing import Any, TypedDict, Unpack
 
 import msgspec
+from msgspec import UNSET
 
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
@@ -40,6 +42,8 @@ class RunOptions(TypedDict, total=False):
     timeout_ms: int
     snapshot: bool
     """Whether to store a snapshot of the session after the run."""
+    rights: Rights | Mapping[str, Any]
+    """What the run may call, beside the rights of its session."""
 
 
 def encode_run(session: str, run: RunSpec, **options: Unpack[RunOptions]) -> bytes:
@@ -48,6 +52,10 @@ def encode_run(session: str, run: RunSpec, **options: Unpack[RunOptions]) -> byt
     named: dict[str, Any] = dict(options)
     if "snapshot" in named:
         named["return_snapshot"] = named.pop("snapshot")
+    if "rights" in fields:
+        fields["grants"] = fields.pop("rights")
+    if "rights" in named:
+        named["grants"] = named.pop("rights")
     fields |= named
     try:
         canonical_json(fields.get("inputs"))
@@ -62,6 +70,8 @@ def _fields(session: str, run: object) -> dict[str, Any]:
             return {"session_id": session, "code": run}
         case RunRequest():
             fields = msgspec.structs.asdict(run)
+            if run.rights is UNSET:
+                del fields["rights"]
             if run.session_id == RunRequest().session_id:
                 fields["session_id"] = session
             return fields

@@ -20,6 +20,7 @@ from rookery.bus.nats import ServerAccess
 from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
 from rookery.schemas.calls import ToolFault
+from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import CallReceipt, GrantReceipt, RunAnswer
 from rookery.schemas.run import Language, SessionLimits
 
@@ -160,8 +161,16 @@ class SyncClient:
     def replay(self, session: str, run_id: str) -> Fields:
         return self._thread.run(self._client.replay(session, run_id))
 
-    def fork(self, session: str, run_id: str, at: int | str, into: str) -> Fields:
-        return self._thread.run(self._client.fork(session, run_id, at, into))
+    def fork(
+        self,
+        session: str,
+        run_id: str,
+        at: int | str,
+        into: str,
+        *,
+        rights: Rights | UnsetType = UNSET,
+    ) -> Fields:
+        return self._thread.run(self._client.fork(session, run_id, at, into, rights=rights))
 
     def create(
         self,
@@ -169,8 +178,19 @@ class SyncClient:
         *,
         language: Language | str = Language.PYTHON,
         limits: SessionLimits | Mapping[str, int] | None = None,
+        rights: Rights | Mapping[str, Any] | None = None,
     ) -> Fields:
-        return self._thread.run(self._client.create(session, language=language, limits=limits))
+        work = self._client.create(session, language=language, limits=limits, rights=rights)
+        return self._thread.run(work)
+
+    def narrow_rights(self, session: str, rights: Rights | Mapping[str, Any]) -> Fields:
+        return self._thread.run(self._client.narrow_rights(session, rights))
+
+    def revoke_rights(
+        self, session: str, rights: Rights | Mapping[str, Any], *, reason: str = "", actor: str = ""
+    ) -> Fields:
+        work = self._client.revoke_rights(session, rights, reason=reason, actor=actor)
+        return self._thread.run(work)
 
     def set_limits(self, session: str, **limits: int) -> Fields:
         return self._thread.run(self._client.set_limits(session, **limits))

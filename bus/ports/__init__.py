@@ -49,6 +49,7 @@ from rookery.bus.ports.storage import (
     EntitySnapshot,
     EntitySnapshots,
     Secrets,
+    ValueSeal,
 )
 from rookery.bus.ports.workers import ExternalService, ToolWorkers, WorkerEndpoint
 from rookery.bus.tasks import TaskSet, wait_first
@@ -90,6 +91,7 @@ __all__ = [
     "Timer",
     "Timers",
     "ToolWorkers",
+    "ValueSeal",
     "WorkerEndpoint",
     "wait_first",
 ]

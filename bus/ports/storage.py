@@ -7,6 +7,7 @@ from typing import Final, Protocol
 import msgspec
 
 from rookery.schemas.envelope import EntityId
+from rookery.schemas.protection.sealed_values import SealedValue
 
 __all__ = [
     "BLOB_BYTES_MAX",
@@ -123,6 +124,16 @@ class EntitySnapshots(Protocol):
 
     async def load(self, entity: EntityId, schema: int) -> EntitySnapshot | None:
         """The snapshot written under exactly this ``schema``, or ``None``."""
+
+
+class ValueSeal(Protocol):
+    """Seals values with a key of the realm that facts never show."""
+
+    def seal(self, value: bytes, entity: str, field: str) -> SealedValue:
+        """Seal JSON for one field of one entity; ``SEALING_KEY_MISSING`` if there is no key."""
+
+    def open(self, sealed: SealedValue, entity: str, field: str) -> bytes:
+        """The JSON sealed for this place; ``SEALING_KEY_MISSING``, ``SEALED_VALUE_CORRUPT``."""
 
 
 class Secrets(Protocol):

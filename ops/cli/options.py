@@ -19,7 +19,7 @@ from cyclopts import Parameter
 from rookery.ops.config import LoadedConfig, load
 from rookery.schemas.errors import Refused
 
-__all__ = ["NO_OPTIONS", "ActorOption", "Options", "actor", "parse_time_ms"]
+__all__ = ["NO_OPTIONS", "ActorOption", "Options", "actor", "parse_duration_ms", "parse_time_ms"]
 
 ActorOption = Annotated[
     str | None, Parameter(name="--as", help="Name of the actor; default: the login name.")
@@ -65,6 +65,15 @@ def actor(as_: str | None) -> str:
 
 _AGO: Final = re.compile(r"(\d{1,6})([smhd])")
 _UNITS_MS: Final = {"s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+def parse_duration_ms(text: str) -> int:
+    """``10m`` is ten minutes."""
+    if (found := _AGO.fullmatch(text)) is None:
+        raise Refused(
+            "INVALID_ARGUMENT", f"{text[:80]!r} is no duration", hint="use 30s, 10m, 2h or 1d"
+        )
+    return int(found[1]) * _UNITS_MS[found[2]]
 
 
 def parse_time_ms(text: str, now_ms: int) -> int:

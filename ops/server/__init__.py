@@ -5,6 +5,7 @@ from rookery.ops.server.realm_server import (
     client_of,
     find_server,
     no_server_error,
+    sealing_key_path,
     server_of,
     store_of,
 )
@@ -16,6 +17,7 @@ __all__ = [
     "client_of",
     "find_server",
     "no_server_error",
+    "sealing_key_path",
     "server_of",
     "store_of",
 ]

@@ -44,6 +44,13 @@ class RealmServer(msgspec.Struct, frozen=True):
         return self.credential.url(self.url) if self.credential is not None else self.url
 
 
+def sealing_key_path(config: Config) -> Path:
+    """The file of keys for sensitive values, whether or not it exists yet."""
+    if config.node.sealing_key:
+        return Path(config.node.sealing_key).expanduser()
+    return _store(config).path / f"{config.realm}.sealing-key"
+
+
 def store_of(config: Config) -> Store:
     """The store directory of the embedded server, whether or not it exists yet."""
     store = _store(config)

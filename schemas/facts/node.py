@@ -9,15 +9,18 @@ from msgspec import UNSET, UnsetType
 
 from rookery.schemas.envelope import Fact
 from rookery.schemas.integers import Unsigned
+from rookery.schemas.protection.rights import Rights
 from rookery.schemas.run import ErrorObject, Language
 
 __all__ = [
     "NODE_FACTS",
     "QUARANTINE_KEY",
+    "RIGHTS_KEY",
     "Checkpoint",
     "KeyVoucher",
     "MessageQuarantined",
     "NodeFact",
+    "RightsRevoked",
 ]
 
 
@@ -122,7 +125,31 @@ class MessageQuarantined(Fact, frozen=True, kw_only=True, tag="node.message_quar
     """The actor's name as the client sent it, unchecked."""
 
 
+RIGHTS_KEY: Final = "_rights"
+"""The key of the entity with the revocations of the realm."""
+
+
+class RightsRevoked(Fact, frozen=True, kw_only=True, tag="node.rights_revoked.v1"):
+    """An operator took rights from a session, in all its generations, and from every session whose
+    memory is from it."""
+
+    node: str
+    """The node that recorded it."""
+    session_id: str
+    rights: Rights = msgspec.field(name="grants")
+    """What is left."""
+    reason: str = ""
+    actor: str = ""
+    """See ``MessageQuarantined``."""
+
+
 NodeFact = (
-    Started | Stopped | PartitionsTaken | Checkpoint | CommandQuarantined | MessageQuarantined
+    Started
+    | Stopped
+    | PartitionsTaken
+    | Checkpoint
+    | CommandQuarantined
+    | MessageQuarantined
+    | RightsRevoked
 )
 NODE_FACTS = NodeFact

@@ -6,11 +6,12 @@ and executes the later runs again.
 
 from __future__ import annotations
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, field
 
 from rookery.schemas.calls import ForkedRun, ForkPoint
 from rookery.schemas.envelope import Fact, HistoryRestart
 from rookery.schemas.integers import Unsigned
+from rookery.schemas.protection.rights import Rights
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 __all__ = ["SANDBOX_FACTS", "SandboxFact"]
@@ -56,6 +57,10 @@ class SnapshotRestored(Fact, frozen=True, kw_only=True, tag="sandbox.snapshot_re
     """See ``session.input_accepted``."""
     limits: SessionLimits | UnsetType = UNSET
     """The session's limits from now on, unless they are the defaults."""
+    rights: tuple[Rights, ...] | UnsetType = field(default=UNSET, name="grants")
+    """Those of the session that the memory is from; a fork adds those of its run."""
+    descends_from: tuple[str, ...] | UnsetType = UNSET
+    """See ``session.rights_narrowed``."""
 
 
 class HistoryRestarted(

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, Meta, UnsetType, field
 
 from rookery.schemas.calls import ForkedRun
 from rookery.schemas.envelope import Fact, HistoryRestart, Mode
+from rookery.schemas.protection.rights import Rights
 from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
 
 __all__ = ["SESSION_FACTS", "SessionFact"]
@@ -155,6 +156,15 @@ class LimitsSet(_OfSession, frozen=True, kw_only=True, tag="session.limits_set.v
     limits: SessionLimits
 
 
+class RightsNarrowed(_OfSession, frozen=True, kw_only=True, tag="session.rights_narrowed.v1"):
+    """These rights apply beside those that the session has, and are repeated at the beginning of
+    each generation: nothing gives rights back."""
+
+    rights: tuple[Rights, ...] = field(name="grants")
+    descends_from: tuple[str, ...] = ()
+    """The sessions that the memory of this one is from, by a fork or a restore."""
+
+
 class InputAccepted(_SessionTransition, frozen=True, kw_only=True, tag="session.input_accepted.v1"):
     """The session owes this input exactly one terminal fact.
 
@@ -269,6 +279,7 @@ SessionFact = (
     | QueuedRunDrained
     | WorkIngested
     | LimitsSet
+    | RightsNarrowed
     | InputAccepted
     | RunPrepared
     | RunCommitted

@@ -123,6 +123,8 @@ class Completed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.completed.v1
     value: Any = None
     value_blob: str | UnsetType = UNSET
     """Digest of the value in the blob store, if it is too large for a fact."""
+    sealed: bool | UnsetType = UNSET
+    """Whether the value is sensitive, and so stands here as a ``SealedValue``."""
     response_digest: str
     duration_ms: Unsigned
     resolved_by: str = ""

@@ -8,7 +8,7 @@ has one.
 
 from __future__ import annotations
 
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, UnsetType, field
 
 from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
@@ -24,6 +24,7 @@ from rookery.schemas.machines.turn import (
     TurnTerminalCauseKind,
     TurnTerminalOutcome,
 )
+from rookery.schemas.protection.rights import Rights
 from rookery.schemas.run import RunRequest, RunResult
 
 __all__ = ["RUN_FACTS", "TURN_FACTS", "TurnFact"]
@@ -62,6 +63,8 @@ class Started(_Start, frozen=True, kw_only=True, tag="turn.started.v1"):
     """See ``session.input_accepted``."""
     forked: ForkedRun | UnsetType = UNSET
     """Where the run continues another run, if it was forked."""
+    rights: tuple[Rights, ...] | UnsetType = field(default=UNSET, name="grants")
+    """What the run may call, as known when it started; unset if nothing restricts it."""
 
 
 class ImmediateAppendStarted(

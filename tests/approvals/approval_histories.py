@@ -25,6 +25,7 @@ from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.messages import WithdrawApproval
 from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallSlots
+from rookery.actors.tools.catalogue import ApprovalSubject, approval_subject
 from rookery.actors.tools.effects import (
     AskApproval,
     BeginCall,
@@ -32,7 +33,6 @@ from rookery.actors.tools.effects import (
     ExecuteCall,
     PrepareCall,
 )
-from rookery.actors.tools.executor import ApprovalSubject, approval_subject
 from rookery.bus.ports import Timer
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.calls import CallArguments, RequestedCall

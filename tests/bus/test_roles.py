@@ -35,7 +35,7 @@ PUBLIC = [
     "fork",
 ]
 QUERIES = ["session", "sessions", "runs", "tools", "pending", "granted"]
-OPERATORS = ["resolve", "approvers", "grants", "quarantine"]
+OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke"]
 MACHINES = ["admission", "turns", "surfaces", "leases", "peers", "approvals"]
 VERBS: Final[dict[Role, list[str]]] = {
     Role.OPERATOR: [*PUBLIC, *QUERIES, *OPERATORS, "decide", *MACHINES],

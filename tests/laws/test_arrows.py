@@ -76,15 +76,19 @@ ABOVE_CONCERNS = ("actors/projections/", "actors/execution/")
 def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
     """Projections fold the facts of every concern, ``execution`` drives programs between them, the
     catalogue names the machines of all; no concern depends on these. Every concern may follow the
-    session's host, which only admission writes, read the rules of approvals, which are text, and
-    use keys, and the tools, which have rules for calls but no facts of their own."""
+    session's host, which only admission writes, read the rules of approvals, which are text, use
+    keys, rights and the tools, which have rules for calls but no facts of their own."""
     shared = (
         "rookery.actors.kernel",
         "rookery.actors.messages",
         "rookery.actors.admission.evolve_host",
         "rookery.actors.admission.apply_input",
+        "rookery.actors.approvals.ApprovalRule",
+        "rookery.actors.approvals.RuleInput",
+        "rookery.actors.approvals.RuleUndecided",
         "rookery.actors.approvals.check_rule",
         "rookery.actors.keys",
+        "rookery.actors.protection",
         "rookery.actors.tools",
     )
     found = []

@@ -186,23 +186,26 @@ def test_a_missing_function_is_unknown(host: LocalToolHost):
     assert wrong.code == "UNKNOWN_TOOL"
 
 
+UNTOLD = "{} failed: see call op-1 in the log of its node or worker"
+
+
 @pytest.mark.parametrize("name", ["fail", "fail_async"])
 @pytest.mark.parametrize(
     ("how", "code", "message"),
     [
         ("own", "OUT_OF_PAPER", "no more sheets"),
-        ("coded", "UNSUPPORTED_FEATURE", "not here"),
-        ("bug", "TOOL_ERROR", "ZeroDivisionError: division by zero"),
-        ("unprintable", "TOOL_ERROR", "Unprintable"),
-        ("exit", "TOOL_ERROR", "RuntimeError: the tool raised SystemExit"),
-        ("farewell", "TOOL_ERROR", "GeneratorExit: no end of its own"),
+        ("coded", "TOOL_ERROR", UNTOLD),
+        ("bug", "TOOL_ERROR", UNTOLD),
+        ("unprintable", "TOOL_ERROR", UNTOLD),
+        ("exit", "TOOL_ERROR", UNTOLD),
+        ("farewell", "TOOL_ERROR", UNTOLD),
     ],
 )
 def test_every_exception_of_a_function_fails_only_its_call(
     host: LocalToolHost, name: str, how: str, code: str, message: str
 ):
     wrong = outcome(host, name, how).error
-    assert (wrong.code, wrong.message) == (code, message)
+    assert (wrong.code, wrong.message) == (code, message.format(name))
     assert outcome(host, "add", 1).value == 1
 
 

@@ -29,6 +29,7 @@ from rookery.schemas.commands import (
     ResolveCall,
     RestoreSession,
     RevokeGrant,
+    RevokeRights,
     RunsQuery,
     SessionQuery,
     SessionsQuery,
@@ -38,6 +39,7 @@ from rookery.schemas.commands import (
 )
 from rookery.schemas.errors import Refused
 from rookery.schemas.lists import RunState
+from rookery.schemas.protection.rights import Rights, ToolRight
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 EXAMPLES = {
@@ -64,6 +66,7 @@ EXAMPLES = {
     "tools": ToolsQuery(name="price"),
     "create": CreateSession(limits=SessionLimits(wall_ms=9)),
     "limits": ChangeLimits(memory_mb=128),
+    "revoke": RevokeRights(rights=Rights(without=(ToolRight(tool="pay"),)), reason="lost"),
     "snapshot": SnapshotSession(),
     "restore": RestoreSession(snapshot_id="snap_0", replace=True),
     "destroy": DestroySession(),

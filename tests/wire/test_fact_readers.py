@@ -61,7 +61,7 @@ HOST_MOVES: Final = named(
     " work_ingested",
 )
 """Only the machines of the session's host read them."""
-SESSION_SETTINGS: Final = named("session", "initialized limits_set")
+SESSION_SETTINGS: Final = named("session", "initialized limits_set rights_narrowed")
 NOT_OF_RUNS: Final = of_machines(SLOT, PRODUCT_TURN, MODEL_ROUTING)
 """Facts of machines that no run uses."""
 TURN_PHASES: Final = named(
@@ -174,7 +174,10 @@ READERS: Final = (
         "actors.projections.nodes",
         ("nodes_of",),
         ("node",),
-        named("node", "checkpoint command_quarantined message_quarantined partitions_taken"),
+        named(
+            "node",
+            "checkpoint command_quarantined message_quarantined partitions_taken rights_revoked",
+        ),
     ),
     Reader(
         "actors.execution.history",

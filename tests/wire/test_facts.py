@@ -19,6 +19,7 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed
 from rookery.schemas.export import FAMILIES
 from rookery.schemas.facts.session import SESSION_FACTS
+from rookery.schemas.protection.rights import Rights
 from rookery.schemas.seed.records import JournalRecord
 from rookery.schemas.typed_ids import decode_typed_text, encode_typed_text
 from rookery.schemas.upcast import Upcasts
@@ -82,6 +83,8 @@ def value(hint: Any) -> Any:
     of_origin = {str: "x", int: 7, bool: True}
     if hint is JournalRecord:
         return msgspec.to_builtins(intent_record(REQUEST, 1), enc_hook=encode_typed_text)
+    if hint is Rights:
+        return {"calls": 7}
     error = {"code": "CONFLICT", "message": "m"}
     return of_origin.get(typing.get_origin(hint) or hint, error)
 

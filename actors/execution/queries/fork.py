@@ -18,6 +18,7 @@ from msgspec.structs import replace
 from rookery.actors.execution.history import FactPosition, PastRun, SnapshotFact
 from rookery.actors.execution.queries.snapshots import SessionSnapshots
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
+from rookery.actors.protection import check_count, check_rights, forked_field
 from rookery.actors.session_snapshots import RestoreSnapshot
 from rookery.bus.ports import Blobs, Delivery
 from rookery.schemas.calls import ForkedRun, ForkPoint, RunEnvironment
@@ -25,6 +26,7 @@ from rookery.schemas.codec import decode_command, encode_json
 from rookery.schemas.commands import ForkRun
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id, derived_uuid7
+from rookery.schemas.protection.rights import intersect
 from rookery.schemas.replies import ForkReceipt
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
@@ -75,11 +77,14 @@ class RunForker:
         """The query ``fork``."""
         session = check_session_id(delivery.key)
         query = decode_command(delivery.body, ForkRun, content_type=delivery.content_type)
+        narrower = () if query.rights is UNSET else (check_rights(query.rights),)
         position = await self._find_position(query)
         self._require_same_schemas(position.run.environment)
         begun = position.before[0] if position.before else position.run
         runs = [*position.before, position.run] if position.is_run_end else position.before
         limits = position.run.environment.session_limits
+        inherited = await self._rebuilder.rights_of(query.session)
+        rights = check_count(intersect(inherited.rights, position.run.rights, narrower))
         snapshot = await self._rebuilder.snapshot(session, position.base, runs, begun, limits)
         restoring = RestoreSnapshot(
             snapshot_id=snapshot.id,
@@ -92,6 +97,8 @@ class RunForker:
             asked_by=delivery.id,
             forked_from=_fork_point(query.session, position),
             limits=limits,
+            rights=rights or UNSET,
+            descends_from=inherited.origins_of(session) or UNSET,
         )
         if not position.is_run_end:
             restoring = await self._with_run(session, query.session, position, restoring)
@@ -141,7 +148,7 @@ class RunForker:
             begun_at_ms=run.now_ms,
             offer=run.environment,
             batches=position.batches,
-            known_blob=await self._blobs.put(encode_json(run.batches[: position.batches])),
+            known_blob=await self._blobs.put(await self._known(source, position)),
             waits=position.waits or UNSET,
         )
         request = replace(run.request, session_id=session)
@@ -154,6 +161,14 @@ class RunForker:
             request=request,
             request_blob=run.request_blob,
         )
+
+    async def _known(self, source: str, position: _ForkPosition) -> bytes:
+        """The outcomes that the new run takes over; sealed if one of them may be sensitive."""
+        reader, text = self._rebuilder.reader, encode_json(position.run.batches[: position.batches])
+        if not await reader.sensitive_tools(position.run.environment):
+            return text
+        field = forked_field(_fork_point(source, position))
+        return reader.call_seal(source).seal_batches(field, text)
 
 
 def _fork_point(source: str, position: _ForkPosition) -> ForkPoint:

@@ -12,7 +12,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.execution.history import PastRun, SessionHistory, SnapshotFact
 from rookery.actors.execution.queries.destroy import SessionDestroyer
@@ -106,6 +106,7 @@ class SessionSnapshots:
         header = await self._rebuilder.inspect(data, self._tools)
         if not await self._images.pin(blob):
             raise Failed("BLOB_NOT_FOUND", f"the snapshot {query.snapshot_id} is being deleted")
+        source = await self._rebuilder.rights_of(header.session_id)
         restoring = RestoreSnapshot(
             snapshot_id=query.snapshot_id,
             blob=blob,
@@ -114,6 +115,8 @@ class SessionSnapshots:
             size_bytes=len(data),
             asked_by=asked_by,
             limits=header.limits,
+            rights=source.rights or UNSET,
+            descends_from=source.origins_of(session) or UNSET,
         )
         try:
             return await self.open_session(session, restoring)

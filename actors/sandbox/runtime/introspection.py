@@ -76,7 +76,9 @@ class ToolDescriptions(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, tools: Mapping[str, Tool]) -> ToolDescriptions:
-        described = {name: _to_capability(tool) for name, tool in sorted(tools.items())}
+        described = {
+            name: _to_capability(tool) for name, tool in sorted(tools.items()) if not tool.hidden
+        }
         described |= INTROSPECTION
         return cls({name: _encode(one) for name, one in described.items()}, dict(_POLICY))
 

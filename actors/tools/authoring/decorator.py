@@ -13,7 +13,7 @@ change. A registry lists the tools a process offers.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
@@ -62,6 +62,11 @@ class ToolOptions(TypedDict, total=False):
     """Whether the function returns at once and never blocks. It is then called on the node's own
     event loop, which saves a call the change of threads; a function that takes long there holds up
     every run of the node, and its time-out cannot stop it. Defaults to false."""
+    sensitive: Sequence[str]
+    """Arguments that facts, lists and approvers see only as digests. In the JSON Schema they are
+    ``writeOnly``, which marks them in schemas written by hand, too."""
+    sensitive_result: bool
+    """Whether the same holds for the result. Then exceptions are logged without their texts."""
     limits: CapabilityLimits
     """All limits at once; each option below sets one."""
     timeout_ms: int
@@ -131,17 +136,38 @@ def _capability(
     idempotent = _option(name, options, "idempotent", reads_only, bool)
     repeatable = reads_only and idempotent and policy is ApprovalMode.NONE
     default = RecordMode.AFTER if repeatable else RecordMode.BEFORE
+    input_schema, output_schema = _marked_schemas(name, signature, options)
     return Capability(
         name=name,
         description=description,
-        input_schema=signature.input_schema,
-        output_schema=signature.output_schema,
+        input_schema=input_schema,
+        output_schema=output_schema,
         side_effect=side_effect,
         limits=_limits(name, options),
         approval_policy=policy,
         idempotent=idempotent,
         record=_option(name, options, "record", default, RecordMode),
     )
+
+
+def _marked_schemas(
+    name: str, signature: ToolSignature, options: Mapping[str, object]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The schemas, in which sensitive values are marked."""
+    given, returned = signature.input_schema, signature.output_schema
+    hidden: list[str] = _option(name, options, "sensitive", [], list[str])
+    properties = dict(given["properties"])
+    for argument in hidden:
+        if argument not in properties:
+            raise Refused(
+                "INVALID_ARGUMENT",
+                f"sensitive of {name}: there is no argument {argument!r}",
+                hint=f"there are {', '.join(properties) or 'none'}",
+            )
+        properties[argument] = {**properties[argument], "writeOnly": True}
+    if _option(name, options, "sensitive_result", default=False, kind=bool):
+        returned = {**returned, "writeOnly": True}
+    return ({**given, "properties": properties} if hidden else given), returned
 
 
 def _option(tool: str, options: Mapping[str, object], option: str, default: Any, kind: Any) -> Any:

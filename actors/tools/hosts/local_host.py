@@ -22,7 +22,7 @@ from rookery.actors.tools.authoring.registry import (
     ToolRegistry,
 )
 from rookery.actors.tools.catalogue import LOCAL
-from rookery.actors.tools.faults import fault, fault_of
+from rookery.actors.tools.faults import fault, fault_of, logged_fault
 from rookery.actors.tools.hosts.daemon_pool import DaemonThreadPool
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
 from rookery.bus.ports import wait_first
@@ -168,7 +168,7 @@ class _RunningCall(ABC):
         return _checked_outcome(self._tool, result)
 
     def _failed_outcome(self, error: BaseException) -> CallOutcome:
-        return _failed_outcome(self._ctx.name, error)
+        return _failed_outcome(self._tool, self._ctx, error)
 
     def _log_if_late(self) -> None:
         if self.is_unobserved:
@@ -288,27 +288,23 @@ def _act(tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
     try:
         return _checked_outcome(tool, tool.act(ctx))
     except BaseException as error:
-        return _failed_outcome(ctx.name, error)
+        return _failed_outcome(tool, ctx, error)
 
 
 def _checked_outcome(tool: RegisteredTool, result: Any) -> CallOutcome:
-    return CallOutcome(value=tool.checks.check_result(result).value)
+    try:
+        return CallOutcome(value=tool.checks.check_result(result).value)
+    except CodedError as error:
+        return CallOutcome(error=fault_of(error))
 
 
-def _failed_outcome(name: str, error: BaseException) -> CallOutcome:
+def _failed_outcome(
+    tool: RegisteredTool, ctx: ToolCallContext, error: BaseException
+) -> CallOutcome:
     """The outcome for any exception."""
     if isinstance(error, ToolError):
         return CallOutcome(error=fault(error.code, error.message))
-    if isinstance(error, CodedError):
-        return CallOutcome(error=fault_of(error))
     if isinstance(error, asyncio.CancelledError):
-        return CallOutcome(error=fault("CANCELLED", f"{name} was cancelled"))
-    return CallOutcome(error=fault("TOOL_ERROR", _describe_error(error)))
-
-
-def _describe_error(error: BaseException) -> str:
-    """Type and text of an exception, whose ``__str__`` may fail."""
-    try:
-        return f"{type(error).__name__}: {error}"
-    except Exception:
-        return type(error).__name__
+        return CallOutcome(error=fault("CANCELLED", f"{ctx.name} was cancelled"))
+    sensitive = bool(tool.checks.sensitive)
+    return CallOutcome(error=logged_fault(ctx.name, ctx.call_id, error, sensitive=sensitive))

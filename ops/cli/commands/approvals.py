@@ -201,10 +201,12 @@ async def _find(realm: OfflineRealm, approval_id: str) -> ListedApproval:
 
 
 async def _arguments(realm: OfflineRealm, approval: ListedApproval) -> Any:
-    """The exact arguments; a decision repeats their digest."""
+    """The exact arguments, whose digest a decision repeats. Of sensitive ones it has only the
+    digests, and the blob has a digest of its own."""
     stored = await realm.blobs.get(approval.arguments_ref.removeprefix("blob:"))
     exact = msgspec.json.decode(stored)
-    if digest_json(exact) != approval.request_digest:
+    is_whole = approval.arguments_ref == f"blob:{approval.request_digest}"
+    if is_whole and digest_json(exact) != approval.request_digest:
         raise Refused(
             "APPROVAL_MISMATCH",
             f"the arguments in {approval.arguments_ref} are not those of the request",

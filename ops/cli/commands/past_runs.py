@@ -15,7 +15,7 @@ from typing import Annotated, Final
 
 import msgspec
 from cyclopts import Parameter
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.approvals import APPROVERS_KEY
 from rookery.bus.client import read_past_result
@@ -26,6 +26,7 @@ from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import atomic_file, print_json, print_line
 from rookery.ops.cli.rendering.run_result import show_result
+from rookery.ops.cli.rights_args import NO_RIGHTS_OPTIONS, RightsOptions
 from rookery.ops.journal import ProofParts, prove_run
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import ForkRun, ReplayQuery, RunsQuery
@@ -33,6 +34,7 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted, SessionFact
 from rookery.schemas.ids import check_session_id, parse_position
 from rookery.schemas.lists import RunList, RunView
+from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import ForkReceipt, ReplayReport, RunAnswer
 from rookery.schemas.run import RunRequest
 
@@ -75,11 +77,12 @@ def fork(
     session: Annotated[
         str | None, Parameter(help="Id of the new session; default: a new id.")
     ] = None,
+    may: RightsOptions = NO_RIGHTS_OPTIONS,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Create a session from the last boundary of a past run at or before a fact."""
     into = check_session_id(session or f"fork-{entropy(6).hex()}")
-    receipt = asyncio.run(_fork(run, at, into, options))
+    receipt = asyncio.run(_fork(run, at, into, may.rights(), options))
     if options.json:
         print_json(receipt)
     elif receipt.run_id is None:
@@ -182,11 +185,15 @@ async def _replay(run_id: str, options: Options) -> ReplayReport:
                 print(_ERASE, end="", file=sys.stderr, flush=True)
 
 
-async def _fork(run_id: str, at: str, into: str, options: Options) -> ForkReceipt:
+async def _fork(
+    run_id: str, at: str, into: str, rights: Rights | UnsetType, options: Options
+) -> ForkReceipt:
     sequence, fact = parse_position(at)
     async with open_realm(options) as realm:
         session = await _session_of(realm, run_id)
-        request = ForkRun(run_id=run_id, session=session, at_sequence=sequence, at_fact=fact)
+        request = ForkRun(
+            run_id=run_id, session=session, at_sequence=sequence, at_fact=fact, rights=rights
+        )
         return await realm.ask("fork", into, request, ForkReceipt, TIMEOUT_S)
 
 

@@ -18,6 +18,7 @@ from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.program_args import NO_PROGRAM_OPTIONS, File, ProgramOptions, run_request
 from rookery.ops.cli.rendering.run_progress import follow
 from rookery.ops.cli.rendering.run_result import print_stderr, show_result
+from rookery.ops.cli.rights_args import NO_RIGHTS_OPTIONS, RightsOptions
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import CODES, CodedError, Failed
 from rookery.schemas.replies import RunAnswer
@@ -37,6 +38,7 @@ def run(
     /,
     *,
     words: ProgramOptions = NO_PROGRAM_OPTIONS,
+    may: RightsOptions = NO_RIGHTS_OPTIONS,
     mode: Annotated[Mode, Parameter(help="How the run joins the session.")] = Mode.QUEUE,
     snapshot: Annotated[
         bool,
@@ -53,7 +55,7 @@ def run(
     options: Options = NO_OPTIONS,
 ) -> int:
     """Run a program and print its result."""
-    request = run_request(file, words, return_snapshot=snapshot)
+    request = run_request(file, words, return_snapshot=snapshot, rights=may.rights())
     submission = _RunSubmission(request, mode, wait=wait, json=options.json)
     return with_realm_client(
         options, tools, submission.submit if detach else submission.wait_for_end

@@ -19,24 +19,36 @@ from rookery.actors.admission import Admission
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.kernel import last_restart
 from rookery.actors.projections import SessionQueryHandler, parse_phase
+from rookery.actors.protection import check_rights
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options, parse_time_ms
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.program_args import find_language, parse_limits
+from rookery.ops.cli.rights_args import NO_RIGHTS_OPTIONS, RightsOptions, right_words
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import ChangeLimits, CreateSession, HandleInput, SessionsQuery
+from rookery.schemas.commands import (
+    ChangeLimits,
+    CreateSession,
+    HandleInput,
+    RevokeRights,
+    SessionsQuery,
+)
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts.session import SESSION_FACTS
+from rookery.schemas.facts.node import RIGHTS_KEY, RightsRevoked
+from rookery.schemas.facts.session import SESSION_FACTS, RightsNarrowed
 from rookery.schemas.facts.turn import RUN_FACTS, Started
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.replies import SessionList, SessionView
+from rookery.schemas.protection.rights import NO_RIGHTS, Rights, SessionRights, ToolRight
+from rookery.schemas.replies import RevocationReceipt, SessionList, SessionView
 from rookery.schemas.run import Language, SessionLimits, SessionMeta
 
 __all__ = ["app"]
 
+_SESSIONS = FactCodec[Any](SESSION_FACTS)
 _TURNS = FactCodec[Any](RUN_FACTS)
+_REVOCATIONS: FactCodec[RightsRevoked] = FactCodec(RightsRevoked)
 
 app = App(name="sessions", help_format="plaintext")
 for _name, (_module, _help) in {
@@ -122,11 +134,12 @@ def create(
     limit: Annotated[
         list[str] | None, Parameter(help="A limit of each run: NAME=NUMBER.", negative="")
     ] = None,
+    may: RightsOptions = NO_RIGHTS_OPTIONS,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Create a session with its own limits, before its first run."""
+    """Create a session with its own limits and rights, before its first run."""
     defaults = SessionLimits(**parse_limits(limit or (), "--limit "))
-    body = CreateSession(language=find_language(language), limits=defaults)
+    body = CreateSession(language=find_language(language), limits=defaults, rights=may.rights())
     return _print_limits(asyncio.run(_change("create", session, body, options)), options)
 
 
@@ -135,13 +148,15 @@ def limits(
     session: ID,
     /,
     *changes: Annotated[str, Parameter(help="NAME=NUMBER; other limits stay the same.")],
+    may: RightsOptions = NO_RIGHTS_OPTIONS,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Change the limits of a session, from its next run on."""
-    if not changes:
+    """Change the limits of a session, from its next run on, or narrow its rights, at once."""
+    rights = may.rights()
+    if not changes and rights is UNSET:
         known = ", ".join(SessionLimits.__struct_fields__)
         raise Refused("INVALID_ARGUMENT", "nothing to change", hint=f"NAME=NUMBER of {known}")
-    body = ChangeLimits(**parse_limits(changes))
+    body = ChangeLimits(**parse_limits(changes), rights=rights)
     return _print_limits(asyncio.run(_change("limits", session, body, options)), options)
 
 
@@ -156,12 +171,11 @@ async def _list(query: SessionsQuery, options: Options) -> SessionList:
 
 
 async def _show(session: str, options: Options) -> SessionView:
-    codec = FactCodec[Any](SESSION_FACTS)
     state: Admission | None = None
     builds = dict[int, str]()
     async with open_realm(options) as realm:
         for stored in await _read(realm, "session", session):
-            for fact in codec.decode(stored.body):
+            for fact in _SESSIONS.decode(stored.body):
                 state = evolve(state or Admission(meta=SessionMeta(id=session)), fact)
         for stored in await _read(realm, "turn", session):
             for fact in _TURNS.decode(stored.body):
@@ -195,6 +209,7 @@ def _lines(view: SessionView) -> list[tuple[str, object]]:
         ("generation", view.generation),
         ("language", meta.language),
         ("limits", limit_words(meta.limits)),
+        *(("rights", right_words(one)) for one in (view.rights.rights if view.rights else ())),
         ("guest", "none yet" if view.build is UNSET else view.build[:8]),
         ("created", clock_time(meta.created_at)),
         ("last used", clock_time(meta.last_used_at)),
@@ -257,3 +272,123 @@ def _apply(on: str, session: str, outcome: str, options: Options) -> int:
 async def _ask(on: str, session: str, options: Options) -> SessionView:
     async with open_realm(options) as realm:
         return await realm.ask("admission", session, HandleInput(input=on), SessionView)
+
+
+# --- rights ---------------------------------------------------------------------------------------
+
+
+class ListedRight(msgspec.Struct, frozen=True, kw_only=True):
+    """Rights that apply to a session, and what set them."""
+
+    source: str
+    """``session``, or the session in which they were revoked."""
+    rights: Rights
+    at_ms: int | None = None
+    by: str = ""
+    reason: str = ""
+
+
+@app.command
+def rights(session: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Show what the runs of a session may call, and what was revoked."""
+    check_session_id(session)
+    with local_server(options):
+        listed, origins = asyncio.run(_list_rights(session, options))
+    if options.json:
+        print_json({"session_id": session, "descends_from": origins, "rights": listed})
+        return 0
+    print_table(
+        ["RIGHTS", "SET BY", "SINCE", "REASON"],
+        [
+            (right_words(one.rights), _source_words(one), _time(one.at_ms), one.reason)
+            for one in listed
+        ],
+        empty=f"session {session} may call everything",
+    )
+    if origins:
+        print_line(f"memory from: {', '.join(origins)}")
+    return 0
+
+
+@app.command
+def revoke(
+    session: ID,
+    *,
+    tool: Annotated[
+        list[str] | None, Parameter(help="A tool it may not call any more.", negative="")
+    ] = None,
+    surface: Annotated[
+        list[str] | None,
+        Parameter(help="A surface whose tools it may not call any more.", negative=""),
+    ] = None,
+    all_: Annotated[
+        bool, Parameter(name="--all", help="It may not call anything any more.", negative="")
+    ] = False,
+    reason: Annotated[str, Parameter(help="Why; it is recorded.")] = "",
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Revoke rights of a session and of all sessions forked or restored from it, also later."""
+    check_session_id(session)
+    if all_ == bool(tool or surface):
+        raise Refused(
+            "INVALID_ARGUMENT", "revoke what?", hint="--tool NAME, --surface NAME or --all"
+        )
+    withdrawn = (
+        *(ToolRight(tool=name) for name in tool or ()),
+        *(ToolRight(surface=name) for name in surface or ()),
+    )
+    left = check_rights(Rights(tools=()) if all_ else Rights(without=withdrawn))
+    receipt = asyncio.run(_revoke(session, RevokeRights(rights=left, reason=reason), options))
+    if options.json:
+        print_json(receipt)
+    else:
+        print_line(f"session {session} and its descendants: {right_words(receipt.rights)}")
+    return 0
+
+
+async def _list_rights(session: str, options: Options) -> tuple[list[ListedRight], tuple[str, ...]]:
+    async with open_realm(options) as realm:
+        own = await _session_rights(realm, session)
+        listed = [ListedRight(source="session", rights=one) for one in own.rights]
+        async for page in realm.journal.scan(Filter("node", RIGHTS_KEY)):
+            listed += [
+                _listed_revocation(fact)
+                for stored in page
+                for fact in _REVOCATIONS.decode(stored.body)
+                if fact.session_id in (session, *own.descends_from)
+            ]
+    return listed, own.descends_from
+
+
+async def _session_rights(realm: OfflineRealm, session: str) -> SessionRights:
+    found = NO_RIGHTS
+    async for page in realm.journal.scan(Filter("session", session)):
+        for fact in (fact for stored in page for fact in _SESSIONS.decode(stored.body)):
+            if isinstance(fact, RightsNarrowed):
+                found = found.narrowed(fact.rights, fact.descends_from)
+    return found
+
+
+def _listed_revocation(fact: RightsRevoked) -> ListedRight:
+    return ListedRight(
+        source=fact.session_id,
+        rights=fact.rights,
+        at_ms=fact.at_ms,
+        by=fact.actor,
+        reason=fact.reason,
+    )
+
+
+async def _revoke(session: str, body: RevokeRights, options: Options) -> RevocationReceipt:
+    async with open_realm(options) as realm:
+        return await realm.ask("revoke", session, body, RevocationReceipt)
+
+
+def _source_words(one: ListedRight) -> str:
+    if one.at_ms is None:
+        return "the session"
+    return f"revoked in {one.source}" + (f" by {one.by}" if one.by else "")
+
+
+def _time(at_ms: int | None) -> str:
+    return "" if at_ms is None else clock_time(at_ms)

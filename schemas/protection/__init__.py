@@ -1,0 +1,1 @@
+"""What a run may call, and values that facts do not show."""

@@ -1,0 +1,332 @@
+"""Sensitive values reach programs and tools, and nothing that is stored or shown.
+
+Each test uses a canary of its own: a file that a tool reads, so that no program's text has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from secrets import token_hex
+from typing import Any
+from urllib.request import urlopen
+
+import pytest
+
+from rookery.bus import connect_sync
+from rookery.bus.client.sync import SyncClient
+from rookery.bus.roles import Role
+from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.protection.rights import Rights, ToolRight
+from tests.execution.realm_fixture import Serving
+from tests.nodes import node_on
+from tests.stock_client import stock
+
+HERE = str(Path(__file__).parents[2])
+REALM = "sensitive"
+TRY = """
+def attempt(call):
+    try:
+        return call()
+    except Exception as error:
+        return [error.code, str(error)]
+"""
+
+
+@pytest.fixture(scope="module")
+def serving(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("sensitive")
+    with node_of(server, folder) as node:
+        yield Serving(server, node, REALM, folder)
+
+
+def node_of(server: EmbeddedServer, folder: Path, realm: str = REALM, **variables: str) -> Any:
+    flags = ("--driver", "sandbox", "--tools", "tests.execution.sensitive_tools:registry")
+    return node_on(
+        server,
+        realm,
+        folder,
+        *flags,
+        "--metrics-port",
+        "0",
+        PYTHONPATH=HERE,
+        CANARIES=str(folder),
+        ROOKERY_NODE_SEALING_KEY=str(folder / "sealing-key"),
+        **variables,
+    )
+
+
+@pytest.fixture
+def client(serving: Serving) -> Iterator[SyncClient]:
+    with connect_sync(serving.url_for(Role.OPERATOR), realm=REALM) as opened:
+        yield opened
+
+
+@pytest.fixture
+def canary(serving: Serving, request: pytest.FixtureRequest) -> str:
+    text = f"canary-{token_hex(12)}"
+    (serving.folder / session_of(request)).write_text(text)
+    return text
+
+
+@pytest.fixture
+def session(request: pytest.FixtureRequest) -> str:
+    return session_of(request)
+
+
+def session_of(request: pytest.FixtureRequest) -> str:
+    return request.node.name.removeprefix("test_").partition("[")[0][:40]
+
+
+def value(client: SyncClient, session: str, code: str, **options: Any) -> Any:
+    answer = client.run(session, TRY + code, **options)
+    assert answer.error is None, answer
+    return answer.result
+
+
+def digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
+
+
+def result_of(client: SyncClient, session: str, run_id: str) -> Any:
+    """The result of a run, once it has one."""
+    for fact in client.events(key=session, run=run_id):
+        if fact["type"] == "turn.completed.v1":
+            return fact["result"]["result"]
+    raise AssertionError("the feed has no end")
+
+
+# --- where nothing may be -------------------------------------------------------------------------
+
+
+def stored(serving: Serving, realm: str = REALM) -> bytes:
+    """Every message of every stream of the realm, but for the images of memory."""
+
+    async def read() -> bytes:
+        found: list[bytes] = []
+        async with stock(serving.server, realm, "admin") as client:
+            jetstream = await client.admin()
+            for stream in await jetstream.streams_info():
+                name = stream.config.name
+                if realm not in name or "IMAGES" in name.upper():
+                    continue
+                last, sequence = stream.state.last_seq, stream.state.first_seq
+                while sequence <= last:
+                    try:
+                        message = await jetstream.get_msg(name, seq=sequence)
+                    except Exception:  # It was deleted.
+                        message = None
+                    if message is not None:
+                        found += [message.subject.encode(), message.data or b""]
+                        found.append(json.dumps(message.headers or {}).encode())
+                    sequence += 1
+        return b"\n".join(found)
+
+    return asyncio.run(read())
+
+
+def shown(serving: Serving, *run_ids: str) -> bytes:
+    """What lists, exports, logs and metrics say."""
+    export = serving.folder / f"export-{token_hex(4)}.jsonl"
+    commands = [
+        ("runs", "list"),
+        ("sessions", "list"),
+        ("approvals", "list", "--all"),
+        ("tools", "list"),
+        ("journal", "export", str(export)),
+        *(("runs", "show", run_id) for run_id in run_ids),
+    ]
+    said = [serving.rookery(*words) for words in commands]
+    texts = [f"{one.out}{one.err}" for one in said]
+    with urlopen(f"{serving.node.health}/metrics", timeout=10) as page:
+        texts.append(page.read().decode())
+    assert "rookery_tool_call" in texts[-1]
+    texts += [path.read_text(errors="replace") for path in serving.folder.glob("*.log")]
+    return "\n".join(texts).encode() + export.read_bytes()
+
+
+def forms(canary: str) -> list[bytes]:
+    """Plain, base64 at every alignment, and hex."""
+    data = canary.encode()
+    aligned = [b64encode(b"\0" * shift + data)[4 if shift else 0 : -4] for shift in range(3)]
+    return [data, *aligned, data.hex().encode(), data.hex().upper().encode()]
+
+
+def expect_hidden(haystack: bytes, canary: str) -> None:
+    found = [form for form in forms(canary) if form in haystack]
+    assert not found, f"{len(found)} forms of the canary are there"
+
+
+# --- canaries -------------------------------------------------------------------------------------
+
+
+def test_the_search_finds_what_is_not_hidden(serving: Serving, client: SyncClient, session: str):
+    """The honest control: the same search finds arguments and results without marks."""
+    text = f"canary-{token_hex(12)}"
+    value(client, session, f"attempt(lambda: refuse('{text}'))")
+    with pytest.raises(AssertionError):
+        expect_hidden(stored(serving), text)
+    with pytest.raises(AssertionError):
+        expect_hidden(shown(serving), text)
+
+
+def test_no_store_list_log_or_export_has_a_canary(
+    serving: Serving, client: SyncClient, session: str, canary: str
+):
+    code = f"""
+key = secret('{session}')
+large = secret('{session}', 4_000)
+again = (await secret_soon('{session}'))['canary']
+made = check(key, 'a') + check(key=again, text='b')
+failed = attempt(lambda: crash(key))
+wrong = attempt(lambda: small(key))
+[len(large), made, failed[0], wrong[0]]
+"""
+    run = client.run(session, TRY + code)
+    expected = digest(canary + "a") + digest(canary + "b")
+    assert run.result == [4_000 * len(canary), expected, "TOOL_ERROR", "TYPE_ERROR"]
+    client.snapshot(session)
+    expect_hidden(stored(serving), canary)
+    expect_hidden(shown(serving, run.run_id), canary)
+
+
+def test_facts_hold_digests_and_sealed_values(client: SyncClient, session: str, canary: str):
+    value(client, session, f"key = secret('{session}')\ncheck(key, text='seen')")
+    found: dict[str, dict[str, Any]] = {}
+    for fact in client.events(key=session):
+        found[f"{fact['type']} {fact.get('name', '')}"] = fact
+        if fact["type"] == "turn.completed.v1":
+            break
+    arguments = found["tool.requested.v1 check"]["arguments"]
+    assert arguments["kwargs"] == {"text": "seen"}, "only what is marked is hidden"
+    sealed = arguments["args"][0]["sealed"]
+    assert sealed["algorithm"] == "AES-256-GCM"
+    assert len(sealed["digest"]) == 64
+
+
+@pytest.mark.parametrize("way", ["replay", "fork", "restore"])
+def test_a_replay_a_fork_and_a_rebuilt_session_get_the_values(
+    serving: Serving, client: SyncClient, session: str, canary: str, way: str
+):
+    run = client.run(f"{session}-{way}", f"key = secret('{session}')\ncheck(key, 'a')")
+    end = next(
+        fact
+        for fact in client.events(key=f"{session}-{way}", run=run.run_id)
+        if fact["type"] == "tool.completed.v1"
+    )
+    into = f"{session}-{way}-into"
+    if way == "replay":
+        assert client.replay(f"{session}-{way}", run.run_id)["state"] == "equal"
+    elif way == "fork":
+        forked = client.fork(f"{session}-{way}", run.run_id, f"{end['seq']}", into)
+        assert result_of(client, into, forked["run_id"]) == digest(canary + "a")
+        twice = client.fork(into, forked["run_id"], 10**9, f"{into}-2")
+        assert twice["run_id"] is None
+        assert value(client, f"{into}-2", "check(key, 'a')") == digest(canary + "a")
+    else:
+        client.restore(into, client.snapshot(f"{session}-{way}")["snapshot_id"])
+        assert value(client, into, "check(key, 'a')") == digest(canary + "a")
+    expect_hidden(stored(serving), canary)
+
+
+def test_an_approver_sees_that_a_value_is_hidden_and_its_digest(
+    serving: Serving, client: SyncClient, session: str, canary: str
+):
+    waiting = client.begin(session, f"pay(secret('{session}'), 5)", through_parks=True)
+    for fact in client.events(family="approval", key=session):
+        if fact["type"] == "approval.requested.v1":
+            break
+    (asked,) = client.approvals(session)
+    assert "hidden" in asked.summary
+    assert "amount: number" in asked.summary
+    detail: Any = serving.rookery("approvals", "show", asked.approval_id, "--arguments")
+    assert detail.code == 0, detail
+    assert '"hidden"' in detail.out
+    expect_hidden(stored(serving) + detail.out.encode(), canary)
+    client.decide(asked, "approved", actor="ann")
+    assert waiting.result().result == digest(f"{canary}5")
+
+
+def test_a_right_with_a_condition_reads_no_sensitive_argument(
+    client: SyncClient, session: str, canary: str
+):
+    def tried(condition: str) -> Any:
+        allowed = ToolRight(tool="check", when=condition)
+        rights = Rights(tools=(allowed, ToolRight(tool="secret")))
+        return value(
+            client, session, f"attempt(lambda: check(secret('{session}'), 'a'))", rights=rights
+        )
+
+    assert tried('args.text == "a"') == digest(canary + "a")
+    assert tried('args.key != "x"')[0] == "RIGHT_MISSING"
+
+
+# --- exceptions -----------------------------------------------------------------------------------
+
+
+def test_only_the_text_of_a_tool_error_reaches_the_program(client: SyncClient, session: str):
+    refused, crashed = (
+        value(client, session, f"attempt(lambda: {name}('told'))")
+        for name in ("refuse", "crash_openly")
+    )
+    assert refused[0] == "NO_ACCOUNT"
+    assert "told" in refused[1]
+    assert crashed[0] == "TOOL_ERROR"
+    assert "told" not in crashed[1]
+
+
+def test_the_log_has_the_traceback_under_the_id_that_runs_show_prints(
+    serving: Serving, client: SyncClient, session: str
+):
+    run = client.run(session, "crash_openly('the reason')")
+    assert run.error is not None
+    failed = next(
+        fact
+        for fact in client.events(key=session, run=run.run_id)
+        if fact["type"] == "tool.failed.v1"
+    )
+    assert failed["operation_id"] in run.error.message
+    logs = "".join(path.read_text() for path in serving.folder.glob("*.log"))
+    assert failed["operation_id"] in logs
+    assert "ValueError: the reason" in logs
+    assert failed["operation_id"] in serving.rookery("runs", "show", run.run_id).out
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def test_the_key_file_is_readable_by_its_owner_only(serving: Serving):
+    path = serving.folder / "sealing-key"
+    assert path.stat().st_mode & 0o777 == 0o600
+
+
+def test_a_node_without_the_key_leaves_the_run_to_one_that_has_it(
+    server: EmbeddedServer, tmp_path: Path
+):
+    realm, canary = "moved-keys", f"canary-{token_hex(12)}"
+    (tmp_path / "a").write_text(canary)
+    key, hidden = tmp_path / "sealing-key", tmp_path / "hidden-key"
+    with (
+        node_of(server, tmp_path, realm) as node,
+        connect_sync(server.url_for(Role.OPERATOR, realm=realm), realm=realm) as client,
+    ):
+        waiting = client.begin("s", "k = secret('a')\npay(k, 5)", through_parks=True)
+        for fact in client.events(family="approval", key="s"):
+            if fact["type"] == "approval.requested.v1":
+                break
+        node.stop()
+        key.rename(hidden)
+        with node_of(server, tmp_path, realm):
+            (asked,) = client.approvals("s")
+            client.decide(asked, "approved", actor="ann")
+            answer = client.run("other", "1 + 1")
+            assert answer.result == 2, "the node serves all others"
+            (run,) = client.ask("runs", "all", {"session": "s"})["runs"]
+            assert run["status"] in ("running", "waiting_for_approval"), "it waits"
+        hidden.rename(key)
+        with node_of(server, tmp_path, realm):
+            assert waiting.result().result == digest(f"{canary}5")
