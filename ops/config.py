@@ -102,6 +102,13 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     cannot be (``rookery doctor``): it blocks a thread, with the same results."""
     tools: str = ""
     """``module:object`` of the functions that programs may call."""
+    mounts: tuple[str, ...] = ()
+    """Folders of this machine for ``read_text``, ``list_dir`` and ``write_text``: ``NAME=DIR``, or
+    ``NAME=DIR:rw`` to let programs write. Programs call it ``/NAME``."""
+    allow_http: tuple[str, ...] = ()
+    """Servers for ``fetch_text``, ``fetch_json``, ``http_get`` and ``http_send``:
+    ``[METHOD[+METHOD]=]URL[ NETWORK...]``, such as ``GET+POST=https://api.example.com/v1``. Without
+    a method, GET. The server's address is public or in one of the networks."""
     workers: tuple[str, ...] = ()
     """Surfaces whose tools workers serve: ``rookery tools serve``."""
     sealing_key: str = ""

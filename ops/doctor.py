@@ -17,8 +17,9 @@ from rookery.bus.nats import ApiError
 from rookery.bus.roles import Role
 from rookery.bus.server import Store
 from rookery.ops import server_checks
-from rookery.ops.config import Config, address_of
+from rookery.ops.config import Config, NodeConfig, address_of
 from rookery.ops.host_checks import CheckVerdict, Finding, check_host, check_store, failed
+from rookery.ops.node_tools import registry_of
 from rookery.ops.realm_keys import root_key_of
 from rookery.ops.server import RealmServer, server_of, store_of
 from rookery.schemas.errors import CodedError, Refused
@@ -44,7 +45,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 async def examine(config: Config, now_ms: Callable[[], int]) -> Report:
     """Run every check; one that cannot run fails, and the next one runs."""
-    findings = [*check_host()]
+    findings = [*check_host(), check_tools(config.node)]
     server: RealmServer | None = None
     try:
         if is_embedded(config):
@@ -59,6 +60,15 @@ async def examine(config: Config, now_ms: Callable[[], int]) -> Report:
         url=address_of(server.url if server else ""),
         findings=tuple(findings),
     )
+
+
+def check_tools(node: NodeConfig) -> Finding:
+    """Check the tools of the configuration: its module, folders and rules."""
+    try:
+        names = registry_of(node).names()
+    except CodedError as error:
+        return failed("tools", error)
+    return Finding(check="tools", detail=", ".join(names) or "none configured")
 
 
 def durability_of(config: Config, *, embedded: bool, replicas: int) -> str:

@@ -41,7 +41,6 @@ from rookery.actors.kernel import (
 )
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
 from rookery.actors.protection import RightsRevoker
-from rookery.actors.tools.authoring import ToolRegistry, load_registry
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands import MicroServiceResponder
 from rookery.bus.jetstream_bus import JetStreamBus
@@ -59,6 +58,7 @@ from rookery.ops.doctor import durability_of, is_embedded
 from rookery.ops.health import Page, Probe
 from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.micro_service import build_service
+from rookery.ops.node_tools import registry_of
 from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes
 from rookery.ops.process_identity import (
     ProcessIdentity,
@@ -416,7 +416,6 @@ class Node:
         config = self._config
         if config.node.driver == "outside":
             return None
-        registry = load_registry(config.node.tools) if config.node.tools else ToolRegistry()
         opening = RunServices.open(
             bus,
             self._loop,
@@ -425,7 +424,7 @@ class Node:
             share=self._share,
             fibers=config.node.fibers,
             limits=config.limits,
-            registry=registry,
+            registry=registry_of(config.node),
             record_reads=RecordMode(config.node.record_reads),
             surfaces=config.node.workers,
             approvals=config.approvals,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from getpass import getuser
 from pathlib import Path
+from shlex import quote
 from typing import Annotated, Final
 
 from cyclopts import Parameter
@@ -19,7 +20,16 @@ from cyclopts import Parameter
 from rookery.ops.config import LoadedConfig, load
 from rookery.schemas.errors import Refused
 
-__all__ = ["NO_OPTIONS", "ActorOption", "Options", "actor", "parse_duration_ms", "parse_time_ms"]
+__all__ = [
+    "NO_OPTIONS",
+    "NO_TOOLS",
+    "ActorOption",
+    "NodeTools",
+    "Options",
+    "actor",
+    "parse_duration_ms",
+    "parse_time_ms",
+]
 
 ActorOption = Annotated[
     str | None, Parameter(name="--as", help="Name of the actor; default: the login name.")
@@ -51,6 +61,44 @@ class Options:
 
 
 NO_OPTIONS = Options()
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class NodeTools:
+    """The tools of the node that the command starts."""
+
+    tools: Annotated[
+        str | None, Parameter(help="MODULE:OBJECT of functions that programs may call.")
+    ] = None
+    mount: Annotated[
+        list[str] | None,
+        Parameter(help="Folder that tools read, and write with :rw: NAME=DIR[:rw].", negative=""),
+    ] = None
+    allow_http: Annotated[
+        list[str] | None,
+        Parameter(help="Server that tools may reach: [METHOD[+METHOD]=]URL.", negative=""),
+    ] = None
+
+    @property
+    def flags(self) -> dict[str, object]:
+        """The options by their keys in the configuration."""
+        return {
+            "node.tools": self.tools,
+            "node.mounts": self.mount,
+            "node.allow_http": self.allow_http,
+        }
+
+    @property
+    def typed(self) -> str:
+        """The options as typed; empty if there are none."""
+        words = [] if self.tools is None else [f"--tools {self.tools}"]
+        words += [f"--mount {quote(text)}" for text in self.mount or ()]
+        words += [f"--allow-http {quote(text)}" for text in self.allow_http or ()]
+        return " ".join(words)
+
+
+NO_TOOLS = NodeTools()
 
 
 def actor(as_: str | None) -> str:

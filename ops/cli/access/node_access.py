@@ -12,13 +12,11 @@ import sys
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from threading import Timer
-from typing import Annotated, Any, Final
-
-from cyclopts import Parameter
+from typing import Any, Final
 
 from rookery.bus.client import Client
 from rookery.bus.roles import Role
-from rookery.ops.cli.options import Options
+from rookery.ops.cli.options import NodeTools, Options
 from rookery.ops.cli.rendering.run_result import print_stderr
 from rookery.ops.config import Config
 from rookery.ops.logs import configure
@@ -26,15 +24,10 @@ from rookery.ops.node import Node
 from rookery.ops.server import RealmServer, client_of, find_server, no_server_error, server_of
 from rookery.schemas.errors import CodedError, Refused
 
-__all__ = ["Tools", "with_realm_client"]
+__all__ = ["with_realm_client"]
 
 ClientWork = Callable[[Client], Coroutine[Any, Any, int]]
 """It prints its result and returns the exit code."""
-
-Tools = Annotated[
-    str | None,
-    Parameter(help="MODULE:OBJECT of functions it may call, if no node is running."),
-]
 
 ATTEMPTS = 3
 ABSENCE_MAX_S = 5.0
@@ -45,17 +38,18 @@ SERVER_CHANGED_CODES: Final = ("STORE_IN_USE", "SERVER_UNREACHABLE")
 """Another process has started or stopped a server: look for the server again."""
 
 
-def with_realm_client(options: Options, tools: str | None, work: ClientWork) -> int:
-    """Do ``work`` with a client of the realm, on the running node or one in this process."""
-    config = options.load(**{"node.tools": tools, "node.driver": "sandbox"}).config
+def with_realm_client(options: Options, own: NodeTools, work: ClientWork) -> int:
+    """Do ``work`` with a client of the realm, on the running node or one in this process, which has
+    its ``own`` tools."""
+    config = options.load(**own.flags, **{"node.driver": "sandbox"}).config
     problem: CodedError = no_server_error(config)
     for _ in range(ATTEMPTS):
         try:
             server = find_server(config, Role.OPERATOR)
             if server is None:
                 return _with_own_node(config, work)
-            if tools is not None:
-                raise _tools_refused(tools)
+            if own.typed:
+                raise _tools_refused(own.typed)
             return asyncio.run(_with_client(config, server, work))
         except CodedError as error:
             if config.url or error.code not in SERVER_CHANGED_CODES:
@@ -100,9 +94,9 @@ async def _with_client(config: Config, server: RealmServer, work: ClientWork) ->
         return await work(client)
 
 
-def _tools_refused(tools: str) -> Refused:
+def _tools_refused(typed: str) -> Refused:
     return Refused(
         "INVALID_ARGUMENT",
-        f"--tools {tools}: a node is running, with its own tools",
-        hint=f"start it with them: rookery up --tools {tools}",
+        f"{typed}: a node is running, with its own tools",
+        hint=f"start it with them: rookery up {typed}",
     )

@@ -12,8 +12,8 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from rookery.bus.client import Client, Handle, new_id
-from rookery.ops.cli.access.node_access import Tools, with_realm_client
-from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.access.node_access import with_realm_client
+from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, NodeTools, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.program_args import NO_PROGRAM_OPTIONS, File, ProgramOptions, run_request
 from rookery.ops.cli.rendering.run_progress import follow
@@ -51,7 +51,7 @@ def run(
         Parameter(help="Print the run's id and do not wait.", negative="", show_default=False),
     ] = False,
     wait: Annotated[bool, Parameter(help="Wait also while the run is parked.")] = True,
-    tools: Tools = None,
+    tools: NodeTools = NO_TOOLS,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Run a program and print its result."""

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, NodeTools, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.config import Config, Driver, Format, Level, address_of
 from rookery.ops.health import HealthServer, probe_page
@@ -35,9 +35,7 @@ def up(
         bool | None,
         Parameter(help="Start although the server hides whether it syncs.", negative=""),
     ] = None,
-    tools: Annotated[
-        str | None, Parameter(help="MODULE:OBJECT of functions that programs may call.")
-    ] = None,
+    tools: NodeTools = NO_TOOLS,
     workers: Annotated[
         list[str] | None,
         Parameter(help="Surface of tools on workers; may be repeated.", negative=""),
@@ -59,14 +57,13 @@ def up(
     flags = {
         "metrics.port": metrics_port,
         "server.accept_unknown_durability": accept_unknown_durability,
-        "node.tools": tools,
         "node.workers": workers,
         "node.processes": processes,
         "node.driver": driver,
         "log.level": log_level,
         "log.format": log_format,
     }
-    config = options.load(**flags).config
+    config = options.load(**flags, **tools.flags).config
     configure(config.log.level, config.log.format, sys.stderr)
     tune_memory_for_start()
     with stop_signals() as stopped, ExitStack() as resources:

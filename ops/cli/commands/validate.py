@@ -5,8 +5,8 @@ from __future__ import annotations
 from cyclopts import App
 
 from rookery.bus.client import Client
-from rookery.ops.cli.access.node_access import Tools, with_realm_client
-from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.access.node_access import with_realm_client
+from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, NodeTools, Options
 from rookery.ops.cli.output import print_line
 from rookery.ops.cli.program_args import NO_PROGRAM_OPTIONS, File, ProgramOptions, run_request
 from rookery.ops.cli.rendering.run_result import show_result
@@ -23,7 +23,7 @@ def validate(
     /,
     *,
     words: ProgramOptions = NO_PROGRAM_OPTIONS,
-    tools: Tools = None,
+    tools: NodeTools = NO_TOOLS,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Check a program; nothing is executed and no session changes."""

@@ -1,0 +1,75 @@
+"""The tools that a node offers by its configuration: a registry, mounted folders, allowed servers.
+
+A mount is ``NAME=DIR``, or ``NAME=DIR:rw`` if programs may write: they call it ``/NAME``. A rule is
+``[METHOD[+METHOD]=]URL[ NETWORK...]``: programs may send these requests, GET unless others are
+named, below the URL. Beside public addresses, the server may be in one of the networks.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from rookery.actors.tools import (
+    Allowed,
+    Mount,
+    RegisteredTool,
+    ToolRegistry,
+    file_tools,
+    http_tools,
+)
+from rookery.actors.tools.authoring import load_registry
+from rookery.ops.config import NodeConfig
+from rookery.schemas.errors import Refused
+
+__all__ = ["registry_of"]
+
+_MOUNT: Final = re.compile(r"(?P<name>[^=]+)=(?P<path>.+?)(?P<mode>:rw|:ro)?\Z")
+_RULE: Final = re.compile(r"(?:(?P<methods>[A-Z+]+)=)?(?P<url>\S+)(?P<networks>(?: +\S+)*)\Z")
+
+
+def registry_of(node: NodeConfig) -> ToolRegistry:
+    """All tools of the configuration; ``Refused`` if a folder, a rule or a name is invalid."""
+    own = load_registry(node.tools) if node.tools else ToolRegistry()
+    if not (node.mounts or node.allow_http):
+        return own
+    return ToolRegistry.of(*own, *file_tools(_mounts(node.mounts)), *_http_tools(node.allow_http))
+
+
+def _mounts(texts: tuple[str, ...]) -> dict[str, Mount]:
+    found: dict[str, Mount] = {}
+    for text in texts:
+        matched = _MOUNT.match(text)
+        if matched is None:
+            raise _refused("node.mounts", text, "is not NAME=DIR or NAME=DIR:rw", "data=./data:rw")
+        name, folder = matched["name"], Path(matched["path"]).expanduser()
+        if name in found:
+            raise _refused("node.mounts", text, f"mounts {name} a second time", "another name")
+        if not folder.is_dir():
+            hint = f"mkdir -p {folder}"
+            raise _refused("node.mounts", text, f"{folder} is no directory", hint)
+        found[name] = Mount(folder.resolve(), writable=matched["mode"] == ":rw")
+    return found
+
+
+def _http_tools(texts: tuple[str, ...]) -> list[RegisteredTool]:
+    allowed: list[Allowed] = []
+    for text in texts:
+        matched = _RULE.match(text)
+        if matched is None:
+            form = "is not [METHOD[+METHOD]=]URL[ NETWORK...]"
+            raise _refused("node.allow_http", text, form, "GET+POST=https://api.example.com/v1")
+        methods = tuple((matched["methods"] or "GET").split("+"))
+        networks = tuple(matched["networks"].split())
+        allowed.append(Allowed(matched["url"], methods, networks))
+        try:
+            http_tools(allowed[-1:])
+        except Refused as refusal:
+            hint = "GET+POST=https://api.example.com/v1"
+            raise _refused("node.allow_http", text, refusal.message, hint) from None
+    return http_tools(allowed) if allowed else []
+
+
+def _refused(key: str, text: str, why: str, hint: str) -> Refused:
+    return Refused("CONFIG_INVALID", f"{key}: {text[:200]!r}: {why}", hint=hint)
