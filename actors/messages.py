@@ -17,7 +17,7 @@ from rookery.schemas.calls import (
     RunEnvironment,
 )
 from rookery.schemas.capability import ApprovalPolicy
-from rookery.schemas.run import RunRequest, RunResult, SideEffect
+from rookery.schemas.run import RunOutput, RunRequest, RunResult, SideEffect
 
 __all__ = [
     "ActiveRunQuery",
@@ -106,6 +106,10 @@ class ParkRun(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[str, ...]
     split: bool = False
     """Whether calls of several steps are open; the first outcome resumes the run."""
+    output: RunOutput | UnsetType = UNSET
+    """What the run has printed so far, if anything."""
+    output_blob: str | UnsetType = UNSET
+    """Digest of the same in the blob store, if it is long."""
 
 
 class UnparkRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -150,6 +154,10 @@ class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
     """The snapshot that a parked run resumes from."""
     split: bool = False
     """Whether it was parked with open calls of several steps."""
+    output: RunOutput | UnsetType = UNSET
+    """What it had printed when it was parked last, if anything."""
+    output_blob: str | UnsetType = UNSET
+    """Digest of the same in the blob store, if it is long."""
     forked: ForkedRun | UnsetType = UNSET
 
     @property

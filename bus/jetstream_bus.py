@@ -6,7 +6,7 @@ messages still in its buffer are never sent.
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from typing import Literal
 
 from rookery.bus.commands.decoder import CommandDecoder
@@ -14,7 +14,7 @@ from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.commands.timers import JetStreamTimers
 from rookery.bus.journal.journal import BATCH_OVER, JetStreamFeed, JetStreamJournal
 from rookery.bus.journal.quarantine import Quarantine
-from rookery.bus.nats import NO_ACCESS, Connection, ServerAccess
+from rookery.bus.nats import NO_ACCESS, Connection, Outgoing, ServerAccess
 from rookery.bus.reads import UploadService
 from rookery.bus.reads.endpoint import NodeEndpoint
 from rookery.bus.replicas import default_replicas
@@ -35,6 +35,7 @@ from rookery.bus.streams import (
 )
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.bus.workers.client import NatsToolWorkers
+from rookery.schemas.errors import Refused
 
 __all__ = ["JetStreamBus"]
 
@@ -130,6 +131,10 @@ class JetStreamBus:
 
     def partition(self, key: str) -> int:
         return partition_of(key)
+
+    def send_output(self, session: str, body: bytes) -> None:
+        with suppress(Refused):  # A server may accept smaller messages only.
+            self.connection.send([Outgoing(self.subjects.output(session), body)])
 
     async def _disconnect(self) -> None:
         await self.owner_connection.close()

@@ -54,7 +54,7 @@ _AUDIENCES: Final[dict[Role, tuple[Audience, ...]]] = {
     Role.GATEWAY: (Audience.PUBLIC, Audience.QUERY),
 }
 _READERS: Final = frozenset(Role) - {Role.NODE, Role.WORKER, Role.PEER}
-"""Roles that read facts, live and past, and results."""
+"""Roles that read facts, live and past, output and results."""
 _DISCOVERY: Final = tuple(
     f"$SRV.{verb}{of}"
     for verb in ("PING", "INFO", "STATS")
@@ -92,7 +92,9 @@ def permissions(role: Role, subjects: Subjects, user: str, surface: str = "") ->
     subscribe = [inbox]
     if role in _READERS:
         publish += [f"{root}.read.journal", f"{root}.read.blobs.*.*"]
-        subscribe.append(subjects.all_facts)
+        subscribe += [subjects.all_facts, f"{root}.output.*"]
+    if Audience.PUBLIC in _AUDIENCES[role]:
+        publish.append(f"{root}.upload.>")
     match role:
         case Role.OPERATOR:
             publish += [f"{root}.read.images.*.*", f"{root}.upload_image.>"]

@@ -199,6 +199,12 @@ class Subjects:
         """The entity of a fact's subject."""
         return _entity(subject)
 
+    # Output of runs.
+
+    def output(self, session: str) -> str:
+        """Subject of the output of a session's runs, which no stream stores."""
+        return f"{self.root}.output.{encode_token(session)}"
+
     # Commands.
 
     def command(self, verb: str, key: str) -> str:

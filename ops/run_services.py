@@ -41,6 +41,7 @@ from rookery.actors.execution.queries import (
     RunForker,
     RunReplayer,
     SessionDestroyer,
+    SessionFiles,
     SessionSnapshots,
 )
 from rookery.actors.kernel import (
@@ -191,6 +192,7 @@ class RunServices:
             "snapshot": snapshots.snapshot,
             "restore": snapshots.restore,
             "destroy": destroyer.reply,
+            "files": SessionFiles(rebuilder, bus.blobs, self._ask_actor).reply,
             "replay": self._replayer.reply,
             "fork": forker.reply,
         }
@@ -352,6 +354,7 @@ class RunServices:
             driver=lambda: SandboxDriver(self._sandbox, metrics),
             require_tools=self._provisioner.require_tools,
             send_replies=bus.request_endpoint.reply,
+            send_output=bus.send_output,
             eviction_candidates=cache.eviction_candidates,
         )
 

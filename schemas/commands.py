@@ -43,6 +43,7 @@ __all__ = [
     "DecideApproval",
     "DecisionReceipt",
     "DestroySession",
+    "FilesQuery",
     "ForkRun",
     "HandleInput",
     "QuarantineMessage",
@@ -211,6 +212,14 @@ class DestroySession(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     empty memory. Refused while a run is in progress."""
 
 
+class FilesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Read a file of a session, or list a folder and all below it (verb ``files``), as the last
+    ended run left them. A run writes and removes files: ``RunRequest.files``."""
+
+    path: str = "/work"
+    """Absolute, or relative to ``/work``."""
+
+
 class ReplayQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Execute a past run again and compare (verb ``replay``, key: its session). It leaves no fact
     and calls no tool. The reply comes within about a second; repeat the query to continue."""
@@ -305,6 +314,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "snapshot": SnapshotSession,
     "restore": RestoreSession,
     "destroy": DestroySession,
+    "files": FilesQuery,
     "replay": ReplayQuery,
     "fork": ForkRun,
     "quarantine": QuarantineMessage,
@@ -336,6 +346,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "snapshot",
         "restore",
         "destroy",
+        "files",
         "replay",
         "fork",
     ),

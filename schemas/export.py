@@ -34,6 +34,7 @@ from rookery.schemas.facts.tool import TOOL_FACTS
 from rookery.schemas.facts.turn import RUN_FACTS, TURN_FACTS
 from rookery.schemas.reads import READS, JournalState, Read
 from rookery.schemas.replies import REPLIES
+from rookery.schemas.run import OutputMessage
 from rookery.schemas.seed import (
     agent_error,
     effect_records,
@@ -53,6 +54,7 @@ __all__ = [
     "FACT_ADDRESS",
     "FAMILIES",
     "FOLDER",
+    "OUTPUT_ADDRESS",
     "PUBLIC",
     "REQUEST_ADDRESS",
     "asyncapi",
@@ -64,6 +66,7 @@ __all__ = [
 CONTRACT_VERSION: Final = "0.1.0"
 COMMAND_ADDRESS: Final = "rookery.{realm}.cmd.{verb}.{key}"
 FACT_ADDRESS: Final = "rookery.{realm}.ev.{family}.{key}"
+OUTPUT_ADDRESS: Final = "rookery.{realm}.output.{key}"
 REQUEST_ADDRESS: Final = "rookery.{realm}.api.{verb}.{key}"
 
 FAMILIES: Final[dict[str, Any]] = {
@@ -119,6 +122,7 @@ def asyncapi() -> Document:
     for family in sorted(ENTITIES):
         messages[f"ev.{family}"] = _facts_message(family)
         _add_feed(channels, operations, family)
+    _add_output(channels, operations, messages)
     for verb, kind in sorted(COMMANDS.items()):
         if verb in INTERNAL_VERBS:
             continue
@@ -170,6 +174,7 @@ def _definitions(prefix: str) -> Document:
         *answers,
         *reads,
         JournalState,
+        OutputMessage,
     ]
     for struct in (*exchanged, *_public_structs()):
         _merge(made, struct, prefix, struct.__name__)
@@ -205,6 +210,12 @@ def _add_feed(channels: Document, operations: Document, family: str) -> None:
     address = FACT_ADDRESS.replace("{family}", family)
     channels[name] = _channel(address, {"facts": name})
     operations[f"publish.{name}"] = _operation("send", name, "facts")
+
+
+def _add_output(channels: Document, operations: Document, messages: Document) -> None:
+    messages["output"] = _message(OutputMessage.__name__, _summary(OutputMessage))
+    channels["output"] = _channel(OUTPUT_ADDRESS, {"output": "output"})
+    operations["publish.output"] = _operation("send", "output", "output")
 
 
 def _add_request_channels(channels: Document, operations: Document, verb: str) -> None:

@@ -23,7 +23,6 @@ from rookery.schemas.machines.views import (
 from rookery.schemas.protection.rights import Rights, SessionRights
 from rookery.schemas.run import (
     ErrorObject,
-    Metrics,
     RunResult,
     RunStatus,
     SessionMeta,
@@ -33,6 +32,8 @@ __all__ = [
     "REPLIES",
     "ApproverReceipt",
     "CallReceipt",
+    "FileEntry",
+    "FilesView",
     "ForkReceipt",
     "GrantReceipt",
     "QuarantineReceipt",
@@ -72,7 +73,7 @@ class RunAnswer(RunResult, frozen=True, kw_only=True):
         status = RunStatus.CANCELLED
         if isinstance(receipt.error, ErrorObject):
             error, status = receipt.error, RunStatus.RUNTIME_ERROR
-        result = RunResult.failed(status, error, "", Metrics())
+        result = RunResult.failed(status, error)
         return cls.of(result, receipt.run_id, receipt.session_id)
 
 
@@ -105,6 +106,31 @@ class GrantReceipt(msgspec.Struct, frozen=True, kw_only=True):
     grant_id: str
     state: str
     """``issued``, ``consumed``, ``expired`` or ``revoked``."""
+
+
+class FileEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """A file or a folder of a session."""
+
+    path: str
+    size_bytes: int = 0
+    folder: bool = False
+
+
+class FilesView(msgspec.Struct, frozen=True, kw_only=True):
+    """Files of a session: the reply to ``files``. A folder has its files and folders, at any depth,
+    and a file its content: ``data``, or ``blob`` if it is large, which is read like the blob of a
+    large result."""
+
+    session_id: str
+    path: str
+    files: tuple[FileEntry, ...] = ()
+    cut: bool = False
+    """Whether there are more."""
+    digest: str | UnsetType = UNSET
+    """SHA3-256 of the content."""
+    data: bytes | UnsetType = UNSET
+    """Base64 in JSON."""
+    blob: str | UnsetType = UNSET
 
 
 class ApproverReceipt(msgspec.Struct, frozen=True, kw_only=True):
@@ -232,6 +258,7 @@ REPLIES: dict[str, Any] = {
     "snapshot": SnapshotView,
     "restore": SnapshotView,
     "destroy": SessionView,
+    "files": FilesView,
     "replay": ReplayReport,
     "fork": ForkReceipt,
     "quarantine": QuarantineReceipt,

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from rookery.schemas.protection.rights import Rights, SideEffect
+from rookery.schemas.seed.content import ContentRef
 
 __all__ = [
     "SNAPSHOT_BYTES_MAX",
@@ -21,9 +22,14 @@ __all__ = [
     "Diagnostic",
     "ErrorObject",
     "ExternalCallRecord",
+    "FileInput",
     "Language",
     "Metrics",
+    "OutputMessage",
+    "OutputPiece",
+    "OutputStream",
     "ResultKind",
+    "RunOutput",
     "RunRequest",
     "RunResult",
     "RunStatus",
@@ -177,6 +183,49 @@ class Metrics(msgspec.Struct, frozen=True, kw_only=True):
     external_calls_count: int = 0
 
 
+class OutputStream(StrEnum):
+    STDOUT = "stdout"
+    STDERR = "stderr"
+
+
+class RunOutput(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The output of a run so far."""
+
+    stdout: str = ""
+    stderr: str = ""
+    cut: tuple[OutputStream, ...] = ()
+    """The streams that reached the limit of the run, and were cut there."""
+
+
+class OutputPiece(msgspec.Struct, frozen=True):
+    """A part of one stream."""
+
+    stream: OutputStream
+    text: str
+
+
+class OutputMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """Consecutive pieces of a run's output. Messages may be lost, and a piece may come again; the
+    result has the whole output."""
+
+    session_id: str
+    run_id: str
+    number: int
+    """Of the first piece. The pieces of a run are numbered from 1, in the order of their printing;
+    one number is always the same text."""
+    pieces: tuple[OutputPiece, ...]
+
+
+class FileInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The content of a file: exactly one of the fields."""
+
+    text: str | UnsetType = UNSET
+    data: bytes | UnsetType = UNSET
+    """Base64 in JSON."""
+    blob: str | UnsetType = UNSET
+    """Digest of the content in the blob store, where any role that runs programs may store it."""
+
+
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A program to run. ``session_id`` defaults to the subject's; a different one is refused."""
 
@@ -190,6 +239,11 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     validate_only: bool = False
     rights: Rights | UnsetType = msgspec.field(default=UNSET, name="grants")
     """Not in the seed. What the run may call, beside the rights of its session."""
+    files: dict[str, FileInput | None] | UnsetType = UNSET
+    """Files of the session that are written before the program begins, all or none, by their paths
+    below ``/work``; ``null`` removes a file or an empty folder."""
+    inputs_blob: str | UnsetType = UNSET
+    """Digest of a JSON object in the blob store with further inputs."""
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -206,10 +260,20 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """Absent without a result, and in runs of guests that did not report it."""
     result_cut: bool | UnsetType = UNSET
     """Whether parts of a deep or huge result were cut."""
+    output_cut: tuple[OutputStream, ...] | UnsetType = UNSET
+    """The streams that reached ``max_stdout_bytes``, and were cut there."""
+    artifacts: tuple[ContentRef, ...] | UnsetType = UNSET
+    """The files that the run wrote below ``/work/out``; their contents are blobs."""
+    artifacts_cut: bool | UnsetType = UNSET
+    """Whether some of these files were too many or too large, and are left out."""
 
     @classmethod
     def failed(
-        cls, status: RunStatus, error: ErrorObject, stdout: str, metrics: Metrics
+        cls,
+        status: RunStatus,
+        error: ErrorObject,
+        stdout: str = "",
+        metrics: Metrics = Metrics(),  # noqa: B008 - frozen.
     ) -> RunResult:
         """A run that ended with ``error``, which is also its one diagnostic."""
         return cls(
@@ -218,4 +282,14 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
             diagnostics=(Diagnostic.error(error),),
             metrics=metrics,
             error=error,
+        )
+
+    @property
+    def output(self) -> RunOutput:
+        return RunOutput(self.stdout, self.stderr, self.output_cut or ())
+
+    def with_output(self, output: RunOutput) -> RunResult:
+        """This result of a run that printed ``output``."""
+        return msgspec.structs.replace(
+            self, stdout=output.stdout, stderr=output.stderr, output_cut=output.cut or UNSET
         )

@@ -101,7 +101,7 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
             immediate=running and mode is Mode.INTERRUPT,
             interrupt_yielding=running and mode is Mode.STEER,
             wake_if_idle=mode is not Mode.PASSIVE,
-            request=replace(request, code="", inputs={}) if command.blob else request,
+            request=replace(request, code="", inputs={}, files=UNSET) if command.blob else request,
             request_blob=command.blob or UNSET,
             reply_to=command.reply_to or UNSET,
             reply_waits=command.caller_waits,

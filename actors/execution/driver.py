@@ -21,6 +21,7 @@ from rookery.actors.kernel import NO_METRICS, KernelMetrics
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox import (
     CallTool,
+    OnOutput,
     Outcome,
     PendingResult,
     ProgramCall,
@@ -28,10 +29,11 @@ from rookery.actors.sandbox import (
     SuspendedRun,
     Tool,
     ToolResult,
+    ignore_output,
 )
 from rookery.actors.sandbox.sessions import ResultBatch
 from rookery.schemas.calls import RunEnvironment
-from rookery.schemas.run import RunRequest, RunResult
+from rookery.schemas.run import RunOutput, RunRequest, RunResult
 
 __all__ = [
     "CallsRequested",
@@ -59,6 +61,8 @@ class RunInput(NamedTuple):
     now_ms: int
     recorded: Sequence[ResultBatch]
     """The results of earlier steps, to be replayed; an empty batch for a step of inputs only."""
+    on_output: OnOutput = ignore_output
+    """Gets the output of the program as it is printed."""
 
 
 class CallsRequested(NamedTuple):
@@ -86,6 +90,8 @@ class Finished(NamedTuple):
     """Whether its changes to the session are valid."""
     inputs: tuple[TurnInput, ...] | None = None
     """The inputs that end the turn; by default those of the result."""
+    artifacts: tuple[bytes, ...] = ()
+    """The contents of the result's artifacts."""
 
 
 Step = CallsRequested | TurnInputs | Finished
@@ -111,6 +117,9 @@ class Driver(Protocol):
         """Take the next step with these outcomes, ``advance_ms`` later on the driver's clock. No
         outcomes: the inputs are recorded, or only time has passed."""
 
+    def output(self) -> RunOutput:
+        """The output so far of a suspended run."""
+
     async def stop(self) -> RunResult | None:
         """End the run now; its output so far if the driver was suspended. A step in progress
         returns at once."""
@@ -129,6 +138,7 @@ class SandboxDriver:
         self._sync_calls: set[asyncio.Task[None]] = set()
         self._session = ""
         self._answer: CallTool = _no_answer
+        self._on_output: OnOutput = ignore_output
 
     async def begin(self, given: RunInput, call: SyncCall) -> Step:
         self._set_run(given, call)
@@ -142,6 +152,7 @@ class SandboxDriver:
             answer=self._answer,
             tools=given.tools,
             known=given.recorded,
+            on_output=self._on_output,
             here=True,
         )
         return await self._step(submit)
@@ -163,15 +174,20 @@ class SandboxDriver:
             answers,
             advance_ms=advance_ms,
             answer=self._answer,
+            on_output=self._on_output,
             here=True,
         )
         return await self._step(submit)
+
+    def output(self) -> RunOutput:
+        return self._sandbox.run_output(self._session)
 
     async def stop(self) -> RunResult | None:
         return await self._sandbox.in_thread(self._sandbox.cancel, self._session)
 
     def _set_run(self, given: RunInput, call: SyncCall) -> None:
         self._session, self._language = given.session, given.environment.language
+        self._on_output = given.on_output
 
         def answer(call_request: ProgramCall) -> PendingResult | None:
             """Runs on the thread that executes the program."""
@@ -216,7 +232,10 @@ class SandboxDriver:
         self._metrics.sandbox_step(self._language, max(0.0, seconds))
         if isinstance(outcome, SuspendedRun):
             return CallsRequested(outcome.calls, timer_ms=outcome.timer_ms)
-        return Finished(outcome, self._sandbox.last_run_kept(self._session))
+        kept = self._sandbox.last_run_kept(self._session)
+        if not outcome.artifacts:
+            return Finished(outcome, kept)
+        return Finished(outcome, kept, artifacts=self._sandbox.pop_artifacts(self._session))
 
 
 def _no_answer(_call: ProgramCall) -> ToolResult | None:

@@ -19,8 +19,10 @@ from msgspec import UNSET
 from rookery.actors.execution.calls import CallNotifierPort
 from rookery.actors.execution.driver import Driver
 from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.live_output import SendOutput
 from rookery.actors.execution.resumptions import Resumptions
 from rookery.actors.execution.run_execution import RunExecution, SessionCachePort
+from rookery.actors.execution.step_recorder import parked_output
 from rookery.actors.kernel import (
     AskActor,
     Effect,
@@ -84,6 +86,7 @@ class RunExecutor:
     """Raises ``Refused`` if a tool of the run no longer exists, ``NotExecutableHere`` if this node
     lacks it."""
     send_replies: Callable[[Sequence[ReplyMessage]], None]
+    send_output: SendOutput
     eviction_candidates: Callable[[Callable[[str], bool]], Sequence[str]]
     """Idle sessions to evict from memory."""
     resumptions: Resumptions = field(init=False)
@@ -261,7 +264,8 @@ class RunExecutor:
 
     async def _end_unexecuted(self, session: str, view: ActiveRunView) -> None:
         """End a run that has no driver: it is parked or has not begun."""
-        await self.ask("turn", session, end_unexecuted(view), ActiveRunView)
+        output = await parked_output(self.blobs, view)
+        await self.ask("turn", session, end_unexecuted(view, output), ActiveRunView)
 
 
 def interim_reply(
@@ -278,7 +282,7 @@ def interim_reply(
         message=f"the run is parked and waits for: {names}",
         hint=f"rookery runs show {effect.run_id}",
     )
-    result = RunResult.failed(status, error, "", Metrics(external_calls_count=len(calls)))
+    result = RunResult.failed(status, error, metrics=Metrics(external_calls_count=len(calls)))
     records = tuple(
         ExternalCallRecord(
             name=call.name,

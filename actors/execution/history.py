@@ -14,6 +14,7 @@ from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from rookery.actors.kernel import last_restart
 from rookery.actors.protection import (
@@ -41,7 +42,7 @@ from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import sandbox, session, tool, turn
 from rookery.schemas.facts.run_progress import TURN_ENDS, TurnEnd
 from rookery.schemas.protection.rights import RightsSet
-from rookery.schemas.run import RunRequest, RunResult
+from rookery.schemas.run import FileInput, RunRequest, RunResult
 
 __all__ = [
     "AnsweredBatch",
@@ -55,6 +56,10 @@ __all__ = [
     "is_replaceable",
     "without_limits",
 ]
+
+
+FILES_BYTES_MAX: Final = 16 << 20
+"""Of the files that one run is given; a session holds no more."""
 
 
 class FactPosition(NamedTuple):
@@ -347,6 +352,25 @@ class RunHistoryReader:
             return msgspec.json.decode(await self._blobs.get(blob), type=RunRequest)
         return RunRequest() if request is UNSET else request
 
+    async def complete(self, request: RunRequest) -> RunRequest:
+        """The request with the contents of its blobs."""
+        if request.inputs_blob is not UNSET:
+            stored = msgspec.json.decode(
+                await self._blobs.get(request.inputs_blob), type=dict[str, Any]
+            )
+            request = replace(request, inputs={**stored, **request.inputs}, inputs_blob=UNSET)
+        if not request.files:
+            return request
+        files, size_bytes = dict(request.files), 0
+        for path, file in files.items():
+            if file is not None and file.blob is not UNSET:
+                files[path] = FileInput(data=await self._blobs.get(file.blob))
+            size_bytes += _size_of(files[path])
+            if size_bytes > FILES_BYTES_MAX:
+                text = f"the files of the run have more than {FILES_BYTES_MAX} bytes"
+                raise Refused("FILES_FULL", text, hint="write them in several runs, or fewer")
+        return replace(request, files=files)
+
     async def result(self, run: PastRun) -> RunResult:
         """An ended run's complete result."""
         if run.result_blob is not UNSET:
@@ -394,7 +418,7 @@ class RunHistoryReader:
     async def to_recorded(self, run: PastRun) -> RecordedRun:
         """The run in the form that the sandbox replays."""
         return RecordedRun(
-            request=without_limits(run.request),
+            request=without_limits(await self.complete(run.request)),
             limits=run.environment.limits,
             tools=await self.tools(run.environment),
             now_ms=run.now_ms,
@@ -482,6 +506,10 @@ class RunHistoryReader:
             for stored in found
             for number, fact in enumerate(codec.decode(stored.body), 1)
         ]
+
+
+def _size_of(file: FileInput | None) -> int:
+    return 0 if file is None else len(file.data or b"") + len(file.text or "")
 
 
 def is_replaceable(snapshot: SnapshotFact) -> bool:

@@ -25,7 +25,8 @@ from rookery.actors.execution.driver import (
     TurnInputs,
 )
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
+from rookery.actors.execution.live_output import LiveOutput, SendOutput
+from rookery.actors.execution.step_recorder import RunEnded, StepRecorder, parked_output
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import ProgramCall, Tool, ToolResult
@@ -36,7 +37,6 @@ from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.run import (
     Diagnostic,
     ErrorObject,
-    Metrics,
     RunResult,
     RunStatus,
     Severity,
@@ -91,6 +91,9 @@ class ExecutionServices(Protocol):
     reader: RunHistoryReader
     session_cache: SessionCachePort
 
+    @property
+    def send_output(self) -> SendOutput: ...
+
 
 class RunExecution:
     """Lives on the bus's loop."""
@@ -104,6 +107,9 @@ class RunExecution:
         self._recorder = StepRecorder(services.ask, services.blobs, session, view)
         self._calls = CallCoordinator(
             self._recorder, services.call_notifier, services.reader, self._limit_ms
+        )
+        self._output = LiveOutput(
+            services.send_output, session, view.run_id, lambda: self._recorder.is_recovering
         )
         self._image = view.snapshot_blob
         """The blob that the run is resumed from."""
@@ -148,8 +154,9 @@ class RunExecution:
         """End the run with ``why`` as its error; it cannot be executed."""
         error = ErrorObject(code=why.code, message=why.message, hint=why.hint or None)
         await self._services.session_cache.evict(self._session)
-        failed = RunResult.failed(RunStatus.VALIDATION_ERROR, error, "", Metrics())
-        await self._end(Finished(failed, kept=False))
+        output = await parked_output(self._services.blobs, self._view)
+        failed = RunResult.failed(RunStatus.VALIDATION_ERROR, error)
+        await self._end(Finished(failed.with_output(output), kept=False))
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -159,8 +166,17 @@ class RunExecution:
         if sensitive := await services.reader.sensitive_tools(self._environment):
             self._recorder.hide(sensitive, services.reader.call_seal(session))
         request = await services.reader.request(view.request, view.request_blob)
+        if not (view.snapshot_blob and view.calls):
+            request = await services.reader.complete(request)
         run_input = RunInput(
-            view.run_id, session, request, self._environment, tools, view.started_at_ms, ()
+            view.run_id,
+            session,
+            request,
+            self._environment,
+            tools,
+            view.started_at_ms,
+            (),
+            self._output.add,
         )
         if view.snapshot_blob and view.calls:
             await services.session_cache.restore_parked(session, view, tools)
@@ -211,8 +227,8 @@ class RunExecution:
         stopped = await self._stop_driver() or RunResult()
         text = f"the run took longer than {self._limit_ms} ms"
         error = ErrorObject(code="TIMEOUT_WALL", message=text)
-        result = RunResult.failed(RunStatus.TIMEOUT, error, stopped.stdout, stopped.metrics)
-        return Finished(result, kept=False)
+        result = RunResult.failed(RunStatus.TIMEOUT, error, metrics=stopped.metrics)
+        return Finished(result.with_output(stopped.output), kept=False)
 
     # --- the last of them, and what the node remembers --------------------------------------------
 
@@ -227,6 +243,9 @@ class RunExecution:
         )
         if kept and result.snapshot_id is not None:
             result = await self._with_snapshot(result)
+        self._output.flush()
+        for content in last.artifacts:
+            await self._services.blobs.put(content)
         view = await self._recorder.end(result, kept=kept, moves=last.inputs)
         self._on_unparked()
         is_valid = kept and view.ended in ("Completed", "Failed")
@@ -263,16 +282,19 @@ class RunExecution:
         """End a run that was stopped."""
         result = await self._stop_driver()
         await self._services.session_cache.evict(self._session)
+        self._output.flush()
         await self._recorder.end_stopped(result)
         self._on_unparked()
 
     async def _park(self, request: ParkRequested) -> bool:
         """Park the run. True if it is still to continue when a call ends."""
+        output = self._driver.output()
+        self._output.flush()
         snapshot = await self._services.session_cache.park(
             self._session, self._view, is_repeatable=request.is_repeatable and not self._image
         )
         continues = await self._recorder.park(
-            request.code, request.operations, snapshot, split=request.split
+            request.code, request.operations, snapshot, output, split=request.split
         )
         self._on_unparked(named=snapshot[1])
         return continues

@@ -31,12 +31,14 @@ from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
 from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_json
 from rookery.schemas.ids import derived_uuid7
-from rookery.schemas.run import RunResult, RunStatus
+from rookery.schemas.run import RunOutput, RunResult, RunStatus
 
-__all__ = ["RunEnded", "StepRecorder"]
+__all__ = ["RunEnded", "StepRecorder", "parked_output"]
 
 BATCH_BYTES_MAX = 128 << 10
 """Limit for the arguments of one step, whose facts are one message."""
+PARKED_OUTPUT_BYTES_MAX = 4 << 10
+"""Of output in the fact and the state of a parked run; a longer one is in the blob store."""
 TIME_STEPS_MAX = 1_000
 """How many timers may fire before the elapsed time is recorded."""
 
@@ -185,11 +187,19 @@ class StepRecorder:
     # --- rest, and the end ------------------------------------------------------------------------
 
     async def park(
-        self, code: str, waits_for: tuple[str, ...], snapshot: tuple[str, str], *, split: bool
+        self,
+        code: str,
+        waits_for: tuple[str, ...],
+        snapshot: tuple[str, str],
+        output: RunOutput,
+        *,
+        split: bool,
     ) -> bool:
-        """Park the run; true if it is still to continue. ``snapshot``: its id and blob; ``split``:
-        calls of several steps are open."""
+        """Park the run; true if it is still to continue. ``snapshot``: its id and blob; ``output``:
+        what it has printed; ``split``: calls of several steps are open."""
         snapshot_id, blob = snapshot
+        text = encode_json(output)
+        is_long = len(text) > PARKED_OUTPUT_BYTES_MAX
         command = ParkRun(
             run_id=self.run_id,
             code=code,
@@ -197,10 +207,12 @@ class StepRecorder:
             snapshot_blob=blob,
             waits_for=waits_for,
             split=split,
+            output=UNSET if is_long or output == RunOutput() else output,
+            output_blob=await self._blobs.put(text) if is_long else UNSET,
         )
         view = await self._ask("turn", self._session, command, ActiveRunView)
         if view.cancelling:
-            await self._ask("turn", self._session, end_unexecuted(view), ActiveRunView)
+            await self._ask("turn", self._session, end_unexecuted(view, output), ActiveRunView)
         return not view.cancelling and not view.ended
 
     async def end(
@@ -253,3 +265,10 @@ class StepRecorder:
     def _next_number(self) -> int:
         """The number of the run's last step, whatever its driver's progress."""
         return max(self._steps, self._view.steps) + 1
+
+
+async def parked_output(blobs: Blobs, view: ActiveRunView) -> RunOutput:
+    """What a run had printed when it was parked last."""
+    if view.output_blob is not UNSET:
+        return msgspec.json.decode(await blobs.get(view.output_blob), type=RunOutput)
+    return RunOutput() if view.output is UNSET else view.output

@@ -26,13 +26,17 @@ from __future__ import annotations
 from rookery.actors.sandbox.contract import (
     STATUS_OF_CODE,
     CallTool,
+    FilesStep,
     Guest,
+    OnOutput,
     Outcome,
     PendingResult,
     ProgramCall,
+    StepEnded,
     SuspendedRun,
     Tool,
     ToolResult,
+    ignore_output,
 )
 from rookery.actors.sandbox.python.guest.standard_modules import MODULES as PYTHON_MODULES
 from rookery.actors.sandbox.runtime.factory import answering, open_sandbox
@@ -46,7 +50,9 @@ __all__ = [
     "PYTHON_MODULES",
     "STATUS_OF_CODE",
     "CallTool",
+    "FilesStep",
     "Guest",
+    "OnOutput",
     "Outcome",
     "PendingResult",
     "ProgramCall",
@@ -55,12 +61,14 @@ __all__ = [
     "ResultBatch",
     "Sandbox",
     "Snapshot",
+    "StepEnded",
     "SuspendedRun",
     "Tool",
     "ToolFault",
     "ToolResult",
     "answering",
     "check_new_request",
+    "ignore_output",
     "limits_in_force",
     "open_sandbox",
 ]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from hashlib import shake_256
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -21,6 +21,7 @@ from rookery.schemas.capability import Capability
 from rookery.schemas.run import (
     ErrorObject,
     Language,
+    OutputStream,
     ResultKind,
     RunResult,
     RunStatus,
@@ -36,12 +37,14 @@ __all__ = [
     "CallReply",
     "CallTool",
     "CheckStep",
+    "FilesStep",
     "Guest",
     "GuestEnvironment",
     "Host",
     "Image",
     "Instance",
     "MemoryCopy",
+    "OnOutput",
     "Outcome",
     "Pause",
     "PendingResult",
@@ -56,6 +59,7 @@ __all__ = [
     "SuspendedRun",
     "Tool",
     "ToolResult",
+    "ignore_output",
     "status_of",
     "suspend",
 ]
@@ -68,6 +72,8 @@ STATUS_OF_CODE: Final[dict[str, RunStatus]] = {
     "RESULT_NOT_SERIALIZABLE": RunStatus.VALIDATION_ERROR,
     "INVALID_ARGUMENT": RunStatus.VALIDATION_ERROR,
     "PERMISSION_DENIED": RunStatus.PERMISSION_DENIED,
+    "FILE_NOT_FOUND": RunStatus.VALIDATION_ERROR,
+    "FILES_FULL": RunStatus.RESOURCE_EXHAUSTED,
     "TIMEOUT_WALL": RunStatus.TIMEOUT,
     "TIMEOUT_CPU": RunStatus.TIMEOUT,
     "CANCELLED": RunStatus.CANCELLED,
@@ -147,6 +153,15 @@ def suspend(_call: ProgramCall) -> ToolResult | PendingResult | None:
     return None
 
 
+OnOutput = Callable[[int, OutputStream, str], None]
+"""Gets each piece of a run's output when the program prints it for the first time, with its number,
+on the thread that executes the program."""
+
+
+def ignore_output(_number: int, _stream: OutputStream, _text: str) -> None:
+    """Leave the output to the result."""
+
+
 # --- outcomes of a run --------------------------------------------------------------------------
 
 
@@ -180,6 +195,16 @@ class CheckStep(msgspec.Struct, frozen=True, kw_only=True, tag="check", tag_fiel
 
     code: str
     tools: dict[str, bool]
+
+
+class FilesStep(msgspec.Struct, frozen=True, kw_only=True, tag="files", tag_field="step"):
+    """Access files of the session between runs, by the rules that programs have."""
+
+    op: Literal["write", "remove", "read", "list"]
+    path: str
+    at: int = 0
+    count: int = 0
+    data: bytes = b""
 
 
 class CallReply(msgspec.Struct, frozen=True, kw_only=True):
@@ -280,7 +305,8 @@ class Host(Protocol):
         """Make a synchronous call: ``{"args", "kwargs"}`` and the ``CallReply`` are JSON."""
 
     def emit(self, channel: int, text: bytes) -> bool:
-        """Write to channel 1 (stdout) or 2 (stderr); returns whether to emit more."""
+        """Write to channel 1 (stdout) or 2 (stderr), or name (3) a file of the run and write its
+        content (4) in base64; returns whether to emit more."""
 
     def watch(self) -> bool:
         """Enforce the limits; called every few milliseconds. Returns whether the guest should

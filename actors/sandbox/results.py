@@ -47,7 +47,8 @@ def result_of(
         hint = error.hint or _HINTS.get(error.code)
         error = ErrorObject(code=error.code, message=error.message, hint=hint, span=error.span)
         diagnostics.append(Diagnostic.error(error))
-    if tally.cut:
+    output = tally.output
+    if output.cut:
         text = f"the output was cut after {limits.max_stdout_bytes} bytes a stream"
         diagnostics.append(
             Diagnostic(severity=Severity.WARNING, code="STDOUT_EXCEEDED", message=text)
@@ -55,8 +56,8 @@ def result_of(
     return RunResult(
         status=RunStatus.OK if error is None else status_of(error.code),
         result=None if error else ended.value,
-        stdout=tally.stdout.decode(errors="replace"),
-        stderr=tally.stderr.decode(errors="replace"),
+        stdout=output.stdout,
+        stderr=output.stderr,
         diagnostics=tuple(diagnostics),
         external_calls=tuple(tally.records),
         metrics=Metrics(
@@ -68,4 +69,5 @@ def result_of(
         error=error,
         result_kind=UNSET if ended.value is None else ended.kind,
         result_cut=ended.cut,
+        output_cut=output.cut or UNSET,
     )

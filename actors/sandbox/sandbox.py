@@ -17,15 +17,20 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, Final, ParamSpec, Self, TypeVar, cast
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.sandbox.contract import (
     CallTool,
+    FilesStep,
     Guest,
     Image,
+    OnOutput,
     Outcome,
+    Step,
     Tool,
     ToolResult,
+    ignore_output,
     suspend,
 )
 from rookery.actors.sandbox.runtime.guest_registry import (
@@ -54,7 +59,14 @@ from rookery.actors.sandbox.validate import tools_by_name
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import check_limits
-from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits, SessionMeta
+from rookery.schemas.run import (
+    Language,
+    RunOutput,
+    RunRequest,
+    RunResult,
+    SessionLimits,
+    SessionMeta,
+)
 
 __all__ = ["Sandbox"]
 
@@ -206,6 +218,12 @@ class Sandbox:
         A run that was refused, stopped or cancelled leaves none."""
         return self._sessions.find(session_id)[1].last_run_kept
 
+    def pop_artifacts(self, session_id: str) -> tuple[bytes, ...]:
+        """The contents of the artifacts of the session's last run, once."""
+        session = self._sessions.find(session_id)[1]
+        contents, session.artifacts = session.artifacts, ()
+        return contents
+
     def begins_at_once(self, session_id: str, language: Language, build: str) -> bool:
         """Whether a session of this build can begin without waiting: its guest is loaded, and no
         session of that id has to be removed first."""
@@ -216,6 +234,11 @@ class Sandbox:
         """The instructions that the session's waiting run has executed."""
         run = self._sessions.find(session_id)[1].guest_run
         return 0 if run is None else run.tally.fuel
+
+    def run_output(self, session_id: str) -> RunOutput:
+        """The output of the session's waiting run."""
+        run = self._sessions.find(session_id)[1].guest_run
+        return RunOutput() if run is None else run.tally.output
 
     def destroy(self, session_id: str) -> None:
         """Remove a session and cancel its run."""
@@ -259,13 +282,14 @@ class Sandbox:
         answer: CallTool = suspend,
         tools: Iterable[Tool] | None = None,
         known: Sequence[ResultBatch] = (),
+        on_output: OnOutput = ignore_output,
         here: bool = False,
     ) -> Future[Outcome]:
         """Start a run. ``answer`` returns results of calls, or the run is suspended until
-        ``resume``. ``tools`` replaces the session's tools from this run on. ``known`` has the
-        results that an interrupted run had received: the run is repeated with them. ``here``: this
-        thread may execute the run for a few milliseconds, now and whenever it brings the pending
-        result of a call."""
+        ``resume``. ``on_output`` gets the output as it is printed. ``tools`` replaces the session's
+        tools from this run on. ``known`` has the results that an interrupted run had received: the
+        run is repeated with them. ``here``: this thread may execute the run for a few milliseconds,
+        now and whenever it brings the pending result of a call."""
         if request.validate_only:
             return cast("Future[Outcome]", self._check(request, tools))
         queue, session = self._sessions.find(request.session_id)
@@ -276,6 +300,7 @@ class Sandbox:
             request,
             offered=offered,
             answer=answer,
+            on_output=on_output,
             now_ms=now_ms,
             known=to_entries(known),
         )
@@ -301,12 +326,20 @@ class Sandbox:
         *,
         advance_ms: int = 0,
         answer: CallTool = suspend,
+        on_output: OnOutput = ignore_output,
         here: bool = False,
     ) -> Future[Outcome]:
-        """Continue a suspended run with results by call id, or with time that passed. ``here`` as
-        for ``submit``."""
+        """Continue a suspended run with results by call id, or with time that passed. ``on_output``
+        and ``here`` as for ``submit``."""
         queue, session = self._sessions.find(session_id)
-        work = partial(self._operations.resume, session, answers, advance_ms, answer)
+        work = partial(
+            self._operations.resume,
+            session,
+            answers,
+            advance_ms,
+            answer=answer,
+            on_output=on_output,
+        )
         return self._submit(queue, work, runs=True, here=here)
 
     def cancel(self, session_id: str) -> RunResult | None:
@@ -322,6 +355,13 @@ class Sandbox:
     def validate(self, request: RunRequest, tools: Iterable[Tool] = ()) -> RunResult:
         """Check a request without running it or changing its session."""
         return self._check(request, tools).result()
+
+    def files(self, session_id: str, request: FilesStep) -> Step:
+        """Read files of a session that is used for nothing else afterwards."""
+        queue, session = self._sessions.find(session_id)
+        work = partial(self._operations.files, session, msgspec.json.encode(request))
+        ended: Step = self._submit(queue, work).result()
+        return ended
 
     # --- snapshots --------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from keyword import iskeyword
 
 import msgspec
+from msgspec import UNSET
 
 from rookery.actors.sandbox.contract import Tool
 from rookery.actors.sandbox.runtime.introspection import INTROSPECTION
@@ -13,9 +14,12 @@ from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import check_run_limits
-from rookery.schemas.run import Language, RunRequest, SessionLimits
+from rookery.schemas.run import FileInput, Language, RunRequest, SessionLimits
 
 __all__ = ["check_new_request", "check_request", "limits_in_force", "tools_by_name"]
+
+FILES_MAX = 256
+"""Of one request."""
 
 
 def limits_in_force(request: RunRequest, session: SessionLimits) -> SessionLimits:
@@ -37,6 +41,8 @@ def check_request(request: RunRequest) -> None:
         raise Refused(
             "SYNTAX_ERROR", "the source is not Unicode text", hint="send it as UTF-8"
         ) from None
+    if request.files:
+        _check_files(request, request.files)
     for name in request.inputs:
         if not name.isidentifier() or name.startswith("__"):
             raise Refused(
@@ -48,6 +54,25 @@ def check_request(request: RunRequest) -> None:
         canonical_json(request.inputs)
     except Refused as refusal:
         raise Refused("INVALID_ARGUMENT", f"the inputs are not JSON: {refusal.message}") from None
+
+
+def _check_files(request: RunRequest, files: dict[str, FileInput | None]) -> None:
+    if request.language is not Language.PYTHON:
+        raise Refused(
+            "UNSUPPORTED_FEATURE",
+            f"a {request.language} session has no files",
+            hint="pass the content as an input, or use a python session",
+        )
+    if len(files) > FILES_MAX:
+        raise Refused("INVALID_ARGUMENT", f"{len(files)} files, the limit is {FILES_MAX} a run")
+    for path, file in files.items():
+        if file is not None and sum(one is not UNSET for one in msgspec.structs.astuple(file)) != 1:
+            text = f"the file {path[:80]!r} needs exactly one of text, data and blob"
+            raise Refused("INVALID_ARGUMENT", text)
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            raise Refused("INVALID_ARGUMENT", f"{path[:80]!r} is not Unicode text") from None
 
 
 def check_new_request(request: RunRequest) -> None:

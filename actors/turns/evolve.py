@@ -144,5 +144,7 @@ def evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> 
                 snapshot_id=fact.snapshot_id,
                 snapshot_blob=fact.snapshot_blob,
                 split=fact.split,
+                output=fact.output,
+                output_blob=fact.output_blob,
             )
     return replace(state, driving=run)

@@ -186,6 +186,8 @@ class RunRules:
             snapshot_blob=parked.snapshot_blob,
             waits_for=parked.waits_for,
             split=parked.split or UNSET,
+            output=parked.output,
+            output_blob=parked.output_blob,
         )
         return (self._stamp_generation(state, fact),)
 
@@ -448,5 +450,7 @@ def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
         parked=run.parked,
         snapshot_blob=run.snapshot_blob,
         split=run.split is True,
+        output=run.output,
+        output_blob=run.output_blob,
         forked=run.forked,
     )

@@ -23,7 +23,7 @@ from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import (
     ErrorObject,
     Language,
-    Metrics,
+    RunOutput,
     RunRequest,
     RunResult,
     RunStatus,
@@ -116,6 +116,10 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it was parked with open calls of several steps."""
     rights: RightsSet = ()
     """What it may call, as known when it started."""
+    output: RunOutput | UnsetType = UNSET
+    """What it had printed when it was parked last."""
+    output_blob: str | UnsetType = UNSET
+    """The same in the blob store, if it is long."""
     over: bool | UnsetType = UNSET
     """Whether its end is recorded; unset in states of older versions."""
 
@@ -216,15 +220,14 @@ def cancelled_result(of: RunResult | UnsetType, reason: str = "") -> RunResult:
     """The result of a cancelled run, with the output it had so far."""
     error = ErrorObject(code="CANCELLED", message=reason or "the run was cancelled")
     output = RunResult() if of is UNSET else of
-    cancelled = RunResult.failed(RunStatus.CANCELLED, error, output.stdout, output.metrics)
-    return msgspec.structs.replace(
-        cancelled, stderr=output.stderr, external_calls=output.external_calls
-    )
+    cancelled = RunResult.failed(RunStatus.CANCELLED, error, metrics=output.metrics)
+    cancelled = cancelled.with_output(output.output)
+    return msgspec.structs.replace(cancelled, external_calls=output.external_calls)
 
 
-def end_unexecuted(view: ActiveRunView) -> RecordStep:
-    """The last step of a cancelled run that has no driver."""
-    result = cancelled_result(UNSET)
+def end_unexecuted(view: ActiveRunView, output: RunOutput) -> RecordStep:
+    """The last step of a cancelled run that has no driver; ``output``: what it had printed."""
+    result = cancelled_result(UNSET).with_output(output)
     return RecordStep(run_id=view.run_id, number=view.steps + 1, answered=False, result=result)
 
 
@@ -237,10 +240,10 @@ def external_result(phase: TurnPhase) -> RunResult:
     error = ErrorObject(
         code="RUNTIME_ERROR", message="an input of a client made the run's turn fail"
     )
-    return RunResult.failed(RunStatus.RUNTIME_ERROR, error, "", Metrics())
+    return RunResult.failed(RunStatus.RUNTIME_ERROR, error)
 
 
 def refused_result(refusal: CodedError) -> RunResult:
     """The result of a run that could not start."""
     error = ErrorObject(code=refusal.code, message=refusal.message, hint=refusal.hint or None)
-    return RunResult.failed(RunStatus.VALIDATION_ERROR, error, "", Metrics())
+    return RunResult.failed(RunStatus.VALIDATION_ERROR, error)

@@ -2,6 +2,7 @@
 
 from rookery.bus.client.client import ABSENCE_S_MAX, Client, Fields, Handle, new_id
 from rookery.bus.client.external_service import NatsExternalService
+from rookery.bus.client.output import OutputFeed, PrintedText
 from rookery.bus.client.run_results import read_past_result
 
 __all__ = [
@@ -10,6 +11,8 @@ __all__ = [
     "Fields",
     "Handle",
     "NatsExternalService",
+    "OutputFeed",
+    "PrintedText",
     "new_id",
     "read_past_result",
 ]

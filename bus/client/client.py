@@ -19,8 +19,9 @@ from msgspec import UNSET, UnsetType
 
 from rookery.bus.client.approvals import ApprovalsMixin
 from rookery.bus.client.handle import Fields, Handle, no_reply
+from rookery.bus.client.output import OutputFeed
 from rookery.bus.client.retrying_request import RetryingRequest, RetrySchedule
-from rookery.bus.client.run_request import RunOptions, RunSpec, encode_body, encode_run
+from rookery.bus.client.run_request import RunOptions, RunSpec, encode_body, encode_large_run
 from rookery.bus.client.run_results import complete_result, read_past_result
 from rookery.bus.client.server_lookup import find_server_and_access
 from rookery.bus.client.sessions import SessionsMixin
@@ -34,13 +35,12 @@ from rookery.bus.reads import NodeBlobs, NodeFeed, NodeJournal
 from rookery.bus.subjects import Subjects
 from rookery.bus.tasks import TaskSet
 from rookery.schemas.calls import ToolFault
-from rookery.schemas.commands import Cancel, ForkRun, ReplayQuery, ResolveCall, RestoreSession
+from rookery.schemas.commands import Cancel, ForkRun, ReplayQuery, ResolveCall
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_command_id, check_session_id, parse_position, uuid7
 from rookery.schemas.lists import RunState
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import CallReceipt, RunAnswer
-from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
 __all__ = ["ABSENCE_S_MAX", "Client", "Fields", "Handle", "connect", "new_id"]
 
@@ -49,6 +49,7 @@ REQUEST_SCHEDULE = RetrySchedule(1.0, 16.0)
 SUBMIT_SCHEDULE = RetrySchedule(30.0, 300.0)
 """A submitted run is durable; only its reply may be lost."""
 CLOSED: Final = "the client is closed"
+HEADERS_BYTES: Final = 8 << 10
 
 
 def connect(
@@ -149,7 +150,7 @@ class Client(ApprovalsMixin, SessionsMixin):
 
         Every end of the run is a result; ``Refused`` if the run was not accepted.
         """
-        body = encode_run(session, run, **options)
+        body = await self._encode_run(session, run, **options)
         request = self._run_request("run", session, body, message_id, mode)
         return await self.complete_result(
             await self._send_and_wait(request, f"run {session}", timeout_s)
@@ -164,7 +165,7 @@ class Client(ApprovalsMixin, SessionsMixin):
         **options: Unpack[RunOptions],
     ) -> RunAnswer:
         """Check a run's request; the node executes and changes nothing."""
-        body = encode_run(session, run, **options)
+        body = await self._encode_run(session, run, **options)
         request = self._run_request("validate", session, body, None)
         return await self.complete_result(
             await self._send_and_wait(request, f"validate {session}", timeout_s)
@@ -177,18 +178,21 @@ class Client(ApprovalsMixin, SessionsMixin):
         *,
         message_id: str | None = None,
         mode: str = "queue",
+        output: bool = False,
         **options: Unpack[RunOptions],
     ) -> Handle:
-        """Submit a durable run; it continues without this client."""
+        """Submit a durable run; it continues without this client. ``output`` as for ``begin``."""
+        feed = await self.follow_output(session) if output else None
         reply, message_id = self._expect_reply(), _message_id(message_id)
         headers = command_headers(
             message_id, mode=mode, reply_to=reply.subject, identity=self._identity
         )
         subject = self._subjects.command("run", check_session_id(session))
-        command = Outgoing(subject, encode_run(session, run, **options), headers=headers)
+        body = await self._encode_run(session, run, **options)
+        command = Outgoing(subject, body, headers=headers)
         submit = partial(publish, self._connection, command)
         request = RetryingRequest(reply, submit, SUBMIT_SCHEDULE, self._is_connected)
-        return await self._new_handle(session, message_id, request)
+        return await self._new_handle(session, message_id, request, feed)
 
     async def begin(
         self,
@@ -198,15 +202,19 @@ class Client(ApprovalsMixin, SessionsMixin):
         message_id: str | None = None,
         mode: str = "queue",
         through_parks: bool = True,
+        output: bool = False,
         **options: Unpack[RunOptions],
     ) -> Handle:
         """Start ``run`` and return a handle. The client repeats the request until a node accepts
-        it. Unless ``through_parks``, the result of a parked run is the interim one."""
-        message_id, body = _message_id(message_id), encode_run(session, run, **options)
+        it. Unless ``through_parks``, the result of a parked run is the interim one. ``output``: the
+        handle's ``output`` has all that the run prints; otherwise from when it is called."""
+        feed = await self.follow_output(session) if output else None
+        message_id = _message_id(message_id)
+        body = await self._encode_run(session, run, **options)
         request = self._run_request(
             "run", session, body, message_id, mode, through_parks=through_parks
         )
-        handle = await self._new_handle(session, message_id, request)
+        handle = await self._new_handle(session, message_id, request, feed)
         handle.reply_task()
         return handle
 
@@ -269,30 +277,6 @@ class Client(ApprovalsMixin, SessionsMixin):
             run_id=run_id, session=session, at_sequence=sequence, at_fact=fact, rights=rights
         )
         return await self.ask("fork", into, body)
-
-    # --- sessions ---------------------------------------------------------------------------------
-
-    async def snapshot(self, session: str) -> Fields:
-        """Store a snapshot of a session after its last run; refused while a run is in progress."""
-        return await self.ask("snapshot", session)
-
-    async def snapshot_bytes(self, snapshot_id: str) -> bytes:
-        """Read a snapshot, sealed with the realm's key."""
-        return await self._images.get(snapshot_id.removeprefix("snap_"))
-
-    async def restore(
-        self, session: str, snapshot: str | bytes, *, replace: bool = False
-    ) -> Fields:
-        """Begin a session with the memory of a snapshot, given by its id or by its bytes."""
-        if isinstance(snapshot, bytes):
-            snapshot = f"snap_{await self._images.put(snapshot, SNAPSHOT_BYTES_MAX)}"
-        return await self.ask(
-            "restore", session, RestoreSession(snapshot_id=snapshot, replace=replace)
-        )
-
-    async def destroy(self, session: str) -> Fields:
-        """End a session's generation; the next input begins another one with an empty memory."""
-        return await self.ask("destroy", session)
 
     # --- queries ----------------------------------------------------------------------------------
 
@@ -357,6 +341,21 @@ class Client(ApprovalsMixin, SessionsMixin):
 
     # --- inside -----------------------------------------------------------------------------------
 
+    @property
+    def blobs(self) -> NodeBlobs:
+        """Results, files and other values, read and stored through a node."""
+        return self._blobs
+
+    @property
+    def images(self) -> NodeBlobs:
+        """Memory images of sessions, read and stored through a node."""
+        return self._images
+
+    async def follow_output(self, session: str) -> OutputFeed:
+        """The output of the session's runs from now on."""
+        self._check_open()
+        return await OutputFeed.open(self._connection, self._subjects, check_session_id(session))
+
     async def complete_result(self, reply: Mapping[str, Any]) -> RunAnswer:
         """The result with the parts that were too large for the reply."""
         return await complete_result(self._blobs, reply)
@@ -366,6 +365,12 @@ class Client(ApprovalsMixin, SessionsMixin):
         task = self._tasks.start(work)
         task.add_done_callback(_mark_error_seen)
         return task
+
+    async def _encode_run(self, session: str, run: RunSpec, **options: Unpack[RunOptions]) -> bytes:
+        """The body of a run; what does not fit into it is stored before."""
+        self._check_open()
+        bytes_max = self._connection.client.max_payload - HEADERS_BYTES
+        return await encode_large_run(self._blobs.put, bytes_max, session, run, **options)
 
     def _run_request(
         self,
@@ -431,14 +436,20 @@ class Client(ApprovalsMixin, SessionsMixin):
                 raise Failed("SERVER_UNREACHABLE", "the connection to the server is lost") from None
             raise request.last_error or no_reply(name, timeout_s) from None
 
-    async def _new_handle(self, session: str, message_id: str, request: RetryingRequest) -> Handle:
+    async def _new_handle(
+        self,
+        session: str,
+        message_id: str,
+        request: RetryingRequest,
+        output: OutputFeed | None,
+    ) -> Handle:
         """A handle on this request. Its facts are above the present end of the journal; without a
         node to ask for it, the handle reads the session's facts from the first."""
         after = 0
         with suppress(Failed):
             after = await self._journal.end(patience_s=0.0)
         await request.send()
-        return Handle(self, session, message_id, request, after)
+        return Handle(self, session, message_id, request, after, output=output)
 
 
 def _mark_error_seen(task: asyncio.Task[Fields]) -> None:

@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
 from typing import Any, Final, Protocol
 
+from rookery.bus.client.output import OutputFeed, PrintedText
 from rookery.bus.client.retrying_request import RetryingRequest
 from rookery.schemas.codec import fact_name
 from rookery.schemas.errors import CodedError, Failed
@@ -37,6 +38,8 @@ class HandleClient(Protocol):
         self, session: str, run_id: str, *, reason: str = "", now: bool = False
     ) -> Fields: ...
 
+    async def follow_output(self, session: str) -> OutputFeed: ...
+
     async def complete_result(self, reply: Mapping[str, Any], /) -> RunAnswer:
         """The result of a reply; a result in the blob store is fetched."""
 
@@ -54,6 +57,8 @@ class Handle:
         message_id: str,
         request: RetryingRequest,
         after: int,
+        *,
+        output: OutputFeed | None,
     ) -> None:
         self.session, self.message_id = session, message_id
         self.run_id = ""
@@ -61,6 +66,7 @@ class Handle:
         self._client, self._request, self._after = client, request, after
         self._reply_task: asyncio.Task[Fields] | None = None
         self._events_after: int | None = None
+        self._output = output
 
     @property
     def last_error(self) -> CodedError | None:
@@ -111,6 +117,20 @@ class Handle:
                 yield fact
                 if _name_of(fact) in LAST_FACTS:
                     return
+
+    async def output(self) -> AsyncGenerator[PrintedText, None]:
+        """What the run prints, while it goes on; the result has the whole. Pieces that were printed
+        before the first call are missing, unless the run was begun with ``output``."""
+        feed = self._output or await self._client.follow_output(self.session)
+        self._output = None
+        try:
+            replying = self.reply_task()
+            await self.accepted()
+            async with aclosing(feed.pieces(self.run_id, replying)) as pieces:
+                async for piece in pieces:
+                    yield piece
+        finally:
+            await feed.close()
 
     def reply_task(self) -> asyncio.Task[Fields]:
         """The task that repeats the request until it has a reply; the first call starts it."""

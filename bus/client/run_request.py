@@ -6,8 +6,9 @@ every client.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, TypedDict, Unpack
+from base64 import b64decode
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 from msgspec import UNSET
@@ -17,16 +18,20 @@ from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import RunAnswer
-from rookery.schemas.run import Language, RunRequest, SessionLimits
+from rookery.schemas.run import FileInput, Language, RunRequest, SessionLimits
 
 __all__ = [
     "RunOptions",
     "RunSpec",
     "decode_result",
     "encode_body",
+    "encode_large_run",
     "encode_run",
     "not_executed_here",
 ]
+
+FILE_BYTES_MAX: Final = 64 << 10
+"""A larger file is stored as a blob."""
 
 RunSpec = RunRequest | Mapping[str, Any] | str
 """A request, its fields, or only the code."""
@@ -44,6 +49,8 @@ class RunOptions(TypedDict, total=False):
     """Whether to store a snapshot of the session after the run."""
     rights: Rights | Mapping[str, Any]
     """What the run may call, beside the rights of its session."""
+    files: Mapping[str, FileInput | bytes | str | None]
+    """Files of the session to write first, by path: content, or ``None`` to remove one."""
 
 
 def encode_run(session: str, run: RunSpec, **options: Unpack[RunOptions]) -> bytes:
@@ -56,6 +63,8 @@ def encode_run(session: str, run: RunSpec, **options: Unpack[RunOptions]) -> byt
         fields["grants"] = fields.pop("rights")
     if "rights" in named:
         named["grants"] = named.pop("rights")
+    if "files" in named:
+        named["files"] = {path: _file_input(file) for path, file in named["files"].items()}
     fields |= named
     try:
         canonical_json(fields.get("inputs"))
@@ -64,14 +73,54 @@ def encode_run(session: str, run: RunSpec, **options: Unpack[RunOptions]) -> byt
     return encode_body(fields)
 
 
+async def encode_large_run(
+    store: Callable[[bytes], Awaitable[str]],
+    bytes_max: int,
+    session: str,
+    run: RunSpec,
+    **options: Unpack[RunOptions],
+) -> bytes:
+    """``encode_run``; ``store`` gets the large files, and the inputs if the body has more than
+    ``bytes_max`` bytes, and returns their digests."""
+    body = encode_run(session, run, **options)
+    if len(body) <= FILE_BYTES_MAX:
+        return body
+    fields = msgspec.json.decode(body)
+    for path, file in (fields.get("files") or {}).items():
+        content = _content(file)
+        if len(content) > FILE_BYTES_MAX:
+            fields["files"][path] = {"blob": await store(content)}
+    if (
+        len(encode_body(fields)) > bytes_max
+        and fields.get("inputs")
+        and "inputs_blob" not in fields
+    ):
+        fields["inputs_blob"] = await store(encode_body(fields.pop("inputs")))
+    return encode_body(fields)
+
+
+def _file_input(file: FileInput | bytes | str | None) -> FileInput | None:
+    match file:
+        case bytes():
+            return FileInput(data=file)
+        case str():
+            return FileInput(text=file)
+        case _:
+            return file
+
+
+def _content(file: dict[str, Any] | None) -> bytes:
+    found = {} if file is None else file
+    return b64decode(found.get("data", "")) or found.get("text", "").encode()
+
+
 def _fields(session: str, run: object) -> dict[str, Any]:
     match run:
         case str():
             return {"session_id": session, "code": run}
         case RunRequest():
-            fields = msgspec.structs.asdict(run)
-            if run.rights is UNSET:
-                del fields["rights"]
+            given = msgspec.structs.asdict(run)
+            fields = {name: value for name, value in given.items() if value is not UNSET}
             if run.session_id == RunRequest().session_id:
                 fields["session_id"] = session
             return fields

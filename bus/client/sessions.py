@@ -1,20 +1,40 @@
-"""The client's methods for limits and rights of sessions. ``rookery.actors.admission`` and
-``rookery.actors.protection`` have the rules."""
+"""The client's methods for sessions: their limits, rights, memory and files."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Unpack
 
+import msgspec
+from msgspec import UNSET
+
+from rookery.bus.client.run_request import RunOptions
+from rookery.bus.reads import NodeBlobs
+from rookery.schemas.commands import FilesQuery, RestoreSession
+from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import Rights
-from rookery.schemas.run import Language, SessionLimits
+from rookery.schemas.replies import FileEntry, FilesView, RunAnswer
+from rookery.schemas.run import SNAPSHOT_BYTES_MAX, Language, SessionLimits
+from rookery.schemas.seed.content import ContentRef
 
 __all__ = ["SessionsMixin"]
 
 
 class SessionsMixin(ABC):
-    """The part of ``Client`` for limits and rights."""
+    """The part of ``Client`` for sessions."""
+
+    @property
+    @abstractmethod
+    def images(self) -> NodeBlobs: ...
+
+    @property
+    @abstractmethod
+    def blobs(self) -> NodeBlobs: ...
+
+    @abstractmethod
+    async def run(self, session: str, run: str, **options: Unpack[RunOptions]) -> RunAnswer:
+        """Run code in a session and wait for the result."""
 
     @abstractmethod
     async def ask(self, verb: str, key: str, body: object = None) -> dict[str, Any]:
@@ -53,3 +73,63 @@ class SessionsMixin(ABC):
         client needs the role ``operator``."""
         body = {"grants": rights, "reason": reason, "actor": actor}
         return await self.ask("revoke", session, body)
+
+    async def snapshot(self, session: str) -> dict[str, Any]:
+        """Store a snapshot of a session after its last run; refused while a run is in progress."""
+        return await self.ask("snapshot", session)
+
+    async def snapshot_bytes(self, snapshot_id: str) -> bytes:
+        """Read a snapshot, sealed with the realm's key."""
+        return await self.images.get(snapshot_id.removeprefix("snap_"))
+
+    async def restore(
+        self, session: str, snapshot: str | bytes, *, replace: bool = False
+    ) -> dict[str, Any]:
+        """Begin a session with the memory of a snapshot, given by its id or by its bytes."""
+        if isinstance(snapshot, bytes):
+            snapshot = f"snap_{await self.images.put(snapshot, SNAPSHOT_BYTES_MAX)}"
+        return await self.ask(
+            "restore", session, RestoreSession(snapshot_id=snapshot, replace=replace)
+        )
+
+    async def destroy(self, session: str) -> dict[str, Any]:
+        """End a session's generation; the next input begins another one with an empty memory."""
+        return await self.ask("destroy", session)
+
+    # --- files ------------------------------------------------------------------------------------
+
+    async def put_file(self, session: str, path: str, data: bytes | str) -> RunAnswer:
+        """Write a file of a session, after the runs that it has; the record is a run."""
+        return _accepted(await self.run(session, "", files={path: data}))
+
+    async def remove_file(self, session: str, path: str) -> RunAnswer:
+        """Remove a file or an empty folder of a session; the record is a run."""
+        return _accepted(await self.run(session, "", files={path: None}))
+
+    async def get_file(self, session: str, path: str) -> bytes:
+        """Read a file as the session's last ended run left it."""
+        view = await self._files(session, path)
+        if view.blob is not UNSET:
+            return await self.blobs.get(view.blob)
+        if view.data is UNSET:
+            raise Refused("INVALID_ARGUMENT", f"{path} is a folder", hint="name a file in it")
+        return view.data
+
+    async def list_files(self, session: str, path: str = "/work") -> Sequence[FileEntry]:
+        """The files and folders below a folder, as the session's last ended run left them."""
+        return (await self._files(session, path)).files
+
+    async def artifact(self, ref: ContentRef) -> bytes:
+        """Read an artifact of a run's result."""
+        return await self.blobs.get(ref.content_hash)
+
+    async def _files(self, session: str, path: str) -> FilesView:
+        return msgspec.convert(await self.ask("files", session, FilesQuery(path=path)), FilesView)
+
+
+def _accepted(answer: RunAnswer) -> RunAnswer:
+    """The answer of a run without a program; its error is raised."""
+    if answer.error is not None:
+        error = answer.error
+        raise Refused(error.code, error.message, hint=error.hint or "")
+    return answer

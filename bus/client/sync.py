@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, Unpack
 from msgspec import UNSET, UnsetType
 
 from rookery.bus.client.client import Client, Fields, Handle, client_closed, connect
+from rookery.bus.client.output import PrintedText
 from rookery.bus.client.run_request import RunOptions, RunSpec
 from rookery.bus.loop_thread import LoopThread
 from rookery.bus.nats import ServerAccess
@@ -21,8 +22,9 @@ from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.protection.rights import Rights
-from rookery.schemas.replies import CallReceipt, GrantReceipt, RunAnswer
+from rookery.schemas.replies import CallReceipt, FileEntry, GrantReceipt, RunAnswer
 from rookery.schemas.run import Language, SessionLimits
+from rookery.schemas.seed.content import ContentRef
 
 __all__ = ["SyncClient", "SyncHandle", "connect_sync"]
 
@@ -103,9 +105,12 @@ class SyncClient:
         *,
         message_id: str | None = None,
         mode: str = "queue",
+        output: bool = False,
         **options: Unpack[RunOptions],
     ) -> SyncHandle:
-        work = self._client.submit(session, run, message_id=message_id, mode=mode, **options)
+        work = self._client.submit(
+            session, run, message_id=message_id, mode=mode, output=output, **options
+        )
         return SyncHandle(self._thread, self._thread.run(work))
 
     def begin(
@@ -116,6 +121,7 @@ class SyncClient:
         message_id: str | None = None,
         mode: str = "queue",
         through_parks: bool = True,
+        output: bool = False,
         **options: Unpack[RunOptions],
     ) -> SyncHandle:
         work = self._client.begin(
@@ -124,6 +130,7 @@ class SyncClient:
             message_id=message_id,
             mode=mode,
             through_parks=through_parks,
+            output=output,
             **options,
         )
         return SyncHandle(self._thread, self._thread.run(work))
@@ -206,6 +213,21 @@ class SyncClient:
 
     def destroy(self, session: str) -> Fields:
         return self._thread.run(self._client.destroy(session))
+
+    def put_file(self, session: str, path: str, data: bytes | str) -> RunAnswer:
+        return self._thread.run(self._client.put_file(session, path, data))
+
+    def remove_file(self, session: str, path: str) -> RunAnswer:
+        return self._thread.run(self._client.remove_file(session, path))
+
+    def get_file(self, session: str, path: str) -> bytes:
+        return self._thread.run(self._client.get_file(session, path))
+
+    def list_files(self, session: str, path: str = "/work") -> Sequence[FileEntry]:
+        return self._thread.run(self._client.list_files(session, path))
+
+    def artifact(self, ref: ContentRef) -> bytes:
+        return self._thread.run(self._client.artifact(ref))
 
     def approvals(
         self, session: str | None = None, *, ended: bool = False
@@ -298,27 +320,28 @@ class SyncHandle:
     def events(self) -> Generator[Fields, None, None]:
         return _iterate(self._thread, self._handle.events())
 
+    def output(self) -> Generator[PrintedText, None, None]:
+        return _iterate(self._thread, self._handle.output())
 
-def _iterate(
-    thread: LoopThread, facts: AsyncGenerator[Fields, None]
-) -> Generator[Fields, None, None]:
-    """``facts`` one by one; an interrupted wait is cancelled before the source is closed."""
+
+def _iterate(thread: LoopThread, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:
+    """Each item of ``source``; an interrupted wait is cancelled before the source is closed."""
     step: asyncio.Task[Any] | None = None
 
-    async def advance() -> Fields | None:
+    async def advance() -> T | None:
         nonlocal step
         step = asyncio.current_task()
-        return await anext(facts, None)
+        return await anext(source, None)
 
     async def close() -> None:
         if step is not None and not step.done():
             step.cancel()
             await asyncio.gather(step, return_exceptions=True)
-        await facts.aclose()
+        await source.aclose()
 
     try:
-        while (fact := thread.run(advance())) is not None:
-            yield fact
+        while (item := thread.run(advance())) is not None:
+            yield item
     finally:
         if not thread.loop.is_closed():
             thread.run(close())

@@ -19,6 +19,7 @@ from rookery.bus.memory.storage import (
     MemorySecrets,
 )
 from rookery.bus.memory.workers import MemoryToolWorkers, MemoryWorkerRegistry
+from rookery.bus.ports import ReplyMessage
 from rookery.bus.subjects import Subjects, partition_of
 
 __all__ = ["MemoryBus", "MemoryServer"]
@@ -60,7 +61,7 @@ class MemoryBus:
     """Port ``Bus``."""
 
     def __init__(self, server: MemoryServer, *, realm: str = "default") -> None:
-        shared = server.realm(realm)
+        self._shared = shared = server.realm(realm)
         self.realm = realm
         self.journal = MemoryJournal(shared.log)
         self.feed = shared.feed
@@ -90,6 +91,10 @@ class MemoryBus:
 
     def partition(self, key: str) -> int:
         return partition_of(key)
+
+    def send_output(self, session: str, body: bytes) -> None:
+        subject = self._shared.subjects.output(session)
+        self._shared.request_router.publish([ReplyMessage(subject, body)])
 
     def reset(self) -> None:
         self.journal.abandon_terms()

@@ -156,6 +156,10 @@ class Bus(Protocol):
     def partition(self, key: str) -> int:
         """The partition of a key."""
 
+    def send_output(self, session: str, body: bytes) -> None:
+        """Send output of a session's run to those that follow it now, without raising: what cannot
+        be sent is dropped, and the result has it."""
+
     def reset(self) -> None:
         """Discard what this node sent before its claims expired.
 

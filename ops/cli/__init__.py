@@ -41,6 +41,7 @@ for _name, _help in {
     "watch": "Print the facts of a realm as they are committed.",
     "runs": "List, show, cancel, resolve, replay, prove and fork runs, and print a result.",
     "sessions": "Manage sessions: their memory, their settings and the inputs they take.",
+    "files": "Put, get, list and remove files of a session.",
     "approvals": "List, show, approve and deny approvals, and list or revoke grants.",
     "approvers": "List, add and revoke approvers.",
     "tools": "List, describe and serve the tools that programs may call.",
@@ -55,7 +56,7 @@ for _name, _help in {
     "bench": "Run benchmarks on this machine.",
     "version": "Print the versions of Rookery and Python.",
 }.items():
-    _module = "upgrade" if _name == "realm" else _name
+    _module = {"realm": "upgrade", "files": "session_memory"}.get(_name, _name)
     app.command(f"rookery.ops.cli.commands.{_module}:app", name=_name, help=_help)
 
 

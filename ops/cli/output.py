@@ -36,6 +36,7 @@ __all__ = [
     "print_line",
     "print_table",
     "refuse_file_errors",
+    "write_content",
     "writing",
 ]
 
@@ -173,3 +174,14 @@ def refuse_file_errors(file: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Refused("INVALID_ARGUMENT", f"{file}: {error.strerror}") from None
+
+
+def write_content(data: bytes, out: Path | None) -> None:
+    """Write the bytes of a file, to stdout unless ``out`` is given."""
+    if out is None:
+        with writing():
+            sys.stdout.buffer.write(data)
+            sys.stdout.buffer.flush()
+        return
+    with atomic_file(out) as target:
+        target.write(data)

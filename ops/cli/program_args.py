@@ -13,12 +13,13 @@ from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
+from msgspec import UNSET
 
 from rookery.ops.cli.usage_errors import STDIN
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.limits import limit_hint
-from rookery.schemas.run import Language, RunRequest, SessionLimits
+from rookery.schemas.run import FileInput, Language, RunRequest, SessionLimits
 
 __all__ = [
     "NO_PROGRAM_OPTIONS",
@@ -52,6 +53,12 @@ class ProgramOptions:
         list[str] | None,
         Parameter(help="A variable of the program: NAME=JSON, or NAME=@FILE of JSON.", negative=""),
     ] = None
+    put: Annotated[
+        list[str] | None,
+        Parameter(
+            help="A file of the session to write first: PATH=FILE, below /work.", negative=""
+        ),
+    ] = None
     limit: Annotated[
         list[str] | None, Parameter(help="A limit of this run: NAME=NUMBER.", negative="")
     ] = None
@@ -68,6 +75,7 @@ def run_request(file: str | None, words: ProgramOptions, **more: Any) -> RunRequ
         language=_language(words.language, file),
         code=_source(file, words.code),
         inputs=dict(_input(text) for text in words.input or ()),
+        files=dict(_put(text) for text in words.put) if words.put else UNSET,
         timeout_ms=words.timeout_ms,
         limits=SessionLimits(**parse_limits(words.limit, "--limit ")) if words.limit else None,
         **more,
@@ -123,6 +131,11 @@ def _input(text: str) -> tuple[str, Any]:
             f"--input {name}: this is not JSON: {error}",
             hint=f"text is quoted: --input '{name}=\"text\"'",
         ) from None
+
+
+def _put(text: str) -> tuple[str, FileInput]:
+    path, file = _pair(text, "--put ", "PATH=FILE")
+    return path, FileInput(data=_bytes(file))
 
 
 def parse_limits(texts: Sequence[str], option: str = "") -> dict[str, int]:

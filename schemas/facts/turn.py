@@ -25,7 +25,7 @@ from rookery.schemas.machines.turn import (
     TurnTerminalOutcome,
 )
 from rookery.schemas.protection.rights import Rights
-from rookery.schemas.run import RunRequest, RunResult
+from rookery.schemas.run import RunOutput, RunRequest, RunResult
 
 __all__ = ["RUN_FACTS", "TURN_FACTS", "TurnFact"]
 
@@ -259,6 +259,10 @@ class Parked(_ParkingFact, frozen=True, kw_only=True, tag="turn.parked.v1"):
     """Ids of the operations the run waits for."""
     split: bool | UnsetType = UNSET
     """Whether calls of several steps are open: then the first call that ends resumes the run."""
+    output: RunOutput | UnsetType = UNSET
+    """What the run has printed so far, if anything."""
+    output_blob: str | UnsetType = UNSET
+    """Digest of the same in the blob store, if it is long."""
 
 
 class Unparked(_ParkingFact, frozen=True, kw_only=True, tag="turn.unparked.v1"):

@@ -31,6 +31,7 @@ PUBLIC = [
     "snapshot",
     "restore",
     "destroy",
+    "files",
     "replay",
     "fork",
 ]
@@ -50,25 +51,25 @@ VERBS: Final[dict[Role, list[str]]] = {
 """The verbs of each role, in words of this test."""
 READS = ["read.journal", "read.blobs.*.*"]
 MORE: Final[dict[Role, list[str]]] = {
-    Role.OPERATOR: [*READS, "read.images.*.*", "upload_image.>"],
-    Role.CLIENT: READS,
+    Role.OPERATOR: [*READS, "upload.>", "read.images.*.*", "upload_image.>"],
+    Role.CLIENT: [*READS, "upload.>"],
     Role.DRIVER: READS,
     Role.APPROVER: [*READS, "answer.>"],
     Role.WORKER: [READS[1], f"result.{SURFACE}.>", "upload.>"],
     Role.AUDITOR: READS,
     Role.PEER: ["cmd.envelope.*"],
-    Role.GATEWAY: [*READS, "cmd.envelope.*"],
+    Role.GATEWAY: [*READS, "upload.>", "cmd.envelope.*"],
 }
 """What else it may publish."""
 HEARS: Final[dict[Role, list[str]]] = {
-    Role.OPERATOR: ["ev.>"],
-    Role.CLIENT: ["ev.>", "ev.turn.s"],
-    Role.DRIVER: ["ev.>"],
-    Role.APPROVER: ["ev.>"],
+    Role.OPERATOR: ["ev.>", "output.*"],
+    Role.CLIENT: ["ev.>", "ev.turn.s", "output.*"],
+    Role.DRIVER: ["ev.>", "output.*"],
+    Role.APPROVER: ["ev.>", "output.*"],
     Role.WORKER: [f"tool.{SURFACE}.*", f"crew.{SURFACE}.*"],
-    Role.AUDITOR: ["ev.>"],
+    Role.AUDITOR: ["ev.>", "output.*"],
     Role.PEER: ["peer.peer"],
-    Role.GATEWAY: ["ev.>", "peer.gateway"],
+    Role.GATEWAY: ["ev.>", "output.*", "peer.gateway"],
 }
 """What it may subscribe to, beside its inbox."""
 ALSO = {Role.APPROVER: {"service.default.desk"}}

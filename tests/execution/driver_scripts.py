@@ -16,7 +16,7 @@ from rookery.actors.turns.retry import LlmFailure, LlmFailureKind, RetryPolicy
 from rookery.schemas.calls import CallArguments
 from rookery.schemas.digest import digest_json
 from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
-from rookery.schemas.run import ErrorObject, Metrics, RunResult, RunStatus
+from rookery.schemas.run import ErrorObject, RunResult, RunStatus
 
 __all__ = ["SCRIPTS", "Pause", "Script"]
 
@@ -81,7 +81,7 @@ def badly(run: str, code: str, cause: TurnTerminalCauseKind, failing: TurnInput)
         "error": code,
     }
     error = ErrorObject(code=code, message="so the script says")
-    result = RunResult.failed(RunStatus.RESOURCE_EXHAUSTED, error, "", Metrics())
+    result = RunResult.failed(RunStatus.RESOURCE_EXHAUSTED, error)
     return Finished(result, kept=False, inputs=(failing, TurnInput("run_failed", failed)))
 
 
@@ -228,7 +228,7 @@ def budget(run: str) -> Script:
     del run
     yield wants(1)
     error = ErrorObject(code="EXTERNAL_CALLS_EXCEEDED", message="so the script says")
-    result = RunResult.failed(RunStatus.RESOURCE_EXHAUSTED, error, "", Metrics())
+    result = RunResult.failed(RunStatus.RESOURCE_EXHAUSTED, error)
     yield Finished(result, kept=False)
 
 

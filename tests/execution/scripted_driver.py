@@ -56,7 +56,7 @@ from rookery.schemas.machines.views import TurnView
 from rookery.schemas.run import (
     ErrorObject,
     Language,
-    Metrics,
+    RunOutput,
     RunRequest,
     RunResult,
     RunStatus,
@@ -119,6 +119,9 @@ class ScriptedDriver:
         self._memory.told[self._session].append(answers)
         return await self._come_to(self._script.send(answers))
 
+    def output(self) -> RunOutput:
+        return RunOutput()
+
     async def stop(self) -> RunResult | None:
         self._stopped.set()
         return None
@@ -151,7 +154,7 @@ class ScriptedDriver:
 
 def _ended(status: RunStatus, code: str) -> Finished:
     error = ErrorObject(code=code, message="the script was not played to its end")
-    return Finished(RunResult.failed(status, error, "", Metrics()), kept=False)
+    return Finished(RunResult.failed(status, error), kept=False)
 
 
 class ScriptMemory:
@@ -322,6 +325,7 @@ class ScriptedWorld(World):
             reader=reader,
             require_tools=lambda offer: None,
             send_replies=node.bus.request_endpoint.reply,
+            send_output=node.bus.send_output,
             **self.mind(reader, blobs, kernel.ask),
         )
         waits = WaitExecutor(ask=kernel.ask, timers=node.bus.timers, now_ms=self.now_ms)

@@ -398,6 +398,7 @@ CALL_NAMES: Final = frozenset(
 SETTLED: Final[dict[str, dict[str, tuple[int, str]]]] = {
     "repeated_classes": {
         "Connection": (2, "the guest's is Python's `sqlite3.Connection`"),
+        "ContentRef": (2, "the contract's: an id, and the struct that describes the content"),
         "ToolError": (2, "programs catch the guest's, tools raise the host's; users know both"),
     },
     "everyday_methods": {

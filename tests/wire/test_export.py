@@ -107,7 +107,7 @@ def test_asyncapi_has_a_channel_for_every_subject_a_client_may_use():
     expected = {export.FACT_ADDRESS.replace("{family}", family) for family in export.FAMILIES}
     for door in (export.COMMAND_ADDRESS, export.REQUEST_ADDRESS):
         expected |= {door.replace("{verb}", verb) for verb in COMMANDS.keys() - INTERNAL_VERBS}
-    expected |= {read.address for read in READS.values()}
+    expected |= {read.address for read in READS.values()} | {export.OUTPUT_ADDRESS}
     assert addresses == expected
 
 

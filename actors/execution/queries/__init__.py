@@ -1,6 +1,7 @@
-"""Queries that read histories: validate, snapshot, fork, replay, destroy and quarantine."""
+"""Queries that read histories: validate, files, snapshot, fork, replay, destroy and quarantine."""
 
 from rookery.actors.execution.queries.destroy import SessionDestroyer
+from rookery.actors.execution.queries.files import SessionFiles
 from rookery.actors.execution.queries.fork import RunForker
 from rookery.actors.execution.queries.quarantine import MessageQuarantine
 from rookery.actors.execution.queries.replay import RunReplayer
@@ -13,5 +14,6 @@ __all__ = [
     "RunForker",
     "RunReplayer",
     "SessionDestroyer",
+    "SessionFiles",
     "SessionSnapshots",
 ]

@@ -153,7 +153,7 @@ class RunForker:
         )
         request = replace(run.request, session_id=session)
         if isinstance(run.request_blob, str):
-            request = replace(request, code="", inputs={})
+            request = replace(request, code="", inputs={}, files=UNSET)
         return replace(
             restoring,
             run=derived_uuid7(self._now_ms(), session, restoring.asked_by, "fork"),

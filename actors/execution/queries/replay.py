@@ -159,7 +159,9 @@ class _Replay:
         """Execute a run as far as its record goes."""
         sandbox, recorded_answers = self._rebuilder.sandbox, _RecordedAnswers(run)
         tools = await self._rebuilder.reader.tools(run.environment)
-        request = _replay_request(name, run, open_ended=recorded.status in OPEN_ENDED)
+        request = await self._rebuilder.reader.complete(
+            _replay_request(name, run, open_ended=recorded.status in OPEN_ENDED)
+        )
         going = sandbox.submit(
             request, now_ms=run.now_ms, answer=recorded_answers.answer, tools=tools
         )
@@ -297,8 +299,14 @@ def _comparable(run: PastRun, recorded: RunResult) -> RunResult:
 
 def _aspects(recorded: RunResult, replayed: RunResult) -> Iterator[tuple[str, object, object]]:
     """What a run of the same course reproduces, the most telling first."""
+    if recorded.artifacts or replayed.artifacts:
+        yield "artifacts", _artifacts(recorded), _artifacts(replayed)
     for what, of in _ASPECTS.items():
         yield what, of(recorded), of(replayed)
+
+
+def _artifacts(result: RunResult) -> list[tuple[str, str]]:
+    return [(one.artifact_ref, one.content_hash) for one in result.artifacts or ()]
 
 
 def _text_digest(text: str) -> str:

@@ -22,22 +22,32 @@ from rookery.actors.sandbox.contract import (
     CallTool,
     Image,
     Instance,
+    OnOutput,
     Pause,
     ProgramCall,
     ResumeStep,
     Step,
+    StepEnded,
     StepPauses,
     StepStopped,
     StepWaits,
     SuspendedRun,
     Tool,
     ToolResult,
+    ignore_output,
     suspend,
 )
 from rookery.actors.sandbox.runtime.guest_values import argument_problem
 from rookery.actors.sandbox.runtime.introspection import INTROSPECTION, LIMITS, ToolDescriptions
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.sessions.meters import PendingAwait, RunMeters, call_digest
+from rookery.actors.sandbox.sessions.run_files import (
+    DATA_CHANNEL,
+    NAME_CHANNEL,
+    WrittenFiles,
+    file_error,
+    file_steps,
+)
 from rookery.actors.sandbox.sessions.run_log import (
     LogEntry,
     RecordedResult,
@@ -49,7 +59,7 @@ from rookery.actors.sandbox.sessions.run_log import (
 from rookery.actors.sandbox.sessions.stopwatch import Stopwatch
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.run import ErrorObject
+from rookery.schemas.run import ErrorObject, OutputStream
 
 __all__ = ["CallSuspended", "GuestRun", "SavedRun", "execute_to_stop"]
 
@@ -58,6 +68,8 @@ _NS_PER_MS = 1_000_000
 _TIMER_S_MAX = 1e9
 _CALL_LEVELS = 2
 """Around each argument of a call: the object with ``args``, and the list."""
+_PIECE_CHARS_MAX = 8_192
+"""Of output; a longer text is several pieces."""
 _encode = msgspec.json.encode
 
 
@@ -95,16 +107,23 @@ class GuestRun:
     """A run and the ``Host`` of its instance."""
 
     def __init__(
-        self, saved: SavedRun, answer: CallTool = suspend, *, recorded: bool = False
+        self,
+        saved: SavedRun,
+        answer: CallTool = suspend,
+        on_output: OnOutput = ignore_output,
+        *,
+        recorded: bool = False,
     ) -> None:
         """``recorded``: the run ended before, so the limits of time do not apply."""
         self.saved, self.log, self._answer = saved, saved.log, answer
+        self._on_output = on_output
         self._is_complete_record = recorded
         self.tally = saved.tally.copy()
         self.stopwatch = Stopwatch(saved.log.limits)
         self.stopwatch.wall_ns, self.stopwatch.cpu_ns = saved.wall_ns, saved.cpu_ns
         self.size_bytes = len(saved.log.program)
         """The approximate memory for its log."""
+        self.written = WrittenFiles()
         self.cancelled = False
         self.abandoned = False
         self.blocked_by: GuestRun | None = None
@@ -135,6 +154,10 @@ class GuestRun:
             self.watch()  # A run may be cancelled before it begins.
             instance.limit_memory(self.log.limits.memory_mb * _MIB)
             step: Step | None = None
+            if not self._is_started and self.log.files:
+                refused = yield from self._write_files(instance)
+                if refused is not None:
+                    return refused
             while (request := (yield from self._next_request(instance, step))) is not None:
                 step = yield from self._run_step(instance, request)
         finally:
@@ -143,11 +166,17 @@ class GuestRun:
         assert step is not None
         return step
 
-    def resume(self, answers: Mapping[int, ToolResult], advance_ms: int, answer: CallTool) -> None:
+    def resume(
+        self,
+        answers: Mapping[int, ToolResult],
+        advance_ms: int,
+        answer: CallTool,
+        on_output: OnOutput,
+    ) -> None:
         """Append results to the log; ``execute`` then passes them to the program."""
         waiting = self.saved.waiting
         assert waiting is not None
-        self._answer = answer
+        self._answer, self._on_output = answer, on_output
         self._offered_ids.clear()
         calls = {call.id: call for call in waiting.calls}
         for number in answers:
@@ -213,7 +242,7 @@ class GuestRun:
         environment = instance.environment
         if not self._is_started:
             self._is_started = True
-            environment.advance_clock(self.log.now_ns - environment.clock_ns)
+            self._begin_clock(instance)
             return self.log.program
         if step is not None and not isinstance(step, StepWaits):
             return None
@@ -230,12 +259,30 @@ class GuestRun:
             raise _divergence("the program waits for more calls than were recorded")
         return _encode(ResumeStep(replies=replies))
 
-    def _run_step(self, instance: Instance, request: bytes) -> StepPauses:
+    def _write_files(self, instance: Instance) -> Generator[Pause, None, StepStopped | None]:
+        """Write and remove the files of the request; the end of the run if one is refused, which
+        leaves no effects on the session."""
+        self._begin_clock(instance)
+        for path, data in self.log.files.items():
+            for request in file_steps(path, data):
+                step = yield from self._take_step(instance, _encode(request))
+                if isinstance(step, StepEnded) and step.error is not None:
+                    return StepStopped(error=file_error(step.error))
+        return None
+
+    def _begin_clock(self, instance: Instance) -> None:
+        environment = instance.environment
+        environment.advance_clock(self.log.now_ns - environment.clock_ns)
+
+    def _take_step(self, instance: Instance, request: bytes) -> StepPauses:
         try:
-            step = yield from self._counting_cpu(instance.step(request, self))
+            return (yield from self._counting_cpu(instance.step(request, self)))
         finally:
             self.tally.fuel += instance.fuel_used
             self.tally.memory_bytes = max(self.tally.memory_bytes, instance.memory_bytes)
+
+    def _run_step(self, instance: Instance, request: bytes) -> StepPauses:
+        step = yield from self._take_step(instance, request)
         if isinstance(step, StepWaits):
             for new in step.calls:
                 self._open_call(new)
@@ -291,7 +338,16 @@ class GuestRun:
         return _encode(self._reply(call, result))
 
     def emit(self, channel: int, text: bytes) -> bool:
-        return self.tally.emit(channel, text, self.log.limits.max_stdout_bytes)
+        if channel in (NAME_CHANNEL, DATA_CHANNEL):
+            return self.written.add(channel, text)
+        tally, stream = self.tally, OutputStream.STDERR if channel == 2 else OutputStream.STDOUT
+        added = tally.emit(stream, text, self.log.limits.max_stdout_bytes).decode(errors="replace")
+        for start in range(0, len(added), _PIECE_CHARS_MAX):
+            tally.pieces += 1
+            if not self._replaying:
+                piece = added[start : start + _PIECE_CHARS_MAX]
+                self._on_output(tally.pieces, stream, piece)
+        return stream not in tally.cut
 
     def watch(self) -> bool:
         """Enforce the limits on new work; the recorded part was within them."""

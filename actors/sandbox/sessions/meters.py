@@ -16,6 +16,8 @@ from rookery.schemas.run import (
     CallStatus,
     ErrorObject,
     ExternalCallRecord,
+    OutputStream,
+    RunOutput,
 )
 
 __all__ = ["PendingAwait", "RunMeters", "call_digest"]
@@ -36,7 +38,9 @@ class RunMeters(msgspec.Struct):
 
     stdout: bytes = b""
     stderr: bytes = b""
-    cut: tuple[str, ...] = ()
+    pieces: int = 0
+    """The pieces of the streams so far."""
+    cut: tuple[OutputStream, ...] = ()
     """The streams that are full."""
     records: list[ExternalCallRecord] = []
     calls_started: int = 0
@@ -47,19 +51,23 @@ class RunMeters(msgspec.Struct):
     def copy(self) -> RunMeters:
         return msgspec.structs.replace(self, records=list(self.records), open=dict(self.open))
 
-    def emit(self, channel: int, text: bytes, size_bytes_max: int) -> bool:
-        """Append what fits, in whole characters, and then nothing more; returns whether to emit
-        more."""
-        name = "stderr" if channel == 2 else "stdout"
-        if name in self.cut:
-            return False
-        written: bytes = getattr(self, name)
+    @property
+    def output(self) -> RunOutput:
+        stdout, stderr = self.stdout.decode(errors="replace"), self.stderr.decode(errors="replace")
+        return RunOutput(stdout, stderr, self.cut)
+
+    def emit(self, stream: OutputStream, text: bytes, size_bytes_max: int) -> bytes:
+        """Append what fits, in whole characters, and then nothing more; returns what was
+        appended."""
+        if stream in self.cut:
+            return b""
+        written: bytes = getattr(self, stream)
         free_bytes = size_bytes_max - len(written)
         if len(text) > free_bytes:
             text = text[:free_bytes].decode(errors="ignore").encode()
-            self.cut += (name,)
-        setattr(self, name, written + text)
-        return name not in self.cut
+            self.cut += (stream,)
+        setattr(self, stream, written + text)
+        return text
 
     def record_result(self, call: ProgramCall, result: RecordedResult, tool: Tool) -> None:
         """Record a call that ended."""

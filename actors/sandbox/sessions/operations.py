@@ -16,6 +16,7 @@ from rookery.actors.sandbox.contract import (
     CallTool,
     Image,
     Instance,
+    OnOutput,
     Outcome,
     Pause,
     Step,
@@ -25,10 +26,17 @@ from rookery.actors.sandbox.contract import (
 )
 from rookery.actors.sandbox.results import refused_result, result_of
 from rookery.actors.sandbox.runtime.guest_registry import GuestRegistry
-from rookery.actors.sandbox.sessions.guest_run import CallSuspended, GuestRun, execute_to_stop
+from rookery.actors.sandbox.runtime.suspension import complete
+from rookery.actors.sandbox.sessions.guest_run import (
+    CallSuspended,
+    GuestRun,
+    SavedRun,
+    execute_to_stop,
+)
+from rookery.actors.sandbox.sessions.meters import RunMeters
 from rookery.actors.sandbox.sessions.queue import SessionJob
 from rookery.actors.sandbox.sessions.registry import SessionRegistry
-from rookery.actors.sandbox.sessions.run_log import LogEntry
+from rookery.actors.sandbox.sessions.run_log import LogEntry, RunLog
 from rookery.actors.sandbox.sessions.session import CancelledDuringReplay, Session
 from rookery.actors.sandbox.sessions.session_copy import SessionCopy, adopt, copy_session
 from rookery.actors.sandbox.sessions.snapshot import Snapshot, SnapshotHeader, seal
@@ -44,6 +52,8 @@ from rookery.schemas.run import (
 )
 
 __all__ = ["SessionOperations"]
+
+_FILES_MS = 60_000
 
 
 class SessionOperations:
@@ -69,6 +79,7 @@ class SessionOperations:
         *,
         offered: dict[str, Tool] | None,
         answer: CallTool,
+        on_output: OnOutput,
         now_ms: int,
         known: list[LogEntry],
     ) -> Generator[Pause, None, None]:
@@ -78,17 +89,21 @@ class SessionOperations:
             return
         if offered is not None and session.guest_run is None:
             session.tools = offered
-        yield from self._execute(session, job, session.start(request, answer, now_ms, known))
+        run = session.start(request, answer, now_ms, known, on_output)
+        yield from self._execute(session, job, run)
 
     def resume(
         self,
         session: Session,
         answers: Mapping[int, ToolResult],
         advance_ms: int,
-        answer: CallTool,
         job: SessionJob,
+        *,
+        answer: CallTool,
+        on_output: OnOutput,
     ) -> Generator[Pause, None, None]:
-        yield from self._execute(session, job, session.resume(answers, advance_ms, answer))
+        run = session.resume(answers, advance_ms, answer, on_output)
+        yield from self._execute(session, job, run)
 
     def cancel(self, session: Session, job: SessionJob) -> None:
         """Cancel a suspended run; a running one has ended before this job."""
@@ -118,6 +133,13 @@ class SessionOperations:
         """Let the session continue from the image of its copy, or from none after a failure."""
         adopt(copy, image)
         job.finish(None)
+
+    def files(self, session: Session, request: bytes, job: SessionJob) -> None:
+        """Read files of a session that nothing else uses."""
+        limits = msgspec.structs.replace(session.limits, wall_ms=_FILES_MS, cpu_ms=_FILES_MS)
+        log = RunLog(program=request, limits=limits, tools={}, now_ns=0, entries=[])
+        run = GuestRun(SavedRun(log, RunMeters()))
+        job.finish(complete(execute_to_stop(run, session.ensure_instance())))
 
     def drop_instance(self, session: Session, job: SessionJob) -> None:
         session.drop_instance()

@@ -7,6 +7,7 @@ call differs from the recorded one.
 from __future__ import annotations
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.sandbox.contract import StartStep, Tool, ToolResult
@@ -78,6 +79,8 @@ class RunLog(msgspec.Struct):
     entries: list[LogEntry]
     catalogue: ToolDescriptions | None = None
     """The descriptions of tools, if the program used them."""
+    files: dict[str, bytes | None] = {}
+    """Files that are written before the program begins, and (``None``) removed."""
 
     @classmethod
     def of(
@@ -90,7 +93,14 @@ class RunLog(msgspec.Struct):
             tools=callable_names(tools),
             depth=limits.max_stack_depth,
         )
-        return cls(msgspec.json.encode(program), limits, tools, now_ms * _NS_PER_MS, [])
+        return cls(
+            msgspec.json.encode(program),
+            limits,
+            tools,
+            now_ms * _NS_PER_MS,
+            [],
+            files=_contents(request),
+        )
 
     @property
     def size_bytes(self) -> int:
@@ -98,7 +108,8 @@ class RunLog(msgspec.Struct):
         results_bytes = sum(
             len(result.value) for entry in self.entries for result in _results(entry)
         )
-        return len(self.program) + results_bytes
+        files_bytes = sum(len(data or b"") for data in self.files.values())
+        return len(self.program) + files_bytes + results_bytes
 
     @property
     def waited_ms(self) -> int:
@@ -109,6 +120,15 @@ class RunLog(msgspec.Struct):
         """The log without descriptions of tools, which only ``catalogue`` needs after the end."""
         tools = {name: replace(tool, capability=None) for name, tool in self.tools.items()}
         return replace(self, tools=tools)
+
+
+def _contents(request: RunRequest) -> dict[str, bytes | None]:
+    """The files of a request whose blobs are fetched."""
+    found: dict[str, bytes | None] = {}
+    for path, file in (request.files or {}).items():
+        assert file is None or file.blob is UNSET, "the caller fetches the blobs"
+        found[path] = None if file is None else file.data or (file.text or "").encode()
+    return found
 
 
 def _results(entry: LogEntry) -> list[RecordedResult]:

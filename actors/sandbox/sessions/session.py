@@ -9,6 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
+from msgspec import UNSET
+
 from rookery.actors.sandbox.contract import (
     LIMIT_CODES,
     CallTool,
@@ -16,6 +19,7 @@ from rookery.actors.sandbox.contract import (
     Image,
     Instance,
     InstanceSource,
+    OnOutput,
     Outcome,
     Step,
     StepEnded,
@@ -24,6 +28,7 @@ from rookery.actors.sandbox.contract import (
     SuspendedRun,
     Tool,
     ToolResult,
+    ignore_output,
 )
 from rookery.actors.sandbox.results import result_of
 from rookery.actors.sandbox.runtime.introspection import ToolDescriptions
@@ -84,6 +89,8 @@ class Session:
         self.guest_run: GuestRun | None = None
         self.last_run_kept = False
         """Whether the last run left its effects."""
+        self.artifacts: tuple[bytes, ...] = ()
+        """The contents of the last run's artifacts."""
         self.is_copied = False
         """Whether a copy of the session is being compressed, which becomes its image."""
         if saved.turn is not None:
@@ -103,7 +110,12 @@ class Session:
     # --- a run ------------------------------------------------------------------------------
 
     def start(
-        self, request: RunRequest, answer: CallTool, now_ms: int, known: list[LogEntry]
+        self,
+        request: RunRequest,
+        answer: CallTool,
+        now_ms: int,
+        known: list[LogEntry],
+        on_output: OnOutput = ignore_output,
     ) -> GuestRun:
         """``known`` has the results that the run received before it was interrupted."""
         if self.guest_run is not None:
@@ -114,17 +126,21 @@ class Session:
         self.last_used_at = max(self.last_used_at, now_ms)
         saved = SavedRun(log, RunMeters(), return_snapshot=request.return_snapshot)
         saved.wall_ns = log.waited_ms * _NS_PER_MS
-        self.guest_run = GuestRun(saved, answer)
+        self.guest_run = GuestRun(saved, answer, on_output)
         return self.guest_run
 
     def resume(
-        self, answers: Mapping[int, ToolResult], advance_ms: int, answer: CallTool
+        self,
+        answers: Mapping[int, ToolResult],
+        advance_ms: int,
+        answer: CallTool,
+        on_output: OnOutput = ignore_output,
     ) -> GuestRun:
         if self.guest_run is None or self.guest_run.saved.waiting is None:
             raise Refused("GUARD_REJECTED", f"session {self.id} has no run that waits for answers")
         if self.instance is None:
             self.guest_run = GuestRun(self.guest_run.save(), answer)
-        self.guest_run.resume(answers, advance_ms, answer)
+        self.guest_run.resume(answers, advance_ms, answer, on_output)
         return self.guest_run
 
     def on_step(self, run: GuestRun, step: Step | CallSuspended) -> Outcome:
@@ -136,7 +152,7 @@ class Session:
         if isinstance(step, StepWaits):
             run.saved.waiting = run.suspended_run(step)
             return run.saved.waiting
-        self.guest_run = None
+        self.guest_run, self.artifacts = None, ()
         limit = step.error is not None and step.error.code in LIMIT_CODES
         if limit or isinstance(step, StepStopped):
             self.drop_instance()
@@ -146,7 +162,14 @@ class Session:
             self._replay_ns += run.stopwatch.cpu_ns
             self._replay_bytes += run.size_bytes
             self._has_partial_log |= run.saved.image is not None
-        return result_of(step, run.tally, run.stopwatch, run.log.limits)
+        result = result_of(step, run.tally, run.stopwatch, run.log.limits)
+        return self._with_artifacts(result, run) if run.written and self.last_run_kept else result
+
+    def _with_artifacts(self, result: RunResult, run: GuestRun) -> RunResult:
+        found = run.written.refs()
+        self.artifacts = tuple(content for _, content in found)
+        refs, cut = tuple(ref for ref, _ in found), run.written.cut or UNSET
+        return msgspec.structs.replace(result, artifacts=refs, artifacts_cut=cut)
 
     def undo_step(self, run: GuestRun) -> None:
         """Undo a run that could not be driven: it is suspended as before, or never began."""

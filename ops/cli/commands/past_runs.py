@@ -24,7 +24,7 @@ from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.output import atomic_file, print_json, print_line
+from rookery.ops.cli.output import atomic_file, print_json, print_line, write_content
 from rookery.ops.cli.rendering.run_result import show_result
 from rookery.ops.cli.rights_args import NO_RIGHTS_OPTIONS, RightsOptions
 from rookery.ops.journal import ProofParts, prove_run
@@ -38,7 +38,7 @@ from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import ForkReceipt, ReplayReport, RunAnswer
 from rookery.schemas.run import RunRequest
 
-__all__ = ["fork", "prove", "replay", "result"]
+__all__ = ["artifact", "fork", "prove", "replay", "result"]
 
 CODEC: FactCodec[SessionFact] = FactCodec(SESSION_FACTS)
 
@@ -54,6 +54,19 @@ def result(run: ID, *, options: Options = NO_OPTIONS) -> int:
     with local_server(options):
         answer, code = asyncio.run(_result(run, options))
     return show_result(answer, code, json=options.json)
+
+
+def artifact(
+    run: ID,
+    path: Annotated[str, Parameter(help="Its path, as `runs show` prints it, or its name.")],
+    *,
+    out: Annotated[Path | None, Parameter(help="Write it to this file; default: stdout.")] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Read a file that a past run wrote to /work/out."""
+    with local_server(options):
+        write_content(asyncio.run(_artifact(run, path, options)), out)
+    return 0
 
 
 def replay(run: ID, *, options: Options = NO_OPTIONS) -> int:
@@ -144,6 +157,18 @@ async def _result(run_id: str, options: Options) -> tuple[RunAnswer, str]:
         after = sequence_before(view)
         answer = await read_past_result(realm.journal, realm.blobs, view.session_id, run_id, after)
         return answer, await _code(realm, view)
+
+
+async def _artifact(run_id: str, path: str, options: Options) -> bytes:
+    answer, _ = await _result(run_id, options)
+    refs = answer.artifacts or ()
+    found = [ref for ref in refs if path in (ref.artifact_ref, ref.artifact_ref.rsplit("/")[-1])]
+    if len(found) != 1:
+        known = ", ".join(ref.artifact_ref for ref in refs) or "none"
+        text = f"run {run_id} has {len(found)} artifacts {path[:200]!r}"
+        raise Refused("FILE_NOT_FOUND", text, hint=f"its artifacts: {known}")
+    async with open_realm(options) as realm:
+        return await realm.blobs.get(found[0].content_hash)
 
 
 async def _code(realm: OfflineRealm, view: RunView) -> str:

@@ -16,6 +16,7 @@ from rookery.ops.cli.access.node_access import with_realm_client
 from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, NodeTools, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.program_args import NO_PROGRAM_OPTIONS, File, ProgramOptions, run_request
+from rookery.ops.cli.rendering.live_output import LivePrinter
 from rookery.ops.cli.rendering.run_progress import follow
 from rookery.ops.cli.rendering.run_result import print_stderr, show_result
 from rookery.ops.cli.rights_args import NO_RIGHTS_OPTIONS, RightsOptions
@@ -30,6 +31,8 @@ app = App(name="run", help_format="plaintext")
 
 ACCEPTED_S = 30.0
 CANCEL_S = 5.0
+OUTPUT_S = 1.0
+"""For printing what arrived before the result."""
 
 
 @app.default
@@ -82,9 +85,12 @@ class _RunSubmission:
 
     async def wait_for_end(self, client: Client) -> int:
         """Print the result of the run or, without ``wait``, what it is parked for."""
-        return show_result(await self._result(client), self._request.code, json=self._json)
+        printer = LivePrinter()
+        answer = await self._result(client, printer)
+        show_rest = printer.print_rest
+        return show_result(answer, self._request.code, json=self._json, show_output=show_rest)
 
-    async def _result(self, client: Client) -> RunAnswer:
+    async def _result(self, client: Client, printer: LivePrinter) -> RunAnswer:
         session = self._request.session_id
         handle = await client.begin(
             session,
@@ -92,11 +98,17 @@ class _RunSubmission:
             message_id=self._id,
             mode=self._mode,
             through_parks=self._wait,
+            output=not self._json,
         )
         say = _print_nothing if self._json else print_stderr
-        following = asyncio.create_task(follow(handle, say))
+        following = [asyncio.create_task(follow(handle, say))]
+        if not self._json:
+            following.append(asyncio.create_task(printer.follow(handle)))
         try:
-            return await handle.result()
+            answer = await handle.result()
+            if not self._json:
+                await asyncio.wait(following[1:], timeout=OUTPUT_S)
+            return answer
         except asyncio.CancelledError:
             await _cancel(handle, say)
             raise
@@ -105,7 +117,9 @@ class _RunSubmission:
                 raise
             raise _unanswered(handle.run_id, failure) from None
         finally:
-            following.cancel()
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
 
 
 def _unanswered(run_id: str, failure: Failed) -> Failed:

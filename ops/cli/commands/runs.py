@@ -22,7 +22,7 @@ from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, ope
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor, parse_time_ms
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, writing
 from rookery.ops.cli.rendering.fact_words import facts_of_run
-from rookery.ops.cli.rendering.run_result import result_notes
+from rookery.ops.cli.rendering.run_result import artifact_lines, result_notes
 from rookery.ops.cli.rendering.timeline import GLYPHS, PLAIN_GLYPHS, draw_timeline, duration
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
@@ -38,6 +38,7 @@ __all__ = ["app", "find_run", "sequence_before"]
 app = App(name="runs", help_format="plaintext")
 for _name, _help in {
     "result": "Print the result of a past run, as `rookery run` does.",
+    "artifact": "Read a file that a past run wrote to /work/out.",
     "replay": "Replay a past run without calling tools, and compare the results.",
     "prove": "Write one run with the signatures and checkpoints that prove it.",
     "fork": "Create a session from the last boundary of a past run at or before a sequence.",
@@ -309,6 +310,10 @@ def end_lines(end: RunAnswer | CodedError | None, room: int) -> list[tuple[str, 
         if len(value) > room:
             lines.append(("", f"whole: rookery runs result {end.run_id}"))
         lines += [("", note) for note in result_notes(end)]
+    for number, line in enumerate(artifact_lines(end)):
+        lines.append(("" if number else "made", line.removeprefix("artifact ")))
+    if end.artifacts:
+        lines.append(("", f"read one: rookery runs artifact {end.run_id} PATH"))
     if end.snapshot_id is not None:
         lines.append(("snapshot", end.snapshot_id))
     if end.error is not None:

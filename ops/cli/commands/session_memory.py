@@ -1,29 +1,42 @@
-"""``rookery sessions snapshot, restore, destroy``: the memory of a session.
+"""``rookery sessions snapshot, restore, destroy`` and ``rookery files``: the memory of a session.
 
 The node that owns the session acts; the bytes are in the blob store. This command seals a snapshot
 of another realm again with the key of this realm, so that no node needs the keys of two realms.
+
+``files put`` and ``remove`` are runs without a program: they wait for the runs before them, and the
+journal has them. ``get`` and ``list`` show the files as the last ended run left them.
 """
 
 from __future__ import annotations
 
 import asyncio
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Final
 
-from cyclopts import Parameter
+from cyclopts import App, Parameter
 
 from rookery.actors.sandbox.sessions import resealed
+from rookery.bus.client import Client
+from rookery.ops.cli.access.node_access import with_realm_client
 from rookery.ops.cli.access.offline_realm import OfflineRealm, open_realm
-from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.output import atomic_file, print_json, print_line, refuse_file_errors
+from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, Options
+from rookery.ops.cli.output import (
+    atomic_file,
+    print_json,
+    print_line,
+    refuse_file_errors,
+    write_content,
+)
+from rookery.ops.cli.usage_errors import STDIN
 from rookery.schemas.commands import DestroySession, RestoreSession, SnapshotSession
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.replies import SessionView, SnapshotView
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
-__all__ = ["destroy", "restore", "snapshot"]
+__all__ = ["app", "destroy", "restore", "snapshot"]
 
 PREFIX: Final = "snap_"
 TIMEOUT_S: Final = 60.0
@@ -137,3 +150,96 @@ def _digest(snapshot_id: str) -> str:
 def _read(file: Path) -> bytes:
     with refuse_file_errors(file):
         return file.read_bytes()
+
+
+# --- files ----------------------------------------------------------------------------------------
+
+app = App(
+    name="files", help="Put, get, list and remove files of a session.", help_format="plaintext"
+)
+
+PATH = Annotated[str, Parameter(help="The file in the session, relative to /work.")]
+HOME: Final = "/work"
+
+
+@app.command
+def put(
+    session: ID,
+    path: PATH,
+    file: Annotated[
+        str | None, Parameter(help="The file here; - reads standard input; default: PATH.")
+    ] = None,
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Write a file of a session, after the runs that it has."""
+    check_session_id(session)
+    data = _content(file or path)
+
+    async def work(client: Client) -> int:
+        answer = await client.put_file(session, path, data)
+        if options.json:
+            print_json({"run_id": answer.run_id, "path": path, "size_bytes": len(data)})
+        else:
+            print_line(f"{path}: {len(data):,} bytes, recorded as run {answer.run_id}")
+        return 0
+
+    return with_realm_client(options, NO_TOOLS, work)
+
+
+@app.command
+def get(
+    session: ID,
+    path: PATH,
+    *,
+    out: Annotated[Path | None, Parameter(help="Write it to this file; default: stdout.")] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Read a file of a session, as its last ended run left it."""
+    check_session_id(session)
+
+    async def work(client: Client) -> int:
+        write_content(await client.get_file(session, path), out)
+        return 0
+
+    return with_realm_client(options, NO_TOOLS, work)
+
+
+@app.command(name="list")
+def list_(session: ID, path: PATH = HOME, *, options: Options = NO_OPTIONS) -> int:
+    """List the files and folders of a session, as its last ended run left them."""
+    check_session_id(session)
+
+    async def work(client: Client) -> int:
+        found = await client.list_files(session, path)
+        if options.json:
+            print_json(found)
+        else:
+            for one in found:
+                print_line(f"{one.path}/" if one.folder else f"{one.path}  {one.size_bytes:,}")
+        return 0
+
+    return with_realm_client(options, NO_TOOLS, work)
+
+
+@app.command
+def remove(session: ID, path: PATH, *, options: Options = NO_OPTIONS) -> int:
+    """Remove a file or an empty folder of a session, after the runs that it has."""
+    check_session_id(session)
+
+    async def work(client: Client) -> int:
+        answer = await client.remove_file(session, path)
+        if options.json:
+            print_json({"run_id": answer.run_id, "path": path})
+        else:
+            print_line(f"{path} is removed, recorded as run {answer.run_id}")
+        return 0
+
+    return with_realm_client(options, NO_TOOLS, work)
+
+
+def _content(file: str) -> bytes:
+    if file == STDIN:
+        return sys.stdin.buffer.read()
+    with refuse_file_errors(Path(file)):
+        return Path(file).read_bytes()

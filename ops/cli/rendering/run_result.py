@@ -6,6 +6,7 @@ The program's output and its value go to stdout; everything else goes to stderr.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 
 from rich.cells import cell_len
 
@@ -23,19 +24,34 @@ from rookery.schemas.run import (
     Span,
 )
 
-__all__ = ["print_stderr", "result_notes", "show_result"]
+__all__ = ["artifact_lines", "print_output", "print_stderr", "result_notes", "show_result"]
 
 
-def show_result(answer: RunAnswer, code: str, *, json: bool) -> int:
-    """Print the result of a run of ``code``; return the exit code."""
+def print_output(result: RunResult) -> None:
+    """Print the streams of a run that has ended, each to the same stream here."""
+    for text, show in ((result.stdout, print_line), (result.stderr, print_stderr)):
+        show(text, end="" if not text or text.endswith("\n") else "\n")
+
+
+def show_result(
+    answer: RunAnswer,
+    code: str,
+    *,
+    json: bool,
+    show_output: Callable[[RunAnswer], None] = print_output,
+) -> int:
+    """Print the result of a run of ``code``; return the exit code. ``show_output`` prints what the
+    program printed."""
     if json:
         print_json(answer)
     else:
-        _show_streams(answer)
+        show_output(answer)
         if answer.result is not None:
             print_line(encode_json(answer.result).decode())
             for note in result_notes(answer):
                 print_stderr(note)
+        for line in artifact_lines(answer):
+            print_stderr(line)
         if answer.snapshot_id is not None and RunState(answer.status).is_end:
             print_stderr(f"snapshot {answer.snapshot_id}")
         for diagnostic in answer.diagnostics:
@@ -56,14 +72,20 @@ def result_notes(result: RunResult) -> list[str]:
     return notes
 
 
+def artifact_lines(result: RunResult) -> list[str]:
+    """A line for each file that the run wrote to ``/work/out``."""
+    lines = [
+        f"artifact {one.artifact_ref}: {one.mime}, {one.size_bytes:,} bytes"
+        for one in result.artifacts or ()
+    ]
+    if result.artifacts_cut is True:
+        lines.append("artifacts are left out: they are too many or too large")
+    return lines
+
+
 def print_stderr(line: str, end: str = "\n") -> None:
     """Print a line about the run."""
     print(line, end=end, file=sys.stderr, flush=True)
-
-
-def _show_streams(answer: RunAnswer) -> None:
-    for text, show in ((answer.stdout, print_line), (answer.stderr, print_stderr)):
-        show(text, end="" if not text or text.endswith("\n") else "\n")
 
 
 def _show_problem(problem: ErrorObject | Diagnostic, code: str, kind: str = "") -> None:

@@ -57,6 +57,18 @@ def test_output_then_result_go_to_stdout_and_the_rest_to_stderr(shell: CommandLi
     assert (silent.code, silent.out, silent.err) == (0, "", "")
 
 
+def test_output_is_printed_while_the_program_runs_and_only_once(shell: CommandLine):
+    code = "import sys\nprint('one')\nprint('two', file=sys.stderr)\nwhile True: pass"
+    limits = ("--limit", "cpu_ms=60000", "--limit", "wall_ms=60000")
+    with shell.started("run", "-e", code, *limits) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert (process.stdout.readline(), process.stderr.readline()) == ("one\n", "two\n")
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=60)
+    assert (out, "one" in err, "two" in err) == ("", False, False)
+
+
 def test_json_is_the_answer_and_nothing_else(shell: CommandLine):
     ended = shell.rookery("run", "-e", "print('one')\n1 + 1", "--session", "mine", "--json")
     assert (ended.code, ended.err) == (0, "")

@@ -33,7 +33,8 @@ from guest.faults import (
 from guest.loop import GuestLoop, PendingCall
 from guest.output import STDERR, STDOUT
 from guest.results import ResultBinding, binding_of, reply_with
-from guest.system import async_runs, databases, interpreter
+from guest.system import async_runs, databases, file_steps, interpreter
+from guest.system.file_tree import TREE
 from guest.system.library import LIBRARY
 from guest.system.zones import ZONES
 
@@ -201,7 +202,10 @@ LOOP_FRAMES = 4
 
 
 def call_host(name: str, arguments: str) -> Any:
-    """Make a synchronous call; raise the error that the host replies with."""
+    """Make a synchronous call; raise the error that the host replies with. The call may take long,
+    so what was printed before it is sent first."""
+    STDOUT.flush()
+    STDERR.flush()
     reply, _ = decode(wit_world.call_tool(name, arguments))
     if "error" in reply:
         raise tool_error(reply["error"])
@@ -291,6 +295,8 @@ class GuestApp:
             reply = self._reply_to(error)
         STDOUT.flush()
         STDERR.flush()
+        if TREE.written and self.session.task is None:
+            file_steps.send_written()
         return reply
 
     def _reply_to(self, error: BaseException) -> str:
@@ -311,6 +317,10 @@ class GuestApp:
                 return self.session.start(request)
             case "resume":
                 return self.session.resume(request)
+            case "files":
+                reply = file_steps.serve(request)
+                TREE.written = {}  # By no run.
+                return reply
             case _:
                 return self.session.check(request)
 

@@ -138,6 +138,8 @@ class Tree:
         self.root = Folder(self._next())
         self.root.entries[HOME[1:]] = Folder(self._next())
         self.current = HOME
+        self.written: dict[int, None] = {}
+        """The numbers of the files that the run has written to, or moved."""
 
     # --- paths ------------------------------------------------------------------------------
 
@@ -204,6 +206,7 @@ class Tree:
         file.uses = 1
         folder.entries[name] = file
         folder.changed_ns = now_ns()
+        self.written[file.number] = None
         return file
 
     def create_folder(self, path: PathArgument, permissions: int) -> None:
@@ -255,6 +258,7 @@ class Tree:
             self.remove_file(target)
         del from_folder.entries[from_name]
         to_folder.entries[to_name] = entry
+        self._count_as_written(entry)
         from_folder.changed_ns = to_folder.changed_ns = now_ns()
 
     def release(self, file: File) -> None:
@@ -268,6 +272,7 @@ class Tree:
         self.charge(size - file.size)
         file.contents.resize(size)
         file.changed_ns = now_ns()
+        self.written[file.number] = None
 
     def write(self, file: File, position: int, data: memoryview) -> None:
         end = position + len(data)
@@ -276,11 +281,19 @@ class Tree:
             file.contents.resize(end)
         file.contents.write(position, data)
         file.changed_ns = now_ns()
+        self.written[file.number] = None
 
     def refill(self, file: File, data: bytes) -> None:
         """Replace the contents."""
         self.resize(file, len(data))
         file.contents.write(0, memoryview(data))
+
+    def _count_as_written(self, entry: File | Folder) -> None:
+        if isinstance(entry, Folder):
+            for one in entry.entries.values():
+                self._count_as_written(one)
+        else:
+            self.written[entry.number] = None
 
     def _next(self) -> int:
         self._numbers += 1
