@@ -11,7 +11,9 @@ import asyncio
 import inspect
 import io
 import json
+import linecache
 import os
+import re
 import sys
 import tempfile
 import types
@@ -23,6 +25,9 @@ from rookery.actors.sandbox.python.guest.values import to_evident_json
 from tests.sandbox.session_fixture import FUNCTIONS
 
 __all__ = ["Outcome", "named", "programs"]
+
+
+_FILE = "/program.py"
 
 
 class Outcome(NamedTuple):
@@ -52,12 +57,14 @@ def _main_module() -> dict[str, Any]:
     async def fetch(n: int) -> Any:
         return FUNCTIONS["fetch"](n)
 
+    vars(main)["__file__"] = _FILE
     vars(main).update(add=FUNCTIONS["add"], write=FUNCTIONS["write"], fetch=fetch)
     return vars(main)
 
 
 def _run(code: str, names: dict[str, Any]) -> Outcome:
     names.pop("result", None)
+    linecache.cache[_FILE] = len(code), None, code.splitlines(keepends=True), _FILE
     tree = ast.parse(code)
     last = ast.Expression(tree.body.pop().value) if isinstance(tree.body[-1], ast.Expr) else None
     value: Any = None
@@ -75,7 +82,7 @@ def _run(code: str, names: dict[str, Any]) -> Outcome:
 
 
 def _evaluated(part: Any, mode: str, names: dict[str, Any]) -> Any:
-    compiled = compile(part, "<program>", mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    compiled = compile(part, _FILE, mode, flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     value = eval(compiled, names)
     if compiled.co_flags & inspect.CO_COROUTINE:
         return asyncio.run(value)
@@ -83,17 +90,36 @@ def _evaluated(part: Any, mode: str, names: dict[str, Any]) -> Any:
 
 
 def main(folder: Path) -> None:
-    outcomes: dict[str, list[Outcome]] = {}
+    outcomes: dict[str, Any] = {}
     for name, runs in programs(folder).items():
         with tempfile.TemporaryDirectory() as own:
-            os.chdir(own)
-            sys.path[0:0] = [own]
-            names = _main_module()
-            outcomes[name] = [_run(code, names) for code in runs]
-            sys.path.remove(own)
+            outcomes[name] = _run_in(own, runs)
             os.chdir("/")
+            tempfile.tempdir = None
     sys.stdout.write(json.dumps(outcomes))
 
 
+def _run_in(own: str, runs: list[str]) -> Any:
+    """Run a program whose ``/work`` and ``/tmp`` are folders of its own; the outcomes name them as
+    the program does."""
+    folders = {place: own + place for place in ("/work", "/tmp")}
+    for place in folders.values():
+        os.mkdir(place)
+    tempfile.tempdir = folders["/tmp"]
+    os.chdir(folders["/work"])
+    sys.path[0:0] = [folders["/work"]]
+    names = _main_module()
+    outcomes = [_run(_moved(code, folders), names) for code in runs]
+    sys.path.remove(folders["/work"])
+    text = json.dumps(outcomes)
+    for place, folder in folders.items():
+        text = text.replace(folder, place)
+    return json.loads(text)
+
+
+def _moved(code: str, folders: dict[str, str]) -> str:
+    return re.sub(r"(?<=[\"'])/(work|tmp)\b", lambda found: folders[found[0]], code)
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve())
+    main(Path(sys.argv.pop(1)).resolve())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import wasmtime
@@ -35,8 +34,8 @@ PATIENCE_MS = 20_000
 
 
 @pytest.fixture(scope="module")
-def target(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Canary]:
-    with canary(tmp_path_factory.mktemp("canary")) as target:
+def target() -> Iterator[Canary]:
+    with canary() as target:
         yield target
 
 
@@ -96,10 +95,10 @@ def test_probes_end_as_listed_in_the_fallback(shooting_the_fallback: Range, prob
     assert shot.late_ms < PATIENCE_MS
 
 
-def test_the_canary_notices(tmp_path: Path):
-    with canary(tmp_path) as target:
+def test_the_canary_notices():
+    with canary() as target:
         assert target.harm() == []
-        (tmp_path / "canary").write_text("sung")
+        target.file.write_text("sung")
         assert target.harm() == ["file"]
 
 

@@ -45,6 +45,15 @@ _PATTERNS = """
 (meta_property) @meta
 (program (expression_statement (assignment_expression "using") @using))
 (type_query) @type
+(variable_declarator name: (identifier) @declared)
+(function_declaration name: (identifier) @declared)
+(required_parameter pattern: (identifier) @declared)
+(optional_parameter pattern: (identifier) @declared)
+(arrow_function parameter: (identifier) @declared)
+(for_in_statement left: (identifier) @declared)
+(array_pattern (identifier) @declared)
+(pair_pattern value: (identifier) @declared)
+(shorthand_property_identifier_pattern) @declared
 """
 _ENGINE_LACKS = {
     "decorator": "decorators are not supported",
@@ -93,9 +102,10 @@ def first_violation(
         elif name in _TOOLS:
             text = f"no tool {name!r} is registered"
             violations.append(_violation(node, "UNKNOWN_TOOL", text, _TOOLS_HINT))
+    declared = {_name(node, data) for node in found.get("declared", ())}
     for node in found.get("object", ()):
         name = _name(node, data)
-        if name in _OBJECTS and name not in tools:
+        if name in _OBJECTS and name not in tools and name not in declared:
             violations.append(_unsupported(node, f"{name} is not available in the sandbox"))
     for kind, text in _ENGINE_LACKS.items():
         nodes = found.get(kind, ())

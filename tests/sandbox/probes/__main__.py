@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from rookery.actors.sandbox import Sandbox, open_sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
@@ -35,8 +33,7 @@ def main(*, fallback: bool) -> int:
     bad = 0
     probes = COMPONENT if fallback else PYTHON + TYPESCRIPT
     with (
-        TemporaryDirectory() as folder,
-        canary(Path(folder)) as target,
+        canary() as target,
         open_fallback() if fallback else open_sandbox(KEY, has_fibers=HAS_FIBERS) as sandbox,
     ):
         shooting = Range(sandbox, target)

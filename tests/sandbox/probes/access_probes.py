@@ -77,9 +77,12 @@ _FILES: tuple[tuple[str, End, str], ...] = (
 _NOTHING_THERE: tuple[tuple[str, object], ...] = (
     ("import os; result = [os.path.exists(p) for p in (path, folder, '/etc')]", [False] * 3),
     ("import os; result = os.access(path, os.R_OK)", False),
-    ("import os; result = list(os.walk('/'))", [["/", ["work"], []], ["/work", [], []]]),
-    ("import glob; result = glob.glob('/*') + glob.glob('/etc/*')", ["/work"]),
-    ("import pathlib; result = [str(p) for p in pathlib.Path('/').rglob('*')]", ["/work"]),
+    (
+        "import os; result = list(os.walk('/'))",
+        [["/", ["tmp", "work"], []], ["/tmp", [], []], ["/work", [], []]],
+    ),
+    ("import glob; result = glob.glob('/*') + glob.glob('/etc/*')", ["/tmp", "/work"]),
+    ("import pathlib; result = [str(p) for p in pathlib.Path('/').rglob('*')]", ["/tmp", "/work"]),
     ("import linecache; result = linecache.getlines(path)", []),
     ("import mimetypes; result = mimetypes.read_mime_types(path)", None),
     (

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import socket
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,14 +17,16 @@ from uuid import uuid4
 __all__ = ["Canary", "canary"]
 
 _VARIABLE = "ROOKERY_CANARY"
+_OUTSIDE = "/var/tmp"
+"""Sessions have a ``/tmp`` of their own."""
 
 
 class Canary:
     def __init__(self, folder: Path, stream: socket.socket, datagram: socket.socket) -> None:
         self.secret = uuid4().hex
         self._folder, self._stream, self._datagram = folder, stream, datagram
-        self._file = folder / "canary"
-        self._file.write_text(self.secret)
+        self.file = folder / "canary"
+        self.file.write_text(self.secret)
         os.environ[_VARIABLE] = self.secret
         self._before = self._state()
 
@@ -31,7 +34,7 @@ class Canary:
     def inputs(self) -> dict[str, Any]:
         """The names by which a probe finds the canary."""
         return {
-            "path": str(self._file),
+            "path": str(self.file),
             "folder": str(self._folder),
             "port": self._stream.getsockname()[1],
             "variable": _VARIABLE,
@@ -44,9 +47,9 @@ class Canary:
         return changed + [f"{name} was heard of" for name in self._heard()]
 
     def _state(self) -> dict[str, Any]:
-        status = self._file.stat() if self._file.exists() else None
+        status = self.file.stat() if self.file.exists() else None
         return {
-            "file": status and (self._file.read_bytes(), status.st_mtime_ns, status.st_mode),
+            "file": status and (self.file.read_bytes(), status.st_mtime_ns, status.st_mode),
             "folder": sorted(os.listdir(self._folder)),
             "environment": os.environ.get(_VARIABLE),
             "working directory": os.getcwd(),
@@ -62,15 +65,19 @@ class Canary:
 
 
 @contextmanager
-def canary(folder: Path) -> Iterator[Canary]:
-    """Both sockets listen on the same port."""
+def canary() -> Iterator[Canary]:
+    """Both sockets listen on the same port. The folder is one that no session has."""
     before = os.environ.get(_VARIABLE)
-    with socket.create_server(("127.0.0.1", 0)) as stream, _datagram(stream) as datagram:
+    with (
+        tempfile.TemporaryDirectory(dir=_OUTSIDE) as folder,
+        socket.create_server(("127.0.0.1", 0)) as stream,
+        _datagram(stream) as datagram,
+    ):
         stream.setblocking(False)
         try:
-            yield Canary(folder, stream, datagram)
+            yield Canary(Path(folder), stream, datagram)
         finally:
-            os.environ.pop(_VARIABLE, None)
+            os.environ.pop(_VARIABLE)
             if before is not None:  # Another canary of this process.
                 os.environ[_VARIABLE] = before
 

@@ -20,7 +20,7 @@ BLOCKED = [
     *(f"from {name} import x" for name in MODULES.split()),
     *(f"().{name}" for name in NAMES.split()),
     *(f"{name}" for name in NAMES.split()),
-    *(f"open({path!r})" for path in ("/etc/passwd", "../x", "/workshop", "a/../../b", "/tmp/x")),
+    *(f"open({path!r})" for path in ("/etc/passwd", "../x", "/workshop", "a/../../b", "/tmpx/y")),
     "__import__('subprocess')",
     "from concurrent import futures",
     "from urllib import request",

@@ -86,7 +86,12 @@ def test_current_policy_lists_files_modules_limits_and_tools(shop: Stage):
         "filesystem": "capability_only",
         "network": "capability_only",
         "subprocess": "denied",
-        "files": {"folder": "/work", "size_bytes_max": 16 << 20, "size_bytes": 600},
+        "files": {
+            "folder": "/work",
+            "temporary_folder": "/tmp",
+            "size_bytes_max": 16 << 20,
+            "size_bytes": 600,
+        },
         "packages": [],
         "limits": json_of(SessionLimits(cpu_ms=999)),
         "tools": json_of(EXPECTED),

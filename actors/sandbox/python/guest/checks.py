@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Any, NamedTuple
 
 from guest import refusals
-from guest.system.file_tree import HOME
+from guest.system.file_tree import HOME, TEMPORARY
 
 __all__ = ["CheckContext", "Node", "SourceViolation", "first_violation"]
 
@@ -100,7 +100,8 @@ class _Checker:
 
     def violations(self) -> Iterator[SourceViolation]:
         for node in self._all(ast.Import, ast.ImportFrom):
-            yield from self._of_import(node)
+            if node not in self._for_types:
+                yield from self._of_import(node)
         for call in self._all(ast.Call):
             yield from self._of_call(call)
         for name in self._all(ast.Name):
@@ -126,9 +127,18 @@ class _Checker:
 
     @cached_property
     def _guarded(self) -> set[ast.AST]:
-        """Nodes in a ``try`` whose handlers catch a failed import."""
-        tries = [node for node in self._all(ast.Try) if any(map(_catches_import, node.handlers))]
-        return {inner for node in tries for part in node.body for inner in ast.walk(part)}
+        """Nodes in a ``try`` whose handlers catch a failed import, or in such a handler."""
+        blocks: list[ast.stmt] = []
+        for node in self._all(ast.Try):
+            if caught := [handler for handler in node.handlers if _catches_import(handler)]:
+                blocks += chain(node.body, *(handler.body for handler in caught))
+        return {inner for part in blocks for inner in ast.walk(part)}
+
+    @cached_property
+    def _for_types(self) -> set[ast.AST]:
+        """Nodes that only type checkers read."""
+        tests = [node for node in self._all(ast.If) if _is_for_types(node.test)]
+        return {inner for node in tests for part in node.body for inner in ast.walk(part)}
 
     @cached_property
     def _common_uses(self) -> set[ast.AST]:
@@ -211,6 +221,12 @@ def _names_a_module(call: ast.Call) -> bool:
             return False
 
 
+def _is_for_types(test: ast.expr) -> bool:
+    """Whether the condition is ``TYPE_CHECKING``, which is false in a run."""
+    name = test.attr if isinstance(test, ast.Attribute) else getattr(test, "id", "")
+    return name == "TYPE_CHECKING"
+
+
 def _catches_import(handler: ast.ExceptHandler) -> bool:
     caught = [handler.type]
     if isinstance(handler.type, ast.Tuple):
@@ -220,7 +236,7 @@ def _catches_import(handler: ast.ExceptHandler) -> bool:
 
 def _is_outside(path: str) -> bool:
     whole = posixpath.normpath(posixpath.join(HOME, path))
-    return whole not in _PATHS_ALLOWED and not f"{whole}/".startswith(f"{HOME}/")
+    return whole not in _PATHS_ALLOWED and not f"{whole}/".startswith((f"{HOME}/", f"{TEMPORARY}/"))
 
 
 def _of_names(names: Iterable[str], node: Node) -> Iterator[SourceViolation]:

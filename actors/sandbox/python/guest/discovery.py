@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from guest import refusals, standard_modules
-from guest.system.file_tree import BYTES_MAX, HOME, TREE
+from guest.system.file_tree import BYTES_MAX, HOME, TEMPORARY, TREE
 
 __all__ = ["LIMITS", "NAMES", "POLICY", "policy"]
 
@@ -23,7 +23,12 @@ def policy(host_policy: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any
     """Add the guest's files, modules, packages and the run's limits to the host's policy."""
     tools = host_policy.pop("tools", [])
     return host_policy | {
-        "files": {"folder": HOME, "size_bytes_max": BYTES_MAX, "size_bytes": TREE.bytes_used},
+        "files": {
+            "folder": HOME,
+            "temporary_folder": TEMPORARY,
+            "size_bytes_max": BYTES_MAX,
+            "size_bytes": TREE.bytes_used,
+        },
         "modules": list(standard_modules.MODULES),
         "modules_refused": refusals.refused_names(),
         "packages": [],

@@ -103,7 +103,7 @@ def blocked_call(name: str, tools: Container[str]) -> tuple[str, str]:
 
 
 def outside_path(path: str, tools: Container[str]) -> tuple[str, str]:
-    message = f"open() of {path[:200]!r}: a program has no files outside /work"
+    message = f"open() of {path[:200]!r}: a program has no files outside /work and /tmp"
     return message, _tool_hint("use a relative path; other files are reached", _FILE_TOOLS, tools)
 
 

@@ -10,7 +10,7 @@ import os
 import sys
 from typing import Any
 
-from guest.system import open_files, os_calls
+from guest.system import error_numbers, open_files, os_calls
 from guest.system.library import FOLDER, LIBRARY
 from guest.system.zones import ZONES
 
@@ -29,6 +29,7 @@ def exchange(before: dict[int, Any]) -> None:
 assert ZONES.names()
 LIBRARY.add(FOLDER)
 LIBRARY.add(os.path.dirname(__file__), __package__ or "guest")
+error_numbers.install()
 exchange(open_files.install() | os_calls.install())
 LIBRARY.install()
 

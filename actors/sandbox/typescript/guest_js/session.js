@@ -177,6 +177,7 @@
   };
   late("url", "URL", "URLSearchParams");
   late("web", "TextEncoder", "TextDecoder", "structuredClone", "atob", "btoa", "crypto");
+  late("events", "AbortController", "AbortSignal", "Event", "EventTarget");
   if (!hasOwn(own, "DOMException")) late("web", "DOMException");
   late("intl", "Intl");
   const method = (holder, name, value) =>

@@ -6,6 +6,9 @@
   const tag = (Class, name = Class.name) => Object.defineProperty(
     Class.prototype, Symbol.toStringTag, { value: name, configurable: true });
 
+  const CODES = {
+    InvalidCharacterError: 5, AbortError: 20, TimeoutError: 23, DataCloneError: 25,
+  };
   class DOMException extends Error {
     #name;
     constructor(message = "", name = "Error") {
@@ -13,7 +16,7 @@
       this.#name = `${name}`;
     }
     get name() { return this.#name; }
-    get code() { return { InvalidCharacterError: 5, DataCloneError: 25 }[this.#name] ?? 0; }
+    get code() { return CODES[this.#name] ?? 0; }
   }
 
   // --- text as bytes ---------------------------------------------------------------------------

@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qs, unquote
 
-from guest.system.file_tree import TREE, File, failure
+from guest.system.error_numbers import failure
+from guest.system.file_tree import TREE, File
 from guest.system.open_files import FILE_HANDLES
 
 __all__ = ["install"]

@@ -1,4 +1,4 @@
-"""The files of a session: a tree below ``/work`` in the interpreter's memory.
+"""The files of a session: trees below ``/work`` and ``/tmp`` in the interpreter's memory.
 
 So a snapshot of the session holds its files. One limit covers the bytes of all files and a fixed
 charge for every file and folder. There are no links, so the text of a path alone decides where it
@@ -12,20 +12,22 @@ import os
 import stat
 
 from guest.clock import now_ns
+from guest.system.error_numbers import failure
 
 __all__ = [
     "BYTES_MAX",
     "ENTRY_BYTES",
     "HOME",
+    "TEMPORARY",
     "TREE",
     "File",
     "Folder",
     "Tree",
     "TreeEntry",
-    "failure",
 ]
 
 HOME = "/work"
+TEMPORARY = "/tmp"  # noqa: S108 - in the session's memory, too.
 BYTES_MAX = 16 << 20
 """The limit on all files of a session."""
 ENTRY_BYTES = 512
@@ -33,16 +35,14 @@ ENTRY_BYTES = 512
 _NAME_BYTES_MAX = 255
 _PATH_BYTES_MAX = 1024
 _PIECE_BYTES = 1 << 16
-_OUTSIDE = f"a program has no files outside {HOME}; tools reach the others, see list_tools()"
+_TOPS = (HOME[1:], TEMPORARY[1:])
+_OUTSIDE = (
+    f"a program has no files outside {HOME} and {TEMPORARY}; tools reach the others, see"
+    " list_tools()"
+)
 _FULL = f"the files of a session may take {BYTES_MAX} bytes"
 
 PathArgument = str | bytes | os.PathLike[str] | os.PathLike[bytes]
-
-
-def failure(number: int, path: object = None, text: str | None = None) -> OSError:
-    """The exception Python raises for this error number."""
-    words = text or os.strerror(number)
-    return OSError(number, words) if path is None else OSError(number, words, path)
 
 
 class TreeEntry:
@@ -136,7 +136,7 @@ class Tree:
         self._numbers = 0
         self.bytes_used = 0
         self.root = Folder(self._next())
-        self.root.entries[HOME[1:]] = Folder(self._next())
+        self.root.entries |= {name: Folder(self._next()) for name in _TOPS}
         self.current = HOME
         self.written: dict[int, None] = {}
         """The numbers of the files that the run has written to, or moved."""
@@ -157,7 +157,7 @@ class Tree:
                 del found[-1:]
             elif name not in ("", "."):
                 found.append(name)
-        if found and found[0] != HOME[1:]:
+        if found and found[0] not in _TOPS:
             raise failure(errno.EACCES, path, _OUTSIDE)
         too_long = any(len(os.fsencode(name)) > _NAME_BYTES_MAX for name in found)
         if too_long or len(whole) > _PATH_BYTES_MAX:
@@ -187,7 +187,7 @@ class Tree:
         """The folder of ``path``, which must exist, and the name in it."""
         *above, name = self.names(path) or [""]
         if not above:
-            raise failure(errno.EACCES, path, f"{HOME} itself cannot be changed")
+            raise failure(errno.EACCES, path, f"/{name} itself cannot be changed")
         return self.folder("/" + "/".join(above)), name
 
     # --- changes ----------------------------------------------------------------------------

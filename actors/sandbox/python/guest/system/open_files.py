@@ -15,7 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 from guest.clock import now_ns
-from guest.system.file_tree import TREE, File, Folder, PathArgument, failure
+from guest.system.error_numbers import failure
+from guest.system.file_tree import TREE, File, Folder, PathArgument
 
 __all__ = ["FILE_HANDLES", "FileHandle", "RawFile", "install", "open_file"]
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterator
 from typing import Any, NoReturn
 
 from guest.clock import now_ns
-from guest.system.file_tree import BYTES_MAX, ENTRY_BYTES, TREE, File, Folder, failure
+from guest.system.error_numbers import failure
+from guest.system.file_tree import BYTES_MAX, ENTRY_BYTES, TREE, File, Folder
 from guest.system.open_files import FILE_HANDLES, NULL_DEVICE
 
 __all__ = ["install"]
