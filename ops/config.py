@@ -32,6 +32,7 @@ __all__ = [
     "MetricsConfig",
     "NodeConfig",
     "QuotasConfig",
+    "SandboxConfig",
     "ServerConfig",
     "Setting",
     "address_of",
@@ -126,6 +127,12 @@ class QuotasConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     """Runs of the realm that are accepted and not ended."""
 
 
+class SandboxConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    packages: tuple[str, ...] = ()
+    """Python packages that programs can import, as ``sympy`` or ``jinja2>=3``: pure Python only.
+    They are part of the guest, which is built with them once: ``rookery guest build``."""
+
+
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     payload_bytes_max: Annotated[int, Meta(ge=1_024, le=1 << 20)] = 1 << 20
     """Body of one command. The server's own limit counts headers too."""
@@ -187,6 +194,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     server: ServerConfig = ServerConfig()
     node: NodeConfig = NodeConfig()
     quotas: QuotasConfig = QuotasConfig()
+    sandbox: SandboxConfig = SandboxConfig()
     limits: LimitsConfig = LimitsConfig()
     approvals: ApprovalsConfig = ApprovalsConfig()
     metrics: MetricsConfig = MetricsConfig()

@@ -423,6 +423,7 @@ class Node:
             epoch=epoch,
             share=self._share,
             fibers=config.node.fibers,
+            packages=config.sandbox.packages,
             limits=config.limits,
             registry=registry_of(config.node),
             record_reads=RecordMode(config.node.record_reads),

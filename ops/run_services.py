@@ -207,6 +207,7 @@ class RunServices:
         epoch: str,
         share: ProcessShare,
         fibers: bool,
+        packages: Sequence[str],
         limits: LimitsConfig,
         registry: ToolRegistry,
         record_reads: RecordMode,
@@ -223,8 +224,9 @@ class RunServices:
         local_tools = ToolCatalogue.local(registry, record_reads)
         catalogue = ToolCatalogue([*local_tools, *built_in_tools(registry), *remote_tools])
         key = await bus.secrets.get_or_create("snapshots", entropy(KEY_BYTES))
-        live_mb_max = share.divide(LIVE_MB_MAX)
-        sandbox = await _load_sandbox(bus, loop, node, key, live_mb_max, fibers=fibers)
+        sandbox = await _load_sandbox(
+            bus, loop, node, key=key, packages=packages, share=share, fibers=fibers
+        )
         opened.callback(sandbox.close)
         local = LocalToolHost(registry)
         opened.callback(local.close, TOOLS_CLOSE_S)
@@ -420,10 +422,17 @@ async def _discover_workers(bus: Bus, surfaces: Sequence[str]) -> Sequence[Remot
 
 
 async def _load_sandbox(
-    bus: Bus, loop: BusLoop, node: str, key: bytes, live_mb_max: int, *, fibers: bool
+    bus: Bus,
+    loop: BusLoop,
+    node: str,
+    *,
+    key: bytes,
+    packages: Sequence[str],
+    share: ProcessShare,
+    fibers: bool,
 ) -> Sandbox:
     """Open the sandbox with the realm's guest, and store that guest for other nodes."""
-    cache = GuestCache(cache_folder(os.environ))
+    cache = GuestCache(cache_folder(os.environ), packages=packages)
     shared = RealmBuild(cache, bus.blobs, bus.claims, node)
     await shared.agree()
     await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.installed)).piece)
@@ -433,7 +442,7 @@ async def _load_sandbox(
         cache,
         lambda build: loop.run(shared.fetch(build)),
         has_fibers=fibers,
-        live_mb_max=live_mb_max,
+        live_mb_max=share.divide(LIVE_MB_MAX),
     )
 
 

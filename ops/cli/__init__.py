@@ -51,13 +51,16 @@ for _name, _help in {
     "journal": "Tail, verify, anchor and export the journal, and quarantine damaged messages.",
     "machine": "List, show and check the state machines, and run traces through them.",
     "inbox": "List, show, retry and drop dead letters.",
+    "guest": "Build the guest of programs, with the packages that they can import.",
     "config": "Show the configuration and where each value comes from.",
     "doctor": "Check everything that a node needs, and settings that would lose data.",
     "bench": "Run benchmarks on this machine.",
     "version": "Print the versions of Rookery and Python.",
 }.items():
-    _module = {"realm": "upgrade", "files": "session_memory"}.get(_name, _name)
-    app.command(f"rookery.ops.cli.commands.{_module}:app", name=_name, help=_help)
+    _place = {"files": "session_memory:app", "guest": "config:guest", "realm": "upgrade:app"}
+    app.command(
+        f"rookery.ops.cli.commands.{_place.get(_name, f'{_name}:app')}", name=_name, help=_help
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

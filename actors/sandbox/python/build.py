@@ -16,8 +16,9 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import zipfile
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from hashlib import sha3_256
@@ -26,10 +27,18 @@ from importlib.resources import files
 from pathlib import Path
 from typing import IO, Final
 
+import msgspec
 import wasmtime
 from wasmtime.component import Component
 
 from rookery.actors.sandbox.python.file_cache import FileCache
+from rookery.actors.sandbox.python.packages import (
+    Package,
+    Wheels,
+    normal_requirements,
+    read_package,
+    unpack,
+)
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["GuestCache", "Progress", "cache_folder", "source_key", "write_stderr"]
@@ -40,6 +49,8 @@ _GUEST_FOLDER: Final = Path(__file__).with_name("guest")
 _WORLD = "sandbox"
 _ZONES_FILE: Final = "system/zones.json"
 """The file that ``guest/system/zones.py`` reads."""
+_PACKAGES_FILE: Final = "packages/packages.json"
+"""The file that ``guest/system/packages.py`` reads."""
 _COMPONENTIZE = "import componentize_py; componentize_py.script()"
 
 
@@ -57,7 +68,11 @@ def cache_folder(environment: Mapping[str, str]) -> Path:
 class GuestCache:
     """Builds and native code in one private folder."""
 
-    def __init__(self, folder: Path, progress: Progress = write_stderr) -> None:
+    def __init__(
+        self, folder: Path, progress: Progress = write_stderr, packages: Iterable[str] = ()
+    ) -> None:
+        """``packages`` are requirements of the Python packages in the guest."""
+        self.packages = normal_requirements(packages)
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         status = folder.stat()
         if status.st_uid != os.getuid() or status.st_mode & 0o022:
@@ -74,27 +89,48 @@ class GuestCache:
         """The guest as a component; with ``stub_wasi`` its modules can be linked."""
         if stub_wasi and self._adopted is not None:
             return self._adopted.read_bytes()
-        key = source_key(stub_wasi=stub_wasi)
+        key = self.key(stub_wasi=stub_wasi)
         path = self._own_build(key)
         if not self._files.lock(path):
             with self._locked(key):
                 if not self._files.lock(path):
-                    with self._report("building the Python guest, once for this user"):
-                        self._files.write(path, _build(stub_wasi))
+                    with self._report(self._building()):
+                        self._files.write(path, _build(stub_wasi, self._wheels(key)))
         return path.read_bytes()
+
+    def key(self, *, stub_wasi: bool) -> str:
+        """A digest of all inputs of a build; two lists of packages have two builds."""
+        return source_key(stub_wasi=stub_wasi, packages=self.packages)
+
+    def _building(self) -> str:
+        what = "building the Python guest, once for this user"
+        return f"{what}, with {', '.join(self.packages)}" if self.packages else what
+
+    def package_list(self) -> list[Package]:
+        """The packages of the build, which must be in the cache."""
+        found = []
+        for path in self._wheels(self.key(stub_wasi=True)):
+            with zipfile.ZipFile(path) as archive:
+                found.append(read_package(archive))
+        return found
+
+    def _wheels(self, key: str) -> list[Path]:
+        if not self.packages:
+            return []
+        return Wheels(self._folder / key, self._files, self.packages).paths()
 
     def adopt(self, component: bytes) -> None:
         """Use a build of the same sources from another node: snapshots move only between nodes
         that run the same build, and no two builds are equal. This object uses it from now on;
         other processes, which may serve other realms, do not change."""
-        key = source_key(stub_wasi=True)
+        key = self.key(stub_wasi=True)
         path = self._adopted_build(key, sha3_256(component).hexdigest())
         self._files.write(path, component)
         self._adopted = path
 
     def adopt_stored(self, build: str) -> bool:
         """``adopt`` the build of this digest if the cache has it; returns whether it has."""
-        key = source_key(stub_wasi=True)
+        key = self.key(stub_wasi=True)
         for path in (self._adopted_build(key, build), self._own_build(key)):
             if self._files.lock(path) and sha3_256(path.read_bytes()).hexdigest() == build:
                 self._adopted = path
@@ -196,10 +232,10 @@ def _source_files() -> list[Path]:
     return sorted(path for path in _GUEST_FOLDER.rglob("*") if path.suffix in (".py", ".wit"))
 
 
-def source_key(*, stub_wasi: bool) -> str:
+def source_key(*, stub_wasi: bool, packages: Sequence[str] = ()) -> str:
     """A digest of all inputs of a build."""
     made_with = [version(package) for package in ("componentize-py", "tzdata")]
-    digest = sha3_256(f"{made_with} {stub_wasi}".encode())
+    digest = sha3_256(f"{made_with} {stub_wasi} {list(packages)}".encode())
     for path in _source_files():
         name = path.relative_to(_GUEST_FOLDER).as_posix()
         digest.update(f"\0{name}\0".encode() + path.read_bytes())
@@ -214,7 +250,7 @@ def _zones() -> str:
     return json.dumps({name: base64.b64encode(data).decode() for name, data in packed.items()})
 
 
-def _build(stub_wasi: bool) -> bytes:
+def _build(stub_wasi: bool, wheels: Sequence[Path] = ()) -> bytes:
     """Build the guest. Builds are not reproducible; each is known by its digest."""
     with tempfile.TemporaryDirectory(prefix="rookery-guest-") as scratch:
         program = Path(scratch, "guest")
@@ -223,6 +259,9 @@ def _build(stub_wasi: bool) -> bytes:
             copy.parent.mkdir(exist_ok=True)
             shutil.copy(path, copy)
         (program / _ZONES_FILE).write_text(_zones(), encoding="utf-8")
+        if wheels:
+            packages = unpack(wheels, program / "packages")
+            (program / _PACKAGES_FILE).write_bytes(msgspec.json.encode(packages))
         built = Path(scratch, "guest.wasm")
         command: list[str | Path] = [sys.executable, "-c", _COMPONENTIZE, "-q"]
         command += ["-d", program / "world.wit"]

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from typing import Final
 
-from rookery.actors.sandbox.python.build import GuestCache, source_key
+from rookery.actors.sandbox.python.build import GuestCache
 from rookery.bus.ports import Blobs, Claim, Claims
 from rookery.schemas.errors import Failed
 
@@ -38,7 +38,7 @@ class RealmBuild:
 
     def __init__(self, cache: GuestCache, blobs: Blobs, claims: Claims, holder: str) -> None:
         self._cache, self._blobs, self._claims, self._holder = cache, blobs, claims, holder
-        self._name = f"guest.python.{source_key(stub_wasi=True)}"
+        self._name = f"guest.python.{cache.key(stub_wasi=True)}"
 
     async def agree(self) -> str:
         """Make the cache use the realm's build, and return its digest.

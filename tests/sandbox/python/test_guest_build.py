@@ -46,7 +46,7 @@ def test_concurrent_builders_build_once_and_report_it(
     messages: list[str] = []
     together = threading.Barrier(4)
 
-    def build(stub_wasi: bool) -> bytes:
+    def build(stub_wasi: bool, _wheels: object) -> bytes:
         builds.append(stub_wasi)
         return b"a component"
 

@@ -46,7 +46,7 @@ class Builder:
         self.go_on.set()
         self.fails = False
 
-    def __call__(self, stub_wasi: bool) -> bytes:
+    def __call__(self, stub_wasi: bool, _wheels: object) -> bytes:
         assert stub_wasi
         self.count += 1
         built = f"build {self.count}".encode() * 100_000

@@ -1,5 +1,6 @@
 """``python -m tests.sandbox.typescript.node_recorder`` runs the everyday programs in node and
-stores the results of all runs, as JSON, beside them. It needs node, and the TypeScript compiler from npm.
+stores the results of all runs, as JSON, beside them. It needs node, and TypeScript's compiler from
+npm.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 
 from guest import refusals, standard_modules
 from guest.system.file_tree import BYTES_MAX, HOME, TEMPORARY, TREE
+from guest.system.packages import PACKAGES
 
 __all__ = ["LIMITS", "NAMES", "POLICY", "policy"]
 
@@ -31,7 +32,7 @@ def policy(host_policy: dict[str, Any], limits: dict[str, Any]) -> dict[str, Any
         },
         "modules": list(standard_modules.MODULES),
         "modules_refused": refusals.refused_names(),
-        "packages": [],
+        "packages": PACKAGES.listed,
         "limits": limits,
         "tools": tools,
     }

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable
 
+from guest.system.packages import PACKAGES
+
 __all__ = [
     "absent_module",
     "blocked_call",
@@ -87,13 +89,19 @@ def absent_module(name: str) -> tuple[str, str] | None:
     """Message and hint for a well-known package outside the standard library."""
     top = name.partition(".")[0]
     if top in _PACKAGES:
-        return _not_available(name), f"use {_PACKAGES[top]}; {_DISCOVER}"
+        return _not_available(name), f"use {_PACKAGES[top]}; {_present()}{_DISCOVER}"
     return None
+
+
+def _present() -> str:
+    """The packages that a program can import, for a hint."""
+    names = sorted(name for package in PACKAGES.listed for name in package["imports"])
+    return f"packages that are here: {', '.join(names)}; " if names else ""
 
 
 def library_hint(name: str) -> tuple[str, str]:
     """Message and hint for an unknown module."""
-    hint = f"the standard library is here, and modules written to /work; {_DISCOVER}"
+    hint = f"the standard library is here, and modules written to /work; {_present()}{_DISCOVER}"
     return f"there is no module {name!r}", hint
 
 

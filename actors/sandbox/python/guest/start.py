@@ -12,6 +12,7 @@ from typing import Any
 
 from guest.system import error_numbers, open_files, os_calls
 from guest.system.library import FOLDER, LIBRARY
+from guest.system.packages import PACKAGES
 from guest.system.zones import ZONES
 
 __all__ = ["WitWorld"]
@@ -29,6 +30,7 @@ def exchange(before: dict[int, Any]) -> None:
 assert ZONES.names()
 LIBRARY.add(FOLDER)
 LIBRARY.add(os.path.dirname(__file__), __package__ or "guest")
+PACKAGES.read()
 error_numbers.install()
 exchange(open_files.install() | os_calls.install())
 LIBRARY.install()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from typing import Any
 
 __all__ = ["failure", "install"]
 
@@ -42,6 +43,7 @@ def install() -> None:
             _WORDS[number] = os.strerror(before)
             _CLASSES[number] = type(OSError(before, ""))
             setattr(errno, name, number)
-    errno.errorcode.clear()
-    errno.errorcode.update({number: name for name, number in reversed(_NUMBERS.items())})
+    codes: Any = errno.errorcode
+    codes.clear()
+    codes.update({number: name for name, number in reversed(_NUMBERS.items())})
     os.strerror = _words

@@ -34,23 +34,44 @@ LEFT_OUT = frozenset(
 """Modules that need sockets, processes, a screen or compiled code."""
 
 
+_RELOADED = frozenset(("html.parser",))
+"""Modules that packages load a second time, as ``markdown`` does."""
+
+
 class Library:
     """Finds and loads modules of the standard library."""
 
     def __init__(self) -> None:
         self._modules: dict[str, tuple[bool, bytes]] = {}
         """By name: whether the module is a package, and its code."""
+        self._data: dict[str, bytes] = {}
+        """By path: the files of packages that are no modules."""
         self._keeps = False
         """Whether the code of a loaded module is retained. During the build it is removed."""
 
     def __contains__(self, name: str) -> bool:
         return name in self._modules
 
-    def add(self, folder: str, package: str = "") -> None:
+    def add(self, folder: str, package: str = "", left_out: frozenset[str] = LEFT_OUT) -> None:
         """Compile the modules in ``folder``, during the build, so that they load quickly."""
-        for name, is_package, source in _sources(folder, package):
+        for name, is_package, source in _sources(folder, package, left_out):
             code = compile(source, _file(name, is_package=is_package), "exec", dont_inherit=True)
             self._modules[name] = is_package, zlib.compress(marshal.dumps(code), 9)
+
+    def add_data(self, top: str) -> None:
+        """Store the data files in ``top``, which modules read by ``pkgutil.get_data``."""
+        for folder, folders, files in os.walk(top):
+            folders[:] = sorted(name for name in folders if not name.endswith(".dist-info"))
+            for file in sorted(files):
+                if folder != top and not file.endswith((".py", ".pyi", ".pyc")):
+                    with open(f"{folder}/{file}", "rb") as source:
+                        path = f"{FOLDER}{folder.removeprefix(top)}/{file}"
+                        self._data[path] = zlib.compress(source.read(), 9)
+
+    def get_data(self, path: str) -> bytes:
+        if path not in self._data:
+            raise FileNotFoundError(path)
+        return zlib.decompress(self._data[path])
 
     def seal(self) -> None:
         """End the build: from now on sessions load modules."""
@@ -75,7 +96,7 @@ class Library:
 
     def exec_module(self, module: ModuleType) -> None:
         code = self.get_code(module.__name__)
-        if not self._keeps:
+        if not self._keeps and module.__name__ not in _RELOADED:
             del self._modules[module.__name__]
         exec(code, module.__dict__)  # noqa: S102 - it is the library.
 
@@ -97,14 +118,18 @@ def _file(name: str, *, is_package: bool) -> str:
     return f"{FOLDER}/{path}/__init__.py" if is_package else f"{FOLDER}/{path}.py"
 
 
-def _sources(top: str, package: str) -> Iterator[tuple[str, bool, bytes]]:
+def _sources(top: str, package: str, left_out: frozenset[str]) -> Iterator[tuple[str, bool, bytes]]:
     """Name, whether it is a package, and source of each module."""
     for folder, folders, files in os.walk(top):
         inside = f"{package}{folder.removeprefix(top)}".strip("/").replace("/", ".")
-        folders[:] = sorted(name for name in folders if not _left_out(inside, name))
+        folders[:] = sorted(
+            name
+            for name in folders
+            if name != "__pycache__" and _whole(inside, name) not in left_out
+        )
         for file in sorted(files):
             stem, dot, ending = file.partition(".")
-            if ending != "py" or not dot or _left_out(inside, stem):
+            if ending != "py" or not dot or _whole(inside, stem) in left_out:
                 continue
             name = inside if stem == "__init__" else f"{inside}.{stem}".strip(".")
             with open(f"{folder}/{file}", "rb") as source:
@@ -113,9 +138,8 @@ def _sources(top: str, package: str) -> Iterator[tuple[str, bool, bytes]]:
             yield inside, True, b""
 
 
-def _left_out(inside: str, name: str) -> bool:
-    whole = f"{inside}.{name}".strip(".")
-    return whole in LEFT_OUT or name == "__pycache__"
+def _whole(inside: str, name: str) -> str:
+    return f"{inside}.{name}".strip(".")
 
 
 LIBRARY = Library()
