@@ -96,7 +96,7 @@ def test_a_missing_file_cannot_be_locked(files: FileCache, tmp_path: Path):
 def test_a_removed_build_is_built_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     builds: list[bytes] = []
 
-    def build(stub_wasi: bool) -> bytes:
+    def build(stub_wasi: bool, _wheels: object) -> bytes:
         builds.append(f"build {len(builds)}, {stub_wasi}".encode())
         return builds[-1]
 
