@@ -11,10 +11,14 @@ import logging
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final
 
-__all__ = ["BackgroundTask", "BackgroundTasks"]
+from rookery.bus.ports import Claims
+from rookery.schemas.errors import Failed
+
+__all__ = ["BackgroundTask", "BackgroundTasks", "poll_drain"]
 
 log = logging.getLogger(__name__)
 
+DRAIN_POLL_S: Final = 1.0
 RESTART_PAUSE_S: Final = 3.0
 STABLE_AFTER_S: Final = 10.0
 """A task without a failure for so long is healthy again; longer than any task sleeps."""
@@ -63,3 +67,17 @@ class BackgroundTasks:
         if self._failing.get(name) != why:
             self._failing[name] = why
             log.error("background task failed", extra={"task": name}, exc_info=error)
+
+
+async def poll_drain(claims: Claims, node: str, on_drain: Callable[[], object]) -> None:
+    """Wait for the request to drain the node, and pass it on. The request is a claim: it reaches a
+    node that cannot answer, and it expires with the process that made it."""
+    name = f"drain.{node}"
+    while True:
+        await asyncio.sleep(DRAIN_POLL_S)
+        try:
+            if any(claim.name == name for claim in await claims.list(name)):
+                on_drain()
+                return
+        except Failed as error:
+            log.info("drain request could not be read", extra={"code": error.code})

@@ -52,7 +52,7 @@ from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.ops.approval_dispatchers import ApprovalDispatchers, open_callback
-from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks
+from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks, poll_drain
 from rookery.ops.config import Config
 from rookery.ops.doctor import durability_of, is_embedded
 from rookery.ops.health import Page, Probe
@@ -92,7 +92,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-DRAIN_POLL_S = 1.0
 _READABLE_DAMAGE = "CHAIN_BROKEN"
 """Lists contain the facts of a message with this damage."""
 CHECKPOINT_TIMEOUT_S = 2.0
@@ -376,7 +375,7 @@ class Node:
     def _background_tasks(self, bus: JetStreamBus) -> Mapping[str, BackgroundTask]:
         tasks: dict[str, BackgroundTask] = {
             "views": self._projections.run,
-            "drain": partial(self._poll_drain, bus),
+            "drain": partial(poll_drain, bus.claims, self._node_name, self._on_drain),
             "quarantine": partial(bus.quarantine.follow, bus.feed, self._on_quarantined),
         }
         if self._runs is not None:
@@ -434,19 +433,6 @@ class Node:
             opened=opened,
         )
         return self._loop.run(opening)
-
-    async def _poll_drain(self, bus: JetStreamBus) -> None:
-        """A claim is the drain request: it reaches a node that cannot answer, and it expires with
-        the process that made it."""
-        while True:
-            await asyncio.sleep(DRAIN_POLL_S)
-            try:
-                name = f"drain.{self._node_name}"
-                if any(claim.name == name for claim in await bus.claims.list(name)):
-                    self._on_drain()
-                    return
-            except Failed as error:
-                log.info("drain request could not be read", extra={"code": error.code})
 
     async def _durability(self, bus: JetStreamBus) -> str:
         """What this server's ack guarantees; ``Refused`` where it may guarantee nothing."""

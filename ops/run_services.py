@@ -220,9 +220,7 @@ class RunServices:
         """Fetch the catalogues of the workers of ``surfaces``, agree with the realm on a guest,
         and load it. ``opened`` gets what is to be closed after the kernel, off the loop."""
         remote = await _discover_workers(bus, surfaces)
-        remote_tools = (tool for host in remote for tool in host.catalogue_tools)
-        local_tools = ToolCatalogue.local(registry, record_reads)
-        catalogue = ToolCatalogue([*local_tools, *built_in_tools(registry), *remote_tools])
+        catalogue = _create_catalogue(registry, record_reads, remote)
         key = await bus.secrets.get_or_create("snapshots", entropy(KEY_BYTES))
         sandbox = await _load_sandbox(
             bus, loop, node, key=key, packages=packages, share=share, fibers=fibers
@@ -411,6 +409,15 @@ def _open_seal(path: Path, realm: str, catalogue: ToolCatalogue) -> FileSeal:
     if any(tool.checks.sensitive for tool in catalogue):
         seal.prepare()
     return seal
+
+
+def _create_catalogue(
+    registry: ToolRegistry, record_reads: RecordMode, remote: Sequence[RemoteToolHost]
+) -> ToolCatalogue:
+    """The node's tools: local ones, built-in ones, and those of workers."""
+    local_tools = ToolCatalogue.local(registry, record_reads)
+    remote_tools = (tool for host in remote for tool in host.catalogue_tools)
+    return ToolCatalogue([*local_tools, *built_in_tools(registry), *remote_tools])
 
 
 async def _discover_workers(bus: Bus, surfaces: Sequence[str]) -> Sequence[RemoteToolHost]:

@@ -2,7 +2,6 @@
 
 Two entities tell the history of a run: ``turn`` has its environment, requests, calls and end,
 ``sandbox`` the snapshots of its session. Calls of older runs are in the entity ``tool``.
-``StepInputs`` derives the results that each step continued with.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from rookery.actors.execution.step_inputs import AnsweredBatch, FactPosition, StepInputs
 from rookery.actors.kernel import last_restart
 from rookery.actors.protection import (
     NO_SEAL,
@@ -31,7 +31,6 @@ from rookery.bus.ports import Blobs, StoredMessage, ValueSeal
 from rookery.schemas.calls import (
     CallOutcome,
     ForkedRun,
-    RequestedCall,
     RunEnvironment,
     ToolFault,
 )
@@ -45,14 +44,11 @@ from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import FileInput, RunRequest, RunResult
 
 __all__ = [
-    "AnsweredBatch",
     "EntityReader",
-    "FactPosition",
     "PastRun",
     "RunHistoryReader",
     "SessionHistory",
     "SnapshotFact",
-    "StepInputs",
     "is_replaceable",
     "without_limits",
 ]
@@ -60,84 +56,6 @@ __all__ = [
 
 FILES_BYTES_MAX: Final = 16 << 20
 """Of the files that one run is given; a session holds no more."""
-
-
-class FactPosition(NamedTuple):
-    """Where a fact is in the journal."""
-
-    sequence: int = 0
-    number: int = 0
-    """Its number in the message, from 1."""
-
-
-class AnsweredBatch(NamedTuple):
-    """The results that a step continued with."""
-
-    calls: tuple[RequestedCall, ...]
-    """In order of their numbers."""
-    passed_ms: tuple[int, ...]
-    whole: bool
-    """All open calls had ended."""
-    boundary: FactPosition
-    """The last outcome, or the fact that the step continued without one."""
-
-
-class StepInputs:
-    """The steps of one run, from its turn's facts in order."""
-
-    def __init__(self, answered_at: Mapping[str, FactPosition]) -> None:
-        """``answered_at``: the position of each operation's outcome."""
-        self._answered_at = answered_at
-        self._requested: dict[str, RequestedCall] = {}
-        self._registered: tuple[str, ...] = ()
-        self._barrier: tuple[str, ...] = ()
-        self._steps, self._step_at = 0, FactPosition()
-        self._batches: list[AnsweredBatch] = []
-
-    def add_fact(self, position: FactPosition, fact: Fact) -> None:
-        """Add the next fact."""
-        match fact:
-            case turn.ToolCallsReturned(calls=calls):
-                self._requested |= {call.operation_id: call for call in calls}
-            case turn.OpsRegistered():
-                self._registered, self._barrier = fact.op_refs, fact.barrier_ids
-            case turn.ToolCallsResolved() if self._is_open:
-                self._close_step(position, () if fact.passed_ms is UNSET else fact.passed_ms)
-        match fact:
-            case object(step=int()) if not isinstance(fact, TurnEnd):
-                if self._is_open:
-                    self._batches.append(_empty_batch(self._step_at))
-                self._steps, self._step_at = self._steps + 1, position
-
-    def batches(self) -> list[AnsweredBatch]:
-        """One batch per step, except for a last step that still waits. If its calls have all ended,
-        it continues with them."""
-        if self._is_open:
-            self._close_step(self._step_at)
-        return self._batches
-
-    @property
-    def _is_open(self) -> bool:
-        """Whether the last step has no recorded results yet."""
-        return len(self._batches) < self._steps
-
-    def _close_step(self, position: FactPosition, passed_ms: tuple[int, ...] = ()) -> None:
-        barrier, whole = self._barrier, set(self._barrier) == set(self._registered)
-        self._barrier = self._registered = ()
-        if any(operation not in self._answered_at for operation in barrier):
-            return
-        calls = sorted(
-            (self._requested[operation] for operation in barrier), key=lambda c: c.number
-        )
-        positions = [self._answered_at[operation] for operation in barrier] if whole else []
-        earlier = self._batches[-1].boundary if self._batches else FactPosition()
-        boundary = max(earlier, max(positions, default=position))
-        self._batches.append(AnsweredBatch(tuple(calls), passed_ms, whole, boundary))
-
-
-def _empty_batch(position: FactPosition) -> AnsweredBatch:
-    """The batch of a step that requested no calls."""
-    return AnsweredBatch((), (), whole=True, boundary=position)
 
 
 _CODECS: Final[Mapping[str, FactCodec[Any]]] = {

@@ -74,6 +74,13 @@ TURN_PHASES: Final = named(
 )
 """Only the turn's machine reads them, or they say what their name says."""
 IMMEDIATE_STARTS: Final = named("turn", "immediate_append_started immediate_context_started")
+NOT_OF_STEPS: Final = (
+    NOT_OF_RUNS
+    | TURN_PHASES
+    | IMMEDIATE_STARTS
+    | named("turn", "history_restarted ops_barrier_satisfied primitive_applied unparked")
+)
+"""Nothing that a step of a program continues with."""
 APPROVERS: Final = named("approval", "approver_added approver_refused approver_revoked")
 GRANT_ENDS: Final = named("approval", "grant_expired grant_revoked")
 MACHINE_APPROVALS: Final = of_machines(APPROVALS)
@@ -181,12 +188,15 @@ READERS: Final = (
     ),
     Reader(
         "actors.execution.history",
-        ("StepInputs", "RunHistoryReader", "_GOES_ON", "TurnEnd"),
+        ("RunHistoryReader", "_GOES_ON", "TurnEnd"),
         ("turn",),
-        NOT_OF_RUNS
-        | TURN_PHASES
-        | IMMEDIATE_STARTS
-        | named("turn", "history_restarted ops_barrier_satisfied primitive_applied unparked"),
+        NOT_OF_STEPS | named("turn", "tool_calls_resolved"),
+    ),
+    Reader(
+        "actors.execution.step_inputs",
+        ("StepInputs",),
+        ("turn",),
+        NOT_OF_STEPS | named("turn", "parked started"),
     ),
     Reader(
         "ops.cli.rendering.fact_words",

@@ -12,12 +12,12 @@ from typing import Any
 import msgspec
 
 from rookery.actors.execution.history import (
-    FactPosition,
     PastRun,
     SessionHistory,
     SnapshotFact,
 )
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
+from rookery.actors.execution.step_inputs import FactPosition
 from rookery.actors.kernel import AskActor
 from rookery.actors.kernel.machines import DESTROYED
 from rookery.actors.sandbox import FilesStep, Sandbox, StepEnded

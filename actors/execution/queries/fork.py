@@ -15,9 +15,10 @@ from typing import NamedTuple
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.execution.history import FactPosition, PastRun, SnapshotFact
+from rookery.actors.execution.history import PastRun, SnapshotFact
 from rookery.actors.execution.queries.snapshots import SessionSnapshots
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
+from rookery.actors.execution.step_inputs import FactPosition
 from rookery.actors.protection import check_count, check_rights, forked_field
 from rookery.actors.session_snapshots import RestoreSnapshot
 from rookery.bus.ports import Blobs, Delivery

@@ -15,11 +15,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rookery.actors.execution.history import FactPosition, PastRun, RunHistoryReader
+from rookery.actors.execution.history import PastRun, RunHistoryReader
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.session_cache import SessionCache
 from rookery.actors.execution.snapshot_keeper import SnapshotKeeper
 from rookery.actors.execution.snapshot_remover import SnapshotRemover
+from rookery.actors.execution.step_inputs import FactPosition
 from rookery.actors.kernel.messaging.local_ask import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import open_sandbox
