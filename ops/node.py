@@ -40,7 +40,6 @@ from rookery.actors.kernel import (
     NodeIdentity,
 )
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
-from rookery.actors.protection import RightsRevoker
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands import MicroServiceResponder
 from rookery.bus.jetstream_bus import JetStreamBus
@@ -282,9 +281,6 @@ class Node:
             queries={
                 **self._projections.queries,
                 "quarantine": quarantine.reply,
-                "revoke": RightsRevoker(
-                    self.name, self._ask_actor, None if runs is None else runs.revocations
-                ).reply,
                 "tools": ToolQueryHandler(() if runs is None else runs.catalogue).handle,
                 **({} if runs is None else runs.queries),
             },

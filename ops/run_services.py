@@ -53,7 +53,7 @@ from rookery.actors.kernel import (
     QueryHandler,
 )
 from rookery.actors.projections import Approvers
-from rookery.actors.protection import Revocations
+from rookery.actors.protection import Revocations, RightsRevoker
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python import GuestCache, RealmBuild, cache_folder
 from rookery.actors.sandbox.runtime import open_sandbox
@@ -195,6 +195,7 @@ class RunServices:
             "files": SessionFiles(rebuilder, bus.blobs, self._ask_actor).reply,
             "replay": self._replayer.reply,
             "fork": forker.reply,
+            "revoke": RightsRevoker(self._epoch, self._ask_actor, self.revocations).reply,
         }
 
     @classmethod
@@ -230,7 +231,6 @@ class RunServices:
         opened.callback(local.close, TOOLS_CLOSE_S)
         settings = approval_settings(bus.realm, approvals)
         approvers = await _open_approvers(bus, catalogue, settings)
-        await (revocations := Revocations(bus)).open()
         provisioner = RunProvisioner(
             builds=sandbox.builds,
             tools=catalogue.available_tools,
@@ -252,7 +252,7 @@ class RunServices:
             payload_bytes_max=limits.payload_bytes_max,
             approvals=settings,
             approvers=approvers,
-            revocations=revocations,
+            revocations=await _open_revocations(bus),
             seal=_open_seal(sealing_key, bus.realm, catalogue),
             metrics=metrics,
         )
@@ -401,6 +401,12 @@ async def _open_approvers(
     approvers = Approvers(bus, settings.root_key)
     await approvers.open()
     return approvers
+
+
+async def _open_revocations(bus: Bus) -> Revocations:
+    revocations = Revocations(bus)
+    await revocations.open()
+    return revocations
 
 
 def _open_seal(path: Path, realm: str, catalogue: ToolCatalogue) -> FileSeal:

@@ -26,8 +26,8 @@ __all__ = ["RightsRevoker"]
 class RightsRevoker:
     """One per node; lives on the bus's loop."""
 
-    def __init__(self, node: str, ask: AskActor, revocations: Revocations | None) -> None:
-        """``revocations``: as this node knows them, if it makes calls."""
+    def __init__(self, node: str, ask: AskActor, revocations: Revocations) -> None:
+        """``revocations``: as this node knows them."""
         self._node, self._ask, self._revocations = node, ask, revocations
 
     async def reply(self, delivery: Delivery) -> RevocationReceipt:
@@ -49,7 +49,6 @@ class RightsRevoker:
             actor=command.actor or delivery.by,
         )
         await self._ask("node", RIGHTS_KEY, RecordFact(revoked), FactRecorded)
-        if self._revocations is not None:
-            with suppress(TimeoutError):
-                await self._revocations.wait_for(session, command.rights)
+        with suppress(TimeoutError):
+            await self._revocations.wait_for(session, command.rights)
         return RevocationReceipt(session_id=session, rights=command.rights)

@@ -134,7 +134,7 @@ class RightsRevoked(Fact, frozen=True, kw_only=True, tag="node.rights_revoked.v1
     memory is from it."""
 
     node: str
-    """The node that recorded it."""
+    """The node and process that recorded it."""
     session_id: str
     rights: Rights = msgspec.field(name="grants")
     """What is left."""
