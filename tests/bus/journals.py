@@ -26,7 +26,7 @@ def session(key: str) -> EntityId:
 
 def body_of(text: str, run: str = "run-1") -> bytes:
     """A message with one fact in it."""
-    return encode_facts([Registered(row="register", session_id_in=text, run=run)])
+    return encode_facts([Registered(row="RegisterSession", session_id_in=text, run=run)])
 
 
 class Writer:

@@ -15,14 +15,13 @@ __all__ = ["lines", "measure"]
 
 _WINDOWS = (1, 16, 64)
 _COUNTS = {1: 300, 16: 800, 64: 1_600}
-_RUNS, _CALLS, _LEFT, _SESSIONS = 300, 150, 50, 200
+_RUNS, _CALLS, _LEFT = 300, 150, 50
 
 _RUN = "a whole run 1 + 1, warm session, p50"
 _RUN_MS, _RUN_P99 = f"{_RUN}, in ms", "a whole run 1 + 1, warm session, p99"
 _CALL = "durable tool call, p50"
 _TAKEN_OVER = "first run in a session another node had, p50"
 _RUN_MESSAGES, _CALL_MESSAGES = "messages a run", "messages more a call"
-_MEMORY = "memory of a session that ran"
 
 
 def lines(sync: Sync) -> tuple[Figure, ...]:
@@ -36,7 +35,6 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
         Figure(_TAKEN_OVER, "us"),
         Figure(_RUN_MESSAGES, "", at_most=4),
         Figure(_CALL_MESSAGES, "", at_most=3),
-        Figure(_MEMORY, "MB"),
         *(
             line
             for window in _WINDOWS
@@ -60,13 +58,8 @@ def measure(harness: Harness) -> Round:
                 "programs", count, entities=window, window=window, cell=f"many{window}"
             )
             measured[_rate(window)] = done.rate
-    with harness.node("runs") as node:
+    with harness.node("runs"):
         left = harness.load("programs", _LEFT, entities=_LEFT, cell="left")
-        before = node.resident_bytes()
-        harness.load(
-            "programs", _SESSIONS, entities=_SESSIONS, first=1_000, window=4, cell="memory"
-        )
-        growth = (node.resident_bytes() - before) / harness.count(_SESSIONS)
     return {
         **measured,
         _RUN: one.p50_us,
@@ -76,7 +69,6 @@ def measure(harness: Harness) -> Round:
         _TAKEN_OVER: left.p50_us,
         _RUN_MESSAGES: one.left / one.done,
         _CALL_MESSAGES: call.left,
-        _MEMORY: growth / 1e6,
     }
 
 
