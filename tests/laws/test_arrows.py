@@ -24,6 +24,7 @@ ALSO = {
         "guest",
         "wit_world",
     ),  # A package of its own, inside the guest.
+    "actors/sandbox/sessions/": ("Crypto",),
     "actors/sandbox/": ("wasmtime", "tree_sitter", "tree_sitter_typescript"),
     "actors/tools/": ("jsonschema", "referencing"),
     "actors/keys/": ("Crypto",),

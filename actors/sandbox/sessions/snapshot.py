@@ -1,16 +1,24 @@
 """A session as sealed bytes; nothing is read from them before their MAC is checked.
 
-Layout: magic; header, body and memories, each after its length; MAC over all. Header and body are
-JSON, because calls and results contain integers of any size.
+Layout: magic; MAC; header, body and memories, each after its length, encrypted together. Header and
+body are JSON, because calls and results contain integers of any size.
+
+The same session has the same bytes under the same key, because they name the snapshot. So there is
+no random nonce: AES-256 in counter mode starts from the first half of the MAC of what it encrypts,
+as in SIV (RFC 5297). Two snapshots share a counter only if they are equal.
+
+Older snapshots are not encrypted, and have their MAC at the end.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from io import BytesIO
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from Crypto.Cipher import AES
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.sandbox.contract import Image, Tool
@@ -31,10 +39,13 @@ __all__ = [
     "snapshot_id",
 ]
 
-_MAGIC: Final = b"ROOKSNAP"
+_MAGIC: Final = b"ROOKSEAL"
+_CLEAR_MAGIC: Final = b"ROOKSNAP"
 _MAC = "sha256"
 _MAC_BYTES = 32
+_IV_BYTES = 16
 _LENGTH_BYTES = 4
+_CHUNK_BYTES = 1 << 20
 
 
 class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
@@ -81,40 +92,80 @@ def seal(key: bytes, header: SnapshotHeader, saved: SavedSession) -> Snapshot:
         turn = msgspec.structs.replace(turn, image=_with_memory(turn.image, b""))
     body = msgspec.structs.replace(saved, base=_with_memory(saved.base, b""), turn=turn)
     parts = [msgspec.json.encode(header), msgspec.json.encode(body), *memories]
-    measured = [piece for part in parts for piece in (len(part).to_bytes(_LENGTH_BYTES), part)]
-    mac = hmac.new(key, _MAGIC, _MAC)
-    for piece in measured:
-        mac.update(piece)
-    # Copied once, because it may have hundreds of megabytes.
-    data = b"".join([_MAGIC, *measured, mac.digest()])
+    data = _encrypted(key, [p for part in parts for p in (_length(part), part)])
     return Snapshot(snapshot_id(data), data)
+
+
+def _length(part: bytes) -> bytes:
+    return len(part).to_bytes(_LENGTH_BYTES)
 
 
 def resealed(key: bytes, new_key: bytes, data: bytes) -> bytes:
     """The snapshot, sealed with another key."""
-    read_header(key, data)
-    sealed = data[:-_MAC_BYTES]
-    return sealed + hmac.digest(new_key, sealed, _MAC)
+    parts = _authentic(key, data)
+    _read_header(parts)
+    return _encrypted(new_key, [parts])
 
 
 def relabelled(key: bytes, data: bytes, **changed: Any) -> Snapshot:
     """The snapshot with another header."""
-    header = msgspec.structs.replace(read_header(key, data), **changed)
-    return seal(key, header, _read_body(data[:-_MAC_BYTES]))
+    parts = _authentic(key, data)
+    header = msgspec.structs.replace(_read_header(parts), **changed)
+    return seal(key, header, _read_body(parts))
 
 
-def read_header(key: bytes, data: bytes) -> SnapshotHeader:
-    """Check the MAC and the version, and read the header."""
-    sealed, mac = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
-    if not hmac.compare_digest(hmac.digest(key, sealed, _MAC), mac):
+def _encrypted(key: bytes, pieces: Sequence[bytes]) -> bytes:
+    mac = hmac.new(_derived(key, "mac"), digestmod=_MAC)
+    for piece in pieces:
+        mac.update(piece)
+    tag = mac.digest()
+    cipher = _cipher(key, tag)
+    data = BytesIO()
+    data.write(_MAGIC + tag)
+    for piece in pieces:  # In chunks, because it may have hundreds of megabytes.
+        view = memoryview(piece)
+        for at in range(0, len(view), _CHUNK_BYTES):
+            data.write(cipher.encrypt(view[at : at + _CHUNK_BYTES]))
+    return data.getvalue()
+
+
+def _authentic(key: bytes, data: bytes) -> bytes:
+    """Header, body and memories, each after its length, once their MAC is checked."""
+    start = len(_MAGIC) + _MAC_BYTES
+    if data.startswith(_MAGIC) and len(data) > start:
+        tag = data[len(_MAGIC) : start]
+        parts: bytes = _cipher(key, tag).decrypt(memoryview(data)[start:])
+        _check_mac(_derived(key, "mac"), parts, tag)
+        return parts
+    sealed, tag = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
+    _check_mac(key, sealed, tag)
+    if not sealed.startswith(_CLEAR_MAGIC):
+        raise Refused("SNAPSHOT_CORRUPT", "these bytes are not a snapshot")
+    return sealed[len(_CLEAR_MAGIC) :]
+
+
+def _check_mac(key: bytes, sealed: bytes, tag: bytes) -> None:
+    if not hmac.compare_digest(hmac.digest(key, sealed, _MAC), tag):
         raise Refused(
             "SNAPSHOT_CORRUPT",
             "the snapshot was damaged, or sealed with another key",
             hint="every realm has its own key: name the realm in which it was taken",
         )
-    if not sealed.startswith(_MAGIC):
-        raise Refused("SNAPSHOT_CORRUPT", "these bytes are not a snapshot")
-    head = next(_parts(sealed))
+
+
+def _cipher(key: bytes, tag: bytes) -> Any:
+    initial = tag[:_IV_BYTES]
+    return AES.new(_derived(key, "encrypt"), AES.MODE_CTR, nonce=b"", initial_value=initial)
+
+
+def _derived(key: bytes, purpose: str) -> bytes:
+    """A key for one purpose: the same one for both would join their weaknesses."""
+    return hmac.digest(key, f"rookery.snapshot.{purpose}.v1".encode(), _MAC)
+
+
+def _read_header(parts: bytes) -> SnapshotHeader:
+    """Check the version, and read the header."""
+    head = next(_parts(parts))
     version = _decode_version(head).version
     if version != SNAPSHOT_VERSION:
         raise Refused(
@@ -132,11 +183,12 @@ def open_snapshot(
 ) -> tuple[SnapshotHeader, SavedSession]:
     """Open a snapshot. Raises ``Refused`` if it is damaged, of another version, of a guest build
     that ``require`` refuses, or if ``tools`` lacks one of its tools with the same schema."""
-    header = read_header(key, data)
+    parts = _authentic(key, data)
+    header = _read_header(parts)
     require(header.language, header.build, header.start)
     if tools is not None:
         _require_tools(header.tools, tools)
-    return header, _read_body(data[:-_MAC_BYTES])
+    return header, _read_body(parts)
 
 
 def _require_tools(known: Mapping[str, str], tools: Mapping[str, Tool]) -> None:
@@ -156,8 +208,8 @@ _decode_header = msgspec.json.Decoder(SnapshotHeader).decode
 _decode_session = msgspec.json.Decoder(SavedSession).decode
 
 
-def _read_body(sealed: bytes) -> SavedSession:
-    _, body, memory, *more = _parts(sealed)
+def _read_body(parts: bytes) -> SavedSession:
+    _, body, memory, *more = _parts(parts)
     try:
         saved = _decode_session(body)
     except msgspec.MsgspecError as error:
@@ -172,9 +224,9 @@ def _with_memory(image: Image, memory: bytes) -> Image:
     return msgspec.structs.replace(image, memory=memory)
 
 
-def _parts(sealed: bytes) -> Iterator[bytes]:
-    at = len(_MAGIC)
-    while at < len(sealed):
+def _parts(measured: bytes) -> Iterator[bytes]:
+    at = 0
+    while at < len(measured):
         begin = at + _LENGTH_BYTES
-        at = begin + int.from_bytes(sealed[at:begin])
-        yield sealed[begin:at]
+        at = begin + int.from_bytes(measured[at:begin])
+        yield measured[begin:at]

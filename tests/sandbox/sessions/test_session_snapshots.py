@@ -7,8 +7,9 @@ import random
 
 import msgspec
 import pytest
+from Crypto.Cipher import AES
 
-from rookery.actors.sandbox import Sandbox, Snapshot, Tool
+from rookery.actors.sandbox import Sandbox, Snapshot, Tool, sessions
 from rookery.actors.sandbox.sessions.snapshot import (
     SnapshotHeader,
     open_snapshot,
@@ -96,9 +97,51 @@ def test_every_damaged_snapshot_is_refused_before_use(sandbox: Sandbox, taken: S
     assert refusal(sandbox, data + b"\0") == "SNAPSHOT_CORRUPT"
 
 
+def derived(purpose: str) -> bytes:
+    return hmac.digest(KEY, f"rookery.snapshot.{purpose}.v1".encode(), "sha256")
+
+
+def decrypted(data: bytes) -> bytes:
+    """The parts of a snapshot, by the layout that its module describes."""
+    assert data.startswith(b"ROOKSEAL")
+    tag = data[8:40]
+    key = derived("encrypt")
+    parts = AES.new(key, AES.MODE_CTR, nonce=b"", initial_value=tag[:16]).decrypt(data[40:])
+    assert hmac.digest(derived("mac"), parts, "sha256") == tag
+    return bytes(parts)
+
+
+def of_an_older_version(data: bytes, key: bytes = KEY) -> bytes:
+    """The snapshot as before images were encrypted."""
+    sealed = b"ROOKSNAP" + decrypted(data)
+    return sealed + hmac.digest(key, sealed, "sha256")
+
+
 def test_a_snapshot_sealed_with_another_key_is_refused(sandbox: Sandbox, taken: Snapshot):
-    sealed = taken.data[:-32]
-    assert refusal(sandbox, sealed + hmac.digest(b"wrong", sealed, "sha256")) == "SNAPSHOT_CORRUPT"
+    foreign = sessions.resealed(KEY, b"wrong", taken.data)
+    assert len(foreign) == len(taken.data)
+    assert refusal(sandbox, foreign) == "SNAPSHOT_CORRUPT"
+    assert sessions.resealed(b"wrong", KEY, foreign) == taken.data
+    assert refusal(sandbox, of_an_older_version(taken.data, b"wrong")) == "SNAPSHOT_CORRUPT"
+
+
+def test_a_snapshot_shows_nothing_of_its_session(sandbox: Sandbox, stage: Stage):
+    stage.wait("x = await approve('canary')", answer=later("approve"))
+    taken = sandbox.snapshot(stage.name).data
+    for text in (stage.name.encode(), b"python", b"approve"):
+        assert text not in taken
+        assert text in decrypted(taken)
+
+
+def test_a_snapshot_of_an_older_version_is_restored(sandbox: Sandbox, taken: Snapshot):
+    older = of_an_older_version(taken.data)
+    sandbox.restore(older, tools=TOOLS, session_id="older")
+    again = Stage(sandbox, "older", create=False)
+    assert again.value("f()") == 1
+    again.end()
+    assert sessions.resealed(KEY, KEY, older) == taken.data
+    changed = older[:60] + bytes([older[60] ^ 1]) + older[61:]
+    assert refusal(sandbox, changed) == "SNAPSHOT_CORRUPT"
 
 
 def resealed(sandbox: Sandbox, taken: Snapshot, **header: object) -> bytes:
@@ -119,7 +162,7 @@ def test_newer_and_foreign_snapshots_are_refused_by_their_own_codes(
 
 
 def test_an_unknown_magic_is_corrupt_even_if_sealed(sandbox: Sandbox, taken: Snapshot):
-    sealed = b"SOMETHIN" + taken.data[8:-32]
+    sealed = b"SOMETHIN" + decrypted(taken.data)
     assert refusal(sandbox, sealed + hmac.digest(KEY, sealed, "sha256")) == "SNAPSHOT_CORRUPT"
 
 
