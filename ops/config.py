@@ -113,8 +113,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     workers: tuple[str, ...] = ()
     """Surfaces whose tools workers serve: ``rookery tools serve``."""
     sealing_key: str = ""
-    """The file of keys for sensitive arguments and results, the same for every node of the realm.
-    Empty: ``<realm>.sealing-key`` in the store, made for the first tool that needs it."""
+    """The key of the realm's secrets, the same for every node: a file, ``env:NAME``,
+    ``command:WORDS`` or ``credential:NAME`` (systemd's). Empty: the file ``<realm>.sealing-key`` in
+    the store, made at the first start."""
     record_reads: Literal["after", "before"] = "after"
     """When the journal gets calls of tools declared ``record="after"``: after they are made,
     together with their outcome, or before, as those of all other tools."""

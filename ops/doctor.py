@@ -21,6 +21,7 @@ from rookery.ops.config import Config, NodeConfig, address_of
 from rookery.ops.host_checks import CheckVerdict, Finding, check_host, check_store, failed
 from rookery.ops.node_tools import registry_of
 from rookery.ops.realm_keys import root_key_of
+from rookery.ops.sealing_keys import keys_of
 from rookery.ops.server import RealmServer, server_of, store_of
 from rookery.schemas.errors import CodedError, Refused
 
@@ -162,6 +163,8 @@ async def _check_jetstream(
         yield await server_checks.check_chain(bus.journal, journal["state"]["last_seq"])
         root_key = root_key_of(config.approvals)
         yield await server_checks.check_approvers(bus.journal, config.realm, root_key)
+    if bus.secrets.spec.name in streams:
+        yield await server_checks.check_secrets(bus.secrets, config.realm, keys_of(config))
 
 
 def _check_durability(config: Config, journal: dict[str, Any] | None) -> Finding:

@@ -57,6 +57,7 @@ from rookery.ops.doctor import durability_of, is_embedded
 from rookery.ops.health import Page, Probe
 from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.micro_service import build_service
+from rookery.ops.node_secrets import open_node_secrets
 from rookery.ops.node_tools import registry_of
 from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes
 from rookery.ops.process_identity import (
@@ -69,12 +70,12 @@ from rookery.ops.process_identity import (
 from rookery.ops.processes import WHOLE_NODE, ProcessShare
 from rookery.ops.realm_keys import NodeKey, open_node_key
 from rookery.ops.run_services import RunServices, approval_settings
+from rookery.ops.sealing_keys import keys_of
 from rookery.ops.server import (
     RealmServer,
     ServerSupervisor,
     client_of,
     find_server,
-    sealing_key_path,
     store_of,
 )
 from rookery.schemas.capability import RecordMode
@@ -378,6 +379,7 @@ class Node:
             tasks["approvers"] = self._runs.approvers.run
             tasks["revocations"] = self._runs.revocations.run
             tasks["snapshots"] = self._runs.remove_snapshots
+            tasks["secrets"] = self._runs.secrets.watch
         return tasks
 
     def _on_quarantined(self, message: QuarantinedMessage) -> None:
@@ -424,7 +426,7 @@ class Node:
             record_reads=RecordMode(config.node.record_reads),
             surfaces=config.node.workers,
             approvals=config.approvals,
-            sealing_key=sealing_key_path(config),
+            node_secrets=self._loop.run(open_node_secrets(bus.secrets, bus.realm, keys_of(config))),
             metrics=self.metrics,
             opened=opened,
         )

@@ -71,6 +71,7 @@ class NodeProbes:
             Probe("draining", ok=not kernel.draining),
             self._background_ok(),
             *self._approvers_ok(),
+            *self._secrets_ok(),
         ]
 
     def _background_ok(self) -> Probe:
@@ -84,6 +85,12 @@ class NodeProbes:
         if self.runs is not None:
             reason = self.runs.approvers.unavailable_reason
             yield Probe("approvers", ok=not reason, detail=reason)
+
+    def _secrets_ok(self) -> Iterator[Probe]:
+        """Without the key of the realm's secrets the node opens none that is new."""
+        if self.runs is not None:
+            reason = self.runs.secrets.unavailable_reason
+            yield Probe("secrets", ok=not reason, detail=reason)
 
     def _streams_ok(self) -> Probe:
         """An operator may have edited or removed a stream since the node checked it."""

@@ -12,7 +12,6 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
@@ -76,11 +75,12 @@ from rookery.actors.tools import (
 from rookery.actors.tools.authoring import ToolRegistry
 from rookery.actors.turns import TurnsDecider
 from rookery.bus.clock import SystemClock, entropy
-from rookery.bus.credentials import FileSeal
+from rookery.bus.credentials import RingSeal
 from rookery.bus.ports import Bus, BusLoop
 from rookery.bus.tasks import TaskSet
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
 from rookery.ops.metrics import NodeMetrics
+from rookery.ops.node_secrets import NodeSecrets
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
 from rookery.ops.realm_keys import root_key_of
@@ -93,7 +93,6 @@ log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-KEY_BYTES = 32
 TOOLS_CLOSE_S = 5.0
 LIVE_MB_MAX = 2048
 """Of a node's programs that wait; while they hold more, no other run begins."""
@@ -114,12 +113,11 @@ class RunServices:
         provisioner: RunProvisioner,
         epoch: str,
         share: ProcessShare,
-        key: bytes,
         payload_bytes_max: int,
         approvals: ApprovalSettings,
         approvers: Approvers,
         revocations: Revocations,
-        seal: FileSeal,
+        node_secrets: NodeSecrets,
         metrics: NodeMetrics,
     ) -> None:
         self._bus, self._loop, self._sandbox, self._epoch = bus, loop, sandbox, epoch
@@ -146,10 +144,11 @@ class RunServices:
         self.languages = frozenset(sandbox.builds)
         self.builds = sandbox.builds
         self.replies = RunReplies(bus.journal, bus.blobs, bus.request_endpoint)
-        self._seal = seal
-        self._history = RunHistoryReader(bus.journal, bus.blobs, seal)
+        self.secrets = node_secrets
+        self._seal = RingSeal(node_secrets.values, bus.realm, entropy)
+        self._history = RunHistoryReader(bus.journal, bus.blobs, self._seal)
         self._rebuilder = SessionRebuilder(
-            sandbox, self._history, bus.images, key, _replay_session_id
+            sandbox, self._history, bus.images, node_secrets.snapshots, _replay_session_id
         )
         self._replayer = RunReplayer(self._rebuilder)
         self.queries = self._create_queries(payload_bytes_max)
@@ -214,7 +213,7 @@ class RunServices:
         record_reads: RecordMode,
         surfaces: Sequence[str],
         approvals: ApprovalsConfig,
-        sealing_key: Path,
+        node_secrets: NodeSecrets,
         metrics: NodeMetrics,
         opened: ExitStack,
     ) -> RunServices:
@@ -222,7 +221,7 @@ class RunServices:
         and load it. ``opened`` gets what is to be closed after the kernel, off the loop."""
         remote = await _discover_workers(bus, surfaces)
         catalogue = _create_catalogue(registry, record_reads, remote)
-        key = await bus.secrets.get_or_create("snapshots", entropy(KEY_BYTES))
+        key = node_secrets.snapshots
         sandbox = await _load_sandbox(
             bus, loop, node, key=key, packages=packages, share=share, fibers=fibers
         )
@@ -248,12 +247,11 @@ class RunServices:
             provisioner=provisioner,
             epoch=epoch,
             share=share,
-            key=key,
             payload_bytes_max=limits.payload_bytes_max,
             approvals=settings,
             approvers=approvers,
             revocations=await _open_revocations(bus),
-            seal=_open_seal(sealing_key, bus.realm, catalogue),
+            node_secrets=node_secrets,
             metrics=metrics,
         )
         opened.callback(lambda: loop.run(services._close()))
@@ -407,14 +405,6 @@ async def _open_revocations(bus: Bus) -> Revocations:
     revocations = Revocations(bus)
     await revocations.open()
     return revocations
-
-
-def _open_seal(path: Path, realm: str, catalogue: ToolCatalogue) -> FileSeal:
-    """The realm's key file; it is created for the first tool with sensitive values."""
-    seal = FileSeal(path, realm, entropy)
-    if any(tool.checks.sensitive for tool in catalogue):
-        seal.prepare()
-    return seal
 
 
 def _create_catalogue(

@@ -15,9 +15,11 @@ import msgspec
 
 from rookery.actors.approvals import APPROVERS_KEY
 from rookery.actors.projections import read_approvers
+from rookery.bus.clock import entropy
+from rookery.bus.credentials import SealedSecrets
 from rookery.bus.journal import AuditScope, JetStreamJournal
 from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
-from rookery.bus.ports import Filter
+from rookery.bus.ports import Filter, Secrets
 from rookery.bus.replicas import stream_replicas
 from rookery.bus.streams import (
     SUBJECT_SETTINGS,
@@ -30,6 +32,7 @@ from rookery.bus.subjects import Subjects
 from rookery.ops.config import Config
 from rookery.ops.host_checks import CheckVerdict, Finding, failed
 from rookery.ops.journal import JournalCheck
+from rookery.ops.sealing_keys import ConfiguredKeys
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed
 
@@ -40,6 +43,7 @@ __all__ = [
     "check_clock",
     "check_payload",
     "check_replicas",
+    "check_secrets",
     "check_stream",
     "check_version",
     "existing_streams",
@@ -193,6 +197,26 @@ async def check_chain(journal: JetStreamJournal, end: int) -> Finding:
         return failed("chain", damage)
     audit = check.audit
     return Finding(check="chain", detail=f"{audit.verified} of {audit.messages} messages verified")
+
+
+async def check_secrets(store: Secrets, realm: str, keys: ConfiguredKeys) -> Finding:
+    """Check that the key at hand opens the realm's secrets, and that it is the only one."""
+    try:
+        if not keys.exists and not any(generation for _, generation in await store.list()):
+            return Finding(check="secrets", detail=f"{keys.origin} will be made by `rookery up`")
+        ring = keys.read()
+        await SealedSecrets(store, realm, keys, entropy).require_keys()
+    except CodedError as error:
+        return failed("secrets", error)
+    if len(ring.ids) > 1:
+        return Finding(
+            check="secrets",
+            verdict=CheckVerdict.WARN,
+            detail=f"{keys.origin} has {len(ring.ids)} keys: a rotation did not end",
+            hint=f"rookery secrets rotate --realm {realm}",
+        )
+    detail = f"key {ring.newest} in {keys.origin}: without a copy of it, no backup can be read"
+    return Finding(check="secrets", detail=detail)
 
 
 async def check_approvers(journal: JetStreamJournal, realm: str, root_key: str) -> Finding:

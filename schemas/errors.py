@@ -103,9 +103,12 @@ CODES: Final[dict[str, Code]] = {
     "FACT_UNKNOWN": Code("a stored fact has a type this version does not know"),
     "FACT_VERSION_UNSUPPORTED": Code("a stored fact was written by a newer version"),
     "SEALED_UNSUPPORTED": Code("the body is sealed, and this version cannot open sealed bodies"),
-    "SEALING_KEY_MISSING": Code("the node lacks the key of a sensitive value"),
-    "SEALING_KEY_INVALID": Code("the file of keys for sensitive values cannot be used"),
+    "SEALING_KEY_MISSING": Code(
+        "the node lacks a key of the realm's secrets, or of a sensitive value"
+    ),
+    "SEALING_KEY_INVALID": Code("the keys of the realm's secrets cannot be read or used"),
     "SEALED_VALUE_CORRUPT": Code("a sensitive value was changed, or moved from another place"),
+    "SECRET_CORRUPT": Code("a stored secret was changed, or moved from another place"),
     "NOT_CANONICAL": Code("the value has no canonical form (NaN and infinity are not JSON)"),
     "CHAIN_BROKEN": Code("a journal message does not continue its entity's digest chain"),
     "EXPORT_CORRUPT": Code("a line of the export was changed"),

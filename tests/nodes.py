@@ -25,7 +25,16 @@ from rookery.bus.server import Store
 from rookery.bus.server.server import EmbeddedServer
 from tests.forkserver import Forked, can_fork, fork
 
-__all__ = ["NodeProcess", "NotReady", "Said", "access_to", "node_on", "rookery_here", "served_by"]
+__all__ = [
+    "NodeProcess",
+    "NotReady",
+    "Said",
+    "access_to",
+    "node_on",
+    "rookery_here",
+    "sealing_key_of",
+    "served_by",
+]
 
 ROOKERY = str(Path(sys.executable).with_name("rookery"))
 READY_S = 60.0
@@ -178,12 +187,18 @@ def node_on(
 ) -> NodeProcess:
     """A node, to be started, that serves ``realm`` on a server of the test's own."""
     where = (*served_by(server, realm), "--accept-unknown-durability")
-    return NodeProcess(folder, *where, *arguments, **variables)
+    return NodeProcess(folder, *where, *arguments, **(sealing_key_of(server, realm) | variables))
 
 
 def served_by(server: EmbeddedServer, realm: str) -> tuple[str, ...]:
     """The options of a node on a running server of the test's own."""
     return ("--url", server.url_for(Role.NODE, realm=realm), "--realm", realm)
+
+
+def sealing_key_of(server: EmbeddedServer, realm: str) -> dict[str, str]:
+    """The variable with the key file that all nodes of a realm share, whatever their folders, and
+    that a command for the server's store uses."""
+    return {"ROOKERY_NODE_SEALING_KEY": str(server.store / f"{realm}.sealing-key")}
 
 
 def access_to(server: EmbeddedServer, realm: str) -> tuple[str, ...]:

@@ -2,22 +2,30 @@
 
 ``credential`` is one credential, ``identity`` the proof of its name in a header, ``store`` the
 files of all credentials of a server, ``server_config`` the configuration of the server for them,
-``value_seal`` the file of keys for sensitive values.
+``key_ring`` keys and what they seal, ``sealed_secrets`` a realm's secrets, ``value_seal`` sensitive
+values.
 """
 
 from rookery.bus.credentials.credential import Credential, read_credential
 from rookery.bus.credentials.identity import IDENTITY, IdentityVerifier, identity_header
+from rookery.bus.credentials.key_ring import KEY_BYTES, KeyRing
+from rookery.bus.credentials.sealed_secrets import SealedSecrets, SealingKeys, SecretKey
 from rookery.bus.credentials.server_config import ServerFormat
 from rookery.bus.credentials.store import USERS_FILE, CredentialStore
-from rookery.bus.credentials.value_seal import FileSeal
+from rookery.bus.credentials.value_seal import RingSeal
 
 __all__ = [
     "IDENTITY",
+    "KEY_BYTES",
     "USERS_FILE",
     "Credential",
     "CredentialStore",
-    "FileSeal",
     "IdentityVerifier",
+    "KeyRing",
+    "RingSeal",
+    "SealedSecrets",
+    "SealingKeys",
+    "SecretKey",
     "ServerFormat",
     "identity_header",
     "read_credential",

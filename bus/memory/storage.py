@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 from itertools import count
 from typing import NamedTuple
 
-from rookery.bus.ports import BLOB_BYTES_MAX, BlobMark, Claim, EntitySnapshot
+from rookery.bus.ports import BLOB_BYTES_MAX, BlobMark, Claim, EntitySnapshot, SecretEntry
 from rookery.bus.storage.blobs import blob_not_found, check_blob, verify_blob
 from rookery.bus.storage.claims import check_claim, claim_lost
 from rookery.bus.storage.stores import CheckpointHead
@@ -172,13 +172,27 @@ class MemoryCheckpointStore:
 
 
 class MemorySecrets:
-    """``Secrets``."""
+    """``Secrets`` in a dictionary."""
 
     def __init__(self) -> None:
-        self._secrets: dict[str, bytes] = {}
+        self._entries: dict[tuple[str, int], SecretEntry] = {}
+        self._revisions = count(1)
 
-    async def get_or_create(self, name: str, proposed: bytes) -> bytes:
-        return self._secrets.setdefault(name, proposed)
+    async def put(self, name: str, generation: int, sealed: bytes, *, after: int = 0) -> bool:
+        entry = self._entries.get((name, generation))
+        if after != (0 if entry is None else entry.revision):
+            return False
+        self._entries[name, generation] = SecretEntry(next(self._revisions), sealed)
+        return True
+
+    async def get(self, name: str, generation: int) -> SecretEntry | None:
+        return self._entries.get((name, generation))
+
+    async def delete(self, name: str, generation: int) -> None:
+        self._entries.pop((name, generation), None)
+
+    async def list(self) -> list[tuple[str, int]]:
+        return sorted(self._entries)
 
 
 class MemoryEntitySnapshots:

@@ -48,6 +48,7 @@ from rookery.bus.ports.storage import (
     Claims,
     EntitySnapshot,
     EntitySnapshots,
+    SecretEntry,
     Secrets,
     ValueSeal,
 )
@@ -84,6 +85,7 @@ __all__ = [
     "JournalReads",
     "ReplyMessage",
     "RequestEndpoint",
+    "SecretEntry",
     "Secrets",
     "StoredMessage",
     "Superseded",

@@ -19,7 +19,9 @@ __all__ = [
     "Claims",
     "EntitySnapshot",
     "EntitySnapshots",
+    "SecretEntry",
     "Secrets",
+    "ValueSeal",
 ]
 
 IN_FACT_BYTES_MAX: Final = 64 << 10
@@ -136,8 +138,27 @@ class ValueSeal(Protocol):
         """The JSON sealed for this place; ``SEALING_KEY_MISSING``, ``SEALED_VALUE_CORRUPT``."""
 
 
-class Secrets(Protocol):
-    """Secrets that the nodes of a realm share."""
+class SecretEntry(msgspec.Struct, frozen=True):
+    """One generation of a secret, as stored."""
 
-    async def get_or_create(self, name: str, proposed: bytes) -> bytes:
-        """The secret ``name``; if there is none, store ``proposed`` and return it."""
+    revision: int
+    """Grows with every change of the entry."""
+    body: bytes
+
+
+class Secrets(Protocol):
+    """Sealed secrets that the nodes of a realm share: ``SealedSecrets`` seals and opens them.
+    Generation 0 is what an older version stored in clear."""
+
+    async def put(self, name: str, generation: int, sealed: bytes, *, after: int = 0) -> bool:
+        """Replace the entry of revision ``after`` (0: none); ``False`` if the current one has
+        another revision."""
+
+    async def get(self, name: str, generation: int) -> SecretEntry | None:
+        """The entry, as the last ``put`` left it."""
+
+    async def delete(self, name: str, generation: int) -> None:
+        """Delete the entry; none is no error."""
+
+    async def list(self) -> list[tuple[str, int]]:
+        """The names and generations of all entries, in order."""

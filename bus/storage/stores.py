@@ -3,8 +3,8 @@
 Entity snapshots: one message each; large states are blobs. An unreadable snapshot counts as none,
 and the entity is folded from its facts.
 
-Secrets: shared by a realm's nodes, created by the first node that needs one. Only the role
-``node`` reaches them; more valuable secrets must be sealed before.
+Secrets: shared by a realm's nodes, one message a generation, sealed by their writers
+(``credentials/sealed_secrets``). Only the role ``node`` reaches them.
 
 Checkpoints: a head names its parts. A part never changes: it is written under a name of its own
 before a head names it, and removed after the head no longer does. If a writer dies, the old head is
@@ -18,11 +18,11 @@ from typing import Final, NamedTuple
 
 from rookery.bus.clock import entropy
 from rookery.bus.nats import header_value
-from rookery.bus.ports import Blobs, EntitySnapshot
+from rookery.bus.ports import Blobs, EntitySnapshot, SecretEntry
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket, BucketEntry
 from rookery.bus.streams import StreamSpec
-from rookery.bus.subjects import encode_token
+from rookery.bus.subjects import decode_token, encode_token
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed
 
@@ -97,19 +97,28 @@ class JetStreamSecrets:
     def spec(self) -> StreamSpec:
         return self._bucket.spec()
 
-    async def get(self, name: str) -> bytes | None:
-        """The secret ``name``, if it exists."""
-        entry = await self._bucket.get_from_leader(encode_token(name))
-        return None if entry is None else entry.body
+    async def put(self, name: str, generation: int, sealed: bytes, *, after: int = 0) -> bool:
+        key = _secret_key(name, generation)
+        return await self._bucket.put(key, sealed, expected=after) is not None
 
-    async def get_or_create(self, name: str, proposed: bytes) -> bytes:
-        key = encode_token(name)
-        while True:
-            standing = await self._bucket.get_from_leader(key)
-            if standing is not None:
-                return standing.body
-            if await self._bucket.put(key, proposed, expected=0) is not None:
-                return proposed
+    async def get(self, name: str, generation: int) -> SecretEntry | None:
+        entry = await self._bucket.get_from_leader(_secret_key(name, generation))
+        return None if entry is None else SecretEntry(entry.sequence, entry.body)
+
+    async def delete(self, name: str, generation: int) -> None:
+        key = _secret_key(name, generation)
+        entry = await self._bucket.get_from_leader(key)
+        if entry is not None:
+            await self._bucket.remove(key, before=entry.sequence + 1)
+
+    async def list(self) -> list[tuple[str, int]]:
+        keys = [key.partition(".") for key in await self._bucket.keys(">")]
+        return sorted((decode_token(name), int(number or 0)) for name, _, number in keys)
+
+
+def _secret_key(name: str, generation: int) -> str:
+    """Older versions stored a secret under its name alone."""
+    return f"{encode_token(name)}.{generation}" if generation else encode_token(name)
 
 
 SALT_BYTES: Final = 16

@@ -16,10 +16,18 @@ from rookery.bus.credentials import Credential, read_credential
 from rookery.bus.nats import NO_ACCESS, ServerAccess
 from rookery.bus.roles import Role
 from rookery.bus.server import Store, check_usable, default_store, find_running
-from rookery.ops.config import Config
+from rookery.ops.config import Config, address_of
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["RealmServer", "client_of", "find_server", "no_server_error", "server_of", "store_of"]
+__all__ = [
+    "RealmServer",
+    "client_of",
+    "find_server",
+    "no_server_error",
+    "sealing_key_path",
+    "server_of",
+    "store_of",
+]
 
 
 class RealmServer(msgspec.Struct, frozen=True):
@@ -45,10 +53,13 @@ class RealmServer(msgspec.Struct, frozen=True):
 
 
 def sealing_key_path(config: Config) -> Path:
-    """The file of keys for sensitive values, whether or not it exists yet."""
-    if config.node.sealing_key:
-        return Path(config.node.sealing_key).expanduser()
-    return _store(config).path / f"{config.realm}.sealing-key"
+    """The default file of the keys of the realm's secrets, whether or not it exists yet."""
+    name, store = f"{config.realm}.sealing-key", _store(config).path
+    if not config.url or _is_of_store(address_of(config.url), config):
+        return store / name
+    if file := config.server.credentials_file:
+        return Path(file).absolute().parent / "keys" / name
+    return store.with_name(f"{store.name}.keys") / name
 
 
 def store_of(config: Config) -> Store:

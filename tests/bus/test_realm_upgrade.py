@@ -180,7 +180,9 @@ def test_dead_letters_claims_and_commands_of_the_older_version_stay(
         async with started(server) as bus:
             (letter_now,) = await bus.inbox.dead_letters()
             assert (letter_now.verb, letter_now.key, letter_now.id) == ("run", "s", "one")
-            assert await bus.secrets.get("snapshots") == b"key"
+            secret = await bus.secrets.get("snapshots", 0)
+            assert secret is not None
+            assert secret.body == b"key"
             worker = await opened(bus, "s")
             (command,) = await worker.has(1)
             assert command.body == b"waits"

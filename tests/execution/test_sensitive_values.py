@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
+from time import sleep
 from typing import Any
 from urllib.request import urlopen
 
@@ -23,7 +24,7 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.protection.rights import Rights, ToolRight
 from tests.execution.realm_fixture import Serving
-from tests.nodes import node_on
+from tests.nodes import NotReady, node_on
 from tests.stock_client import stock
 
 HERE = str(Path(__file__).parents[2])
@@ -304,7 +305,7 @@ def test_the_key_file_is_readable_by_its_owner_only(serving: Serving):
     assert path.stat().st_mode & 0o777 == 0o600
 
 
-def test_a_node_without_the_key_leaves_the_run_to_one_that_has_it(
+def test_a_run_waits_for_a_node_with_the_key_and_a_node_without_it_does_not_start(
     server: EmbeddedServer, tmp_path: Path
 ):
     realm, canary = "moved-keys", f"canary-{token_hex(12)}"
@@ -318,15 +319,22 @@ def test_a_node_without_the_key_leaves_the_run_to_one_that_has_it(
         for fact in client.events(family="approval", key="s"):
             if fact["type"] == "approval.requested.v1":
                 break
-        node.stop()
+        assert node.probes()[1]["secrets"]["ok"]
         key.rename(hidden)
+        while (probe := node.probes())[1]["secrets"]["ok"]:
+            sleep(0.1)
+        assert probe[0] == 503
+        assert "SEALING_KEY_MISSING" in str(probe[1]["secrets"]["detail"])
+        node.stop()
+        with pytest.raises(NotReady, match="SEALING_KEY_MISSING"), node_of(server, tmp_path, realm):
+            pass
+        assert not key.exists(), "no new key over the secrets of the realm"
+        key.write_text(f"{'00' * 32}\n")
+        key.chmod(0o600)
+        with pytest.raises(NotReady, match="SEALING_KEY_MISSING"), node_of(server, tmp_path, realm):
+            pass
+        hidden.rename(key)
         with node_of(server, tmp_path, realm):
             (asked,) = client.approvals("s")
             client.decide(asked, "approved", actor="ann")
-            answer = client.run("other", "1 + 1")
-            assert answer.result == 2, "the node serves all others"
-            (run,) = client.ask("runs", "all", {"session": "s"})["runs"]
-            assert run["status"] in ("running", "waiting_for_approval"), "it waits"
-        hidden.rename(key)
-        with node_of(server, tmp_path, realm):
             assert waiting.result().result == digest(f"{canary}5")

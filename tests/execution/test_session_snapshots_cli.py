@@ -21,11 +21,13 @@ from rookery.bus.client.sync import SyncClient
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from rookery.ops.node_secrets import SNAPSHOTS
+from rookery.ops.sealing_keys import ConfiguredKeys, open_secrets
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Refused
 from tests.execution.programs import Programs, ended, play_programs
 from tests.execution.realm_fixture import Serving
-from tests.nodes import NodeProcess, Said, access_to, node_on, rookery_here
+from tests.nodes import NodeProcess, Said, access_to, node_on, rookery_here, sealing_key_of
 
 HERE = str(Path(__file__).parents[2])
 Fields = dict[str, Any]
@@ -177,23 +179,24 @@ def test_a_memory_is_restored_only_before_the_first_run(driving: Serving, client
 # --- what is refused -----------------------------------------------------------------------------
 
 
-async def vault_key(serving: Serving) -> tuple[bytes, JetStreamBus]:
+async def snapshot_key(serving: Serving) -> bytes:
+    """The key of the realm's session images, opened with the file of its nodes."""
     bus = JetStreamBus(serving.url_for(Role.NODE), realm=serving.realm)
     await bus.start()
-    key = await bus.secrets.get("snapshots")
-    assert key is not None
-    return key, bus
+    try:
+        (path,) = sealing_key_of(serving.server, serving.realm).values()
+        keys = ConfiguredKeys(path, Path(path), {})
+        key = await (await open_secrets(bus.secrets, serving.realm, keys)).get(SNAPSHOTS)
+        assert key is not None
+        return key
+    finally:
+        await bus.stop()
 
 
 def of_a_newer_version(serving: Serving, data: bytes) -> bytes:
     """A snapshot sealed as by a later version of Rookery."""
 
-    async def read() -> bytes:
-        key, bus = await vault_key(serving)
-        await bus.stop()
-        return key
-
-    key = asyncio.run(read())
+    key = asyncio.run(snapshot_key(serving))
     header, saved = open_snapshot(key, data, lambda *_: None, None)
     return seal(key, msgspec.structs.replace(header, version=header.version + 1), saved).data
 

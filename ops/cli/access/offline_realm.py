@@ -18,7 +18,7 @@ from rookery.actors.kernel import node_of_holder, process_of_holder
 from rookery.bus.client import Client
 from rookery.bus.clock import entropy
 from rookery.bus.commands import CommandDecoder, JetStreamInbox
-from rookery.bus.credentials import identity_header
+from rookery.bus.credentials import SealedSecrets, identity_header
 from rookery.bus.journal import JetStreamFeed, JetStreamJournal, Quarantine
 from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import Filter, StoredMessage
@@ -37,6 +37,7 @@ from rookery.ops.cli.options import Options
 from rookery.ops.config import Config
 from rookery.ops.process_identity import is_dead
 from rookery.ops.realm_keys import root_key_of
+from rookery.ops.sealing_keys import ConfiguredKeys, keys_of
 from rookery.ops.server import client_of, find_server, server_of, store_of
 from rookery.schemas.errors import Failed, Refused
 
@@ -159,6 +160,14 @@ class OfflineRealm:
         """Signs a command as the operator's client would."""
         credential = server_of(self._config, Role.OPERATOR).credential
         return identity_header(credential, entropy(16)) if credential else ""
+
+    def sealed_secrets(self, keys: ConfiguredKeys) -> SealedSecrets:
+        """The realm's secrets, under the keys of the configuration."""
+        return SealedSecrets(self.secrets, self.subjects.realm, keys, entropy)
+
+    @property
+    def keys(self) -> ConfiguredKeys:
+        return keys_of(self._config)
 
     async def nodes(self) -> frozenset[str]:
         """The live nodes: those with a claim whose process is not known to be dead."""

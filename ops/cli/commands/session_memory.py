@@ -30,6 +30,7 @@ from rookery.ops.cli.output import (
     write_content,
 )
 from rookery.ops.cli.usage_errors import STDIN
+from rookery.ops.node_secrets import SNAPSHOTS
 from rookery.schemas.commands import DestroySession, RestoreSession, SnapshotSession
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import check_session_id
@@ -128,7 +129,7 @@ async def _resealed_data(
 
 
 async def _key(realm: OfflineRealm) -> bytes:
-    key = await realm.secrets.get("snapshots")
+    key = await realm.sealed_secrets(realm.keys).get(SNAPSHOTS)
     if key is None:
         raise Failed(
             "SERVER_UNREACHABLE",

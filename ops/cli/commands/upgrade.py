@@ -1,4 +1,7 @@
-"""``rookery realm``: change a realm as a whole, while it has no node."""
+"""``rookery realm`` and ``rookery secrets``: change a realm as a whole.
+
+An upgrade needs a realm without nodes. The key of its secrets is rotated beside serving nodes, too;
+no command prints a value or a key."""
 
 from __future__ import annotations
 
@@ -8,15 +11,18 @@ from typing import Annotated
 import msgspec
 from cyclopts import App, Parameter
 
+from rookery.bus.credentials import SecretKey
 from rookery.bus.realm_upgrade import RealmUpgrade, upgrade_realm
 from rookery.bus.replicas import StreamReplicas, change_replicas, plan_replicas
 from rookery.ops.cli.access.offline_realm import local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.output import print_json, print_line
+from rookery.ops.cli.output import print_json, print_line, print_table
 from rookery.ops.process_identity import is_dead
+from rookery.ops.sealing_keys import SecretsRotation
+from rookery.ops.sealing_keys import rotate as rotate_keys
 from rookery.schemas.errors import Failed
 
-__all__ = ["app"]
+__all__ = ["app", "secrets_app"]
 
 app = App(name="realm", help_format="plaintext")
 
@@ -86,3 +92,52 @@ def _plan_words(plan: RealmUpgrade, *, done: bool) -> str:
         f"realm {plan.realm} {change} from format {plan.format} to {plan.to}: its streams take "
         f"nothing but commands from clients; the {plan.messages} messages of {plan.stream} stay"
     )
+
+
+# --- secrets --------------------------------------------------------------------------------------
+
+secrets_app = App(name="secrets", help_format="plaintext")
+
+
+@secrets_app.command(name="list")
+def list_(*, options: Options = NO_OPTIONS) -> int:
+    """List the realm's secrets: name, generation, and the id of the key that seals it."""
+    with local_server(options):
+        listed = asyncio.run(_list(options))
+    if options.json:
+        print_json(listed)
+    else:
+        print_table(
+            ["NAME", "GENERATION", "KEY"],
+            [(one.name, str(one.generation), one.key_id or "in clear") for one in listed],
+            empty="no secrets: the first `rookery up` makes them",
+        )
+    return 0
+
+
+@secrets_app.command
+def rotate(*, options: Options = NO_OPTIONS) -> int:
+    """Seal every secret with a new key, then remove the older one from the key file.
+
+    Nodes that use the file go on. A rotation that was interrupted is finished by the next one. Copy
+    the file afterwards: an older copy opens nothing any more."""
+    with local_server(options):
+        rotated = asyncio.run(_rotate(options))
+    if options.json:
+        print_json(rotated)
+        return 0
+    removed = ", ".join(rotated.removed)
+    print_line(f"key {rotated.key_id} seals all secrets; {rotated.resealed} were sealed again")
+    print_line(f"removed {removed}" if removed else "remove the older keys from their source now")
+    return 0
+
+
+async def _list(options: Options) -> list[SecretKey]:
+    async with open_realm(options, current=True) as realm:
+        return await realm.sealed_secrets(realm.keys).list()
+
+
+async def _rotate(options: Options) -> SecretsRotation:
+    async with open_realm(options, current=True) as realm:
+        keys = realm.keys
+        return await rotate_keys(realm.sealed_secrets(keys), keys)

@@ -1,0 +1,199 @@
+"""The secrets of a realm, sealed: what the store has of them is of no use without the realm's key.
+
+An entry is one generation of one secret. Its seal covers realm, name and generation, so that an
+entry which was changed, moved or swapped is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import Final, Protocol
+
+import msgspec
+
+from rookery.bus.credentials.key_ring import ALGORITHM, NONCE_BYTES, KeyRing, SealedBytes
+from rookery.bus.ports import SecretEntry, Secrets
+from rookery.schemas.errors import Failed, Refused
+
+__all__ = ["SealedSecret", "SealedSecrets", "SealingKeys", "SecretKey"]
+
+FIRST: Final = 1
+_IN_CLEAR: Final = 0
+"""The generation of an entry of an older version."""
+_CONTEXT: Final = "rookery.secret.v1"
+
+
+class SealingKeys(Protocol):
+    """The realm's keys, from where the configuration says."""
+
+    @property
+    def ring(self) -> KeyRing:
+        """The keys as read last."""
+
+    @property
+    def origin(self) -> str:
+        """Where they come from."""
+
+    async def refresh(self) -> KeyRing:
+        """Read them again if they can have changed."""
+
+
+class SealedSecret(msgspec.Struct, frozen=True, kw_only=True):
+    """One generation of a secret, as the store has it."""
+
+    algorithm: str
+    key_id: str
+    nonce: bytes
+    ciphertext: bytes
+
+
+class SecretKey(msgspec.Struct, frozen=True, kw_only=True):
+    """One generation of a secret, and the key that seals it."""
+
+    name: str
+    generation: int
+    key_id: str
+    """Empty: an older version stored it in clear."""
+
+
+class SealedSecrets:
+    """The secrets of one realm under its keys."""
+
+    def __init__(
+        self, secrets: Secrets, realm: str, keys: SealingKeys, entropy: Callable[[int], bytes]
+    ) -> None:
+        self._secrets, self._realm = secrets, realm
+        self._keys, self._entropy = keys, entropy
+
+    async def get(self, name: str, generation: int = FIRST) -> bytes | None:
+        """The value; ``None`` if there is none. ``SEALING_KEY_MISSING``, ``SECRET_CORRUPT``."""
+        while (entry := await self._secrets.get(name, generation)) is not None:
+            sealed = _decode(name, generation, entry)
+            if sealed.key_id in self._keys.ring.ids or await self._has_key(sealed.key_id):
+                return self._open(name, generation, sealed)
+            again = await self._secrets.get(name, generation)
+            if again is not None and again.revision == entry.revision:
+                raise self._missing(name, sealed.key_id)
+            # A rotation sealed it again, and removed the older key, in between.
+        return None
+
+    async def put(self, name: str, generation: int, value: bytes) -> bool:
+        """Store a new generation; ``False`` if it exists."""
+        _check_generation(generation)
+        sealed = self._seal(name, generation, value)
+        if not await self._secrets.put(name, generation, msgspec.json.encode(sealed)):
+            return False
+        # A rotation may have read the entries before this one arrived.
+        if (await self._keys.refresh()).newest != sealed.key_id:
+            await self._reseal(name, generation, value)
+        return True
+
+    async def get_or_create(self, name: str, proposed: bytes) -> bytes:
+        """The secret that the realm's nodes share, in its first generation: the stored one, else
+        the one that an older version stored in clear, else ``proposed``. The clear one is deleted
+        once the sealed one is durable."""
+        while (value := await self.get(name)) is None:
+            clear = await self._secrets.get(name, _IN_CLEAR)
+            await self.put(name, FIRST, proposed if clear is None else clear.body)
+        await self._secrets.delete(name, _IN_CLEAR)
+        return value
+
+    async def delete(self, name: str, generation: int) -> None:
+        _check_generation(generation)
+        await self._secrets.delete(name, generation)
+
+    async def require_keys(self) -> None:
+        """``SEALING_KEY_MISSING`` if an entry needs a key that is not at hand."""
+        for one in await self.list():
+            if one.key_id and one.key_id not in self._keys.ring.ids:
+                raise self._missing(one.name, one.key_id)
+
+    async def list(self) -> list[SecretKey]:
+        """All entries by name and generation."""
+        return [
+            SecretKey(name=name, generation=generation, key_id=sealed.key_id if sealed else "")
+            async for name, generation, sealed in self._entries()
+        ]
+
+    async def reseal(self) -> int:
+        """Seal every entry with the newest key; how many were not. Entries that nodes add
+        meanwhile are sealed with it, too: see ``put``."""
+        resealed = 0
+        async for name, generation, sealed in self._entries():
+            if sealed is not None and sealed.key_id != self._keys.ring.newest:
+                value = await self.get(name, generation)
+                if value is not None:
+                    await self._reseal(name, generation, value)
+                    resealed += 1
+        return resealed
+
+    async def _entries(self) -> AsyncIterator[tuple[str, int, SealedSecret | None]]:
+        for name, generation in await self._secrets.list():
+            entry = await self._secrets.get(name, generation)
+            if entry is not None:
+                is_clear = generation == _IN_CLEAR
+                yield name, generation, None if is_clear else _decode(name, generation, entry)
+
+    async def _reseal(self, name: str, generation: int, value: bytes) -> None:
+        """Seal an entry, whose value never changes, with the newest key."""
+        while (entry := await self._secrets.get(name, generation)) is not None:
+            sealed = self._seal(name, generation, value)
+            if _decode(name, generation, entry).key_id == sealed.key_id:
+                return
+            body = msgspec.json.encode(sealed)
+            if await self._secrets.put(name, generation, body, after=entry.revision):
+                return
+
+    def _seal(self, name: str, generation: int, value: bytes) -> SealedSecret:
+        nonce = self._entropy(NONCE_BYTES)
+        sealed = self._keys.ring.seal(value, nonce, *self._bound_to(name, generation))
+        return SealedSecret(
+            algorithm=ALGORITHM,
+            key_id=sealed.key_id,
+            nonce=sealed.nonce,
+            ciphertext=sealed.ciphertext,
+        )
+
+    def _open(self, name: str, generation: int, sealed: SealedSecret) -> bytes:
+        data = SealedBytes(sealed.key_id, sealed.nonce, sealed.ciphertext)
+        try:
+            return self._keys.ring.open(data, *self._bound_to(name, generation))
+        except ValueError:
+            raise _corrupt(name, generation) from None
+
+    def _bound_to(self, name: str, generation: int) -> tuple[str, ...]:
+        return _CONTEXT, self._realm, name, str(generation)
+
+    async def _has_key(self, key_id: str) -> bool:
+        return key_id in (await self._keys.refresh()).ids
+
+    def _missing(self, name: str, key_id: str) -> Refused:
+        return Refused(
+            "SEALING_KEY_MISSING",
+            f"the secret {name} is sealed with key {key_id[:40]}, which is not in "
+            f"{self._keys.origin}",
+            hint="use the key of the realm's other nodes, or its copy: node.sealing_key",
+        )
+
+
+def _decode(name: str, generation: int, entry: SecretEntry) -> SealedSecret:
+    try:
+        sealed = msgspec.json.decode(entry.body, type=SealedSecret)
+    except (msgspec.MsgspecError, UnicodeDecodeError):
+        raise _corrupt(name, generation) from None
+    if sealed.algorithm != ALGORITHM:
+        raise _corrupt(name, generation)
+    return sealed
+
+
+def _corrupt(name: str, generation: int) -> Failed:
+    return Failed(
+        "SECRET_CORRUPT",
+        f"generation {generation} of the secret {name} was changed, or moved from another place",
+        hint="restore the realm's secrets from a backup",
+    )
+
+
+def _check_generation(generation: int) -> None:
+    if generation < FIRST:
+        raise Refused("INVALID_ARGUMENT", f"a secret has no generation {generation}")

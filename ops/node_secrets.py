@@ -1,0 +1,70 @@
+"""The secrets that a node itself uses: the keys of session images and of sensitive values."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Final
+
+from rookery.bus.clock import entropy
+from rookery.bus.credentials import KEY_BYTES, KeyRing, SealedSecrets, SealingKeys
+from rookery.bus.ports import Secrets
+from rookery.ops.sealing_keys import ConfiguredKeys, open_secrets
+from rookery.schemas.errors import Failed, Refused
+
+__all__ = ["SNAPSHOTS", "NodeSecrets", "open_node_secrets"]
+
+log = logging.getLogger(__name__)
+
+SNAPSHOTS: Final = "snapshots"
+"""It seals the session images of the realm."""
+VALUES: Final = "values"
+"""A ring of keys, which seal sensitive values in facts."""
+CHECK_S: Final = 2.0
+
+
+class NodeSecrets:
+    """Read once at the start of a node; lives on the bus's loop."""
+
+    def __init__(
+        self, keys: SealingKeys, sealed: SealedSecrets, snapshots: bytes, values: KeyRing
+    ) -> None:
+        self._keys, self._sealed = keys, sealed
+        self.snapshots, self.values = snapshots, values
+        self.unavailable_reason = ""
+        """Why this node can open no secret now."""
+
+    async def watch(self) -> None:
+        """Check that the key at hand still opens secrets, until cancelled: another node may have
+        rotated it."""
+        while True:
+            await asyncio.sleep(CHECK_S)
+            await self.check()
+
+    async def check(self) -> None:
+        reason = ""
+        try:
+            await self._keys.refresh()
+            await self._sealed.get(SNAPSHOTS)
+        except Refused as refusal:
+            reason = f"{refusal.code}: {refusal.message}"
+        except Failed as failure:
+            if failure.code == "SERVER_UNREACHABLE":
+                return  # Another probe reports it.
+            reason = f"{failure.code}: {failure.message}"
+        if reason and reason != self.unavailable_reason:
+            log.error("the realm's secrets cannot be opened", extra={"why": reason})
+        self.unavailable_reason = reason
+
+
+async def open_node_secrets(secrets: Secrets, realm: str, keys: ConfiguredKeys) -> NodeSecrets:
+    """Open the secrets, or make them in a new realm. ``SEALING_KEY_MISSING`` if another key seals
+    them: of nodes that begin a realm together with different keys, one is refused."""
+    began_with = keys.ring if keys.exists else None
+    sealed = await open_secrets(secrets, realm, keys)
+    snapshots = await sealed.get_or_create(SNAPSHOTS, entropy(KEY_BYTES))
+    fresh = entropy(KEY_BYTES)
+    # An older version sealed values with the keys of the file.
+    proposed = KeyRing([fresh]) if began_with is None else began_with.with_key(fresh)
+    values = await sealed.get_or_create(VALUES, proposed.text.encode())
+    return NodeSecrets(keys, sealed, snapshots, KeyRing.parse(values.decode()))

@@ -1,0 +1,270 @@
+"""The keys of a realm's secrets: where the configuration says they are, and their rotation.
+
+``node.sealing_key`` names a file, or ``env:NAME``, ``command:WORDS`` or ``credential:NAME``, the
+last one below ``$CREDENTIALS_DIRECTORY`` of systemd. A file is made at the first start of a realm
+without secrets; nothing else is, and no key is ever made over secrets that another one seals.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import shlex
+import subprocess
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from rookery.bus.clock import entropy
+from rookery.bus.credentials import KEY_BYTES, KeyRing, SealedSecrets
+from rookery.bus.ports import Secrets
+from rookery.ops.config import Config
+from rookery.ops.server import sealing_key_path
+from rookery.schemas.errors import Refused
+
+__all__ = ["ConfiguredKeys", "SecretsRotation", "keys_of", "open_secrets", "rotate"]
+
+_KINDS: Final = ("env:", "command:", "credential:")
+"""Of origins other than a file."""
+_FOLDER: Final = "CREDENTIALS_DIRECTORY"
+_TIMEOUT_S: Final = 10.0
+
+
+class ConfiguredKeys:
+    """The port ``SealingKeys`` with the keys of the configuration."""
+
+    def __init__(self, setting: str, default: Path, environ: Mapping[str, str]) -> None:
+        self._kind = next((kind for kind in _KINDS if setting.startswith(kind)), "")
+        self._argument, self._environ = setting.removeprefix(self._kind), environ
+        self._path = Path(setting).expanduser() if setting and not self._kind else default
+        self._ring: KeyRing | None = None
+        self._stamp: tuple[int, int] | None = None
+        if self._kind and not self._argument.strip():
+            raise Refused("CONFIG_INVALID", f"node.sealing_key = {setting!r} names nothing")
+
+    @property
+    def origin(self) -> str:
+        """In words without secrets; a command's arguments may have one."""
+        match self._kind:
+            case "":
+                return str(self._path)
+            case "env:":
+                return f"the environment variable {self._argument}"
+            case "command:":
+                return f"the output of {self._argument.split()[0]}"
+            case _:
+                return f"the systemd credential {self._argument}"
+
+    @property
+    def is_file(self) -> bool:
+        """Whether Rookery itself may make and change the keys."""
+        return not self._kind
+
+    @property
+    def exists(self) -> bool:
+        return not self.is_file or self._path.exists()
+
+    @property
+    def ring(self) -> KeyRing:
+        if self._ring is None:
+            self._ring = self.read()
+        return self._ring
+
+    async def refresh(self) -> KeyRing:
+        """Only a file changes while a node runs."""
+        if self.is_file and self._ring is not None and _stamp(self._path) != self._stamp:
+            self._ring = await asyncio.to_thread(self.read)
+        return self.ring
+
+    def read(self) -> KeyRing:
+        """The keys now; ``SEALING_KEY_MISSING``, ``SEALING_KEY_INVALID``."""
+        stamp, text = _stamp(self._path), self._text()
+        try:
+            ring = KeyRing.parse(text)
+        except ValueError:
+            raise self._invalid(f"its lines are not keys of {KEY_BYTES} bytes in hex") from None
+        self._ring, self._stamp = ring, stamp
+        return ring
+
+    def create(self) -> None:
+        """Make the file with a first key, unless another process was first."""
+        self._write(KeyRing([entropy(KEY_BYTES)]), replacing=False)
+
+    def replace(self, ring: KeyRing) -> None:
+        """Replace the keys in the file, at once and durably."""
+        self._write(ring, replacing=True)
+        self.read()
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Exclude every other rotation of the file: of two new keys, one would be lost."""
+        if not self.is_file:
+            yield
+            return
+        folder = os.open(self._path.parent, os.O_RDONLY)
+        try:
+            fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            yield
+        except BlockingIOError:
+            raise Refused("CONFLICT", f"another rotation of {self.origin} is in progress") from None
+        finally:
+            os.close(folder)
+
+    def _text(self) -> str:
+        match self._kind:
+            case "":
+                return self._file_text(self._path, private=True)
+            case "env:":
+                if not (text := self._environ.get(self._argument, "")):
+                    raise self._missing(f"set {self._argument}")
+                return text
+            case "command:":
+                return self._output()
+            case _:
+                if not (folder := self._environ.get(_FOLDER, "")):
+                    raise self._missing(f"LoadCredential={self._argument}:FILE in the unit")
+                return self._file_text(Path(folder, self._argument), private=False)
+
+    def _file_text(self, path: Path, *, private: bool) -> str:
+        try:
+            mode, text = path.stat().st_mode, path.read_text(encoding="ascii")
+        except FileNotFoundError:
+            raise self._missing("copy the file of another node of the realm") from None
+        except (OSError, ValueError) as error:
+            raise self._invalid(f"it cannot be read: {type(error).__name__}") from None
+        if private and mode & 0o077:
+            raise self._invalid("others may read it", hint=f"chmod 600 {path}")
+        return text
+
+    def _output(self) -> str:
+        try:
+            ran = subprocess.run(
+                shlex.split(self._argument),
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=_TIMEOUT_S,
+                check=True,
+            )
+            return ran.stdout.decode("ascii")
+        except subprocess.CalledProcessError as error:
+            raise self._invalid(f"the command ended with {error.returncode}") from None
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            raise self._invalid(f"the command failed: {type(error).__name__}") from None
+
+    def _write(self, ring: KeyRing, *, replacing: bool) -> None:
+        """By a draft, so that no reader and no crash sees half a file."""
+        path = self._path
+        name = "next" if replacing else entropy(6).hex()  # Of one rotation, or of many starts.
+        draft = path.with_name(f".{path.name}.{name}")
+        try:
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            draft.unlink(missing_ok=True)
+            try:
+                _write_durably(draft, ring.text)
+                if replacing:
+                    draft.replace(path)
+                else:
+                    os.link(draft, path)
+            except FileExistsError:
+                """Another process was first."""
+            finally:
+                draft.unlink(missing_ok=True)
+            _sync_folder(path.parent)
+        except OSError as error:
+            raise self._invalid(error.strerror or type(error).__name__) from None
+
+    def _missing(self, hint: str) -> Refused:
+        return Refused(
+            "SEALING_KEY_MISSING",
+            f"the key of the realm's secrets, {self.origin}, is missing",
+            hint=hint,
+        )
+
+    def _invalid(self, why: str, hint: str = "") -> Refused:
+        return Refused(
+            "SEALING_KEY_INVALID",
+            f"the key of the realm's secrets, {self.origin}: {why}",
+            hint=hint,
+        )
+
+
+def _stamp(path: Path) -> tuple[int, int] | None:
+    """Changes with every replacement of a file."""
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns
+
+
+def _write_durably(path: Path, text: str) -> None:
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_folder(path: Path) -> None:
+    folder = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def keys_of(config: Config) -> ConfiguredKeys:
+    """The keys that the configuration names; nothing is read yet."""
+    setting = config.node.sealing_key
+    return ConfiguredKeys(setting, sealing_key_path(config), os.environ)
+
+
+async def open_secrets(store: Secrets, realm: str, keys: ConfiguredKeys) -> SealedSecrets:
+    """The realm's secrets; the first start of a realm makes the key file."""
+    if not keys.exists and not any(generation for _, generation in await store.list()):
+        await asyncio.to_thread(keys.create)
+    await asyncio.to_thread(keys.read)
+    return SealedSecrets(store, realm, keys, entropy)
+
+
+class SecretsRotation(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a rotation."""
+
+    key_id: str
+    """The key of all secrets now."""
+    removed: tuple[str, ...]
+    """The keys that the file no longer has."""
+    resealed: int
+
+
+async def rotate(sealed: SealedSecrets, keys: ConfiguredKeys) -> SecretsRotation:
+    """Seal every secret with a new key, and remove the older ones last. A file with several keys is
+    that of a rotation which did not end: it goes on, and makes no further key."""
+    await asyncio.to_thread(keys.read)
+    await sealed.require_keys()
+    with keys.locked():
+        ring = await asyncio.to_thread(keys.read)
+        if len(ring.ids) == 1:
+            ring = await asyncio.to_thread(_add_key, keys, ring)
+        resealed = 0
+        while count := await sealed.reseal():
+            resealed += count
+        if not keys.is_file:
+            return SecretsRotation(key_id=ring.newest, removed=(), resealed=resealed)
+        await asyncio.to_thread(keys.replace, ring.newest_alone())
+        return SecretsRotation(key_id=ring.newest, removed=ring.ids[:-1], resealed=resealed)
+
+
+def _add_key(keys: ConfiguredKeys, ring: KeyRing) -> KeyRing:
+    if not keys.is_file:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"{keys.origin} has one key, and Rookery cannot add one there",
+            hint="append a line: openssl rand -hex 32; start every node again, then rotate",
+        )
+    ring = ring.with_key(entropy(KEY_BYTES))
+    keys.replace(ring)
+    return ring
