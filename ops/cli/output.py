@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from datetime import datetime
 from io import TextIOWrapper
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Final
 
 from rich.cells import cell_len, set_cell_size
 from rich.console import Console
@@ -24,6 +24,7 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = [
+    "LAYOUT",
     "OUTPUT_FAILED",
     "OutputFailed",
     "atomic_file",
@@ -35,6 +36,7 @@ __all__ = [
     "print_json",
     "print_line",
     "print_table",
+    "printable",
     "refuse_file_errors",
     "write_content",
     "writing",
@@ -104,7 +106,19 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
 
 
 def _cell(value: object) -> str:
-    return "" if value is None else " ".join(str(value).splitlines())
+    return "" if value is None else printable(" ".join(str(value).splitlines()))
+
+
+LAYOUT: Final = "\n\t"
+"""What ``printable`` keeps of text that is printed as it is."""
+
+
+def printable(text: str, keep: str = "") -> str:
+    """Text of programs and people without control characters, except for those in ``keep``: they
+    could hide lines, or command the reader's terminal."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() or c in keep else "\ufffd" for c in text)
 
 
 def _width(cell: str) -> int:
@@ -147,9 +161,8 @@ def print_error(error: CodedError, *, json: bool) -> None:
         fields = {"code": error.code, "message": error.message, "hint": error.hint or None}
         print_json({"error": fields})
         return
-    print(f"{error.code}: {error.message}", file=sys.stderr)
-    if error.hint:
-        print(f"hint: {error.hint}", file=sys.stderr)
+    lines = [f"{error.code}: {error.message}", *([f"hint: {error.hint}"] if error.hint else ())]
+    print(printable("\n".join(lines), LAYOUT), file=sys.stderr)
 
 
 @contextmanager

@@ -20,7 +20,14 @@ from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor, parse_time_ms
-from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, writing
+from rookery.ops.cli.output import (
+    clock_time,
+    print_json,
+    print_line,
+    print_table,
+    printable,
+    writing,
+)
 from rookery.ops.cli.rendering.fact_words import facts_of_run
 from rookery.ops.cli.rendering.run_result import artifact_lines, result_notes
 from rookery.ops.cli.rendering.timeline import GLYPHS, PLAIN_GLYPHS, draw_timeline, duration
@@ -107,7 +114,7 @@ def show(run: ID, *, options: Options = NO_OPTIONS) -> int:
         return 0
     console = Console(highlight=False)
     for name, value in (*_lines(view), *end_lines(end, console.width - LABEL_WIDTH)):
-        print_line(f"{name:{LABEL_WIDTH}}{value}")
+        print_line(f"{name:{LABEL_WIDTH}}{printable(str(value))}")
     print_line("")
     glyphs = GLYPHS if "utf" in (console.encoding or "") else PLAIN_GLYPHS
     for line in draw_timeline(view, facts, console.width, glyphs):

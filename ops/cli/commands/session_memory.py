@@ -26,6 +26,7 @@ from rookery.ops.cli.output import (
     atomic_file,
     print_json,
     print_line,
+    printable,
     refuse_file_errors,
     write_content,
 )
@@ -217,7 +218,8 @@ def list_(session: ID, path: PATH = HOME, *, options: Options = NO_OPTIONS) -> i
             print_json(found)
         else:
             for one in found:
-                print_line(f"{one.path}/" if one.folder else f"{one.path}  {one.size_bytes:,}")
+                name = printable(one.path)
+                print_line(f"{name}/" if one.folder else f"{name}  {one.size_bytes:,}")
         return 0
 
     return with_realm_client(options, NO_TOOLS, work)

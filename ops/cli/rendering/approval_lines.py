@@ -7,7 +7,7 @@ from typing import Final
 
 from rookery.actors.projections import ApprovalProjection
 from rookery.bus.ports import StoredMessage
-from rookery.ops.cli.output import clock_time, print_table
+from rookery.ops.cli.output import clock_time, print_table, printable
 from rookery.ops.cli.rendering.timeline import duration
 from rookery.schemas.approvals.lists import ApprovalState, ListedApproval
 
@@ -26,7 +26,7 @@ def approval_row(approval: ListedApproval, now_ms: int) -> tuple[str, ...]:
         approval.approval_id,
         _state(approval),
         approval.tool,
-        _plain(approval.summary),
+        printable(approval.summary),
         approval.side_effect,
         clock_time(approval.requested_at_ms),
         _time_left(approval, now_ms),
@@ -43,7 +43,7 @@ def approval_lines(
         ("state", _state(approval)),
         ("tool", f"{approval.tool} of {approval.surface}"),
         ("effect", approval.side_effect),
-        ("arguments", _plain(approval.summary)),
+        ("arguments", printable(approval.summary)),
         ("exactly", f"{approval.arguments_ref} (--arguments shows them)"),
         ("digest", approval.request_digest),
         ("session", approval.session_id),
@@ -88,7 +88,7 @@ def _time_left(approval: ListedApproval, now_ms: int) -> str:
 
 def _attempt_words(approval: ListedApproval) -> str:
     times = "for the first time" if approval.attempt == 1 else f"for the {approval.attempt}. time"
-    return f"{times}: {_plain(approval.why)}" if approval.why else times
+    return f"{times}: {printable(approval.why)}" if approval.why else times
 
 
 def _names(dispatchers: Sequence[str]) -> str:
@@ -107,9 +107,4 @@ def _end(approval: ListedApproval) -> str:
         words.append(f"by {approval.actor}, {'' if approval.verified else 'un'}verified")
     if approval.reason:
         words.append(approval.reason)
-    return _plain(", ".join(words))
-
-
-def _plain(text: str) -> str:
-    """Text of programs and approvers without control characters, which could hide lines."""
-    return "".join(c if c.isprintable() else "\ufffd" for c in text)
+    return printable(", ".join(words))

@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from rookery.bus.ports import Filter, StoredMessage
-from rookery.ops.cli.output import clock_time
+from rookery.ops.cli.output import clock_time, printable
 from rookery.schemas.codec import encode_json, fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
@@ -298,4 +298,5 @@ def _text_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> st
 
 def _short(value: Any) -> str:
     text = " ".join(str(value).split())
+    text = printable(text)
     return text if len(text) <= _DETAIL_CHARACTERS_MAX else text[:_DETAIL_CHARACTERS_MAX] + "..."

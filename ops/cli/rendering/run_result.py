@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from rich.cells import cell_len
 
-from rookery.ops.cli.output import print_json, print_line
+from rookery.ops.cli.output import LAYOUT, print_json, print_line, printable
 from rookery.schemas.codec import encode_json
 from rookery.schemas.lists import RunState
 from rookery.schemas.replies import RunAnswer
@@ -75,7 +75,7 @@ def result_notes(result: RunResult) -> list[str]:
 def artifact_lines(result: RunResult) -> list[str]:
     """A line for each file that the run wrote to ``/work/out``."""
     lines = [
-        f"artifact {one.artifact_ref}: {one.mime}, {one.size_bytes:,} bytes"
+        f"artifact {printable(one.artifact_ref)}: {one.mime}, {one.size_bytes:,} bytes"
         for one in result.artifacts or ()
     ]
     if result.artifacts_cut is True:
@@ -90,12 +90,12 @@ def print_stderr(line: str, end: str = "\n") -> None:
 
 def _show_problem(problem: ErrorObject | Diagnostic, code: str, kind: str = "") -> None:
     """Print ``CODE: message``, the source line with the place underlined, and the hint."""
-    print_stderr(f"{kind}{problem.code}: {problem.message}")
+    print_stderr(printable(f"{kind}{problem.code}: {problem.message}", LAYOUT))
     if problem.span is not None:
         for line in _underlined(problem.span, code):
-            print_stderr(line)
+            print_stderr(printable(line, "\t"))
     if problem.hint:
-        print_stderr(f"hint: {problem.hint}")
+        print_stderr(printable(f"hint: {problem.hint}", LAYOUT))
 
 
 def _underlined(span: Span, code: str) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from rich.text import Text
 
-from rookery.ops.cli.output import clock_time
+from rookery.ops.cli.output import LAYOUT, clock_time, printable
 from rookery.ops.cli.rendering.fact_words import LANES, Names, RunFact, fact_words
 from rookery.ops.cli.rendering.timeline_lanes import LaneState, TimelineLanes
 from rookery.schemas.lists import RunView
@@ -164,4 +164,4 @@ class _Drawing:
             head, at = " " * len(head), ""
 
     def _folded(self, words: str) -> list[str]:
-        return wrap(words, self._words_width, break_on_hyphens=False) or [""]
+        return wrap(printable(words, LAYOUT), self._words_width, break_on_hyphens=False) or [""]

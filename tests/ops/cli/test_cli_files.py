@@ -60,3 +60,17 @@ def test_a_run_gets_files_and_lists_its_artifacts(shell: CommandLine):
     assert shell.rookery("runs", "artifact", run_id, "sum.txt").out == "3"
     refused = shell.rookery("runs", "artifact", run_id, "other.txt")
     assert "hint: its artifacts: /work/out/sum.txt" in refused.err
+
+
+def test_control_characters_of_programs_do_not_reach_the_terminal(shell: CommandLine):
+    write = "import os\nos.mkdir('out')\nopen('out/\\x1b[31mred', 'w').write('1')"
+    written = shell.rookery("run", "-e", write, "--session", "red")
+    listed = shell.rookery("files", "list", "red")
+    raised = shell.rookery("run", "-e", r"raise ValueError('a\nb\x1b[2J')", "--session", "red")
+    run_id = shell.rookery("runs", "list", "--session", "red", "--json").json["runs"][0]["run_id"]
+    shown = shell.rookery("runs", "show", run_id)
+    assert "artifact /work/out/\ufffd[31mred: " in written.err
+    assert "/work/out/\ufffd[31mred  1\n" in listed.out
+    assert "ValueError: a\nb\ufffd[2J" in raised.err
+    assert "ValueError: a b\ufffd[2J" in shown.out
+    assert "\x1b" not in written.err + listed.out + raised.err + shown.out
