@@ -165,7 +165,8 @@ async def _artifact(run_id: str, path: str, options: Options) -> bytes:
     found = [ref for ref in refs if path in (ref.artifact_ref, ref.artifact_ref.rsplit("/")[-1])]
     if len(found) != 1:
         known = ", ".join(ref.artifact_ref for ref in refs) or "none"
-        text = f"run {run_id} has {len(found)} artifacts {path[:200]!r}"
+        what = f"{len(found)} artifacts" if found else "no artifact"
+        text = f"run {run_id} has {what} {path[:200]!r}"
         raise Refused("FILE_NOT_FOUND", text, hint=f"its artifacts: {known}")
     async with open_realm(options) as realm:
         return await realm.blobs.get(found[0].content_hash)

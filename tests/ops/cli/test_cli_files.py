@@ -59,6 +59,7 @@ def test_a_run_gets_files_and_lists_its_artifacts(shell: CommandLine):
     assert "made     /work/out/sum.txt: text/plain, 1 bytes" in shown
     assert shell.rookery("runs", "artifact", run_id, "sum.txt").out == "3"
     refused = shell.rookery("runs", "artifact", run_id, "other.txt")
+    assert f"run {run_id} has no artifact 'other.txt'\n" in refused.err
     assert "hint: its artifacts: /work/out/sum.txt" in refused.err
 
 
