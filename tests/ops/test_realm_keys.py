@@ -69,7 +69,17 @@ def test_only_the_realms_root_key_vouches(tmp_path: Path):
     assert (refused.code, "is not the realm's root key" in refused.err) == (2, True)
     vouched = line.rookery("nodes", "vouch", "--as", str(tmp_path / "root.pem"))
     assert vouched.code == 0
-    assert "restart the node" in vouched.out
+    assert ("restart the node" in vouched.out, vouched.err) == (True, "")
+
+
+def test_a_voucher_says_which_root_key_it_needs_where_none_is_configured(tmp_path: Path):
+    line = CommandLine(tmp_path)
+    path = tmp_path / "root.pem"
+    path.write_text(ROOT.private_pem)
+    path.chmod(0o600)
+    vouched = line.rookery("nodes", "vouch", "--as", str(path))
+    assert vouched.code == 0
+    assert vouched.err == f'it counts only with approvals.root_key = "{ROOT.public_key}"\n'
 
 
 def test_once_the_root_key_vouches_no_other_key_counts(tmp_path: Path):

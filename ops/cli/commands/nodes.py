@@ -13,7 +13,7 @@ from rookery.bus.ports import Filter
 from rookery.ops.cli.access.offline_realm import local_server, open_realm
 from rookery.ops.cli.key_files import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
 from rookery.ops.realm_keys import node_key_path, root_key_of
 from rookery.ops.realm_keys import vouch as make_voucher
 from rookery.schemas.errors import Refused
@@ -93,6 +93,8 @@ def vouch(
         print_json(voucher)
     else:
         print_line(f"{node_key_path(config)} is vouched for: restart the node")
+        if not known:
+            print_danger(f'it counts only with approvals.root_key = "{root.public_key}"')
     return 0
 
 
