@@ -66,8 +66,13 @@ def _compiled_name(path: str) -> str:
 
 
 def _imports(module: _Module) -> Iterator[str]:
-    """The modules that are imported when the module is loaded, with their packages."""
-    for node in _statements(ast.parse(module.source).body):
+    """The modules that are imported when the module is loaded, with their packages; none for a
+    source that this Python cannot parse, such as one for a newer Python."""
+    try:
+        body = ast.parse(module.source).body
+    except (SyntaxError, ValueError):
+        return
+    for node in _statements(body):
         if isinstance(node, ast.Import):
             names = [alias.name for alias in node.names]
         else:

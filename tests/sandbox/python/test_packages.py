@@ -106,6 +106,17 @@ def test_a_package_that_needs_compiled_code_is_refused(tmp_path: Path):
     assert "needs compiled code (core._core)" in failed.value.message
 
 
+def test_a_module_that_this_python_cannot_parse_does_not_hide_the_refusal(tmp_path: Path):
+    files = {"core/__init__.py": "from . import _core", "core/_core.so": "x"}
+    files |= {
+        "core/newer.py": "from core import _core\nthis is not Python",
+        "core/odd.py": "_core\0",
+    }
+    with pytest.raises(Failed) as failed:
+        unpack([write_wheel(tmp_path, "core", files, tag=COMPILED)], tmp_path / "unpacked")
+    assert "needs compiled code (core._core)" in failed.value.message
+
+
 def test_compiled_code_that_a_package_can_do_without_is_left_out(tmp_path: Path):
     quick = "try:\n    from ._quick import f\nexcept ImportError:\n    def f(): return 1\n"
     late = "def g():\n    from . import _quick\n"
