@@ -20,7 +20,7 @@ from rookery.ops import server_checks
 from rookery.ops.config import Config, NodeConfig, address_of
 from rookery.ops.host_checks import CheckVerdict, Finding, check_host, check_store, failed
 from rookery.ops.node_tools import registry_of
-from rookery.ops.realm_keys import root_key_of
+from rookery.ops.realm_keys import trust_roots
 from rookery.ops.sealing_keys import keys_of
 from rookery.ops.server import RealmServer, server_of, store_of
 from rookery.schemas.errors import CodedError, Refused
@@ -161,8 +161,9 @@ async def _check_jetstream(
     if journal:
         yield server_checks.check_clock(journal, now_ms())
         yield await server_checks.check_chain(bus.journal, journal["state"]["last_seq"])
-        root_key = root_key_of(config.approvals)
-        yield await server_checks.check_approvers(bus.journal, config.realm, root_key)
+        roots = trust_roots(config)
+        yield await server_checks.check_approvers(bus.journal, config.realm, roots.root_key)
+        yield await server_checks.check_node_keys(bus.journal, roots)
     if bus.secrets.spec.name in streams:
         yield await server_checks.check_secrets(bus.secrets, config.realm, keys_of(config))
 

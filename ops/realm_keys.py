@@ -1,8 +1,8 @@
 """The keys of a realm as a node and the commands know them: the root key, and the node's own.
 
 The node's key is a file in the store of its server, or beside the node's credential, for its owner
-only: all nodes that use the folder share it. ``rookery nodes vouch`` signs it with the root
-key. Nothing but signatures and the public half leaves the file.
+only: all nodes that use the folder share it. ``rookery nodes vouch`` signs it with the operator's
+credential, or the root key. Nothing but signatures and the public half leaves the file.
 """
 
 from __future__ import annotations
@@ -18,19 +18,25 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.keys import (
     KEY_BYTES,
     SigningKey,
-    is_valid_signature,
     read_private_key,
     read_public_key,
-    vouched_bytes,
 )
 from rookery.bus.clock import entropy
+from rookery.bus.credentials import Credential
+from rookery.bus.roles import Role
 from rookery.ops.config import ApprovalsConfig, Config
-from rookery.ops.server import store_of
+from rookery.ops.key_vouchers import (
+    TrustRoots,
+    is_signed_voucher,
+    operator_voucher,
+    root_voucher,
+)
+from rookery.ops.server import local_credential, store_of
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.node import KeyVoucher
 
-__all__ = ["NodeKey", "node_key_path", "open_node_key", "root_key_of", "vouch"]
+__all__ = ["NodeKey", "node_key_path", "open_node_key", "root_key_of", "trust_roots", "vouch"]
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +65,14 @@ def root_key_of(config: ApprovalsConfig) -> str:
         ) from None
 
 
+def trust_roots(config: Config) -> TrustRoots:
+    """The keys by which the local configuration judges vouchers: the root key, and the issuer that
+    the local credential names."""
+    credential = local_credential(config, Role.OPERATOR)
+    issuer = "" if credential is None else credential.issuer
+    return TrustRoots(config.realm, root_key_of(config.approvals), issuer)
+
+
 def node_key_path(config: Config) -> Path:
     """Where the node's key is, or will be."""
     file, name = config.server.credentials_file, f"{config.realm}.node.pem"
@@ -82,12 +96,16 @@ def open_node_key(config: Config) -> NodeKey:
     return NodeKey(signer, _read_voucher(path, config.realm, signer.public_key))
 
 
-def vouch(config: Config, root: SigningKey) -> KeyVoucher:
-    """Sign the node's key with the root key; the node shows it from its next start on."""
+def vouch(config: Config, signer: SigningKey | Credential) -> KeyVoucher:
+    """Sign the node's key with the root key, or with an operator's credential; the node shows it
+    from its next start on."""
     path = node_key_path(config)
     try:
-        signed = vouched_bytes(config.realm, _read_or_make(path).public_key)
-        voucher = KeyVoucher(root_key=root.public_key, signature=root.sign_bytes(signed))
+        public_key = _read_or_make(path).public_key
+        if isinstance(signer, SigningKey):
+            voucher = root_voucher(signer, config.realm, public_key)
+        else:
+            voucher = operator_voucher(signer, public_key)
         _write(_voucher_path(path), encode_json(voucher))
     except OSError as error:
         raise Refused("INVALID_ARGUMENT", f"the key file {path}: {error.strerror}") from None
@@ -119,8 +137,7 @@ def _read_voucher(path: Path, realm: str, public_key: str) -> KeyVoucher | Unset
     except (OSError, msgspec.MsgspecError) as error:
         log.warning("the voucher of the node's key is not readable", extra={"why": str(error)})
         return UNSET
-    signed = vouched_bytes(realm, public_key)
-    if is_valid_signature(signed, voucher.signature, voucher.root_key):
+    if is_signed_voucher(voucher, realm, public_key):
         return voucher
     log.warning("the voucher is for another key: rookery nodes vouch")
     return UNSET

@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from rookery.actors.approvals import APPROVERS_KEY
+from rookery.actors.kernel import NodeDecider
 from rookery.actors.projections import read_approvers
 from rookery.bus.clock import entropy
 from rookery.bus.credentials import SealedSecrets
@@ -31,16 +32,19 @@ from rookery.bus.streams import (
 from rookery.bus.subjects import Subjects
 from rookery.ops.config import Config
 from rookery.ops.host_checks import CheckVerdict, Finding, failed
-from rookery.ops.journal import JournalCheck
+from rookery.ops.journal import JournalCheck, NodeKeys
+from rookery.ops.key_vouchers import TrustRoots
 from rookery.ops.sealing_keys import ConfiguredKeys
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed
+from rookery.schemas.facts.node import Started
 
 __all__ = [
     "Streams",
     "check_approvers",
     "check_chain",
     "check_clock",
+    "check_node_keys",
     "check_payload",
     "check_replicas",
     "check_secrets",
@@ -246,3 +250,30 @@ async def check_approvers(journal: JetStreamJournal, realm: str, root_key: str) 
             hint="rookery approvers add NAME --key FILE --as KEYFILE, and set approvals.root_key",
         )
     return Finding(check="approvers", detail=f"{len(valid)} keys, each signed")
+
+
+async def check_node_keys(journal: JetStreamJournal, roots: TrustRoots) -> Finding:
+    """Check that every key that a node named counts."""
+    keys = NodeKeys(roots)
+    try:
+        async with asyncio.timeout(_CHAIN_TIMEOUT_S):
+            async for page in journal.scan(Filter(family=NodeDecider.family)):
+                for stored in page:
+                    for fact in NodeDecider.codec.decode(stored.body):
+                        if isinstance(fact, Started):
+                            keys.add(stored.sequence, fact)
+    except TimeoutError:
+        return failed("node keys", Failed("SERVER_UNREACHABLE", "the journal could not be read"))
+    except CodedError as error:
+        return failed("node keys", error)
+    if refusals := keys.refusals:
+        return Finding(
+            check="node keys",
+            verdict=CheckVerdict.FAIL,
+            detail="; ".join({refusal.reason: None for refusal in refusals}),
+            hint="rookery journal verify; if the node is not yours: rookery auth rotate node",
+            code="FACT_FORGED",
+        )
+    first_sight = [one for one in keys.seen if not one.vouched]
+    text = f"{len(keys.seen)} keys, {len(first_sight)} of them taken at first sight"
+    return Finding(check="node keys", detail=text)

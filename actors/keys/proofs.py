@@ -52,7 +52,7 @@ def checkpoint_digest(realm: str, checkpoint: Checkpoint) -> str:
 
 
 def vouched_bytes(realm: str, public_key: str) -> bytes:
-    """What the root key signs to vouch for a node's key."""
+    """What the root key or an operator signs to vouch for a node's key."""
     return canonical_json({"domain": VOUCHER_DOMAIN, "realm": realm, "public_key": public_key})
 
 

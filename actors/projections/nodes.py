@@ -6,11 +6,12 @@ Starts and stops come from facts. Whether a node is alive now is known from its 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
 from rookery.actors.kernel import process_of_holder
+from rookery.actors.keys import key_id_of
 from rookery.bus.ports import Claim, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import CodedError
@@ -50,6 +51,10 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     durability: str
     builds: dict[Language, str] = {}
     """Digests of the guests that new sessions start with on it."""
+    key_id: str = ""
+    """Of the key that signs its checkpoints; empty: it signs none."""
+    vouched_by: str = ""
+    """``the root key`` or ``operator`` and the credential's name; empty: nothing."""
     started_at_ms: int
     stopped_at_ms: int | None = None
     reason: str = ""
@@ -57,9 +62,14 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def nodes_of(
-    messages: Iterable[StoredMessage], alive: Collection[str], partitions: Iterable[Claim]
+    messages: Iterable[StoredMessage],
+    alive: Collection[str],
+    partitions: Iterable[Claim],
+    voucher_of: Callable[[Started], str],
 ) -> list[NodeView]:
-    """All nodes of the journal, those with a process of a live claim (``alive``) first."""
+    """All nodes of the journal, those with a process of a live claim (``alive``) first.
+
+    ``voucher_of``: says what vouches for a node's key."""
     held = Counter(process_of_holder(claim.holder) for claim in partitions)
     begun: dict[str, Started] = {}
     ended: dict[str, Stopped] = {}
@@ -75,7 +85,7 @@ def nodes_of(
     for name, fact in sorted(begun.items()):
         view = _process_view(fact, ended.get(name), is_alive=name in alive, partitions=held[name])
         processes.setdefault(name.partition(".")[0], []).append(view)
-    views = [_node_view(name, found, begun) for name, found in processes.items()]
+    views = [_node_view(name, found, begun, voucher_of) for name, found in processes.items()]
     return sorted(views, key=lambda view: (view.state != "alive", -view.started_at_ms))
 
 
@@ -103,7 +113,10 @@ def _process_view(
 
 
 def _node_view(
-    name: str, processes: Sequence[ProcessView], begun: Mapping[str, Started]
+    name: str,
+    processes: Sequence[ProcessView],
+    begun: Mapping[str, Started],
+    voucher_of: Callable[[Started], str],
 ) -> NodeView:
     """A node is as its latest process, of the live ones if there are any."""
     latest = max(processes, key=lambda one: (one.state == "alive", one.started_at_ms))
@@ -117,6 +130,8 @@ def _node_view(
         pid=fact.pid,
         durability=fact.durability,
         builds=fact.builds,
+        key_id=key_id_of(fact.public_key) if fact.public_key else "",
+        vouched_by=voucher_of(fact),
         started_at_ms=fact.at_ms,
         stopped_at_ms=latest.stopped_at_ms,
         reason=latest.reason,

@@ -6,7 +6,7 @@ files of all credentials of a server, ``server_config`` the configuration of the
 values.
 """
 
-from rookery.bus.credentials.credential import Credential, read_credential
+from rookery.bus.credentials.credential import Credential, is_certified, read_credential
 from rookery.bus.credentials.identity import IDENTITY, IdentityVerifier, identity_header
 from rookery.bus.credentials.key_ring import KEY_BYTES, KeyRing
 from rookery.bus.credentials.sealed_secrets import SealedSecrets, SealingKeys, SecretKey
@@ -28,5 +28,6 @@ __all__ = [
     "SecretKey",
     "ServerFormat",
     "identity_header",
+    "is_certified",
     "read_credential",
 ]

@@ -15,12 +15,12 @@ from urllib.parse import quote
 import msgspec
 
 from rookery.bus.clock import entropy
-from rookery.bus.nats import KEY_BYTES, NO_ACCESS, NKey, NKeyKind, ServerAccess
+from rookery.bus.nats import KEY_BYTES, NO_ACCESS, NKey, NKeyKind, ServerAccess, verify_nkey
 from rookery.bus.roles import Role, inbox_of
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 
-__all__ = ["Credential", "Issuer", "certified_bytes", "check_name", "read_credential"]
+__all__ = ["Credential", "Issuer", "check_name", "is_certified", "read_credential"]
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,48}\Z")
 _PASSWORD_BYTES: Final = 24
@@ -90,7 +90,7 @@ class Issuer:
         """A new credential with secrets of its own."""
         check_name(name)
         key = NKey(NKeyKind.USER, entropy(KEY_BYTES))
-        certified = certified_bytes(realm, name, role, surface, key.public)
+        certified = _certified_bytes(realm, name, role, surface, key.public)
         return Credential(
             realm=realm,
             name=name,
@@ -111,7 +111,23 @@ def check_name(name: str) -> None:
         )
 
 
-def certified_bytes(realm: str, name: str, role: str, surface: str, public_key: str) -> bytes:
+def is_certified(
+    issuer: str,
+    certificate: bytes,
+    *,
+    realm: str,
+    name: str,
+    role: str,
+    surface: str,
+    public_key: str,
+) -> bool:
+    """Whether the issuer has signed that the key is of this name and role; ``Refused`` if
+    ``issuer`` is no key."""
+    certified = _certified_bytes(realm, name, role, surface, public_key)
+    return verify_nkey(issuer, certified, certificate)
+
+
+def _certified_bytes(realm: str, name: str, role: str, surface: str, public_key: str) -> bytes:
     """The bytes that an issuer signs."""
     return canonical_json([_DOMAIN, realm, name, str(role), surface, public_key])
 

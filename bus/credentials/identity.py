@@ -11,7 +11,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from typing import Final
 
-from rookery.bus.credentials.credential import Credential, certified_bytes
+from rookery.bus.credentials.credential import Credential, is_certified
 from rookery.bus.nats import verify_nkey
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
@@ -69,8 +69,15 @@ class IdentityVerifier:
         try:
             key = encoded.pop(1)
             surface, certificate, nonce, signature = map(_bytes, encoded)
-            certified = certified_bytes(self._realm, name, role, surface.decode(), key)
-            if not verify_nkey(self._issuer, certified, certificate):
+            if not is_certified(
+                self._issuer,
+                certificate,
+                realm=self._realm,
+                name=name,
+                role=role,
+                surface=surface.decode(),
+                public_key=key,
+            ):
                 return ""
             proven = verify_nkey(key, _signed_bytes(self._realm, name, nonce), signature)
         except (ValueError, Refused):

@@ -12,8 +12,9 @@ from collections.abc import Iterable
 import msgspec
 
 from rookery.actors.keys import Head, heads_root
-from rookery.ops.journal.checkpoint_check import SeenKey, SignedCheckpoint
+from rookery.ops.journal.checkpoint_check import SignedCheckpoint
 from rookery.ops.journal.damage import DefectKind, MessageDamage
+from rookery.ops.journal.node_keys import SeenKey
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 
@@ -34,6 +35,8 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     entities: int
     root: str
     """Over the heads of all entities."""
+    issuer: str = ""
+    """Public key of the issuer of the realm's credentials, to check operators' vouchers."""
     keys: tuple[SeenKey, ...]
     checkpoints: tuple[SignedCheckpoint, ...]
 

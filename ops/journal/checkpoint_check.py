@@ -2,8 +2,7 @@
 
 A node names itself in its facts and signs, about once a minute, how many messages it has appended
 and the heads of their entities. A message in its name that it did not append makes the count wrong;
-one that is missing or changed makes a head wrong. A node's key counts if the root key vouches for
-it, else from its first sight on, and is then the only one of its name.
+one that is missing or changed makes a head wrong. ``node_keys`` says which keys of nodes count.
 
 Messages after a node's last checkpoint are not proven: a running node signs them within a minute,
 one that was killed never does.
@@ -14,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import msgspec
-from msgspec import UNSET
 
 from rookery.actors.keys import (
     checkpoint_bytes,
@@ -22,28 +20,18 @@ from rookery.actors.keys import (
     heads_root,
     is_valid_signature,
     key_id_of,
-    vouched_bytes,
 )
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.damage import DefectKind, MessageDamage
+from rookery.ops.journal.node_keys import NodeKeys, SeenKey
 from rookery.ops.journal.node_log import MESSAGES_MAX, EntityTable, NodeLog, SignedSpan
-from rookery.schemas.envelope import Fact
+from rookery.ops.key_vouchers import TrustRoots
+from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts.node import Checkpoint, PartitionsTaken, Started, Stopped
 
-__all__ = ["CheckpointCheck", "SeenKey", "SignedCheckpoint", "Unproven"]
+__all__ = ["CheckpointCheck", "SignedCheckpoint", "Unproven"]
 
 _NODE = "node"
-
-
-class SeenKey(msgspec.Struct, frozen=True, kw_only=True):
-    """The key of nodes."""
-
-    public_key: str
-    sequence: int
-    """Of the message that named it first."""
-    nodes: tuple[str, ...]
-    vouched: bool
-    """Whether the root key vouches for it; else it is taken at first sight."""
 
 
 class SignedCheckpoint(msgspec.Struct, frozen=True, kw_only=True):
@@ -69,7 +57,6 @@ class _NodeState(msgspec.Struct):
     """What is known of one node, or process of it."""
 
     log: NodeLog
-    public_key: str = ""
     is_known: bool = False
     """Whether it has said that it started, or took partitions."""
     covered: int = 0
@@ -86,14 +73,12 @@ class _NodeState(msgspec.Struct):
 class CheckpointCheck:
     """Checks the messages of a whole journal in order. ``defects`` grows."""
 
-    def __init__(
-        self, realm: str, root_key: str = "", on_valid: Callable[[str], None] = lambda _: None
-    ) -> None:
+    def __init__(self, roots: TrustRoots, on_valid: Callable[[str], None] = lambda _: None) -> None:
         """``on_valid``: called with the digest of each valid checkpoint."""
-        self._realm, self._root_key, self._on_valid = realm, root_key, on_valid
+        self._realm, self._on_valid = roots.realm, on_valid
         self._entities = EntityTable()
         self._nodes: dict[str, _NodeState] = {}
-        self._keys: dict[str, SeenKey] = {}
+        self._keys = NodeKeys(roots)
         self._damaged: list[int] = []
         self._signed_from = 0
         """Sequence of the first valid checkpoint: from there on every message has a node."""
@@ -105,7 +90,7 @@ class CheckpointCheck:
     @property
     def keys(self) -> list[SeenKey]:
         """In the order of their first sight."""
-        return list(self._keys.values())
+        return self._keys.seen
 
     @property
     def last_checkpoints(self) -> list[SignedCheckpoint]:
@@ -172,43 +157,21 @@ class CheckpointCheck:
     # --- keys -------------------------------------------------------------------------------------
 
     def _on_started(self, stored: StoredMessage, fact: Started) -> None:
-        state = self._on_return(fact.node)
-        if not fact.public_key:
-            return
-        vouched = self._is_vouched(fact)
-        if not vouched and state.public_key not in ("", fact.public_key):
-            text = f"{fact.node} has another key, {key_id_of(state.public_key)}"
-            self._report(stored, f"{text}; if it was moved: rookery nodes vouch")
-            return
-        known = self._keys.get(fact.public_key)
-        if known is None and not vouched and any(key.vouched for key in self._keys.values()):
-            self._report(stored, "the root key vouches for other nodes' keys, and not for this")
-            return
-        state.public_key = fact.public_key
-        names = dict.fromkeys((*(known.nodes if known else ()), fact.node))
-        self._keys[fact.public_key] = SeenKey(
-            public_key=fact.public_key,
-            sequence=known.sequence if known else stored.sequence,
-            nodes=tuple(names),
-            vouched=vouched or (known is not None and known.vouched),
-        )
-
-    def _is_vouched(self, fact: Started) -> bool:
-        voucher = fact.voucher
-        if voucher is UNSET or not self._root_key or voucher.root_key != self._root_key:
-            return False
-        signed = vouched_bytes(self._realm, fact.public_key)
-        return is_valid_signature(signed, voucher.signature, self._root_key)
+        self._on_return(fact.node)
+        self._keys.add(stored.sequence, fact)
 
     # --- checkpoints ------------------------------------------------------------------------------
 
     def _on_checkpoint(self, stored: StoredMessage, fact: Checkpoint) -> None:
         state = self._state(fact.node)
-        key = state.public_key
+        key = self._keys.key_of(fact.node)
+        signed = checkpoint_bytes(self._realm, fact)
+        refused = self._keys.refused_key_of(fact.node)
+        if refused and is_valid_signature(signed, fact.signature, refused):
+            return  # It proves nothing, and the defect is that of the key.
         if not key:
             self._report(stored, f"{fact.node} has no key that counts")
             return
-        signed = checkpoint_bytes(self._realm, fact)
         is_signed = is_valid_signature(signed, fact.signature, key)
         if not is_signed or fact.key_id != key_id_of(key) or stored.entity.key != fact.node:
             self._report(stored, f"the checkpoint is not signed by {fact.node}")
@@ -279,7 +242,17 @@ class CheckpointCheck:
     # --- the end ----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Judge what no checkpoint covers, after the last message."""
+        """Judge keys, and what no checkpoint covers, after the last message."""
+        self.defects += [
+            MessageDamage(
+                sequence=refusal.sequence,
+                entity=str(EntityId(_NODE, refusal.node)),
+                code="FACT_FORGED",
+                message=refusal.reason,
+                kind=DefectKind.FORGED,
+            )
+            for refusal in self._keys.refusals
+        ]
         for node, state in self._nodes.items():
             if not len(state.log):
                 continue
@@ -295,7 +268,8 @@ class CheckpointCheck:
                         kind=DefectKind.FORGED,
                     )
                 )
-            reason = "it has no key" if not state.public_key else "after its last checkpoint"
+            has_key = self._keys.key_of(node)
+            reason = "after its last checkpoint" if has_key else "it has no key that counts"
             self._add_unproven(node, state.log.pop_through(last), reason)
 
     def _report(self, stored: StoredMessage, text: str) -> None:

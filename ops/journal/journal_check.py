@@ -28,6 +28,7 @@ from rookery.ops.journal.anchor import Anchor, AnchorCheck
 from rookery.ops.journal.approval_check import ApprovalCheck
 from rookery.ops.journal.checkpoint_check import CheckpointCheck
 from rookery.ops.journal.damage import EXIT_CODES, MessageDamage, damage_words
+from rookery.ops.key_vouchers import TrustRoots
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.errors import CodedError, Failed
@@ -55,11 +56,12 @@ class JournalCheck:
         *,
         realm: str = "",
         root_key: str = "",
+        issuer: str = "",
         require_keys: bool = False,
         anchor: Anchor | None = None,
     ) -> None:
         """Signatures, checkpoints and the anchor are checked in a whole journal only, and if its
-        realm is given."""
+        realm is given. ``issuer``: of the realm's credentials; that of an anchor goes first."""
         self._chains = ChainAudit(scope)
         self._deciders = {one.family: one for one in _deciders()}
         self._codecs = codecs_of(list(self._deciders.values()))
@@ -73,7 +75,9 @@ class JournalCheck:
         is_whole = scope is AuditScope.WHOLE and bool(realm)
         self._anchor = None if anchor is None else AnchorCheck(anchor)
         on_valid = (lambda _: None) if self._anchor is None else self._anchor.add_checkpoint
-        self.checkpoints = CheckpointCheck(realm, root_key, on_valid) if is_whole else None
+        self._issuer = issuer if anchor is None or not anchor.issuer else anchor.issuer
+        roots = TrustRoots(realm, root_key, self._issuer)
+        self.checkpoints = CheckpointCheck(roots, on_valid) if is_whole else None
         """``None``: what nodes signed cannot be checked."""
         self.approvals = (
             ApprovalCheck(realm, root_key, require_keys=require_keys) if is_whole else None
@@ -138,6 +142,7 @@ class JournalCheck:
             messages=self.messages,
             entities=len(heads),
             root=heads_root(heads),
+            issuer=self._issuer,
             keys=tuple(self.checkpoints.keys),
             checkpoints=tuple(self.checkpoints.last_checkpoints),
         )

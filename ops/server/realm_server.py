@@ -23,6 +23,7 @@ __all__ = [
     "RealmServer",
     "client_of",
     "find_server",
+    "local_credential",
     "no_server_error",
     "sealing_key_path",
     "server_of",
@@ -102,6 +103,16 @@ def _local(address: str, config: Config, role: Role, surface: str) -> RealmServe
     if file.endswith(_OWN_FORMAT):
         return RealmServer.of(address, read_credential(Path(file)))
     return RealmServer.of(address, _store(config).credential(config.realm, role, surface))
+
+
+def local_credential(config: Config, role: Role) -> Credential | None:
+    """The configured credential, whatever its role, else that of the role in the store of the
+    embedded server; ``None`` if there is neither. It makes none."""
+    if config.server.credentials_file.endswith(_OWN_FORMAT):
+        return read_credential(Path(config.server.credentials_file))
+    if config.url and not _is_of_store(config.url, config):
+        return None
+    return _store(config).credentials.get(config.realm, role.value)
 
 
 def server_of(config: Config, role: Role, surface: str = "") -> RealmServer:

@@ -20,15 +20,27 @@ __all__ = [
     "KeyVoucher",
     "MessageQuarantined",
     "NodeFact",
+    "OperatorKey",
     "RightsRevoked",
 ]
 
 
+class OperatorKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The key of an operator's credential, and the issuer's signature of name, role and key."""
+
+    name: str
+    public_key: str
+    """An NKey of a user."""
+    certificate: str
+
+
 class KeyVoucher(msgspec.Struct, frozen=True, kw_only=True):
-    """The root key's signature of a node's public key."""
+    """The signature of a node's public key by the root key or an operator's."""
 
     root_key: str
+    """Empty: the operator's key has signed."""
     signature: str
+    operator: OperatorKey | UnsetType = UNSET
 
 
 class Started(Fact, frozen=True, kw_only=True, tag="node.started.v1"):

@@ -18,6 +18,7 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.keys import checkpoint_bytes
+from rookery.bus.credentials import CredentialStore
 from rookery.bus.journal import JetStreamJournal, seal_line
 from rookery.bus.journal.stored_message import CHAIN
 from rookery.bus.nats.connection import Connection
@@ -26,8 +27,10 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.streams import terms_in
 from rookery.bus.subjects import Subjects, partition_of
+from rookery.ops.examples.run_proof.check_proof import descends
 from rookery.ops.examples.run_proof.check_proof import main as check_proof
 from rookery.ops.journal import Anchor, DefectKind, JournalCheck, ProofParts, prove_run
+from rookery.ops.key_vouchers import operator_voucher
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact
@@ -349,7 +352,25 @@ def test_a_proof_holds_and_says_which_keys_it_relies_on(
     shown = capsys.readouterr().out
     assert "signed by ann" in shown
     assert "node n1: key" in shown
-    assert "does not vouch" in fault_of(proof, tmp_path, EVE.public_key)
+    assert "none of the given keys vouches" in fault_of(proof, tmp_path, EVE.public_key)
+
+
+def test_the_script_follows_an_operators_voucher_to_the_issuer(recorded: Recorded, tmp_path: Path):
+    issuers = []
+    for name in ("realm", "other"):
+        store = CredentialStore(tmp_path / name)
+        store.ensure(REALM)
+        issuers.append(store.all()[0].issuer)
+        operator = store.get(REALM, "operator")
+        assert operator is not None
+        messages = recorded.messages
+        for place, fact in facts_of(messages, Started):
+            voucher = operator_voucher(operator, fact.public_key)
+            messages = with_fact(messages, place, fact, replace(fact, voucher=voucher))
+        facts = [fact for _, fact in facts_of(messages, Started)]
+        lines = [json.dumps(msgspec.to_builtins(fact)) for fact in facts]
+        found = [[descends(REALM, json.loads(line), "", key) for key in issuers] for line in lines]
+        assert found == [[False] * (len(issuers) - 1) + [True]] * len(facts)
 
 
 def test_a_changed_byte_of_a_proof_is_named(proof: list[bytes], tmp_path: Path):

@@ -23,7 +23,7 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.cli import main
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
-from rookery.schemas.envelope import EntityId
+from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts.session import Initialized, Registered
 from tests.bus.journals import share_turns
 from tests.nodes import NodeProcess
@@ -120,23 +120,26 @@ class Realm:
 
     def write(self, session: str, messages: int, *, broken_at: int = 0) -> None:
         """Append messages of two facts each; the digest of the ``broken_at``-th is a lie."""
-        asyncio.run(self._write(session, messages, broken_at))
+        bodies = [encode_facts(_facts(session, number)) for number in range(1, messages + 1)]
+        asyncio.run(self._write(EntityId("session", session), bodies, broken_at))
+
+    def write_facts(self, entity: EntityId, facts: Sequence[Fact]) -> None:
+        """Append facts, a message each."""
+        asyncio.run(self._write(entity, [encode_facts([fact]) for fact in facts], 0))
 
     def bury(self, key: str, body: bytes) -> None:
         """Put a command among the dead letters."""
         asyncio.run(self._bury(Delivery(verb="run", key=key, id=f"id-{key}", body=body)))
 
-    async def _write(self, session: str, messages: int, broken_at: int) -> None:
+    async def _write(self, entity: EntityId, bodies: Sequence[bytes], broken_at: int) -> None:
         bus = JetStreamBus(self.server.url_for(Role.NODE, realm=self.name), realm=self.name)
         await bus.start()
-        entity = EntityId("session", session)
         await share_turns(bus.journal)
         last = await bus.journal.last(entity)
         sequence, digest = (last.sequence, last.chain) if last else (0, ZERO_CHAIN)
-        for number in range(1, messages + 1):
-            body = encode_facts(_facts(session, number))
+        for number, body in enumerate(bodies, 1):
             digest = chain(digest, body if number != broken_at else b"something else")
-            append = AppendRequest(entity, sequence, f"{session}-{sequence}", body, digest)
+            append = AppendRequest(entity, sequence, f"{entity.key}-{sequence}", body, digest)
             sequence = await _settled(bus, append)
         await bus.stop()
 

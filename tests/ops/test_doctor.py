@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from rookery.actors.keys import SigningKey
 from rookery.bus.clock import SystemClock
 from rookery.bus.nats.connection import Connection
 from rookery.bus.roles import Role
@@ -24,7 +25,9 @@ from rookery.bus.subjects import Subjects
 from rookery.ops.config import Config, LimitsConfig, ServerConfig, address_of
 from rookery.ops.doctor import Report, durability_of, examine
 from rookery.ops.host_checks import Finding
+from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Refused
+from rookery.schemas.facts.node import Started
 from tests.ops.fixtures import Realm
 
 NOW_MS = SystemClock().now_ms
@@ -197,6 +200,18 @@ def test_a_broken_chain_is_found(realm: Realm):
     report = report_on(embedded(realm))
     assert failures(report) == {("chain", "CHAIN_BROKEN")}
     assert "message 2 of session/one" in of(report, "chain").detail
+
+
+def test_another_key_under_a_nodes_name_is_found(realm: Realm):
+    realm.write("one", 1)
+    assert of(report_on(embedded(realm)), "node keys").detail.startswith("0 keys")
+    fields = {"node": "n1", "version": "1", "host": "h", "pid": 1, "durability": "always"}
+    keys = [SigningKey(digit * 32).public_key for digit in (b"a", b"b")]
+    facts = [Started(**fields, public_key=key, source="kernel@n1") for key in keys]
+    realm.write_facts(EntityId("node", "n1"), facts)
+    report = report_on(embedded(realm))
+    assert failures(report) == {("node keys", "FACT_FORGED")}
+    assert "`rookery nodes vouch`" in of(report, "node keys").detail
 
 
 def test_clocks_that_differ_are_reported(realm: Realm):

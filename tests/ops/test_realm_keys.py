@@ -1,4 +1,5 @@
-"""A node's key is a file of its own for its owner only; the root key vouches for it."""
+"""A node's key is a file of its own for its owner only; the root key or an operator vouches for
+it."""
 
 from __future__ import annotations
 
@@ -9,11 +10,15 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.keys import SigningKey
+from rookery.actors.keys import CheckpointWriter, SigningKey
+from rookery.bus.credentials import Credential, CredentialStore
+from rookery.bus.roles import Role
 from rookery.ops.config import Config
-from rookery.ops.journal import DefectKind
-from rookery.ops.realm_keys import node_key_path, open_node_key, vouch
+from rookery.ops.journal import DefectKind, read_anchor
+from rookery.ops.key_vouchers import TrustRoots, operator_voucher
+from rookery.ops.realm_keys import node_key_path, open_node_key, trust_roots, vouch
 from rookery.schemas.errors import Refused
+from rookery.schemas.facts.node import KeyVoucher, OperatorKey, Started
 from tests.approvals.test_approver_changes import EVE, ROOT
 from tests.ops.fixtures import CommandLine
 from tests.ops.test_signed_checkpoints import KEY, NODE, REALM, Journal
@@ -98,6 +103,124 @@ def test_once_the_root_key_vouches_no_other_key_counts(tmp_path: Path):
     journal.start(NODE, KEY)
     forged = journal.checked(ROOT.public_key).damaged
     assert [one.kind for one in forged] == [DefectKind.FORGED, DefectKind.FORGED]
+
+
+def credential_of(folder: Path, role: Role = Role.OPERATOR, realm: str = REALM) -> Credential:
+    store = CredentialStore(folder)
+    store.ensure(realm)
+    found = store.get(realm, role.value)
+    assert found is not None
+    return found
+
+
+def started(voucher: KeyVoucher, public_key: str = KEY.public_key) -> Started:
+    fields = {"node": NODE, "version": "1", "host": "h", "pid": 1, "durability": "always"}
+    return Started(**fields, public_key=public_key, voucher=voucher)
+
+
+def test_an_operators_voucher_counts_for_a_verifier_that_knows_the_issuer(tmp_path: Path):
+    operator = credential_of(tmp_path / "realm")
+    journal = Journal(KEY, operator_voucher(operator, KEY.public_key))
+    journal.work("a")
+    journal.write()
+    shown = []
+    for issuer in (operator.issuer, "", credential_of(tmp_path / "other").issuer):
+        check = journal.checked(issuer=issuer)
+        assert check.damaged == []
+        assert check.checkpoints is not None
+        shown += [(one.vouched, one.vouched_by) for one in check.checkpoints.keys]
+    assert shown == [(True, "operator operator"), (False, ""), (False, "")]
+    journal.start("n2", EVE)
+    (forged,) = journal.checked(issuer=operator.issuer).damaged
+    assert "rookery nodes vouch" in forged.message
+
+
+def test_no_other_voucher_is_taken_for_an_operators(tmp_path: Path):
+    operator = credential_of(tmp_path / "realm")
+    roots = TrustRoots(REALM, "", operator.issuer)
+    good = operator_voucher(operator, KEY.public_key)
+    assert roots.voucher_of(started(good)) == "operator operator"
+    assert isinstance(good.operator, OperatorKey)
+    forged_roles = [
+        replace(credential_of(tmp_path / "realm", role), role=Role.OPERATOR)
+        for role in (Role.NODE, Role.CLIENT, Role.APPROVER)
+    ]
+    elsewhere = credential_of(tmp_path / "realm", realm="other")
+    forgers = [*forged_roles, credential_of(tmp_path / "eve"), elsewhere]
+    forged = [started(operator_voucher(one, KEY.public_key)) for one in forgers]
+    forged += [
+        started(good, EVE.public_key),
+        started(replace(good, signature="0" * 128)),
+        started(replace(good, signature="no hex")),
+        started(replace(good, operator=replace(good.operator, name="other"))),
+        started(replace(good, operator=replace(good.operator, certificate="no hex"))),
+        started(replace(good, operator=replace(good.operator, public_key="UNONE"))),
+        started(replace(good, operator=UNSET)),
+    ]
+    assert [roots.voucher_of(one) for one in forged] == [""] * len(forged)
+    with pytest.raises(Refused, match="role client"):
+        operator_voucher(credential_of(tmp_path / "realm", Role.CLIENT), KEY.public_key)
+
+
+def test_the_anchor_names_the_issuer_for_an_auditor_without_credentials(tmp_path: Path):
+    operator = credential_of(tmp_path / "realm")
+    journal = Journal(KEY, operator_voucher(operator, KEY.public_key))
+    anchor = read_anchor(journal.checked(issuer=operator.issuer).anchor(REALM, 1).encode(), REALM)
+    check = journal.checked(anchor=anchor)
+    assert check.checkpoints is not None
+    assert [one.vouched_by for one in check.checkpoints.keys] == ["operator operator"]
+
+
+def test_a_node_that_lost_its_key_counts_again_once_an_operator_vouches(tmp_path: Path):
+    operator = credential_of(tmp_path / "realm")
+    journal = Journal()
+    journal.work("a")
+    journal.write()
+    journal.writer = CheckpointWriter(NODE, REALM, EVE, journal._record)
+    journal.start(NODE, EVE)
+    journal.work("b")
+    journal.write()
+    (found,) = journal.checked(issuer=operator.issuer).damaged
+    assert (found.kind, found.code) == (DefectKind.FORGED, "FACT_FORGED")
+    assert f"{NODE} had the key" in found.message
+    assert "`rookery nodes vouch`" in found.message
+    journal.writer = CheckpointWriter(NODE, REALM, EVE, journal._record)
+    journal.start(NODE, EVE, operator_voucher(operator, EVE.public_key))
+    journal.work("c")
+    journal.write()
+    check = journal.checked(issuer=operator.issuer)
+    assert check.damaged == []
+    assert check.checkpoints is not None
+    assert check.checkpoints.proven > 3
+    assert "server.credentials_file" in journal.checked().damaged[-1].message
+
+
+def test_a_refused_key_does_not_count_under_another_name(tmp_path: Path):
+    journal = Journal()
+    journal.start(NODE, EVE)
+    journal.start("n2", EVE)
+    assert [one.kind for one in journal.checked().damaged] == [DefectKind.FORGED]
+
+
+def test_without_a_file_the_local_operator_vouches(tmp_path: Path):
+    line = CommandLine(tmp_path)
+    line.environment["ROOKERY_REALM"] = REALM
+    refused = line.rookery("nodes", "vouch")
+    assert (refused.code, "CREDENTIAL_NOT_FOUND" in refused.err) == (4, True)
+    assert "--as FILE" in refused.err
+    operator = credential_of(tmp_path / "store")
+    config = config_of(tmp_path)
+    assert line.rookery("nodes", "vouch").code == 0
+    key = open_node_key(config)
+    assert isinstance(key.voucher, KeyVoucher)
+    assert trust_roots(config).issuer == operator.issuer
+    fact = started(key.voucher, key.public_key)
+    assert trust_roots(config).voucher_of(fact) == "operator operator"
+    folder = tmp_path / "store" / "credentials"
+    client = line.rookery("nodes", "vouch", "--as", str(folder / f"{REALM}.client.json"))
+    assert (client.code, "role client" in client.err) == (2, True)
+    file = str(folder / f"{REALM}.operator.json")
+    assert line.rookery("nodes", "vouch", "--as", file).code == 0
 
 
 def test_a_file_that_is_no_key_is_refused_with_a_reason(tmp_path: Path):

@@ -23,7 +23,7 @@ from rookery.actors.keys import (
 )
 from rookery.bus.ports import AppendRequest, StoredMessage
 from rookery.ops.examples.run_proof.check_proof import root_of
-from rookery.ops.journal import DefectKind, JournalCheck
+from rookery.ops.journal import Anchor, DefectKind, JournalCheck
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact
@@ -85,8 +85,10 @@ class Journal:
     def write(self) -> None:
         asyncio.run(self.writer.write(_settled))
 
-    def checked(self, root_key: str = "") -> JournalCheck:
-        check = JournalCheck(realm=REALM, root_key=root_key)
+    def checked(
+        self, root_key: str = "", issuer: str = "", anchor: Anchor | None = None
+    ) -> JournalCheck:
+        check = JournalCheck(realm=REALM, root_key=root_key, issuer=issuer, anchor=anchor)
         for stored in self.messages:
             check.add(stored)
         check.finish()

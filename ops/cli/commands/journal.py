@@ -29,7 +29,7 @@ from rookery.ops.cli.output import (
 )
 from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection
 from rookery.ops.journal import DefectKind, JournalCheck, damage_words, read_anchor
-from rookery.ops.realm_keys import root_key_of
+from rookery.ops.realm_keys import trust_roots
 from rookery.schemas.commands import QuarantineMessage
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.replies import QuarantineReceipt
@@ -80,7 +80,8 @@ def verify(
 
     Exit codes: 0 nothing is wrong, 1 messages are damaged, 6 facts are forged, 7 the history is not
     the one that a node signed or the anchor saw, 8 the exported file was changed. An export needs
-    no server; give --realm and approvals.root_key as for the realm."""
+    no server; give approvals.root_key as for the realm, and any credential of it, or an anchor, to
+    check what operators signed."""
     if file is None:
         with local_server(options):
             check = asyncio.run(_verify(anchor, options))
@@ -199,7 +200,8 @@ def _verify_export(lines: BinaryIO, anchor: Path | None, options: Options) -> Jo
 def _new_check(
     scope: AuditScope, realm: str, anchor: Path | None, options: Options
 ) -> JournalCheck:
-    approvals = options.load().config.approvals
+    config = options.load().config
+    roots = trust_roots(config)
     if anchor is not None and scope is not AuditScope.WHOLE:
         raise Refused("INVALID_ARGUMENT", "only a whole export can be compared with an anchor")
     found = None
@@ -209,8 +211,9 @@ def _new_check(
     return JournalCheck(
         scope,
         realm=realm,
-        root_key=root_key_of(approvals),
-        require_keys=approvals.require_keys,
+        root_key=roots.root_key,
+        issuer=roots.issuer,
+        require_keys=config.approvals.require_keys,
         anchor=found,
     )
 
@@ -269,7 +272,7 @@ def _proof_lines(check: JournalCheck) -> Iterator[str]:
     if signed is None or not signed.keys:
         return
     for key in signed.keys:
-        proof = "vouched for by the root key" if key.vouched else "taken at first sight"
+        proof = f"vouched for by {key.vouched_by}" if key.vouched else "taken at first sight"
         nodes = ", ".join(key.nodes[-_NODES_SHOWN:])
         yield f"key {key.public_key[:16]} of {nodes}: {proof}, message {key.sequence}"
     for one in signed.unproven:

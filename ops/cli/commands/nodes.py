@@ -8,14 +8,19 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from rookery.actors.keys import SigningKey
 from rookery.actors.projections import NodeView, nodes_of
+from rookery.bus.credentials import Credential, read_credential
 from rookery.bus.ports import Filter
+from rookery.bus.roles import Role
 from rookery.ops.cli.access.offline_realm import local_server, open_realm
 from rookery.ops.cli.key_files import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
-from rookery.ops.realm_keys import node_key_path, root_key_of
+from rookery.ops.config import Config
+from rookery.ops.realm_keys import node_key_path, root_key_of, trust_roots
 from rookery.ops.realm_keys import vouch as make_voucher
+from rookery.ops.server import local_credential
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language
 
@@ -25,6 +30,19 @@ app = App(name="nodes", help_format="plaintext")
 
 DRAIN_REQUEST_S = 15
 POLL_S = 0.5
+_CREDENTIAL_SUFFIX = ".json"
+_COLUMNS = [
+    "NODE",
+    "STATE",
+    "PARTITIONS",
+    "VERSION",
+    "GUEST",
+    "HOST",
+    "PIDS",
+    "KEY",
+    "STARTED",
+    "STOPPED",
+]
 
 
 @app.command(name="list")
@@ -44,7 +62,7 @@ def list_(
         print_json(nodes)
         return 0
     print_table(
-        ["NODE", "STATE", "PARTITIONS", "VERSION", "GUEST", "HOST", "PIDS", "STARTED", "STOPPED"],
+        _COLUMNS,
         [_row(node) for node in nodes],
         empty="no nodes",
     )
@@ -77,18 +95,22 @@ def drain(
 @app.command
 def vouch(
     *,
-    as_: Annotated[Path, Parameter(name="--as", help="The realm's private root key.")],
+    as_: Annotated[
+        Path | None,
+        Parameter(
+            name="--as",
+            help="The realm's private root key, or a credential of an operator; default: the "
+            "local operator's credential.",
+        ),
+    ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Sign the key of the node on this store, or beside this credential, with the root key.
+    """Sign the key of the node on this store, or beside this credential.
 
     The node's checkpoints then count without trust at first sight. It takes effect at the node's
     next start."""
     config = options.load().config
-    root = read_signer(as_)
-    if (known := root_key_of(config.approvals)) and known != root.public_key:
-        raise Refused("INVALID_ARGUMENT", f"{as_} is not the realm's root key, approvals.root_key")
-    voucher = make_voucher(config, root)
+    voucher = make_voucher(config, _voucher_key(as_, config))
     if options.json:
         print_json(voucher)
     else:
@@ -96,6 +118,29 @@ def vouch(
         if not known:
             print_danger(f'it counts only with approvals.root_key = "{root.public_key}"')
     return 0
+
+
+def _voucher_key(path: Path | None, config: Config) -> SigningKey | Credential:
+    """The key in a file, or the local operator's."""
+    if path is None:
+        found = local_credential(config, Role.OPERATOR)
+    elif path.suffix == _CREDENTIAL_SUFFIX:
+        found = read_credential(path)
+    else:
+        root = read_signer(path)
+        if (known := root_key_of(config.approvals)) and known != root.public_key:
+            text = f"{path} is not the realm's root key, approvals.root_key"
+            raise Refused("INVALID_ARGUMENT", text)
+        return root
+    if found is None:
+        raise Refused(
+            "CREDENTIAL_NOT_FOUND",
+            f"there is no credential of an operator of realm {config.realm} here",
+            hint="rookery nodes vouch --as FILE, an operator's credential or the root key",
+        )
+    if found.realm != config.realm:
+        raise Refused("INVALID_ARGUMENT", f"the credential {found.name} is of realm {found.realm}")
+    return found
 
 
 async def _drain(options: Options, node: str, *, wait: bool, timeout_s: float) -> bool:
@@ -122,7 +167,8 @@ async def _nodes(options: Options) -> list[NodeView]:
         pages = [page async for page in realm.journal.scan(Filter(family="node"))]
         partitions = await realm.claims.list("partition.")
         messages = [stored for page in pages for stored in page]
-        return nodes_of(messages, await realm.processes(), partitions)
+        voucher_of = trust_roots(options.load().config).voucher_of
+        return nodes_of(messages, await realm.processes(), partitions, voucher_of)
 
 
 def _row(node: NodeView) -> tuple[object, ...]:
@@ -135,6 +181,7 @@ def _row(node: NodeView) -> tuple[object, ...]:
         node.builds.get(Language.PYTHON, "")[:8],
         node.host,
         _pids(node),
+        f"{node.key_id[:8]} {node.vouched_by or 'at first sight'}" if node.key_id else "none",
         clock_time(node.started_at_ms),
         "" if stopped is None else f"{clock_time(stopped)} {node.reason}",
     )

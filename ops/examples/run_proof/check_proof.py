@@ -1,23 +1,26 @@
-"""Check the proof of a run that `rookery runs prove RUN FILE` wrote: `check_proof.py FILE [KEY]`.
+"""Check the proof of a run by `rookery runs prove RUN FILE`: `check_proof.py FILE [KEY...]`.
 
-It uses pycryptodome for Ed25519 and nothing of Rookery. With the realm's root key, in hex, nodes
-and approvers must descend from it; without one the first keys are trusted, and printed.
+It uses pycryptodome for Ed25519 and nothing of Rookery. KEY is the realm's root key, in hex, from
+which nodes and approvers must descend, or its issuer of credentials, `A...`, from which nodes must
+descend through an operator. Without keys the first ones are trusted, and printed.
 """
 
 import json
 import re
 import sys
+from base64 import b32decode
 from collections.abc import Iterable
 from hashlib import sha3_256
 from typing import Any
 
 from Crypto.Signature import eddsa
 
-__all__ = ["main"]
+__all__ = ["descends", "main", "root_of"]
 
 Fields = dict[str, Any]
 CHECKPOINT = "node number start sequence messages root previous uncertain key_id"
-ANSWER = "approval_id decision actor request_digest answered_at_ms reason key_id"
+NKEY = 56
+ANSWER = "approval_id decision actor request_digest answered_at_ms reason key_id tool_digest"
 
 
 def require(holds: object, fault: str) -> None:
@@ -25,11 +28,12 @@ def require(holds: object, fault: str) -> None:
         sys.exit(f"NOT PROVEN: {fault}")
 
 
-def is_signed(domain: str, realm: str, fields: Fields, signature: str, key: str) -> bool:
-    signed = {"domain": domain, "realm": realm, **fields}
+def is_signed(signed: object, signature: str, key: str) -> bool:
+    """`key`: in hex, or as NATS writes keys, which is base32 with a prefix and a checksum."""
     text = json.dumps(signed, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     try:
-        public = eddsa.import_public_key(bytes.fromhex(key))
+        raw = b32decode(key)[1:-2] if len(key) == NKEY else bytes.fromhex(key)
+        public = eddsa.import_public_key(raw)
         eddsa.new(public, "rfc8032").verify(text.encode(), bytes.fromhex(signature))
     except ValueError:
         return False
@@ -74,25 +78,35 @@ def root_of(one: Fields) -> str:
     return node.hex()
 
 
-def check_nodes(realm: str, facts: list[tuple[int, Fields]], root_key: str) -> dict[int, Fields]:
+def descends(realm: str, fact: Fields, root_key: str, issuer: str) -> bool:
+    """Whether the root key, or an operator that the issuer certifies, signed the node's key."""
+    voucher = fact.get("voucher") or {"signature": ""}
+    signer, operator = root_key, voucher.get("operator")
+    if operator:
+        named = ["rookery.credential.v1", realm, operator["name"], "operator", ""]
+        signer = operator["public_key"]
+        if not is_signed([*named, signer], operator["certificate"], issuer):
+            return False
+    domain = {"domain": "rookery.node.key.v1", "realm": realm}
+    return is_signed({**domain, "public_key": fact["public_key"]}, voucher["signature"], signer)
+
+
+def check_nodes(realm: str, facts: list[tuple[int, Fields]], *known: str) -> dict[int, Fields]:
     """The checkpoints, all signed by a key that counts."""
     signed, keys = {}, {}
     for at, fact in facts:
-        family, kind, _ = fact["type"].split(".")
-        if (family, kind) == ("node", "started"):
-            key, voucher = fact["public_key"], fact.get("voucher")
-            descends = voucher and is_signed(
-                "rookery.node.key.v1", realm, {"public_key": key}, voucher["signature"], root_key
-            )
-            require(descends or not root_key, f"the root key does not vouch for {fact['node']}")
-            keys[fact["node"]] = key
-        elif (family, kind) == ("node", "checkpoint"):
+        node = fact.get("node", "")
+        if fact["type"].startswith("node.started."):
+            counts = not any(known) or descends(realm, fact, *known)
+            require(counts, f"none of the given keys vouches for {node}")
+            keys[node] = fact["public_key"]
+        elif fact["type"].startswith("node.checkpoint."):
             fields = {"previous": "", "uncertain": []} | fact
             fields = {name: fields[name] for name in CHECKPOINT.split()}
-            key, signature = keys.get(fact["node"], ""), fact["signature"]
-            is_valid = is_signed("rookery.node.checkpoint.v1", realm, fields, signature, key)
-            require(is_valid, f"checkpoint {at} is not signed by {fact['node']}")
-            signed[at] = {**fact, "key": key}
+            fields |= {"domain": "rookery.node.checkpoint.v1", "realm": realm}
+            is_valid = is_signed(fields, fact["signature"], keys.get(node, ""))
+            require(is_valid, f"checkpoint {at} is not signed by {node}")
+            signed[at] = {**fact, "key": keys[node]}
     return signed
 
 
@@ -121,12 +135,9 @@ class Approvals:
             case "approver_added" | "approver_revoked":
                 self.change(fact)
             case "answered" if fact.get("signature"):
-                names = [*ANSWER.split(), *(["tool_digest"] if fact.get("tool_digest") else [])]
-                fields = {name: fact[name] for name in names}
-                key, signature = self.keys.get(fact["key_id"], ""), fact["signature"]
-                is_valid = is_signed(
-                    "rookery.approval.answer.v1", self.realm, fields, signature, key
-                )
+                fields = {name: fact[name] for name in ANSWER.split() if name in fact}
+                fields |= {"domain": "rookery.approval.answer.v1", "realm": self.realm}
+                is_valid = is_signed(fields, fact["signature"], self.keys.get(fact["key_id"], ""))
                 require(is_valid, f"the answer in message {at} is forged")
                 self.released[fact["approval_id"]] = f"signed by {fact['actor']}"
             case "auto_allowed":
@@ -139,12 +150,11 @@ class Approvals:
         """Apply a change of approvers that continues the line; others are forged."""
         text = fact.get("signed_key") or fact.get("public_key", "")
         fields = {"name": fact["name"], "public_key": text, "change": fact["change"]}
+        fields |= {"domain": "rookery.approver.naming.v1", "realm": self.realm}
         fields["key_id"] = by = fact["signed_by"]
         is_first = not (self.keys or self.root_key)
         key = self.keys.get(by) or self.root_key or (fact["root_key"] if is_first else "")
-        is_valid = is_signed(
-            "rookery.approver.naming.v1", self.realm, fields, fact["signature"], key
-        )
+        is_valid = is_signed(fields, fact["signature"], key)
         is_next = fact["change"] == self.count + 1 or "public_key" not in fact
         if (is_valid and is_next) or (is_first and not fact["signature"]):
             self.count += 1
@@ -154,12 +164,14 @@ class Approvals:
                 self.keys[fact["key_id"]] = fact["public_key"]
 
 
-def main(file: str, root_key: str = "") -> None:
+def main(file: str, *known: str) -> None:
+    root_key = next((key for key in known if len(key) != NKEY), "")
+    issuer = next((key for key in known if len(key) == NKEY), "")
     with open(file, "rb") as lines:
         head, *records = read(lines)
     messages = sorted((one for one in records if "body" in one), key=lambda one: one["sequence"])
     facts = [(one["sequence"], fact) for one in messages for fact in json.loads(one["body"])]
-    signed = check_nodes(head["realm"], facts, root_key)
+    signed = check_nodes(head["realm"], facts, root_key, issuer)
     check_covered(records, check_chains(messages), signed)
     approvals = Approvals(head["realm"], root_key)
     for at, fact in facts:
@@ -173,4 +185,4 @@ def main(file: str, root_key: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:3])
+    main(*sys.argv[1:])
