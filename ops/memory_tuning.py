@@ -1,5 +1,5 @@
-"""Settings of Python's garbage collector and of glibc's allocator for a process that is a node and
-nothing else.
+"""Settings of Python's garbage collector and of glibc's allocator for a process that is a node, or
+reads a whole journal, and nothing else.
 
 A node creates thousands of short-lived objects a second and holds its entities for long. With the
 defaults the collector scans these entities repeatedly (14 % of a busy node's processor time,
@@ -13,10 +13,13 @@ from __future__ import annotations
 import ctypes
 import gc
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
-__all__ = ["HeapTrimmer", "tune_memory", "tune_memory_for_start"]
+__all__ = ["HeapTrimmer", "collecting_rarely", "tune_memory", "tune_memory_for_start"]
 
+_READER_OBJECTS: Final = 100_000
 _ARENAS = 2
 _ARENA_MAX = -8
 """The option's number in glibc."""
@@ -35,6 +38,18 @@ def tune_memory_for_start() -> None:
     gc.set_threshold(100_000, 10, 100)
     if libc := _glibc():
         libc.mallopt(_ARENA_MAX, _ARENAS)
+
+
+@contextmanager
+def collecting_rarely() -> Iterator[None]:
+    """Collect hardly anything in this block, which folds a journal: with the defaults the
+    collector takes a fifth of its time (measured)."""
+    before = gc.get_threshold()
+    gc.set_threshold(_READER_OBJECTS, 20, 100)
+    try:
+        yield
+    finally:
+        gc.set_threshold(*before)
 
 
 def tune_memory() -> None:

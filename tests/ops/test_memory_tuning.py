@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import subprocess
 import sys
+
+from rookery.ops.memory_tuning import collecting_rarely
 
 _PROGRAM = """
 import ctypes, os, threading
@@ -46,3 +49,10 @@ def test_free_memory_of_the_heap_is_returned_once():
     command = [sys.executable, "-c", _PROGRAM]
     done = subprocess.run(command, check=False, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+def test_what_is_collected_rarely_is_collected_as_before_afterwards():
+    before = gc.get_threshold()
+    with collecting_rarely():
+        assert gc.get_threshold() > before
+    assert gc.get_threshold() == before

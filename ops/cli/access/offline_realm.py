@@ -7,10 +7,12 @@ stderr, rewritten in place and erased at the end.
 
 from __future__ import annotations
 
+import os
+import stat
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager
-from typing import Final, TextIO, TypeVar
+from typing import BinaryIO, Final, TextIO, TypeVar
 
 import msgspec
 
@@ -45,6 +47,7 @@ __all__ = [
     "OfflineRealm",
     "ProgressJournal",
     "ReadProgress",
+    "file_lines",
     "local_server",
     "open_realm",
     "read_progress",
@@ -78,15 +81,21 @@ LONG_MESSAGES: Final = 20_000
 _ERASE: Final = "\r\x1b[K"
 
 
+LONG_FILE_BYTES: Final = 50_000_000
+_FILE_STEP: Final = 1_000
+"""Lines between two looks at the place in a file."""
+
+
 class ReadProgress:
     """The progress line; it shows the share of ``total``."""
 
-    def __init__(self, total: int, stream: TextIO) -> None:
-        self._total, self._stream = total, stream
+    def __init__(self, total: int, stream: TextIO, units: str = "messages") -> None:
+        self._total, self._stream, self._units = total, stream, units
         self._shown = ""
 
     def update(self, done: int) -> None:
-        line = f"reading the journal: {100 * done // self._total} % of {self._total:,} messages"
+        share = f"{100 * done // self._total} % of {self._total:,} {self._units}"
+        line = f"reading the journal: {share}"
         if line != self._shown:
             self._stream.write(_ERASE + line)
             self._stream.flush()
@@ -108,6 +117,30 @@ def read_progress(total: int, stream: TextIO) -> Iterator[ReadProgress | None]:
         yield shown
     finally:
         shown.erase()
+
+
+@contextmanager
+def file_lines(file: BinaryIO, stream: TextIO) -> Iterator[Iterable[bytes]]:
+    """The lines of a file, with a progress line if it is long and ``stream`` a terminal."""
+    status = os.fstat(file.fileno())
+    total = status.st_size if stat.S_ISREG(status.st_mode) else 0
+    if total < LONG_FILE_BYTES or not stream.isatty():
+        yield file
+        return
+    shown = ReadProgress(total, stream, "bytes")
+    try:
+        yield _counted(file, shown)
+    finally:
+        shown.erase()
+
+
+def _counted(file: BinaryIO, shown: ReadProgress) -> Iterator[bytes]:
+    done = 0
+    for number, line in enumerate(file):
+        if number % _FILE_STEP == 0:
+            shown.update(done)
+        done += len(line)
+        yield line
 
 
 class ProgressJournal(JetStreamJournal):

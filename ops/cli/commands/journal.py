@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 from rookery.bus.clock import SystemClock
 from rookery.bus.journal import AuditResult, AuditScope, ExportReader, JournalExport
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.offline_realm import local_server, open_realm
+from rookery.ops.cli.access.offline_realm import file_lines, local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import (
     atomic_file,
@@ -29,6 +29,7 @@ from rookery.ops.cli.output import (
 )
 from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection
 from rookery.ops.journal import DefectKind, JournalCheck, damage_words, read_anchor
+from rookery.ops.memory_tuning import collecting_rarely
 from rookery.ops.realm_keys import trust_roots
 from rookery.schemas.commands import QuarantineMessage
 from rookery.schemas.errors import Failed, Refused
@@ -181,19 +182,21 @@ async def _tail(where: Filter, count: int, options: Options) -> list[str]:
 async def _verify(anchor: Path | None, options: Options) -> JournalCheck:
     async with open_realm(options) as realm:
         check = _new_check(AuditScope.WHOLE, realm.subjects.realm, anchor, options)
-        async for page in realm.stored_journal.scan(Filter()):
-            for stored in page:
-                check.add(stored)
-    check.finish()
+        with collecting_rarely():
+            async for page in realm.stored_journal.scan(Filter()):
+                for stored in page:
+                    check.add(stored)
+            check.finish()
     return check
 
 
 def _verify_export(lines: BinaryIO, anchor: Path | None, options: Options) -> JournalCheck:
-    export = ExportReader(lines)
-    check = _new_check(export.scope, export.realm, anchor, options)
-    for stored in export:
-        check.add(stored)
-    check.finish()
+    with file_lines(lines, sys.stderr) as read, collecting_rarely():
+        export = ExportReader(read)
+        check = _new_check(export.scope, export.realm, anchor, options)
+        for stored in export:
+            check.add(stored)
+        check.finish()
     return check
 
 

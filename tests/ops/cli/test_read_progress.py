@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from io import StringIO
+from pathlib import Path
 
 import pytest
 
-from rookery.ops.cli.access.offline_realm import LONG_MESSAGES, read_progress
+from rookery.ops.cli.access.offline_realm import (
+    LONG_FILE_BYTES,
+    LONG_MESSAGES,
+    file_lines,
+    read_progress,
+)
 from rookery.ops.cli.options import parse_time_ms
 from rookery.ops.cli.rendering.run_progress import RunProgressLine
 from rookery.schemas.errors import Refused
@@ -38,6 +44,28 @@ def test_a_short_reading_and_a_piped_one_leave_no_trace(stream: StringIO):
     with read_progress(LONG_MESSAGES - 1 if stream.isatty() else 10**9, stream) as shown:
         assert shown is None
     assert stream.getvalue() == ""
+
+
+def test_the_reading_of_a_long_file_is_shown_also_if_it_ends_early(tmp_path: Path):
+    path, line = tmp_path / "export.jsonl", b"x" * 24_999 + b"\n"
+    path.write_bytes(line * 2_001)
+    terminal, total = Terminal(), 2_001 * len(line)
+    with path.open("rb") as file, file_lines(file, terminal) as lines:
+        for number, _ in enumerate(lines):
+            if number == 1_500:
+                break
+    said = terminal.getvalue().split("\r\x1b[K")
+    shown = [f"reading the journal: {share} % of {total:,} bytes" for share in (0, 49)]
+    assert said == ["", *shown, ""]
+
+
+def test_a_short_file_and_a_piped_reading_leave_no_trace(tmp_path: Path):
+    path = tmp_path / "export.jsonl"
+    for size, stream in ((1, Terminal()), (LONG_FILE_BYTES, StringIO())):
+        path.write_bytes(b"\n" * size)
+        with path.open("rb") as file, file_lines(file, stream) as lines:
+            assert next(iter(lines)) == b"\n"
+        assert stream.getvalue() == ""
 
 
 @pytest.mark.parametrize(
