@@ -78,12 +78,10 @@ def local_server(options: Options) -> Iterator[None]:
 
 LONG_MESSAGES: Final = 20_000
 """A shorter journal is read too fast for a progress line."""
-_ERASE: Final = "\r\x1b[K"
-
-
 LONG_FILE_BYTES: Final = 50_000_000
 _FILE_STEP: Final = 1_000
-"""Lines between two looks at the place in a file."""
+"""Lines between two updates of the progress line."""
+_ERASE: Final = "\r\x1b[K"
 
 
 class ReadProgress:

@@ -81,8 +81,8 @@ def verify(
 
     Exit codes: 0 nothing is wrong, 1 messages are damaged, 6 facts are forged, 7 the history is not
     the one that a node signed or the anchor saw, 8 the exported file was changed. An export needs
-    no server; give approvals.root_key as for the realm, and any credential of it, or an anchor, to
-    check what operators signed."""
+    no server; give --realm and approvals.root_key as for the realm, and a credential of it or an
+    anchor, to check what operators signed."""
     if file is None:
         with local_server(options):
             check = asyncio.run(_verify(anchor, options))
