@@ -110,13 +110,14 @@ def vouch(
     The node's checkpoints then count without trust at first sight. It takes effect at the node's
     next start."""
     config = options.load().config
-    voucher = make_voucher(config, _voucher_key(as_, config))
+    key = _voucher_key(as_, config)
+    voucher = make_voucher(config, key)
     if options.json:
         print_json(voucher)
     else:
         print_line(f"{node_key_path(config)} is vouched for: restart the node")
-        if not known:
-            print_danger(f'it counts only with approvals.root_key = "{root.public_key}"')
+        if isinstance(key, SigningKey) and not root_key_of(config.approvals):
+            print_danger(f'it counts only with approvals.root_key = "{key.public_key}"')
     return 0
 
 
