@@ -25,6 +25,7 @@ BENCHES: dict[str, str] = {
     "runs": "whole runs and durable tool calls: request to result, rate, messages, memory",
     "approvals": "answer to end of run, decisions a second, memory of parked runs",
     "sandbox": "programs without a node: turns, fresh sessions, tool calls, snapshots, memory",
+    "languages": "seven programs in each language, relative to native CPython and to node",
     "views": "lists of runs: folding them from facts, paging through 100,000, cold lists, memory",
     "machines": "deciding and folding an input of each machine, relative to copying its state",
 }

@@ -23,6 +23,7 @@ from rookery.ops.bench.suites import (
     feed,
     inbox,
     kernel,
+    languages,
     machines,
     projections,
     rebuild,
@@ -55,6 +56,7 @@ _BENCHES: Mapping[str, Bench] = {
     "runs": Bench(runs.lines, runs.measure, ("always",)),
     "approvals": Bench(approvals.lines, approvals.measure, ("always",)),
     "sandbox": Bench(sandbox.lines, sandbox.measure, ("always",)),
+    "languages": Bench(languages.lines, languages.measure, ("always",)),
     "views": Bench(projections.lines, projections.measure, ("always",)),
     "machines": Bench(machines.lines, machines.measure, ("always",)),
 }

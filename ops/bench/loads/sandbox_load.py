@@ -12,6 +12,7 @@ import sys
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
+from functools import cache
 from statistics import median
 from threading import Event
 from time import perf_counter
@@ -21,6 +22,7 @@ import msgspec
 
 from rookery.actors.sandbox import (
     CallTool,
+    Guest,
     Outcome,
     PendingResult,
     ProgramCall,
@@ -31,7 +33,8 @@ from rookery.actors.sandbox import (
     answering,
 )
 from rookery.actors.sandbox.python import GuestCache, cache_folder, write_stderr
-from rookery.actors.sandbox.runtime import make_engine, open_python_guest
+from rookery.actors.sandbox.runtime import Engine, make_engine, open_python_guest
+from rookery.actors.sandbox.typescript import JavaScriptGuest
 from rookery.ops.bench.harness.load import Task
 from rookery.ops.bench.harness.process_usage import resident_bytes
 from rookery.schemas.errors import Failed
@@ -42,6 +45,7 @@ __all__ = [
     "MemoryGrowth",
     "SnapshotTimes",
     "fresh_ms",
+    "open_guests",
     "overrun_ms",
     "report_memory",
     "resume_ms",
@@ -71,6 +75,13 @@ def _value(outcome: Outcome) -> Any:
     if not isinstance(outcome, RunResult) or outcome.error is not None:
         raise Failed("NODE_FAILED", f"a program of the bench ended as {outcome}")
     return outcome.result
+
+
+@cache
+def open_guests() -> tuple[Engine, list[Guest]]:
+    """The engine and the guests of both languages, once a process."""
+    engine, cache = make_engine(), GuestCache(cache_folder(os.environ))
+    return engine, [open_python_guest(engine, cache, write_stderr), JavaScriptGuest(engine, cache)]
 
 
 class BenchSession:

@@ -6,25 +6,22 @@ and pydantic-monty, a subset of Python, if it is installed.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
-from functools import cache, partial
+from functools import partial
 from statistics import median
 from time import perf_counter
 
 import msgspec
 
-from rookery.actors.sandbox import Guest, Sandbox
-from rookery.actors.sandbox.python import GuestCache, cache_folder, write_stderr
-from rookery.actors.sandbox.runtime import Engine, make_engine, open_python_guest
-from rookery.actors.sandbox.typescript import JavaScriptGuest
+from rookery.actors.sandbox import Sandbox
 from rookery.ops.bench.harness.harness import Harness
 from rookery.ops.bench.harness.result_rows import Figure, Round, Sync
 from rookery.ops.bench.loads.sandbox_load import (
     BenchSession,
     MemoryGrowth,
     fresh_ms,
+    open_guests,
     overrun_ms,
     resume_ms,
     snapshot_times,
@@ -119,7 +116,7 @@ def _beside(name: str, what: str) -> str:
 
 
 def measure(harness: Harness) -> Round:
-    engine, guests = _guests()
+    engine, guests = open_guests()
     measured: dict[str, float] = {}
     with Sandbox(engine, guests, b"bench", ready=_READY) as sandbox:
         session = BenchSession(sandbox, "ours")
@@ -194,9 +191,3 @@ def _first_turn_ms(session: Callable[[], AbstractContextManager[Peer]]) -> float
 def _memory(harness: Harness) -> MemoryGrowth:
     """Measured in a process of its own, without the memory of earlier rounds."""
     return msgspec.json.decode(harness.output_of("memory", _SESSIONS), type=MemoryGrowth)
-
-
-@cache
-def _guests() -> tuple[Engine, list[Guest]]:
-    engine, cache = make_engine(), GuestCache(cache_folder(os.environ))
-    return engine, [open_python_guest(engine, cache, write_stderr), JavaScriptGuest(engine, cache)]
