@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from rookery.actors.sandbox import Sandbox
 from rookery.ops import bench
 from rookery.ops.bench.harness.bench_decider import COMMAND, BenchDecider
 from rookery.ops.bench.harness.harness import Harness
@@ -19,8 +20,11 @@ from rookery.ops.bench.harness.report import measure
 from rookery.ops.bench.harness.result_rows import Figure, ResultRow, Sync, result_rows
 from rookery.ops.bench.history import read_history
 from rookery.ops.bench.loads.entity_histories import histories, next_run, next_turn, sessions
+from rookery.ops.bench.loads.language_programs import PROGRAMS
 from rookery.ops.bench.loads.rebuild_load import MESSAGES
+from rookery.ops.bench.loads.sandbox_load import BenchSession, open_guests
 from rookery.schemas.errors import Failed
+from rookery.schemas.run import Language
 
 SHARE = 0.002
 COLD_LISTS = ("views", "default")
@@ -40,6 +44,24 @@ def test_a_bench_yields_a_row_for_each_of_its_lines(name: str, sync: Sync):
         assert row.low > 0 or row.unit == "MB", "a node may return memory meanwhile"
         assert (row.ratio is None) == (row.ratio_to is None)
         assert (row.met is None) == (row.target is None)
+
+
+def test_without_node_the_programs_have_no_ratio_to_it_and_the_bench_says_so(
+    monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+):
+    monkeypatch.setenv("PATH", "")
+    rows = measure("languages", "always", rounds=1, share=SHARE)
+    without = {row.name for row in rows if row.ratio is None and "python -I" not in row.name}
+    assert without == {f"{program.name}, typescript" for program in PROGRAMS}
+    assert "node is not installed" in capfd.readouterr().err
+
+
+def test_a_program_of_the_benches_has_the_same_result_in_both_languages():
+    with Sandbox(*open_guests(), b"bench", ready=0) as sandbox:
+        sessions = [BenchSession(sandbox, language, language) for language in Language]
+        for program in PROGRAMS:
+            first, second = (each.run(program.code(each.language, 3)) for each in sessions)
+            assert first == second != 0, program.name
 
 
 def test_the_json_report_holds_the_rows_and_what_they_were_measured_on(
