@@ -19,9 +19,8 @@ from rookery.bus.server import Store
 from rookery.ops import server_checks
 from rookery.ops.config import Config, NodeConfig, address_of
 from rookery.ops.host_checks import CheckVerdict, Finding, check_host, check_store, failed
+from rookery.ops.keys import keys_of, trust_roots
 from rookery.ops.node_tools import registry_of
-from rookery.ops.realm_keys import trust_roots
-from rookery.ops.sealing_keys import keys_of
 from rookery.ops.server import RealmServer, server_of, store_of
 from rookery.schemas.errors import CodedError, Refused
 

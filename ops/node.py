@@ -55,9 +55,9 @@ from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks, poll_d
 from rookery.ops.config import Config
 from rookery.ops.doctor import durability_of, is_embedded
 from rookery.ops.health import Page, Probe
+from rookery.ops.keys import NodeKey, keys_of, open_node_key, open_node_secrets
 from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.micro_service import build_service
-from rookery.ops.node_secrets import open_node_secrets
 from rookery.ops.node_tools import registry_of
 from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes
 from rookery.ops.process_identity import (
@@ -68,9 +68,7 @@ from rookery.ops.process_identity import (
     this_process,
 )
 from rookery.ops.processes import WHOLE_NODE, ProcessShare
-from rookery.ops.realm_keys import NodeKey, open_node_key
 from rookery.ops.run_services import RunServices, approval_settings
-from rookery.ops.sealing_keys import keys_of
 from rookery.ops.server import (
     RealmServer,
     ServerSupervisor,

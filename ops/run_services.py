@@ -79,11 +79,10 @@ from rookery.bus.credentials import RingSeal
 from rookery.bus.ports import Bus, BusLoop
 from rookery.bus.tasks import TaskSet
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
+from rookery.ops.keys import NodeSecrets, root_key_of
 from rookery.ops.metrics import NodeMetrics
-from rookery.ops.node_secrets import NodeSecrets
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
-from rookery.ops.realm_keys import root_key_of
 from rookery.schemas.capability import RecordMode
 from rookery.schemas.run import SessionLimits
 

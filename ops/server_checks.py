@@ -34,8 +34,7 @@ from rookery.bus.subjects import Subjects
 from rookery.ops.config import Config
 from rookery.ops.host_checks import CheckVerdict, Finding, failed
 from rookery.ops.journal import JournalCheck, NodeKeys
-from rookery.ops.key_vouchers import TrustRoots
-from rookery.ops.sealing_keys import ConfiguredKeys
+from rookery.ops.keys import ConfiguredKeys, TrustRoots
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started

@@ -25,7 +25,7 @@ from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.damage import DefectKind, MessageDamage
 from rookery.ops.journal.node_keys import NodeKeys, SeenKey
 from rookery.ops.journal.node_log import MESSAGES_MAX, EntityTable, NodeLog, SignedSpan
-from rookery.ops.key_vouchers import TrustRoots
+from rookery.ops.keys import TrustRoots
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts.node import Checkpoint, PartitionsTaken, Started, Stopped
 

@@ -28,7 +28,7 @@ from rookery.ops.journal.anchor import Anchor, AnchorCheck
 from rookery.ops.journal.approval_check import ApprovalCheck
 from rookery.ops.journal.checkpoint_check import CheckpointCheck
 from rookery.ops.journal.damage import EXIT_CODES, MessageDamage, damage_words
-from rookery.ops.key_vouchers import TrustRoots
+from rookery.ops.keys import TrustRoots
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.errors import CodedError, Failed

@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.actors.keys import key_id_of
-from rookery.ops.key_vouchers import TrustRoots
+from rookery.ops.keys import TrustRoots
 from rookery.schemas.facts.node import Started
 
 __all__ = ["NodeKeys", "SeenKey"]

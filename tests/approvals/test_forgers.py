@@ -30,7 +30,7 @@ from rookery.bus.subjects import Subjects, partition_of
 from rookery.ops.examples.run_proof.check_proof import descends
 from rookery.ops.examples.run_proof.check_proof import main as check_proof
 from rookery.ops.journal import Anchor, DefectKind, JournalCheck, ProofParts, prove_run
-from rookery.ops.key_vouchers import operator_voucher
+from rookery.ops.keys import operator_voucher
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact

@@ -17,7 +17,7 @@ from rookery.bus.clock import entropy
 from rookery.bus.credentials import KeyRing, SealedSecrets
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import SecretEntry, Secrets
-from rookery.ops.sealing_keys import ConfiguredKeys, rotate
+from rookery.ops.keys import ConfiguredKeys, rotate
 
 
 def die() -> None:

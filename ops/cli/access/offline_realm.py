@@ -37,9 +37,8 @@ from rookery.bus.streams import find_node_token
 from rookery.bus.subjects import Subjects
 from rookery.ops.cli.options import Options
 from rookery.ops.config import Config
+from rookery.ops.keys import ConfiguredKeys, keys_of, root_key_of
 from rookery.ops.process_identity import is_dead
-from rookery.ops.realm_keys import root_key_of
-from rookery.ops.sealing_keys import ConfiguredKeys, keys_of
 from rookery.ops.server import client_of, find_server, server_of, store_of
 from rookery.schemas.errors import Failed, Refused
 

@@ -29,8 +29,8 @@ from rookery.ops.cli.output import (
 )
 from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection
 from rookery.ops.journal import DefectKind, JournalCheck, damage_words, read_anchor
+from rookery.ops.keys import trust_roots
 from rookery.ops.memory_tuning import collecting_rarely
-from rookery.ops.realm_keys import trust_roots
 from rookery.schemas.commands import QuarantineMessage
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.replies import QuarantineReceipt

@@ -18,8 +18,8 @@ from rookery.ops.cli.key_files import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
 from rookery.ops.config import Config
-from rookery.ops.realm_keys import node_key_path, root_key_of, trust_roots
-from rookery.ops.realm_keys import vouch as make_voucher
+from rookery.ops.keys import node_key_path, root_key_of, trust_roots
+from rookery.ops.keys import vouch as make_voucher
 from rookery.ops.server import local_credential
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language

@@ -31,7 +31,7 @@ from rookery.ops.cli.output import (
     write_content,
 )
 from rookery.ops.cli.usage_errors import STDIN
-from rookery.ops.node_secrets import SNAPSHOTS
+from rookery.ops.keys import SNAPSHOTS
 from rookery.schemas.commands import DestroySession, RestoreSession, SnapshotSession
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import check_session_id

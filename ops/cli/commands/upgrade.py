@@ -17,9 +17,9 @@ from rookery.bus.replicas import StreamReplicas, change_replicas, plan_replicas
 from rookery.ops.cli.access.offline_realm import local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
+from rookery.ops.keys import SecretsRotation
+from rookery.ops.keys import rotate as rotate_keys
 from rookery.ops.process_identity import is_dead
-from rookery.ops.sealing_keys import SecretsRotation
-from rookery.ops.sealing_keys import rotate as rotate_keys
 from rookery.schemas.errors import Failed
 
 __all__ = ["app", "secrets_app"]

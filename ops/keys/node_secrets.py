@@ -9,7 +9,7 @@ from typing import Final
 from rookery.bus.clock import entropy
 from rookery.bus.credentials import KEY_BYTES, KeyRing, SealedSecrets, SealingKeys
 from rookery.bus.ports import Secrets
-from rookery.ops.sealing_keys import ConfiguredKeys, open_secrets
+from rookery.ops.keys.sealing_keys import ConfiguredKeys, open_secrets
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["SNAPSHOTS", "NodeSecrets", "open_node_secrets"]

@@ -25,7 +25,7 @@ from rookery.bus.clock import entropy
 from rookery.bus.credentials import Credential
 from rookery.bus.roles import Role
 from rookery.ops.config import ApprovalsConfig, Config
-from rookery.ops.key_vouchers import (
+from rookery.ops.keys.vouchers import (
     TrustRoots,
     is_signed_voucher,
     operator_voucher,
