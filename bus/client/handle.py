@@ -176,5 +176,8 @@ def _name_of(fact: Fields) -> str:
 
 def no_reply(request: str, timeout_s: float | None) -> Failed:
     return Failed(
-        "NO_ANSWER", f"{request}: no answer within {timeout_s} s", hint="ask again with the same id"
+        "NO_ANSWER",
+        f"{request}: no answer within {timeout_s} s",
+        hint="it may still take effect: look first (rookery runs list, rookery approvals list), or "
+        "ask again with the same id",
     )

@@ -53,7 +53,13 @@ def add(
     public = make_key(generate).public_key if generate is not None else ""
     public = read_public_key_file(key) if key is not None else public
     body = ChangeApprover(name=name, public_key=public)
-    return _print_receipt(asyncio.run(_change_approver(body, signer, options)), options)
+    try:
+        receipt = asyncio.run(_change_approver(body, signer, options))
+    except Refused:
+        if generate is not None:
+            generate.unlink()  # No approver has this key, and the corrected command makes one.
+        raise
+    return _print_receipt(receipt, options)
 
 
 @app.command(name="list")

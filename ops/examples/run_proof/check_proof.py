@@ -185,4 +185,6 @@ def main(file: str, *known: str) -> None:
 
 
 if __name__ == "__main__":
+    if len(sys.argv) < 2:
+        sys.exit("usage: check_proof.py FILE [KEY...]")
     main(*sys.argv[1:])
