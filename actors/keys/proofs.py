@@ -2,8 +2,8 @@
 
 A head is the chain digest of an entity's last message, and contains all of its earlier ones. A
 checkpoint signs the root of a tree over the heads of the entities that changed, so that one head
-can be proven by the path from it to the root, without the others. ``ops/examples/proof`` computes
-the same in a hundred lines without this package.
+can be proven by the path from it to the root, without the others. ``ops/examples/run_proof``
+computes the same without this package.
 """
 
 from __future__ import annotations
