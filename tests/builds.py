@@ -7,8 +7,10 @@ compiled either.
 from __future__ import annotations
 
 import os
+from functools import cache
 from pathlib import Path
 
+from rookery.actors.sandbox import open_sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder, source_key
 
 __all__ = ["cache_with", "own_build", "with_section"]
@@ -16,9 +18,12 @@ __all__ = ["cache_with", "own_build", "with_section"]
 _CUSTOM = 0
 
 
+@cache
 def own_build() -> bytes:
-    """The Python guest of this user's cache."""
-    return GuestCache(cache_folder(os.environ)).component(stub_wasi=True)
+    """The Python guest of this user's cache, which has the native code of all guests then."""
+    found = GuestCache(cache_folder(os.environ))
+    open_sandbox(bytes(32), found).close()
+    return found.component(stub_wasi=True)
 
 
 def with_section(wasm: bytes, name: str) -> bytes:

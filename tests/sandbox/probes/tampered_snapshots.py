@@ -42,7 +42,7 @@ FOREIGN: Final[dict[str, Change]] = {
     "a flipped bit of the memory": lambda data: data[:5000] + bytes([data[5000] ^ 1]) + data[5001:],
     "a flipped bit of the seal": lambda data: data[:-1] + bytes([data[-1] ^ 1]),
     "another length": lambda data: data[:8] + b"\xff\xff\xff\xff" + data[12:],
-    "another session's name": lambda data: data.replace(b'"taken"', b'"token"'),
+    "a flipped bit of the tag": lambda data: data[:12] + bytes([data[12] ^ 1]) + data[13:],
     "sealed with another key": lambda data: _sealed_again(data[:-32], b"not ours"),
     "sealed with no key": lambda data: _sealed_again(data[:-32], b""),
     "twice": lambda data: data + data,
