@@ -22,7 +22,7 @@ BENCHES: dict[str, str] = {
     "feed": "from the append of a fact to a live subscriber",
     "rebuild": "facts to states: folding, taking over a journal, cold entities",
     "admission": "runs through the session family of a node: request to receipt",
-    "runs": "whole runs and durable tool calls: request to result, rate, messages, memory",
+    "runs": "whole runs and durable tool calls: request to result, rate, messages",
     "approvals": "answer to end of run, decisions a second, memory of parked runs",
     "sandbox": "programs without a node: turns, fresh sessions, tool calls, snapshots, memory",
     "languages": "seven programs in each language, relative to native CPython and to node",
