@@ -173,14 +173,14 @@ def test_a_put_waits_for_the_run_before_it_and_a_list_does_not(driving: Serving)
     async def scenario(client: Client) -> None:
         limits = {"wall_ms": 60_000}
         code = "import os\nbefore = os.listdir('/work')\nawait pause(600)"
-        run = await client.begin("busy", code, limits=limits)
+        run = await client.begin("busy-files", code, limits=limits)
         await run.accepted()
-        putting = asyncio.create_task(client.put_file("busy", "a.txt", "one"))
-        assert await client.list_files("busy") == ()
+        putting = asyncio.create_task(client.put_file("busy-files", "a.txt", "one"))
+        assert await client.list_files("busy-files") == ()
         assert not putting.done()
         await run.cancel()
         await putting
-        assert [one.path for one in await client.list_files("busy")] == ["/work/a.txt"]
+        assert [one.path for one in await client.list_files("busy-files")] == ["/work/a.txt"]
 
     with_client(driving, scenario)
 
