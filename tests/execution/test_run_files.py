@@ -66,16 +66,16 @@ def test_a_stock_client_puts_and_gets_by_documented_subjects(driving: Serving):
 
 def test_files_and_inputs_above_the_payload_limit_travel_as_blobs(driving: Serving):
     async def scenario(client: Client) -> None:
-        await client.put_file("large", "large.bin", LARGE)
+        await client.put_file("large-files", "large.bin", LARGE)
         check = "import hashlib\nhashlib.sha3_256(open('large.bin', 'rb').read()).hexdigest()"
-        assert (await client.run("large", check)).result == digest_bytes(LARGE)
-        assert await client.get_file("large", "large.bin") == LARGE
+        assert (await client.run("large-files", check)).result == digest_bytes(LARGE)
+        assert await client.get_file("large-files", "large.bin") == LARGE
         inputs = {"rows": ["x" * 1_000] * 2_000, "n": 2}
         limits = {"memory_mb": 256, "cpu_ms": 30_000, "wall_ms": 60_000}
-        counted = await client.run("large", "rows * n", inputs=inputs, limits=limits)
+        counted = await client.run("large-files", "rows * n", inputs=inputs, limits=limits)
         assert counted.status is RunStatus.OK, counted.error
         assert counted.result == inputs["rows"] * 2
-        facts = [fact async for fact in _facts_of(client, "large", 3)]
+        facts = [fact async for fact in _facts_of(client, "large-files", 3)]
         stored = facts[0]["request"]["files"]["large.bin"]
         assert stored == {"blob": digest_bytes(LARGE)}
 
@@ -224,7 +224,7 @@ def test_artifacts_are_bounded_in_number_and_size_with_a_flag(driving: Serving):
     async def scenario(client: Client) -> None:
         many = "import os\nos.mkdir('/work/out')\n"
         many += "for n in range(40): open(f'/work/out/{n:02}', 'w').write('x')"
-        result = await client.run("many", many)
+        result = await client.run("many-files", many)
         assert (len(result.artifacts), result.artifacts_cut) == (32, True)
         content = base64.b64encode(await client.artifact(result.artifacts[0]))
         assert content == base64.b64encode(b"x")
