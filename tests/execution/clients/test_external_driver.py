@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -137,9 +138,11 @@ def test_a_result_that_is_none_is_refused(serving: Serving):
 # --- runs that a node drives ----------------------------------------------------------------------
 
 
-def test_no_client_steers_the_turn_of_a_run_that_a_node_drives(driving: Serving):
+def test_no_client_steers_the_turn_of_a_run_that_a_node_drives(driving: Serving, tmp_path: Path):
+    gate = tmp_path / "gate"
+
     async def scenario(programs: Programs) -> None:
-        run = programs.begin("await pause(0.5)\n1")
+        run = programs.begin("await until_there(gate)\n1", inputs={"gate": str(gate)})
         run_id = (await programs.seen("tool.intent_recorded"))[-1]["run"]
         ask = programs.client.ask
         for on in (*TURN.inputs, *SLOT.inputs):
@@ -154,6 +157,7 @@ def test_no_client_steers_the_turn_of_a_run_that_a_node_drives(driving: Serving)
         for on, params in (("set_baseline", baseline), ("turn_in_flight", {})):
             answer = await ask("turns", programs.session, {"input": on, "params": params})
             assert not answer.code, (on, answer.body)
+        gate.touch()
         assert (await run)["result"] == 1
 
     play_programs(driving, "unsteered", scenario, Role.OPERATOR)
