@@ -23,11 +23,11 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rookery.actors.approvals.broker import ruling_of
-from rookery.actors.approvals.dispatchers.port import Decision
+from rookery.actors.approvals.dispatchers.port import Decision, actor_ref
 from rookery.actors.approvals.effects import CheckAnswer, DispatchEnded, DispatchUnrecorded
 from rookery.actors.approvals.facts import REASON_MAX, ApprovalFacts, ValidAnswer
 from rookery.actors.approvals.grant_proofs import FindApprover
-from rookery.actors.approvals.request_record import actor_ref, operation_of, to_request
+from rookery.actors.approvals.request_record import operation_of, to_request
 from rookery.actors.approvals.signing import verify_answer
 from rookery.actors.approvals.state import (
     MESSAGE_MAX,

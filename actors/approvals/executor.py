@@ -24,6 +24,7 @@ from rookery.actors.approvals.dispatchers.port import (
     DispatchResult,
     Pending,
     Terms,
+    actor_ref,
 )
 from rookery.actors.approvals.effects import (
     ArmTimer,
@@ -38,7 +39,7 @@ from rookery.actors.approvals.effects import (
     ReleaseCall,
     StopDispatch,
 )
-from rookery.actors.approvals.request_record import actor_ref, operation_of, to_request, to_terms
+from rookery.actors.approvals.request_record import operation_of, to_request, to_terms
 from rookery.actors.approvals.state import ApprovalRequestState
 from rookery.actors.kernel import AskActor, Effect, EffectHandler
 from rookery.actors.messages import CallProgress

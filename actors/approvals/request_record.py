@@ -44,7 +44,6 @@ from rookery.schemas.typed_ids import (
 )
 
 __all__ = [
-    "actor_ref",
     "approval_id_of",
     "covers_any_arguments",
     "operation_of",
@@ -136,14 +135,6 @@ def to_terms(request_state: ApprovalRequestState) -> Terms:
         tool_digest=request_state.tool_digest,
         due_ms=request_state.due_ms,
     )
-
-
-def actor_ref(request: ApprovalRequest, actor: str) -> SourceRef:
-    """The reference of the answering actor. An actor that uses the requester's name is treated as
-    the requester."""
-    if actor == request.source.id.as_str():
-        return request.source
-    return SourceRef.new(actor, SourceKind.USER)
 
 
 def redacted_summary(name: str, arguments: Any, hidden: Mapping[str, str] = NOTHING_HIDDEN) -> str:

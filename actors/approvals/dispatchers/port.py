@@ -12,6 +12,7 @@ import msgspec
 
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import ApprovalDecision, ApprovalRequest
+from rookery.schemas.seed.refs import SourceKind, SourceRef
 
 __all__ = [
     "Cancelled",
@@ -22,6 +23,7 @@ __all__ = [
     "Terms",
     "TimedOut",
     "Unavailable",
+    "actor_ref",
 ]
 
 
@@ -77,3 +79,11 @@ class Dispatcher(Protocol):
     async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
         """Deliver the request. An exception counts as ``Unavailable``. The task is cancelled when
         an answer arrives by another way."""
+
+
+def actor_ref(request: ApprovalRequest, actor: str) -> SourceRef:
+    """The reference of the answering actor. An actor that uses the requester's name is treated as
+    the requester."""
+    if actor == request.source.id.as_str():
+        return request.source
+    return SourceRef.new(actor, SourceKind.USER)

@@ -18,8 +18,8 @@ from rookery.actors.approvals.dispatchers.port import (
     Terms,
     TimedOut,
     Unavailable,
+    actor_ref,
 )
-from rookery.actors.approvals.request_record import actor_ref
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.dispatch import (
     ApprovalDispatch,
