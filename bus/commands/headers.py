@@ -7,6 +7,8 @@ as reply subjects, and so is a text as facts hold it.
 
 from __future__ import annotations
 
+from functools import lru_cache
+
 from rookery.bus.credentials import IDENTITY
 from rookery.bus.nats import MESSAGE_ID, Message, header_value
 from rookery.bus.ports import Delivery
@@ -42,10 +44,26 @@ _RESERVED = ("$", "~", "rookery.", "service.")
 """What the server, facts, realms and their services use."""
 _SUBJECT_BYTES_MAX = 1024
 """A quarter of the longest control line that the server accepts."""
+_REQUEST_MAX = 32
+"""Characters of the last token that a client counts up; a longer one has its own check."""
+_CONNECTIONS_MAX = 4_096
 
 
 def is_reply_subject(subject: str) -> bool:
     """Whether a node may publish a reply to this subject of a client."""
+    connection, _, request = subject.rpartition(".")
+    is_short = len(request) <= _REQUEST_MAX and request.isalnum() and request.isascii()
+    return (is_short and _is_connection(connection)) or _is_valid(subject)
+
+
+@lru_cache(maxsize=_CONNECTIONS_MAX)
+def _is_connection(connection: str) -> bool:
+    """Whether a reply subject may begin so. All requests of a connection share this part, and the
+    full check costs more than the rest of decoding a request."""
+    return _is_valid(f"{connection}.{'0' * _REQUEST_MAX}")
+
+
+def _is_valid(subject: str) -> bool:
     fits = len(subject.encode()) <= _SUBJECT_BYTES_MAX
     return fits and is_plain(subject) and not subject.startswith(_RESERVED)
 

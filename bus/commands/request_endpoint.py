@@ -127,7 +127,7 @@ class NatsRequestEndpoint:
     def _on_undeliverable(self, messages: list[Message]) -> None:
         """Reply to forwarded requests that no node has received."""
         clients = (_client_subject(m.subject) for m in messages if status_of(m) == NO_RESPONDERS)
-        self._send_replies([partition_unowned(reply_to) for reply_to in clients])
+        self._send_replies([partition_unowned(one) for one in clients if is_reply_subject(one)])
 
     def _forwarded(self, request: Delivery) -> Outgoing:
         reply_to = request.reply_to
@@ -145,7 +145,7 @@ class NatsRequestEndpoint:
         )
 
     def _send_replies(self, replies: Sequence[ReplyMessage]) -> None:
-        self._send([(r.reply_to, _outgoing(r)) for r in replies if is_reply_subject(r.reply_to)])
+        self._send([(reply.reply_to, _outgoing(reply)) for reply in replies if reply.reply_to])
 
     def _id_of(self, message: Message) -> str:
         """The client's id, or a new one, which forwarding preserves."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from rookery.bus.commands.headers import is_reply_subject
 from rookery.bus.commands.reply_seal import ReplySeal
 
@@ -35,3 +37,34 @@ def test_facts_of_older_nodes_have_plain_subjects() -> None:
 
 def test_no_client_can_name_a_sealed_subject() -> None:
     assert not is_reply_subject(ReplySeal("secret").seal(f"{INBOX}.7"))
+
+
+@pytest.mark.parametrize("subject", ["reply", f"{INBOX}.7", f"{INBOX}.x-7", f"{INBOX}.{'7' * 99}"])
+def test_a_client_may_name_any_inbox_however_long_its_last_token_is(subject: str) -> None:
+    assert is_reply_subject(subject)
+    assert is_reply_subject(subject)
+
+
+@pytest.mark.parametrize(
+    "subject",
+    [
+        "",
+        ".7",
+        f"{INBOX}.",
+        f"{INBOX}..7",
+        f"{INBOX}.*",
+        f"{INBOX}.>.7",
+        f"{INBOX} 7.7",
+        f"{INBOX}.7\r\nPUB x 0",
+        "$JS.API.STREAM.DELETE.x",
+        "$JS.7",
+        "rookery.7",
+        "rookery.default.ev.session.7",
+        "service.7",
+        f"{INBOX}.{'x' * 1024}",
+        f"{'x' * 1024}.7",
+    ],
+)
+def test_no_client_can_name_a_wildcard_or_what_the_server_and_realms_use(subject: str) -> None:
+    assert not is_reply_subject(subject)
+    assert not is_reply_subject(subject)
