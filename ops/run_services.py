@@ -136,6 +136,11 @@ class RunServices:
             loop,
             SystemClock().now_ms,
             share.slots,
+            inline=[
+                tool.capability.name
+                for tool in catalogue
+                if tool.surface == local.surface and tool.capability.name in local.inline
+            ],
         )
         self._provisioner, self.approvers = provisioner, approvers
         self.revocations = revocations

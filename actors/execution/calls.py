@@ -40,6 +40,9 @@ class CallNotifierPort(Protocol):
     def notify(self, progress: CallProgress) -> None:
         """Resolve the call's future."""
 
+    def begin_step(self, operation_ids: Iterable[str]) -> asyncio.Future[None]:
+        """A driver commits the outcomes of these calls until it resolves the future."""
+
     def drop(self, run_id: str, operation_id: str) -> None:
         """Drop a call that its run no longer waits for."""
 

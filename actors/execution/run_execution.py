@@ -104,7 +104,9 @@ class RunExecution:
         assert view.offer is not UNSET
         self._services, self._driver, self._session, self._view = services, driver, session, view
         self._environment, self._limit_ms = view.offer, view.offer.limits.wall_ms
-        self._recorder = StepRecorder(services.ask, services.blobs, session, view)
+        self._recorder = StepRecorder(
+            services.ask, services.blobs, session, view, services.call_notifier.begin_step
+        )
         self._calls = CallCoordinator(
             self._recorder, services.call_notifier, services.reader, self._limit_ms
         )

@@ -7,7 +7,8 @@ step. The ``turns`` decide which facts a step leaves.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -50,8 +51,18 @@ class RunEnded(Exception):
 class StepRecorder:
     """One per run, while the run has a driver."""
 
-    def __init__(self, ask: AskActor, blobs: Blobs, session: str, view: ActiveRunView) -> None:
+    def __init__(
+        self,
+        ask: AskActor,
+        blobs: Blobs,
+        session: str,
+        view: ActiveRunView,
+        begin_step: Callable[[Iterable[str]], asyncio.Future[None]],
+    ) -> None:
+        """``begin_step``: says that outcomes of these calls are being recorded, until the future is
+        resolved."""
         self._ask, self._blobs, self._session, self._view = ask, blobs, session, view
+        self._begin_step = begin_step
         self.run_id = view.run_id
         self._steps = 0
         """The number of steps taken, including repeated ones, without the last."""
@@ -180,9 +191,18 @@ class StepRecorder:
             calls=calls,
             timer_ms=UNSET if timer_ms is None else timer_ms,
         )
-        view = await self._ask("turn", self._session, step, ActiveRunView)
+        view = await self._commit(step)
         if view.cancelling or view.ended:
             raise RunEnded
+
+    async def _commit(self, step: RecordStep) -> ActiveRunView:
+        if not step.outcomes:
+            return await self._ask("turn", self._session, step, ActiveRunView)
+        ended = self._begin_step([outcome.operation_id for outcome in step.outcomes])
+        try:
+            return await self._ask("turn", self._session, step, ActiveRunView)
+        finally:
+            ended.set_result(None)
 
     # --- rest, and the end ------------------------------------------------------------------------
 
@@ -232,7 +252,7 @@ class StepRecorder:
             result=result,
             kept=kept,
         )
-        return await self._ask("turn", self._session, await self._with_blobs(step), ActiveRunView)
+        return await self._commit(await self._with_blobs(step))
 
     async def end_stopped(self, result: RunResult | None) -> None:
         """Record the last step of a stopped driver as a cancellation."""

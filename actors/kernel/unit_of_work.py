@@ -64,7 +64,7 @@ class UnitOfWork:
         """The completions of these commands, published once the facts are durable."""
         self.hold_s = inf
         """How long the facts may wait for the entity's next ones."""
-        self.timer: asyncio.TimerHandle | None = None
+        self.timer: asyncio.Handle | None = None
         """Ends that time."""
         self._early_replies: list[Reply] = []
         self._effects: list[Effect] = []

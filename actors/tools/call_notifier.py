@@ -8,7 +8,7 @@ missed a notification queries the actor.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from msgspec import UNSET
@@ -23,6 +23,7 @@ class CallNotifier:
 
     def __init__(self) -> None:
         self._futures: dict[str, asyncio.Future[CallProgress]] = {}
+        self._steps: dict[str, asyncio.Future[None]] = {}
         self._cancels: dict[str, list[tuple[str, Callable[[], None]]]] = {}
         self._dropped: set[str] = set()
 
@@ -44,6 +45,19 @@ class CallNotifier:
             return None
         future.set_result(progress)
         return self.future(progress.operation_id)
+
+    def begin_step(self, operation_ids: Iterable[str]) -> asyncio.Future[None]:
+        """A driver commits a step with the outcomes of these calls from now on, until it resolves
+        the future, whether the step is committed or not."""
+        step = asyncio.get_running_loop().create_future()
+        ids = tuple(operation_ids)
+        self._steps.update(dict.fromkeys(ids, step))
+        step.add_done_callback(lambda _: self._end_step(ids))
+        return step
+
+    def step_with(self, operation_id: str) -> asyncio.Future[None] | None:
+        """The step that a driver commits now with the outcome of this call."""
+        return self._steps.get(operation_id)
 
     def notify(self, progress: CallProgress) -> None:
         """The call has ended, or waits for an approver or operator."""
@@ -81,6 +95,10 @@ class CallNotifier:
             cancels.remove(entry)
             if not cancels:
                 self._cancels.pop(run_id, None)
+
+    def _end_step(self, operation_ids: Iterable[str]) -> None:
+        for operation_id in operation_ids:
+            self._steps.pop(operation_id, None)
 
     def _remove(self, operation_id: str, future: asyncio.Future[CallProgress]) -> None:
         if self._futures.get(operation_id) is future:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
@@ -89,10 +89,13 @@ class CallSlots:
         loop: BusLoop,
         now_ms: Callable[[], int],
         supply: SlotSupply | None = None,
+        inline: Collection[str] = (),
     ) -> None:
         """``supply``: this process uses only slots that are allocated to it; without it, the limits
-        are its own."""
+        are its own. ``inline``: the tools that the loop calls itself. Their calls never run at
+        once in a process, so that none needs a slot from its intent until the intent is stored."""
         self._loop, self._now_ms, self._supply = loop, now_ms, supply
+        self._inline = frozenset(inline)
         self._lock = threading.Lock()
         self._allocated: dict[str, AllocatedLimit] = {}
         self._tools = {
@@ -223,7 +226,8 @@ class CallSlots:
     def _create_limit(self, capability: Capability) -> SlotLimit:
         name, limits = capability.name, capability.limits
         if self._supply is None:
-            return OwnLimit(limits.concurrency, limits.rate_per_min)
+            concurrency = None if name in self._inline else limits.concurrency
+            return OwnLimit(concurrency, limits.rate_per_min)
         self._allocated[name] = AllocatedLimit(
             name, self._supply.record_used, has_rate=limits.rate_per_min is not None
         )

@@ -111,20 +111,24 @@ class RateWindow:
 class OwnLimit:
     """The limit of a tool in a node of one process."""
 
-    def __init__(self, concurrency: int, rate_per_min: int | None) -> None:
-        self._slots, self._rate = ConcurrencyLimit(concurrency), RateWindow(rate_per_min)
+    def __init__(self, concurrency: int | None, rate_per_min: int | None) -> None:
+        """``concurrency``: ``None`` if no two calls can run at once."""
+        self._slots = None if concurrency is None else ConcurrencyLimit(concurrency)
+        self._rate = RateWindow(rate_per_min)
 
     def try_enter(self, now_ms: int) -> bool:
-        if not self._slots.try_acquire():
+        if self._slots is not None and not self._slots.try_acquire():
             return False
         if self._rate.try_acquire(now_ms):
             return True
-        self._slots.release()
+        if self._slots is not None:
+            self._slots.release()
         return False
 
     def release(self, waiting: int) -> None:
         del waiting
-        self._slots.release()
+        if self._slots is not None:
+            self._slots.release()
 
     def free_in_ms(self, now_ms: int) -> int:
         return self._rate.free_in_ms(now_ms)

@@ -103,6 +103,11 @@ class RegisteredTool:
         self.checks = CapabilityChecks(capability)
         self._handler = handler
 
+    @property
+    def is_inline(self) -> bool:
+        """Whether a host calls the handler on its own event loop and waits for nothing."""
+        return self.quick and not self.async_mode
+
     @classmethod
     def sync(cls, capability: Capability, handler: SyncToolFn) -> RegisteredTool:
         """A handler that may block."""

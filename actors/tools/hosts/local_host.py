@@ -54,6 +54,11 @@ class LocalToolHost:
         self._thread.start()
         self._running: dict[str, _RunningCall] = {}
 
+    @property
+    def inline(self) -> frozenset[str]:
+        """The tools that its caller's loop calls itself, one call at a time."""
+        return frozenset(name for name, tool in self._tools.items() if tool.is_inline)
+
     async def wait_ready(self, name: str) -> None:
         """Returns at once: the functions are in this process."""
 
@@ -81,7 +86,7 @@ class LocalToolHost:
 
     def call_quickly(self, ctx: ToolCallContext, may_act: Callable[[], bool]) -> CallOutcome | None:
         tool = self._tools.get(ctx.name)
-        if tool is None or not tool.quick or tool.async_mode:
+        if tool is None or not tool.is_inline:
             return None
         began_s = perf_counter()
         outcome = _act(tool, ctx, may_act)
