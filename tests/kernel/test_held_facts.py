@@ -45,6 +45,21 @@ def test_a_held_fact_is_committed_alone_after_a_moment(world: World):
     assert len(world.rings) == 1
 
 
+def test_a_busy_loop_gets_a_few_turns_before_a_held_fact_is_committed_alone(world: World):
+    start(world)
+
+    def late_turn(turns: int) -> None:
+        if turns:
+            world._loop.call_soon(late_turn, turns - 1)
+        else:
+            world.ask("hush")
+
+    world.on_ring = lambda _: world._loop.call_later(1.0, late_turn, 3) and None
+    hold(world)  # For a second, at whose end the next command is some turns away.
+    world.pass_s(1.5)
+    assert messages(world) == [["Heard", "Hushed"]]
+
+
 def test_a_reply_waits_for_the_held_facts_it_is_based_on(world: World):
     node = start(world)
     world.request("add", amount=5)

@@ -260,6 +260,26 @@ def test_all_futures_of_a_call_are_notified_except_cancelled_ones(
     assert gave_up.cancelled()
 
 
+def test_an_outcome_is_recorded_alone_only_if_no_step_records_it(world: ToolWorld):
+    node = world.begin()
+    world.backend.hold = True
+    passed = world.expect(node, 1)
+    world.request_calls(call(1, "fetch", a=1))
+    world.until(lambda: world.executions(1))
+
+    async def begin_step() -> asyncio.Future[None]:
+        await passed
+        return node.board.begin_step([operation(1)])
+
+    world.backend.hold = False
+    step = world.run(begin_step())
+    world.pass_s(2)
+    assert "completed" not in world.kinds(1), "the step is on its way, however long it takes"
+    step.set_result(None)  # It was not committed.
+    world.until(lambda: world.kinds(1)[-1] == "completed")
+    assert node.board.step_with(operation(1)) is None
+
+
 def test_a_call_that_waits_for_an_operator_says_so_and_its_end_later(world: ToolWorld):
     node = world.begin()
     world.backend.hold = True

@@ -18,10 +18,10 @@ ONE, TWO, THREE = (CallAttempt(f"op-{number}", 1) for number in (1, 2, 3))
 class Alone:
     """The slots of two tools, with their own virtual clock."""
 
-    def __init__(self) -> None:
+    def __init__(self, *inline: str) -> None:
         self.loop = Clockwork()
         declared = (capability("single", concurrency=1), capability("rare", rate_per_min=1))
-        self.places = CallSlots(declared, self, self.now_ms)
+        self.places = CallSlots(declared, self, self.now_ms, inline=inline)
         self.admitted: list[CallAttempt] = []
 
     def now_ms(self) -> int:
@@ -68,6 +68,19 @@ def test_a_slot_is_acquired_once_however_often_it_is_requested(alone: Alone):
     alone.places.release(ONE, SlotStage.RESERVED)
     assert alone.take(TWO)
     assert not alone.take(THREE)
+
+
+def test_a_function_that_the_loop_calls_needs_no_slot_but_counts_for_its_rate():
+    alone = Alone("single", "rare")
+    try:
+        assert alone.take(ONE)
+        assert alone.take(TWO)
+        alone.places.release(ONE, SlotStage.RESERVED)
+        alone.places.release(TWO, SlotStage.RESERVED)
+        assert alone.take(ONE, "rare")
+        assert not alone.take(TWO, "rare")
+    finally:
+        alone.loop.close()
 
 
 def test_waiting_calls_get_slots_in_order(alone: Alone):
