@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from rookery.actors.approvals.broker import ApprovalBroker
-from rookery.actors.approvals.dispatchers.dispatchers import FanOutDispatcher
+from rookery.actors.approvals.dispatchers.dispatchers import FanOutDispatcher, InboxDispatcher
 from rookery.actors.approvals.dispatchers.port import (
     Decision,
     Dispatcher,
@@ -104,9 +104,13 @@ class ApprovalExecutor:
         await self.timers.arm(timer)
 
     async def dispatch(self, effect: Dispatch) -> None:
-        """Dispatch the request until a decision arrives or stays pending."""
+        """Dispatch the request until a decision arrives or stays pending. A request that only waits
+        in the inbox is dispatched by its fact, which approvers read."""
+        known = [self.dispatchers[name] for name in effect.dispatchers if name in self.dispatchers]
+        if known and all(isinstance(dispatcher, InboxDispatcher) for dispatcher in known):
+            return
         approval_id = effect.request_state.approval_id
-        task = asyncio.ensure_future(self._dispatch_request(effect))
+        task = asyncio.ensure_future(self._dispatch_request(effect, known))
         tasks = self._dispatches.setdefault(approval_id, set())
         tasks.add(task)
         try:
@@ -142,11 +146,10 @@ class ApprovalExecutor:
             if await self.can_continue(effect.session, effect.run_id):
                 await self.ask(FAMILY, effect.session, use, Confirmed)
 
-    async def _dispatch_request(self, effect: Dispatch) -> None:
+    async def _dispatch_request(self, effect: Dispatch, known: Sequence[Dispatcher]) -> None:
         request_state, session = effect.request_state, effect.session
         if self.now_ms() >= request_state.due_ms:
             return  # A new answer would be late; the inbox may hold one that is in time.
-        known = [self.dispatchers[name] for name in effect.dispatchers if name in self.dispatchers]
         request = to_request(session, request_state)
         fan_out = _RecordingFanOut(
             [_CheckingDispatcher(self, session, request_state, one) for one in known]

@@ -40,7 +40,7 @@ it waits, and resumes when the call has ended. Then the program continues as abo
     turns/run_calls.py         RunCalls.follow                 turn     tool.requested
     tools/executor.py          CallExecutor.request_approval   loop     it asks for the approval
     approvals/requests.py      request_approval                approval approval.dispatch_intended
-    approvals/executor.py      ApprovalExecutor.dispatch       loop     dispatchers ask approvers
+    approvals/executor.py      ApprovalExecutor.dispatch       loop     unless the inbox only waits
     approvals/executor.py      ApprovalExecutor.notify_waiting loop     the run learns why it waits
     execution/calls.py         CallCoordinator.wait            loop     all open calls wait: park
     execution/session_cache.py SessionCache.park               loop     the session leaves memory

@@ -16,7 +16,7 @@ from rookery.actors.approvals.dispatchers.port import (
     TimedOut,
     Unavailable,
 )
-from rookery.actors.approvals.effects import ArmTimer, CheckAnswer, ReleaseCall
+from rookery.actors.approvals.effects import ArmTimer, CheckAnswer, Dispatch, ReleaseCall
 from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import REFUSALS_MAX, ApprovalSettings, Approver
 from rookery.actors.tools.effects import PrepareCall
@@ -27,7 +27,7 @@ from rookery.schemas.commands import ApprovalDue, HandleInput, RevokeGrant
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import approval, tool
 from rookery.schemas.seed.refs import SourceKind, SourceRef
-from tests.approvals.approval_histories import History
+from tests.approvals.approval_histories import SESSION, History
 from tests.approvals.request_fixtures import Says
 from tests.tools.tool_fixtures import capability
 
@@ -332,6 +332,23 @@ def test_where_keys_are_required_an_unsigned_decision_leaves_the_request_pending
     assert session.of(approval.DispatchResulted) == []
     assert [fact.code for fact in session.of(approval.AnswerRefused)] == ["SIGNATURE_REQUIRED"]
     assert session.acts == []
+
+
+def test_a_request_that_waits_in_the_inbox_only_asks_nothing_of_its_actor():
+    session = History(GUARDED)
+    operation_id = asked(session)
+    session.pending = [
+        Dispatch(
+            key="again",
+            session=SESSION,
+            request_state=session.approvals.asked[operation_id],
+            dispatchers=("inbox",),
+        )
+    ]
+    session.crash_in = 1  # At the first question.
+    session.settle()
+    assert session.approvals.asked[operation_id].is_pending
+    assert session.crash_in == 1
 
 
 def test_a_withdrawn_request_is_not_dispatched():
