@@ -14,6 +14,7 @@ from rookery.ops.metrics import NodeMetrics
 from rookery.schemas import typed_ids
 from rookery.schemas.codec import encode_json, strict
 from rookery.schemas.commands import COMMANDS, audience_of
+from rookery.schemas.machines.inputs import inputs_of_verb
 from rookery.schemas.replies import REPLIES
 
 __all__ = ["build_service"]
@@ -35,7 +36,8 @@ def build_service(
 @cache
 def _endpoint(verb: str) -> Endpoint:
     audience = audience_of(verb).value
-    return Endpoint(verb, _schema(strict(COMMANDS[verb])), _schema(REPLIES[verb]), audience)
+    request, response = _schema(strict(COMMANDS[verb])), _schema(REPLIES[verb])
+    return Endpoint(verb, request, response, audience, inputs_of_verb(verb))
 
 
 def _schema(kind: Any) -> str:

@@ -51,6 +51,7 @@ from rookery.actors.kernel import (
     Failpoints,
     QueryHandler,
 )
+from rookery.actors.peers import PeersDecider
 from rookery.actors.projections import Approvers
 from rookery.actors.protection import Revocations, RightsRevoker
 from rookery.actors.sandbox import Sandbox
@@ -58,6 +59,7 @@ from rookery.actors.sandbox.python import GuestCache, RealmBuild, cache_folder
 from rookery.actors.sandbox.runtime import open_sandbox
 from rookery.actors.sandbox.typescript import JavaScriptBuild
 from rookery.actors.session_snapshots import SnapshotsDecider
+from rookery.actors.surfaces import SurfacesDecider
 from rookery.actors.tools import (
     CallExecutor,
     CallNotifier,
@@ -161,6 +163,8 @@ class RunServices:
             TurnsDecider(provisioner, self._evict, call_rules, revocations.left_for),
             SnapshotsDecider(),
             ApprovalsDecider(approvals, approvers.approver_of),
+            SurfacesDecider(executes_runs=True),
+            PeersDecider(executes_runs=True),
         )
 
     def _create_queries(self, payload_bytes_max: int) -> Mapping[str, QueryHandler]:

@@ -32,6 +32,7 @@ from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.facts.surface import SURFACE_FACTS
 from rookery.schemas.facts.tool import TOOL_FACTS
 from rookery.schemas.facts.turn import RUN_FACTS, TURN_FACTS
+from rookery.schemas.machines.inputs import inputs_of_verb
 from rookery.schemas.reads import READS, JournalState, Read
 from rookery.schemas.replies import REPLIES
 from rookery.schemas.run import OutputMessage
@@ -222,7 +223,9 @@ def _add_request_channels(channels: Document, operations: Document, verb: str) -
     durable, request, answer = f"cmd.{verb}", f"api.{verb}", f"answer.{verb}"
     address = COMMAND_ADDRESS.replace("{verb}", verb)
     channels[durable] = _channel(address, {"command": durable})
-    tags = {"tags": [{"name": audience_of(verb).value}]}
+    tags: Document = {"tags": [{"name": audience_of(verb).value}]}
+    if inputs := inputs_of_verb(verb):
+        tags["x-inputs"] = inputs
     operations[f"accept.{durable}"] = _operation("receive", durable, "command") | tags
     address = REQUEST_ADDRESS.replace("{verb}", verb)
     channels[request] = _channel(address, {"command": request})

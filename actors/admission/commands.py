@@ -19,7 +19,7 @@ from rookery.actors.admission.facts import AdmissionFacts
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.admission.observed_turn import NO_TURN, ObservedTurn
 from rookery.actors.admission.state import Admission, EndedInput
-from rookery.actors.kernel.machines import RejectionKind, TransitionRejected
+from rookery.actors.kernel.machines import RejectionKind, TransitionRejected, reserved_for_run
 from rookery.actors.messages import ReportBrokenHistory
 from rookery.actors.protection import check_count, check_rights
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
@@ -29,6 +29,7 @@ from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.limits import check_limits
+from rookery.schemas.machines.inputs import InputSender, sender_of
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind
 from rookery.schemas.protection.rights import Rights, RightsSet, intersect
 from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionMeta
@@ -51,8 +52,6 @@ __all__ = [
 
 TurnEnd = Completed | Failed | Cancelled
 
-NOT_DURING_RUNS = ("Retire", "Reset", "recycle")
-"""Inputs that would change the session beneath a run that a node executes."""
 DEFAULT_SESSION = RunRequest().session_id
 
 
@@ -225,23 +224,14 @@ def handle_input(
     machine = LIFECYCLE if on in LIFECYCLE.inputs else ADMISSION
     if on in machine.inputs and "session_id_in" in machine.inputs[on].params:
         _check_session(command.key, params.setdefault("session_id_in", command.key))
-    if driven and on in NOT_DURING_RUNS and state.current is not None:
-        raise Refused(
-            "GUARD_REJECTED",
-            f"{on}: run {state.current.run_id} of the session has not ended",
-            hint=f"rookery runs cancel {state.current.run_id}, or wait for it",
-        )
+    sender = sender_of(command.verb, on)
+    if driven and state.current is not None and sender is not InputSender.CLIENT:
+        reserved = reserved_for_run(state.current.run_id)
+        raise Refused("GUARD_REJECTED", f"{on}: {reserved.reason}", hint=reserved.hint)
     candidate = _fill_in(state, on, machine.candidate(on, params))
     builder = AdmissionFacts(state, command, now_ms)
     builder.transition(machine, on, candidate)
-    decided = builder.finish()
-    if driven and state.current is not None and builder.state.current is not state.current:
-        raise Refused(
-            "GUARD_REJECTED",
-            f"{on} would end run {state.current.run_id}, which a node executes",
-            hint=f"rookery runs cancel {state.current.run_id}",
-        )
-    return decided
+    return builder.finish()
 
 
 def _turn_of_current(state: Admission) -> ObservedTurn:

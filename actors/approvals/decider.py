@@ -48,7 +48,7 @@ from rookery.actors.approvals.state import (
     SessionApprovals,
 )
 from rookery.actors.kernel import OTHER_VERSIONS, Effect, history_broken_effects
-from rookery.actors.kernel.machines import MachineBinding, MachineDecider
+from rookery.actors.kernel.machines import MachineBinding, MachineDecider, Reservation
 from rookery.actors.messages import ApprovalAcknowledged, RequestApproval, WithdrawApproval
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
@@ -146,8 +146,7 @@ class ApprovalsDecider(MachineDecider):
                 left = self._dispatch_rules.handle(state, session, report, now_ms=now_ms)
             case ChangeApprover() as change:
                 left = change_approver(state, session, change, settings, now_ms)
-            case HandleInput(params=params):
-                self._refuse_reserved(session, params)
+            case HandleInput():
                 left = super().decide(state, command, now_ms=now_ms)
         return left
 
@@ -245,13 +244,16 @@ class ApprovalsDecider(MachineDecider):
             return escalate_request(state, command.key, request_state, self._settings)
         return expire_request(state, command.key, request_state)
 
-    def _refuse_reserved(self, session: str, params: Mapping[str, Any]) -> None:
-        if str(params.get("approval_id", "")).startswith(f"{session}."):
-            raise Refused(
-                "GUARD_REJECTED",
-                "only answers decide the approval of a call",
-                hint="answer with the verb decide",
-            )
+    def reservation(
+        self, state: SessionApprovals, command: Command[HandleInput]
+    ) -> Reservation | None:
+        """Of an approval of a call, whose id begins with its session's."""
+        del state
+        if not str(command.body.params.get("approval_id", "")).startswith(f"{command.key}."):
+            return None
+        return Reservation(
+            "only answers decide the approval of a call", "answer with the verb decide"
+        )
 
 
 def _check_is_session(command: Command[Any]) -> None:

@@ -1,6 +1,7 @@
 """Peers: requests and messages between a session and other agents. Not joined to runs yet."""
 
 from rookery.actors.peers.context_machine import CONTEXT
+from rookery.actors.peers.decider import PeersDecider
 from rookery.actors.peers.drain_machine import DRAIN
 from rookery.actors.peers.ingress_machine import INGRESS
 from rookery.actors.peers.interaction_machine import INBOUND, OUTBOUND
@@ -13,4 +14,5 @@ __all__ = [
     "INGRESS",
     "OUTBOUND",
     "STREAMS",
+    "PeersDecider",
 ]

@@ -25,6 +25,7 @@ from rookery.actors.kernel.machines import (
     INITIALIZING,
     RUNNING,
     MachineBinding,
+    Reservation,
     SessionHost,
     SessionMachineDecider,
 )
@@ -38,7 +39,7 @@ from rookery.actors.messages import (
 from rookery.actors.protection import LeftRights, nothing_revoked
 from rookery.actors.tools import CallRules, SessionCalls, evolve_calls
 from rookery.actors.turns.evolve import END_TYPES, evolve_parking, evolve_requests, evolve_run
-from rookery.actors.turns.external_driver import check_input_is_open, end_result, without_result
+from rookery.actors.turns.external_driver import end_result, turn_reservation, without_result
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN, ProductTurn
 from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
@@ -155,10 +156,9 @@ class TurnsDecider(SessionMachineDecider):
         """``provisioner``: the environment that this node gives to runs; without it and
         ``call_rules``, the node executes none. ``on_evicted`` is called with the key of an evicted
         session. ``revoked``: what revocations leave of the rights of runs."""
-        super().__init__()
+        super().__init__(executes_runs=provisioner is not None)
         self._calls = None if call_rules is None else RunCalls(self, call_rules, revoked)
         self._on_evicted = on_evicted
-        self._executes_runs = provisioner is not None
         if provisioner is not None:
             self.reacts_to = frozenset({"session", "tool", "approval"})
         self._run_rules = RunRules(self, provisioner)
@@ -167,9 +167,7 @@ class TurnsDecider(SessionMachineDecider):
         rules = self._run_rules
         decided: Sequence[Fact] = ()
         match command.body:
-            case HandleInput(input=on):
-                if self._executes_runs:
-                    check_input_is_open(state, on)
+            case HandleInput():
                 machine_input, result = without_result(command)
                 decided = super().decide(state, machine_input, now_ms=now_ms)
                 for fact in decided:
@@ -218,6 +216,10 @@ class TurnsDecider(SessionMachineDecider):
         if self._calls is None:
             raise Refused("UNSUPPORTED_FEATURE", "this node executes no runs, so it makes no calls")
         return self._calls
+
+    def reservation(self, state: SessionTurns, command: Command[HandleInput]) -> Reservation | None:
+        del command
+        return turn_reservation(state) if self._executes_runs else None
 
     def hide_tools(
         self, environment: RunEnvironment, state: SessionTurns, key: str, rights: RightsSet

@@ -1,8 +1,7 @@
 """A turn that a client drives by its machine's inputs, instead of a node.
 
 The input that ends the run may carry its result, which the run's clients get. While a node drives
-the session's run, its inputs belong to the node's driver; only a cancellation may come from
-elsewhere.
+the session's run, the inputs of drivers are reserved for it.
 """
 
 from __future__ import annotations
@@ -13,10 +12,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines import RejectionKind, TransitionRejected
+from rookery.actors.kernel.machines import Reservation, reserved_for_run
 from rookery.actors.turns.run_state import external_result
-from rookery.actors.turns.slot_machine import SLOT
-from rookery.actors.turns.turn_machine import TURN
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
@@ -27,10 +24,8 @@ from rookery.schemas.run import RunResult
 if TYPE_CHECKING:
     from rookery.actors.turns.state import SessionTurns
 
-__all__ = ["CANCELLATIONS", "END_INPUTS", "check_input_is_open", "end_result", "without_result"]
+__all__ = ["END_INPUTS", "end_result", "turn_reservation", "without_result"]
 
-CANCELLATIONS: Final = frozenset({"cancel_now", "request_cancel_after_boundary"})
-"""The inputs of a turn that stay open to clients while a node drives it."""
 END_INPUTS: Final = frozenset({"run_completed", "run_failed", "run_cancelled"})
 """The inputs that end a run; their parameter ``result`` is no part of the machine."""
 _PHASES: Final[dict[type, TurnPhase]] = {
@@ -40,19 +35,14 @@ _PHASES: Final[dict[type, TurnPhase]] = {
 }
 
 
-def check_input_is_open(state: SessionTurns, on: str) -> None:
-    """Refuse an input that belongs to the node's driver of the session's current run."""
+def turn_reservation(state: SessionTurns) -> Reservation | None:
+    """Of the session's current run, from the request to the end of its turn."""
     run_id, run = state.host.current_run_id, state.driving
-    if run_id is None or on in CANCELLATIONS or not (on in TURN.inputs or on in SLOT.inputs):
-        return
+    if run_id is None:
+        return None
     has_begun = run is not None and run.run_id == run_id
-    if (run is not None and run.over is False) if has_begun else run_id in state.asked:
-        raise TransitionRejected(
-            f"{TURN.handle}::{on}",
-            f"a node drives run {run_id}",
-            RejectionKind.GUARD_REJECTED,
-            hint=f"rookery runs cancel {run_id}",
-        )
+    is_driven = (run is not None and run.over is False) if has_begun else run_id in state.asked
+    return reserved_for_run(run_id) if is_driven else None
 
 
 def without_result(

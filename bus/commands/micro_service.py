@@ -6,7 +6,8 @@ description. The request endpoint serves the commands and queries themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from rookery.bus.commands.headers import is_reply_subject
@@ -20,6 +21,7 @@ __all__ = ["Endpoint", "EndpointStats", "MicroService", "MicroServiceResponder"]
 NAME = "rookery"
 DESCRIPTION = "Runs, sessions and everything else that may be asked of a Rookery node."
 REQUESTS = ("PING", "INFO", "STATS")
+NO_INPUTS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
 class Endpoint(NamedTuple):
@@ -31,6 +33,8 @@ class Endpoint(NamedTuple):
     response_schema: str
     audience: str
     """The group of roles that may send it."""
+    inputs: Mapping[str, Sequence[str]] = NO_INPUTS
+    """Of a verb of machines: its inputs, by who sends them."""
 
 
 class EndpointStats(NamedTuple):
@@ -95,6 +99,7 @@ class MicroServiceResponder:
                     "response_schema": one.response_schema,
                     "audience": one.audience,
                 }
+                | {f"inputs_of_{sender}": " ".join(one.inputs[sender]) for sender in one.inputs}
             }
             for one in self._service.endpoints
         ]

@@ -14,6 +14,7 @@ from typing import Final
 from rookery.actors.kernel.machines import HEAD, SEED, HostPhase
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, MachineEntry
 from rookery.ops.machines.exploration import Exploration, InputOutcome, explore
+from rookery.schemas.machines.inputs import MACHINE_INPUTS
 
 __all__ = ["FILE", "document", "main", "section", "table"]
 
@@ -37,9 +38,11 @@ in its small world (`rookery machine check`), in the words of machines.json.
 - `no` guard rejected: it has transitions, but no history in which their guards hold
 - `-` no transition
 
-*at* lists the phases of the session's host at which an input is accepted; at others it is guard
-rejected. *again* says what the same input does when it is repeated at once: it is refused, it is a
-no-op (effects again: its effects are requested again), or it is counted.
+*sender* says who sends an input where a node does the machine's work, as
+`schemas/machines/inputs.py` explains. *at* lists the phases of the session's host at which an input
+is accepted; at others it is guard rejected. *again* says what the same input does when it is
+repeated at once: it is refused, it is a no-op (effects again: its effects are requested again), or
+it is counted.
 """
 
 
@@ -59,15 +62,17 @@ def section(entry: MachineEntry) -> str:
 def table(explored: Exploration) -> str:
     """One line per input, one column per phase."""
     machine, hosted = explored.machine, any("" not in at for at in explored.hosts.values())
-    columns = ["input", *(str(phase) for phase in machine.phases), "again"]
+    senders = MACHINE_INPUTS[machine.name].senders
+    columns = ["input", "sender", *(str(phase) for phase in machine.phases), "again"]
     if hosted:
-        columns.insert(1, "at")
+        columns.insert(2, "at")
     lines = [_line(columns), _line(["---"] * len(columns))]
     for on in explored.inputs:
         at = explored.hosts.get(on, set())
-        cells = [f"`{on}`", *(_SIGNS[explored.outcome(phase, on)] for phase in machine.phases)]
+        cells = [f"`{on}`", senders[on].value]
+        cells += [_SIGNS[explored.outcome(phase, on)] for phase in machine.phases]
         if hosted:
-            cells.insert(1, ", ".join(host for host in HostPhase if host in at))
+            cells.insert(2, ", ".join(host for host in HostPhase if host in at))
         cells.append(", ".join(sorted(explored.repeats.get(on, ()))))
         lines.append(_line(cells))
     ends = ", ".join(explored.dead_ends) or "none"

@@ -3,8 +3,10 @@
 from rookery.actors.kernel.machines.decider import (
     MachineBinding,
     MachineDecider,
+    Reservation,
     SessionMachineDecider,
     SessionMachineState,
+    reserved_for_run,
 )
 from rookery.actors.kernel.machines.machine import (
     HEAD,
@@ -54,6 +56,7 @@ __all__ = [
     "MachineInput",
     "RegistrationPhase",
     "RejectionKind",
+    "Reservation",
     "SessionHost",
     "SessionMachineDecider",
     "SessionMachineState",
@@ -61,6 +64,7 @@ __all__ = [
     "TransitionEffect",
     "TransitionRejected",
     "host_of",
+    "reserved_for_run",
     "session_registered",
     "set_fields",
     "with_host",

@@ -9,20 +9,35 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.machines.machine import Machine, TransitionEffect, TransitionRejected
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    RejectionKind,
+    TransitionEffect,
+    TransitionRejected,
+)
 from rookery.actors.kernel.machines.session_host import SessionHost
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.facts import session
+from rookery.schemas.machines.inputs import InputSender, sender_of
 from rookery.schemas.machines.views import RequestedEffect
 
-__all__ = ["MachineBinding", "MachineDecider", "SessionMachineDecider", "SessionMachineState"]
+__all__ = [
+    "MachineBinding",
+    "MachineDecider",
+    "Reservation",
+    "SessionMachineDecider",
+    "SessionMachineState",
+    "reserved_for_run",
+]
 
 Params = Mapping[str, Any]
 
@@ -38,6 +53,18 @@ class MachineBinding(NamedTuple):
     reads: tuple[str, ...] = ()
     """Inputs that only read; they are answered with the view."""
     read_params: tuple[str, ...] = ()
+
+
+class Reservation(NamedTuple):
+    """Why clients may not send the inputs that are reserved for a node."""
+
+    reason: str
+    hint: str
+
+
+def reserved_for_run(run_id: str) -> Reservation:
+    """The reservation of a session while a node drives this run of it."""
+    return Reservation(f"a node drives run {run_id}", f"rookery runs cancel {run_id}")
 
 
 class MachineDecider(Decider):
@@ -62,10 +89,17 @@ class MachineDecider(Decider):
         on, params = command.body.input, command.body.params
         read = self._reads.get(on)
         if read is None:
+            self._check_sender(state, command)
             return self.decide_input(state, command.key, on, params)
         if unknown := sorted(params.keys() - set(read.read_params)):
             raise Refused("UNKNOWN_FIELD", f"{on} has no parameter {unknown[0]!r}")
         return ()
+
+    def reservation(self, state: Any, command: Command[HandleInput]) -> Reservation | None:
+        """Why this command may not have an input that ``MACHINE_INPUTS`` reserves for nodes;
+        ``None`` if no node does the machine's work."""
+        del state, command
+        return None
 
     def decide_input(self, state: Any, key: str, on: str, params: Params) -> Sequence[Fact]:
         """The facts of an input, or its rejection."""
@@ -109,6 +143,17 @@ class MachineDecider(Decider):
     def must_be_fenced(self, facts: Sequence[Fact]) -> bool:
         return not self.fenced_facts.isdisjoint(map(type, facts))
 
+    def _check_sender(self, state: Any, command: Command[HandleInput]) -> None:
+        on = command.body.input
+        if sender_of(command.verb, on) is InputSender.CLIENT:
+            return
+        reserved = self.reservation(state, command)
+        if reserved is not None:
+            context = f"{self._binding(on).machine.handle}::{on}"
+            raise TransitionRejected(
+                context, reserved.reason, RejectionKind.GUARD_REJECTED, reserved.hint
+            )
+
     def _binding(self, on: str) -> MachineBinding:
         binding = self._inputs.get(on)
         if binding is None:
@@ -118,6 +163,9 @@ class MachineDecider(Decider):
         return binding
 
 
+_PREPARED: Final = frozenset({session.RunPrepared, session.QueuedRunDrained})
+
+
 class SessionMachineState(msgspec.Struct, frozen=True, kw_only=True):
     """What every decider of session machines keeps beside their states."""
 
@@ -125,6 +173,9 @@ class SessionMachineState(msgspec.Struct, frozen=True, kw_only=True):
     """The host, from admission's facts received so far."""
     generation: int = 1
     """The session generation of the machines' states; a new generation resets them."""
+    requested_run_id: str | None = None
+    """The last run that admission prepared for a request; a node drives it while it is current.
+    A driver outside drives a run without a request."""
 
 
 class SessionMachineDecider(MachineDecider):
@@ -137,14 +188,22 @@ class SessionMachineDecider(MachineDecider):
     observes = frozenset({"session"})
     initial_state: SessionMachineState
 
-    def __init__(self) -> None:
+    def __init__(self, *, executes_runs: bool = False) -> None:
+        """``executes_runs``: this node drives the runs of its sessions that clients requested."""
         super().__init__()
+        self._executes_runs = executes_runs
         fields = [binding.field for binding in self.bindings]
         self._hosted_fields = [f for f in fields if hasattr(getattr(self.initial_state, f), "host")]
 
     @abstractmethod
     def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         """The host after a fact of admission."""
+
+    def reservation(self, state: Any, command: Command[HandleInput]) -> Reservation | None:
+        del command
+        run_id = state.host.current_run_id
+        is_driven = self._executes_runs and run_id is not None and run_id == state.requested_run_id
+        return reserved_for_run(run_id) if is_driven else None
 
     def fill_in(self, state: Any, binding: MachineBinding, candidate: Any) -> Any:
         del binding
@@ -159,6 +218,8 @@ class SessionMachineDecider(MachineDecider):
     def observe(self, state: Any, fact: Any) -> Any:
         if fact.generation > state.generation:
             state = self.begin_generation(state, fact.generation)
+        if type(fact) in _PREPARED and fact.input_id is not UNSET:
+            state = replace(state, requested_run_id=fact.run)
         return self.with_host(state, self.evolve_host(state.host, fact))
 
     def with_host(self, state: Any, host: SessionHost) -> Any:
@@ -168,7 +229,9 @@ class SessionMachineDecider(MachineDecider):
 
     def begin_generation(self, state: Any, generation: int) -> Any:
         """The state at the beginning of a session generation, which resets the machines."""
-        return self.with_host(replace(self.initial_state, generation=generation), state.host)
+        requested = state.requested_run_id
+        initial = replace(self.initial_state, generation=generation, requested_run_id=requested)
+        return self.with_host(initial, state.host)
 
 
 def _to_requested_effect(effect: TransitionEffect) -> RequestedEffect:

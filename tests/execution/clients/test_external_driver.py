@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.turns import SLOT, TURN
-from rookery.actors.turns.external_driver import CANCELLATIONS
+from rookery.actors.turns import TURN
 from rookery.bus.client import Client
 from rookery.bus.roles import Role
 from rookery.ops.examples.external_driver.driver import START, STEPS, execute_runs
 from rookery.schemas.errors import CodedError
+from rookery.schemas.machines.inputs import MACHINE_INPUTS, InputSender
 from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import Serving
-from tests.stock_client import Fields
+from tests.stock_client import Answer, Fields, Stock, stock
 
 PATIENCE_S = 20.0
 ENDS = {
@@ -138,19 +138,35 @@ def test_a_result_that_is_none_is_refused(serving: Serving):
 # --- runs that a node drives ----------------------------------------------------------------------
 
 
-def test_no_client_steers_the_turn_of_a_run_that_a_node_drives(driving: Serving, tmp_path: Path):
+RESERVED = [
+    (each.verb, on)
+    for each in MACHINE_INPUTS.values()
+    for on, sender in each.senders.items()
+    if each.verb in ("admission", "turns", "surfaces", "peers") and sender is not InputSender.CLIENT
+]
+
+
+async def answers_to_reserved(client: Stock, session: str) -> list[Answer]:
+    asked = (client.ask(verb, session, {"input": on, "params": {}}) for verb, on in RESERVED)
+    return await asyncio.gather(*asked)
+
+
+def test_no_client_steers_a_session_while_a_node_drives_its_run(driving: Serving, tmp_path: Path):
     gate = tmp_path / "gate"
 
     async def scenario(programs: Programs) -> None:
+        session = programs.session
         run = programs.begin("await until_there(gate)\n1", inputs={"gate": str(gate)})
         run_id = (await programs.seen("tool.intent_recorded"))[-1]["run"]
         ask = programs.client.ask
-        for on in (*TURN.inputs, *SLOT.inputs):
-            if on in CANCELLATIONS:
-                continue
-            answer = await ask("turns", programs.session, {"input": on, "params": {}})
-            assert answer.code == "GUARD_REJECTED", on
-            assert answer.body["error"]["hint"] == f"rookery runs cancel {run_id}"
+        async with stock(driving.server, driving.realm, Role.DRIVER) as driver:
+            by_roles = [
+                await answers_to_reserved(one, session) for one in (programs.client, driver)
+            ]
+        for (verb, on), *answers in zip(RESERVED, *by_roles, strict=True):
+            for answer in answers:
+                assert answer.code == "GUARD_REJECTED", (verb, on)
+                assert answer.body["error"]["hint"] == f"rookery runs cancel {run_id}", (verb, on)
         read = await ask("turns", programs.session, {"input": "snapshot"})
         assert read.body["active_run_id"] == run_id
         baseline = {"model": "m", "realtime_capable": True}
