@@ -270,10 +270,9 @@ class Kernel:
         await self._release_entities(partitions)
         self.owned_partitions |= partitions
         await self._recovery.recover(partitions)
-        if not partitions <= self.partitions.owned:
-            raise Failed("CLAIM_LOST", "partitions were lost while they were recovered")
-        await self._bus.request_endpoint.serve_partitions(self.partitions.served | partitions)
-        await asyncio.gather(*(self._open(partition) for partition in partitions))
+        kept = partitions & self.partitions.owned  # The others are given back after this.
+        await self._bus.request_endpoint.serve_partitions(self.partitions.served | kept)
+        await asyncio.gather(*(self._open(partition) for partition in kept))
         self._requeue_withheld()
 
     async def _record_taken(self, turns: Mapping[int, int]) -> None:

@@ -374,6 +374,42 @@ def test_a_claim_is_released_only_when_its_partition_is_served_no_more():
     asyncio.run(scenario())
 
 
+def test_a_partition_that_a_node_failed_to_recover_is_stopped_before_its_claim_is_released():
+    """The node acts for it from the begin of the recovery on, and would go on beside the next
+    owner: every reaction of it would then conflict, again and again."""
+
+    async def scenario() -> None:
+        claims, acting = RecordingClaims(), set[int]()
+
+        async def fail_to_recover(gained: frozenset[int]) -> None:
+            acting.update(gained)
+            raise Failed("SERVER_UNREACHABLE", "the journal does not answer")
+
+        async def stop(lost: frozenset[int]) -> None:
+            acting.difference_update(lost)
+
+        node = PartitionOwnership(
+            claims,
+            NodeIdentity("a", "a.1", b"", lambda _: False),
+            on_gain=fail_to_recover,
+            on_loss=stop,
+            on_expiry=lambda: None,
+            uptime_s=lambda: 0.0,
+        )
+        claims.served_by = lambda: frozenset(acting)
+        await node.start()
+        assert acting == set(range(PARTITIONS))
+        await claims.acquire("node.b", "b.1", 6)
+        await node._heartbeat()
+        await node._reconciling
+        assert len(claims.released) == PARTITIONS // 2
+        assert not [name for name, is_served in claims.released if is_served]
+        assert acting == node.owned
+        await node.stop()
+
+    asyncio.run(scenario())
+
+
 class UnacknowledgedClaims(MemoryClaims):
     """Stores claims, and loses the acknowledgement of three of them, each once."""
 

@@ -103,6 +103,9 @@ class PartitionOwnership:
         self._to_release: list[Claim] = []
         """Claims to release once their partitions are no longer served."""
         self._served: frozenset[int] = frozenset()
+        self._begun: frozenset[int] = frozenset()
+        """The served partitions, and those for which ``on_gain`` failed: the node acts for them,
+        too, from its begin until ``on_loss``."""
         self._must_reacquire = False
         """Other nodes may have owned the served partitions in the meantime, so they must be
         recovered."""
@@ -324,11 +327,12 @@ class PartitionOwnership:
     async def _reconcile(self) -> None:
         """Serve exactly the partitions held; a failure is retried after the next heartbeat."""
         try:
-            while self._must_reacquire or self._to_release or self._served != self.owned:
+            while self._must_reacquire or self._to_release or not self._is_settled:
                 await self._stop_serving()
                 if not self._claims_live:  # The next heartbeat shows which claims are held.
                     return
                 if gained := self.owned - self._served:
+                    self._begun |= gained
                     await self._on_gain(gained)
                     self._served |= gained
         except Failed as error:
@@ -336,13 +340,18 @@ class PartitionOwnership:
         except Exception:
             log.exception("partitions not served, retrying")
 
+    @property
+    def _is_settled(self) -> bool:
+        return self._served == self._begun == self.owned
+
     async def _stop_serving(self) -> None:
         """Stop serving lost partitions, then release the surplus claims."""
         surplus = list(self._to_release)  # A heartbeat may add more meanwhile.
         must_reacquire = self._must_reacquire
-        if lost := self._served if must_reacquire else self._served - self.owned:
+        if lost := self._begun if must_reacquire else self._begun - self.owned:
             await self._on_loss(lost)
             self._served -= lost
+            self._begun -= lost
         if must_reacquire:  # Set again meanwhile, it is lost only if no partition is served.
             self._must_reacquire = False
         if surplus:
