@@ -33,6 +33,7 @@ a message. With a server that does not sync before it acks a batch is never fast
 
 _TIMEOUT_S = 2.0
 _SILENCE_S_MAX = 10.0
+_DIRECT_PAGES_MAX = 16
 
 T = TypeVar("T")
 
@@ -115,8 +116,8 @@ class JetStreamJournal:
     async def scan(
         self, where: Filter, after: int = 0
     ) -> AsyncGenerator[list[StoredMessage], None]:
-        """A page by direct get, and what follows it by a consumer: to create one costs the server
-        more than to send a page."""
+        """Some pages by direct get, and what follows them by a consumer: to create one costs the
+        server more than to send a page, and takes a cluster that elects leaders many seconds."""
         matches = matcher(where)
         (subject, *others) = self._subjects.fact_filters(where)
         if others:
@@ -124,12 +125,15 @@ class JetStreamJournal:
         else:
             first = await self._reader.first_page(subject, after)
             end = first.end
-            if first.is_intact:
-                if selected := self._selected(first.messages, matches, end):
+            page, left = first.messages, _DIRECT_PAGES_MAX if first.is_intact else 0
+            while left:
+                if selected := self._selected(page, matches, end):
                     yield selected
-                if first.is_whole:
+                after = page[-1].sequence if page else after
+                if after >= end:
                     return
-                after = first.messages[-1].sequence if first.messages else after
+                if left := left - 1:
+                    page = await self._reader.next_page(subject, after, end)
         consumer = OrderedConsumer(self._connection, self._subjects, where, after)
         try:
             await _with_timeout(consumer.start())

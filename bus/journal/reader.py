@@ -29,8 +29,6 @@ class FirstPage(NamedTuple):
     messages: list[StoredMessage]
     end: int
     """The sequence of the last message that the scan is to return."""
-    is_whole: bool
-    """No message follows up to the end."""
     is_intact: bool
     """The stream has lost no message above the scan's begin."""
 
@@ -83,15 +81,9 @@ class JournalReader:
         """
         subject = self._subjects.fact(entity)
         last, found = await asyncio.gather(self.last(entity), self._page(subject, after))
-        end, stale = last.sequence if last else 0, 0
+        end = last.sequence if last else 0
         while (at := found[-1].sequence if found else after) < end:
-            page = await self._page(subject, at)
-            found += page
-            stale = 0 if page else stale + 1
-            if stale > _STALE_MAX:
-                raise Failed("SERVER_UNREACHABLE", f"no replica has {entity} from {at} to {end}")
-            if stale:  # The follower lags.
-                await asyncio.sleep(_STALE_PAUSE_S)
+            found += await self.next_page(subject, at, end)
         return found
 
     async def of_key(self, key: str, messages_max: int) -> list[StoredMessage] | None:
@@ -113,9 +105,17 @@ class JournalReader:
         )
         end = 0 if last is None else last.sequence
         page = [one for one in found if one.sequence <= end]
-        at = page[-1].sequence if page else after
         is_intact = not info.get("num_deleted") and info["first_seq"] <= after + 1
-        return FirstPage(page, max(end, after), is_whole=at >= end, is_intact=is_intact)
+        return FirstPage(page, max(end, after), is_intact=is_intact)
+
+    async def next_page(self, subject: str, after: int, end: int) -> list[StoredMessage]:
+        """The next messages on ``subject`` above ``after``, at least one, up to the one at
+        ``end``."""
+        for _ in range(_STALE_MAX):
+            if page := await self._page(subject, after):
+                return [one for one in page if one.sequence <= end]
+            await asyncio.sleep(_STALE_PAUSE_S)  # The follower lags.
+        raise Failed("SERVER_UNREACHABLE", f"no replica has {subject} from {after} to {end}")
 
     async def _one(self, query: dict[str, str | int]) -> StoredMessage | None:
         try:

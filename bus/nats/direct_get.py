@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import ExitStack
+from math import inf
 from typing import Final, NamedTuple
 
 from rookery.bus.nats.connection import Connection, Message, Outgoing, not_permitted
@@ -17,6 +19,9 @@ __all__ = ["DirectPage", "direct_page", "exchange", "page_of", "page_query"]
 _PAGE_MESSAGES: Final = 256
 _PAGE_BYTES_MAX: Final = 8 << 20
 _SILENCE_S_MAX: Final = 5.0
+_AGAIN_S: Final = 0.5
+"""A server of a cluster may forward a query to one that has just stopped, until it notices. The
+next query may be forwarded to another one."""
 _PAGE_ENDS: Final = frozenset({204, 404})
 """The page is complete; the stream has no such message."""
 _END_OF_PAGE: Final = 204
@@ -46,7 +51,10 @@ async def direct_page(
     """
     query = page_query(subject, after, messages_max)
     request = Outgoing(f"$JS.API.DIRECT.GET.{stream}", query)
-    return page_of(await exchange(connection, request, lambda one: bool(status_of(one))))
+    replies = await exchange(
+        connection, request, lambda one: bool(status_of(one)), again_s=_AGAIN_S
+    )
+    return page_of(replies)
 
 
 def page_query(subject: str, after: int, messages_max: int) -> bytes:
@@ -56,18 +64,65 @@ def page_query(subject: str, after: int, messages_max: int) -> bytes:
     return encode_json(query | ({"next_by_subj": subject} if subject else {}))
 
 
-async def exchange(
-    connection: Connection, request: Outgoing, is_last: Callable[[Message], bool]
-) -> list[Message]:
-    """The replies to ``request``, up to the last one. ``Failed`` SERVER_UNREACHABLE after a
-    silence, or if the connection is lost."""
-    replies: list[Message] = []
-    end: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+class _Exchange:
+    """A request, sent once or several times, and the replies to each time."""
 
-    def on_reply(message: Message) -> None:
-        replies.append(message)
-        if is_last(message) and not end.done():
-            end.set_result(None)
+    def __init__(
+        self, connection: Connection, request: Outgoing, is_last: Callable[[Message], bool]
+    ) -> None:
+        self._connection, self._request, self._is_last = connection, request, is_last
+        self._listening = ExitStack()
+        self.end: asyncio.Future[list[Message]] = asyncio.get_running_loop().create_future()
+        """The replies to the time that is answered completely first."""
+        self.arrived = 0
+        """How many replies there are to any time."""
+
+    def send(self) -> None:
+        replies: list[Message] = []
+
+        def on_reply(message: Message) -> None:
+            self.arrived += 1
+            replies.append(message)
+            if self._is_last(message) and not self.end.done():
+                self.end.set_result(replies)
+
+        reply = self._listening.enter_context(self._connection.replies.listen(on_reply))
+        if not self._connection.send([self._request._replace(reply=reply)]):
+            raise Failed("SERVER_UNREACHABLE", "there is no connection to the server")
+
+    async def replies(self, again_s: float) -> list[Message]:
+        """Wait for them; send again, less and less often, while there is none."""
+        silence_s = 0.0
+        while not self.end.done():
+            arrived, left_s = self.arrived, _SILENCE_S_MAX - silence_s
+            wait_s = left_s if arrived else min(again_s, left_s)
+            await asyncio.wait({self.end}, timeout=wait_s)
+            silence_s = 0.0 if self.arrived > arrived else silence_s + wait_s
+            if self.end.done() or self.arrived:
+                again_s = inf
+            elif silence_s < _SILENCE_S_MAX:
+                again_s *= 2
+                self.send()
+            if silence_s >= _SILENCE_S_MAX and not self.end.done():
+                text = f"{self._request.subject} sent nothing for {_SILENCE_S_MAX} s"
+                raise Failed("SERVER_UNREACHABLE", text)
+        return self.end.result()
+
+    def close(self) -> None:
+        self._listening.close()
+
+
+async def exchange(
+    connection: Connection,
+    request: Outgoing,
+    is_last: Callable[[Message], bool],
+    *,
+    again_s: float = inf,
+) -> list[Message]:
+    """The replies to ``request``, up to the last one; it is sent again every ``again_s`` until the
+    first one. ``Failed`` SERVER_UNREACHABLE after a silence, or if the connection is lost."""
+    asked = _Exchange(connection, request, is_last)
+    end = asked.end
 
     def on_disconnect() -> None:
         if not end.done():
@@ -77,23 +132,15 @@ async def exchange(
         if subject == request.subject.lower() and not end.done():
             end.set_exception(not_permitted(request.subject))
 
-    with connection.replies.listen(on_reply) as reply:
-        if not connection.send([request._replace(reply=reply)]):
-            raise Failed("SERVER_UNREACHABLE", "there is no connection to the server")
-        connection.on_disconnect.append(on_disconnect)
-        connection.on_denied.append(on_denied)
-        try:
-            while not end.done():
-                arrived = len(replies)
-                await asyncio.wait({end}, timeout=_SILENCE_S_MAX)
-                if not end.done() and len(replies) == arrived:
-                    text = f"{request.subject} sent nothing for {_SILENCE_S_MAX} s"
-                    raise Failed("SERVER_UNREACHABLE", text)
-            end.result()
-        finally:
-            connection.on_disconnect.remove(on_disconnect)
-            connection.on_denied.remove(on_denied)
-    return replies
+    connection.on_disconnect.append(on_disconnect)
+    connection.on_denied.append(on_denied)
+    try:
+        asked.send()
+        return await asked.replies(again_s)
+    finally:
+        connection.on_disconnect.remove(on_disconnect)
+        connection.on_denied.remove(on_denied)
+        asked.close()
 
 
 def page_of(replies: list[Message]) -> DirectPage:

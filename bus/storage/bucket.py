@@ -34,7 +34,7 @@ from rookery.schemas.errors import Failed, Refused
 __all__ = ["Bucket", "BucketEntry"]
 
 _TIMEOUT_S = 5.0
-_BODY_TIMEOUT_S = 10.0
+_BODY_TIMEOUT_S, _BODY_AGAIN_S = 10.0, 2.0
 """Half a mebibyte and an fsync on a bad minute of the disk."""
 
 
@@ -133,7 +133,9 @@ class Bucket:
         A replica may lag, so the leader is asked before the result is ``None``.
         """
         question = Outgoing(f"$JS.API.DIRECT.GET.{self._stream}.{self._prefix}{key}", b"")
-        reply = await self._connection.request(question, timeout_s=_BODY_TIMEOUT_S)
+        reply = await self._connection.request(
+            question, timeout_s=_BODY_TIMEOUT_S, again_s=_BODY_AGAIN_S
+        )
         return await self.get_from_leader(key) if status_of(reply) else self._entry(reply)
 
     async def all(self) -> list[BucketEntry]:

@@ -199,6 +199,21 @@ def test_a_cancelled_follower_and_a_finished_scan_leave_no_consumer(
     asyncio.run(scenario())
 
 
+def test_a_scan_of_some_pages_creates_no_consumer(jetstream: JetStreamRealm) -> None:
+    """A cluster creates none while it elects, and a node that takes a session over would wait."""
+
+    async def scenario() -> None:
+        async with jetstream.bus() as bus:
+            await Writer().write(bus.journal, *(session(f"s{n}") for n in range(600)))
+            found = list[int]()
+            async for page in bus.journal.scan(Filter(), 10):
+                found += numbers(page)
+                assert not await consumers(bus)
+            assert found == list(range(11, 601))
+
+    asyncio.run(scenario())
+
+
 async def _are(bus: JetStreamBus, number: int) -> bool:
     return len(await consumers(bus)) == number
 

@@ -14,6 +14,7 @@ import pytest
 
 from rookery.bus.loop_thread import new_event_loop
 from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, header_value
+from rookery.bus.nats.direct_get import exchange
 from rookery.bus.nats.server_access import ServerAccess
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
@@ -303,5 +304,29 @@ def test_a_closed_connection_sends_no_message_and_no_request(nats_url: str) -> N
         with pytest.raises(Failed, match="no connection"):
             await connection.request(Outgoing("a", b""))
         await connection.close()
+
+    run(scenario)
+
+
+def test_a_query_that_a_server_loses_is_sent_again_until_its_first_reply(nats_url: str) -> None:
+    """The responder loses the first query, and answers each later one with two messages."""
+
+    async def scenario() -> None:
+        async with connected(nats_url) as here, connected(nats_url) as there:
+            asked: list[Message] = []
+
+            def answer(batch: list[Message]) -> None:
+                for message in batch:
+                    asked.append(message)
+                    if len(asked) > 1:
+                        there.send([Outgoing(message.reply, b"1"), Outgoing(message.reply, b"end")])
+
+            await there.subscribe("lossy", answer)
+            replies = await exchange(
+                here, Outgoing("lossy", b"?"), lambda one: one.body == b"end", again_s=0.05
+            )
+            assert [one.body for one in replies] == [b"1", b"end"]
+            assert len(asked) > 1
+            assert len({one.reply for one in asked}) == len(asked)
 
     run(scenario)
