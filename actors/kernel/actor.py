@@ -181,7 +181,7 @@ class FamilyActor(LoopActor):
                     continue
                 self._context.redirect(delivery, query)
             if limit is not None:
-                limit.exit(len(delivery.body))
+                limit.exit(delivery.by, len(delivery.body))
         return touched
 
     def _enqueue(self, pending: PendingCommand, size_bytes: int) -> Entity:

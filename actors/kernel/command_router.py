@@ -14,7 +14,7 @@ from rookery.actors.kernel.committer import Completions
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.entity import PendingCommand
 from rookery.actors.kernel.messaging.local_ask import LocalAsk
-from rookery.actors.kernel.messaging.mailbox import REQUESTS_BYTES_MAX, REQUESTS_MAX, Mailbox
+from rookery.actors.kernel.messaging.mailbox import Mailbox
 from rookery.actors.kernel.messaging.messages import CommandsArrived
 from rookery.actors.kernel.messaging.replies import error_reply, is_local
 from rookery.actors.kernel.metrics import KernelMetrics
@@ -65,14 +65,13 @@ class CommandRouter:
             delivery.arrived_ms = delivery.arrived_ms or now_ms
             mailbox = self._mailbox_of(delivery)
             if mailbox is not None:
-                if delivery.position is None and not mailbox.in_flight_limit.try_enter(
-                    len(delivery.body)
+                limit = mailbox.in_flight_limit
+                if delivery.position is None and not limit.try_enter(
+                    delivery.by, len(delivery.body)
                 ):
-                    self._reject_overloaded(delivery)
+                    self._reject_overloaded(delivery, limit.refusal(delivery.by))
                     continue
-                batches.setdefault(mailbox, CommandsArrived(mailbox.in_flight_limit)).append(
-                    delivery
-                )
+                batches.setdefault(mailbox, CommandsArrived(limit)).append(delivery)
             elif delivery.verb in self._queries:
                 self.run_query(delivery, delivery.verb)
             else:
@@ -124,7 +123,7 @@ class CommandRouter:
         )
         self.complete(completions)
 
-    def _reject_overloaded(self, delivery: Delivery) -> None:
+    def _reject_overloaded(self, delivery: Delivery, reason: str) -> None:
         """Reject a request at once, undecoded; the client keeps it and retries."""
         self._metrics.command(delivery.verb, "overloaded", 0.0)
         completions = Completions()
@@ -132,7 +131,7 @@ class CommandRouter:
             delivery,
             Failed(
                 "NODE_OVERLOADED",
-                f"{REQUESTS_MAX} requests or {REQUESTS_BYTES_MAX} bytes of them are unfinished",
+                reason,
                 hint="send it again later under the same id, or send it through the inbox",
             ),
         )

@@ -120,7 +120,7 @@ class PendingCommand(msgspec.Struct, eq=False):
         if self.hold is not None:
             self.hold.release()
         if self.in_flight_limit is not None and self.delivery is not None:
-            self.in_flight_limit.exit(len(self.delivery.body))
+            self.in_flight_limit.exit(self.delivery.by, len(self.delivery.body))
             self.in_flight_limit = None
 
 

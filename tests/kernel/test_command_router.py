@@ -242,7 +242,7 @@ def small(monkeypatch: pytest.MonkeyPatch, requests: int, size_bytes: int = 1 <<
 def test_requests_beyond_the_limit_are_rejected_at_once(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    small(monkeypatch, requests=4)
+    small(monkeypatch, requests=8)
     node = world.start()
     node.journal.hold_appends("tally")
     asked = [world.ask("add", key, id=f"{n}", amount=n) for n, key in enumerate("aabbab", 1)]
@@ -255,8 +255,33 @@ def test_requests_beyond_the_limit_are_rejected_at_once(
     assert world.request("add", id="5", amount=5).total.numbers == (1, 2, 7, 5)
 
 
+def test_a_credential_that_floods_an_actor_leaves_room_for_the_others(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """One gets half of the room, each of two a third, and a refusal names the credential."""
+    small(monkeypatch, requests=12)
+    node = world.start()
+    node.journal.hold_appends("tally")
+
+    def accepted(by: str) -> int:
+        asked = [world.ask("add", f"{by}-{n}", by=by) for n in range(12)]
+        world.settle()
+        refused = [one for one in asked if one.answers]
+        assert {one.code for one in refused} == {"NODE_OVERLOADED"}
+        assert all(f"credential {by} has".encode() in one.answers[0].body for one in refused)
+        return len(asked) - len(refused)
+
+    assert accepted("mallory") == 6
+    assert accepted("mallory") == 0
+    assert accepted("oscar") == 3
+    assert accepted("alice") == 2
+    node.release()
+    world.until(lambda: len(world.numbers("tally", "alice-0")) == 1)
+    assert world.request("add", "mallory-0", by="mallory").code == ""
+
+
 def test_large_requests_reach_the_byte_limit_first(world: World, monkeypatch: pytest.MonkeyPatch):
-    small(monkeypatch, requests=100, size_bytes=4_000)
+    small(monkeypatch, requests=100, size_bytes=8_000)
     node = world.start()
     node.journal.hold_appends("tally")
     asked = [world.ask("add", padding="x" * 2_000) for _ in range(3)]
@@ -283,7 +308,7 @@ def test_commands_of_the_node_itself_are_never_rejected(
 
 
 def test_every_ended_request_leaves_the_limit(world: World, monkeypatch: pytest.MonkeyPatch):
-    small(monkeypatch, requests=2)
+    small(monkeypatch, requests=4)
     node = world.start([FrailTally("decide"), EchoDecider()])
     ends: list[dict[str, Any]] = [
         {"verb": "add", "id": "x"},  # Committed, then repeated.

@@ -276,6 +276,7 @@ class World:
         on_answer: Callable[[SentRequest], None] = lambda asked: None,
         mode: str = "",
         traceparent: str = "",
+        by: str = "",
         **body: object,
     ) -> SentRequest:
         """Send a request; its reply comes later."""
@@ -288,6 +289,7 @@ class World:
             mode=mode,
             reply_to=f"reply.{number}",
             traceparent=traceparent,
+            by=by,
         )
         asked = SentRequest(request, on_answer)
         switch = self.server.realm("default").request_router

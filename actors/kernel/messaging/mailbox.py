@@ -18,31 +18,72 @@ REQUESTS_MAX = 16_384
 REQUESTS_BYTES_MAX = 64 << 20
 
 
-class InFlightLimit:
-    """Limits the requests that one actor has accepted and not finished. Requests enter on the loop
-    and exit in the actor's handler; each side has counters of its own, so no lock is needed. Inbox
-    commands have a limit in the inbox, and the node's own commands have none."""
+class _InFlight:
+    """Requests that have entered and not exited. They enter on the loop and exit in the actor's
+    handler; each side has counters of its own, so no lock is needed."""
+
+    __slots__ = ("_entered", "_entered_bytes", "_exited", "_exited_bytes")
 
     def __init__(self) -> None:
         self._entered = self._entered_bytes = 0
         self._exited = self._exited_bytes = 0
 
-    def try_enter(self, size_bytes: int) -> bool:
-        """Accept a request, if the limit allows."""
-        waiting, waiting_bytes = (
-            self._entered - self._exited,
-            self._entered_bytes - self._exited_bytes,
-        )
-        if waiting >= REQUESTS_MAX or waiting_bytes >= REQUESTS_BYTES_MAX:
-            return False
+    @property
+    def requests(self) -> int:
+        return self._entered - self._exited
+
+    @property
+    def size_bytes(self) -> int:
+        return self._entered_bytes - self._exited_bytes
+
+    def enter(self, size_bytes: int) -> None:
         self._entered += 1
         self._entered_bytes += size_bytes
-        return True
 
     def exit(self, size_bytes: int) -> None:
-        """Count an accepted request as finished."""
         self._exited += 1
         self._exited_bytes += size_bytes
+
+
+class InFlightLimit:
+    """Limits the requests that one actor has accepted and not finished. A credential has a share:
+    as many as are still free, so one that floods the actor leaves half of the room to the others,
+    and two of them a third. Inbox commands have a limit in the inbox, and the node's own commands
+    have none."""
+
+    def __init__(self) -> None:
+        self._all = _InFlight()
+        self._by: dict[str, _InFlight] = {}
+        """By the names of the realm's credentials; requests without a proof share one."""
+
+    def try_enter(self, by: str, size_bytes: int) -> bool:
+        """Accept a request of this credential, if the limit allows."""
+        every, own = self._all, self._by.get(by)
+        if own is None:
+            own = self._by[by] = _InFlight()
+        if (
+            own.requests >= REQUESTS_MAX - every.requests
+            or own.size_bytes >= REQUESTS_BYTES_MAX - every.size_bytes
+        ):
+            return False
+        every.enter(size_bytes)
+        own.enter(size_bytes)
+        return True
+
+    def exit(self, by: str, size_bytes: int) -> None:
+        """Count an accepted request as finished."""
+        self._all.exit(size_bytes)
+        self._by[by].exit(size_bytes)
+
+    def refusal(self, by: str) -> str:
+        """Why no request of this credential is accepted now."""
+        every, own = self._all, self._by[by]
+        return (
+            f"credential {by or 'unsigned'} has {own.requests} unfinished requests of "
+            f"{own.size_bytes} bytes here, all have {every.requests} of {every.size_bytes} bytes; "
+            f"the limit is {REQUESTS_MAX} of {REQUESTS_BYTES_MAX} bytes, and one credential's "
+            "share is what is left of it"
+        )
 
 
 class Mailbox:
