@@ -197,7 +197,7 @@ class EmbeddedServer:
         self._store.remove_port_files()
         config = self._store.write("server.conf", self._config(port))
         errors = self.store / "server.stderr"
-        with errors.open("wb") as stderr:
+        with open(os.open(errors, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb") as stderr:
             self._guard = guard = subprocess.Popen(
                 [
                     sys.executable,

@@ -13,6 +13,7 @@ import json
 import os
 import signal
 import socket
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -52,9 +53,11 @@ class Store:
         self.credentials = CredentialStore(self.path)
 
     def create(self) -> None:
-        """Create the directory for its owner only, if it is missing."""
+        """Create the directory for its owner only; one that others may enter is closed to them."""
         with check_usable(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if stat.S_IMODE(self.path.stat().st_mode) & 0o077:
+                self.path.chmod(0o700)
 
     def acquire(self) -> int:
         """The lock as an open file to be inherited; ``Refused`` STORE_IN_USE if it is held."""

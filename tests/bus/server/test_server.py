@@ -113,13 +113,24 @@ def test_a_started_server_answers_and_a_stopped_one_is_gone(tmp_path: Path) -> N
     server.stop()
 
 
+def test_a_store_that_others_may_enter_is_closed_to_them(tmp_path: Path) -> None:
+    folder = tmp_path / "store"
+    folder.mkdir(mode=0o755)
+    folder.chmod(0o755)
+    Store(folder).create()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+
+
 def test_the_store_is_for_its_owner_only(server: EmbeddedServer) -> None:
     def mode(path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)
 
     for folder in (server.store, server.store / "credentials"):
         assert mode(folder) == 0o700, folder
-    files = [server.store / name for name in ("server.conf", "server.log", "lock", "port")]
+    files = [
+        server.store / name
+        for name in ("server.conf", "server.log", "server.stderr", "lock", "port")
+    ]
     credentials = list((server.store / "credentials").iterdir())
     assert server.store / "credentials" / "default.node.json" in credentials
     for file in (server.store / USERS_FILE, *files, *credentials):
