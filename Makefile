@@ -87,6 +87,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.chaos.odd_realms all --times 3
 	@echo "== a cluster that loses its leader, killed, stopped, isolated, and restarted"
 	@$(BIN)/python -m tests.chaos.cluster
+	@echo "== a hundred thousand random messages on every subject of the bus"
+	@$(BIN)/python -m tests.chaos.bus_fuzz
 	@echo "== a node cut off in every way; goes on from build/cuts.jsonl"
 	@$(BIN)/python -m tests.chaos.cuts --results build/cuts.jsonl --minutes $(CUT_MINUTES)
 

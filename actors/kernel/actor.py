@@ -34,7 +34,7 @@ from rookery.actors.kernel.messaging.messages import (
     ReloadBroken,
     ResumeEffects,
 )
-from rookery.bus.ports import IN_FACT_BYTES_MAX, Appended, AppendRejected
+from rookery.bus.ports import IN_FACT_BYTES_MAX, Appended, AppendRejected, EntitySnapshot
 from rookery.schemas.envelope import Command, EntityId
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.ids import reaction_id
@@ -212,16 +212,29 @@ class FamilyActor(LoopActor):
         entity.touched_ms = self._now_ms
         return entity
 
-    def _load(self, entity: Entity, *, whole: bool = False) -> None:
+    def _load(
+        self, entity: Entity, *, whole: bool = False, known: EntitySnapshot | None = None
+    ) -> None:
         entity.requeue_held()
         entity.reads_in_flight += 1
         entity.needs_catch_up = entity.needs_catch_up or bool(self._decider.observes)
-        self._context.load(self._decider, entity, self._mailbox, whole=whole)
+        self._context.load(self._decider, entity, self._mailbox, whole=whole, known=known)
 
     def _reload(self, entity: Entity, *, whole: bool = False) -> None:
         """Load the entity from the journal, because its state may not be the newest."""
         entity.is_stale = True
         self._load(entity, whole=whole)
+
+    def _reload_after_conflict(self, entity: Entity) -> None:
+        """Load what follows the entity's state, which is committed, from the journal."""
+        known = None
+        try:
+            if entity.load_error is None and entity.sequence:
+                known = entity.snapshot(self._decider)
+        except Exception:
+            log.exception("state not encoded, history loaded", extra={"key": entity.id.key})
+        entity.is_stale = True
+        self._load(entity, known=known)
 
     def _on_read_done(self, entity: Entity) -> Sequence[Entity]:
         """Count a finished read; an entity evicted in the meantime releases its commands
@@ -239,7 +252,10 @@ class FamilyActor(LoopActor):
     def _on_loaded(self, item: HistoryLoaded) -> Sequence[Entity]:
         entity = item.entity
         known = frozenset[object]() if entity.load_error else self._required_effects(entity)
+        saved_fact_count = entity.saved_fact_count
         entity.fold(self._decider, item.snapshot, item.tail)
+        if item.from_memory:
+            entity.saved_fact_count = saved_fact_count
         if not self._holds(entity):
             pass
         elif entity.load_error is not None and item.snapshot is not None:
@@ -432,7 +448,7 @@ class FamilyActor(LoopActor):
                 retried.append(pending)
         entity.requeue(retried)
         entity.needs_catch_up = entity.needs_catch_up or commit.fence is not None
-        self._reload(entity)
+        self._reload_after_conflict(entity)
 
     # --- eviction -------------------------------------------------------------------------------
 
@@ -458,6 +474,7 @@ class FamilyActor(LoopActor):
         except Exception:
             log.exception("snapshot not stored", extra={"family": self._decider.family})
         else:
+            entity.saved_fact_count = entity.fact_count
             self._context.save(entity.id, self._decider.schema, snapshot)
 
     def _on_drain(self, item: DrainActor) -> None:

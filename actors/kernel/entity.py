@@ -412,5 +412,4 @@ class Entity:
             decider.dump(self.state), self.chain, self.fact_count, self.key_sequence,
             self.reacted_counts, list(self.dedup), self.observed_counts, self.recorded_reactions,
         )  # fmt: skip
-        self.saved_fact_count = self.fact_count
         return EntitySnapshot(self.sequence, msgspec.msgpack.encode(saved))

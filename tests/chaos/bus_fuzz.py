@@ -33,7 +33,9 @@ from tests.stock_client import inbox_prefix
 from tests.wire.test_commands import EXAMPLES
 
 SUBJECTS: Final = Subjects("default")
-SENDERS: Final = (Role.CLIENT, Role.OPERATOR, Role.DRIVER, Role.APPROVER, Role.AUDITOR, Role.PEER)
+SENDERS: Final = tuple(role for role in Role if role is not Role.NODE)
+SURFACE: Final = "desk"
+"""Of the worker."""
 KEYS: Final = ("fuzz", "fuzz-2", "_approvers", "_", "all", "%00", "a%2Eb", "x" * 200)
 HEADERS: Final = (
     "Nats-Msg-Id",
@@ -112,10 +114,15 @@ class Noise:
         return pattern.replace("*", key).replace(">", key)
 
 
+def surface_of(role: Role) -> str:
+    return SURFACE if role is Role.WORKER else ""
+
+
 async def publish_noise(url: str, role: Role, noise: Noise, count: int) -> None:
     """Messages on every subject that the role may publish."""
     prefix = inbox_prefix(url)
-    allowed = permissions(role, SUBJECTS, prefix.removeprefix("_INBOX.")).publish
+    user = prefix.removeprefix("_INBOX.")
+    allowed = permissions(role, SUBJECTS, user, surface_of(role)).publish
     client = await nats.connect(
         url, inbox_prefix=prefix, error_cb=_ignore, max_reconnect_attempts=-1
     )
@@ -180,7 +187,8 @@ def beside_honest_runs(url: str, *noise: Coroutine[None, None, None]) -> int:
 
 def send_commands(node: NodeProcess, noise: Noise, count: int) -> int:
     each = count // len(SENDERS)
-    sent = [publish_noise(node.url_for(role), role, noise, each) for role in SENDERS]
+    urls = {role: node.url_for(role, surface=surface_of(role)) for role in SENDERS}
+    sent = [publish_noise(url, role, noise, each) for role, url in urls.items()]
     return beside_honest_runs(node.url_for(Role.CLIENT), *sent)
 
 

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
+from rookery.actors.kernel import key_histories
 from rookery.actors.kernel.metrics import NoMetrics
 from rookery.bus.ports import AppendRequest
+from rookery.schemas.envelope import EntityId
 from tests.kernel.tally import Added, TallyDecider
 from tests.kernel.world import Node, World
+
+LONG = 70
+"""Facts enough for a snapshot."""
 
 
 def rival_at(world: World, node: Node, times: int, family: str = "tally") -> None:
@@ -128,6 +135,25 @@ def test_a_conflict_reloads_and_decides_again(world: World):
     world.until(lambda: all(one.answers for one in asked))
     assert [one.total.total for one in asked] == [103, 106]
     assert world.numbers() == [1, 100, 2, 3]
+
+
+def test_after_a_conflict_only_what_follows_a_long_history_is_read(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """And what the actor had still counts as unsaved: a snapshot of it is stored later."""
+    monkeypatch.setattr(key_histories, "KEY_BYTES_MAX", 0)
+    node = world.start()
+    for amount in range(LONG):
+        world.request("add", amount=amount)
+    node.journal.read_after.clear()
+    end = world.run(node.bus.journal.last(EntityId("tally", "a"))).sequence
+    rival_at(world, node, 1)
+    assert world.request("add", amount=5).total.numbers == (*range(LONG), 100, 5)
+    assert node.journal.read_after == [end]
+    node.passivate()
+    world.settle()
+    snapshots = world.server.realm("default").snapshots
+    assert world.run(snapshots.load(EntityId("tally", "a"), 1)) is not None
 
 
 def test_three_conflicts_are_survived(world: World):
