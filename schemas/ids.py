@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.errors import Refused
 
 __all__ = [
+    "check_client_session",
     "check_command_id",
     "check_session_id",
     "derived_uuid7",
@@ -37,6 +38,14 @@ def check_session_id(text: str) -> str:
             "INVALID_SESSION_ID",
             f"session id {text!r:.80} must match ^[A-Za-z0-9_-]{{1,64}}$",
         )
+    return text
+
+
+def check_client_session(text: str) -> str:
+    """``text`` if a client may use a session of this name: those with a first ``_`` are the realm's
+    own."""
+    if check_session_id(text).startswith("_"):
+        raise Refused("INVALID_SESSION_ID", f"session id {text}: ids with a first _ are reserved")
     return text
 
 

@@ -20,8 +20,8 @@ import msgspec
 from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
-from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.ids import check_session_id
+from rookery.schemas.errors import CodedError
+from rookery.schemas.ids import check_client_session
 
 __all__ = [
     "Decider",
@@ -79,11 +79,7 @@ class Decider(ABC):
     def check_key(self, key: str) -> None:
         """Raise ``Refused`` for a key that no entity of this family can have. Keys that begin with
         ``_`` are the realm's own."""
-        check_session_id(key)
-        if key.startswith("_"):
-            raise Refused(
-                "INVALID_SESSION_ID", f"session id {key}: ids with a first _ are reserved"
-            )
+        check_client_session(key)
 
     def initial(self, key: str) -> Any:
         """The state before the first fact."""

@@ -16,7 +16,7 @@ from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import RevokeRights
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.node import RIGHTS_KEY, RightsRevoked
-from rookery.schemas.ids import check_session_id
+from rookery.schemas.ids import check_client_session
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import RevocationReceipt
 
@@ -33,7 +33,7 @@ class RightsRevoker:
     async def reply(self, delivery: Delivery) -> RevocationReceipt:
         """The query ``revoke``. When this returns, the revocation is on record and this node heeds
         it; the others do as soon as the fact reaches them."""
-        session = check_session_id(delivery.key)
+        session = check_client_session(delivery.key)
         command = decode_command(delivery.body, RevokeRights, content_type=delivery.content_type)
         if command.rights == Rights():
             raise Refused(

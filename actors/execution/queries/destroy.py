@@ -23,7 +23,7 @@ from rookery.bus.ports import Delivery, Journal
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import DestroySession, HandleInput, SessionQuery
 from rookery.schemas.envelope import EntityId
-from rookery.schemas.ids import check_session_id
+from rookery.schemas.ids import check_client_session
 from rookery.schemas.replies import SessionView
 
 __all__ = ["SessionDestroyer"]
@@ -41,7 +41,7 @@ class SessionDestroyer:
 
     async def reply(self, delivery: Delivery) -> SessionView:
         """The query ``destroy``; no change if the session is destroyed."""
-        session = check_session_id(delivery.key)
+        session = check_client_session(delivery.key)
         decode_command(delivery.body, DestroySession, content_type=delivery.content_type)
         return await self.destroy(session)
 

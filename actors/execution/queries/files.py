@@ -27,7 +27,7 @@ from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import FilesQuery, SessionQuery
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.ids import check_session_id
+from rookery.schemas.ids import check_client_session
 from rookery.schemas.replies import FileEntry, FilesView, SessionView
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
@@ -54,7 +54,7 @@ class SessionFiles:
 
     async def reply(self, delivery: Delivery) -> FilesView:
         """The query ``files``."""
-        session = check_session_id(delivery.key)
+        session = check_client_session(delivery.key)
         query = decode_command(delivery.body, FilesQuery, content_type=delivery.content_type)
         history = await self._history(session)
         ended = [run for run in history.runs if run.ended_at_sequence]

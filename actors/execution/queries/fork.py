@@ -26,7 +26,7 @@ from rookery.schemas.calls import ForkedRun, ForkPoint, RunEnvironment
 from rookery.schemas.codec import decode_command, encode_json
 from rookery.schemas.commands import ForkRun
 from rookery.schemas.errors import Refused
-from rookery.schemas.ids import check_session_id, derived_uuid7
+from rookery.schemas.ids import check_client_session, derived_uuid7
 from rookery.schemas.protection.rights import intersect
 from rookery.schemas.replies import ForkReceipt
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX
@@ -76,7 +76,7 @@ class RunForker:
 
     async def reply(self, delivery: Delivery) -> ForkReceipt:
         """The query ``fork``."""
-        session = check_session_id(delivery.key)
+        session = check_client_session(delivery.key)
         query = decode_command(delivery.body, ForkRun, content_type=delivery.content_type)
         narrower = () if query.rights is UNSET else (check_rights(query.rights),)
         position = await self._find_position(query)
@@ -117,7 +117,7 @@ class RunForker:
     async def _find_position(self, query: ForkRun) -> _ForkPosition:
         """The last boundary at or before the requested fact."""
         at = (query.at_sequence, inf if query.at_fact is UNSET else query.at_fact)
-        reader, source = self._rebuilder.reader, check_session_id(query.session)
+        reader, source = self._rebuilder.reader, check_client_session(query.session)
         run = await reader.find(source, query.run_id)
         if at < run.started_at:
             raise Refused(

@@ -24,7 +24,7 @@ from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ReplayQuery
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Refused
-from rookery.schemas.ids import check_session_id
+from rookery.schemas.ids import check_client_session
 from rookery.schemas.replies import ReplayReport
 from rookery.schemas.run import RunRequest, RunResult, RunStatus
 
@@ -69,7 +69,7 @@ class RunReplayer:
     async def reply(self, delivery: Delivery) -> ReplayReport:
         """The query ``replay``: the report, or the progress. A replay without requests is
         cancelled."""
-        session = check_session_id(delivery.key)
+        session = check_client_session(delivery.key)
         query = decode_command(delivery.body, ReplayQuery, content_type=delivery.content_type)
         key = session, query.run_id
         replay = self._replays.get(key)

@@ -27,7 +27,7 @@ from rookery.schemas.calls import AvailableTool
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import RestoreSession, SessionQuery, SnapshotSession
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.ids import check_session_id
+from rookery.schemas.ids import check_client_session
 from rookery.schemas.limits import unset_if_default
 from rookery.schemas.replies import SessionView, SnapshotView
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX, SessionLimits
@@ -59,7 +59,7 @@ class SessionSnapshots:
     async def snapshot(self, delivery: Delivery) -> SnapshotView:
         """The query ``snapshot``. The snapshot is pinned, because the client knows it; a newer one
         may have replaced it before."""
-        session = check_session_id(delivery.key)
+        session = check_client_session(delivery.key)
         decode_command(delivery.body, SnapshotSession, content_type=delivery.content_type)
         for _ in range(TRIES_MAX):
             view = await self._current(session)
@@ -94,7 +94,7 @@ class SessionSnapshots:
 
     async def restore(self, delivery: Delivery) -> SnapshotView:
         """The query ``restore``."""
-        session = check_session_id(delivery.key)
+        session = check_client_session(delivery.key)
         query = decode_command(delivery.body, RestoreSession, content_type=delivery.content_type)
         async with self._restore_lock:
             return _snapshot_view(session, await self._restore(session, query, delivery.id))

@@ -20,7 +20,7 @@ from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import SessionQuery
 from rookery.schemas.errors import Refused
-from rookery.schemas.ids import check_session_id
+from rookery.schemas.ids import check_client_session
 from rookery.schemas.replies import RunAnswer, SessionView
 from rookery.schemas.run import RunRequest, RunResult, SessionMeta
 
@@ -45,7 +45,7 @@ class RequestValidator:
 
     async def reply(self, delivery: Delivery) -> RunAnswer:
         """The query ``validate``, and ``run`` requests with ``validate_only``."""
-        session = check_session_id(delivery.key)
+        session = check_client_session(delivery.key)
         request = decode_command(
             delivery.body,
             RunRequest,

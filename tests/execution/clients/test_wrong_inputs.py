@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from rookery.actors.admission.decider import AdmissionDecider
@@ -22,12 +23,14 @@ from rookery.actors.execution.provisioning import RunProvisioner
 from rookery.bus import connect_sync
 from rookery.bus.client.sync import SyncClient
 from rookery.bus.roles import Role
+from rookery.schemas.commands import INTERNAL_VERBS
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import CODES, Refused
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import PAYLOAD_BYTES_MAX, Serving
 from tests.stock_client import Fields, Stock, until
+from tests.wire.test_commands import EXAMPLES
 
 KEPT = "kept = 41"
 THERE = "wrong-there"
@@ -329,19 +332,30 @@ def test_an_invalid_program_is_refused_with_its_position_and_changes_nothing(
     play_programs(driving, f"ends-{list(ENDS).index(what)}", scenario)
 
 
-@pytest.mark.parametrize("verb", ["run", "create", "admission", "turns", "approvals", "decide"])
-@pytest.mark.parametrize("key", ["_approvers", "_mine"])
-def test_keys_that_begin_with_an_underscore_are_no_sessions(driving: Serving, verb: str, key: str):
-    bodies = {
-        "run": {"code": "1"},
-        "create": {},
-        "decide": {"approval_id": "x", "decision": "approve"},
-    }
+NO_SESSION = {
+    "leases",
+    "approvers",
+    "quarantine",
+    "sessions",
+    "runs",
+    "tools",
+    "pending",
+    "granted",
+}
+"""Verbs whose keys name no session."""
 
+
+@pytest.mark.parametrize("key", ["_approvers", "_mine", "%5Fmine"])
+def test_keys_that_begin_with_an_underscore_are_no_sessions(driving: Serving, key: str):
     async def scenario(programs: Programs) -> None:
-        body = bodies.get(verb, {"input": "snapshot"})
-        answer = await programs.client.ask(verb, key, body)
-        assert answer.code == "INVALID_SESSION_ID"
+        for verb in sorted(EXAMPLES.keys() - NO_SESSION - INTERNAL_VERBS):
+            body = msgspec.to_builtins(EXAMPLES[verb])
+            answer = await programs.client.ask(verb, key, body)
+            assert answer.code == "INVALID_SESSION_ID", (verb, answer)
+        forked = await programs.client.ask(
+            "fork", programs.session, {"run_id": "r", "session": "_approvers", "at_sequence": 1}
+        )
+        assert forked.code == "INVALID_SESSION_ID"
         assert programs.client.facts[key] == []
 
     play_programs(driving, "reserved", scenario, Role.OPERATOR)
