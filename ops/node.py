@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
@@ -68,7 +69,12 @@ from rookery.ops.process_identity import (
     this_process,
 )
 from rookery.ops.processes import WHOLE_NODE, ProcessShare
-from rookery.ops.run_services import RunServices, approval_settings
+from rookery.ops.run_services import (
+    RunServices,
+    StartStopped,
+    approval_settings,
+    discover_workers,
+)
 from rookery.ops.server import (
     RealmServer,
     ServerSupervisor,
@@ -105,11 +111,14 @@ class Node:
         on_drain: Callable[[], None] = lambda: None,
         on_loss: Callable[[CodedError], None] = lambda _: None,
         share: ProcessShare = WHOLE_NODE,
+        stopping: threading.Event | None = None,
     ) -> None:
         """``on_drain``: called once, on the bus's loop, when an operator drains this node.
         ``on_loss``: called once, on a thread of its own, when the node's own server cannot be
-        restarted. ``share``: which of the node's processes this is."""
+        restarted. ``share``: which of the node's processes this is. ``stopping``: ends a start
+        that waits for workers."""
         self._config, self._on_drain, self._on_loss = config, on_drain, on_loss
+        self._stopping = stopping or threading.Event()
         self._share, self._node_name = share, config.node.name or process_name()
         self._clock = SystemClock()
         self.metrics = NodeMetrics(version("rookery"))
@@ -133,13 +142,15 @@ class Node:
         self.url = self.callback_url = ""
         """Of the server, and where a webhook's receiver sends its answers, if anywhere."""
 
-    def start(self) -> None:
-        """Return once this node owns its share of the realm's partitions. A start that fails
-        closes everything it opened."""
-        with ExitStack() as opened:
+    def start(self) -> bool:
+        """Return once this node owns its share of the realm's partitions; ``False`` if it was
+        stopped before. A start that fails closes everything it opened."""
+        with suppress(StartStopped), ExitStack() as opened:
             bus = self._open_bus(opened)
             self._open_kernel(bus, opened)
             self._opened = opened.pop_all()
+            return True
+        return False
 
     def stop(self, reason: str = "stopped") -> bool:
         """Drain and stop; ``False`` if the next node has to finish some of the work."""
@@ -422,7 +433,7 @@ class Node:
             limits=config.limits,
             registry=registry_of(config.node),
             record_reads=RecordMode(config.node.record_reads),
-            surfaces=config.node.workers,
+            remote=discover_workers(bus, self._loop, config.node.workers, self._stopping),
             approvals=config.approvals,
             node_secrets=self._loop.run(open_node_secrets(bus.secrets, bus.realm, keys_of(config))),
             metrics=self.metrics,

@@ -9,10 +9,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -76,7 +77,7 @@ from rookery.actors.tools import (
 )
 from rookery.actors.tools.authoring import ToolRegistry
 from rookery.actors.turns import TurnsDecider
-from rookery.bus.clock import SystemClock, entropy
+from rookery.bus.clock import SystemClock, entropy, monotonic_s
 from rookery.bus.credentials import RingSeal
 from rookery.bus.ports import Bus, BusLoop
 from rookery.bus.tasks import TaskSet
@@ -88,7 +89,7 @@ from rookery.ops.processes import ProcessShare
 from rookery.schemas.capability import RecordMode
 from rookery.schemas.run import SessionLimits
 
-__all__ = ["RunServices", "approval_settings"]
+__all__ = ["RunServices", "StartStopped", "approval_settings", "discover_workers"]
 
 log = logging.getLogger(__name__)
 
@@ -97,6 +98,9 @@ T = TypeVar("T")
 TOOLS_CLOSE_S = 5.0
 LIVE_MB_MAX = 2048
 """Of a node's programs that wait; while they hold more, no other run begins."""
+WORKERS_POLL_S: Final = 0.25
+WORKERS_NOTICE_S: Final = 30.0
+"""How often a node that starts says for which workers it waits."""
 
 
 class RunServices:
@@ -219,15 +223,14 @@ class RunServices:
         limits: LimitsConfig,
         registry: ToolRegistry,
         record_reads: RecordMode,
-        surfaces: Sequence[str],
+        remote: Sequence[RemoteToolHost],
         approvals: ApprovalsConfig,
         node_secrets: NodeSecrets,
         metrics: NodeMetrics,
         opened: ExitStack,
     ) -> RunServices:
-        """Fetch the catalogues of the workers of ``surfaces``, agree with the realm on a guest,
-        and load it. ``opened`` gets what is to be closed after the kernel, off the loop."""
-        remote = await _discover_workers(bus, surfaces)
+        """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
+        ``opened`` gets what is to be closed after the kernel, off the loop."""
         catalogue = _create_catalogue(registry, record_reads, remote)
         key = node_secrets.snapshots
         sandbox = await _load_sandbox(
@@ -424,12 +427,38 @@ def _create_catalogue(
     return ToolCatalogue([*local_tools, *built_in_tools(registry), *remote_tools])
 
 
-async def _discover_workers(bus: Bus, surfaces: Sequence[str]) -> Sequence[RemoteToolHost]:
-    """The hosts of these surfaces, each with the catalogue of its workers."""
+class StartStopped(Exception):
+    """The node was stopped while its start waited for workers."""
+
+
+def discover_workers(
+    bus: Bus, loop: BusLoop, surfaces: Sequence[str], stopping: threading.Event
+) -> Sequence[RemoteToolHost]:
+    """The hosts of these surfaces, as soon as each has a worker; ``StartStopped`` if the node is
+    stopped before.
+
+    It waits in short steps on the caller's thread, since Python runs signal handlers only when the
+    main thread wakes."""
+    hosts: dict[str, RemoteToolHost] = {}
+    absent, notice_s = sorted(set(surfaces)), monotonic_s()
+    while absent:
+        hosts |= loop.run(_discover_present(bus, absent))
+        absent = [surface for surface in absent if surface not in hosts]
+        if absent and monotonic_s() >= notice_s:
+            command = f"rookery tools serve MODULE:OBJECT --surface {absent[0]}"
+            about = {"surfaces": ", ".join(absent), "start_one": command}
+            log.warning("waiting for workers", extra=about)
+            notice_s += WORKERS_NOTICE_S
+        if absent and stopping.wait(WORKERS_POLL_S):
+            raise StartStopped
+    return [hosts[surface] for surface in sorted(hosts)]
+
+
+async def _discover_present(bus: Bus, surfaces: Sequence[str]) -> dict[str, RemoteToolHost]:
+    """The hosts of those surfaces that have workers now."""
     discover = RemoteToolHost.discover
-    return await asyncio.gather(
-        *(discover(bus.tool_workers, name) for name in sorted(set(surfaces)))
-    )
+    found = await asyncio.gather(*(discover(bus.tool_workers, name) for name in surfaces))
+    return {host.surface: host for host in found if host is not None}
 
 
 async def _load_sandbox(

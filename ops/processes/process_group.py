@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import tempfile
+import threading
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from importlib.metadata import version
@@ -55,6 +56,8 @@ STABLE_AFTER_S: Final = 60.0
 STATE_TIMEOUT_S: Final = 5.0
 """For an answer about its state; longer than the timeouts of its own probes."""
 PAGE_TIMEOUT_S: Final = 8.0
+START_POLL_S: Final = 0.5
+"""The main thread wakes so often during a start: only then does Python run signal handlers."""
 STOP_GRACE_S: Final = 15.0
 """Beyond its drain time; then a process is killed."""
 
@@ -67,12 +70,13 @@ class ProcessGroup:
         config: Config,
         on_drain: Callable[[], None],
         on_loss: Callable[[CodedError], None],
+        stopping: threading.Event,
     ) -> None:
         """As ``Node``; ``Refused`` if the limits cannot be divided."""
         _check(config)
         self.name = config.node.name or process_name()
         self._config = replace(config, node=replace(config.node, name=self.name))
-        self._on_drain, self._on_loss = on_drain, on_loss
+        self._on_drain, self._on_loss, self._start_stopped = on_drain, on_loss, stopping
         self._count = config.node.processes
         self._server: ServerSupervisor | None = None
         self._loop: LoopThread | None = None
@@ -93,9 +97,9 @@ class ProcessGroup:
         self._realm_server: RealmServer
         self.url = self.callback_url = ""
 
-    def start(self) -> None:
-        """Return once each process owns its share of the realm's partitions. A start that fails
-        ends everything it started."""
+    def start(self) -> bool:
+        """Return once each process owns its share of the realm's partitions; ``False`` if the node
+        was stopped before. Such a start, and one that fails, ends everything it started."""
         with ExitStack() as opened:
             self._open_server(opened)
             folder = opened.enter_context(tempfile.TemporaryDirectory(prefix="rookery-metrics-"))
@@ -106,8 +110,12 @@ class ProcessGroup:
             opened.callback(lambda: loop.run(self._stop("stopped")))
             self._loop = loop
             loop.run(self._start_processes())
+            while not loop.run(self._are_started(START_POLL_S)):
+                if self._start_stopped.is_set():
+                    return False
             self._open_callback(loop, opened)
             self._opened = opened.pop_all()
+        return True
 
     def stop(self, reason: str = "stopped") -> bool:
         """Drain all processes and stop; ``False`` if the next node has to finish some work."""
@@ -141,17 +149,20 @@ class ProcessGroup:
     # --- processes, on the loop -------------------------------------------------------------------
 
     async def _start_processes(self) -> None:
-        """Start all; raise the error of one that cannot start."""
         loop = asyncio.get_running_loop()
         self._started = {number: loop.create_future() for number in range(1, self._count + 1)}
         self._supervising = [loop.create_task(self._supervise(number)) for number in self._started]
+
+    async def _are_started(self, timeout_s: float) -> bool:
+        """Whether all processes serve; raises the error of one that cannot start."""
         done, waiting = await asyncio.wait(
-            self._started.values(), return_when=asyncio.FIRST_EXCEPTION
+            self._started.values(), timeout=timeout_s, return_when=asyncio.FIRST_EXCEPTION
         )
-        for future in waiting:
-            future.cancel()
         if errors := [error for future in done if (error := future.exception())]:
+            for future in waiting:
+                future.cancel()
             raise errors[0]
+        return not waiting
 
     async def _supervise(self, number: int) -> None:
         """Run one process, and its successors, until the group stops. No error ends that, except
@@ -186,7 +197,7 @@ class ProcessGroup:
             del self._processes[number]
             self._on_end(process)
         self._drained = self._drained and process.drained
-        if not process.is_ready:
+        if not (process.is_ready or process.drained):
             raise process.error
         if not self._stopping.is_set():
             about = {"node": self.name, "number": number, "exit": code}

@@ -129,7 +129,9 @@ class SupervisedNode:
             is_embedded=setup.is_embedded,
             slots=link,
         )
-        self._node = Node(config, lambda: link.send(DrainRequested()), share=share)
+        self._node = Node(
+            config, lambda: link.send(DrainRequested()), share=share, stopping=stopped
+        )
         self._readers = ThreadPoolExecutor(1, "rookery-state")
         threading.Thread(target=self._receive, name="rookery-link-in", daemon=True).start()
 
@@ -137,7 +139,9 @@ class SupervisedNode:
         """The exit code."""
         tune_memory_for_start()
         try:
-            self._node.start()
+            if not self._node.start():
+                self._link.send(ProcessStopped(drained=True))
+                return 0
         except CodedError as error:
             self._link.send(StartFailed.of(error))
             return START_FAILED

@@ -1,6 +1,6 @@
 """The remote tool host: calls the tools of a surface that workers serve.
 
-It discovers the tools once, when the node starts; the server chooses the worker of a call. A call
+It discovers the tools once, from the first workers; the server chooses the worker of a call. A call
 that no worker has begun is offered again within its timeout. Answers are checked against the
 schemas. If the outcome is unknown, the host says so, because the tool may have acted.
 """
@@ -41,7 +41,7 @@ from rookery.schemas.worker_protocol import (
 __all__ = ["DISCOVERY_TIMEOUT_S", "RemoteToolHost"]
 
 DISCOVERY_TIMEOUT_S: Final = 10.0
-"""How long a starting node waits for the first worker of a surface."""
+"""How long one look for workers takes at most."""
 NO_WORKER_TIMEOUT_S: Final = 1.0
 """How long a call waits while a surface has no worker, for example during a restart."""
 PAUSE_S_MIN, PAUSE_S_MAX = 0.02, 0.5
@@ -79,18 +79,15 @@ class RemoteToolHost:
 
     @classmethod
     async def discover(
-        cls, crews: ToolWorkers, surface: str, *, patience_s: float = DISCOVERY_TIMEOUT_S
-    ) -> RemoteToolHost:
-        """A host for all tools of the surface's workers; raises a coded error."""
+        cls, crews: ToolWorkers, surface: str, *, patience_s: float = 0.0
+    ) -> RemoteToolHost | None:
+        """A host for all tools of the surface's workers, ``None`` without a worker; raises a coded
+        error."""
         check_surface(surface)
-        served: dict[str, ServedTool] = {}
         found = await crews.catalogues(surface, patience_s)
         if not found:
-            raise Failed(
-                "WORKER_UNAVAILABLE",
-                f"no worker serves {surface} after {patience_s:g} s",
-                hint=f"rookery tools serve MODULE:OBJECT --surface {surface}",
-            )
+            return None
+        served: dict[str, ServedTool] = {}
         for catalogue in sorted(
             map(_decode_catalogue, found), key=lambda catalogue: catalogue.worker
         ):

@@ -165,7 +165,8 @@ def serve(
     registry = load_registry(place)
     with stop_signals() as stopped:
         worker = WorkerProcess(config, registry, surface=surface, concurrency=concurrency)
-        worker.start()
+        if not worker.start(stopped):
+            return 0
         if options.json:
             ready = {"worker": worker.name, "surface": surface, "tools": registry.names()}
             print_json({"ready": True} | ready)

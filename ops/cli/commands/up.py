@@ -68,11 +68,12 @@ def up(
     tune_memory_for_start()
     with stop_signals() as stopped, ExitStack() as resources:
         kind = Node if config.node.processes == 1 else ProcessGroup
-        node = kind(config, stopped.drain, stopped.fail)
+        node = kind(config, stopped.drain, stopped.fail, stopping=stopped)
         health = _health(config, node)
         if health:
             resources.enter_context(health)
-        node.start()
+        if not node.start():
+            return 0
         tune_memory()
         resources.callback(_stop, node, stopped)
         _print_ready(node, health, json=options.json)
