@@ -153,7 +153,24 @@ def decode_command(
         code = "UNKNOWN_FIELD" if "unknown field" in message else "INVALID_ARGUMENT"
         raise Refused(code, message, hint=hint_for(kind, message)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if alone := _unpaired_surrogate(text):
+            problem = f"text with the unpaired surrogate {alone} is no Unicode text"
+            raise Refused("INVALID_ARGUMENT", problem) from None
         raise Refused("INVALID_JSON", str(error)) from None
+
+
+_ESCAPES = re.compile(
+    rb"\\(?:u[dD][89aAbB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}"
+    rb"|(?P<alone>u[dD][89a-fA-F][0-9a-fA-F]{2})|.)",
+    re.DOTALL,
+)
+"""An escape in a JSON text; a pair of surrogates is one."""
+
+
+def _unpaired_surrogate(text: bytes) -> str:
+    """The first escape of half a character; msgspec reports it as truncated data."""
+    found = (escape["alone"] for escape in _ESCAPES.finditer(text))
+    return next((f"\\{alone.decode()}" for alone in found if alone), "")
 
 
 def strict(kind: type[S]) -> type[S]:

@@ -26,6 +26,88 @@ def test_synchronous_and_awaited_tools_are_functions(stage: Stage):
     assert stage.value("[add.__name__, fetch.__name__]") == ["add", "fetch"]
 
 
+IN_TASKS = """
+import asyncio
+
+async def main():
+    async with asyncio.TaskGroup() as group:
+        task = group.create_task(add(1, 2))
+    done = [await one for one in asyncio.as_completed([add(2, 2)])]
+    made = await asyncio.create_task(add(3, 3))
+    return [task.result(), *done, made, await asyncio.wait_for(add(4, 4), timeout=5)]
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize(
+    ("program", "value"),
+    [
+        ("await add(1, 2)", 3),
+        ("async def f(n): return await add(n, 1)\n[await f(1), await f(2)]", [2, 3]),
+        ("import asyncio\nawait asyncio.gather(add(1, 1), fetch(2), add(1, 1))", [2, 4, 2]),
+        ("import asyncio\nawait asyncio.gather(*[add(n, n) for n in range(3)])", [0, 2, 4]),
+        ("(await write('a', text='bc'))['bytes'] + len(await list_tools()) * 0", 2),
+        ("def f():\n    import asyncio\n    return asyncio.run(add(2, 3))\nf()", 5),
+        (IN_TASKS, [3, 4, 6, 8]),
+    ],
+)
+def test_a_synchronous_tool_can_be_awaited(stage: Stage, program: str, value: Any):
+    assert stage.value(program) == value
+
+
+@pytest.mark.parametrize(
+    ("program", "value"),
+    [
+        ("fetch(2)", 4),
+        ("x = fetch(2)\n[fetch(n) + x for n in range(2)]", [4, 6]),
+        ("if fetch(1):\n    result = {'two': fetch(1)}", {"two": 2}),
+        ("await fetch(1)\nfetch(2)", 4),
+        ("fetch = lambda n: -n\nfetch(2)", -2),
+    ],
+)
+def test_an_awaited_tool_can_be_called_at_the_top_level_without_await(
+    stage: Stage, program: str, value: Any
+):
+    assert stage.value(program) == value
+
+
+def test_a_name_of_the_session_hides_a_tool(stage: Stage):
+    assert stage.value("def fetch(n): return [n]\nadd = fetch") is None
+    assert stage.value("fetch(2) + add(1)") == [2, 1]
+    failed = stage.run("await add(1)").error
+    assert failed is not None
+    assert failed.message == "TypeError: 'list' object can't be awaited"
+
+
+@pytest.mark.parametrize(
+    ("program", "message", "hint"),
+    [
+        ("x = fetch(1)\nawait fetch(2)\nx + 1", "unsupported operand", "await"),
+        ("x = fetch(1)\nawait fetch(2)\nx['a']", "Future' object is not subscriptable", "await it"),
+        ("def f(): return fetch(1)\nf()", "fetch() is awaited: write `await fetch(...)`", ""),
+        ("price = add(1, 1)\nawait price", "can't be awaited", "use it without await"),
+        ("async def c(): pass\nimport asyncio\nawait asyncio.gather([c()])", "TypeError", ""),
+    ],
+)
+def test_a_missing_or_needless_await_has_a_hint(
+    stage: Stage, program: str, message: str, hint: str
+):
+    failed = stage.run(program, answer=ANSWERS).error
+    assert failed is not None
+    assert message in failed.message
+    assert hint in (failed.hint or "")
+
+
+@pytest.mark.parametrize("stage_name", ["stage", "ts"])
+def test_the_code_of_a_tools_error_is_said_once(request: pytest.FixtureRequest, stage_name: str):
+    stage: Stage = request.getfixturevalue(stage_name)
+    for code, message in (("TOOL_ERROR", "as requested"), ("NO_FUNDS", "NO_FUNDS: as requested")):
+        failed = stage.run("add(1, 2)", answer=failing(code)).error
+        assert failed is not None
+        assert (failed.code, failed.message) == ("TOOL_ERROR", message)
+
+
 def test_calls_are_recorded_with_digests_in_the_order_they_end(stage: Stage):
     outcome = stage.run("write('a', text='bc')\nawait fetch(1)", answer=ANSWERS)
     assert outcome.metrics.external_calls_count == 2

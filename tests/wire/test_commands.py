@@ -172,7 +172,6 @@ def test_typescript_has_three_names_on_the_way_in_and_one_on_the_way_out(word: s
         b"\xff",
         b"\xef\xbb\xbf{}",
         b'{"code":"\xe2\x82"}',
-        b'{"code":"\\ud800"}',
         b'{"inputs":{"a":NaN}}',
         b'{"inputs":{"a":%s}}' % DEEP,
         DEEP,
@@ -183,6 +182,15 @@ def test_typescript_has_three_names_on_the_way_in_and_one_on_the_way_out(word: s
 )
 def test_what_is_not_json_is_refused_and_never_crashes(body: bytes):
     assert refusal(body) == "INVALID_JSON"
+
+
+@pytest.mark.parametrize(
+    "text", [r"\ud800", r"a\\\uDBFF!", r"\ud83d\ude00 \udc00", r"\ud800\ud800"]
+)
+def test_half_a_character_is_named(text: str):
+    with pytest.raises(Refused, match=r"INVALID_ARGUMENT: .*unpaired surrogate \\u[dD][89bBcC]"):
+        decode_command(b'{"inputs":{"a":"%s"}}' % text.encode(), RunRequest)
+    assert refusal(b'{"code":"\\ud83d\\ude00 \\\\ud800') == "INVALID_JSON"
 
 
 @pytest.mark.parametrize(

@@ -173,4 +173,4 @@ def test_asyncio_run_at_the_top_level_waits_for_tools_and_elsewhere_for_time(sta
     assert stage.value(f"{top}{inside}[h(), await f(1)]") == [3, 2]
     outcome = stage.run(f"{top}def h(): return asyncio.run(f(1))\nh()")
     assert outcome.error is not None
-    assert "top-level await" in outcome.error.message
+    assert "fetch() is awaited" in outcome.error.message

@@ -116,7 +116,7 @@ def test_a_recorded_request_that_is_refused_today_is_repeated(stage: Stage):
         ("int('x')", "RUNTIME_ERROR", "runtime_error", (1, 1, 1, 9)),
         ("len(5)", "RUNTIME_ERROR", "runtime_error", (1, 1, 1, 7)),
         ("input()", "RUNTIME_ERROR", "runtime_error", (1, 1, 1, 8)),
-        ("import asyncio\nasyncio.run(1)", "RUNTIME_ERROR", "runtime_error", (2, 1, 2, 15)),
+        ("import asyncio\nasyncio.run(len)", "RUNTIME_ERROR", "runtime_error", (2, 1, 2, 17)),
     ],
 )
 def test_an_error_has_a_code_a_status_and_an_exact_span(

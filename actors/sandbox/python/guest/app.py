@@ -33,7 +33,7 @@ from guest.faults import (
 from guest.loop import GuestLoop, PendingCall
 from guest.output import STDERR, STDOUT
 from guest.results import ResultBinding, binding_of, reply_with
-from guest.system import async_runs, databases, file_steps, interpreter
+from guest.system import async_runs, awaited_values, databases, file_steps, interpreter
 from guest.system.file_tree import TREE
 from guest.system.library import LIBRARY
 from guest.system.zones import ZONES
@@ -56,7 +56,7 @@ class GuestSession:
     def __init__(self) -> None:
         self.main = types.ModuleType("__main__")
         self.names = self.main.__dict__
-        self.builtins = dict(vars(builtins))
+        self.builtins = {**vars(builtins), awaited_values.READY: awaited_values.awaitable}
         self.names["__builtins__"] = self.builtins
         self.names["__file__"] = interpreter.PROGRAM
         self.tools: dict[str, bool] = {}
@@ -134,7 +134,7 @@ class GuestSession:
         def awaited_call(*args: Any, **kwargs: Any) -> asyncio.Future[Any]:
             loop = self.loop
             if loop is None or not loop.is_running():
-                raise RuntimeError(f"{name}() must be awaited in a program with top-level await")
+                raise RuntimeError(f"{name}() is awaited: write `await {name}(...)`")
             self.calls += 1
             self.calls_made += 1
             details = {"id": self.calls, "name": name, "args": args, "kwargs": kwargs}
@@ -171,7 +171,7 @@ class GuestSession:
             value = self._limited(code)
             if is_async(code):
                 value = await value
-        return value
+        return await value if asyncio.isfuture(value) else value
 
     def _pump(self) -> dict[str, Any]:
         """Run the event loop until the program ends or waits for the host."""
@@ -244,6 +244,7 @@ def parse(
         raise violation
     binding = binding_of(tree, source)
     async_runs.rewrite(tree, source)
+    awaited_values.rewrite(tree, source, context.tools, context.names)
     last: ast.expr | None = None
     match tree.body:
         case [*statements, ast.Expr(value=last)]:
@@ -343,6 +344,7 @@ def prepare() -> None:
     clock.install()
     interpreter.install()
     async_runs.install()
+    awaited_values.install()
     databases.install()
     ZONES.install()
     warm_up()

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import ast
 import posixpath
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from functools import cached_property
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 from guest import refusals
@@ -51,7 +52,8 @@ _USE_FULL_NAME = "import the module by its full name"
 class CheckContext(NamedTuple):
     """What a program can use when it starts: tools, names and modules."""
 
-    tools: Container[str] = ()
+    tools: Mapping[str, bool] = MappingProxyType({})
+    """By name: whether calls of the tool are awaited."""
     names: Container[str] = ()
     """Defined by earlier runs of the session."""
     has_module: Callable[[str], bool] = lambda _name: True

@@ -10,6 +10,7 @@ import re
 from typing import Any
 
 from guest.checks import Node, SourceViolation
+from guest.system.awaited_values import wait_hint
 
 __all__ = [
     "NotSerializable",
@@ -91,7 +92,8 @@ def describe(error: BaseException, source: str, filename: str) -> dict[str, Any]
             hint = "convert it first: sorted(a set), None for nan, str(a key), vars(an object)"
             return _object("RESULT_NOT_SERIALIZABLE", str(error), None, hint=hint)
         case ToolError():
-            return _object("TOOL_ERROR", str(error), _frame_span(error, lines, filename))
+            text = error.message if error.code == "TOOL_ERROR" else str(error)
+            return _object("TOOL_ERROR", text, _frame_span(error, lines, filename))
         case PermissionError():
             span = _frame_span(error, lines, filename)
             return _object("PERMISSION_DENIED", _message_text(error), span, hint=_DISCOVER)
@@ -99,8 +101,8 @@ def describe(error: BaseException, source: str, filename: str) -> dict[str, Any]
             return _object("SYNTAX_ERROR", error.msg, _syntax_span(error))
     code = next((code for kind, code in _CODES if isinstance(error, kind)), "RUNTIME_ERROR")
     span = _frame_span(error, lines, filename)
-    hint = _DISCOVER if code == "UNKNOWN_TOOL" else None
-    return _object(code, _message_text(error), span, hint=hint)
+    text = _message_text(error)
+    return _object(code, text, span, hint=_DISCOVER if code == "UNKNOWN_TOOL" else wait_hint(text))
 
 
 def _object(code: str, message: str, span: Any, hint: str | None = None) -> dict[str, Any]:

@@ -12,6 +12,8 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from guest.system.awaited_values import awaitable
+
 __all__ = ["GuestLoop", "PendingCall"]
 
 
@@ -37,6 +39,9 @@ class GuestLoop(asyncio.base_events.BaseEventLoop):
         task = self.create_task(program)
         task.add_done_callback(lambda _: self.stop())
         return task
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        return super().create_task(awaitable(coro), **options)
 
     def select(self, timeout: float | None) -> list[Any]:
         if timeout is not None and timeout <= 0:

@@ -230,6 +230,7 @@
   const words = (error) => {
     if (!(error instanceof Error)) return `thrown: ${part("inspect").inspect(error)}`;
     const [name, message] = [text(error.name), text(error.message)];
+    if (name === "TOOL_ERROR" && error instanceof ToolError) return message;  // The code says it.
     return message ? `${name}: ${message}` : name;
   };
   const describe = (error, code) => {

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from guest.loop import GuestLoop
+from guest.system.awaited_values import awaitable
 
 __all__ = ["install", "rewrite"]
 
@@ -31,6 +32,7 @@ class Run:
     def __call__(
         self, main: Coroutine[Any, Any, Any], *, debug: bool | None = None, loop_factory: Any = None
     ) -> Any:
+        main = awaitable(main)
         outer = asyncio._get_running_loop()
         if outer is None:
             return _run_alone(main, debug=debug, loop_factory=GuestLoop)
