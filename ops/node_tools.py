@@ -66,7 +66,7 @@ def _http_tools(texts: tuple[str, ...]) -> list[RegisteredTool]:
         try:
             http_tools(allowed[-1:])
         except Refused as refusal:
-            hint = "GET+POST=https://api.example.com/v1"
+            hint = refusal.hint or "GET+POST=https://api.example.com/v1"
             raise _refused("node.allow_http", text, refusal.message, hint) from None
     return http_tools(allowed) if allowed else []
 

@@ -77,7 +77,9 @@ class NodeTools:
     ] = None
     allow_http: Annotated[
         list[str] | None,
-        Parameter(help="Server that tools may reach: [METHOD[+METHOD]=]URL.", negative=""),
+        Parameter(
+            help="Server that tools may reach: [METHOD[+METHOD]=]URL[ NETWORK...].", negative=""
+        ),
     ] = None
 
     @property

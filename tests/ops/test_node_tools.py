@@ -70,6 +70,8 @@ def test_a_program_reads_a_mount_and_a_server_named_by_options(tmp_path: Path, w
         ({"allow_http": ("ftp://example.com",)}, "node.allow_http: 'ftp://example.com'"),
         ({"allow_http": ("FETCH=https://example.com",)}, "allows FETCH"),
         ({"allow_http": ("https://example.com 10.0.0.0/99",)}, "10.0.0.0/99"),
+        ({"allow_http": ("http://127.0.0.1:8000/",)}, "no public address"),
+        ({"allow_http": ("http://localhost 10.0.0.0/8",)}, "no public address"),
     ],
 )
 def test_a_folder_or_a_rule_that_cannot_be_is_refused(node: dict[str, tuple[str]], words: str):

@@ -72,6 +72,13 @@ class AllowRule:
             known = ", ".join(METHODS)
             text = f"{entry.url[:80]!r} allows {', '.join(sorted(unknown))}; there are {known}"
             raise Refused("CONFIG_INVALID", text)
+        address = _address_in(self.prefix.host)
+        if address is not None and not self.permits(address):
+            raise Refused(
+                "CONFIG_INVALID",
+                f"{entry.url[:80]!r} is at {address}, which is no public address",
+                hint=f"name its network, too: '{entry.url[:80]} {address}/{address.max_prefixlen}'",
+            )
 
     def covers(self, method: str, target: Target) -> bool:
         prefix = self.prefix
@@ -105,6 +112,16 @@ class Allowlist:
 
     def __str__(self) -> str:
         return ", ".join(map(str, self._rules))
+
+
+def _address_in(host: str) -> IPAddress | None:
+    """The address that a URL itself says; other names are resolved at each call."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return ipaddress.IPv4Address("127.0.0.1")
+    try:
+        return ipaddress.ip_address(host)
+    except ValueError:
+        return None
 
 
 def is_public(address: IPAddress) -> bool:

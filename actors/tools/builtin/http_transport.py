@@ -138,7 +138,7 @@ class HttpExchange:
         addresses = self._transport.resolve(self._target.host, self._target.port)
         if all(map(self._permits, addresses)):
             return addresses
-        text = f"{self._target.authority} is at an address that is not allowed"
+        text = f"{self._target.authority} is neither at a public address nor in its rule's networks"
         raise ToolError("PERMISSION_DENIED", text)
 
     def _wrap_tls(self, plain: socket.socket) -> socket.socket:

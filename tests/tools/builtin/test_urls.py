@@ -231,7 +231,7 @@ def test_an_ambiguous_entry_is_refused(entry: Allowed):
 # --- addresses ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("host", ["inner.test", "cloud.test", "mixed.test", "127.0.0.1", "0.0.0.0"])
+@pytest.mark.parametrize("host", ["inner.test", "cloud.test", "mixed.test"])
 def test_a_name_at_an_address_outside_the_networks_is_refused(
     web: Web, programs: Programs, host: str
 ):
@@ -239,6 +239,14 @@ def test_a_name_at_an_address_outside_the_networks_is_refused(
     web.pages["/"] = answer(b"inside")
     assert programs.code("fetch_text", f"http://{host}:{web.port}/") == DENIED
     assert web.asked == []
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "0.0.0.0", "[::1]", "10.0.0.7"])
+def test_an_entry_at_an_inner_address_must_name_its_network(host: str):
+    with pytest.raises(Refused, match=r"CONFIG_INVALID.*no public address.*network"):
+        http_tools([Allowed(f"http://{host}:8000/")])
+    networks = ("127.0.0.0/8", "0.0.0.0/32", "::1/128", "10.0.0.0/8")
+    assert http_tools([Allowed(f"http://{host}:8000/", networks=networks)])
 
 
 def test_a_network_is_named_by_entry(web: Web, programs: Programs):
