@@ -5,6 +5,7 @@ Randomness and time are arguments: every id is a function of its arguments.
 
 from __future__ import annotations
 
+import posixpath
 import re
 from hashlib import sha3_256
 
@@ -15,6 +16,7 @@ from rookery.schemas.errors import Refused
 __all__ = [
     "check_client_session",
     "check_command_id",
+    "check_file_path",
     "check_session_id",
     "derived_uuid7",
     "fact_id",
@@ -28,6 +30,7 @@ __all__ = [
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _FACT_ID = re.compile(r"([^.]+)\.(.+)\.(0|[1-9][0-9]{0,18})\Z", re.DOTALL)
 _POSITION = re.compile(r"([1-9][0-9]{0,18})(?:\.([1-9][0-9]{0,8}))?")
+_FOLDERS = ("/", "/tmp", "/work", "/work/out")  # noqa: S108 - in the sandbox.
 _COMMAND_ID = re.compile(r"[\x21-\x7e]{1,128}\Z")
 
 
@@ -58,6 +61,18 @@ def check_command_id(text: str) -> str:
             hint="a UUID makes a good Nats-Msg-Id",
         )
     return text
+
+
+def check_file_path(path: str) -> str:
+    """``path`` if a file of a session may have it; paths are relative to ``/work``."""
+    whole = posixpath.normpath(posixpath.join("/work", path))
+    if path.rpartition("/")[2] in ("", ".", "..") or whole in _FOLDERS:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"{path[:80]!r} names a folder of the session",
+            hint="name a file below /work, as in data/in.csv; /work/out has the artifacts of runs",
+        )
+    return path
 
 
 def uuid7(now_ms: int, random: bytes) -> str:

@@ -74,6 +74,8 @@ def accept(
     if command.is_duplicate:
         return _accept_duplicate(state, command, now_ms)
     request = with_session_id(command.key, command.body)
+    if not state.is_open and _only_removes_files(request):
+        raise unknown_session(command.key)
     _check_quotas(state, quotas)
     builder = AdmissionFacts(state, command, now_ms)
     builder.open()
@@ -272,6 +274,12 @@ def with_session_id(key: str, request: RunRequest) -> RunRequest:
     if request.session_id != DEFAULT_SESSION:
         _check_session(key, request.session_id)
     return replace(request, session_id=key)
+
+
+def _only_removes_files(request: RunRequest) -> bool:
+    """Whether the run has nothing to do in a new session."""
+    files = request.files or {}
+    return bool(files) and not request.code and all(file is None for file in files.values())
 
 
 def check_language(meta: SessionMeta, language: Language) -> None:

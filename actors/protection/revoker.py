@@ -13,12 +13,12 @@ from rookery.actors.protection.checks import check_rights
 from rookery.actors.protection.revocations import Revocations
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import decode_command
-from rookery.schemas.commands import RevokeRights
+from rookery.schemas.commands import RevokeRights, SessionQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.node import RIGHTS_KEY, RightsRevoked
 from rookery.schemas.ids import check_client_session
 from rookery.schemas.protection.rights import Rights
-from rookery.schemas.replies import RevocationReceipt
+from rookery.schemas.replies import RevocationReceipt, SessionView
 
 __all__ = ["RightsRevoker"]
 
@@ -48,6 +48,7 @@ class RightsRevoker:
             reason=command.reason,
             actor=command.actor or delivery.by,
         )
+        await self._ask("session", session, SessionQuery(), SessionView)  # Refuses an unknown one.
         await self._ask("node", RIGHTS_KEY, RecordFact(revoked), FactRecorded)
         with suppress(TimeoutError):
             await self._revocations.wait_for(session, command.rights)

@@ -12,7 +12,7 @@ from rookery.actors.sandbox.contract import Tool
 from rookery.actors.sandbox.runtime.introspection import INTROSPECTION
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
-from rookery.schemas.ids import check_session_id
+from rookery.schemas.ids import check_file_path, check_session_id
 from rookery.schemas.limits import check_run_limits
 from rookery.schemas.run import FileInput, Language, RunRequest, SessionLimits
 
@@ -79,6 +79,9 @@ def check_new_request(request: RunRequest) -> None:
     """Refuse names that are keywords, too. For new requests only: a recorded run is repeated
     unchanged."""
     check_request(request)
+    for path, file in (request.files or {}).items():
+        if file is not None:
+            check_file_path(path)
     for name in request.inputs:
         if request.language is Language.PYTHON and iskeyword(name):
             raise Refused(

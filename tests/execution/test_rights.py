@@ -336,4 +336,7 @@ def test_the_command_line_sets_shows_and_revokes_rights(driving: Serving, sessio
     assert revoked.code == 0, revoked
     listed: Any = driving.rookery("sessions", "rights", narrow).json
     assert [one["source"] for one in listed["rights"]] == ["session", narrow]
+    for arguments in (("revoke", "mistyped", "--all"), ("rights", "mistyped")):
+        unknown = driving.rookery("sessions", *arguments)
+        assert (unknown.code, unknown.json["error"]["code"]) == (4, "SESSION_NOT_FOUND")
     assert "RIGHT_MISSING" in said_by_run(narrow, "echo(4)")

@@ -13,6 +13,7 @@ import pytest
 from rookery.bus.client.client import Client
 from rookery.bus.client.run_request import FILE_BYTES_MAX
 from rookery.schemas.digest import digest_bytes
+from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunStatus
 from tests.execution.realm_fixture import Serving
 from tests.stock_client import Stock
@@ -128,11 +129,9 @@ async def _end_of(client: Client, session: str, run_id: str):
         ("/etc/passwd", "x", "PERMISSION_DENIED"),
         ("../../etc/passwd", "x", "PERMISSION_DENIED"),
         ("a" * 300, "x", "INVALID_ARGUMENT"),
-        ("", "x", "FILE_NOT_FOUND"),
         ("missing", None, "FILE_NOT_FOUND"),
         ("nul\0", "x", "INVALID_ARGUMENT"),
         ("full", b"x" * (16 << 20), "FILES_FULL"),
-        ("/work", "x", "FILE_NOT_FOUND"),
     ],
 )
 def test_a_refused_change_has_a_code_and_leaves_nothing(
@@ -146,6 +145,36 @@ def test_a_refused_change_has_a_code_and_leaves_nothing(
         assert refused.error is not None
         assert refused.error.code == code, refused.error
         assert (await client.run(session, "import os\n[x, os.listdir('/work')]")).result == [1, []]
+
+    with_client(driving, scenario)
+
+
+@pytest.mark.parametrize("path", ["", ".", "a/", "a/..", "/work", "out", "/work/out/", "/"])
+def test_a_file_cannot_have_the_path_of_a_folder(driving: Serving, path: str):
+    async def scenario(client: Client) -> None:
+        with pytest.raises(Refused, match=r"INVALID_ARGUMENT.*names a folder.*as in data/in.csv"):
+            await client.put_file("no-folders", path, "x")
+        with pytest.raises(Refused, match="SESSION_NOT_FOUND"):
+            await client.list_files("no-folders")
+        await client.put_file("folders", "inner/a.txt", "x")
+        for change in (
+            client.put_file("folders", "inner", "x"),
+            client.get_file("folders", "inner"),
+        ):
+            with pytest.raises(Refused, match="INVALID_ARGUMENT"):
+                await change
+
+    with_client(driving, scenario)
+
+
+def test_a_removal_makes_no_session(driving: Serving):
+    async def scenario(client: Client) -> None:
+        with pytest.raises(Refused, match=r"SESSION_NOT_FOUND.*sessions list"):
+            await client.remove_file("nobody-made-it", "a.txt")
+        with pytest.raises(Refused, match="SESSION_NOT_FOUND"):
+            await client.list_files("nobody-made-it")
+        changed = await client.run("made-by-code", "1", files={"a.txt": None})
+        assert changed.error is not None
 
     with_client(driving, scenario)
 

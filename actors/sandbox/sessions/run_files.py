@@ -6,6 +6,8 @@ import binascii
 from mimetypes import MimeTypes
 from typing import Final
 
+from msgspec.structs import replace
+
 from rookery.actors.sandbox.contract import FilesStep
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.run import ErrorObject
@@ -42,6 +44,8 @@ def file_steps(path: str, data: bytes | None) -> list[FilesStep]:
 
 def file_error(error: ErrorObject) -> ErrorObject:
     """The error of a step with files; guests of older builds do not know the step."""
+    if error.code == "FILE_NOT_FOUND" and error.message.endswith("Is a directory"):
+        return replace(error, code="INVALID_ARGUMENT")
     if error.code != "RUNTIME_ERROR":
         return error
     return ErrorObject(

@@ -34,7 +34,7 @@ from rookery.ops.cli.usage_errors import STDIN
 from rookery.ops.keys import SNAPSHOTS
 from rookery.schemas.commands import DestroySession, RestoreSession, SnapshotSession
 from rookery.schemas.errors import Failed
-from rookery.schemas.ids import check_session_id
+from rookery.schemas.ids import check_file_path, check_session_id
 from rookery.schemas.replies import SessionView, SnapshotView
 from rookery.schemas.run import SNAPSHOT_BYTES_MAX
 
@@ -176,7 +176,8 @@ def put(
 ) -> int:
     """Write a file of a session, after the runs that it has."""
     check_session_id(session)
-    data = _content(file or path)
+    check_file_path(path)
+    data = _content(path if file is None else file)
 
     async def work(client: Client) -> int:
         answer = await client.put_file(session, path, data)

@@ -182,10 +182,14 @@ async def _show(session: str, options: Options) -> SessionView:
                 if isinstance(fact, Started) and fact.offer is not UNSET:
                     builds[fact.generation] = fact.offer.build
     if state is None:
-        raise Refused(
-            "SESSION_NOT_FOUND", f"no session {session!r} here", hint="rookery sessions list"
-        )
+        raise _unknown(session)
     return replace(state.view(), build=builds.get(state.generation, UNSET))
+
+
+def _unknown(session: str) -> Refused:
+    return Refused(
+        "SESSION_NOT_FOUND", f"no session {session!r} here", hint="rookery sessions list"
+    )
 
 
 async def _read(realm: OfflineRealm, family: str, session: str) -> list[StoredMessage]:
@@ -349,6 +353,8 @@ def revoke(
 async def _list_rights(session: str, options: Options) -> tuple[list[ListedRight], tuple[str, ...]]:
     async with open_realm(options) as realm:
         own = await _session_rights(realm, session)
+        if own is None:
+            raise _unknown(session)
         listed = [ListedRight(source="session", rights=one) for one in own.rights]
         async for page in realm.journal.scan(Filter("node", RIGHTS_KEY)):
             listed += [
@@ -360,9 +366,11 @@ async def _list_rights(session: str, options: Options) -> tuple[list[ListedRight
     return listed, own.descends_from
 
 
-async def _session_rights(realm: OfflineRealm, session: str) -> SessionRights:
-    found = NO_RIGHTS
+async def _session_rights(realm: OfflineRealm, session: str) -> SessionRights | None:
+    """The rights of a session in all its generations; ``None`` if there is no session."""
+    found: SessionRights | None = None
     async for page in realm.journal.scan(Filter("session", session)):
+        found = found or NO_RIGHTS
         for fact in (fact for stored in page for fact in _SESSIONS.decode(stored.body)):
             if isinstance(fact, RightsNarrowed):
                 found = found.narrowed(fact.rights, fact.descends_from)

@@ -38,6 +38,9 @@ def test_what_cannot_be_done_has_a_code_and_an_exit_code(shell: CommandLine):
         (("get", "odd", "nothing"), "FILE_NOT_FOUND"),
         (("remove", "odd", "nothing"), "FILE_NOT_FOUND"),
         (("list", "nowhere"), "SESSION_NOT_FOUND"),
+        (("remove", "nowhere", "a.txt"), "SESSION_NOT_FOUND"),
+        (("put", "odd", ""), "INVALID_ARGUMENT: '' names a folder"),
+        (("put", "odd", "out", "copy.csv"), "INVALID_ARGUMENT: 'out' names a folder"),
     ):
         (shell.home / "copy.csv").touch()
         ended = shell.rookery("files", *arguments)
