@@ -67,7 +67,7 @@ CODES: Final[dict[str, Code]] = {
     "SELF_APPROVAL": Code("the requester of an approval cannot answer it"),
     "GRANT_NOT_FOUND": Code("no such grant in this session"),
     "RIGHT_MISSING": Code("the rights of the run do not cover this call, or no longer do"),
-    "RULE_INVALID": Code("the rule of an automatic approval does not parse"),
+    "RULE_INVALID": Code("the rule of an approval or the condition of a right does not parse"),
     "QUOTA_EXCEEDED": Code("a quota of the realm is used up", retryable=True),
     # Programs: how a run may end, and what a program may meet.
     "SYNTAX_ERROR": Code("the source is not a program of its language"),

@@ -87,13 +87,13 @@ def check_rule(capability: Capability) -> None:
     try:
         ApprovalRule.of(policy.auto.rule)
     except Refused as refusal:
-        text = f"{capability.name[:80]}: {refusal.message}"
+        text = f"the approval rule of {capability.name[:80]}: {refusal.message}"
         raise Refused("RULE_INVALID", text, hint=refusal.hint) from None
 
 
 def _invalid(reason: str) -> Refused:
-    text = f"the approval rule does not parse: {reason}"
-    return Refused("RULE_INVALID", text, hint="see actors/approvals/rules.py")
+    hint = "as in args.amount <= 50; the language is described in actors/approvals/rules.py"
+    return Refused("RULE_INVALID", f"it does not parse: {reason}", hint=hint)
 
 
 # --- values ---------------------------------------------------------------------------------------

@@ -42,6 +42,8 @@ class CallSubject(NamedTuple):
     """Of the call in its run, from 1."""
     arguments: Any
     """By name, or a list, without sensitive ones; ``None`` if they are not in the fact."""
+    sensitive: frozenset[str] = frozenset()
+    """The names of the sensitive ones."""
 
 
 def check_rights(rights: Rights) -> Rights:
@@ -58,8 +60,16 @@ def check_rights(rights: Rights) -> Rights:
                 hint='as in {"tool": "pay", "when": "args.amount <= 50"}',
             )
         if right.when:
-            ApprovalRule.of(right.when)
+            _check_condition(right.when)
     return rights
+
+
+def _check_condition(text: str) -> None:
+    try:
+        ApprovalRule.of(text)
+    except Refused as refusal:
+        what = f"the condition {text[:80]!r} of a right: {refusal.message}"
+        raise Refused("RULE_INVALID", what, hint=refusal.hint) from None
 
 
 def check_count(rights: RightsSet) -> RightsSet:
@@ -144,7 +154,10 @@ def _matches(right: ToolRight, call: CallSubject, refused: list[str], *, undecid
             raise RuleUndecided("the arguments are too large to be checked")
         holds = ApprovalRule.of(right.when).allows(_rule_input(call))
     except (RuleUndecided, Refused) as error:
-        refused.append(f"the condition {right.when[:80]} is undecided: {error}")
+        why = f"the condition {right.when[:80]} is undecided: {error}"
+        if hidden := sorted(name for name in call.sensitive if name in right.when):
+            why += f"; {', '.join(hidden)} is sensitive, and no condition can read it"
+        refused.append(why)
         return undecided
     if not holds:
         refused.append(f"the condition {right.when[:80]} is false")

@@ -128,6 +128,7 @@ class CatalogueTool(NamedTuple):
             session=session,
             number=call.number,
             arguments=bound,
+            sensitive=self.checks.sensitive.arguments,
         )
         if reason := missing_right(rights, subject, now_ms=now_ms):
             raise Refused("RIGHT_MISSING", reason, hint="list_tools() says what the run may call")

@@ -39,7 +39,8 @@ class RightsOptions:
         ),
     ] = None
     side_effects: Annotated[
-        SideEffect | None, Parameter(help="The worst side effect of a tool it may call.")
+        str | None,
+        Parameter(help=f"The worst side effect of a tool it may call: {', '.join(SideEffect)}."),
     ] = None
     calls: Annotated[
         int | None, Parameter(help="Largest number of calls of a run.", validator=Number(gte=0))
@@ -61,7 +62,7 @@ class RightsOptions:
             until_ms = SystemClock().now_ms() + parse_duration_ms(self.expires_in)
         rights = Rights(
             tools=UNSET if named == [None, None, None] else tools,
-            side_effect=UNSET if self.side_effects is None else self.side_effects,
+            side_effect=UNSET if self.side_effects is None else find_side_effect(self.side_effects),
             calls=UNSET if self.calls is None else self.calls,
             until_ms=until_ms,
         )
@@ -69,6 +70,18 @@ class RightsOptions:
 
 
 NO_RIGHTS_OPTIONS = RightsOptions()
+
+
+def find_side_effect(name: str) -> SideEffect:
+    """The side effect of this name, as tools and lists spell it."""
+    try:
+        return SideEffect(name.strip())
+    except ValueError:
+        text, hint = (
+            f"--side-effects: no side effect {name[:80]!r}",
+            f"one of {', '.join(SideEffect)}",
+        )
+        raise Refused("INVALID_ARGUMENT", text, hint=hint) from None
 
 
 def parse_allowance(text: str) -> ToolRight:

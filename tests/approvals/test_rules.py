@@ -221,7 +221,7 @@ def capability(policy: Any) -> Capability:
 def test_a_capability_with_a_bad_rule_is_refused():
     check_rule(capability(ApprovalMode.MANUAL))
     check_rule(capability(AutoApproval(AutoRule("args.amount < 1"))))
-    with pytest.raises(Refused, match="pay: the approval rule does not parse"):
+    with pytest.raises(Refused, match="the approval rule of pay: it does not parse"):
         check_rule(capability(AutoApproval(AutoRule("args.amount <"))))
 
 

@@ -312,6 +312,7 @@ def test_every_entry_point_refuses_bad_rights_with_a_code(
     with pytest.raises(Refused) as caught:
         client.ask(verb, session, body)
     assert caught.value.code == code
+    assert code != "RULE_INVALID" or "the condition '1 +' of a right" in caught.value.message
 
 
 def test_a_client_may_narrow_but_only_an_operator_may_revoke(driving: Serving, session: str):
@@ -336,6 +337,11 @@ def test_the_command_line_sets_shows_and_revokes_rights(driving: Serving, sessio
     assert revoked.code == 0, revoked
     listed: Any = driving.rookery("sessions", "rights", narrow).json
     assert [one["source"] for one in listed["rights"]] == ["session", narrow]
+    spelled = driving.rookery("sessions", "limits", narrow, "--side-effects", "external-system")
+    assert spelled.json["error"]["code"] == "INVALID_ARGUMENT"
+    assert "external_system" in spelled.json["error"]["hint"]
+    spelled = driving.rookery("sessions", "limits", narrow, "--side-effects", "external_system")
+    assert spelled.code == 0
     for arguments in (("revoke", "mistyped", "--all"), ("rights", "mistyped")):
         unknown = driving.rookery("sessions", *arguments)
         assert (unknown.code, unknown.json["error"]["code"]) == (4, "SESSION_NOT_FOUND")

@@ -242,6 +242,14 @@ def _decide(answer: DecideApproval, key: Path | None, options: Options) -> int:
     return 0
 
 
+def _unknown_key(key_id: str, key: Path | None) -> Refused:
+    return Refused(
+        "APPROVER_UNKNOWN",
+        f"the key {key_id} in {key} is no approver's in this realm",
+        hint=f"rookery approvers list; approvers add NAME --key {key}",
+    )
+
+
 async def _submit(
     answer: DecideApproval, key: Path | None, options: Options
 ) -> DecisionReceipt | None:
@@ -252,7 +260,9 @@ async def _submit(
         name = answer.actor
         if not name and signer is not None:
             names = [k.name for k in await realm_keys(realm) if k.key_id == signer.key_id]
-            name = names[-1] if names else ""
+            if not names:
+                raise _unknown_key(signer.key_id, key)
+            name = names[-1]
         answer = msgspec.structs.replace(
             answer,
             actor=actor(name),

@@ -14,7 +14,8 @@ from rookery.bus.subjects import Subjects
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
 from rookery.ops.cli.rendering.run_result import print_stderr
-from rookery.ops.server import server_of, store_of
+from rookery.ops.config import address_of
+from rookery.ops.server import no_server_error, server_of, store_of
 from rookery.schemas.errors import Refused
 
 __all__ = ["app"]
@@ -27,9 +28,7 @@ Surface = Annotated[str, Parameter(help="The surface whose tools a worker serves
 
 @app.command
 def url(
-    role: Annotated[Role, Parameter(help="The role, with the credential of the same name.")] = (
-        Role.CLIENT
-    ),
+    name: Annotated[str, Parameter(help="A role, or the name of a credential.")] = Role.CLIENT,
     *,
     surface: Surface = "",
     options: Options = NO_OPTIONS,
@@ -38,13 +37,32 @@ def url(
 
     Clients of NATS also need the prefix of the credential's inbox, for replies:
     _INBOX.REALM.NAME, such as _INBOX.default.client."""
-    _check_surface(role, surface)
-    found = server_of(options.load().config, role, surface).url_with_credential()
+    found = _url_of_role(Role(name), surface, options) if name in set(Role) else ""
+    found = found or _url_of(name, options)
     if options.json:
         print_json({"url": found})
     else:
         print_line(found)
     return 0
+
+
+def _url_of_role(role: Role, surface: str, options: Options) -> str:
+    _check_surface(role, surface)
+    return server_of(options.load().config, role, surface).url_with_credential()
+
+
+def _url_of(name: str, options: Options) -> str:
+    """The URL with a credential that ``auth create`` made."""
+    store, realm = _store_and_realm(options)
+    credential = store.credentials.get(realm, name)
+    if credential is None:
+        text = f"realm {realm} has no credential {name[:80]!r}"
+        raise Refused("CREDENTIAL_NOT_FOUND", text, hint="rookery auth list")
+    config = options.load().config
+    running = store.running_server() if store.is_locked() else None
+    if not config.url and running is None:
+        raise no_server_error(config)
+    return credential.url(address_of(config.url) if running is None else running.address)
 
 
 @app.command

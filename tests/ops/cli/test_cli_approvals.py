@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from Crypto.PublicKey import ECC
 
 from rookery.bus.clock import wait_until
 from rookery.bus.server.server import EmbeddedServer
@@ -182,6 +183,12 @@ def test_an_approver_signs_with_a_key_that_only_its_owner_can_read(bank: Bank):
     key.chmod(0o640)
     refused = bank.rookery("approvals", "approve", approval["approval_id"], "--key", str(key))
     assert (refused.code, "mode 0640" in refused.err) == (2, True)
+    stranger = bank.folder / "stranger.pem"
+    stranger.write_text(ECC.generate(curve="Ed25519").export_key(format="PEM"))
+    stranger.chmod(0o600)
+    unknown = bank.rookery("approvals", "approve", approval["approval_id"], "--key", str(stranger))
+    assert (unknown.code, unknown.err.split(":")[0]) == (3, "APPROVER_UNKNOWN")
+    assert f"approvers add NAME --key {stranger}" in unknown.err
     key.chmod(0o600)
     receipt = bank.json("approvals", "approve", approval["approval_id"], "--key", str(key))
     assert (receipt["status"], receipt["verified"]) == ("approved", True)

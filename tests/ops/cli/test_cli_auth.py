@@ -64,6 +64,8 @@ def test_a_made_credential_is_accepted_and_its_name_is_taken(realm: Realm):
     assert made.json["role"] == "approver"
     assert Path(made.json["file"]).stat().st_mode & 0o777 == 0o600
     assert not refused(url_of(realm, "anna"))
+    assert realm.rookery("auth", "url", "anna").out == url_of(realm, "anna") + "\n"
+    assert realm.rookery("auth", "url", "ann").err.startswith("CREDENTIAL_NOT_FOUND: ")
     again = realm.rookery("auth", "create", "anna", "--role", "client")
     assert (again.code != 0, again.err.split(":")[0]) == (True, "CREDENTIAL_EXISTS")
 
