@@ -124,6 +124,7 @@ CODES: Final[dict[str, Code]] = {
     "NODE_OVERLOADED": Code("the node has no capacity for another request", retryable=True),
     "NODE_FAILED": Code("the node failed while working on the command", retryable=True),
     "UNKNOWN_CODE": Code("a newer node replied with a code this version does not have"),
+    "LISTS_BEHIND": Code("the node still reads the journal for its lists", retryable=True),
     "NO_ANSWER": Code("no reply came in time; the request may still be executed", retryable=True),
     "JOURNAL_FULL": Code(
         "the journal is out of space; work waits until there is room", retryable=True

@@ -390,12 +390,14 @@ class ApprovalQueryHandler:
 
     async def handle_pending(self, delivery: Delivery) -> ApprovalList:
         """The query ``pending``."""
+        await self._projector.refresh_for_query()
         return await self.list_approvals(
             decode_command(delivery.body, PendingQuery, content_type=delivery.content_type)
         )
 
     async def handle_granted(self, delivery: Delivery) -> GrantList:
         """The query ``granted``."""
+        await self._projector.refresh_for_query()
         return await self.list_grants(
             decode_command(delivery.body, GrantedQuery, content_type=delivery.content_type)
         )

@@ -23,7 +23,7 @@ from rookery.actors.projections.checkpoint import (
 )
 from rookery.actors.projections.pages import PageLost, ProjectionPage
 from rookery.bus.ports import Filter, Journal
-from rookery.schemas.errors import CodedError
+from rookery.schemas.errors import CodedError, Failed
 
 __all__ = ["Projector"]
 
@@ -36,6 +36,8 @@ CHECKPOINT_LAG_MESSAGES: Final = 10_000
 """How far a checkpoint may be behind; a tenth of a second folds this many."""
 PART_LAG_MESSAGES: Final = 500
 """Or so far for each part that the last checkpoint had to write: many sessions have many."""
+QUERY_S: Final = 5.0
+"""How long a query waits for the lists; a client with a shorter time-out gets no answer."""
 FINAL_LAG_MESSAGES: Final = 1_000
 """A node that stops writes a checkpoint if the current one is further behind."""
 
@@ -56,6 +58,8 @@ class Projector:
         self._journal, self._filter, self._projections = journal, where, list(tables)
         self._checkpoints = None if store is None else Checkpoints(journal, store)
         self._journal_position = JournalPosition()
+        self._end = 0
+        """The end of the journal, as of the last refresh."""
         self._checkpointed_sequence = 0
         """The sequence of the newest known checkpoint."""
         self._parts_written = 0
@@ -84,12 +88,22 @@ class Projector:
             if self._completed >= number:
                 return
             waiting = self._requested
-            end = await self._journal.end()
+            end = self._end = await self._journal.end()
             if not self._is_started and end:
                 await self._load_checkpoint()
             if end > self._sequence:
                 await self._read_on()
             self._completed = waiting
+
+    async def refresh_for_query(self) -> None:
+        """``refresh``, or ``Failed`` LISTS_BEHIND if there is much to read; what was read counts,
+        and ``run`` reads on."""
+        try:
+            async with asyncio.timeout(QUERY_S):
+                await self.refresh()
+        except TimeoutError:
+            text = f"the lists have {self._sequence:,} of {self._end:,} messages of the journal"
+            raise Failed("LISTS_BEHIND", text, hint="ask again: the node reads on") from None
 
     async def read_page(self, page: ProjectionPage[Any]) -> bytes:
         """The compressed contents of a projection's page; ``PageLost`` if they cannot be had."""

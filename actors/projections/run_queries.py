@@ -98,6 +98,7 @@ class RunQueryHandler:
 
     async def handle(self, delivery: Delivery) -> RunList:
         """The query ``runs``."""
+        await self._projector.refresh_for_query()
         return await self.list(
             decode_command(delivery.body, RunsQuery, content_type=delivery.content_type)
         )

@@ -184,6 +184,7 @@ class SessionQueryHandler:
 
     async def handle(self, delivery: Delivery) -> SessionList:
         """The query ``sessions``."""
+        await self._projector.refresh_for_query()
         return await self.list(
             decode_command(delivery.body, SessionsQuery, content_type=delivery.content_type)
         )

@@ -95,6 +95,8 @@ class Client(ApprovalsMixin, SessionsMixin):
         self._identity = identity_header(credential, entropy(16)) if credential else ""
         """Proves the client's name in every command."""
         self._run_schedule = REQUEST_SCHEDULE._replace(absence_s_max=absence_s_max)
+        self.on_progress: Callable[[str], None] = lambda _: None
+        """Gets what a node says while it works on an answer; meanwhile time-outs begin anew."""
         self._tasks = TaskSet()
         self._closed = False
 
@@ -428,9 +430,7 @@ class Client(ApprovalsMixin, SessionsMixin):
         self, request: RetryingRequest, name: str, timeout_s: float | None
     ) -> Fields:
         try:
-            async with asyncio.timeout(timeout_s):
-                await request.send()
-                return await request.result()
+            return await request.exchange(timeout_s, self.on_progress)
         except TimeoutError:
             if not self._connection.connected:
                 raise Failed("SERVER_UNREACHABLE", "the connection to the server is lost") from None

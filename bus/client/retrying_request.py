@@ -21,8 +21,9 @@ from rookery.schemas.machines.transition import RejectionKind, TransitionRejecte
 
 __all__ = ["RetrySchedule", "RetryingRequest"]
 
+_LISTS_BEHIND: Final = "LISTS_BEHIND"
 _RETRYABLE_CODES: Final = frozenset(
-    {"NODE_DRAINING", "NODE_FAILED", "NODE_OVERLOADED", "PARTITION_UNOWNED"}
+    {_LISTS_BEHIND, "NODE_DRAINING", "NODE_FAILED", "NODE_OVERLOADED", "PARTITION_UNOWNED"}
 )
 _PAUSE_S_MIN, _PAUSE_S_MAX = 0.05, 1.0
 _SILENCE_GROWTH = 1.3
@@ -39,6 +40,7 @@ _SERVER_SIDE_CODES = frozenset(
         "FACT_UNKNOWN",
         "FACT_VERSION_UNSUPPORTED",
         "JOURNAL_FULL",
+        "LISTS_BEHIND",
         "NODE_DRAINING",
         "NODE_FAILED",
         "NODE_OVERLOADED",
@@ -76,8 +78,27 @@ class RetryingRequest:
         self.absence_s_max = patience.absence_s_max
         self.last_error: CodedError | None = None
         """Why there is no reply yet, if known."""
+        self._on_progress: Callable[[str], None] = lambda _: None
+        """Gets what a node says that is still under way, each time it says something else."""
         self.fact_count: int | None = None
         """How many facts the view in the reply contains, if the reply says so."""
+
+    async def exchange(
+        self, timeout_s: float | None, on_progress: Callable[[str], None]
+    ) -> dict[str, Any]:
+        """Send, and wait for the reply; ``TimeoutError`` counts from the last progress of a node
+        that says that it works on it."""
+        loop = asyncio.get_running_loop()
+        async with asyncio.timeout(timeout_s) as deadline:
+
+            def wait_longer(progress: str) -> None:
+                on_progress(progress)
+                if timeout_s is not None:
+                    deadline.reschedule(loop.time() + timeout_s)
+
+            self._on_progress = wait_longer
+            await self.send()
+            return await self.result()
 
     async def result(self) -> dict[str, Any]:
         """The answer to what was sent, however often it takes to ask; raises what was answered if
@@ -96,6 +117,9 @@ class RetryingRequest:
                 except Failed as error:
                     if error.code not in _RETRYABLE_CODES:
                         raise
+                    if error.code == _LISTS_BEHIND and str(error) != str(self.last_error):
+                        self._on_progress(error.message)
+                        absent_s = 0.0
                     self.last_error = error
                 silence.reset()
                 pause_s = pause.next_s()

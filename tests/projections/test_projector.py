@@ -52,6 +52,33 @@ def test_each_message_is_taken_once_however_many_ask_at_the_same_time():
         assert table.taken == list(range(1, len(history.messages) + 1))
 
 
+def test_a_query_says_how_far_the_lists_are_and_the_reading_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(projector, "QUERY_S", 0.002)
+    history, table = FactHistory(), Taken()
+    for _ in range(200 * SLICE_MESSAGES):
+        history.write("session", "s", b"[]")
+    reader = Projector(history, [table])
+
+    async def ask() -> int:
+        for asked in range(10_000):
+            try:
+                await reader.refresh_for_query()
+            except Failed as error:
+                answers.append((f"{error.code} {error.message}", len(table.taken)))
+            else:
+                return asked
+        raise AssertionError("the reading makes no progress")
+
+    answers: list[tuple[str, int]] = []
+    assert asyncio.run(ask()) > 0
+    for text, taken in answers:
+        assert text.startswith("LISTS_BEHIND ")
+        assert f"have {taken:,} of {len(history.messages):,} messages" in text
+    assert table.taken == list(range(1, len(history.messages) + 1))
+
+
 def test_others_get_the_loop_while_much_is_read():
     history, turns = FactHistory(), 0
     for _ in range(4 * SLICE_MESSAGES):

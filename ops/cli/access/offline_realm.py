@@ -229,6 +229,7 @@ class OfflineRealm:
                 raise Failed("NO_ANSWER", f"no node serves realm {self._config.realm}", hint=_UP)
             server = server_of(self._config, Role.OPERATOR)
             client = client_of(server, self._config.realm)
+            client.on_progress = lambda text: print(f"waiting: {text}", file=sys.stderr)
             await client.open()
             self._client = client
         return msgspec.convert(await self._client.ask(verb, key, body, timeout_s=patience_s), kind)

@@ -165,6 +165,28 @@ def test_silence_until_the_deadline_is_no_answer(jetstream: JetStreamRealm) -> N
     asyncio.run(scenario())
 
 
+def test_a_node_that_reports_progress_is_waited_for(jetstream: JetStreamRealm) -> None:
+    """The time-out counts from the last progress, and a node that makes none is not waited for."""
+
+    async def answering(request: Msg, number: int) -> None:
+        await asyncio.sleep(0.4)
+        if number == 5:
+            return await _answer(request, {"runs": []})
+        text = f"the lists have {min(number, 7)},000 of 9,000 messages of the journal"
+        return await _fail(request._client, request.reply, "LISTS_BEHIND", text, "ask again")
+
+    async def scenario() -> None:
+        async with _node(jetstream, answering), _client(jetstream) as client:
+            seen: list[str] = []
+            client.on_progress = seen.append
+            assert await client.ask("runs", "all", timeout_s=0.9) == {"runs": []}
+            assert len(seen) == 4
+            with pytest.raises(Failed, match=r"LISTS_BEHIND.*7,000 of 9,000"):
+                await client.ask("runs", "all", timeout_s=0.9)
+
+    asyncio.run(scenario())
+
+
 def test_a_question_outlives_the_server(jetstream: JetStreamRealm) -> None:
     """The node executes it, the server dies before the reply, the same query arrives again."""
 
