@@ -211,7 +211,9 @@ def test_another_key_under_a_nodes_name_is_found(realm: Realm):
     realm.write_facts(EntityId("node", "n1"), facts)
     report = report_on(embedded(realm))
     assert failures(report) == {("node keys", "FACT_FORGED")}
-    assert "`rookery nodes vouch`" in of(report, "node keys").detail
+    found = of(report, "node keys")
+    assert "`rookery nodes vouch`" in found.detail
+    assert found.hint.startswith("yours: `rookery nodes vouch` on its machine, with --as FILE")
 
 
 def test_clocks_that_differ_are_reported(realm: Realm):
