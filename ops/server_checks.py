@@ -193,6 +193,7 @@ async def check_chain(journal: JetStreamJournal, end: int) -> Finding:
             async for page in journal.scan(Filter(), after):
                 for stored in page:
                     check.add(stored)
+        check.finish()
     except TimeoutError:
         return failed("chain", Failed("SERVER_UNREACHABLE", "the journal could not be read"))
     except CodedError as error:

@@ -147,7 +147,10 @@ def _add_reply_subject(state: Admission, fact: facts.ReplyRequested) -> Admissio
 
 
 def _find_queued(queue: tuple[PendingInput, ...], input_id: str) -> PendingInput | None:
-    return next((waiting for waiting in queue if waiting.input_id == input_id), None)
+    for waiting in queue:
+        if waiting.input_id == input_id:
+            return waiting
+    return None
 
 
 def _without(queue: tuple[PendingInput, ...], pending: PendingInput) -> tuple[PendingInput, ...]:

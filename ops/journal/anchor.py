@@ -7,7 +7,7 @@ message can then be removed or changed only where this file shows it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 
 import msgspec
 
@@ -66,7 +66,6 @@ class AnchorCheck:
     def __init__(self, anchor: Anchor) -> None:
         self._anchor = anchor
         self._is_compared = False
-        self._missing = {one.digest: one for one in anchor.checkpoints}
         self.defects: list[MessageDamage] = []
 
     def is_due(self, sequence: int) -> bool:
@@ -90,15 +89,13 @@ class AnchorCheck:
         elif heads_root(known) != anchor.root:
             self._report(last, "messages up to here were changed since the anchor was written")
 
-    def add_checkpoint(self, digest: str) -> None:
-        """A valid checkpoint of the journal."""
-        self._missing.pop(digest, None)
-
-    def finish(self, keys: Iterable[SeenKey]) -> None:
-        """Report what the anchor has and the journal lacks."""
-        for one in self._missing.values():
-            text = f"the checkpoint of {one.node} that the anchor has is missing"
-            self._report(one.sequence, text)
+    def finish(self, found: Container[str], keys: Iterable[SeenKey]) -> None:
+        """Report what the anchor has and the journal lacks; ``found``: digests of its valid
+        checkpoints."""
+        for one in self._anchor.checkpoints:
+            if one.digest not in found:
+                text = f"the checkpoint of {one.node} that the anchor has is missing"
+                self._report(one.sequence, text)
         present = {key.public_key for key in keys}
         for key in self._anchor.keys:
             if key.public_key not in present:

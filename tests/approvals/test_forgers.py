@@ -94,11 +94,13 @@ def recorded(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -
     return Recorded(messages, checked(messages).anchor(REALM, 1), waiting)
 
 
-def checked(messages: Sequence[StoredMessage], anchor: Anchor | None = None) -> JournalCheck:
-    check = JournalCheck(realm=REALM, anchor=anchor)
-    for stored in messages:
-        check.add(stored)
-    check.finish()
+def checked(
+    messages: Sequence[StoredMessage], anchor: Anchor | None = None, *, is_long: bool = False
+) -> JournalCheck:
+    with JournalCheck(realm=REALM, anchor=anchor, is_long=is_long) as check:
+        for stored in messages:
+            check.add(stored)
+        check.finish()
     return check
 
 
@@ -289,6 +291,20 @@ def test_a_cut_tail_is_found_by_the_anchor(recorded: Recorded):
     found = [kinds(checked(recorded.messages[:at], recorded.anchor)) for at in places]
     assert all(DefectKind.HISTORY in one for one in found)
     assert not kinds(checked(recorded.messages, recorded.anchor))
+
+
+def test_a_long_journal_is_judged_alike_by_two_processes(recorded: Recorded):
+    """The honest one, and one whose last messages are gone and whose first answer is forged."""
+    place, fact = facts_of(recorded.messages, Answered)[0]
+    forged = with_fact(recorded.messages, place, fact, msgspec.structs.replace(fact, reason="x"))
+    for messages in (recorded.messages, forged[:-2]):
+        one = checked(messages, recorded.anchor)
+        two = checked(messages, recorded.anchor, is_long=True)
+        assert one.damaged == two.damaged
+        assert one.checkpoints == two.checkpoints
+        assert one.anchor(REALM, 1) == two.anchor(REALM, 1)
+        assert one.signed_answers == two.signed_answers
+    assert kinds(two) == {DefectKind.FORGED, DefectKind.HISTORY}
 
 
 def test_a_history_with_other_keys_from_the_start_is_found_by_the_anchor(recorded: Recorded):

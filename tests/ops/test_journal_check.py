@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from rookery.bus.journal import AuditScope, ExportReader
 from rookery.bus.ports import StoredMessage
-from rookery.ops.journal import JournalCheck, journal_check
+from rookery.ops.journal import JournalCheck, facts_check
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId
+from rookery.schemas.errors import Failed
 from rookery.schemas.facts.session import Registered
 from rookery.schemas.facts.tool import Adopted
 
@@ -37,10 +41,11 @@ def journal_of(*messages: tuple[str, bytes]) -> list[StoredMessage]:
     return stored
 
 
-def checked(messages: list[StoredMessage]) -> list[tuple[int, str, str]]:
-    check = JournalCheck(AuditScope.WHOLE)
-    for stored in messages:
-        check.add(stored)
+def checked(messages: list[StoredMessage], *, is_long: bool = False) -> list[tuple[int, str, str]]:
+    with JournalCheck(AuditScope.WHOLE, is_long=is_long) as check:
+        for stored in messages:
+            check.add(stored)
+        check.finish()
     return [(one.sequence, one.entity, one.code) for one in check.damaged]
 
 
@@ -58,7 +63,7 @@ def test_a_message_of_no_family_is_named():
 @pytest.mark.parametrize("unpacked", [4_096, 0])
 def test_a_recorded_history_has_no_damage(monkeypatch: pytest.MonkeyPatch, unpacked: int):
     """Nor if the state of every entity is packed after each message."""
-    monkeypatch.setattr(journal_check, "_UNPACKED_MAX", unpacked)
+    monkeypatch.setattr(facts_check, "_UNPACKED_MAX", unpacked)
     with GOLDEN.open("rb") as lines:
         messages = list(ExportReader(lines))
     assert len({stored.entity.family for stored in messages}) > 3
@@ -91,4 +96,30 @@ def test_a_message_whose_facts_cannot_be_folded_is_named_and_the_next_one_is_fol
 def test_a_part_of_a_journal_is_not_folded_because_what_was_before_it_is_missing():
     check = JournalCheck(AuditScope.TAIL)
     check.add(journal_of(("turn", adopted("unheard of")))[0])
+    check.finish()
     assert check.damaged == []
+
+
+def test_a_long_journal_is_checked_by_a_second_process_that_finds_the_same():
+    sound = [("session", SOUND), ("turn", encode_facts([]))] * 400
+    damaged = [(family, body) for body, _ in DAMAGED.values() for family in ("session", "nosuch")]
+    messages = journal_of(*sound, *damaged, *sound)
+    broken = messages[5]
+    messages[5] = replace(broken, body=broken.body + b" ")
+    found = checked(messages)
+    assert found[0] == (6, "turn/a", "CHAIN_BROKEN")
+    assert len(found) > len(damaged)
+    assert checked(messages, is_long=True) == found
+
+
+def test_a_second_process_that_ends_early_is_an_error_and_no_verdict():
+    (stored,) = journal_of(("session", SOUND))
+    with JournalCheck(AuditScope.WHOLE, is_long=True) as check:
+        check.add(stored)
+        tasks = Path("/proc/self/task").glob("*/children")
+        for pid in [int(pid) for task in tasks for pid in task.read_text().split()]:
+            if b"rookery.ops.journal" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                os.kill(pid, signal.SIGKILL)
+        with pytest.raises(Failed, match="the process that checks facts has ended") as failure:
+            check.finish()
+    assert failure.value.code == "NODE_FAILED"

@@ -47,6 +47,7 @@ __all__ = [
     "ProgressJournal",
     "ReadProgress",
     "file_lines",
+    "is_long_file",
     "local_server",
     "open_realm",
     "read_progress",
@@ -116,15 +117,19 @@ def read_progress(total: int, stream: TextIO) -> Iterator[ReadProgress | None]:
         shown.erase()
 
 
+def is_long_file(file: BinaryIO) -> bool:
+    """Whether reading it takes a while; of a pipe nothing is known."""
+    status = os.fstat(file.fileno())
+    return stat.S_ISREG(status.st_mode) and status.st_size >= LONG_FILE_BYTES
+
+
 @contextmanager
 def file_lines(file: BinaryIO, stream: TextIO) -> Iterator[Iterable[bytes]]:
     """The lines of a file, with a progress line if it is long and ``stream`` a terminal."""
-    status = os.fstat(file.fileno())
-    total = status.st_size if stat.S_ISREG(status.st_mode) else 0
-    if total < LONG_FILE_BYTES or not stream.isatty():
+    if not is_long_file(file) or not stream.isatty():
         yield file
         return
-    shown = ReadProgress(total, stream, "bytes")
+    shown = ReadProgress(os.fstat(file.fileno()).st_size, stream, "bytes")
     try:
         yield _counted(file, shown)
     finally:

@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 from rookery.bus.clock import SystemClock
 from rookery.bus.journal import AuditResult, AuditScope, ExportReader, JournalExport
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.offline_realm import file_lines, local_server, open_realm
+from rookery.ops.cli.access.offline_realm import file_lines, is_long_file, local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import (
     atomic_file,
@@ -28,7 +28,13 @@ from rookery.ops.cli.output import (
     writing,
 )
 from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection
-from rookery.ops.journal import DefectKind, JournalCheck, damage_words, read_anchor
+from rookery.ops.journal import (
+    LONG_MESSAGES,
+    DefectKind,
+    JournalCheck,
+    damage_words,
+    read_anchor,
+)
 from rookery.ops.keys import trust_roots
 from rookery.ops.memory_tuning import collecting_rarely
 from rookery.schemas.commands import QuarantineMessage
@@ -42,6 +48,7 @@ app = App(name="journal", help_format="plaintext")
 _LOOK_BACK_FACTOR = 8
 _ANY_KEY = "all"
 _NODES_SHOWN = 4
+_DEFECTS_SHOWN = 200
 
 Session = Annotated[str | None, Parameter(help="Only facts of this session.")]
 Family = Annotated[str | None, Parameter(help="Only facts of this family.")]
@@ -181,8 +188,9 @@ async def _tail(where: Filter, count: int, options: Options) -> list[str]:
 
 async def _verify(anchor: Path | None, options: Options) -> JournalCheck:
     async with open_realm(options) as realm:
-        check = _new_check(AuditScope.WHOLE, realm.subjects.realm, anchor, options)
-        with collecting_rarely():
+        is_long = await realm.journal.end() >= LONG_MESSAGES
+        check = _new_check(AuditScope.WHOLE, realm.subjects.realm, anchor, options, is_long=is_long)
+        with check, collecting_rarely():
             async for page in realm.stored_journal.scan(Filter()):
                 for stored in page:
                     check.add(stored)
@@ -193,15 +201,16 @@ async def _verify(anchor: Path | None, options: Options) -> JournalCheck:
 def _verify_export(lines: BinaryIO, anchor: Path | None, options: Options) -> JournalCheck:
     with file_lines(lines, sys.stderr) as read, collecting_rarely():
         export = ExportReader(read)
-        check = _new_check(export.scope, export.realm, anchor, options)
-        for stored in export:
-            check.add(stored)
-        check.finish()
+        check = _new_check(export.scope, export.realm, anchor, options, is_long=is_long_file(lines))
+        with check:
+            for stored in export:
+                check.add(stored)
+            check.finish()
     return check
 
 
 def _new_check(
-    scope: AuditScope, realm: str, anchor: Path | None, options: Options
+    scope: AuditScope, realm: str, anchor: Path | None, options: Options, *, is_long: bool
 ) -> JournalCheck:
     config = options.load().config
     roots = trust_roots(config)
@@ -218,6 +227,7 @@ def _new_check(
         issuer=roots.issuer,
         require_keys=config.approvals.require_keys,
         anchor=found,
+        is_long=is_long,
     )
 
 
@@ -239,9 +249,11 @@ def _print_check(check: JournalCheck, options: Options) -> int:
     if options.json:
         _print_check_json(check, error)
         return check.exit_code
-    for damage in check.damaged:
-        if damage.kind is not DefectKind.DAMAGED:
-            print_danger(f"{damage.kind.upper()}: {damage_words(damage)}")
+    proven = [one for one in check.damaged if one.kind is not DefectKind.DAMAGED]
+    for damage in proven[:_DEFECTS_SHOWN]:
+        print_danger(f"{damage.kind.upper()}: {damage_words(damage)}")
+    if (more := len(proven) - _DEFECTS_SHOWN) > 0:
+        print_danger(f"and {more} more; --json lists all")
     if error is not None:
         print_error(error, json=False)
         return check.exit_code
