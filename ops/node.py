@@ -254,6 +254,7 @@ class Node:
                 public_key=self._key.public_key,
                 voucher=self._key.voucher,
                 require_keys=self._config.approvals.require_keys,
+                signs_revocations=True,
             )
         )
 

@@ -102,10 +102,15 @@ class ResolveCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class RevokeGrant(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Revoke a grant of a call or of the session (verb ``grants``, key: its session)."""
+    """Revoke a grant of a call or of the session (verb ``grants``, key: its session). Where keys
+    are required, an approver signs it."""
 
     grant_id: str
     actor: Actor = ""
+    """With a key, the name the key was added under."""
+    key_id: str = ""
+    signature: str = ""
+    """Ed25519 over the other fields and the realm, in hex."""
 
 
 class ApprovalDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from rookery.actors.approvals.decider import ApprovalsDecider
     from rookery.actors.approvals.executor import ApprovalExecutor
     from rookery.actors.approvals.grant_proofs import GrantProofs
+    from rookery.actors.approvals.grants import is_made_by_node
     from rookery.actors.approvals.lifecycle_machine import APPROVALS
     from rookery.actors.approvals.rules import (
         ApprovalRule,
@@ -18,7 +19,13 @@ if TYPE_CHECKING:
         RuleUndecided,
         check_rule,
     )
-    from rookery.actors.approvals.signing import Signer, read_signer, signed_answer, verify_answer
+    from rookery.actors.approvals.signing import (
+        Signer,
+        is_signed_by,
+        read_signer,
+        signed_answer,
+        signed_revocation,
+    )
     from rookery.actors.approvals.state import (
         APPROVERS_KEY,
         ApprovalSettings,
@@ -43,9 +50,11 @@ __all__ = [
     "SessionApprovals",
     "Signer",
     "check_rule",
+    "is_made_by_node",
+    "is_signed_by",
     "read_signer",
     "signed_answer",
-    "verify_answer",
+    "signed_revocation",
 ]
 
 __getattr__ = lazy_names(
@@ -55,9 +64,16 @@ __getattr__ = lazy_names(
         "decider": ("ApprovalsDecider",),
         "executor": ("ApprovalExecutor",),
         "grant_proofs": ("GrantProofs",),
+        "grants": ("is_made_by_node",),
         "lifecycle_machine": ("APPROVALS",),
         "rules": ("ApprovalRule", "RuleInput", "RuleUndecided", "check_rule"),
-        "signing": ("Signer", "read_signer", "signed_answer", "verify_answer"),
+        "signing": (
+            "Signer",
+            "is_signed_by",
+            "read_signer",
+            "signed_answer",
+            "signed_revocation",
+        ),
         "state": (
             "APPROVERS_KEY",
             "ApprovalSettings",

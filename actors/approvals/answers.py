@@ -26,9 +26,8 @@ from rookery.actors.approvals.broker import ruling_of
 from rookery.actors.approvals.dispatchers.port import Decision, actor_ref
 from rookery.actors.approvals.effects import CheckAnswer, DispatchEnded, DispatchUnrecorded
 from rookery.actors.approvals.facts import REASON_MAX, ApprovalFacts, ValidAnswer
-from rookery.actors.approvals.grant_proofs import FindApprover
+from rookery.actors.approvals.grant_proofs import FindApprover, GrantProofs
 from rookery.actors.approvals.request_record import operation_of, to_request
-from rookery.actors.approvals.signing import verify_answer
 from rookery.actors.approvals.state import (
     MESSAGE_MAX,
     ApprovalRequestState,
@@ -171,7 +170,7 @@ class AnswerRules(NamedTuple):
         if arrived_ms >= request_state.due_ms:
             late_ms = arrived_ms - request_state.due_ms
             raise Refused("APPROVAL_CLOSED", f"the answer arrived {late_ms} ms after the deadline")
-        verified = self._verify(answer)
+        verified = GrantProofs(self.settings, self.find_approver).check_signature(answer)
         if verified:
             _check_provable(answer, decision)
         return ValidAnswer(request_state, decision, verified, arrived_ms)
@@ -193,23 +192,6 @@ class AnswerRules(NamedTuple):
             expires_at_ms = now_ms + self.settings.session_grant_ttl_ms
             builder.add_session_grant(answer.actor, expires_at_ms)
         return builder.facts
-
-    def _verify(self, answer: DecideApproval) -> bool:
-        """Whether an approver's key signed the answer. An answer that claims a key must be signed
-        by it."""
-        if not answer.key_id and not answer.signature:
-            if self.settings.require_keys:
-                raise Refused("SIGNATURE_REQUIRED", "the answer is not signed")
-            return False
-        approver = self.find_approver(answer.key_id)
-        if approver is None or approver.name != answer.actor:
-            text = f"{answer.key_id[:40]!r} is not a key of {answer.actor[:80]!r}"
-            raise Refused("APPROVER_UNKNOWN", text, hint="rookery approvers list")
-        if not verify_answer(self.settings.realm, answer, approver.public_key):
-            raise Refused(
-                "SIGNATURE_INVALID", "the signature does not match the answer and the key"
-            )
-        return True
 
     def _refusal(
         self, state: SessionApprovals, answer: DecideApproval, refusal: Refused, now_ms: int

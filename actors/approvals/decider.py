@@ -135,8 +135,9 @@ class ApprovalsDecider(MachineDecider):
             case ConsumeGrant() as use:
                 left = consume(state, session, use, self._proofs, now_ms=now_ms)
             case RevokeGrant() as revocation:
-                by = revocation.actor or command.id
-                left = revoke(state, session, revocation, settings, by=by, now_ms=now_ms)
+                left = revoke(
+                    state, session, revocation, self._proofs, command_id=command.id, now_ms=now_ms
+                )
             case WithdrawApproval(operation_id=operation_id):
                 withdrawn = state.asked.get(operation_id)
                 left = () if withdrawn is None else withdraw_request(state, session, withdrawn)

@@ -14,7 +14,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from rookery.actors.approvals.request_record import covers_any_arguments
-from rookery.actors.approvals.signing import verify_answer
+from rookery.actors.approvals.signing import is_signed_by
 from rookery.actors.approvals.state import (
     ApprovalRequestState,
     ApprovalSettings,
@@ -25,6 +25,8 @@ from rookery.actors.approvals.state import (
 )
 from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
+from rookery.schemas.commands import RevokeGrant
+from rookery.schemas.errors import Refused
 
 __all__ = ["FindApprover", "GrantProofs"]
 
@@ -77,12 +79,29 @@ class GrantProofs(NamedTuple):
             and self._is_signed(answer)
         )
 
+    def check_signature(self, signed: DecideApproval | RevokeGrant) -> bool:
+        """Whether an approver's key signed an answer or a revocation; raises ``Refused`` if it must
+        be signed and is not. One that claims a key must be signed by it."""
+        kind = "answer" if isinstance(signed, DecideApproval) else "revocation"
+        if not signed.key_id and not signed.signature:
+            if self.settings.require_keys:
+                raise Refused("SIGNATURE_REQUIRED", f"the {kind} is not signed", hint="--key FILE")
+            return False
+        approver = self.find_approver(signed.key_id)
+        if approver is None or approver.name != signed.actor:
+            text = f"{signed.key_id[:40]!r} is not a key of {signed.actor[:80]!r}"
+            raise Refused("APPROVER_UNKNOWN", text, hint="rookery approvers list")
+        if not is_signed_by(self.settings.realm, signed, approver.public_key):
+            text = f"the signature does not match the {kind} and the key"
+            raise Refused("SIGNATURE_INVALID", text)
+        return True
+
     def _is_signed(self, answer: DecideApproval) -> bool:
         approver = self.find_approver(answer.key_id)
         return (
             approver is not None
             and approver.name == answer.actor
-            and verify_answer(self.settings.realm, answer, approver.public_key)
+            and is_signed_by(self.settings.realm, answer, approver.public_key)
         )
 
 

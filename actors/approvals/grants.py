@@ -7,21 +7,25 @@ revoked or is not proven before its call consumes it, the approval is requested 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from rookery.actors.approvals.effects import ConsumeGrant
 from rookery.actors.approvals.grant_proofs import GrantProofs
 from rookery.actors.approvals.requests import request_again
-from rookery.actors.approvals.state import ApprovalSettings, Grant, GrantPhase, SessionApprovals
+from rookery.actors.approvals.state import (
+    RUN_ENDED,
+    UNPROVEN,
+    Grant,
+    GrantPhase,
+    SessionApprovals,
+)
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.replies import GrantReceipt
 
-__all__ = ["consume", "grant_receipt", "is_consumed", "revoke"]
-
-UNPROVEN: Final = "no valid approver's signature proves the grant"
+__all__ = ["consume", "grant_receipt", "is_consumed", "is_made_by_node", "revoke"]
 
 
 def consume(
@@ -74,12 +78,13 @@ def revoke(
     state: SessionApprovals,
     session: str,
     command: RevokeGrant,
-    settings: ApprovalSettings,
+    proofs: GrantProofs,
     *,
-    by: str,
+    command_id: str,
     now_ms: int,
 ) -> Sequence[Fact]:
     """Revoke a grant. If its call has not begun, the approval is requested again."""
+    is_signed = proofs.check_signature(command)
     grant_id = command.grant_id
     found = _grant_phase(state, grant_id)
     if found is None:
@@ -90,18 +95,20 @@ def revoke(
         )
     if found is not GrantPhase.ISSUED:
         return ()
+    fields: dict[str, Any] = {"grant_id": grant_id, "revoked_by": command.actor or command_id}
+    if is_signed:
+        fields |= {"key_id": command.key_id, "signature": command.signature}
     of_session = state.session_grants.get(grant_id)
     if of_session is not None:
-        generation = of_session.generation
-        return (facts.GrantRevoked(grant_id=grant_id, revoked_by=by, generation=generation),)
+        return (facts.GrantRevoked(**fields, generation=of_session.generation),)
     grant = state.grants[grant_id]
     request_state = state.asked.get(grant.operation_id)
     if request_state is None:
-        return (facts.GrantRevoked(grant_id=grant_id, revoked_by=by),)
+        return (facts.GrantRevoked(**fields),)
     revoked = facts.GrantRevoked(
-        grant_id=grant_id, revoked_by=by, run=request_state.run, generation=request_state.generation
+        **fields, run=request_state.run, generation=request_state.generation
     )
-    why = "the grant was revoked"
+    why, settings = "the grant was revoked", proofs.settings
     return (
         revoked,
         *request_again(state, session, request_state, settings, why=why, now_ms=now_ms),
@@ -115,6 +122,20 @@ def grant_receipt(state: SessionApprovals, grant_id: str) -> GrantReceipt:
 
 def _covers(grant: Grant, use: ConsumeGrant) -> bool:
     return (grant.operation_id, grant.request_digest) == (use.operation_id, use.request_digest)
+
+
+def is_made_by_node(state: SessionApprovals, fact: facts.GrantRevoked, proofs: GrantProofs) -> bool:
+    """Whether an unsigned revocation has a reason for which a node itself revokes the grant;
+    ``state`` is the one before it."""
+    grant = state.grants.get(fact.grant_id)
+    if grant is None:
+        return False
+    if fact.revoked_by == UNPROVEN:
+        request_state = state.asked.get(grant.operation_id)
+        return request_state is None or not proofs.proves(state, request_state, grant)
+    if fact.revoked_by == RUN_ENDED:
+        return True  # Another family's facts say whether it has.
+    return fact.revoked_by == grant.session_grant_id and _is_revoked(state, fact.revoked_by)
 
 
 def _is_revoked(state: SessionApprovals, session_grant_id: str) -> bool:

@@ -18,6 +18,7 @@ from rookery.actors.approvals.grant_proofs import GrantProofs
 from rookery.actors.approvals.request_record import approval_id_of, policy_id, redacted_summary
 from rookery.actors.approvals.rules import ApprovalRule, RuleInput, RuleUndecided
 from rookery.actors.approvals.state import (
+    RUN_ENDED,
     ApprovalRequestState,
     ApprovalSettings,
     GrantPhase,
@@ -123,7 +124,7 @@ def withdraw_request(
         return (
             facts.GrantRevoked(
                 grant_id=grant.grant_id,
-                revoked_by="the run has ended",
+                revoked_by=RUN_ENDED,
                 run=request_state.run,
                 generation=request_state.generation,
             ),

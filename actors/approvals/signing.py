@@ -7,26 +7,29 @@ from __future__ import annotations
 
 from typing import Final
 
+from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
 from rookery.actors.keys import SigningKey, is_valid_signature, read_seed
 from rookery.schemas.approvals.decision import DecideApproval, bytes_to_sign
-from rookery.schemas.commands import ChangeApprover
+from rookery.schemas.commands import ChangeApprover, RevokeGrant
 from rookery.schemas.digest import canonical_json
-from rookery.schemas.facts.approval import Answered
+from rookery.schemas.facts.approval import Answered, GrantRevoked
 
 __all__ = [
     "Signer",
     "bytes_to_sign",
     "change_bytes",
+    "is_signed_by",
     "read_signer",
     "signed_answer",
-    "verify_answer",
+    "signed_revocation",
     "verify_change",
 ]
 
 CHANGE_DOMAIN: Final = "rookery.approver.naming.v1"
 """Separates the signature of an approver change from that of an answer."""
+REVOCATION_DOMAIN: Final = "rookery.grant.revocation.v1"
 
 
 class Signer(SigningKey):
@@ -36,6 +39,11 @@ class Signer(SigningKey):
         """The answer, signed with this key."""
         unsigned = replace(answer, key_id=self.key_id, signature="")
         return replace(unsigned, signature=self.sign_bytes(bytes_to_sign(realm, unsigned)))
+
+    def sign_revocation(self, realm: str, command: RevokeGrant) -> RevokeGrant:
+        """The revocation of a grant, signed with this key."""
+        unsigned = replace(command, key_id=self.key_id, signature="")
+        return replace(unsigned, signature=self.sign_bytes(revocation_bytes(realm, unsigned)))
 
     def sign_change(self, realm: str, change: ChangeApprover) -> ChangeApprover:
         """The change, signed with this key."""
@@ -48,9 +56,11 @@ def read_signer(text: str) -> Signer:
     return Signer(read_seed(text))
 
 
-def verify_answer(realm: str, answer: DecideApproval, public_key: str) -> bool:
-    """Whether the key has signed exactly this answer for this realm."""
-    return is_valid_signature(bytes_to_sign(realm, answer), answer.signature, public_key)
+def is_signed_by(realm: str, signed: DecideApproval | RevokeGrant, public_key: str) -> bool:
+    """Whether the key has signed exactly this answer, or this revocation, for this realm."""
+    is_answer = isinstance(signed, DecideApproval)
+    text = bytes_to_sign(realm, signed) if is_answer else revocation_bytes(realm, signed)
+    return is_valid_signature(text, signed.signature, public_key)
 
 
 def verify_change(realm: str, change: ChangeApprover, public_key: str) -> bool:
@@ -75,8 +85,29 @@ def signed_answer(fact: Answered) -> DecideApproval | None:
     )
 
 
+def signed_revocation(fact: GrantRevoked) -> RevokeGrant | None:
+    """The revocation as its approver signed it; ``None`` if the fact has no signature."""
+    if fact.signature is UNSET or fact.key_id is UNSET:
+        return None
+    return RevokeGrant(
+        grant_id=fact.grant_id,
+        actor=fact.revoked_by,
+        key_id=fact.key_id,
+        signature=fact.signature,
+    )
+
+
 def change_bytes(realm: str, change: ChangeApprover) -> bytes:
     """The signed bytes of a change: all its fields and the realm."""
-    signed = asdict(change)
+    return _bytes_of(change, CHANGE_DOMAIN, realm)
+
+
+def revocation_bytes(realm: str, command: RevokeGrant) -> bytes:
+    """The signed bytes of a revocation; the grant's id is that of one grant in one session."""
+    return _bytes_of(command, REVOCATION_DOMAIN, realm)
+
+
+def _bytes_of(command: ChangeApprover | RevokeGrant, domain: str, realm: str) -> bytes:
+    signed = asdict(command)
     del signed["signature"]
-    return canonical_json({"domain": CHANGE_DOMAIN, "realm": realm, **signed})
+    return canonical_json({"domain": domain, "realm": realm, **signed})

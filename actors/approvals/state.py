@@ -7,7 +7,7 @@ next run requests an approval.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 from immutables import Map
@@ -24,7 +24,9 @@ __all__ = [
     "REFUSALS_MAX",
     "REFUSALS_TOTAL_MAX",
     "REFUSALS_WINDOW_MS",
+    "RUN_ENDED",
     "STATE_SCHEMA",
+    "UNPROVEN",
     "ApprovalRequestState",
     "ApprovalSettings",
     "Approver",
@@ -45,6 +47,9 @@ REFUSALS_TOTAL_MAX = 200
 """Of these, at any time."""
 MESSAGE_MAX = 300
 """Characters of a recorded refusal's message, which may repeat input."""
+UNPROVEN: Final = "no valid approver's signature proves the grant"
+RUN_ENDED: Final = "the run has ended"
+"""Why a node itself revokes a grant."""
 APPROVERS_KEY = "_approvers"
 """The key of the realm's approvers, one entity."""
 

@@ -85,7 +85,18 @@ class ApprovalsMixin(ABC):
         query = GrantedQuery(session=session, ended=ended)
         return msgspec.convert(await self.ask("granted", "all", query), GrantList).grants
 
-    async def revoke_grant(self, grant: ListedGrant, *, actor: str = "") -> GrantReceipt:
-        """Revoke a grant."""
+    async def revoke_grant(
+        self,
+        grant: ListedGrant,
+        *,
+        actor: str = "",
+        sign: Callable[[str, RevokeGrant], RevokeGrant] | None = None,
+    ) -> GrantReceipt:
+        """Revoke a grant.
+
+        ``sign`` signs it: ``rookery.actors.approvals.signing.Signer.sign_revocation``.
+        """
         body = RevokeGrant(grant_id=grant.grant_id, actor=actor)
+        if sign is not None:
+            body = sign(self.realm, body)
         return msgspec.convert(await self.ask("grants", grant.session_id, body), GrantReceipt)

@@ -21,6 +21,7 @@ from rookery.bus.nats import ServerAccess
 from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
 from rookery.schemas.calls import ToolFault
+from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import CallReceipt, FileEntry, GrantReceipt, RunAnswer
 from rookery.schemas.run import Language, SessionLimits
@@ -252,8 +253,14 @@ class SyncClient:
     def grants(self, session: str | None = None, *, ended: bool = False) -> Sequence[ListedGrant]:
         return self._thread.run(self._client.grants(session, ended=ended))
 
-    def revoke_grant(self, grant: ListedGrant, *, actor: str = "") -> GrantReceipt:
-        return self._thread.run(self._client.revoke_grant(grant, actor=actor))
+    def revoke_grant(
+        self,
+        grant: ListedGrant,
+        *,
+        actor: str = "",
+        sign: Callable[[str, RevokeGrant], RevokeGrant] | None = None,
+    ) -> GrantReceipt:
+        return self._thread.run(self._client.revoke_grant(grant, actor=actor, sign=sign))
 
     def ask(
         self,

@@ -19,8 +19,10 @@ from rookery.actors.approvals import (
     GrantPhase,
     GrantProofs,
     SessionApprovals,
+    is_made_by_node,
+    is_signed_by,
     signed_answer,
-    verify_answer,
+    signed_revocation,
 )
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.damage import DefectKind, MessageDamage
@@ -40,6 +42,7 @@ class ApprovalCheck:
     def __init__(self, realm: str, root_key: str = "", *, require_keys: bool = False) -> None:
         """``require_keys``: the realm requires keys now, whatever a node says that starts."""
         self._realm, self._is_configured, self._is_required = realm, require_keys, False
+        self._signs_revocations = False
         self._line = ApproverLine(realm, root_key)
         self._revoked: dict[str, tuple[Approver, int]] = {}
         settings = ApprovalSettings(realm=realm, root_key=root_key, require_keys=True)
@@ -59,6 +62,7 @@ class ApprovalCheck:
                     self._is_required = fact.require_keys or (
                         self._is_required and self._is_configured
                     )
+                    self._signs_revocations |= fact.signs_revocations
         elif stored.entity.family != "approval":
             return
         elif stored.entity.key == APPROVERS_KEY:
@@ -86,6 +90,8 @@ class ApprovalCheck:
                     self._check_answer(stored, fact)
                 case approval.GrantConsumed() if self._is_required:
                     self._check_grant(stored, state, fact.grant_id, "released a call")
+                case approval.GrantRevoked() if self._is_required and self._signs_revocations:
+                    self._check_revocation(stored, state, fact)
             state = self._decider.evolve(state, fact)
             if isinstance(fact, approval.GrantIssued) and self._is_required:
                 self._check_grant(stored, state, fact.grant_id, "was issued")
@@ -104,7 +110,7 @@ class ApprovalCheck:
         if approver is None or approver.name != answer.actor:
             text = f"{answer.key_id} is not a key of {answer.actor}"
             self._report(stored, f"the answer to {fact.approval_id} is forged: {text}")
-        elif not verify_answer(self._realm, answer, approver.public_key):
+        elif not is_signed_by(self._realm, answer, approver.public_key):
             text = "its signature does not match"
             self._report(stored, f"the answer to {fact.approval_id} is forged: {text}")
         else:
@@ -117,6 +123,23 @@ class ApprovalCheck:
         request: Any = None if grant is None else state.asked.get(grant.operation_id)
         if grant is None or request is None or not self._proofs.proves(state, request, grant):
             self._report(stored, f"{grant_id} {event}, and no signed answer proves it")
+
+    def _check_revocation(
+        self, stored: StoredMessage, state: SessionApprovals, fact: approval.GrantRevoked
+    ) -> None:
+        """An approver signs it, or a node has made it for a reason that the facts show."""
+        revocation, fault = signed_revocation(fact), ""
+        if revocation is None:
+            now = GrantProofs(self._proofs.settings, self._line.approvers.get)
+            fault = "" if is_made_by_node(state, fact, now) else "it is not signed"
+        else:
+            approver = self._find_approver(revocation.key_id)
+            if approver is None or approver.name != revocation.actor:
+                fault = f"{revocation.key_id} is not a key of {revocation.actor}"
+            elif not is_signed_by(self._realm, revocation, approver.public_key):
+                fault = "its signature does not match"
+        if fault:
+            self._report(stored, f"the revocation of {fact.grant_id} is forged: {fault}")
 
     def _find_approver(self, key_id: str) -> Approver | None:
         found = self._line.approvers.get(key_id)

@@ -208,7 +208,11 @@ class GrantRevoked(Fact, frozen=True, kw_only=True, tag="approval.grant_revoked.
 
     grant_id: str
     revoked_by: str
-    """The operator, the id of their command, or the revoked grant of the session."""
+    """The operator, the id of their command, the revoked grant of the session, or why the node
+    itself revoked it."""
+    key_id: str | UnsetType = UNSET
+    """Of the approver's key, if ``revoked_by`` has signed it."""
+    signature: str | UnsetType = UNSET
 
 
 class SessionGrantIssued(Fact, frozen=True, kw_only=True, tag="approval.session_grant_issued.v1"):

@@ -59,6 +59,8 @@ class Started(Fact, frozen=True, kw_only=True, tag="node.started.v1"):
     voucher: KeyVoucher | UnsetType = UNSET
     require_keys: bool = False
     """Whether only signed answers release calls on this node."""
+    signs_revocations: bool = False
+    """Whether it then takes only signed revocations of grants, too. Older versions took any."""
 
 
 class Stopped(Fact, frozen=True, kw_only=True, tag="node.stopped.v1"):

@@ -48,7 +48,10 @@ async def approve_and_revoke(world: ApprovalWorld) -> None:
         assert (ended.state, ended.reason) == (ApprovalState.APPROVED_FOR_SESSION, "fine")
         (grant,) = await client.grants("s")
         assert (grant.operation_id, grant.tool) == (None, "strike")
-        assert (await client.revoke_grant(grant)).state == "revoked"
+        with pytest.raises(Refused, match="SIGNATURE_REQUIRED"):
+            await client.revoke_grant(grant, actor="ann")
+        revoked = await client.revoke_grant(grant, actor="ann", sign=ANN.sign_revocation)
+        assert revoked.state == "revoked"
         assert await client.grants("s") == ()
         states = {one.state for one in await client.grants("s", ended=True)}
         assert states == {GrantState.CONSUMED, GrantState.REVOKED}
@@ -67,4 +70,5 @@ def deny_and_revoke(client: SyncClient) -> None:
     assert "approval.denied" in ended.error.message
     assert client.grants("t") == ()
     (revoked,) = [g for g in client.grants(ended=True) if g.state == "revoked"]
-    assert client.revoke_grant(revoked).state == "revoked"
+    again = client.revoke_grant(revoked, actor="ann", sign=ANN.sign_revocation)
+    assert again.state == "revoked"

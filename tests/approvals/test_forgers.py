@@ -7,31 +7,30 @@ the journal names each, and finds nothing in the history as it is.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.approvals.state import APPROVERS_KEY
+from rookery.actors.approvals.state import APPROVERS_KEY, UNPROVEN
 from rookery.actors.keys import checkpoint_bytes
 from rookery.bus.credentials import CredentialStore
 from rookery.bus.journal import JetStreamJournal, seal_line
-from rookery.bus.journal.stored_message import CHAIN
 from rookery.bus.nats.connection import Connection
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
-from rookery.bus.streams import terms_in
-from rookery.bus.subjects import Subjects, partition_of
+from rookery.bus.subjects import Subjects
 from rookery.ops.examples.run_proof.check_proof import descends
 from rookery.ops.examples.run_proof.check_proof import main as check_proof
 from rookery.ops.journal import Anchor, DefectKind, JournalCheck, ProofParts, prove_run
 from rookery.ops.keys import operator_voucher
 from rookery.schemas.codec import FactCodec, encode_facts
+from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.errors import Refused
@@ -41,10 +40,10 @@ from rookery.schemas.facts.approval import (
     ApproverAdded,
     GrantConsumed,
     GrantIssued,
+    GrantRevoked,
 )
 from rookery.schemas.facts.node import NODE_FACTS, Checkpoint, Started
 from tests.approvals.approval_world import ANN, CY, EVE, ApprovalWorld
-from tests.nodes import access_to, rookery_here
 
 REALM = "forgers"
 APPROVERS = EntityId("approval", APPROVERS_KEY)
@@ -202,6 +201,37 @@ def forged_grant(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]]:
         yield end, entity, replace(genuine, **ids, grant_id=f"grant.{recorded.waiting}")
 
 
+def revocations(recorded: Recorded) -> Iterator[tuple[int, EntityId, GrantRevoked]]:
+    """Of each grant, as Ann revokes it, and then its signature."""
+    for place, issued in facts_of(recorded.messages, GrantIssued):
+        command = RevokeGrant(grant_id=issued.grant_id, actor="ann")
+        signed = ANN.sign_revocation(REALM, command)
+        revoked = GrantRevoked(
+            grant_id=issued.grant_id,
+            revoked_by="ann",
+            key_id=signed.key_id,
+            signature=signed.signature,
+        )
+        yield place + 1, recorded.messages[place].entity, revoked
+
+
+def forged_revocation(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]]:
+    for place, entity, revoked in revocations(recorded):
+        unsigned = replace(revoked, key_id=UNSET, signature=UNSET)
+        yield place, entity, unsigned
+        yield place, entity, replace(unsigned, revoked_by=UNPROVEN)
+        yield place, entity, replace(revoked, revoked_by="bob")
+        yield place, entity, replace(revoked, signature="0" * 128)
+        yield place, entity, replace(revoked, key_id=EVE.key_id)
+
+
+def test_a_signed_revocation_is_not_forged(recorded: Recorded):
+    for place, entity, revoked in revocations(recorded):
+        check = checked(inserted(recorded.messages, place, entity, revoked))
+        named = {one.sequence for one in check.damaged if one.kind is DefectKind.FORGED}
+        assert place + 1 not in named
+
+
 def forged_checkpoint(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]]:
     entity = EntityId("node", "n1")
     for place, genuine in facts_of(recorded.messages, Checkpoint):
@@ -223,6 +253,7 @@ FORGERIES: Sequence[Forgery] = (
     replayed_naming,
     forged_answer,
     forged_grant,
+    forged_revocation,
     forged_checkpoint,
     forged_roster,
 )
@@ -439,54 +470,3 @@ def test_a_run_that_no_checkpoint_covers_yet_is_not_proven(recorded: Recorded):
     first = facts_of(recorded.messages, Checkpoint)[0][0]
     with pytest.raises(Refused, match="no checkpoint of n1 covers run"):
         asyncio.run(proof_of(recorded.messages[:first]))
-
-
-# --- a live node ----------------------------------------------------------------------------------
-
-
-async def publish(server: EmbeddedServer, realm: str, entity: EntityId, facts: list[Fact]) -> None:
-    """Append with the node's credential and the node's own term."""
-    connection = Connection(server.url_for(Role.NODE, realm=realm))
-    await connection.open()
-    try:
-        subjects = Subjects(realm)
-        journal = JetStreamJournal(connection, subjects)
-        last = await journal.last(entity)
-        assert last is not None
-        config = (await connection.api(f"STREAM.INFO.{subjects.journal_stream}"))["config"]
-        partition = partition_of(entity.key)
-        term = subjects.appends(partition, terms_in(subjects, config)[partition])
-        body = encode_facts(facts)
-        headers = {CHAIN: chain(last.chain, body)}
-        subject = f"{term.removesuffix('>')}{entity.family}.{entity.key}"
-        stored = await connection.client.request(subject, body, headers=headers, timeout=10)
-        assert "seq" in json.loads(stored.data)
-    finally:
-        await connection.close()
-
-
-def test_a_live_node_skips_a_forged_approver_and_says_so(server: EmbeddedServer, tmp_path: Path):
-    realm = "forged-live"
-    world = ApprovalWorld(server, realm, tmp_path)
-    eve = ApproverAdded(
-        name="eve", key_id=EVE.key_id, public_key=EVE.public_key, source="approval@n1"
-    )
-
-    async def scenario() -> None:
-        async with world:
-            await world.name_approvers()
-            await publish(server, realm, APPROVERS, [eve])
-            parked = await world.parked("s")
-            forged = world.signed(parked.answer(actor="eve"), EVE)
-            assert await world.refused("s", msgspec.to_builtins(forged)) == "APPROVER_UNKNOWN"
-            await world.accepted(parked, world.signed(parked.answer()))
-
-    with world.node(ROOKERY_NODE_NAME="n1") as node:
-        asyncio.run(scenario())
-        node.stop()
-    store = access_to(server, realm)
-    listed = rookery_here(tmp_path, "approvers", "list", *store)
-    assert (listed.code, "eve" in listed.out) == (1, False)
-    assert "says that eve was added" in listed.err
-    verified = rookery_here(tmp_path, "journal", "verify", *store)
-    assert (verified.code, "the change of approver eve is forged" in verified.err) == (7, True)

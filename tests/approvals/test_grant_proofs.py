@@ -15,6 +15,7 @@ from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import ApprovalSettings, Approver
 from rookery.schemas.approvals.decision import DecideApproval, tool_digest
 from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule
+from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import approval
 from tests.approvals.approval_histories import SESSION, History
@@ -218,3 +219,25 @@ def test_grants_of_older_versions_stay_valid_where_no_keys_are_required():
     second = session.call(2, "guarded", a=2)
     session.settle()
     assert [operation for operation, _ in session.acts] == [second]
+
+
+def test_where_keys_are_required_a_revocation_is_signed_and_its_fact_has_the_signature():
+    session = Signed()
+    session.approve(session.begin(1, a=1), "approved_for_session")
+    (granted,) = session.of(approval.SessionGrantIssued)
+    by_ann = RevokeGrant(grant_id=granted.grant_id, actor="ann")
+    signed = ANN.sign_revocation("r", by_ann)
+    refused = {
+        by_ann: "SIGNATURE_REQUIRED",
+        EVE.sign_revocation("r", by_ann): "APPROVER_UNKNOWN",
+        replace(signed, actor="bob"): "APPROVER_UNKNOWN",
+        replace(signed, grant_id="another"): "SIGNATURE_INVALID",
+        ANN.sign_revocation("another realm", by_ann): "SIGNATURE_INVALID",
+    }
+    assert [session.put("approval", one).code for one in refused] == list(refused.values())
+    assert session.of(approval.GrantRevoked) == []
+    assert session.put("approval", signed).state == "revoked"
+    (revoked,) = session.of(approval.GrantRevoked)
+    assert (revoked.revoked_by, revoked.signature) == ("ann", signed.signature)
+    second = session.begin(2, a=1)
+    assert second not in session.called

@@ -20,7 +20,7 @@ from rookery.bus.client import new_id
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
-from rookery.ops.cli.commands.approvers import realm_keys
+from rookery.ops.cli.commands.approvers import approver_name, realm_keys
 from rookery.ops.cli.commands.grants import app as grants
 from rookery.ops.cli.key_files import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
@@ -242,14 +242,6 @@ def _decide(answer: DecideApproval, key: Path | None, options: Options) -> int:
     return 0
 
 
-def _unknown_key(key_id: str, key: Path | None) -> Refused:
-    return Refused(
-        "APPROVER_UNKNOWN",
-        f"the key {key_id} in {key} is no approver's in this realm",
-        hint=f"rookery approvers list; approvers add NAME --key {key}",
-    )
-
-
 async def _submit(
     answer: DecideApproval, key: Path | None, options: Options
 ) -> DecisionReceipt | None:
@@ -259,10 +251,7 @@ async def _submit(
         approval = await _find(realm, answer.approval_id)
         name = answer.actor
         if not name and signer is not None:
-            names = [k.name for k in await realm_keys(realm) if k.key_id == signer.key_id]
-            if not names:
-                raise _unknown_key(signer.key_id, key)
-            name = names[-1]
+            name = await approver_name(realm, signer.key_id, key)
         answer = msgspec.structs.replace(
             answer,
             actor=actor(name),

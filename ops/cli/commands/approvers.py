@@ -24,7 +24,7 @@ from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.errors import Refused
 from rookery.schemas.replies import ApproverReceipt
 
-__all__ = ["app", "realm_keys"]
+__all__ = ["app", "approver_name", "realm_keys"]
 
 app = App(name="approvers", help_format="plaintext")
 
@@ -108,6 +108,18 @@ def revoke(name: Name, *, as_: As = None, options: Options = NO_OPTIONS) -> int:
 async def realm_keys(realm: OfflineRealm) -> list[ListedApproverKey]:
     """All keys of the realm that count, revoked ones included."""
     return (await approver_report(realm)).keys
+
+
+async def approver_name(realm: OfflineRealm, key_id: str, key: Path | None) -> str:
+    """The name of the approver that has the key; ``key``: its file."""
+    names = [known.name for known in await realm_keys(realm) if known.key_id == key_id]
+    if not names:
+        raise Refused(
+            "APPROVER_UNKNOWN",
+            f"the key {key_id} in {key} is no approver's in this realm",
+            hint=f"rookery approvers list; approvers add NAME --key {key}",
+        )
+    return names[-1]
 
 
 async def approver_report(realm: OfflineRealm) -> ApproverReport:

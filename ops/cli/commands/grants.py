@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
@@ -10,6 +11,8 @@ from cyclopts import App, Parameter
 from rookery.actors.projections import ApprovalQueryHandler
 from rookery.bus.clock import SystemClock
 from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.commands.approvers import approver_name
+from rookery.ops.cli.key_files import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.schemas.approvals.lists import GrantedQuery, GrantList, ListedGrant
@@ -53,10 +56,13 @@ def revoke(
     grant: Annotated[str, Parameter(help="The grant's id, as `grants list` shows it.")],
     *,
     as_: ActorOption = None,
+    key: Annotated[
+        Path | None, Parameter(help="Key file that signs it; with require_keys needed.")
+    ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Revoke a grant; for a grant of a session, also the grants issued from it."""
-    receipt = asyncio.run(_revoke(RevokeGrant(grant_id=grant, actor=actor(as_)), options))
+    receipt = asyncio.run(_revoke(grant, as_, key, options))
     if options.json:
         print_json(receipt)
     else:
@@ -78,8 +84,10 @@ async def _list_offline(realm: OfflineRealm, query: GrantedQuery) -> GrantList:
     return await view.list_grants(query)
 
 
-async def _revoke(command: RevokeGrant, options: Options) -> GrantReceipt:
-    grant_id = command.grant_id
+async def _revoke(
+    grant_id: str, name: str | None, key: Path | None, options: Options
+) -> GrantReceipt:
+    signer = None if key is None else read_signer(key)
     async with open_realm(options) as realm:
         known = (await _list_offline(realm, GrantedQuery(ended=True))).grants
         session = next((g.session_id for g in known if g.grant_id == grant_id), None)
@@ -89,6 +97,11 @@ async def _revoke(command: RevokeGrant, options: Options) -> GrantReceipt:
                 f"no grant {grant_id[:120]!r} here",
                 hint="rookery approvals grants list --all",
             )
+        if not name and signer is not None:
+            name = await approver_name(realm, signer.key_id, key)
+        command = RevokeGrant(grant_id=grant_id, actor=actor(name))
+        if signer is not None:
+            command = signer.sign_revocation(realm.subjects.realm, command)
         return await realm.ask("grants", session, command, GrantReceipt)
 
 

@@ -15,6 +15,8 @@ from typing import Any
 
 from Crypto.Signature import eddsa
 
+__all__ = ["descends", "main", "root_of"]
+
 HEX = 64  # Digits of a key; NATS writes keys as base32 with a prefix and a checksum.
 CHECKPOINT = "node number start sequence messages root previous uncertain key_id"
 ANSWER = "approval_id decision actor request_digest answered_at_ms reason key_id tool_digest"
@@ -40,7 +42,7 @@ def is_signed(signed: object, signature: str, key: str) -> bool:
 def statement(realm: str, domain: str, fact: Fields, names: str) -> Fields:
     """What a signature is over."""
     fields = {name: fact[name] for name in names.split() if name in fact}
-    return fields | {"domain": f"rookery.{domain}.v1", "realm": realm}
+    return fields | {"domain": domain, "realm": realm}
 
 
 def read(file: str) -> list[Fields]:
@@ -91,7 +93,7 @@ def descends(realm: str, fact: Fields, root_key: str, issuer: str) -> bool:
         signer = operator["public_key"]
         named = ["rookery.credential.v1", realm, operator["name"], "operator", "", signer]
         is_certified = is_signed(named, operator["certificate"], issuer)
-    key = statement(realm, "node.key", fact, "public_key")
+    key = statement(realm, "rookery.node.key.v1", fact, "public_key")
     return is_certified and is_signed(key, voucher["signature"], signer)
 
 
@@ -99,13 +101,13 @@ def check_nodes(realm: str, facts: list[tuple[int, Fields]], *known: str) -> dic
     """The checkpoints, all signed by a key that counts."""
     signed, keys = {}, {}
     for at, fact in facts:
-        if fact["type"] == "node.started.v1":
+        if fact["type"].startswith("node.started."):
             is_known = not any(known) or descends(realm, fact, *known)
             require(is_known, f"none of the given keys vouches for {fact['node']}")
             keys[fact["node"]] = fact["public_key"]
-        elif fact["type"] == "node.checkpoint.v1":
+        elif fact["type"].startswith("node.checkpoint."):
             text, key = (
-                statement(realm, "node.checkpoint", fact, CHECKPOINT),
+                statement(realm, "rookery.node.checkpoint.v1", fact, CHECKPOINT),
                 keys.get(fact["node"]),
             )
             is_valid = is_signed(text, fact["signature"], key or "")
@@ -122,7 +124,7 @@ def check_approvals(realm: str, facts: list[tuple[int, Fields]], root: str) -> d
         if kind == "started":
             required |= fact.get("require_keys", False)
         elif kind in ("approver_added", "approver_revoked"):
-            text = statement(realm, "approver.naming", fact, "name change")
+            text = statement(realm, "rookery.approver.naming.v1", fact, "name change")
             text |= {"public_key": fact.get("signed_key") or fact.get("public_key", "")}
             text |= {"key_id": fact["signed_by"]}
             is_bare = not (keys or root or fact["signature"])
@@ -134,7 +136,7 @@ def check_approvals(realm: str, facts: list[tuple[int, Fields]], root: str) -> d
                 keys.pop(fact["key_id"], None)
                 keys |= {fact["key_id"]: fact["public_key"]} if "public_key" in fact else {}
         elif kind == "answered" and fact.get("signature"):
-            text = statement(realm, "approval.answer", fact, ANSWER)
+            text = statement(realm, "rookery.approval.answer.v1", fact, ANSWER)
             is_valid = is_signed(text, fact["signature"], keys.get(fact["key_id"], ""))
             require(is_valid, f"the answer in message {at} is forged")
             released[asked] = f"signed by {fact['actor']}"
