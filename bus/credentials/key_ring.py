@@ -34,7 +34,9 @@ class KeyRing:
     """At least one key; it never changes."""
 
     def __init__(self, keys: Sequence[bytes]) -> None:
-        self._keys = {digest_bytes(key)[:KEY_ID_DIGITS]: key for key in keys}
+        last_first = {digest_bytes(key)[:KEY_ID_DIGITS]: key for key in reversed(keys)}
+        self._keys = dict(reversed(last_first.items()))
+        """A key that is repeated counts where it is last: the last line of a file seals."""
 
     @classmethod
     def parse(cls, text: str) -> KeyRing:

@@ -25,6 +25,7 @@ from rookery.bus.clock import entropy
 from rookery.bus.credentials import Credential
 from rookery.bus.roles import Role
 from rookery.ops.config import ApprovalsConfig, Config
+from rookery.ops.keys.sealing_keys import write_durably
 from rookery.ops.keys.vouchers import (
     TrustRoots,
     is_signed_voucher,
@@ -150,5 +151,4 @@ def _voucher_path(path: Path) -> Path:
 def _write(path: Path, body: bytes) -> None:
     """Write a file that only its owner may read."""
     path.unlink(missing_ok=True)
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-        file.write(body)
+    write_durably(path, body)

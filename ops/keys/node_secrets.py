@@ -7,10 +7,10 @@ import logging
 from typing import Final
 
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import KEY_BYTES, KeyRing, SealedSecrets, SealingKeys
+from rookery.bus.credentials import KEY_BYTES, KeyRing, SealedSecrets
 from rookery.bus.ports import Secrets
-from rookery.ops.keys.sealing_keys import ConfiguredKeys, open_secrets
-from rookery.schemas.errors import Failed, Refused
+from rookery.ops.keys.sealing_keys import ConfiguredKeys, finish_rotation, open_secrets
+from rookery.schemas.errors import CodedError, Failed, Refused
 
 __all__ = ["SNAPSHOTS", "NodeSecrets", "open_node_secrets"]
 
@@ -27,7 +27,7 @@ class NodeSecrets:
     """Read once at the start of a node; lives on the bus's loop."""
 
     def __init__(
-        self, keys: SealingKeys, sealed: SealedSecrets, snapshots: bytes, values: KeyRing
+        self, keys: ConfiguredKeys, sealed: SealedSecrets, snapshots: bytes, values: KeyRing
     ) -> None:
         self._keys, self._sealed = keys, sealed
         self.snapshots, self.values = snapshots, values
@@ -36,10 +36,20 @@ class NodeSecrets:
 
     async def watch(self) -> None:
         """Check that the key at hand still opens secrets, until cancelled: another node may have
-        rotated it."""
+        rotated it. A rotation whose process was killed is finished here."""
         while True:
             await asyncio.sleep(CHECK_S)
             await self.check()
+            if not self.unavailable_reason:
+                await self.finish_rotation()
+
+    async def finish_rotation(self) -> None:
+        """Finish a rotation of the key file whose process was killed, if there is one."""
+        try:
+            if done := await finish_rotation(self._sealed, self._keys):
+                log.info("interrupted rotation finished", extra={"resealed": done.resealed})
+        except CodedError as error:
+            log.warning("interrupted rotation not finished", extra={"code": error.code})
 
     async def check(self) -> None:
         reason = ""

@@ -26,7 +26,15 @@ from rookery.ops.config import Config
 from rookery.ops.server import sealing_key_path
 from rookery.schemas.errors import Refused
 
-__all__ = ["ConfiguredKeys", "SecretsRotation", "keys_of", "open_secrets", "rotate"]
+__all__ = [
+    "ConfiguredKeys",
+    "SecretsRotation",
+    "finish_rotation",
+    "keys_of",
+    "open_secrets",
+    "rotate",
+    "write_durably",
+]
 
 _KINDS: Final = ("env:", "command:", "credential:")
 """Of origins other than a file."""
@@ -99,6 +107,28 @@ class ConfiguredKeys:
         self._write(ring, replacing=True)
         self.read()
 
+    @property
+    def is_rotating(self) -> bool:
+        """Whether a rotation of the file is in progress, or was interrupted. A file to which
+        somebody has appended a key is not rotated before somebody says so: another node may
+        lack that key."""
+        return self.is_file and self._mark.exists()
+
+    @property
+    def _mark(self) -> Path:
+        return self._path.with_name(f".{self._path.name}.rotation")
+
+    def begin_rotation(self) -> None:
+        """Leave a mark, by which a node finishes the rotation if this process is killed."""
+        if self.is_file and not self._mark.exists():
+            write_durably(self._mark, b"")
+            _sync_folder(self._path.parent)
+
+    def end_rotation(self) -> None:
+        """Remove the mark, after the last change."""
+        if self.is_file:
+            self._mark.unlink(missing_ok=True)
+
     @contextmanager
     def locked(self) -> Iterator[None]:
         """Exclude every other rotation of the file: of two new keys, one would be lost."""
@@ -164,7 +194,7 @@ class ConfiguredKeys:
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             draft.unlink(missing_ok=True)
             try:
-                _write_durably(draft, ring.text)
+                write_durably(draft, ring.text.encode())
                 if replacing:
                     draft.replace(path)
                 else:
@@ -201,9 +231,10 @@ def _stamp(path: Path) -> tuple[int, int] | None:
     return found.st_ino, found.st_mtime_ns
 
 
-def _write_durably(path: Path, text: str) -> None:
-    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
-        file.write(text)
+def write_durably(path: Path, body: bytes) -> None:
+    """Write a new file that only its owner may read: a crash must not leave an empty key."""
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+        file.write(body)
         file.flush()
         os.fsync(file.fileno())
 
@@ -249,13 +280,35 @@ async def rotate(sealed: SealedSecrets, keys: ConfiguredKeys) -> SecretsRotation
         ring = await asyncio.to_thread(keys.read)
         if len(ring.ids) == 1:
             ring = await asyncio.to_thread(_add_key, keys, ring)
-        resealed = 0
-        while count := await sealed.reseal():
-            resealed += count
-        if not keys.is_file:
-            return SecretsRotation(key_id=ring.newest, removed=(), resealed=resealed)
+        return await _reseal_all(sealed, keys, ring)
+
+
+async def finish_rotation(sealed: SealedSecrets, keys: ConfiguredKeys) -> SecretsRotation | None:
+    """Finish a rotation whose process was killed; ``None`` if there is none, or if it goes on."""
+    if not keys.is_rotating:
+        return None
+    try:
+        with keys.locked():
+            if not keys.is_rotating:
+                return None
+            return await _reseal_all(sealed, keys, await asyncio.to_thread(keys.read))
+    except Refused as refusal:
+        if refusal.code == "CONFLICT":
+            return None
+        raise
+
+
+async def _reseal_all(
+    sealed: SealedSecrets, keys: ConfiguredKeys, ring: KeyRing
+) -> SecretsRotation:
+    resealed = 0
+    while count := await sealed.reseal():
+        resealed += count
+    removed = ring.ids[:-1] if keys.is_file else ()
+    if removed:
         await asyncio.to_thread(keys.replace, ring.newest_alone())
-        return SecretsRotation(key_id=ring.newest, removed=ring.ids[:-1], resealed=resealed)
+    await asyncio.to_thread(keys.end_rotation)
+    return SecretsRotation(key_id=ring.newest, removed=removed, resealed=resealed)
 
 
 def _add_key(keys: ConfiguredKeys, ring: KeyRing) -> KeyRing:
@@ -265,6 +318,7 @@ def _add_key(keys: ConfiguredKeys, ring: KeyRing) -> KeyRing:
             f"{keys.origin} has one key, and Rookery cannot add one there",
             hint="append a line: openssl rand -hex 32; start every node again, then rotate",
         )
+    keys.begin_rotation()
     ring = ring.with_key(entropy(KEY_BYTES))
     keys.replace(ring)
     return ring

@@ -195,6 +195,48 @@ def test_a_rotation_that_is_killed_after_each_of_its_changes_loses_no_secret(
     assert len(keys_in(file).read().ids) == 1
 
 
+def test_a_node_finishes_a_rotation_that_was_killed_and_no_other(realm: Realm, tmp_path: Path):
+    file = tmp_path / "key"
+    url = realm.server.url_for(Role.NODE, realm=realm.name)
+    command = [sys.executable, "-m", "tests.ops.rotation_kill", url, realm.name, str(file)]
+
+    async def scenario() -> None:
+        async with bus_of(realm) as bus:
+            node = await open_node_secrets(bus.secrets, realm.name, keys_in(file))
+            former = keys_in(file).read()
+            for kills in (1, 2):
+                for _ in range(kills):
+                    ended = await asyncio.to_thread(
+                        subprocess.run, command, cwd=CHECKOUT, check=False, timeout=60
+                    )
+                    assert ended.returncode == -signal.SIGKILL
+                assert len(keys_in(file).read().ids) == 2
+                with keys_in(file).locked():  # Another process is at it.
+                    await node.finish_rotation()
+                    assert len(keys_in(file).read().ids) == 2
+                await node.finish_rotation()
+                (newest,) = keys_in(file).read().ids
+                assert newest not in former.ids
+                await node.check()
+                assert node.unavailable_reason == ""
+            both = keys_in(file).read().with_key(entropy(KEY_BYTES))
+            file.write_text(both.text)  # As the page says for nodes with files of their own.
+            await node.finish_rotation()
+            assert keys_in(file).read().ids == both.ids
+            again = await open_node_secrets(bus.secrets, realm.name, keys_in(file))
+            assert (again.snapshots, again.values.text) == (node.snapshots, node.values.text)
+        assert [one.name for one in tmp_path.iterdir()] == ["key"]
+
+    asyncio.run(scenario())
+
+
+def test_the_last_line_of_a_key_file_seals_also_if_it_is_repeated():
+    first, second = entropy(KEY_BYTES), entropy(KEY_BYTES)
+    ring = KeyRing.parse(f"{first.hex()}\n{second.hex()}\n{first.hex()}\n")
+    assert ring.newest == KeyRing([first]).newest
+    assert len(ring.ids) == 2
+
+
 def test_a_key_that_rookery_cannot_change_is_replaced_by_the_second_one_of_its_source(
     tmp_path: Path,
 ):
