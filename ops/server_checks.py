@@ -273,8 +273,8 @@ async def check_node_keys(journal: JetStreamJournal, roots: TrustRoots) -> Findi
             check="node keys",
             verdict=CheckVerdict.FAIL,
             detail="; ".join({refusal.reason: None for refusal in refusals}),
-            hint="yours: `rookery nodes vouch` on its machine, with --as FILE if it has no operator's "
-            "credential, then start it again; not yours: rookery auth rotate node",
+            hint="yours: `rookery nodes vouch` on its machine, with --as FILE if it has no "
+            "operator's credential, then start it again; not yours: rookery auth rotate node",
             code="FACT_FORGED",
         )
     first_sight = [one for one in keys.seen if not one.vouched]

@@ -42,7 +42,7 @@ def check_request(request: RunRequest) -> None:
             "SYNTAX_ERROR", "the source is not Unicode text", hint="send it as UTF-8"
         ) from None
     if request.files:
-        _check_files(request, request.files)
+        _check_files(request.files)
     for name in request.inputs:
         if not name.isidentifier() or name.startswith("__"):
             raise Refused(
@@ -56,13 +56,7 @@ def check_request(request: RunRequest) -> None:
         raise Refused("INVALID_ARGUMENT", f"the inputs are not JSON: {refusal.message}") from None
 
 
-def _check_files(request: RunRequest, files: dict[str, FileInput | None]) -> None:
-    if request.language is not Language.PYTHON:
-        raise Refused(
-            "UNSUPPORTED_FEATURE",
-            f"a {request.language} session has no files",
-            hint="pass the content as an input, or use a python session",
-        )
+def _check_files(files: dict[str, FileInput | None]) -> None:
     if len(files) > FILES_MAX:
         raise Refused("INVALID_ARGUMENT", f"{len(files)} files, the limit is {FILES_MAX} a run")
     for path, file in files.items():

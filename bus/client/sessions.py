@@ -98,13 +98,36 @@ class SessionsMixin(ABC):
 
     # --- files ------------------------------------------------------------------------------------
 
-    async def put_file(self, session: str, path: str, data: bytes | str) -> RunAnswer:
-        """Write a file of a session, after the runs that it has; the record is a run."""
-        return _accepted(await self.run(session, "", files={path: data}))
+    async def put_file(
+        self,
+        session: str,
+        path: str,
+        data: bytes | str,
+        *,
+        language: Language | str | None = None,
+    ) -> RunAnswer:
+        """Write a file of a session, after the runs that it has; the record is a run.
+        ``language``: that of a new session, by default Python."""
+        return await self._change_file(session, {path: data}, language)
 
     async def remove_file(self, session: str, path: str) -> RunAnswer:
         """Remove a file or an empty folder of a session; the record is a run."""
-        return _accepted(await self.run(session, "", files={path: None}))
+        return await self._change_file(session, {path: None}, None)
+
+    async def _change_file(
+        self, session: str, files: dict[str, bytes | str | None], language: Language | str | None
+    ) -> RunAnswer:
+        spoken = language or await self._language_of(session)
+        return _accepted(await self.run(session, "", language=spoken, files=files))
+
+    async def _language_of(self, session: str) -> Language:
+        try:
+            view = await self.ask("session", session)
+        except Refused as refusal:
+            if refusal.code != "SESSION_NOT_FOUND":
+                raise
+            return Language.PYTHON
+        return Language(view["meta"]["language"])
 
     async def get_file(self, session: str, path: str) -> bytes:
         """Read a file as the session's last ended run left it."""

@@ -215,8 +215,15 @@ class SyncClient:
     def destroy(self, session: str) -> Fields:
         return self._thread.run(self._client.destroy(session))
 
-    def put_file(self, session: str, path: str, data: bytes | str) -> RunAnswer:
-        return self._thread.run(self._client.put_file(session, path, data))
+    def put_file(
+        self,
+        session: str,
+        path: str,
+        data: bytes | str,
+        *,
+        language: Language | str | None = None,
+    ) -> RunAnswer:
+        return self._thread.run(self._client.put_file(session, path, data, language=language))
 
     def remove_file(self, session: str, path: str) -> RunAnswer:
         return self._thread.run(self._client.remove_file(session, path))

@@ -14,7 +14,7 @@ from rookery.bus.client.client import Client
 from rookery.bus.client.run_request import FILE_BYTES_MAX
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Refused
-from rookery.schemas.run import RunStatus
+from rookery.schemas.run import Language, RunStatus
 from tests.execution.realm_fixture import Serving
 from tests.stock_client import Stock
 
@@ -116,6 +116,40 @@ def test_a_replay_a_fork_and_a_restored_session_have_the_same_files(driving: Ser
     with_client(driving, scenario)
 
 
+def test_a_typescript_session_has_files_too(driving: Serving):
+    async def scenario(client: Client) -> None:
+        name, language = "typed-files", Language.TYPESCRIPT
+        await client.put_file(name, "in/a.csv", "a,b\n1,2\n", language=language)
+        put = await client.put_file(name, "large.bin", LARGE)
+        code = (
+            "import fs from 'node:fs'\nfs.mkdirSync('/work/out')\n"
+            "const text = fs.readFileSync('in/a.csv', 'utf8')\n"
+            "fs.writeFileSync('out/table.json', JSON.stringify(text))\n"
+            "fs.readFileSync('large.bin').length"
+        )
+        made = await client.run(name, code, language=language)
+        assert made.result == len(LARGE)
+        assert [(one.artifact_ref, one.mime) for one in made.artifacts] == [
+            ("/work/out/table.json", "application/json")
+        ]
+        assert await client.artifact(made.artifacts[0]) == b'"a,b\\n1,2\\n"'
+        assert await client.get_file(name, "large.bin") == LARGE
+        await client.remove_file(name, "large.bin")
+        assert [one.path for one in await client.list_files(name)] == [
+            *("/work/in", "/work/in/a.csv", "/work/out", "/work/out/table.json")
+        ]
+        for one in (put, made):
+            assert (await client.replay(name, one.run_id))["state"] == "equal"
+        taken = await client.snapshot(name)
+        await client.restore("typed-restored", taken["snapshot_id"])
+        assert await client.get_file("typed-restored", "in/a.csv") == b"a,b\n1,2\n"
+        ends = [seq async for seq in _end_of(client, name, put.run_id)]
+        await client.fork(name, put.run_id, ends[0], "typed-fork")
+        assert await client.get_file("typed-fork", "large.bin") == LARGE
+
+    with_client(driving, scenario)
+
+
 async def _end_of(client: Client, session: str, run_id: str):
     async for fact in client.events("turn", session, run=run_id):
         if fact["type"] == "turn.completed.v1":
@@ -123,6 +157,13 @@ async def _end_of(client: Client, session: str, run_id: str):
             return
 
 
+READ = {
+    Language.PYTHON: "import os\n[x, os.listdir('/work')]",
+    Language.TYPESCRIPT: "import fs from 'node:fs'\n;[x, fs.readdirSync('/work')]",
+}
+
+
+@pytest.mark.parametrize("language", Language)
 @pytest.mark.parametrize(
     ("path", "content", "code"),
     [
@@ -135,16 +176,18 @@ async def _end_of(client: Client, session: str, run_id: str):
     ],
 )
 def test_a_refused_change_has_a_code_and_leaves_nothing(
-    driving: Serving, path: str, content: str | bytes | None, code: str
+    driving: Serving, path: str, content: str | bytes | None, code: str, language: Language
 ):
-    session = f"refused-{abs(hash((path, code))) % 1_000_000}"
+    session = f"refused-{language}-{abs(hash((path, code))) % 1_000_000}"
 
     async def scenario(client: Client) -> None:
-        await client.run(session, "x = 1")
-        refused = await client.run(session, "x = 2", files={"first.txt": "1", path: content})
+        await client.run(session, "x = 1", language=language)
+        files = {"first.txt": "1", path: content}
+        refused = await client.run(session, "x = 2", files=files, language=language)
         assert refused.error is not None
         assert refused.error.code == code, refused.error
-        assert (await client.run(session, "import os\n[x, os.listdir('/work')]")).result == [1, []]
+        left = await client.run(session, READ[language], language=language)
+        assert left.result == [1, []]
 
     with_client(driving, scenario)
 
@@ -179,7 +222,7 @@ def test_a_removal_makes_no_session(driving: Serving):
     with_client(driving, scenario)
 
 
-def test_a_missing_blob_a_malformed_file_and_typescript_are_refused(driving: Serving):
+def test_a_missing_blob_and_a_malformed_file_are_refused(driving: Serving):
     async def scenario(client: Stock) -> None:
         gone = {"files": {"a": {"blob": "0" * 64}}}
         assert (await client.ask("run", "odd", gone)).body["error"]["code"] == "BLOB_NOT_FOUND"
@@ -187,10 +230,6 @@ def test_a_missing_blob_a_malformed_file_and_typescript_are_refused(driving: Ser
         for file in ({}, {"text": "a", "data": "AA=="}):
             answer = await client.ask("run", "odd", {"files": {"a": file}})
             assert answer.code == "INVALID_ARGUMENT"
-        typed = {"language": "typescript", "files": {"a": {"text": "a"}}}
-        assert (await client.ask("run", "typed", typed)).code == "UNSUPPORTED_FEATURE"
-        await client.ask("run", "typed", {"language": "typescript", "code": "1"})
-        assert (await client.ask("files", "typed", {})).code == "UNSUPPORTED_FEATURE"
         assert (await client.ask("files", "nowhere", {})).code == "SESSION_NOT_FOUND"
         assert (await client.ask("files", "odd", {"path": "a"})).code == "FILE_NOT_FOUND"
         assert (await client.ask("files", "odd", {"path": "/etc"})).code == "PERMISSION_DENIED"

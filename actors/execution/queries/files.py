@@ -29,7 +29,7 @@ from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_client_session
 from rookery.schemas.replies import FileEntry, FilesView, SessionView
-from rookery.schemas.run import Language, RunRequest, SessionLimits
+from rookery.schemas.run import RunRequest, SessionLimits
 
 __all__ = ["SessionFiles"]
 
@@ -61,9 +61,6 @@ class SessionFiles:
         if history.base is None and not ended:
             return await self._view_of_new(session, query)
         begun = history.runs[0] if history.runs else _run_of(history.base)
-        if (language := begun.environment.language) is not Language.PYTHON:
-            text = f"session {session} runs {language}, and has no files"
-            raise Refused("UNSUPPORTED_FEATURE", text)
         async with self._rebuilder.rebuilt(history.base, ended, begun) as name:
             view, data = await self._rebuilder.sandbox.in_thread(
                 partial(_read, self._rebuilder.sandbox, name, session, query.path)

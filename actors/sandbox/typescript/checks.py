@@ -6,9 +6,11 @@ a string literal is never reported.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+import posixpath
+from collections.abc import Container, Iterable, Iterator, Set
 from typing import NamedTuple
 
+from rookery.actors.sandbox.typescript.module_statements import NO_MODULES, requested
 from rookery.actors.sandbox.typescript.syntax import Node, Spans, ask
 
 __all__ = ["Violation", "first_violation"]
@@ -29,6 +31,11 @@ _OBJECTS = frozenset(
 )
 _TOOLS = frozenset(("fetch_url", "query_db", "send_email"))
 _TOOLS_HINT = "list_tools() says what can be called"
+_PATH_HINT = f"use a relative path; other files are reached through tools: {_TOOLS_HINT}"
+_FILE_CALLS = frozenset(
+    f"{name}Sync"
+    for name in ("appendFile", "mkdir", "readFile", "readdir", "rm", "stat", "unlink", "writeFile")
+)
 _OUTSIDE_HINT = "the outside world is reached through tools only"
 _ENGINE_HINT = "write it without: the engine does not know it"
 _PATTERNS = """
@@ -36,6 +43,7 @@ _PATTERNS = """
 (program (export_statement) @statement)
 (call_expression function: (import)) @module
 (call_expression function: (identifier) @call)
+(call_expression arguments: (arguments . (string))) @literal
 (new_expression constructor: (identifier) @made)
 (member_expression object: (identifier) @object)
 (subscript_expression object: (identifier) @object)
@@ -80,22 +88,31 @@ def first_violation(
     *,
     modules: Iterable[Node] | None = None,
     types: Spans | None = None,
+    offered: Set[str] = NO_MODULES,
 ) -> Violation | None:
     """The first violation in the order of the source. A tool may have any name. ``modules`` are
-    the statements that need a module, by default all imports and exports. Text within ``types`` is
-    ignored, because types do not run."""
+    the statements that need a module, by default all imports and exports; calls may name the
+    ``offered`` ones. Text within ``types`` is ignored, because types do not run."""
     found = ask(_PATTERNS, root)
     if found and types is not None:
         found = {name: [n for n in nodes if not types.contain(n)] for name, nodes in found.items()}
     queries = Spans(found.get("type", ()))
     statements = found.get("statement", ()) if modules is None else modules
-    wanted = [n for n in (*statements, *found.get("module", ())) if not queries.contain(n)]
+    later = [node for node in found.get("module", ()) if not requested(node, data, offered)]
+    wanted = [n for n in (*statements, *later) if not queries.contain(n)]
     wanted += [node for node in found.get("meta", ()) if _name(node, data) == "import.meta"]
     text = "modules are not available in the sandbox"
     violations = [_unsupported(node, text) for node in wanted]
+    literal = found.get("literal", ()) if offered else ()
+    required = {
+        node.start_byte
+        for node in literal
+        if data.startswith(b"require", node.start_byte) and requested(node, data, offered)
+    }
+    violations += _outside_paths(literal, data, tools)
     for node in (*found.get("call", ()), *found.get("made", ())):
         name = _name(node, data)
-        if name in tools:
+        if name in tools or node.start_byte in required:
             continue
         if name in _CALLS or (name in _OBJECTS and node in found.get("made", ())):
             violations.append(_unsupported(node, f"{name}() is not available in the sandbox"))
@@ -111,6 +128,27 @@ def first_violation(
         nodes = found.get(kind, ())
         violations += [_violation(n, "UNSUPPORTED_FEATURE", text, _ENGINE_HINT) for n in nodes]
     return min(violations, default=None)
+
+
+def _outside_paths(
+    calls: Iterable[Node], data: bytes, tools: Container[str]
+) -> Iterator[Violation]:
+    """Calls of functions of ``fs`` with a path that is outside of the session's files."""
+    for call in calls:
+        function = call.child_by_field_name("function")
+        given = call.child_by_field_name("arguments")
+        if function is None or given is None:
+            continue
+        name = _name(function, data).rpartition(".")[2]
+        path = _name(given.named_children[0], data)[1:-1]
+        if name in _FILE_CALLS and name not in tools and _is_outside(path):
+            text = f"{name}() of {path[:200]!r}: a program has no files outside /work and /tmp"
+            yield _violation(call, "UNSUPPORTED_FEATURE", text, _PATH_HINT)
+
+
+def _is_outside(path: str) -> bool:
+    whole = posixpath.normpath(posixpath.join("/work", path))
+    return whole != "/" and not f"{whole}/".startswith(("/work/", "/tmp/"))  # noqa: S108
 
 
 def _name(node: Node, data: bytes) -> str:

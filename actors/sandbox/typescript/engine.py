@@ -31,8 +31,8 @@ from rookery.actors.sandbox.runtime.wasm import (
 )
 from rookery.actors.sandbox.typescript.frame_counter import FRAMES_AT, STACK_LIMIT_AT, count_frames
 from rookery.actors.sandbox.typescript.host_functions import (
-    HOST_CALLS,
     SUSPENDING,
+    host_calls_of,
     host_function_for,
     make_host_call,
 )
@@ -43,6 +43,8 @@ __all__ = ["JavaScriptEngine", "JavaScriptStore", "engine_bytes", "parts", "prel
 _SCRATCH_BYTES = 64
 _FRAMES_OFFSET = 32
 """Offset of the number of frames left, in the scratch memory."""
+_BYTES_OFFSET = 40
+"""Offset of three words that describe bytes in a host function, during calls of the prelude."""
 _STACK_BYTES: Final = (1 << 20) - 0x5A3D
 """Set once, to find the address at which the engine stores it; the engine does not enforce it."""
 _STACK_TOP_BYTES = 1 << 12
@@ -56,12 +58,13 @@ _SCRIPT_NAME: Final = b"eval_script"
 """The engine's name for every source; this module finds its address in memory."""
 _PRELUDE_NAME: Final = b"rookery-api"
 _RUN_NAME: Final = "run-%07d"
-_HOST_CALLS_1 = tuple(name for name in HOST_CALLS if name != "part")
-"""Host functions of the prelude of edition 1, so that its initial memory does not change."""
 _PROGRAM_EXPORTS = frozenset(("call_function", "eval_async", "eval_code", "execute_pending_jobs"))
 """The exports that execute code of programs. All others must not: the program could call a tool
 where the guest cannot be suspended."""
 _METHODS = ("begin", "watch", "settle", "pump", "fire", "refuse")
+_FILES = "files"
+"""The method of the prelude that edition 3 added."""
+_FILES_EDITION = 3
 _OK = 0
 _word = struct.Struct("<i")
 
@@ -102,8 +105,10 @@ class JavaScriptEngine:
         module: wasmtime.Module,
         prelude: str,
         parts: Mapping[str, str],
+        edition: int,
     ) -> None:
         self.engine, self.module, self.prelude, self.parts = engine, module, prelude, parts
+        self.edition = edition
         self.linker = SuspendingLinker(engine)
         self.imports: list[tuple[bytes, bytes]] = []
         for wanted in module.imports:
@@ -167,6 +172,11 @@ class JavaScriptStore(GuestStore):
     @frames_left.setter
     def frames_left(self, frames: int) -> None:
         self.write(self._frames_at, _word.pack(frames))
+
+    @property
+    def has_files(self) -> bool:
+        """Whether sessions of this edition have files."""
+        return self._engine.edition >= _FILES_EDITION
 
     # --- parts of a step ------------------------------------------------------------------------
 
@@ -235,6 +245,25 @@ class JavaScriptStore(GuestStore):
         if length > _SHORT_BYTES:
             self._call_export("qjs_result_free")
         return text.decode(errors="replace")
+
+    def bytes_value(self, data: bytes) -> int:
+        """A new ``Uint8Array``."""
+        at = self._scratch + _BYTES_OFFSET
+        with self._bytes(data) as (pointer, length):
+            if self._call_export("new_uint8array", pointer, length, at) != _OK:
+                text = f"{length} bytes do not fit into the memory of the program"
+                raise GuestStopped("MEMORY_EXCEEDED", text)
+        return int(_word.unpack(self.read(at, 4))[0])
+
+    def read_bytes(self, handle: int) -> bytes:
+        """The bytes that a ``Uint8Array`` shows."""
+        at = self._scratch + _BYTES_OFFSET
+        if self._call_export("get_typed_array_buffer", handle, at, at + 4, at + 8) != _OK:
+            raise GuestStopped("RUNTIME_ERROR", "the guest passed no bytes")
+        length = self._call_export("qjs_last_len")
+        data = self.read(self._call_export("qjs_last_ptr"), length) if length else b""
+        self._call_export("qjs_result_free")
+        return data
 
     def emit(self, channel: int, text: bytes) -> bool:
         return self.host.emit(channel, text)
@@ -330,14 +359,15 @@ class JavaScriptStore(GuestStore):
         self._name_at = places.script_name
         self.write(self._name_at, _PRELUDE_NAME)
         bridge, world = self._call_export("new_object"), self._call_export("global_object")
-        for name in HOST_CALLS if self.parts else _HOST_CALLS_1:
+        for name in host_calls_of(self._engine.edition):
             with self._bytes(name.encode()) as (pointer, length):
                 self._set(bridge, name, self._call_export("new_function", pointer, length))
         self._set(world, "__host", bridge)
         status, session = complete(self._evaluate("eval_code", prelude))
         if status != _OK:
             raise Failed("GUEST_BUILD_FAILED", "the prelude of the JavaScript guest failed")
-        self._methods = {name: self._get(session, name) for name in _METHODS}
+        names = (*_METHODS, _FILES) if self.has_files else _METHODS
+        self._methods = {name: self._get(session, name) for name in names}
         _, deleted = complete(self._evaluate("eval_code", "delete globalThis.__host"))
         for handle in (world, session, deleted):
             self._call_export("free_value", handle)

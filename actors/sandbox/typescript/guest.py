@@ -15,6 +15,7 @@ import msgspec
 from rookery.actors.sandbox.contract import (
     QUICK_BYTES,
     CheckStep,
+    FilesStep,
     Host,
     StartStep,
     Step,
@@ -31,7 +32,7 @@ from rookery.actors.sandbox.typescript.errors import read_reply, to_step
 from rookery.actors.sandbox.typescript.syntax import WatchFunction
 from rookery.actors.sandbox.typescript.transformer import Transformer
 from rookery.actors.sandbox.typescript.translation import Script, SourceRefused, translate
-from rookery.schemas.run import Language
+from rookery.schemas.run import ErrorObject, Language
 
 __all__ = ["JavaScriptGuest", "JavaScriptInstance"]
 
@@ -59,7 +60,7 @@ class _Compiled(NamedTuple):
     edition: int
 
 
-_decode = msgspec.json.Decoder(StartStep | CheckStep | _Resumption).decode
+_decode = msgspec.json.Decoder(StartStep | CheckStep | FilesStep | _Resumption).decode
 
 
 class JavaScriptGuest:
@@ -115,7 +116,9 @@ class JavaScriptGuest:
                 self._cache.store(made.piece)
                 sources = {0: made.engine, 1: made.transformer}
                 modules = self._cache.modules(self._engine, sources, "TypeScript")
-                engine = JavaScriptEngine(self._engine, modules[0], made.prelude, made.parts)
+                engine = JavaScriptEngine(
+                    self._engine, modules[0], made.prelude, made.parts, made.edition
+                )
                 JavaScriptStore(engine).prove_limits()
                 self._parts = _Compiled(engine, Transformer(self._engine, modules[1]), made.edition)
             return self._parts
@@ -154,6 +157,8 @@ class JavaScriptInstance(ImageInstance[JavaScriptStore]):
             return (yield from self._run(step, host))
         if isinstance(step, CheckStep):
             return (yield from self._check(step, host))
+        if isinstance(step, FilesStep):
+            return (yield from self._serve_files(request))
         yield from self._wasm_store.call_method("settle", bytes(step.replies).decode())
         return (yield from self._pump(host))
 
@@ -190,6 +195,15 @@ class JavaScriptInstance(ImageInstance[JavaScriptStore]):
             return StepEnded()
         refusal = yield from self._wasm_store.call_with_handle("refuse", error)
         return self._read_reply(refusal, host)
+
+    def _serve_files(self, request: bytes) -> StepPauses:
+        if not self._wasm_store.has_files:
+            text = "the guest knows no step with files"
+            return StepEnded(error=ErrorObject(code="RUNTIME_ERROR", message=text))
+        if len(request) > QUICK_BYTES:
+            yield None
+        reply = yield from self._wasm_store.call_method("files", request.decode())
+        return to_step(read_reply(reply), None, "")
 
     def _pump(self, host: Host) -> StepPauses:
         """Run jobs and timers until the program ends or is suspended."""

@@ -1,29 +1,44 @@
 """Imports and exports of a program, which is always a single file.
 
-An export becomes a declaration, an import used only for types is removed, and an import of values
-is refused. As in the compiler, an import counts as one of values if a value position uses its name.
+An export becomes a declaration, and an import used only for types is removed. An import of values
+binds the names of one of node's modules that the prelude has; any other is refused. As in the
+compiler, an import counts as one of values if a value position uses its name.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator, Set
+from typing import Final, NamedTuple
 
 from rookery.actors.sandbox.typescript.source_edits import Edit
 from rookery.actors.sandbox.typescript.syntax import Node, Spans, ask
 
 __all__ = [
+    "MODULES",
+    "NO_MODULES",
     "ModuleStatements",
     "are_elidable",
     "declaration_in",
     "exported_value",
     "module_statements",
+    "requested",
 ]
 
+MODULES: Final = frozenset(
+    f"{prefix}{name}"
+    for prefix in ("", "node:")
+    for name in ("buffer", "fs", "fs/promises", "path", "path/posix")
+)
+"""The modules that the prelude has."""
+NO_MODULES: Final[Set[str]] = frozenset()
+
+_LATER = "(call_expression function: (import) arguments: (arguments . (string))) @later"
 _USES = "[(identifier) (shorthand_property_identifier)] @use"
+_IMPORT: Final = "__import"
+"""The global of the prelude that has the modules."""
 _STATEMENTS = frozenset(("export_statement", "import_statement"))
 _TYPES = frozenset(("import_statement", "interface_declaration", "type_alias_declaration"))
-"""Statements that declare names of types; an import of values has been refused before."""
+"""Statements that declare names of types; other imports of values have been refused before."""
 
 
 class ModuleStatements(NamedTuple):
@@ -33,19 +48,26 @@ class ModuleStatements(NamedTuple):
 
 
 def module_statements(
-    root: Node, data: bytes, types: Iterable[Edit] | None = None
+    root: Node,
+    data: bytes,
+    types: Iterable[Edit] | None = None,
+    *,
+    offered: Set[str] = NO_MODULES,
 ) -> ModuleStatements:
     """Edits for the imports and exports. Names within ``types``, which are blanked, do not count as
-    used. Without ``types`` the source is output of the transformer, which converts ``export =``."""
-    found = ModuleStatements([], [])
+    used. Without ``types`` the source is output of the transformer, which converts ``export =``.
+    ``offered``: the modules that the program may import."""
+    found = ModuleStatements(_later_imports(root, data, offered), [])
     statements = [node for node in root.children if node.type in _STATEMENTS]
     imports = [node for node in statements if node.type == "import_statement"]
     exports = [node for node in statements if node.type == "export_statement"]
     if imports:
         used = _used(root, data, Spans.between((edit.start, edit.end) for edit in types or ()))
         for node in imports:
-            _import(node, data, used, found)
-    types_only = _named_types(root, data) if any(map(exported_value, exports)) else set()
+            _import(node, data, used, found, offered)
+    types_only = set()
+    if any(map(exported_value, exports)):
+        types_only = _named_types(root, data, offered)
     for node in exports:
         _export(node, data, types_only, found)
     if types is None:
@@ -96,30 +118,76 @@ def _is_type_export(node: Node) -> bool:
     return node.type == "export_statement" and _child(node, "type") is not None
 
 
-def _import(node: Node, data: bytes, used: set[bytes], found: ModuleStatements) -> None:
+def requested(call: Node, data: bytes, offered: Set[str]) -> str | None:
+    """The module that a call requests, if a literal names one that is offered."""
+    given = call.child_by_field_name("arguments")
+    first = given.named_children[0] if given is not None and given.named_children else None
+    return None if first is None else _offered_module(first, data, offered)
+
+
+def _offered_module(name: Node, data: bytes, offered: Set[str]) -> str | None:
+    text = _text(name, data)[1:-1].decode(errors="replace")
+    return text if name.type == "string" and text in offered else None
+
+
+def _later_imports(root: Node, data: bytes, offered: Set[str]) -> list[Edit]:
+    """Edits for calls of ``import`` with the name of a module."""
+    if not offered or b"import" not in data:
+        return []
+    calls = [call for call in ask(_LATER, root).get("later", ()) if requested(call, data, offered)]
+    words = [call.children[0] for call in calls]
+    return [Edit(word.start_byte, word.end_byte, f"{_IMPORT}.later") for word in words]
+
+
+def _import(
+    node: Node, data: bytes, used: set[bytes], found: ModuleStatements, offered: Set[str]
+) -> None:
     is_type = _child(node, "type") is not None or _child(node, "typeof") is not None
     has_names = any(_child(node, f"import_{kind}clause") for kind in ("", "require_"))
-    names = {_text(name, data) for name in _imported(node)}
+    names = {_text(name, data) for name, _ in _imported(node)}
     if is_type or (has_names and used.isdisjoint(names)):
         found.edits.append(Edit(node.start_byte, node.end_byte, ";"))
+    elif (source := _source_of(node)) and (name := _offered_module(source, data, offered)):
+        found.edits.append(Edit(node.start_byte, node.end_byte, _bindings(node, name, data)))
     else:
         found.wanted.append(node)
 
 
-def _imported(node: Node, *, types: bool = False) -> Iterator[Node]:
-    """The imported names that may be values; with ``types`` those of types, too."""
+def _source_of(node: Node) -> Node | None:
+    """The string with the name of the module."""
+    clause = _child(node, "import_require_clause") or node
+    return clause.child_by_field_name("source")
+
+
+def _bindings(node: Node, module: str, data: bytes) -> str:
+    """Variables with the values that a statement imports."""
+    names = [
+        f"{_text(local, data).decode()}={_IMPORT}({module!r},{_plain(name, data)!r})"
+        for local, name in _imported(node)
+    ]
+    return f"var {','.join(names)};" if names else ";"
+
+
+def _plain(name: Node | str, data: bytes) -> str:
+    return name if isinstance(name, str) else _text(name, data).decode().strip("'\"")
+
+
+def _imported(node: Node, *, types: bool = False) -> Iterator[tuple[Node, Node | str]]:
+    """The imported names that may be values, each with its name in the module: ``*`` for all of it;
+    with ``types`` those of types, too."""
     for clause in node.named_children:
         if clause.type == "import_require_clause":
-            yield clause.named_children[0]
+            yield clause.named_children[0], "default"
         for part in clause.named_children if clause.type == "import_clause" else ():
             if part.type == "identifier":
-                yield part
+                yield part, "default"
             elif part.type == "namespace_import":
-                yield part.named_children[0]
+                yield part.named_children[0], "*"
             else:
                 for name in part.named_children:
                     if name.type == "import_specifier" and (types or not _is_typed(name)):
-                        yield name.child_by_field_name("alias") or name.named_children[0]
+                        own = name.named_children[0]
+                        yield name.child_by_field_name("alias") or own, own
 
 
 def _is_typed(specifier: Node) -> bool:
@@ -159,11 +227,13 @@ def _names_no_values(node: Node) -> bool:
     )
 
 
-def _named_types(root: Node, data: bytes) -> set[bytes]:
+def _named_types(root: Node, data: bytes, offered: Set[str]) -> set[bytes]:
     """The names that the program declares as types only."""
     kinds: dict[bytes, set[str]] = {}
     for statement in root.named_children:
         node = declaration_in(statement)
+        if (source := _source_of(node)) and _offered_module(source, data, offered):
+            continue
         for name in _declared(node):
             kinds.setdefault(_text(name, data), set()).add(node.type)
     return {name for name, made_by in kinds.items() if made_by <= _TYPES}
@@ -172,7 +242,7 @@ def _named_types(root: Node, data: bytes) -> set[bytes]:
 def _declared(node: Node) -> Iterator[Node]:
     """The names that a statement declares, of values and of types."""
     if node.type == "import_statement":
-        yield from _imported(node, types=True)
+        yield from (name for name, _ in _imported(node, types=True))
     elif node.type in ("lexical_declaration", "variable_declaration"):
         yield from ask("(identifier) @name", node).get("name", ())
     elif (found := node.child_by_field_name("name")) is not None:

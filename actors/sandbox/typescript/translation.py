@@ -8,13 +8,18 @@ program that both refuse has a syntax error.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Set
 from functools import partial
 from typing import Any, Final, NamedTuple
 
 from rookery.actors.sandbox.typescript.checks import Violation, first_violation
 from rookery.actors.sandbox.typescript.merged_blocks import cross_part_reference
-from rookery.actors.sandbox.typescript.module_statements import are_elidable, module_statements
+from rookery.actors.sandbox.typescript.module_statements import (
+    MODULES,
+    NO_MODULES,
+    are_elidable,
+    module_statements,
+)
 from rookery.actors.sandbox.typescript.session_script import session_script
 from rookery.actors.sandbox.typescript.source_edits import (
     Edit,
@@ -45,11 +50,13 @@ __all__ = [
     "translate",
 ]
 
-EDITION: Final = 2
+EDITION: Final = 3
 """The version of the translation: increment it if any source translates to another program than
 before. Sessions continue with the edition that they began with, so all ``EDITIONS`` are
 supported."""
-EDITIONS: Final = frozenset((1, EDITION))
+EDITIONS: Final = frozenset((1, 2, EDITION))
+_MODULES_EDITION = 3
+"""The first edition whose programs can import modules of node."""
 _SOURCE_BYTES_MAX = 1 << 20
 _NODES_MAX = 200_000
 _NESTING_MAX = 500
@@ -136,13 +143,14 @@ def erase(
     """Erase the types; raises ``SourceRefused`` with the first problem of types or calls."""
     if edition == 1:
         return _erase_edition_1(source, tools, transform, watch)
+    offered = MODULES if edition >= _MODULES_EDITION else NO_MODULES
     data = _encode_source(source)
     try:
         root = _parse(data, watch)
     except _NestingTooDeep as too_deep:  # Perhaps in its types only.
-        return _reprint(source, too_deep, tools, transform, watch)
+        return _reprint(source, too_deep, tools, transform, watch, offered=offered)
     if root.has_error:
-        return _reprint(source, root, tools, transform, watch)
+        return _reprint(source, root, tools, transform, watch, offered=offered)
     blanking = erase_types(root, data)
     watch()
     misread = blanking.misread
@@ -151,15 +159,16 @@ def erase(
     if misread is not None:
         node, text = misread
         raise _refusal_at("UNSUPPORTED_FEATURE", text, _span_of(data, node, None, source))
-    modules = module_statements(root, data, blanking.edits)
-    check = partial(_check, root, data, tools, source, types=blanking.stretches)
+    modules = module_statements(root, data, blanking.edits, offered=offered)
+    check = partial(_check, root, data, tools, source, types=blanking.stretches, offered=offered)
     if blanking.rest is None and not modules.wanted:
         check(modules=())
         return ErasedSource(data, root, [*blanking.edits, *modules.edits])
     if blanking.rest is None and not are_elidable(modules.wanted):
         check(modules=modules.wanted)
     try:
-        return _reprint(source, blanking.rest or modules.wanted[0], tools, transform, watch)
+        reason = blanking.rest or modules.wanted[0]
+        return _reprint(source, reason, tools, transform, watch, offered=offered)
     except SourceRefused:
         check(modules=modules.wanted)  # Its position is more exact.
         raise
@@ -171,12 +180,14 @@ def _reprint(
     tools: Container[str],
     transform: Transform,
     watch: WatchFunction,
+    *,
+    offered: Set[str],
 ) -> ErasedSource:
     """Translate by the transformer."""
     printed, root = _transform_source(source, reason, transform, watch)
     data = printed.encode()
-    modules = module_statements(root, data)
-    _check(root, data, tools, printed, source, modules=modules.wanted)
+    modules = module_statements(root, data, offered=offered)
+    _check(root, data, tools, printed, source, modules=modules.wanted, offered=offered)
     watch()
     return ErasedSource(data, root, modules.edits, printed)
 

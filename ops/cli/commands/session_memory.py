@@ -30,6 +30,7 @@ from rookery.ops.cli.output import (
     refuse_file_errors,
     write_content,
 )
+from rookery.ops.cli.program_args import find_language
 from rookery.ops.cli.usage_errors import STDIN
 from rookery.ops.keys import SNAPSHOTS
 from rookery.schemas.commands import DestroySession, RestoreSession, SnapshotSession
@@ -172,15 +173,19 @@ def put(
         str | None, Parameter(help="The file here; - reads standard input; default: PATH.")
     ] = None,
     *,
+    language: Annotated[
+        str | None, Parameter(help="Language of a new session; default: python.")
+    ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Write a file of a session, after the runs that it has."""
     check_session_id(session)
     check_file_path(path)
     data = _content(path if file is None else file)
+    named = None if language is None else find_language(language)
 
     async def work(client: Client) -> int:
-        answer = await client.put_file(session, path, data)
+        answer = await client.put_file(session, path, data, language=named)
         if options.json:
             print_json({"run_id": answer.run_id, "path": path, "size_bytes": len(data)})
         else:

@@ -2,7 +2,7 @@
 // step. Evaluated once, when an instance is made; `host` has the host functions. A program that
 // changes the built-in prototypes breaks its own session only: the host checks every reply.
 (host) => {
-  const { call, random, sleep, stdout, stderr, part: source } = host;
+  const { call, random, sleep, stdout, stderr, part: source, encode, decode, emit } = host;
   const { parse, stringify } = JSON;
   const { now: clock } = performance;
   const { defineProperty, hasOwn, is } = Object;
@@ -12,6 +12,10 @@
   const apply = Reflect.apply;
   const DISCOVER = "list_tools() says what can be called";
   const TIMER_MS_MAX = 2147483647;
+  const FILE_CODES = new Map([
+    ["EACCES", "PERMISSION_DENIED"], ["EPERM", "PERMISSION_DENIED"],
+    ["ERR_FEATURE_UNAVAILABLE_ON_PLATFORM", "UNSUPPORTED_FEATURE"],
+  ]);
   const TOO_DEEP = "Maximum call stack size exceeded";
 
   class ToolError extends Error {
@@ -27,9 +31,9 @@
   const own = globalThis;
 
   // Parts of the prelude that few programs need are evaluated at first use.
-  const parts = new Map();
+  const parts = new Map(), bytes = { encode, decode, emit };
   const part = (name) => {
-    if (!parts.has(name)) parts.set(name, evaluate(`(${source(name)})`)(part, draw));
+    if (!parts.has(name)) parts.set(name, evaluate(`(${source(name)})`)(part, draw, bytes));
     return parts.get(name);
   };
   const problemOf = (value) => (isPlain(value) ? null : part("problem").problemOf(value));
@@ -180,6 +184,12 @@
   late("events", "AbortController", "AbortSignal", "Event", "EventTarget");
   if (!hasOwn(own, "DOMException")) late("web", "DOMException");
   late("intl", "Intl");
+  late("buffer", "Buffer");
+  global("require", (name) => part("fs").load(name));
+  // What imports are translated to.
+  const imported = (module, name) => part("fs").imported(module, name);
+  imported.later = async (module) => imported(module, "*");
+  defineProperty(own, "__import", { value: Object.freeze(imported) });
   const method = (holder, name, value) =>
     defineProperty(holder, name, { value, writable: true, configurable: true });
   for (const { prototype } of [Number, BigInt]) {
@@ -224,6 +234,8 @@
       return "MEMORY_EXCEEDED";
     }
     if (error instanceof RangeError && error.message === TOO_DEEP) return "STACK_OVERFLOW";
+    const found = error instanceof Error && hasOwn(error, "code") && FILE_CODES.get(error.code);
+    if (found) return found;
     const unknown = error instanceof ReferenceError && text(error.message).endsWith("not defined");
     return unknown ? "UNKNOWN_TOOL" : "RUNTIME_ERROR";
   };
@@ -271,8 +283,10 @@
     begin();
     return reply;
   };
-  const dropPlaceholders = () => {
+  // The end of a run: the host gets the files that the run has written.
+  const finish = () => {
     for (const name of run.placeholders) if (own[name] === undefined) delete own[name];
+    if (parts.has("files")) part("files").sendWritten();
   };
 
   const bind = (request) => {
@@ -328,14 +342,16 @@
     // After all jobs: returns the reply, or "" if a timer is due.
     pump() {
       if (run.done) {
-        dropPlaceholders();
-        try { return ended(); } catch (error) { return describe(error); }
+        try {
+          finish();
+          return ended();
+        } catch (error) { return describe(error); }
       }
       let next = nextTimer();
       if (next && !run.open.size && next.due > clock()) sleep(String(next.due - clock()));
       if (next && (!run.open.size || next.due <= clock())) return "";
       if (!run.open.size) {
-        dropPlaceholders();
+        try { finish(); } catch (error) { return describe(error); }
         if (run.promise && run.assigned) return contracted();
         if (run.promise) return answered("Promise { <pending> }", "repr", false);
         return failure("RUNTIME_ERROR", "the program awaits something that can never happen");
@@ -350,6 +366,7 @@
         run.value = error;
       }
     },
+    files: (request) => stringify(part("files").serve(parse(request))),
     refuse: (error) => describe(error, error instanceof SyntaxError ? "SYNTAX_ERROR" : undefined),
   };
 }
