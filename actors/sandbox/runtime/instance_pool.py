@@ -1,8 +1,8 @@
 """Instances of one guest that are ready, because making one is slow: made in advance, or used by
 sessions before and reset since.
 
-A few instances only check sources. No program runs in them, so all requests share them; an instance
-that was stopped or has grown is closed.
+A source is checked in such an instance, too, and no other source before it is reset: a source may be
+made to run while it is checked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from rookery.actors.sandbox.contract import CheckStep, Guest, Instance, StepEnded, StepStopped, Tool
+from rookery.actors.sandbox.contract import CheckStep, Guest, Instance, StepEnded, Tool
 from rookery.actors.sandbox.runtime.introspection import callable_names
 from rookery.actors.sandbox.runtime.suspension import complete
 from rookery.actors.sandbox.sessions.guest_run import GuestRun, SavedRun, execute_to_stop
@@ -23,7 +23,6 @@ from rookery.schemas.run import SessionLimits
 
 __all__ = ["InstancePool"]
 
-_CHECKER_BYTES_MAX = 32 << 20
 _READY_MAX = 16
 """As many sessions may begin at once; each instance has 2 MB."""
 
@@ -37,7 +36,6 @@ class InstancePool:
         self.guest = guest
         self._count, self._submit = count, submit
         self._ready: deque[Instance] = deque()
-        self._checkers: deque[Instance] = deque()
         self._lock = threading.Lock()
         self._filling = self._closed = False
 
@@ -63,25 +61,27 @@ class InstancePool:
 
     def release(self, instance: Instance) -> None:
         """Reset an instance for another session, or close it."""
-        if len(self._ready) < _READY_MAX and instance.reset():
-            with self._lock:
-                if not self._closed:
-                    self._ready.append(instance)
-                    return
+        try:
+            if len(self._ready) < _READY_MAX and instance.reset():
+                with self._lock:
+                    if not self._closed:
+                        self._ready.append(instance)
+                        return
+        except BaseException:
+            instance.close()
+            raise
         instance.close()
 
     def check(self, run: GuestRun) -> StepEnded:
         """Drive a run of ``check_run``."""
+        instance = self.acquire()
         try:
-            instance = self._checkers.popleft()
-        except IndexError:
-            instance = self.acquire()
-        step = complete(execute_to_stop(run, instance))
-        assert isinstance(step, StepEnded)
-        if isinstance(step, StepStopped) or instance.memory_bytes > _CHECKER_BYTES_MAX:
+            step = complete(execute_to_stop(run, instance))
+        except BaseException:
             instance.close()
-        else:
-            self._checkers.append(instance)
+            raise
+        self.release(instance)
+        assert isinstance(step, StepEnded)
         return step
 
     def close(self) -> None:
@@ -89,8 +89,6 @@ class InstancePool:
             self._closed = True
             while self._ready:
                 self._ready.popleft().close()
-            while self._checkers:
-                self._checkers.popleft().close()
 
     @staticmethod
     def check_run(code: str, tools: Mapping[str, Tool], limits: SessionLimits) -> GuestRun:

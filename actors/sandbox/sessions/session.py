@@ -232,9 +232,9 @@ class Session:
         return instance
 
     def drop_instance(self) -> None:
-        if self.instance is not None:
-            self._instances.release(self.instance)
-            self.instance = None
+        instance, self.instance = self.instance, None
+        if instance is not None:
+            self._instances.release(instance)
 
     def suspend(self) -> None:
         """Release the instance; its state is in the logs or in an image."""

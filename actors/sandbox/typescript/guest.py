@@ -140,7 +140,8 @@ class JavaScriptInstance(ImageInstance[JavaScriptStore]):
         self.is_between_steps = False
         try:
             ended = yield from self._step(request, host)
-        except SourceRefused as refused:
+        except SourceRefused as refused:  # While the engine is idle.
+            self.is_between_steps = True
             return StepEnded(error=refused.error)
         finally:
             self.fuel_used = store.fuel_used

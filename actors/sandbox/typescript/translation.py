@@ -31,6 +31,7 @@ from rookery.actors.sandbox.typescript.source_edits import (
 from rookery.actors.sandbox.typescript.syntax import (
     Node,
     WatchFunction,
+    ask,
     first_error,
     is_deeper,
     parse,
@@ -56,7 +57,8 @@ before. Sessions continue with the edition that they began with, so all ``EDITIO
 supported."""
 EDITIONS: Final = frozenset((1, 2, EDITION))
 _MODULES_EDITION = 3
-"""The first edition whose programs can import modules of node."""
+"""The first edition whose programs can import modules of node, and compare with ``<!--``."""
+_LESS = '(binary_expression operator: "<" @less)'
 _SOURCE_BYTES_MAX = 1 << 20
 _NODES_MAX = 200_000
 _NESTING_MAX = 500
@@ -163,7 +165,10 @@ def erase(
     check = partial(_check, root, data, tools, source, types=blanking.stretches, offered=offered)
     if blanking.rest is None and not modules.wanted:
         check(modules=())
-        return ErasedSource(data, root, [*blanking.edits, *modules.edits])
+        edits = [*blanking.edits, *modules.edits]
+        if edition >= _MODULES_EDITION:
+            edits += _split_comment_starts(root, data)
+        return ErasedSource(data, root, edits)
     if blanking.rest is None and not are_elidable(modules.wanted):
         check(modules=modules.wanted)
     try:
@@ -172,6 +177,19 @@ def erase(
     except SourceRefused:
         check(modules=modules.wanted)  # Its position is more exact.
         raise
+
+
+def _split_comment_starts(root: Node, data: bytes) -> list[Edit]:
+    """Blanks in each ``a<!--b``: the compiler reads operators, as in a module, and the engine would
+    read a comment. The transformer prints such blanks."""
+    if b"<!--" not in data:
+        return []
+    found = ask(_LESS, root).get("less", ())
+    return [
+        Edit(less.end_byte, less.end_byte, " ")
+        for less in found
+        if data.startswith(b"<!--", less.start_byte)
+    ]
 
 
 def _reprint(

@@ -176,6 +176,27 @@ for name in os.listdir(): os.remove(name)
     assert stage.value(code, limits={"cpu_ms": 20_000, "wall_ms": 60_000}) == [True, 32_768]
 
 
+def test_folders_are_not_nested_deeper_than_a_path_can_name(stage: Stage):
+    code = """
+import os, errno
+def chain(name, depth):
+    os.mkdir(name)
+    for _ in range(depth):
+        name += '/a'
+        os.mkdir(name)
+    return name
+first, second = chain('x', 400), chain('y', 400)
+try: os.rename('x', second + '/m')
+except OSError as error: number = error.errno
+os.mkdir('out'); open(first + '/f', 'w').write('x'); os.rename('x', 'out/x')
+[number == errno.ENAMETOOLONG, sorted(os.listdir()), os.path.isdir(second + '/m')]
+"""
+    moved = stage.run(code)
+    assert moved.result == [True, ["out", "y"], False]
+    (made,) = moved.artifacts
+    assert made.artifact_ref == "/work/out/x" + "/a" * 400 + "/f"
+
+
 def test_removed_files_release_their_bytes(stage: Stage):
     code = """
 import os, sqlite3, tempfile, shutil

@@ -9,16 +9,20 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rookery.actors.sandbox import Sandbox
+from rookery.actors.sandbox.python import GuestCache
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.runtime.image_guest import ImageInstance
+from rookery.actors.sandbox.runtime.instance_pool import InstancePool
 from rookery.actors.sandbox.runtime.memory_image import Pristine, dirty_pages
 from rookery.actors.sandbox.runtime.wasm import Engine
 from rookery.actors.sandbox.runtime.written_pages import SYSTEM_PAGE_BYTES, written_pages
+from rookery.actors.sandbox.typescript.build import JavaScriptBuild
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
-from rookery.schemas.run import Language
+from rookery.schemas.run import Language, SessionLimits
 from tests.sandbox.checked_guest import CheckedGuest
 from tests.sandbox.programs import without_time
 from tests.sandbox.session_fixture import KEY, Stage, later
@@ -32,6 +36,17 @@ HOSTILE = {
         "import random, uuid, time\nrandom.seed(3)\n[uuid.uuid4().hex, time.time()]",
         "import asyncio\nasync def f(): await asyncio.sleep(99)\nt = asyncio.ensure_future(f())\n0",
         "def f(n): return f(n + 1)\ntry: f(0)\nexcept RecursionError: pass",
+        "import sqlite3\nc = sqlite3.connect('a.db'); c.execute('create table t (x)')\n"
+        "rows = c.execute('select 1'); next(rows)",
+        "import sys\nsys.settrace(lambda *a: None); sys.setprofile(lambda *a: None)\n"
+        "sys.setswitchinterval(1); sys.meta_path.clear(); sys.path_hooks.clear()",
+        "import builtins\nbuiltins.__import__ = builtins.print = None; del builtins.len",
+        "def g():\n    try: yield 1\n    finally: print('late')\nkept = g(); next(kept)",
+        "import decimal, locale, os\ndecimal.getcontext().prec = 3; os.chdir('/tmp')\n"
+        "os.environ['SECRET'] = 'hunter2'; f = open('held', 'w'); f.write('half')",
+        "import gc, weakref\nclass A: pass\na = A(); weakref.finalize(a, print, 'late')\n"
+        "gc.callbacks.append(lambda *a: print(a)); gc.freeze(); gc.set_threshold(1, 1, 1)",
+        "import guest.app\nguest.app.APP.serve = guest.app.encode = lambda *a: '{}'",
         "raise ValueError('x' * 500)",
         "x = = 1",
     ),
@@ -39,6 +54,13 @@ HOSTILE = {
         "Array.prototype.map = () => 7; (globalThis as any).secret = 'hunter2'.repeat(99); 1",
         "let kept = Array.from({length: 300}, (_, i) => ({i})); kept.length",
         "Object.freeze(Object.prototype); Promise.prototype.then = undefined as any; 2",
+        "import fs from 'fs'\nfs.mkdirSync('out'); fs.writeFileSync('out/a', 'hunter2'); 1",
+        "setInterval(() => { console.log('late') }, 1); new Promise(() => {}).then(() => 1); 1",
+        "new FinalizationRegistry(() => console.log('late')).register({}, 1); Error.stackTraceLimit = 0",
+        "JSON.parse = JSON.stringify = () => '{}'; Map.prototype.get = () => 7; 1",
+        "Object.defineProperty(Object.prototype, 'error', { get() { return { code: 'X' } } }); 1",
+        "let held = [/a/g, 2n ** 900n, Symbol.for('left'), new WeakMap()]; /a/g.test('a')",
+        "const f = (n: number): number => f(n + 1); try { f(0) } catch {}",
         "throw new Error('x'.repeat(500))",
         "let x = = 1",
     ),
@@ -48,6 +70,9 @@ _PROBE = {
     Language.TYPESCRIPT: "[Math.random(), Date.now(), [1].map(x => x + 1)]",
 }
 MEBIBYTE = 1 << 20
+FIRST_PRELUDE = (
+    Path(__file__).parents[1] / "typescript/earlier_typescript/edition_1.js"
+).read_text()
 
 
 @pytest.fixture(scope="module", params=list(HOSTILE))
@@ -113,6 +138,39 @@ def test_sessions_that_rest_and_return_share_instances(one: Sandbox, checked: Ch
     for stage in stages:
         stage.end()
     assert checked.found == []
+
+
+LEAVES_ITS_CHECK = (
+    "1<!--b; f(() => {\n}); Object.prototype.left = 'hunter2'; console.log('ran');"
+    " f(async () => {\n1<!--b; })"
+)
+"""The compiler reads operators in the first line and in the last; the engine reads comments."""
+
+
+def test_a_source_that_runs_while_it_is_checked_leaves_nothing_to_the_next(
+    engine: Engine, cache: GuestCache
+):
+    """Builds of edition 2 had this way out; another engine may have others."""
+    own = JavaScriptBuild.installed()
+    build = msgspec.structs.replace(own, edition=2, prelude=FIRST_PRELUDE, parts={})
+    checked = CheckedGuest(JavaScriptGuest(engine, cache, lambda: build))
+    pool = InstancePool(checked, 0, lambda work: work())
+    printed = []
+    for source in (LEAVES_ITS_CHECK, "console.log(({}).left)", "let a: number = 1"):
+        run = pool.check_run(source, {}, SessionLimits())
+        pool.check(run)
+        printed.append(run.tally.output.stdout)
+    assert printed == ["ran\n", "", ""]
+    assert (checked.resets, checked.found) == (3, [])
+    instance = pool.acquire()
+    assert instance.is_new  # type: ignore[attr-defined]
+    instance.close()
+    pool.close()
+
+
+def test_what_the_compiler_reads_as_operators_is_no_comment(ts: Stage):
+    assert ts.value("let b = 5; const less = 1<!--b; [less, b, 'a<!--b']") == [False, 4, "a<!--b"]
+    assert ts.run(LEAVES_ITS_CHECK, validate_only=True).stdout == ""
 
 
 @pytest.fixture

@@ -92,11 +92,18 @@ def _list(path: str, _request: dict[str, Any]) -> dict[str, Any]:
 
 
 def _below(folder: Folder, path: str) -> Iterator[tuple[str, File | Folder]]:
-    for name, entry in sorted(folder.entries.items()):
-        inner = f"{path.rstrip('/')}/{name}"
-        yield inner, entry
+    """All entries below a folder in the order of their paths, each folder before its entries."""
+    left = _reversed(folder, path)
+    while left:
+        name, entry = left.pop()
+        yield name, entry
         if isinstance(entry, Folder):
-            yield from _below(entry, inner)
+            left += _reversed(entry, name)
+
+
+def _reversed(folder: Folder, path: str) -> list[tuple[str, File | Folder]]:
+    prefix = path.rstrip("/")
+    return [(f"{prefix}/{name}", one) for name, one in sorted(folder.entries.items(), reverse=True)]
 
 
 def _file(path: str) -> File:

@@ -244,6 +244,7 @@ class Tree:
         present = to_folder.entries.get(to_name)
         if present is entry:
             return
+        moved = self._movable(entry, target)
         if isinstance(entry, Folder):
             above = self.names(source)
             if self.names(target)[: len(above)] == above:
@@ -258,7 +259,7 @@ class Tree:
             self.remove_file(target)
         del from_folder.entries[from_name]
         to_folder.entries[to_name] = entry
-        self._count_as_written(entry)
+        self.written |= dict.fromkeys(moved)
         from_folder.changed_ns = to_folder.changed_ns = now_ns()
 
     def release(self, file: File) -> None:
@@ -288,12 +289,20 @@ class Tree:
         self.resize(file, len(data))
         file.contents.write(0, memoryview(data))
 
-    def _count_as_written(self, entry: File | Folder) -> None:
-        if isinstance(entry, Folder):
-            for one in entry.entries.values():
-                self._count_as_written(one)
-        else:
-            self.written[entry.number] = None
+    def _movable(self, entry: File | Folder, target: PathArgument) -> list[int]:
+        """The numbers of the files in an entry. No path may become too long to be named."""
+        files: list[int] = []
+        left = [(entry, len(os.fsencode("/".join(self.names(target)))) + 1)]
+        while left:
+            one, length = left.pop()
+            if length > _PATH_BYTES_MAX:
+                raise failure(errno.ENAMETOOLONG, target)
+            if isinstance(one, Folder):
+                for name, inner in one.entries.items():
+                    left.append((inner, length + len(os.fsencode(name)) + 1))
+            else:
+                files.append(one.number)
+        return files
 
     def _next(self) -> int:
         self._numbers += 1
