@@ -475,7 +475,7 @@ async def _load_sandbox(
     cache = GuestCache(cache_folder(os.environ), packages=packages)
     shared = RealmBuild(cache, bus.blobs, bus.claims, node)
     await shared.agree()
-    await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.installed)).piece)
+    await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.installed, cache)).piece)
     return await asyncio.to_thread(
         open_sandbox,
         key,

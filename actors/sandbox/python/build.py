@@ -143,6 +143,13 @@ class GuestCache:
         if not self._files.lock(path):
             self._files.write(path, piece)
 
+    def made_of(self, source: bytes, make: Callable[[], bytes]) -> bytes:
+        """What ``make`` makes, which ``source`` alone decides; made once."""
+        path = self._folder / "kept" / f"{sha3_256(source).hexdigest()}.made"
+        if not self._files.lock(path):
+            self._files.write(path, make())
+        return path.read_bytes()
+
     def find(self, build: str) -> bytes | None:
         """The build of this digest, of any sources."""
         named = [*self._folder.glob("kept/*.build"), *self._folder.glob("*/*.wasm")]

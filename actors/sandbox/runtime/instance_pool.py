@@ -1,8 +1,8 @@
 """Instances of one guest that are ready, because making one is slow: made in advance, or used by
 sessions before and reset since.
 
-A source is checked in such an instance, too, and no other source before it is reset: a source may be
-made to run while it is checked.
+A source is checked in such an instance, too, and no other source before it is reset: a source may
+be made to run while it is checked.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from functools import cached_property
 
 import msgspec
 
+from rookery.actors.sandbox.python import GuestCache
 from rookery.actors.sandbox.typescript.engine import engine_bytes, parts, prelude
 from rookery.actors.sandbox.typescript.transformer import transformer_bytes
 from rookery.actors.sandbox.typescript.translation import EDITION, EDITIONS
@@ -32,11 +33,11 @@ class JavaScriptBuild(msgspec.Struct, frozen=True, kw_only=True, dict=True, omit
     """Parts of the prelude, evaluated when needed; edition 1 had none."""
 
     @staticmethod
-    def installed() -> JavaScriptBuild:
+    def installed(cache: GuestCache | None = None) -> JavaScriptBuild:
         """The build of the installed files."""
         return JavaScriptBuild(
             edition=EDITION,
-            engine=engine_bytes(),
+            engine=engine_bytes(cache),
             transformer=transformer_bytes(),
             prelude=prelude(),
             parts=parts(),

@@ -16,6 +16,7 @@ from typing import Final, NamedTuple
 import wasmtime
 
 from rookery.actors.sandbox.contract import Pause
+from rookery.actors.sandbox.python import GuestCache
 from rookery.actors.sandbox.runtime.image_guest import GuestStore
 from rookery.actors.sandbox.runtime.suspension import (
     SuspendableFunction,
@@ -30,6 +31,7 @@ from rookery.actors.sandbox.runtime.wasm import (
     PreparedFunction,
 )
 from rookery.actors.sandbox.typescript.frame_counter import FRAMES_AT, STACK_LIMIT_AT, count_frames
+from rookery.actors.sandbox.typescript.function_inliner import inline_functions
 from rookery.actors.sandbox.typescript.host_functions import (
     SUSPENDING,
     host_calls_of,
@@ -52,6 +54,8 @@ _STACK_TOP_BYTES = 1 << 12
 _OWN_FRAMES = 1000
 """Frames for the prelude's own work."""
 _SIX_FRAMES = "(function nest(n) { if (n) nest(n - 1) })(5)"
+_CHANGED_BY = ("frame_counter", "function_inliner", "module_format")
+"""The modules of this package that change the engine of the wheel."""
 _SHORT_BYTES = 4096
 """Texts up to this length use a fixed buffer, longer ones an allocated one."""
 _SCRIPT_NAME: Final = b"eval_script"
@@ -69,8 +73,18 @@ _OK = 0
 _word = struct.Struct("<i")
 
 
-def engine_bytes() -> bytes:
-    return count_frames(files("quickjs_rs").joinpath("_guest.wasm").read_bytes())
+def engine_bytes(cache: GuestCache | None = None) -> bytes:
+    """The engine of the wheel, changed. The changes take 0.2 s, so a cache keeps their result."""
+    wheel = files("quickjs_rs").joinpath("_guest.wasm").read_bytes()
+    if cache is None:
+        return _changed(wheel)
+    folder = Path(__file__).parent
+    sources = [(folder / f"{name}.py").read_bytes() for name in _CHANGED_BY]
+    return cache.made_of(b"\0".join((wheel, *sources)), lambda: _changed(wheel))
+
+
+def _changed(wheel: bytes) -> bytes:
+    return inline_functions(count_frames(wheel))
 
 
 def prelude() -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Container
-from functools import cached_property
+from functools import cached_property, partial
 from typing import NamedTuple
 
 import msgspec
@@ -72,10 +72,11 @@ class JavaScriptGuest:
         self,
         engine: Engine,
         cache: GuestCache,
-        read: Callable[[], JavaScriptBuild] = JavaScriptBuild.installed,
+        read: Callable[[], JavaScriptBuild] | None = None,
     ) -> None:
         """``read`` returns the build, by default the installed one."""
-        self._engine, self._cache, self._load_build = engine, cache, read
+        self._engine, self._cache = engine, cache
+        self._load_build = read or partial(JavaScriptBuild.installed, cache)
         self._compiling = threading.RLock()
         self._parts: _Compiled | None = None
         self._pristine: Pristine | None = None

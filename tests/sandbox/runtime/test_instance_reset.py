@@ -56,7 +56,8 @@ HOSTILE = {
         "Object.freeze(Object.prototype); Promise.prototype.then = undefined as any; 2",
         "import fs from 'fs'\nfs.mkdirSync('out'); fs.writeFileSync('out/a', 'hunter2'); 1",
         "setInterval(() => { console.log('late') }, 1); new Promise(() => {}).then(() => 1); 1",
-        "new FinalizationRegistry(() => console.log('late')).register({}, 1); Error.stackTraceLimit = 0",
+        "new FinalizationRegistry(() => console.log('late')).register({}, 1)\n"
+        "Error.stackTraceLimit = 0",
         "JSON.parse = JSON.stringify = () => '{}'; Map.prototype.get = () => 7; 1",
         "Object.defineProperty(Object.prototype, 'error', { get() { return { code: 'X' } } }); 1",
         "let held = [/a/g, 2n ** 900n, Symbol.for('left'), new WeakMap()]; /a/g.test('a')",

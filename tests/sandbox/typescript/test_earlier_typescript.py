@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 
 from rookery.actors.sandbox import Sandbox, SuspendedRun, ToolResult
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
+from rookery.actors.sandbox.typescript.frame_counter import count_frames
 from rookery.schemas.run import Language
 from tests.builds import own_build
 from tests.sandbox.program_runner import answer
@@ -27,7 +29,7 @@ def earlier() -> JavaScriptBuild:
     own = JavaScriptBuild.installed()
     return JavaScriptBuild(
         edition=1,
-        engine=own.engine,
+        engine=count_frames(files("quickjs_rs").joinpath("_guest.wasm").read_bytes()),
         transformer=own.transformer,
         prelude=(FOLDER / "edition_1.js").read_text(),
     )
