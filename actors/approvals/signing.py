@@ -58,8 +58,10 @@ def read_signer(text: str) -> Signer:
 
 def is_signed_by(realm: str, signed: DecideApproval | RevokeGrant, public_key: str) -> bool:
     """Whether the key has signed exactly this answer, or this revocation, for this realm."""
-    is_answer = isinstance(signed, DecideApproval)
-    text = bytes_to_sign(realm, signed) if is_answer else revocation_bytes(realm, signed)
+    if isinstance(signed, DecideApproval):
+        text = bytes_to_sign(realm, signed)
+    else:
+        text = revocation_bytes(realm, signed)
     return is_valid_signature(text, signed.signature, public_key)
 
 

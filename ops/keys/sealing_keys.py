@@ -107,11 +107,9 @@ class ConfiguredKeys:
         self._write(ring, replacing=True)
         self.read()
 
-    @property
     def is_rotating(self) -> bool:
-        """Whether a rotation of the file is in progress, or was interrupted. A file to which
-        somebody has appended a key is not rotated before somebody says so: another node may
-        lack that key."""
+        """Whether a rotation of the file is in progress, or was interrupted. A file with a
+        key that was appended by hand is rotated by a command only: another node may lack that key."""
         return self.is_file and self._mark.exists()
 
     @property
@@ -285,11 +283,11 @@ async def rotate(sealed: SealedSecrets, keys: ConfiguredKeys) -> SecretsRotation
 
 async def finish_rotation(sealed: SealedSecrets, keys: ConfiguredKeys) -> SecretsRotation | None:
     """Finish a rotation whose process was killed; ``None`` if there is none, or if it goes on."""
-    if not keys.is_rotating:
+    if not keys.is_rotating():
         return None
     try:
         with keys.locked():
-            if not keys.is_rotating:
+            if not keys.is_rotating():
                 return None
             return await _reseal_all(sealed, keys, await asyncio.to_thread(keys.read))
     except Refused as refusal:
