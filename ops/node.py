@@ -59,7 +59,7 @@ from rookery.ops.health import Page, Probe
 from rookery.ops.keys import NodeKey, keys_of, open_node_key, open_node_secrets
 from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.micro_service import build_service
-from rookery.ops.node_tools import registry_of
+from rookery.ops.node_tools import StartStopped, discover_workers, registry_of
 from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes
 from rookery.ops.process_identity import (
     ProcessIdentity,
@@ -71,9 +71,7 @@ from rookery.ops.process_identity import (
 from rookery.ops.processes import WHOLE_NODE, ProcessShare
 from rookery.ops.run_services import (
     RunServices,
-    StartStopped,
     approval_settings,
-    discover_workers,
 )
 from rookery.ops.server import (
     RealmServer,

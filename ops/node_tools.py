@@ -1,4 +1,5 @@
-"""The tools that a node offers by its configuration: a registry, mounted folders, allowed servers.
+"""The tools that a node offers by its configuration: a registry, mounted folders, allowed servers,
+and the workers it waits for.
 
 A mount is ``NAME=DIR``, or ``NAME=DIR:rw`` if programs may write: they call it ``/NAME``. A rule is
 ``[METHOD[+METHOD]=]URL[ NETWORK...]``: programs may send these requests, GET unless others are
@@ -7,7 +8,11 @@ named, below the URL. Beside public addresses, the server may be in one of the n
 
 from __future__ import annotations
 
+import asyncio
+import logging
 import re
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -15,15 +20,24 @@ from rookery.actors.tools import (
     Allowed,
     Mount,
     RegisteredTool,
+    RemoteToolHost,
     ToolRegistry,
     file_tools,
     http_tools,
 )
 from rookery.actors.tools.authoring import load_registry
+from rookery.bus.clock import monotonic_s
+from rookery.bus.ports import Bus, BusLoop
 from rookery.ops.config import NodeConfig
 from rookery.schemas.errors import Refused
 
-__all__ = ["registry_of"]
+__all__ = ["StartStopped", "discover_workers", "registry_of"]
+
+log = logging.getLogger(__name__)
+
+WORKERS_POLL_S: Final = 0.25
+WORKERS_NOTICE_S: Final = 30.0
+"""How often a node that starts says for which workers it waits."""
 
 _MOUNT: Final = re.compile(r"(?P<name>[^=]+)=(?P<path>.+?)(?P<mode>:rw|:ro)?\Z")
 _RULE: Final = re.compile(r"(?:(?P<methods>[A-Z+]+)=)?(?P<url>\S+)(?P<networks>(?: +\S+)*)\Z")
@@ -73,3 +87,40 @@ def _http_tools(texts: tuple[str, ...]) -> list[RegisteredTool]:
 
 def _refused(key: str, text: str, why: str, hint: str) -> Refused:
     return Refused("CONFIG_INVALID", f"{key}: {text[:200]!r}: {why}", hint=hint)
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+
+class StartStopped(Exception):
+    """The node was stopped while its start waited for workers."""
+
+
+def discover_workers(
+    bus: Bus, loop: BusLoop, surfaces: Sequence[str], stopping: threading.Event
+) -> Sequence[RemoteToolHost]:
+    """The hosts of these surfaces, as soon as each has a worker; ``StartStopped`` if the node is
+    stopped before.
+
+    It waits in short steps on the caller's thread, since Python runs signal handlers only when the
+    main thread wakes."""
+    hosts: dict[str, RemoteToolHost] = {}
+    absent, notice_s = sorted(set(surfaces)), monotonic_s()
+    while absent:
+        hosts |= loop.run(_discover_present(bus, absent))
+        absent = [surface for surface in absent if surface not in hosts]
+        if absent and monotonic_s() >= notice_s:
+            command = f"rookery tools serve MODULE:OBJECT --surface {absent[0]}"
+            about = {"surfaces": ", ".join(absent), "start_one": command}
+            log.warning("waiting for workers", extra=about)
+            notice_s += WORKERS_NOTICE_S
+        if absent and stopping.wait(WORKERS_POLL_S):
+            raise StartStopped
+    return [hosts[surface] for surface in sorted(hosts)]
+
+
+async def _discover_present(bus: Bus, surfaces: Sequence[str]) -> dict[str, RemoteToolHost]:
+    """The hosts of those surfaces that have workers now."""
+    discover = RemoteToolHost.discover
+    found = await asyncio.gather(*(discover(bus.tool_workers, name) for name in surfaces))
+    return {host.surface: host for host in found if host is not None}

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -77,7 +76,7 @@ from rookery.actors.tools import (
 )
 from rookery.actors.tools.authoring import ToolRegistry
 from rookery.actors.turns import TurnsDecider
-from rookery.bus.clock import SystemClock, entropy, monotonic_s
+from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.credentials import RingSeal
 from rookery.bus.ports import Bus, BusLoop
 from rookery.bus.tasks import TaskSet
@@ -89,7 +88,7 @@ from rookery.ops.processes import ProcessShare
 from rookery.schemas.capability import RecordMode
 from rookery.schemas.run import SessionLimits
 
-__all__ = ["RunServices", "StartStopped", "approval_settings", "discover_workers"]
+__all__ = ["RunServices", "approval_settings"]
 
 log = logging.getLogger(__name__)
 
@@ -98,9 +97,6 @@ T = TypeVar("T")
 TOOLS_CLOSE_S = 5.0
 LIVE_MB_MAX = 2048
 """Of a node's programs that wait; while they hold more, no other run begins."""
-WORKERS_POLL_S: Final = 0.25
-WORKERS_NOTICE_S: Final = 30.0
-"""How often a node that starts says for which workers it waits."""
 
 
 class RunServices:
@@ -142,11 +138,8 @@ class RunServices:
             loop,
             SystemClock().now_ms,
             share.slots,
-            inline=[
-                tool.capability.name
-                for tool in catalogue
-                if tool.surface == local.surface and tool.capability.name in local.inline
-            ],
+            inline={t.capability.name for t in catalogue if t.surface == local.surface}
+            & local.inline,
         )
         self._provisioner, self.approvers = provisioner, approvers
         self.revocations = revocations
@@ -425,40 +418,6 @@ def _create_catalogue(
     local_tools = ToolCatalogue.local(registry, record_reads)
     remote_tools = (tool for host in remote for tool in host.catalogue_tools)
     return ToolCatalogue([*local_tools, *built_in_tools(registry), *remote_tools])
-
-
-class StartStopped(Exception):
-    """The node was stopped while its start waited for workers."""
-
-
-def discover_workers(
-    bus: Bus, loop: BusLoop, surfaces: Sequence[str], stopping: threading.Event
-) -> Sequence[RemoteToolHost]:
-    """The hosts of these surfaces, as soon as each has a worker; ``StartStopped`` if the node is
-    stopped before.
-
-    It waits in short steps on the caller's thread, since Python runs signal handlers only when the
-    main thread wakes."""
-    hosts: dict[str, RemoteToolHost] = {}
-    absent, notice_s = sorted(set(surfaces)), monotonic_s()
-    while absent:
-        hosts |= loop.run(_discover_present(bus, absent))
-        absent = [surface for surface in absent if surface not in hosts]
-        if absent and monotonic_s() >= notice_s:
-            command = f"rookery tools serve MODULE:OBJECT --surface {absent[0]}"
-            about = {"surfaces": ", ".join(absent), "start_one": command}
-            log.warning("waiting for workers", extra=about)
-            notice_s += WORKERS_NOTICE_S
-        if absent and stopping.wait(WORKERS_POLL_S):
-            raise StartStopped
-    return [hosts[surface] for surface in sorted(hosts)]
-
-
-async def _discover_present(bus: Bus, surfaces: Sequence[str]) -> dict[str, RemoteToolHost]:
-    """The hosts of those surfaces that have workers now."""
-    discover = RemoteToolHost.discover
-    found = await asyncio.gather(*(discover(bus.tool_workers, name) for name in surfaces))
-    return {host.surface: host for host in found if host is not None}
 
 
 async def _load_sandbox(

@@ -227,14 +227,9 @@ class FamilyActor(LoopActor):
 
     def _reload_after_conflict(self, entity: Entity) -> None:
         """Load what follows the entity's state, which is committed, from the journal."""
-        known = None
-        try:
-            if entity.load_error is None and entity.sequence:
-                known = entity.snapshot(self._decider)
-        except Exception:
-            log.exception("state not encoded, history loaded", extra={"key": entity.id.key})
+        is_known = entity.load_error is None and entity.sequence
         entity.is_stale = True
-        self._load(entity, known=known)
+        self._load(entity, known=entity.snapshot(self._decider) if is_known else None)
 
     def _on_read_done(self, entity: Entity) -> Sequence[Entity]:
         """Count a finished read; an entity evicted in the meantime releases its commands
@@ -469,11 +464,7 @@ class FamilyActor(LoopActor):
     def _save(self, entity: Entity) -> None:
         if entity.fact_count - entity.saved_fact_count < SNAPSHOT_FACTS_MIN or entity.load_error:
             return
-        try:
-            snapshot = entity.snapshot(self._decider)
-        except Exception:
-            log.exception("snapshot not stored", extra={"family": self._decider.family})
-        else:
+        if (snapshot := entity.snapshot(self._decider)) is not None:
             entity.saved_fact_count = entity.fact_count
             self._context.save(entity.id, self._decider.schema, snapshot)
 

@@ -406,8 +406,15 @@ class Entity:
     def _mark_reacted(self, family: str, number: int) -> None:
         self.reacted_counts[family] = max(self.reacted_counts.get(family, 0), number)
 
-    def snapshot(self, decider: Decider) -> EntitySnapshot:
-        """The snapshot from which ``fold`` can start."""
+    def snapshot(self, decider: Decider) -> EntitySnapshot | None:
+        """The snapshot from which ``fold`` can start; ``None`` if the state cannot be encoded."""
+        try:
+            return self._encode(decider)
+        except Exception:
+            log.exception("state not encoded", extra={"family": decider.family, "key": self.id.key})
+            return None
+
+    def _encode(self, decider: Decider) -> EntitySnapshot:
         saved = _SnapshotBody(
             decider.dump(self.state), self.chain, self.fact_count, self.key_sequence,
             self.reacted_counts, list(self.dedup), self.observed_counts, self.recorded_reactions,

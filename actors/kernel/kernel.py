@@ -66,8 +66,6 @@ RECONNECT_S, RECONNECT_POLLS = 3.0, 30
 """How long a stopping node waits for a server that is unreachable."""
 RECORD_WARNING_S = 5.0
 """After this time the node logs that the journal does not accept its own facts."""
-HOLD_TURNS = 16
-"""Turns of a busy loop from the start of a run to its first step, and some more."""
 SNAPSHOTS_S = 2.0
 """How long storing the last snapshots may take."""
 
@@ -387,19 +385,8 @@ class Kernel:
             unit.hold_s = 0.0
             return
         self._effect_runner.start(key, unit.follows, unit.pop_effects())
-        if unit.timer is None:
-            loop = asyncio.get_running_loop()
-            unit.timer = loop.call_later(unit.hold_s, self._end_hold, unit, mailbox, HOLD_TURNS)
+        unit.begin_hold(partial(mailbox.post, CommitHeld(unit)))
         self.failpoints.hit("facts_held")
-
-    def _end_hold(self, unit: UnitOfWork, mailbox: Mailbox, turns: int) -> None:
-        """Commit held facts alone. On a busy loop what they wait for has its turn late, and a
-        message more would keep it busier."""
-        if turns:
-            loop = asyncio.get_running_loop()
-            unit.timer = loop.call_soon(self._end_hold, unit, mailbox, turns - 1)
-        else:
-            mailbox.post(CommitHeld(unit))
 
     def redirect(self, delivery: Delivery, verb: str) -> None:
         self._loop.call_soon(self._command_router.run_query, delivery, verb)

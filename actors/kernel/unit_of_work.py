@@ -7,7 +7,7 @@ A unit of work that fails is discarded as a whole.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
@@ -29,6 +29,8 @@ __all__ = ["UNIT_BYTES_MAX", "UnitOfWork"]
 UNIT_BYTES_MAX = 640 << 10
 """Payload plus headers above the server's limit would close the connection; this is well below."""
 UNIT_COMMANDS_MAX = 1_000
+HOLD_TURNS = 16
+"""Turns of a busy loop from the start of a run to its first step, and some more."""
 
 
 class UnitOfWork:
@@ -45,13 +47,13 @@ class UnitOfWork:
         "_reacted",
         "_size",
         "_source",
+        "_timer",
         "commands",
         "completions",
         "entity",
         "facts",
         "hold_s",
         "state",
-        "timer",
     )  # fmt: skip
 
     def __init__(self, entity: Entity, decider: Decider, source: str) -> None:
@@ -64,7 +66,7 @@ class UnitOfWork:
         """The completions of these commands, published once the facts are durable."""
         self.hold_s = inf
         """How long the facts may wait for the entity's next ones."""
-        self.timer: asyncio.Handle | None = None
+        self._timer: asyncio.Handle | None = None
         """Ends that time."""
         self._early_replies: list[Reply] = []
         self._effects: list[Effect] = []
@@ -82,6 +84,20 @@ class UnitOfWork:
         if self._size >= UNIT_BYTES_MAX // 2 or len(commands) >= UNIT_COMMANDS_MAX:
             return True
         return bool(commands) and commands[-1].commit_alone
+
+    def begin_hold(self, commit: Callable[[], None]) -> None:
+        """Call ``commit`` when the facts have waited long enough. On a busy loop what they wait for
+        has its turn late, and a message more would keep it busier."""
+        if self._timer is None:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_later(self.hold_s, self._end_hold, commit, HOLD_TURNS)
+
+    def _end_hold(self, commit: Callable[[], None], turns: int) -> None:
+        if turns:
+            loop = asyncio.get_running_loop()
+            self._timer = loop.call_soon(self._end_hold, commit, turns - 1)
+        else:
+            commit()
 
     def duplicate_digest(self, command_id: str) -> str | None:
         """The digest of a command that was decided in this unit or before; ``None`` if it is
@@ -211,8 +227,8 @@ class UnitOfWork:
     def commit(self, message_id: str, mailbox: Mailbox, decided_s: float) -> Commit:
         """The commit of all facts, with what follows from it."""
         entity = self.entity
-        if self.timer is not None:
-            self.timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self.completions.replies += self.pop_early_replies()
         body = b"[" + b",".join(self._parts) + b"]"
         return Commit(

@@ -10,12 +10,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from typing import Final
 
 from msgspec import UNSET
 
 from rookery.actors.messages import CallProgress
+from rookery.bus.ports import wait_first
 
 __all__ = ["CallNotifier"]
+
+RECORD_ALONE_S: Final = 0.005
+"""How long a driver may take to record an outcome with its next step."""
+RESUME_TURNS: Final = 8
+"""Turns of a busy loop from an outcome to the step that continues with it, and some more."""
 
 
 class CallNotifier:
@@ -55,9 +62,20 @@ class CallNotifier:
         step.add_done_callback(lambda _: self._end_step(ids))
         return step
 
-    def step_with(self, operation_id: str) -> asyncio.Future[None] | None:
-        """The step that a driver commits now with the outcome of this call."""
-        return self._steps.get(operation_id)
+    async def is_recorded(self, operation_id: str, recorded: asyncio.Future[CallProgress]) -> bool:
+        """Whether the driver's next step records the outcome. A busy loop may resume the program
+        late, and commit its step later still: then a second record would only add to the load."""
+        await wait_first((recorded,), RECORD_ALONE_S)
+        step = self._steps.get(operation_id)
+        for _ in range(RESUME_TURNS):
+            if step is not None or recorded.done():
+                break
+            await asyncio.sleep(0)
+            step = self._steps.get(operation_id)
+        if step is not None:
+            await wait_first((recorded, step))
+        # A driver that has begun meanwhile waits for the same future, and may cancel it.
+        return recorded.done() and not recorded.cancelled()
 
     def notify(self, progress: CallProgress) -> None:
         """The call has ended, or waits for an approver or operator."""

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -76,10 +76,6 @@ __all__ = ["CallExecutor"]
 log = logging.getLogger(__name__)
 
 FAMILY: Final = "turn"
-RECORD_ALONE_S: Final = 0.005
-"""How long a driver may take to record an outcome with its next step."""
-RESUME_TURNS: Final = 8
-"""Turns of a busy loop from an outcome to the step that continues with it, and some more."""
 
 
 class CallExecutor:
@@ -205,24 +201,9 @@ class CallExecutor:
             recorded = self._notifier.pass_unrecorded(progress)
         if recorded is not None:
             self._failpoints.hit("outcome_passed")
-            if await self._wait_recorded(ended.operation_id, recorded):
+            if await self._notifier.is_recorded(ended.operation_id, recorded):
                 return
         await self._ask(FAMILY, session, ended, IntentStatus)
-
-    async def _wait_recorded(self, operation_id: str, recorded: asyncio.Future[Any]) -> bool:
-        """Whether the driver's next step records the outcome. A busy loop may resume the program
-        late, and commit its step later still: then a second record would only add to the load."""
-        await wait_first((recorded,), RECORD_ALONE_S)
-        step = self._notifier.step_with(operation_id)
-        for _ in range(RESUME_TURNS):
-            if step is not None or recorded.done():
-                break
-            await asyncio.sleep(0)
-            step = self._notifier.step_with(operation_id)
-        if step is not None:
-            await wait_first((recorded, step))
-        # A driver that has begun meanwhile waits for the same future, and may cancel it.
-        return recorded.done() and not recorded.cancelled()
 
     # --- before the intent ------------------------------------------------------------------------
 

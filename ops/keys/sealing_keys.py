@@ -108,8 +108,8 @@ class ConfiguredKeys:
         self.read()
 
     def is_rotating(self) -> bool:
-        """Whether a rotation of the file is in progress, or was interrupted. A file with a
-        key that was appended by hand is rotated by a command only: another node may lack that key."""
+        """Whether a rotation of the file is in progress, or was interrupted. A file with a key that
+        was appended by hand is rotated by a command only: another node may lack that key."""
         return self.is_file and self._mark.exists()
 
     @property

@@ -132,7 +132,7 @@ class _Variables:
     def __init__(self, first: int) -> None:
         self._first, self.types = first, bytearray()
 
-    def places(self, types: bytes) -> list[int]:
+    def slots(self, types: bytes) -> list[int]:
         """A variable for each type, the same ones for every body."""
         free = list(range(len(self.types)))
         found = []
@@ -147,7 +147,7 @@ class _Variables:
 
 
 def _as_block(body: _Body, variables: _Variables) -> Iterator[bytes]:
-    places = variables.places(body.parameters + body.variables)
+    places = variables.slots(body.parameters + body.variables)
     count = len(body.parameters)
     for place in reversed(places[:count]):
         yield _set(place)
