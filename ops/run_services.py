@@ -133,13 +133,9 @@ class RunServices:
         self._hosts = {host.surface: host for host in hosts}
         declared = [tool.capability for tool in catalogue]
         self._share = share
+        inline = _inline_tools(catalogue, local)
         self._call_slots = CallSlots(
-            declared,
-            loop,
-            SystemClock().now_ms,
-            share.slots,
-            inline={t.capability.name for t in catalogue if t.surface == local.surface}
-            & local.inline,
+            declared, loop, SystemClock().now_ms, share.slots, inline=inline
         )
         self._provisioner, self.approvers = provisioner, approvers
         self.revocations = revocations
@@ -409,6 +405,12 @@ async def _open_revocations(bus: Bus) -> Revocations:
     revocations = Revocations(bus)
     await revocations.open()
     return revocations
+
+
+def _inline_tools(catalogue: ToolCatalogue, local: LocalToolHost) -> frozenset[str]:
+    """The tools that this process's loop calls itself."""
+    offered = (tool.capability.name for tool in catalogue if tool.surface == local.surface)
+    return local.inline.intersection(offered)
 
 
 def _create_catalogue(
