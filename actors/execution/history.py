@@ -177,15 +177,18 @@ class RunHistoryReader:
         ]
         return of_life[-1] if of_life else None
 
-    async def end_of(self, session: str, run_id: str, after: int) -> int:
-        """The sequence of the run's end, which is after this one; mostly it is the last one."""
-        newest = await self._journal.last(EntityId("turn", session))
-        for stored in () if newest is None else (newest,):
-            if _has_end(_CODECS["turn"].decode(stored.body), run_id):
+    async def end_of(self, session: str, generation: int, run_id: str) -> int:
+        """The sequence of the end of a run after the last snapshot; mostly it is the last one. Else
+        it is one of the last, of maybe a thousand."""
+        entity, decode = EntityId("turn", session), _CODECS["turn"].decode
+        newest = await self._journal.last(entity)
+        if newest is not None and _has_end(decode(newest.body), run_id):
+            return newest.sequence
+        base = await self.last_snapshot(session, generation)
+        after = 0 if base is None else base.after_sequence
+        for stored in reversed(await self._journal.read(entity, after)):
+            if _has_end(decode(stored.body), run_id):
                 return stored.sequence
-        for position, fact in await self.facts("turn", session, after):
-            if _has_end((fact,), run_id):
-                return position.sequence
         raise Failed("FACT_UNKNOWN", f"run {run_id} has no end in the journal")
 
     async def parked_image(self, session: str) -> str:

@@ -96,7 +96,10 @@ class SnapshotKeeper:
         copied: Awaitable[SessionCopy],
     ) -> int | None:
         try:
-            stored = await self._store(session, view, environment, await copied)
+            # At once, while the run's end is the last message.
+            end = self._reader.end_of(session, view.generation, view.run_id)
+            after_sequence, copy = await asyncio.gather(end, copied)
+            stored = await self._store(session, view, environment, copy, after_sequence)
         except CodedError as error:
             log.warning(
                 "session snapshot not stored", extra={"session": session, "code": error.code}
@@ -105,12 +108,16 @@ class SnapshotKeeper:
         return stored.size_bytes
 
     async def _store(
-        self, session: str, view: ActiveRunView, environment: RunEnvironment, copy: SessionCopy
+        self,
+        session: str,
+        view: ActiveRunView,
+        environment: RunEnvironment,
+        copy: SessionCopy,
+        after_sequence: int,
     ) -> StoredSnapshot:
+        """``after_sequence``: of the end of the last run in the copy."""
         sandbox = self._sandbox
         taken = await sandbox.in_thread(sandbox.seal, copy)
-        base = await self._reader.last_snapshot(session, view.generation)
-        after = 0 if base is None else base.after_sequence
         stored = await self._put(session, taken)
         command = RecordSnapshot(
             generation=view.generation,
@@ -118,7 +125,7 @@ class SnapshotKeeper:
             blob=stored.blob,
             language=environment.language,
             build=copy.header.build,
-            after_sequence=await self._reader.end_of(session, view.run_id, after),
+            after_sequence=after_sequence,
             size_bytes=stored.size_bytes,
             limits=environment.session_limits,
             automatic=True,
