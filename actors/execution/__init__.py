@@ -32,7 +32,8 @@ whose calls only read. ``session.run_committed`` waits for the session's next co
     admission/commands.py      end_run                          session session.run_committed
 
 The outcome of a call is committed together with the step that continues with it: here the end, or
-the next call. If that step takes longer than ``RECORD_ALONE_S``, the outcome is committed alone.
+the next call. If that step takes longer than ``RECORD_ALONE_S``, and than the few turns of the loop
+that a program waits for on a busy node, the outcome is committed alone. A start waits likewise.
 
 If the call needs an approval, these steps follow ``turn.tool_calls_returned``: the run parks while
 it waits, and resumes when the call has ended. Then the program continues as above.
