@@ -143,7 +143,8 @@ async def _check_jetstream(
             check="jetstream",
             verdict=CheckVerdict.FAIL,
             detail=f"JetStream does not answer: {error}",
-            hint="start the server with JetStream, in an account that may use it",
+            hint="start the server with JetStream, in an account that may use it; name a node's "
+            "credential",
             code="SERVER_UNREACHABLE",
         )
         return

@@ -39,7 +39,7 @@ from rookery.ops.cli.options import Options
 from rookery.ops.config import Config
 from rookery.ops.keys import ConfiguredKeys, keys_of, root_key_of
 from rookery.ops.process_identity import is_dead
-from rookery.ops.server import client_of, find_server, server_of, store_of
+from rookery.ops.server import RealmServer, client_of, find_server, server_of, store_of
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = [
@@ -253,6 +253,7 @@ async def open_realm(options: Options, *, current: bool = False) -> AsyncIterato
     """
     config = options.load().config
     server = server_of(config, Role.NODE)
+    _require_node_role(server, config)
     connection = Connection(server.url, server.access)
     await connection.open()
     try:
@@ -271,6 +272,19 @@ async def open_realm(options: Options, *, current: bool = False) -> AsyncIterato
         ) from None
     finally:
         await connection.close()
+
+
+def _require_node_role(server: RealmServer, config: Config) -> None:
+    """Refuse a named credential that cannot read the store."""
+    named = server.credential
+    if named is not None and named.role is not Role.NODE:
+        raise Refused(
+            "NOT_PERMITTED",
+            f"this command reads the store of the realm, and {config.server.credentials_file} has "
+            f"the role {named.role}",
+            hint="name a node's: server.credentials_file (ROOKERY_SERVER_CREDENTIALS_FILE) = "
+            f"{named.realm}.node.json",
+        )
 
 
 async def _read_node_token(connection: Connection, subjects: Subjects, *, current: bool) -> None:

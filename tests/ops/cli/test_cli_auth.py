@@ -70,6 +70,18 @@ def test_a_made_credential_is_accepted_and_its_name_is_taken(realm: Realm):
     assert (again.code != 0, again.err.split(":")[0]) == (True, "CREDENTIAL_EXISTS")
 
 
+def test_a_command_that_reads_the_store_names_the_credential_that_it_needs(realm: Realm):
+    made = realm.rookery("auth", "create", "olga", "--role", "operator", "--json")
+    (realm.home / "rookery.toml").write_text(
+        f'[server]\ncredentials_file = "{made.json["file"]}"\n'
+    )
+    for command in (("runs", "list"), ("nodes", "list"), ("journal", "verify")):
+        refused = realm.rookery(*command)
+        assert (refused.code, refused.err.split(":")[0]) == (3, "NOT_PERMITTED"), refused
+        assert "has the role operator" in refused.err
+        assert f"ROOKERY_SERVER_CREDENTIALS_FILE) = {realm.name}.node.json" in refused.err
+
+
 def test_a_worker_has_a_surface_and_no_other_role_has_one(realm: Realm):
     for words in (("w", "--role", "worker"), ("w", "--role", "client", "--surface", "shop")):
         ended = realm.rookery("auth", "create", *words)
