@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -10,18 +11,20 @@ from cyclopts import App, Parameter
 
 from rookery.actors.keys import SigningKey
 from rookery.actors.projections import NodeView, nodes_of
+from rookery.bus.clock import wait_until
 from rookery.bus.credentials import Credential, read_credential
 from rookery.bus.ports import Filter
 from rookery.bus.roles import Role
-from rookery.ops.cli.access.offline_realm import local_server, open_realm
+from rookery.bus.server import Store
+from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.key_files import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
 from rookery.ops.config import Config
 from rookery.ops.keys import node_key_path, root_key_of, trust_roots
 from rookery.ops.keys import vouch as make_voucher
-from rookery.ops.server import local_credential
-from rookery.schemas.errors import Refused
+from rookery.ops.server import local_credential, store_of
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import Language
 
 __all__ = ["app"]
@@ -30,6 +33,8 @@ app = App(name="nodes", help_format="plaintext")
 
 DRAIN_REQUEST_S = 15
 POLL_S = 0.5
+SERVER_END_S = 20.0
+"""How long an embedded server may take to stop."""
 _CREDENTIAL_SUFFIX = ".json"
 _COLUMNS = [
     "NODE",
@@ -150,17 +155,41 @@ async def _drain(options: Options, node: str, *, wait: bool, timeout_s: float) -
         if node not in (alive := await realm.nodes()):
             known = ", ".join(sorted(alive)) or "none"
             raise Refused("NODE_NOT_FOUND", f"no live node {node}", hint=f"live nodes: {known}")
-        loop = asyncio.get_running_loop()
-        end_s = loop.time() + timeout_s
-        while True:
-            await realm.claims.acquire(f"drain.{node}", "operator", DRAIN_REQUEST_S)
-            if not wait:
-                return False
-            await asyncio.sleep(POLL_S)
-            if node not in await realm.nodes():
-                return True
-            if loop.time() > end_s:
-                return False
+        try:
+            return await _left(realm, node, wait=wait, timeout_s=timeout_s)
+        except Failed as error:
+            # The server of the only node ends with it.
+            if error.code != "SERVER_UNREACHABLE" or not await _has_server_ended(options):
+                raise
+            return True
+
+
+async def _left(realm: OfflineRealm, node: str, *, wait: bool, timeout_s: float) -> bool:
+    """Ask the node to drain, again and again; whether it has left."""
+    loop = asyncio.get_running_loop()
+    end_s = loop.time() + timeout_s
+    while True:
+        await realm.claims.acquire(f"drain.{node}", "operator", DRAIN_REQUEST_S)
+        if not wait:
+            return False
+        await asyncio.sleep(POLL_S)
+        if node not in await realm.nodes():
+            return True
+        if loop.time() > end_s:
+            return False
+
+
+async def _has_server_ended(options: Options) -> bool:
+    """Whether the embedded server that the command used is gone for good."""
+    config = options.load().config
+    if config.url:
+        return False
+    is_free = partial(_is_free, store_of(config))
+    return bool(await asyncio.to_thread(wait_until, is_free, SERVER_END_S))
+
+
+def _is_free(store: Store) -> bool:
+    return not store.is_locked()
 
 
 async def _nodes(options: Options) -> list[NodeView]:

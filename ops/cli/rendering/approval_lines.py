@@ -97,7 +97,7 @@ def _names(dispatchers: Sequence[str]) -> str:
 
 def _approver_names(approvers: Sequence[str]) -> str:
     if not approvers:
-        return "any client of the realm, unverified: it has no approvers"
+        return "any operator or approver by its credential, unverified: no approver has a key"
     return f"{', '.join(approvers)}, with their keys"
 
 

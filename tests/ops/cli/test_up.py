@@ -96,6 +96,14 @@ def test_a_node_serves_until_a_stop_signal_and_leaves_in_order(home: NodeFolder,
     assert written[2]["reason"] == way
 
 
+def test_the_only_node_of_an_embedded_server_leaves_when_it_is_drained(home: NodeFolder):
+    with home.up() as (process, _):
+        (node,) = home.rookery("nodes", "list", "--json").json
+        ended = home.rookery("nodes", "drain", node["node"])
+        assert (ended.code, ended.out) == (0, f"{node['node']} has left\n"), ended
+        assert process.wait(60) == 0
+
+
 def test_for_people_it_prints_one_line_with_the_url(home: NodeFolder):
     process = subprocess.Popen(
         [*ROOKERY, "up"], env=home.environment, cwd=home.path, stdout=subprocess.PIPE, text=True
