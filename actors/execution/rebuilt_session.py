@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 
-from msgspec import UnsetType
+from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from rookery.actors.execution.history import PastRun, RunHistoryReader, SnapshotFact
 from rookery.actors.sandbox import Sandbox, Tool
@@ -19,7 +20,8 @@ from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import RightsNarrowed
-from rookery.schemas.protection.rights import NO_RIGHTS, SessionRights
+from rookery.schemas.facts.tool import Requested
+from rookery.schemas.protection.rights import NO_RIGHTS, SessionRights, after_calls
 from rookery.schemas.run import SessionLimits
 
 __all__ = ["SessionRebuilder"]
@@ -98,6 +100,10 @@ class SessionRebuilder:
         for _, fact in await self.reader.facts("session", session_id, 0):
             if isinstance(fact, RightsNarrowed):
                 rights = rights.narrowed(fact.rights, fact.descends_from)
+        if any(one.session_calls is not UNSET for one in rights.rights):
+            found = await self.reader.facts("turn", session_id, 0)
+            calls = sum(isinstance(fact, Requested) for _, fact in found)
+            rights = replace(rights, rights=after_calls(rights.rights, calls))
         return rights.narrowed((), (session_id,))
 
     async def relabel(self, data: bytes, **changed: object) -> Snapshot:

@@ -40,6 +40,8 @@ class CallSubject(NamedTuple):
     session: str
     number: int
     """Of the call in its run, from 1."""
+    ordinal: int
+    """Of the call in its session, from 1; 0 if an older version requested it."""
     arguments: Any
     """By name, or a list, without sensitive ones; ``None`` if they are not in the fact."""
     sensitive: frozenset[str] = frozenset()
@@ -97,6 +99,7 @@ def is_ever_allowed(rights: RightsSet, name: str, surface: str, side_effect: Sid
         and (one.tools is UNSET or any(_names(right, name, surface) for right in one.tools))
         and not any(not right.when and _names(right, name, surface) for right in one.without)
         and one.calls != 0
+        and one.session_calls != 0
         for one in rights
     )
 
@@ -119,6 +122,11 @@ def _reason(rights: Rights, call: CallSubject, now_ms: int) -> str:
         return reason
     if rights.calls is not UNSET and call.number > rights.calls:
         return f"{call.name} is call {call.number} of its run, which may make {rights.calls}"
+    if rights.session_calls is not UNSET and call.ordinal > rights.session_calls:
+        return (
+            f"{call.name} is call {call.ordinal} of its session, which may make "
+            f"{rights.session_calls}"
+        )
     refused: list[str] = []
     if rights.tools is not UNSET and not any(
         _matches(right, call, refused, undecided=False) for right in rights.tools

@@ -80,15 +80,16 @@ class CallRules(NamedTuple):
         ``inherited``: see ``begin_wait``."""
         left: list[facts.ToolFact] = []
         new = [one for one in batch.calls if one.operation_id not in state.calls]
+        ordinal = state.requested
         for requested in new:
             try:
                 tool = self._admit(requested)
                 if self.rights:
-                    tool.require_right(self.rights, session, requested, now_ms)
+                    tool.require_right(self.rights, session, requested, now_ms, ordinal=ordinal + 1)
             except Refused as refusal:
                 left.append(_refused_request(batch, requested, fault_of(refusal)))
                 continue
-            call = _new_call(batch, requested, tool)
+            call, ordinal = _new_call(batch, requested, tool), ordinal + 1
             if tool.waits_for:
                 wait = begin_wait(call, tool, requested.arguments, inherited, now_ms=now_ms)
                 left += (_requested(call, tool, waits=False), wait)
@@ -266,7 +267,7 @@ class CallRules(NamedTuple):
         tool = self.catalogue.get(call.name) if self.rights else None
         try:
             if tool is not None:
-                tool.require_right(self.rights, session, call, now_ms)
+                tool.require_right(self.rights, session, call, now_ms, ordinal=call.ordinal)
         except Refused as refusal:
             return fault_of(refusal)
         return UNSET

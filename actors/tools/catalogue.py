@@ -116,8 +116,11 @@ class CatalogueTool(NamedTuple):
         session: str,
         call: NumberedCall,
         now_ms: int,
+        *,
+        ordinal: int,
     ) -> None:
-        """Refuse a valid call that the rights do not cover."""
+        """Refuse a valid call that the rights do not cover; ``ordinal``: its number in the
+        session."""
         given = call.arguments
         bound = None if given is UNSET else self.checks.visible(given.args, given.kwargs)
         subject = CallSubject(
@@ -127,6 +130,7 @@ class CatalogueTool(NamedTuple):
             idempotent=self.capability.idempotent,
             session=session,
             number=call.number,
+            ordinal=ordinal,
             arguments=bound,
             sensitive=self.checks.sensitive.arguments,
         )

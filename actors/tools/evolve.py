@@ -54,6 +54,7 @@ def _refuse(state: SessionCalls, fact: facts.Refused) -> SessionCalls:
 
 
 def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
+    state = replace(_enter_run(state, fact.run), requested=state.requested + 1)
     call = ToolCall(
         operation_id=fact.operation_id,
         run=fact.run,
@@ -63,6 +64,7 @@ def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
         approval=fact.approval,
         waits_for="" if fact.approval is UNSET else WAITING_FOR_APPROVAL,
         number=fact.number,
+        ordinal=state.requested,
         surface=fact.surface,
         idempotent=fact.idempotent,
         schema_digest=fact.schema_digest,
@@ -72,7 +74,7 @@ def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
         arguments=fact.arguments,
         arguments_blob=fact.arguments_blob,
     )
-    return _with_call(_enter_run(state, fact.run), call)
+    return _with_call(state, call)
 
 
 def _await(state: SessionCalls, fact: facts.Awaited) -> SessionCalls:

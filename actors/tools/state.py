@@ -11,6 +11,7 @@ from typing import Final
 import msgspec
 from immutables import Map
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.call_slots import CallAttempt
@@ -58,6 +59,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     phase: CallPhase
     number: int = 0
+    ordinal: int = 0
+    """Its number in the session; 0 before the session has counted it."""
     surface: str = ""
     idempotent: bool = False
     schema_digest: str = ""
@@ -130,6 +133,8 @@ class SessionCalls(msgspec.Struct, frozen=True, kw_only=True):
     """By operation: all calls of that run, and open calls of earlier ones."""
     adopted: frozenset[str] = frozenset()
     """The operations that began in the older entity."""
+    requested: int = 0
+    """How many calls the session has requested, in all its generations."""
 
     def with_older(self, older: SessionCalls) -> SessionCalls:
         """These calls, and those of the older entity that have not been adopted."""
@@ -137,7 +142,7 @@ class SessionCalls(msgspec.Struct, frozen=True, kw_only=True):
         for operation_id, call in older.calls.items():
             if operation_id not in self.adopted:
                 calls = calls.set(operation_id, call)
-        return SessionCalls(run=self.run or older.run, calls=calls, adopted=self.adopted)
+        return replace(self, run=self.run or older.run, calls=calls)
 
     def calls_of_run(self, run: str) -> list[ToolCall]:
         """In the order of their requests."""

@@ -45,6 +45,10 @@ class RightsOptions:
     calls: Annotated[
         int | None, Parameter(help="Largest number of calls of a run.", validator=Number(gte=0))
     ] = None
+    session_calls: Annotated[
+        int | None,
+        Parameter(help="Largest number of calls of all runs together.", validator=Number(gte=0)),
+    ] = None
     expires_in: Annotated[
         str | None, Parameter(help="No calls after this time: 30s, 10m, 2h or 1d.")
     ] = None
@@ -64,6 +68,7 @@ class RightsOptions:
             tools=UNSET if named == [None, None, None] else tools,
             side_effect=UNSET if self.side_effects is None else find_side_effect(self.side_effects),
             calls=UNSET if self.calls is None else self.calls,
+            session_calls=UNSET if self.session_calls is None else self.session_calls,
             until_ms=until_ms,
         )
         return UNSET if rights == Rights() else rights
@@ -107,6 +112,8 @@ def right_words(rights: Rights) -> str:
         parts.append(f"side effects up to {rights.side_effect}")
     if rights.calls is not UNSET:
         parts.append(f"{rights.calls} calls a run")
+    if rights.session_calls is not UNSET:
+        parts.append(f"{rights.session_calls} calls of the session")
     if rights.until_ms is not UNSET:
         parts.append(f"until {clock_time(rights.until_ms)}")
     return "; ".join(parts) or "everything"

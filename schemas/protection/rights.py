@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import replace
 
 __all__ = [
     "NO_RIGHTS",
@@ -20,6 +21,7 @@ __all__ = [
     "SessionRights",
     "SideEffect",
     "ToolRight",
+    "after_calls",
     "intersect",
 ]
 
@@ -69,6 +71,9 @@ class Rights(
     """The ceiling, in the order none, read, write, network, database, external_system."""
     calls: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)] | UnsetType = UNSET
     """How many calls each run may request, with those that a fork takes over."""
+    session_calls: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)] | UnsetType = UNSET
+    """How many calls all runs of the session may request together, in all its generations. A
+    session with the memory of another one begins with what that has left."""
     until_ms: Annotated[int, Meta(ge=0, le=(1 << 53) - 1)] | UnsetType = UNSET
     """No call is made from this time on, in milliseconds since 1970."""
 
@@ -98,6 +103,18 @@ class SessionRights(msgspec.Struct, frozen=True, kw_only=True):
 
 NO_RIGHTS: Final = SessionRights()
 """Of a session that nothing restricts."""
+
+
+def after_calls(rights: RightsSet, calls: int) -> RightsSet:
+    """What is left of the rights of a session that has requested so many calls, for another one
+    that begins with its memory."""
+    left = (
+        one
+        if one.session_calls is UNSET
+        else replace(one, session_calls=max(0, one.session_calls - calls))
+        for one in rights
+    )
+    return intersect(tuple(left))
 
 
 def intersect(*sets: RightsSet) -> RightsSet:

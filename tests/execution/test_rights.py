@@ -218,6 +218,63 @@ def test_a_session_that_is_destroyed_and_begun_again_has_its_rights(
     assert tried(client, session, "blob(2)") == "xx"
 
 
+THREE = f"{TRY}[attempt(lambda: echo(n)) for n in range(3)]"
+TEN = Rights(session_calls=10)
+
+
+def test_a_budget_of_a_session_counts_the_calls_of_all_its_runs(client: SyncClient, session: str):
+    client.create(session, rights=Rights(session_calls=5))
+    assert client.run(session, THREE).result == [0, 1, 2]
+    assert client.run(session, THREE).result == [0, 1, "RIGHT_MISSING"]
+    client.destroy(session)
+    assert client.run(session, THREE).result == ["RIGHT_MISSING"] * 3
+    client.narrow_rights(session, Rights(session_calls=50))
+    assert tried(client, session) == "RIGHT_MISSING"
+
+
+def test_refused_calls_use_no_budget_and_a_later_budget_counts_the_calls_before_it(
+    client: SyncClient, session: str
+):
+    assert client.run(session, THREE, rights=Rights(calls=2)).result == [0, 1, "RIGHT_MISSING"]
+    client.narrow_rights(session, Rights(session_calls=4))
+    assert client.run(session, THREE).result == [0, 1, "RIGHT_MISSING"]
+
+
+@pytest.mark.parametrize("derive", WAYS)
+def test_a_session_with_the_memory_of_another_begins_with_the_budget_that_has_left(
+    client: SyncClient, session: str, derive: Callable[[SyncClient, str, str], None]
+):
+    client.create(session, rights=TEN)
+    made = [client.run(session, THREE).result for _ in range(2)]
+    assert made == [[0, 1, 2]] * 2
+    derive(client, session, f"{session}-child")
+    made = [client.run(f"{session}-child", THREE).result for _ in range(2)]
+    assert made == [[0, 1, 2], [0, "RIGHT_MISSING", "RIGHT_MISSING"]]
+    assert client.run(session, THREE).result == [0, 1, 2]
+
+
+def test_a_session_restored_from_itself_has_the_budget_it_had(client: SyncClient, session: str):
+    client.create(session, rights=TEN)
+    assert client.run(session, THREE).result == [0, 1, 2]
+    client.restore(session, client.snapshot(session)["snapshot_id"], replace=True)
+    made = [client.run(session, THREE).result for _ in range(3)]
+    assert made == [[0, 1, 2], [0, 1, 2], [0, "RIGHT_MISSING", "RIGHT_MISSING"]]
+
+
+def test_a_fork_of_a_run_uses_no_budget_for_calls_that_are_answered_from_the_record(
+    client: SyncClient, session: str
+):
+    client.create(session, rights=Rights(session_calls=4))
+    source = client.run(session, f"{TRY}a = echo(1)\nb = attempt(lambda: echo(2))\n[a, b]")
+    began = next(
+        fact
+        for fact in client.events(key=session, run=source.run_id)
+        if fact["type"] == "tool.completed.v1"
+    )
+    client.fork(session, source.run_id, began["seq"], f"{session}-fork")
+    assert client.run(f"{session}-fork", THREE).result == [0, "RIGHT_MISSING", "RIGHT_MISSING"]
+
+
 def test_creating_a_session_again_cannot_change_its_rights(client: SyncClient, session: str):
     client.create(session, rights=NOT_ECHO)
     client.create(session, rights=NOT_ECHO)

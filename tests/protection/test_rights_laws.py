@@ -53,6 +53,7 @@ rights = st.builds(
     without=lists,
     side_effect=st.one_of(st.just(UNSET), st.sampled_from(SideEffect)),
     calls=st.one_of(st.just(UNSET), st.integers(0, 4)),
+    session_calls=st.one_of(st.just(UNSET), st.integers(0, 4)),
     until_ms=st.one_of(st.just(UNSET), st.integers(0, 4)),
 )
 sets = st.lists(rights, max_size=3).map(lambda found: intersect(tuple(found)))
@@ -64,6 +65,7 @@ calls = st.builds(
     idempotent=st.booleans(),
     session=st.just("s"),
     number=st.integers(1, 5),
+    ordinal=st.integers(1, 5),
     arguments=st.one_of(
         st.none(),
         st.fixed_dictionaries(

@@ -115,7 +115,8 @@ class SessionSnapshots:
             size_bytes=len(data),
             asked_by=asked_by,
             limits=header.limits,
-            rights=source.rights or UNSET,
+            # The session's own calls count already.
+            rights=(() if header.session_id == session else source.rights) or UNSET,
             descends_from=source.origins_of(session) or UNSET,
         )
         try:
