@@ -7,7 +7,6 @@ revoked a key.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from collections.abc import Iterable, Iterator
 from typing import Final
@@ -15,11 +14,11 @@ from typing import Final
 import msgspec
 
 from rookery.actors.approvals import APPROVERS_KEY, Approver, ApproverLine
-from rookery.bus.ports import Bus, Filter, StoredMessage
+from rookery.bus.ports import Bus, EntityFollower, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import ChainCursor
 from rookery.schemas.envelope import EntityId
-from rookery.schemas.errors import CODES, CodedError, Failed
+from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.facts.approval import (
     ApproverAdded,
@@ -37,19 +36,19 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _CODEC: FactCodec[facts.ApprovalFact] = FactCodec(facts.APPROVAL_FACTS)
-RETRY_S: Final = 1.0
 FAMILY: Final = "approval"
-NOT_READ_YET: Final = "not read yet"
 
 
-class Approvers:
-    """The valid keys. They are updated on the bus's loop and read from any thread."""
+class Approvers(EntityFollower):
+    """The valid keys."""
+
+    name = "approvers"
+    when_unavailable = "no signed answer is valid"
 
     def __init__(self, bus: Bus, root_key: str = "") -> None:
-        self._bus, self._root_key = bus, root_key
-        self._reset()
-        self.unavailable_reason = NOT_READ_YET
-        """Why no key is valid now; empty while all facts are known."""
+        super().__init__(bus, EntityId(FAMILY, APPROVERS_KEY))
+        self._root_key = root_key
+        self.reset()
 
     @property
     def forged(self) -> int:
@@ -60,70 +59,15 @@ class Approvers:
         """The owner of a key; ``None`` if the key was revoked, or may have been."""
         return None if self.unavailable_reason else self._line.approvers.get(key_id)
 
-    def _reset(self) -> None:
-        self._position, self._cursor = 0, ChainCursor()
+    def reset(self) -> None:
         self._line, self._forged = ApproverLine(self._bus.realm, self._root_key), 0
 
-    async def refresh(self) -> None:
-        """Read all facts; before this, no key is known."""
-        self._reset()
-        end = await self._bus.journal.end()
-        for stored in await self._bus.journal.read(EntityId(FAMILY, APPROVERS_KEY)):
-            self._apply(stored)
-        self._position = max(self._position, end)  # Other keys' messages leave no gap.
-        self.unavailable_reason = ""
-
-    async def open(self) -> None:
-        """Read all facts. If they cannot be read because one is damaged or foreign, no key is known
-        and everything else works; ``unavailable_reason`` says why."""
-        try:
-            await self.refresh()
-        except CodedError as error:
-            if CODES[error.code].retryable:
-                raise
-            self._on_error(error)
-
-    async def run(self) -> None:
-        """Follow every change until cancelled."""
-        while True:
-            try:
-                await self._follow()
-            except Exception as error:  # After any error no key is trusted.
-                self._on_error(error)
-            await asyncio.sleep(RETRY_S)
-
-    async def _follow(self) -> None:
-        if self.unavailable_reason:
-            await self.refresh()
-            log.info("approvers read")
-        async for page in self._bus.feed.follow(Filter(FAMILY, APPROVERS_KEY), self._position):
-            for stored in page:
-                self._apply(stored)
-
-    def _apply(self, stored: StoredMessage) -> None:
-        if stored.sequence <= self._position:
-            return
-        if stored.quarantined_through:
-            self._cursor.pass_over(stored.chain)
-            self._position = stored.sequence
-            return
-        if not self._cursor.accept(stored.body, stored.chain):
-            raise Failed("CHAIN_BROKEN", f"{stored.sequence} does not continue {APPROVERS_KEY}")
+    def apply(self, stored: StoredMessage) -> None:
         for fact in _CODEC.decode(stored.body):
             if isinstance(fact, ApproverAdded | ApproverRevoked) and (why := self._line.add(fact)):
                 self._forged += 1
                 extra = {"sequence": stored.sequence, "approver": fact.name, "why": why}
                 log.error("forged approver skipped", extra=extra)
-        self._position = stored.sequence
-
-    def _on_error(self, error: Exception) -> None:
-        """Log an error once until it changes, since it may recur every second."""
-        why = error.code if isinstance(error, CodedError) else type(error).__name__
-        if why in CODES and CODES[why].retryable:
-            log.warning("approvers not followed", extra={"code": why})
-        elif why != self.unavailable_reason:
-            self.unavailable_reason = why
-            log.error("approvers unavailable, no signed answer is valid", exc_info=error)
 
 
 class ListedApproverKey(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from rookery.bus.backoff import Backoff
+from rookery.bus.entity_follower import EntityFollower
 from rookery.bus.ports.commands import (
     DeadLetter,
     Delivery,
@@ -74,6 +75,7 @@ __all__ = [
     "Conflict",
     "DeadLetter",
     "Delivery",
+    "EntityFollower",
     "EntitySnapshot",
     "EntitySnapshots",
     "ExternalService",
