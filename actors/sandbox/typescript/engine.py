@@ -16,7 +16,8 @@ from typing import Final, NamedTuple
 import wasmtime
 
 from rookery.actors.sandbox.contract import Pause
-from rookery.actors.sandbox.python import GuestCache
+from rookery.actors.sandbox.python import GuestCache, function_inliner, module_format
+from rookery.actors.sandbox.python.function_inliner import inline_functions
 from rookery.actors.sandbox.runtime.image_guest import GuestStore
 from rookery.actors.sandbox.runtime.suspension import (
     SuspendableFunction,
@@ -30,8 +31,8 @@ from rookery.actors.sandbox.runtime.wasm import (
     GuestStopped,
     PreparedFunction,
 )
+from rookery.actors.sandbox.typescript import frame_counter
 from rookery.actors.sandbox.typescript.frame_counter import FRAMES_AT, STACK_LIMIT_AT, count_frames
-from rookery.actors.sandbox.typescript.function_inliner import inline_functions
 from rookery.actors.sandbox.typescript.host_functions import (
     SUSPENDING,
     host_calls_of,
@@ -54,8 +55,8 @@ _STACK_TOP_BYTES = 1 << 12
 _OWN_FRAMES = 1000
 """Frames for the prelude's own work."""
 _SIX_FRAMES = "(function nest(n) { if (n) nest(n - 1) })(5)"
-_CHANGED_BY = ("frame_counter", "function_inliner", "module_format")
-"""The modules of this package that change the engine of the wheel."""
+_CHANGED_BY = (frame_counter, function_inliner, module_format)
+"""The modules that change the engine of the wheel."""
 _SHORT_BYTES = 4096
 """Texts up to this length use a fixed buffer, longer ones an allocated one."""
 _SCRIPT_NAME: Final = b"eval_script"
@@ -78,8 +79,7 @@ def engine_bytes(cache: GuestCache | None = None) -> bytes:
     wheel = files("quickjs_rs").joinpath("_guest.wasm").read_bytes()
     if cache is None:
         return _changed(wheel)
-    folder = Path(__file__).parent
-    sources = [(folder / f"{name}.py").read_bytes() for name in _CHANGED_BY]
+    sources = [Path(module.__file__ or "").read_bytes() for module in _CHANGED_BY]
     return cache.made_of(b"\0".join((wheel, *sources)), lambda: _changed(wheel))
 
 

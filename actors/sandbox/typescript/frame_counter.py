@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from rookery.actors.sandbox.typescript.module_format import (
+from rookery.actors.sandbox.python.module_format import (
     CODE,
     EXPORTS,
     FUNCTIONS,

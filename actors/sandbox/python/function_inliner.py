@@ -1,10 +1,10 @@
-"""Inlines the small functions of the JavaScript engine's module into their callers.
+"""Inlines the small functions of the guests' modules into their callers.
 
-The wheel's engine is compiled for size: half of its calls are to functions of a few instructions.
-A call costs more than they do, because the meter of instructions is stored before it and loaded
-after it. The body of the callee becomes a block of the caller: its branches keep their depths, a
-return becomes a branch to the end of the block, and its variables become variables of the caller,
-which all inlined bodies share.
+The JavaScript engine is compiled for size: half of its calls are to functions of a few
+instructions, and Python has many, too. A call costs more than they do, because the meter of
+instructions is stored before it and loaded after it. The body of the callee becomes a block of the
+caller: its branches keep their depths, a return becomes a branch to the end of the block, and its
+variables become variables of the caller, which all inlined bodies share.
 """
 
 from __future__ import annotations
@@ -12,13 +12,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
-from rookery.actors.sandbox.typescript.module_format import (
+from rookery.actors.sandbox.python.module_format import (
     CODE,
     FUNCTIONS,
+    HEADER_BYTES,
     IMPORTS,
     TYPES,
     bodies_in,
-    count_of,
+    count_of_imported_functions,
     encode_number,
     encode_sections,
     items_in,
@@ -28,7 +29,7 @@ from rookery.actors.sandbox.typescript.module_format import (
     unexpected,
 )
 
-__all__ = ["inline_functions"]
+__all__ = ["inline_functions", "inline_in_component"]
 
 BODY_BYTES_MAX: Final = 150
 """The largest body that is inlined. Half of it and twice of it save less."""
@@ -36,6 +37,8 @@ BODY_BYTES_MAX: Final = 150
 _BLOCK, _LOOP, _IF, _END, _BR, _BR_TABLE, _RETURN = 0x02, 0x03, 0x04, 0x0B, 0x0C, 0x0E, 0x0F
 _CALL, _LOCAL_GET, _LOCAL_SET, _LOCAL_TEE = 0x10, 0x20, 0x21, 0x22
 _SELECT_TYPED, _F32_CONST, _F64_CONST, _MORE = 0x1C, 0x43, 0x44, 0xFC
+_CORE_MODULE: Final = 1
+"""The section of a component that holds a module."""
 _NO_RESULT = b"\x40"
 _LOCALS = frozenset((_LOCAL_GET, _LOCAL_SET, _LOCAL_TEE))
 _NESTS = frozenset((_BLOCK, _LOOP, _IF))
@@ -86,7 +89,9 @@ class _Body(NamedTuple):
 
 def inline_functions(module: bytes) -> bytes:
     sections = dict(read_sections(module))
-    first = count_of(sections[IMPORTS])
+    if CODE not in sections or IMPORTS not in sections:
+        return module
+    first = count_of_imported_functions(sections[IMPORTS])
     kinds, types = items_in(sections[FUNCTIONS]), types_in(sections[TYPES])
     bodies = [
         _read_body(types[kind], code)
@@ -99,6 +104,20 @@ def inline_functions(module: bytes) -> bytes:
     code = b"".join(encode_number(len(one)) + one for one in written)
     sections[CODE] = encode_number(len(written)) + code
     return encode_sections(module, sections)
+
+
+def inline_in_component(component: bytes) -> bytes:
+    """The component with its core modules changed."""
+    written, place = [component[:HEADER_BYTES]], HEADER_BYTES
+    while place < len(component):
+        kind = component[place]
+        size, start = read_number(component, place + 1)
+        place = start + size
+        content = component[start:place]
+        if kind == _CORE_MODULE:
+            content = inline_functions(content)
+        written += (bytes((kind,)), encode_number(len(content)), content)
+    return b"".join(written)
 
 
 def _is_inlinable(number: int, body: _Body) -> bool:

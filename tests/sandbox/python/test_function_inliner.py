@@ -8,8 +8,8 @@ import pytest
 import wasmtime
 
 from rookery.actors.sandbox.python import GuestCache
+from rookery.actors.sandbox.python.function_inliner import inline_functions
 from rookery.actors.sandbox.typescript.engine import engine_bytes
-from rookery.actors.sandbox.typescript.function_inliner import inline_functions
 from rookery.schemas.errors import Failed
 
 PROGRAM = """

@@ -1,4 +1,4 @@
-"""WebAssembly's binary format, as far as the changes of the JavaScript engine need it."""
+"""WebAssembly's binary format, as far as the changes of the guests' modules need it."""
 
 from __future__ import annotations
 
@@ -12,10 +12,12 @@ __all__ = [
     "EXPORTS",
     "FUNCTIONS",
     "GLOBALS",
+    "HEADER_BYTES",
     "IMPORTS",
     "TYPES",
     "bodies_in",
     "count_of",
+    "count_of_imported_functions",
     "encode_number",
     "encode_padded",
     "encode_sections",
@@ -36,6 +38,9 @@ EXPORTS: Final = 7
 CODE: Final = 10
 """Numbers of sections."""
 HEADER_BYTES: Final = 8
+_FUNCTION, _TABLE, _MEMORY, _GLOBAL, _TAG = range(5)
+"""Kinds of imports."""
+_HAS_MAXIMUM = 1
 _PADDED_BYTES = 5
 """Length of a function's number in a call, padded by the linker: so, after the opcode, the bytes
 are unambiguous."""
@@ -54,6 +59,33 @@ def read_sections(module: bytes) -> Iterator[tuple[int, bytes]]:
 
 def count_of(section: bytes) -> int:
     return read_number(section, 0)[0]
+
+
+def count_of_imported_functions(section: bytes) -> int:
+    count, place = read_number(section, 0)
+    functions = 0
+    for _ in range(count):
+        for _ in ("module", "name"):
+            length, place = read_number(section, place)
+            place += length
+        kind, place = section[place], place + 1
+        functions += kind == _FUNCTION
+        place = _after_type(kind, section, place)
+    return functions
+
+
+def _after_type(kind: int, section: bytes, place: int) -> int:
+    """The end of the type of an import."""
+    if kind == _GLOBAL:
+        return place + 2
+    if kind in (_TABLE, _MEMORY):
+        place += kind == _TABLE
+        flags, place = read_number(section, place)
+        if flags & _HAS_MAXIMUM:
+            _, place = read_number(section, place)
+    elif kind == _TAG:
+        place += 1
+    return read_number(section, place)[1]
 
 
 def items_in(section: bytes) -> list[int]:
@@ -133,4 +165,4 @@ def encode_sections(module: bytes, sections: dict[int, bytes]) -> bytes:
 
 
 def unexpected(what: str) -> Failed:
-    return Failed("GUEST_BUILD_FAILED", f"the JavaScript engine is not the one expected: {what}")
+    return Failed("GUEST_BUILD_FAILED", f"a module of the guest is not the one expected: {what}")
