@@ -83,6 +83,9 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     record: RecordMode | UnsetType = UNSET
     """Not in the seed. Unset is ``before``; ``after`` is for tools without side effects that need
     no approval."""
+    binding: str | UnsetType = UNSET
+    """Not in the seed. The credentials that its calls need, in the realm of the node: ``binding``
+    or ``binding:profile`` of an ``AuthBindingRef``. A call waits until they are fresh."""
 
 
 def is_python_identifier(name: str) -> bool:

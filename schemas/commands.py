@@ -46,6 +46,9 @@ __all__ = [
     "FilesQuery",
     "ForkRun",
     "HandleInput",
+    "LeaseDue",
+    "LeaseRejected",
+    "LeaseWait",
     "QuarantineMessage",
     "ReplayQuery",
     "ResolveCall",
@@ -129,7 +132,34 @@ class WaitEnded(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     code: str
     """What the call waited for; a call that waits for something else is not ended."""
     outcome: CallOutcome = CallOutcome()
-    """The outcome of the call."""
+    """The outcome of the call; one that waits for a credential has none yet, and is made now."""
+    waits_for: str = ""
+    """What the call waits for instead from now on; empty if its wait ends."""
+
+
+class LeaseDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The credential of a lease expires soon, or its next refresh is due (verb ``lease_due``, key:
+    the lease's). Only timers send it."""
+
+    credential: Unsigned
+    """The generation of the credential; the timer of an older one does nothing."""
+
+
+class LeaseWait(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call waits for a fresh credential, or no longer does (verb ``lease_wait``, key: the
+    lease's). Only the node of the call's session sends it."""
+
+    session: str
+    operation_id: str
+    withdrawn: bool = False
+
+
+class LeaseRejected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A server refused a credential that is fresh by its time (verb ``lease_rejected``, key: the
+    lease's). Only the node of the call's session sends it."""
+
+    credential: Unsigned
+    """Its generation."""
 
 
 class ChangeApprover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -306,6 +336,9 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "grants": RevokeGrant,
     "approval_due": ApprovalDue,
     "wait_ended": WaitEnded,
+    "lease_due": LeaseDue,
+    "lease_wait": LeaseWait,
+    "lease_rejected": LeaseRejected,
     "approvers": ChangeApprover,
     "pending": PendingQuery,
     "granted": GrantedQuery,
@@ -359,7 +392,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
     Audience.APPROVER: ("decide",),
     Audience.OPERATOR: ("resolve", "approvers", "grants", "quarantine", "revoke"),
     Audience.MACHINE: ("admission", "turns", "surfaces", "leases", "peers", "approvals"),
-    Audience.NODE: ("approval_due", "wait_ended"),
+    Audience.NODE: ("approval_due", "wait_ended", "lease_due", "lease_wait", "lease_rejected"),
 }
 """Every verb of ``COMMANDS``, in one group."""
 

@@ -55,6 +55,8 @@ CODES: Final[dict[str, Code]] = {
     # What a parked run waits for: `error.code` of its interim result.
     "WAITING_FOR_APPROVAL": Code("a call of the run waits for an approver"),
     "WAITING_FOR_TIMER": Code("a call of the run waits for a time"),
+    "WAITING_FOR_LEASE": Code("a call of the run waits for a fresh credential"),
+    "LEASE_REAUTH_REQUIRED": Code("a call of the run needs a credential that only a login renews"),
     "RECOVERY_REQUIRED": Code("a call of the run has an unknown outcome: an operator resolves it"),
     # Approvals.
     "APPROVAL_NOT_FOUND": Code("no such approval in this session"),

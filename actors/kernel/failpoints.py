@@ -12,7 +12,7 @@ import signal
 
 from rookery.schemas.errors import Refused
 
-__all__ = ["FAILPOINTS", "RUN_FAILPOINTS", "Failpoints"]
+__all__ = ["FAILPOINTS", "LEASE_FAILPOINTS", "RUN_FAILPOINTS", "Failpoints"]
 
 FAILPOINTS = (
     "pulled",
@@ -34,12 +34,22 @@ RUN_FAILPOINTS = (
 """In the order a run passes them: its start waits to be committed with its next step, the tool of a
 call has ended, and the program has the outcome. None of that is recorded yet."""
 
+LEASE_FAILPOINTS = (
+    "refresh_intended",
+    "provider_answered",
+    "credential_sealed",
+    "refresh_recorded",
+    "waits_ended",
+)
+"""In the order a refresh passes them; at the last, the sessions of waiting calls have the commands
+that end their waits, and the lease has not recorded it."""
+
 
 class Failpoints:
     """The armed failpoint; all others pass."""
 
     def __init__(self, spec: str = "") -> None:
-        known = (*FAILPOINTS, *RUN_FAILPOINTS)
+        known = (*FAILPOINTS, *RUN_FAILPOINTS, *LEASE_FAILPOINTS)
         name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")
         if spec and (name not in known or not count.isdecimal() or int(count) < 1):
             raise Refused(

@@ -12,13 +12,41 @@ from typing import Any, Final, TypeVar
 import msgspec
 from msgspec.structs import asdict
 
-from rookery.actors.kernel.machines import MachineBinding, MachineDecider, TransitionEffect
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.machines import (
+    MachineBinding,
+    MachineDecider,
+    RejectionKind,
+    TransitionEffect,
+    TransitionRejected,
+)
 from rookery.actors.leases import lease_rules
+from rookery.actors.leases.effects import lease_effects, pending_lease_effects
 from rookery.actors.leases.lease_machine import LEASE
 from rookery.actors.leases.lease_rules import LeaseEntry
+from rookery.actors.leases.refresh_rules import (
+    EndedWaits,
+    IntendRefresh,
+    LeaseStatus,
+    RefreshEnded,
+    begin_attempt,
+    end_attempt,
+    end_waits,
+    intend_attempt,
+    is_in_work,
+    on_rejected,
+    on_wait,
+)
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import COMMANDS
-from rookery.schemas.errors import Refused
+from rookery.schemas.commands import (
+    COMMANDS,
+    HandleInput,
+    LeaseDue,
+    LeaseRejected,
+    LeaseWait,
+)
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import lease as facts
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.lease import AuthLeaseSnapshot, LeaseKey
@@ -27,6 +55,8 @@ from rookery.schemas.machines.views import LeaseView
 __all__ = ["LeaseState", "LeasesDecider"]
 
 T = TypeVar("T")
+
+_VERBS: Final = ("leases", "lease_due", "lease_wait", "lease_rejected")
 
 
 class _NoParams(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,19 +94,46 @@ class LeasesDecider(MachineDecider):
     """Decides the commands of the family ``lease``."""
 
     family = "lease"
-    verbs: Mapping[str, type[msgspec.Struct]] = {"leases": COMMANDS["leases"]}
+    verbs: Mapping[str, type[msgspec.Struct]] = {verb: COMMANDS[verb] for verb in _VERBS}
     codec: FactCodec[facts.LeaseFact] = FactCodec(facts.LEASE_FACTS)
     bindings = (MachineBinding(LEASE, "entry", _lease_view, ("snapshot",)),)
     initial_state = LeaseState()
 
-    def __init__(self) -> None:
+    def __init__(self, epoch: str = "") -> None:
+        """``epoch``: identifies the process, which renews credentials; without it nobody does, and
+        clients may put every input."""
         super().__init__()
         self._inputs |= dict.fromkeys(_METHODS, self.bindings[0])
         self._flows: dict[str, int] = {}
         self._flows_total = 0
+        self._epoch = epoch
 
     def check_key(self, key: str) -> None:
         LeaseKey.parse(key)
+
+    def decide(self, state: LeaseState, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        entry, lease_key = state.entry, LeaseKey.parse(command.key)
+        left: Sequence[Fact] = ()
+        match command.body:
+            case HandleInput(input=on):
+                if self._epoch:
+                    _check_input_is_open(entry, lease_key, on)
+                left = super().decide(state, command, now_ms=now_ms)
+            case LeaseDue(credential=entry.generation):
+                left = begin_attempt(entry, lease_key)
+            case LeaseDue():
+                """The timer of an older credential."""
+            case LeaseWait() as wait:
+                left = on_wait(entry, lease_key, wait, now_ms=now_ms)
+            case LeaseRejected(credential=credential):
+                left = on_rejected(entry, lease_key, credential, now_ms=now_ms)
+            case IntendRefresh() as intent:
+                left = intend_attempt(entry, lease_key, intent, epoch=self._epoch, now_ms=now_ms)
+            case RefreshEnded() as ended:
+                left = end_attempt(entry, lease_key, ended, now_ms=now_ms)
+            case EndedWaits() as ended:
+                left = end_waits(entry, ended)
+        return left
 
     def decide_input(
         self, state: LeaseState, key: str, on: str, params: Mapping[str, Any]
@@ -90,16 +147,77 @@ class LeasesDecider(MachineDecider):
     def evolve(self, state: LeaseState, fact: facts.LeaseFact) -> LeaseState:
         return LeaseState(entry=lease_rules.evolve(state.entry, fact))
 
+    def reply(
+        self, state: LeaseState, command: Command[Any], facts: Sequence[Fact]
+    ) -> msgspec.Struct | CodedError:
+        match command.body:
+            case HandleInput():
+                return super().reply(state, command, facts)
+            case IntendRefresh(credential=credential):
+                entry = state.entry
+                is_ours = entry.intended_by == self._epoch and bool(facts)
+                return LeaseStatus(may_ask=is_ours and is_in_work(entry, credential))
+            case RefreshEnded() | EndedWaits():
+                return LeaseStatus()
+        return _lease_view(state.entry, {})
+
     def requested_effects(
         self, state: LeaseState, fact: facts.LeaseFact
     ) -> Sequence[TransitionEffect]:
         return lease_rules.effects(state.entry, fact)
+
+    def effects(self, state: LeaseState, fact: Any) -> Sequence[Effect]:
+        return lease_effects(state.entry, fact) if self._epoch else ()
+
+    def pending_effects(self, state: LeaseState, key: str) -> Sequence[Effect]:
+        return pending_lease_effects(state.entry, key) if self._epoch else ()
 
     def on_state(self, key: str, state: LeaseState | None) -> None:
         flows = 0 if state is None else _outstanding_flows(state.entry)
         self._flows_total += flows - self._flows.pop(key, 0)
         if flows:
             self._flows[key] = flows
+
+
+_RESERVED: Final = frozenset(
+    {
+        "acquire_lease",
+        "complete_refresh",
+        "refresh_failed",
+        "refresh_failed_transient",
+        "refresh_failed_permanent",
+        "observe_credential_freshness",
+        "undo_release",
+        "admit_oauth_browser_flow",
+        "verify_oauth_browser_flow",
+        "consume_oauth_browser_flow",
+        "admit_oauth_device_flow",
+        "verify_oauth_device_flow",
+        "begin_oauth_device_poll",
+        "finish_oauth_device_poll",
+        "consume_oauth_device_flow",
+    }
+)
+"""What publishes a credential, ends a refresh or completes a login: only the lease's owner knows
+that it has happened."""
+
+
+def _check_input_is_open(entry: LeaseEntry, key: LeaseKey, on: str) -> None:
+    """Refuse what a client may not put where a node renews the credential."""
+    if on in _RESERVED:
+        raise TransitionRejected(
+            f"{LEASE.handle}::{on}",
+            f"the node renews the credential of {key}",
+            RejectionKind.GUARD_REJECTED,
+            hint=f"rookery leases refresh {key}, or rookery leases login {key}",
+        )
+    if on == "restore_auth_lifecycle_snapshot" and not entry.sealed_as:
+        raise TransitionRejected(
+            f"{LEASE.handle}::{on}",
+            f"the realm's secrets have no credential of {key} to publish again",
+            RejectionKind.GUARD_REJECTED,
+            hint=f"rookery leases login {key}",
+        )
 
 
 # --- the methods that are no inputs -------------------------------------------------------------
@@ -128,13 +246,20 @@ def _refresh_failed(
     return (lease_rules.refresh_failed(entry, key, permanent=parsed.permanent),)
 
 
+def _request_credential(
+    entry: LeaseEntry, key: LeaseKey, params: Mapping[str, Any]
+) -> Sequence[facts.LeaseFact]:
+    """An operator requests a newer credential, in any phase."""
+    _convert_params(params, _NoParams)
+    return begin_attempt(entry, key, requested=True)
+
+
 def _restore(
-    _entry: LeaseEntry, _key: LeaseKey, params: Mapping[str, Any]
+    entry: LeaseEntry, key: LeaseKey, params: Mapping[str, Any]
 ) -> Sequence[facts.LeaseFact]:
     parsed = _convert_params(params, _RestoreParams)
     snapshot = AuthLeaseSnapshot(**asdict(parsed.snapshot))
-    fact = lease_rules.restore_snapshot(snapshot, parsed.expires_at)
-    return () if fact is None else (fact,)
+    return lease_rules.restore_snapshot(entry, key, snapshot, parsed.expires_at)
 
 
 def _undo_release(
@@ -146,6 +271,7 @@ def _undo_release(
 
 
 _METHODS: Final[dict[str, Method]] = {
+    "request_credential": _request_credential,
     "release_lease": _release,
     "release_credential_lifecycle": _release_lifecycle,
     "refresh_failed": _refresh_failed,

@@ -7,11 +7,12 @@ key and counts logins over all keys. The time of a publication is the fact's ``a
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import msgspec
-from msgspec.structs import replace
+from immutables import Map
+from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel.machines import (
     Edition,
@@ -33,6 +34,7 @@ __all__ = [
     "LeaseEntry",
     "LoginFlowsReleased",
     "ReleasedLease",
+    "WaitingCall",
     "decide_input",
     "effects",
     "evolve",
@@ -40,7 +42,6 @@ __all__ = [
     "refresh_failed",
     "release_credential_lifecycle",
     "release_lease",
-    "replay_snapshot",
     "restore_snapshot",
     "undo_release",
 ]
@@ -56,7 +57,7 @@ _OF_CREDENTIAL: Final = (
     "observe_credential_freshness",
 )
 """Inputs that need a published credential; a lease that only waits for a login has none."""
-_PUBLISHED: Final = (facts.Acquired, facts.RefreshCompleted)
+_DROPPED_MAX: Final = 4
 _ADMITTED: Final = (facts.BrowserFlowAdmitted, facts.DeviceFlowAdmitted)
 _UNMATCHED: Final = RejectionKind.NO_MATCHING_TRANSITION
 _EXPIRY: Final = ("expires_at_ts", "new_expires_at")
@@ -69,6 +70,14 @@ class ReleasedLease(msgspec.Struct, frozen=True, kw_only=True):
     credential_published_at_millis: int | None = None
 
 
+class WaitingCall(msgspec.Struct, frozen=True):
+    """A call that waits for a fresh credential."""
+
+    session: str
+    is_fresh: bool = False
+    """Whether the credential is fresh now, so that the call's session has to learn it."""
+
+
 class LeaseEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The state of one key; empty for an unknown key."""
 
@@ -79,6 +88,25 @@ class LeaseEntry(msgspec.Struct, frozen=True, kw_only=True):
     credential_published_at_millis: int | None = None
     released: ReleasedLease | None = None
     """Present until the next credential is published."""
+    sealed_as: int = 0
+    """The generation under which the realm's secrets have the present credential; 0: they have
+    none."""
+    sealed_before: int = 0
+    """The same of the credential before, which nodes that lag behind may still read."""
+    dropped: tuple[int, ...] = ()
+    """Generations that the secrets need no longer have; the last few."""
+    acquiring: bool = False
+    """The provider is asked for a credential, although there is none to refresh."""
+    intended_by: str = ""
+    """The process that has asked the provider last, or is about to; empty before."""
+    rejected: int = 0
+    """The last generation that a server refused although it was fresh by its time."""
+    reason: str = ""
+    """Why there is no newer credential."""
+    retry_at_ms: int = 0
+    """When a timer begins the next attempt; 0 without a timer."""
+    waiting: Map[str, WaitingCall] = Map()
+    """By operation: the calls that wait for a fresh credential."""
 
 
 class LoginFlowsReleased(TransitionEffect, frozen=True, kw_only=True):
@@ -161,14 +189,7 @@ def undo_release(entry: LeaseEntry) -> facts.ReleaseUndone | None:
     return facts.ReleaseUndone() if entry.released is not None else None
 
 
-def restore_snapshot(snapshot: AuthLeaseSnapshot, expires_at: int | None) -> facts.Restored | None:
-    """Restore the lease of a snapshot; ``None`` if there is nothing to restore."""
-    if _holds_credential(snapshot) and expires_at is None:
-        return None
-    return facts.Restored(snapshot=snapshot, expires_at=_known_expiry("expires_at_ts", expires_at))
-
-
-def replay_snapshot(
+def restore_snapshot(
     entry: LeaseEntry,
     key: LeaseKey,
     snapshot: AuthLeaseSnapshot,
@@ -176,8 +197,8 @@ def replay_snapshot(
     *,
     edition: Edition = Edition.HEAD,
 ) -> list[facts.LeaseFact]:
-    """The inputs that lead to the snapshot, for a caller that cannot set a phase. They publish
-    again."""
+    """The facts of the inputs that lead to the snapshot. They publish the sealed credential again,
+    as the next generation. Nothing follows from a snapshot without a credential or its expiry."""
     if not _holds_credential(snapshot) or expires_at is None:
         return []
     replayed: list[facts.LeaseFact] = []
@@ -186,6 +207,8 @@ def replay_snapshot(
         *_inputs_to(snapshot.phase, expires_at),
     ):
         fact = decide_input(entry, key, on, params, edition=edition)
+        if isinstance(fact, facts.Acquired):
+            force_setattr(fact, "sealed_as", entry.sealed_as)
         replayed.append(fact)
         entry = evolve(entry, fact)
     return replayed
@@ -195,33 +218,20 @@ def replay_snapshot(
 
 
 def evolve(entry: LeaseEntry, fact: facts.LeaseFact) -> LeaseEntry:
-    match fact:
-        case facts.Restored():
-            return _restore(entry, fact)
-        case facts.ReleaseUndone():
-            return _undo_release(entry)
-        case facts.Released():
-            return _release(entry)
+    if (fold := _FOLDS.get(type(fact))) is not None:
+        return fold(entry, fact)
     lease = LEASE.evolve(_open(entry, for_login=isinstance(fact, _ADMITTED)), fact)
-    if not isinstance(fact, _PUBLISHED):
-        return replace(entry, lease=lease)
-    return LeaseEntry(
-        lease=lease,
-        generation=saturate(entry.generation + 1),
-        credential_published_at_millis=fact.at_ms,
-    )
+    after, fold_row = replace(entry, lease=lease), _ROW_FOLDS.get(type(fact))
+    return after if fold_row is None else fold_row(after, fact)
 
 
 def effects(entry: LeaseEntry, fact: facts.LeaseFact) -> tuple[TransitionEffect, ...]:
     """The effects of ``fact``; ``entry`` is the state after it."""
-    match fact:
-        case facts.Restored() | facts.ReleaseUndone():
-            return ()
-        case facts.Released():
-            of_lease = LEASE.effects(LEASE.evolve(Lease(), fact), fact)
-            flows = LoginFlowsReleased(flow_ids=fact.flow_ids)
-            return (*of_lease, flows) if fact.flow_ids else of_lease
-    return LEASE.effects(entry.lease or Lease(), fact)
+    if isinstance(fact, facts.Released):
+        of_lease = LEASE.effects(LEASE.evolve(Lease(), fact), fact)
+        flows = LoginFlowsReleased(flow_ids=fact.flow_ids)
+        return (*of_lease, flows) if fact.flow_ids else of_lease
+    return () if type(fact) in _FOLDS else LEASE.effects(entry.lease or Lease(), fact)
 
 
 # --- views --------------------------------------------------------------------------------------
@@ -268,22 +278,95 @@ def _open(entry: LeaseEntry, *, for_login: bool) -> Lease:
     return Lease(phase=AuthLeasePhase.REAUTH_REQUIRED) if for_login else Lease()
 
 
-def _release(entry: LeaseEntry) -> LeaseEntry:
+def _publish(entry: LeaseEntry, fact: facts.Acquired | facts.RefreshCompleted) -> LeaseEntry:
+    """A new credential: the calls that wait have to learn of it."""
+    fresh = {name: replace(call, is_fresh=True) for name, call in entry.waiting.items()}
+    is_other = fact.sealed_as != entry.sealed_as
+    dropped = (*entry.dropped, entry.sealed_before) if is_other else entry.dropped
+    return LeaseEntry(
+        lease=entry.lease,
+        generation=saturate(entry.generation + 1),
+        credential_published_at_millis=fact.at_ms,
+        sealed_as=fact.sealed_as,
+        sealed_before=entry.sealed_as if is_other else entry.sealed_before,
+        dropped=_last_sealed(dropped),
+        rejected=entry.rejected,
+        waiting=Map(fresh),
+    )
+
+
+def _drop_sealed(entry: LeaseEntry) -> LeaseEntry:
+    dropped = (*entry.dropped, entry.sealed_before, entry.sealed_as)
+    return replace(entry, sealed_as=0, sealed_before=0, dropped=_last_sealed(dropped))
+
+
+def _last_sealed(generations: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(one for one in generations if one)[-_DROPPED_MAX:]
+
+
+def _end_attempt(entry: LeaseEntry, fact: facts.LeaseFact) -> LeaseEntry:
+    return replace(
+        entry,
+        acquiring=False,
+        intended_by="",
+        reason=getattr(fact, "reason", ""),
+        retry_at_ms=getattr(fact, "retry_at_ms", 0),
+    )
+
+
+def _begin_attempt(entry: LeaseEntry, fact: facts.LeaseFact) -> LeaseEntry:
+    acquiring = isinstance(fact, facts.AcquisitionBegun)
+    return replace(entry, acquiring=acquiring, intended_by="", retry_at_ms=0)
+
+
+def _intend(entry: LeaseEntry, fact: facts.RefreshIntended) -> LeaseEntry:
+    return replace(entry, intended_by=fact.node)
+
+
+def _reject(entry: LeaseEntry, _: facts.CredentialRejected) -> LeaseEntry:
+    return replace(entry, rejected=entry.generation)
+
+
+def _clear(entry: LeaseEntry, fact: facts.CredentialCleared) -> LeaseEntry:
+    return _drop_sealed(_end_attempt(entry, fact))
+
+
+def _begin_wait(entry: LeaseEntry, fact: facts.WaitBegun) -> LeaseEntry:
+    call = WaitingCall(fact.call_session, fact.is_fresh is True)
+    return replace(entry, waiting=entry.waiting.set(fact.operation_id, call))
+
+
+def _end_waits(entry: LeaseEntry, fact: facts.WaitsEnded) -> LeaseEntry:
+    waiting = entry.waiting
+    for operation_id in fact.operation_ids:
+        if operation_id in waiting:
+            waiting = waiting.delete(operation_id)
+    return replace(entry, waiting=waiting)
+
+
+def _release(entry: LeaseEntry, _: facts.Released) -> LeaseEntry:
     taken = None
     if entry.lease is not None:
         taken = ReleasedLease(
             lease=entry.lease, credential_published_at_millis=entry.credential_published_at_millis
         )
-    return LeaseEntry(generation=entry.generation, released=taken)
+    return LeaseEntry(
+        generation=entry.generation,
+        released=taken,
+        dropped=_drop_sealed(entry).dropped,
+        rejected=entry.rejected,
+        waiting=entry.waiting,
+    )
 
 
-def _undo_release(entry: LeaseEntry) -> LeaseEntry:
+def _undo_release(entry: LeaseEntry, _: facts.ReleaseUndone) -> LeaseEntry:
     if entry.released is None:
         return entry
     return LeaseEntry(
         lease=entry.released.lease,
         generation=entry.generation,
         credential_published_at_millis=entry.released.credential_published_at_millis,
+        waiting=entry.waiting,
     )
 
 
@@ -310,6 +393,30 @@ def _restore(entry: LeaseEntry, fact: facts.Restored) -> LeaseEntry:
     if lease.outstanding_flows:
         return LeaseEntry(lease=clear(lease, fact), generation=newest)
     return LeaseEntry(generation=snapshot.generation)
+
+
+_FOLDS: Final[Mapping[type, Callable[[LeaseEntry, Any], LeaseEntry]]] = {
+    facts.Restored: _restore,
+    facts.ReleaseUndone: _undo_release,
+    facts.Released: _release,
+    facts.AcquisitionBegun: _begin_attempt,
+    facts.AcquisitionFailed: _end_attempt,
+    facts.RefreshIntended: _intend,
+    facts.CredentialRejected: _reject,
+    facts.WaitBegun: _begin_wait,
+    facts.WaitsEnded: _end_waits,
+}
+"""Of facts that are no rows of the machine, or that end its state."""
+_ROW_FOLDS: Final[Mapping[type, Callable[[LeaseEntry, Any], LeaseEntry]]] = {
+    facts.Acquired: _publish,
+    facts.RefreshCompleted: _publish,
+    facts.RefreshBegun: _begin_attempt,
+    facts.RefreshFailedTransient: _end_attempt,
+    facts.RefreshFailedPermanent: _end_attempt,
+    facts.ReauthRequired: _end_attempt,
+    facts.CredentialCleared: _clear,
+}
+"""What a row changes beside the machine's state."""
 
 
 def _inputs_to(

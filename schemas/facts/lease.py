@@ -6,6 +6,8 @@ fired. Folding applies the row. No fact holds a credential or a login's code.
 
 from __future__ import annotations
 
+from msgspec import UNSET, UnsetType
+
 from rookery.schemas.envelope import Fact, TransitionFact
 from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.lease import AuthLeaseSnapshot
@@ -21,6 +23,8 @@ class Acquired(TransitionFact, frozen=True, kw_only=True, tag="lease.acquired.v1
 
     expires_at_ts: Unsigned | None = None
     """Unix seconds; ``None`` never expires."""
+    sealed_as: Unsigned = 0
+    """The generation under which the realm's secrets have the credential; 0 if they do not."""
 
 
 class ExpiringMarked(TransitionFact, frozen=True, kw_only=True, tag="lease.expiring_marked.v1"):
@@ -36,6 +40,8 @@ class RefreshCompleted(TransitionFact, frozen=True, kw_only=True, tag="lease.ref
 
     new_expires_at: Unsigned | None = None
     now_ts: Unsigned
+    sealed_as: Unsigned = 0
+    """The generation under which the realm's secrets have the credential; 0 if they do not."""
 
 
 class RefreshFailedTransient(
@@ -43,15 +49,23 @@ class RefreshFailedTransient(
 ):
     """The refresh failed and may be tried again."""
 
+    reason: str = ""
+    retry_at_ms: Unsigned = 0
+    """When a timer begins the next refresh; 0 without a timer."""
+
 
 class RefreshFailedPermanent(
     TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_failed_permanent.v1"
 ):
     """The refresh failed permanently: the owner of the account must log in again."""
 
+    reason: str = ""
+
 
 class ReauthRequired(TransitionFact, frozen=True, kw_only=True, tag="lease.reauth_required.v1"):
     """The owner of the account must log in again."""
+
+    reason: str = ""
 
 
 class CredentialCleared(
@@ -67,6 +81,51 @@ class FreshnessObserved(
 
     now_ts: Unsigned
     refresh_window_secs: Unsigned
+
+
+# --- the work of the lease's owner --------------------------------------------------------------
+
+
+class AcquisitionBegun(Fact, frozen=True, kw_only=True, tag="lease.acquisition_begun.v1"):
+    """The provider is to be asked for a credential, for a lease that has none it may refresh."""
+
+
+class AcquisitionFailed(Fact, frozen=True, kw_only=True, tag="lease.acquisition_failed.v1"):
+    """The provider gave no credential."""
+
+    reason: str
+    retry_at_ms: Unsigned = 0
+    """When a timer begins the next attempt; 0 if only a login leads to a credential."""
+
+
+class RefreshIntended(Fact, frozen=True, kw_only=True, tag="lease.refresh_intended.v1"):
+    """The provider is about to be asked: from here on it may have replaced a refresh token."""
+
+    node: str
+    """Node and process that ask it."""
+
+
+class CredentialRejected(Fact, frozen=True, kw_only=True, tag="lease.credential_rejected.v1"):
+    """A server refused the present credential, which is fresh by its time."""
+
+
+# --- calls that wait ----------------------------------------------------------------------------
+
+
+class WaitBegun(Fact, frozen=True, kw_only=True, tag="lease.wait_begun.v1"):
+    """A call waits for a fresh credential."""
+
+    call_session: str
+    operation_id: str
+    is_fresh: bool | UnsetType = UNSET
+    """Whether the credential was fresh already, by the clock of the lease's owner."""
+
+
+class WaitsEnded(Fact, frozen=True, kw_only=True, tag="lease.waits_ended.v1"):
+    """These calls wait no more: their sessions get durable commands that end the waits, or the
+    calls were withdrawn."""
+
+    operation_ids: tuple[str, ...]
 
 
 # --- logins in flight ---------------------------------------------------------------------------
@@ -174,6 +233,12 @@ LeaseFact = (
     | ReauthRequired
     | CredentialCleared
     | FreshnessObserved
+    | AcquisitionBegun
+    | AcquisitionFailed
+    | RefreshIntended
+    | CredentialRejected
+    | WaitBegun
+    | WaitsEnded
     | BrowserFlowAdmitted
     | BrowserFlowVerified
     | BrowserFlowConsumed

@@ -16,7 +16,7 @@ from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.actors.leases.state import Lease, auth_status, is_fresh
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts.lease import LEASE_FACTS
+from rookery.schemas.facts import lease as facts
 from rookery.schemas.integers import U64_MAX
 from rookery.schemas.machines.lease import (
     AuthBindingRef,
@@ -26,7 +26,7 @@ from rookery.schemas.machines.lease import (
 )
 from tests.machines.oracle_comparison import variables
 
-CODEC: FactCodec[Any] = FactCodec(LEASE_FACTS)
+CODEC: FactCodec[Any] = FactCodec(facts.LEASE_FACTS)
 KEY = LeaseKey("dev", "github", "work")
 SEED, HEAD = Edition
 VALID, EXPIRING, REFRESHING, REAUTH_REQUIRED, RELEASED, EXPIRED = AuthLeasePhase
@@ -251,13 +251,15 @@ def test_giving_the_credential_back_keeps_the_logins() -> None:
 
 
 def restored(entry: LeaseEntry, expires_at: int | None = 100, **said: Any) -> LeaseEntry:
+    """A restore as older versions recorded it."""
     snapshot = AuthLeaseSnapshot(**{"credential_present": True, **said})
-    fact = lease_rules.restore_snapshot(snapshot, expires_at)
-    return entry if fact is None else folded(entry, fact)
+    return folded(entry, facts.Restored(snapshot=snapshot, expires_at=expires_at))
 
 
 @pytest.mark.parametrize("phase", [VALID, EXPIRING, REFRESHING, REAUTH_REQUIRED, EXPIRED])
-def test_a_restored_lease_has_the_state_of_the_snapshot(phase: AuthLeasePhase) -> None:
+def test_a_restore_of_an_older_version_still_sets_the_state_of_its_snapshot(
+    phase: AuthLeasePhase,
+) -> None:
     for entry in (NEW, acquired(), waiting()):
         after = restored(entry, phase=phase, generation=7, credential_published_at_millis=3)
         assert lease_rules.lease_snapshot(after) == AuthLeaseSnapshot(
@@ -270,53 +272,24 @@ def test_a_restored_lease_has_the_state_of_the_snapshot(phase: AuthLeasePhase) -
         before = entry.lease or Lease()
         assert after.lease is not None
         assert after.lease.device_flows == before.device_flows
-
-
-def test_a_restore_never_lowers_the_generation_of_a_credential() -> None:
-    twice = asked(acquired(), "acquire_lease", expires_at_ts=1)
-    assert restored(twice, phase=VALID, generation=1).generation == 2
-    assert restored(acquired(), phase=VALID, generation=4).generation == 4
-
-
-def test_a_restore_forgets_failures_and_knows_no_last_refresh() -> None:
-    failed = asked(asked(acquired(), "begin_refresh"), "refresh_failed_transient")
-    lease = restored(failed, phase=VALID).lease
-    assert lease is not None
-    assert (lease.refresh_attempt, lease.last_refresh) == (0, None)
-
-
-def test_a_credential_without_an_expiry_is_not_restored() -> None:
-    assert restored(NEW, expires_at=None, phase=VALID) == NEW
-    assert lease_rules.lease_snapshot(restored(NEW, U64_MAX, phase=VALID)).expires_at is None
-
-
-@pytest.mark.parametrize(
-    "said", [{"phase": None}, {"phase": RELEASED}, {"phase": VALID, "credential_present": False}]
-)
-def test_an_empty_snapshot_restores_that_there_is_nothing(said: dict[str, Any]) -> None:
-    assert restored(acquired(), **said, generation=9) == LeaseEntry(generation=9)
-    assert restored(acquired(), **said) == NEW
-    kept = restored(waiting(), **said, generation=9)
-    assert lease_rules.lease_snapshot(kept) == AuthLeaseSnapshot(
-        phase=REAUTH_REQUIRED, generation=9
-    )
-    assert kept.lease is not None
-    assert set(kept.lease.device_flows) == {"f"}
+    assert restored(acquired(), phase=None, generation=9) == LeaseEntry(generation=9)
 
 
 @pytest.mark.parametrize("phase", [VALID, EXPIRING, REFRESHING, REAUTH_REQUIRED, EXPIRED])
-def test_a_snapshot_can_be_replayed_by_inputs_alone_and_publishes_again(
+def test_a_restore_puts_the_inputs_that_lead_to_the_snapshot_and_publishes_again(
     phase: AuthLeasePhase,
 ) -> None:
     snapshot = AuthLeaseSnapshot(phase=phase, credential_present=True, generation=7)
     entry = acquired()
-    for fact in lease_rules.replay_snapshot(entry, KEY, snapshot, 100):
+    entry = msgspec.structs.replace(entry, sealed_as=1)
+    for fact in lease_rules.restore_snapshot(entry, KEY, snapshot, 100):
         entry = folded(entry, fact)
     shown = lease_rules.lease_snapshot(entry)
     assert (shown.phase, shown.expires_at, shown.generation) == (phase, 100, 2)
+    assert entry.sealed_as == 1, "the sealed credential is that of before"
 
 
-def test_there_is_nothing_to_replay_of_an_empty_snapshot() -> None:
+def test_a_restore_of_an_empty_snapshot_changes_nothing() -> None:
     for phase, present, expires_at in (
         (None, True, 100),
         (RELEASED, True, 100),
@@ -324,7 +297,8 @@ def test_there_is_nothing_to_replay_of_an_empty_snapshot() -> None:
         (VALID, True, None),
     ):
         snapshot = AuthLeaseSnapshot(phase=phase, credential_present=present)
-        assert lease_rules.replay_snapshot(NEW, KEY, snapshot, expires_at) == []
+        for entry in (NEW, acquired(), waiting()):
+            assert lease_rules.restore_snapshot(entry, KEY, snapshot, expires_at) == []
 
 
 # --- laws -----------------------------------------------------------------------------------------
@@ -341,7 +315,7 @@ STEPS: dict[str, dict[str, Any]] = {
 
 
 @settings(max_examples=200)
-@given(st.lists(st.sampled_from([*STEPS, "give back", "undo", "restore", "forget"]), max_size=20))
+@given(st.lists(st.sampled_from([*STEPS, "give back", "undo", "forget"]), max_size=20))
 def test_any_history_of_a_key_keeps_its_promises(steps: list[str]) -> None:
     entry, told = NEW, []
     for number, step in enumerate(steps):
@@ -351,10 +325,8 @@ def test_any_history_of_a_key_keeps_its_promises(steps: list[str]) -> None:
                 fact = lease_rules.release_credential_lifecycle(entry)
             case "undo":
                 fact = lease_rules.undo_release(entry)
-            case "restore":
-                fact = lease_rules.restore_snapshot(lease_rules.lease_snapshot(entry), 100)
             case "forget":
-                fact = lease_rules.restore_snapshot(AuthLeaseSnapshot(generation=1), None)
+                fact = facts.Restored(snapshot=AuthLeaseSnapshot(generation=1))
             case on:
                 try:
                     fact = lease_rules.decide_input(entry, KEY, on, STEPS[on])

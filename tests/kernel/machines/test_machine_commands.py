@@ -313,7 +313,10 @@ def test_a_lease_by_commands(realm: MachineWorld) -> None:
     realm.forget()
     assert lease("snapshot")["generation"] == 1
     restored = lease("restore_auth_lifecycle_snapshot", snapshot=kept, expires_at=100)
-    assert {**restored, "effects": None} == {**kept, "effects": None}
+    assert (restored["phase"], restored["generation"]) == (kept["phase"], kept["generation"] + 1)
+    empty = {**kept, "credential_present": False}
+    assert not lease("restore_auth_lifecycle_snapshot", snapshot=empty)["effects"]
+    assert lease("snapshot")["generation"] == restored["generation"]
     assert lease("acquire_lease", expires_at_ts=2**64 - 1)["expires_at"] is None
 
 

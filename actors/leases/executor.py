@@ -1,0 +1,281 @@
+"""The executor of leases: asks providers, seals credentials, arms timers, and ends waits of calls.
+
+It runs on the owner of a lease. Every effect may be performed again after a crash; the actor
+refuses what is done. Runs on the bus's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+import msgspec
+
+from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
+from rookery.actors.leases.effects import (
+    ArmLeaseTimer,
+    DropCredentials,
+    DropLogins,
+    EndWaits,
+    MoveWaits,
+    RefreshCredential,
+)
+from rookery.actors.leases.provider import (
+    Binding,
+    LeaseCredential,
+    LeaseSecrets,
+    LoginNeeded,
+    Outcome,
+    Provider,
+    Renewed,
+    RetryLater,
+)
+from rookery.actors.leases.refresh_rules import (
+    LEASE_REAUTH_REQUIRED,
+    WAITING_FOR_LEASE,
+    EndedWaits,
+    IntendRefresh,
+    LeaseStatus,
+    RefreshEnded,
+)
+from rookery.bus.ports import Timer, Timers
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import LeaseDue, WaitEnded
+from rookery.schemas.errors import CODES, Failed
+from rookery.schemas.machines.lease import LeaseKey
+
+__all__ = ["LeaseExecutor", "secret_name"]
+
+log = logging.getLogger(__name__)
+
+FAMILY: Final = "lease"
+PER_BINDING_MAX: Final = 8
+"""Refreshes of one binding at a time. A provider that hangs delays no other binding."""
+WAITS_AT_ONCE_MAX: Final = 100
+SEAL_RETRY_S: Final = 0.5
+TIMER_MS_MAX: Final = 9_000_000_000_000
+"""A credential that expires after the year 2255 is not refreshed before."""
+
+
+def secret_name(lease: str) -> str:
+    """The name of a lease's credentials among the realm's secrets."""
+    return f"lease/{lease}"
+
+
+def flow_name(lease: str, flow_id: str) -> str:
+    """The name of what completes a login."""
+    return f"lease/{lease}/login/{flow_id}"
+
+
+@dataclass(kw_only=True)
+class LeaseExecutor:
+    """One per node."""
+
+    ask: AskActor
+    timers: Timers
+    secrets: LeaseSecrets
+    bindings: Mapping[str, Binding]
+    """By the name of the binding."""
+    providers: Mapping[str, Provider]
+    now_ms: Callable[[], int]
+    failpoints: Failpoints = field(default_factory=Failpoints)
+    _slots: dict[str, asyncio.Semaphore] = field(
+        default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(PER_BINDING_MAX))
+    )
+
+    @property
+    def handlers(self) -> dict[type[Effect], EffectHandler]:
+        return {
+            RefreshCredential: self.refresh,
+            ArmLeaseTimer: self.arm_timer,
+            EndWaits: self.end_waits,
+            MoveWaits: self.move_waits,
+            DropCredentials: self.drop_credentials,
+            DropLogins: self.drop_logins,
+        }
+
+    # --- refreshes --------------------------------------------------------------------------------
+
+    async def refresh(self, effect: RefreshCredential) -> None:
+        """Renew the credential: intent, provider, seal, fact. A credential that an earlier owner
+        sealed is taken; nothing is asked again."""
+        key = LeaseKey.parse(effect.lease)
+        async with self._slots[key.binding]:
+            ended = await self._sealed(effect) or await self._renew(effect, key)
+        if ended is None:
+            return
+        if not ended.sealed_as:
+            log.info("lease not renewed", extra={"key": effect.lease, "why": ended.reason})
+        await self.ask(FAMILY, effect.lease, ended, LeaseStatus)
+        self.failpoints.hit("refresh_recorded")
+
+    async def _sealed(self, effect: RefreshCredential) -> RefreshEnded | None:
+        """The end of a refresh whose owner died after it had sealed the credential."""
+        value = await self.secrets.get(secret_name(effect.lease), effect.next_sealed_as)
+        if value is None:
+            return None
+        return _published(effect, effect.next_sealed_as, _decode(value))
+
+    async def _renew(self, effect: RefreshCredential, key: LeaseKey) -> RefreshEnded | None:
+        """Ask the provider; ``None`` if the refresh is no longer due."""
+        binding = self.bindings.get(key.binding)
+        provider = None if binding is None else self.providers.get(binding.provider)
+        if binding is None or provider is None:
+            reason = f"this node has no binding {key.binding}: add [bindings.{key.binding}]"
+            return _failed(effect, LoginNeeded(reason))
+        binding = msgspec.structs.replace(binding, key=key)
+        present = await self._present(effect)
+        repeatable = provider.is_repeatable(binding, present)
+        intent = IntendRefresh(credential=effect.credential, repeatable=repeatable)
+        status = await self.ask(FAMILY, effect.lease, intent, LeaseStatus)
+        if not status.may_ask:
+            return None
+        self.failpoints.hit("refresh_intended")
+        outcome = await self._outcome(provider, binding, present, repeatable=repeatable)
+        self.failpoints.hit("provider_answered")
+        if not isinstance(outcome, Renewed):
+            return _failed(effect, outcome)
+        return await self._seal(effect, outcome.credential)
+
+    async def _present(self, effect: RefreshCredential) -> LeaseCredential | None:
+        if not effect.sealed_as:
+            return None
+        value = await self.secrets.get(secret_name(effect.lease), effect.sealed_as)
+        return None if value is None else _decode(value)
+
+    async def _outcome(
+        self,
+        provider: Provider,
+        binding: Binding,
+        present: LeaseCredential | None,
+        *,
+        repeatable: bool,
+    ) -> Outcome:
+        now = self.now_ms() / 1_000
+        lost = RetryLater if repeatable else _login_needed
+        try:
+            async with asyncio.timeout(binding.timeout_s):
+                outcome = await provider.refresh(binding, present, now=now)
+        except TimeoutError:
+            return lost(0.0, f"{binding.provider} gave no answer in {binding.timeout_s:g} s")
+        except Exception as error:  # Its text may contain a secret.
+            log.error("provider failed", extra={"key": str(binding.key), "kind": type(error)})
+            return lost(0.0, f"{binding.provider} failed: {type(error).__name__}")
+        if isinstance(outcome, Renewed):
+            expires_at = outcome.credential.expires_at
+            if expires_at is not None and expires_at * 1_000 <= self.now_ms():
+                return lost(0.0, f"{binding.provider} gave a credential that has expired")
+        return outcome
+
+    async def _seal(self, effect: RefreshCredential, credential: LeaseCredential) -> RefreshEnded:
+        """Seal the new credential; during an outage until that is done, for there is no other."""
+        value, number = msgspec.json.encode(credential), effect.next_sealed_as
+        while True:
+            try:
+                if await self.secrets.put(secret_name(effect.lease), number, value):
+                    self.failpoints.hit("credential_sealed")
+                    return _published(effect, number, credential)
+                number += 1  # A former owner, which did not know that it was one, sealed it.
+            except Failed as failure:
+                if not CODES[failure.code].retryable:
+                    raise
+                log.warning("credential not sealed, retrying", extra={"code": failure.code})
+                await asyncio.sleep(SEAL_RETRY_S)
+
+    # --- timers and calls -------------------------------------------------------------------------
+
+    async def arm_timer(self, effect: ArmLeaseTimer) -> None:
+        if effect.due_ms > TIMER_MS_MAX:
+            return
+        due = LeaseDue(credential=effect.credential)
+        timer = Timer(
+            id=f"lease.{_digits(effect.lease)}",
+            due_ms=effect.due_ms,
+            verb="lease_due",
+            key=effect.lease,
+            body=encode_json(due),
+        )
+        await self.timers.arm(timer)
+
+    async def end_waits(self, effect: EndWaits) -> None:
+        """Send each session a durable command, then record that it was sent."""
+        for first in range(0, len(effect.calls), WAITS_AT_ONCE_MAX):
+            calls = effect.calls[first : first + WAITS_AT_ONCE_MAX]
+            await self._send(effect.key, calls, waits_for="")
+            ended = EndedWaits(tuple(operation_id for operation_id, _ in calls))
+            self.failpoints.hit("waits_ended")
+            await self.ask(FAMILY, effect.lease, ended, LeaseStatus)
+
+    async def move_waits(self, effect: MoveWaits) -> None:
+        await self._send(effect.key, effect.calls, waits_for=LEASE_REAUTH_REQUIRED)
+
+    async def _send(self, cause: str, calls: Sequence[tuple[str, str]], *, waits_for: str) -> None:
+        """Send durable commands to the sessions of calls, by timers that are due: no client can
+        pretend them, and the bus delivers them to any owner."""
+        due_ms = self.now_ms()
+        for first in range(0, len(calls), WAITS_AT_ONCE_MAX):
+            await asyncio.gather(
+                *(
+                    self.timers.arm(
+                        Timer(
+                            id=f"lease_wait.{operation_id}.{_digits(cause)}",
+                            due_ms=due_ms,
+                            verb="wait_ended",
+                            key=session,
+                            body=encode_json(
+                                WaitEnded(
+                                    operation_id=operation_id,
+                                    code=WAITING_FOR_LEASE,
+                                    waits_for=waits_for,
+                                )
+                            ),
+                        )
+                    )
+                    for operation_id, session in calls[first : first + WAITS_AT_ONCE_MAX]
+                )
+            )
+
+    # --- secrets ----------------------------------------------------------------------------------
+
+    async def drop_credentials(self, effect: DropCredentials) -> None:
+        for generation in effect.generations:
+            await self.secrets.delete(secret_name(effect.lease), generation)
+
+    async def drop_logins(self, effect: DropLogins) -> None:
+        for flow_id in effect.flow_ids:
+            await self.secrets.delete(flow_name(effect.lease, flow_id), 1)
+
+
+def _login_needed(_: float, reason: str) -> LoginNeeded:
+    return LoginNeeded(f"{reason}, and a refresh token may be lost")
+
+
+def _published(
+    effect: RefreshCredential, sealed_as: int, credential: LeaseCredential
+) -> RefreshEnded:
+    return RefreshEnded(
+        credential=effect.credential, sealed_as=sealed_as, expires_at=credential.expires_at
+    )
+
+
+def _failed(effect: RefreshCredential, outcome: RetryLater | LoginNeeded) -> RefreshEnded:
+    later = isinstance(outcome, RetryLater)
+    return RefreshEnded(
+        credential=effect.credential,
+        reason=outcome.reason,
+        permanent=not later,
+        retry_after_ms=int(outcome.after_s * 1_000) if isinstance(outcome, RetryLater) else 0,
+    )
+
+
+def _decode(value: bytes) -> LeaseCredential:
+    return msgspec.json.decode(value, type=LeaseCredential)
+
+
+def _digits(text: str) -> str:
+    return sha256(text.encode()).hexdigest()[:16]

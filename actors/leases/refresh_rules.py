@@ -1,0 +1,297 @@
+"""Rules for the work of a lease's owner: when a credential is renewed, and for whom. Pure.
+
+A refresh is a chain of facts: it begins, the provider is about to be asked, and it ends. The owner
+asks the provider only after the second fact, and seals the new credential before the third. So a
+later owner knows whether the provider may have been asked, and finds the credential if it was
+sealed. If it was not, and the answer may be lost with a refresh token, only a login helps: a token
+is never used twice in silence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from hashlib import sha256
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import force_setattr
+
+from rookery.actors.kernel import FactBuilder
+from rookery.actors.leases.lease_rules import LeaseEntry, decide_input, evolve
+from rookery.actors.leases.state import REFRESH_WINDOW_SECS
+from rookery.schemas.commands import LeaseWait
+from rookery.schemas.facts import lease as facts
+from rookery.schemas.machines.lease import AuthLeasePhase, LeaseKey
+
+__all__ = [
+    "LEASE_REAUTH_REQUIRED",
+    "WAITING_FOR_LEASE",
+    "EndedWaits",
+    "IntendRefresh",
+    "LeaseStatus",
+    "RefreshEnded",
+    "begin_attempt",
+    "due_ms",
+    "end_attempt",
+    "end_waits",
+    "intend_attempt",
+    "is_in_work",
+    "is_usable",
+    "next_sealed_as",
+    "on_rejected",
+    "on_wait",
+    "requires_login",
+    "wait_code",
+]
+
+WAITING_FOR_LEASE: Final = "WAITING_FOR_LEASE"
+LEASE_REAUTH_REQUIRED: Final = "LEASE_REAUTH_REQUIRED"
+RETRY_MS_MIN: Final = 1_000
+RETRY_MS_MAX: Final = 60_000
+RETRY_ASKED_MS_MAX: Final = 3_600_000
+"""Servers may ask for more time than ``RETRY_MS_MAX``, but not for more than this."""
+REASON_MAX: Final = 300
+REJECTED_AGAIN_MS: Final = 60_000
+"""A credential that a server refuses so soon after the refresh that a refusal caused is refused for
+another reason than its age."""
+VALID, EXPIRING, REFRESHING, REAUTH_REQUIRED, RELEASED, EXPIRED = AuthLeasePhase
+
+
+class IntendRefresh(msgspec.Struct, frozen=True, kw_only=True):
+    """Ask whether the provider may be asked now, and record it."""
+
+    credential: int
+    """The generation of the credential to renew."""
+    repeatable: bool
+    """Whether an answer of the provider that is lost does no harm."""
+
+
+class RefreshEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """Record the end of a refresh: a sealed credential, or the reason why there is none."""
+
+    credential: int
+    """The generation of the credential to renew."""
+    sealed_as: int = 0
+    expires_at: int | None = None
+    """Of the new credential."""
+    reason: str = ""
+    permanent: bool = False
+    retry_after_ms: int = 0
+
+
+class EndedWaits(msgspec.Struct, frozen=True):
+    """Record that these calls wait no more: their sessions get durable commands that say it."""
+
+    operation_ids: tuple[str, ...]
+
+
+class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to the executor's commands."""
+
+    may_ask: bool = False
+    """Whether this process may ask the provider now."""
+
+
+# --- the present credential ---------------------------------------------------------------------
+
+
+def is_usable(entry: LeaseEntry, now_ms: int) -> bool:
+    """Whether calls may use the credential: it is present, sealed, not refused, and expires after
+    the window in which it is refreshed."""
+    lease = entry.lease
+    if lease is None or not lease.credential_present or not entry.sealed_as:
+        return False
+    if entry.rejected == entry.generation or lease.phase not in (VALID, EXPIRING, REFRESHING):
+        return False
+    return lease.expires_at is None or lease.expires_at * 1_000 - now_ms > _window_ms(entry)
+
+
+def requires_login(entry: LeaseEntry) -> bool:
+    """Whether only a person leads to a credential."""
+    if entry.acquiring or entry.retry_at_ms:
+        return False
+    if entry.lease is None:
+        return bool(entry.generation or entry.reason)
+    return entry.lease.phase in (REAUTH_REQUIRED, RELEASED) or not entry.lease.credential_present
+
+
+def wait_code(entry: LeaseEntry, now_ms: int) -> str:
+    """The code of what a call waits for; empty if the credential is usable."""
+    if is_usable(entry, now_ms):
+        return ""
+    return LEASE_REAUTH_REQUIRED if requires_login(entry) else WAITING_FOR_LEASE
+
+
+def is_in_work(entry: LeaseEntry, credential: int) -> bool:
+    """Whether the owner is to renew the credential of this generation."""
+    is_refreshing = entry.lease is not None and entry.lease.phase is REFRESHING
+    return entry.generation == credential and (entry.acquiring or is_refreshing)
+
+
+def next_sealed_as(entry: LeaseEntry) -> int:
+    """The generation under which the next credential is sealed."""
+    return max(entry.generation, entry.sealed_as) + 1
+
+
+def due_ms(entry: LeaseEntry, key: str) -> int:
+    """When a timer begins the refresh of the present credential; 0 if it never expires. Leases that
+    expire together are refreshed one after the other: each has its own part of the window."""
+    lease = entry.lease
+    if lease is None or lease.expires_at is None or not lease.credential_present:
+        return 0
+    window_ms = _window_ms(entry)
+    spread_ms = min(window_ms, _lifetime_ms(entry) // 4) if window_ms else 0
+    return max(1, lease.expires_at * 1_000 - window_ms - int(spread_ms * _fraction(key)))
+
+
+def _lifetime_ms(entry: LeaseEntry) -> int:
+    lease, published_ms = entry.lease, entry.credential_published_at_millis
+    if lease is None or lease.expires_at is None or published_ms is None:
+        return 4 * REFRESH_WINDOW_SECS * 1_000
+    return max(0, lease.expires_at * 1_000 - published_ms)
+
+
+def _window_ms(entry: LeaseEntry) -> int:
+    """How long before its expiry the credential is refreshed: half of its life if that is short."""
+    return min(REFRESH_WINDOW_SECS * 1_000, _lifetime_ms(entry) // 2)
+
+
+def _fraction(key: str) -> float:
+    return sha256(key.encode()).digest()[0] / 256
+
+
+# --- a refresh ----------------------------------------------------------------------------------
+
+
+def begin_attempt(
+    entry: LeaseEntry, key: LeaseKey, *, requested: bool = False
+) -> Sequence[facts.LeaseFact]:
+    """Begin to renew the credential, unless that is in progress. ``requested``: by an operator, who
+    may begin it also where only a login is expected to help."""
+    lease = entry.lease
+    if is_in_work(entry, entry.generation):
+        return ()
+    if lease is None or lease.phase is REAUTH_REQUIRED or not lease.credential_present:
+        if requires_login(entry) and not requested:
+            return ()
+        return (facts.AcquisitionBegun(),)
+    builder = _Facts(entry)
+    if lease.phase is VALID:
+        builder.add(decide_input(entry, key, "mark_expiring", {}))
+    builder.add(decide_input(builder.state, key, "begin_refresh", {}))
+    return builder.facts
+
+
+def intend_attempt(
+    entry: LeaseEntry, key: LeaseKey, intent: IntendRefresh, *, epoch: str, now_ms: int
+) -> Sequence[facts.LeaseFact]:
+    """Record that the provider is about to be asked. If a process that asked it before has lost the
+    answer, that is done again only if it does no harm."""
+    if not is_in_work(entry, intent.credential):
+        return ()
+    if entry.intended_by and not intent.repeatable:
+        lost = RefreshEnded(
+            credential=intent.credential,
+            permanent=True,
+            reason="the answer to an earlier refresh may be lost, and with it a refresh token",
+        )
+        return end_attempt(entry, key, lost, now_ms=now_ms)
+    return (facts.RefreshIntended(node=epoch),)
+
+
+def end_attempt(
+    entry: LeaseEntry, key: LeaseKey, ended: RefreshEnded, *, now_ms: int
+) -> Sequence[facts.LeaseFact]:
+    """The end of the attempt that is in progress."""
+    if not is_in_work(entry, ended.credential):
+        return ()
+    fields: dict[str, Any] = {}
+    if ended.sealed_as:
+        on, params = _publication(entry, ended, now_ms)
+        fields["sealed_as"] = ended.sealed_as
+    else:
+        retry_at_ms = 0 if ended.permanent else now_ms + _retry_ms(entry, key, ended)
+        fields["reason"] = ended.reason[:REASON_MAX]
+        if not ended.permanent:
+            fields["retry_at_ms"] = retry_at_ms
+        if entry.acquiring:
+            failed = {"retry_at_ms": 0, **fields}
+            return (facts.AcquisitionFailed(**failed),)
+        on = "refresh_failed_permanent" if ended.permanent else "refresh_failed_transient"
+        params = {}
+    fact = decide_input(entry, key, on, params)
+    for name, value in fields.items():
+        force_setattr(fact, name, value)
+    return (fact,)
+
+
+def _publication(
+    entry: LeaseEntry, ended: RefreshEnded, now_ms: int
+) -> tuple[str, dict[str, int | None]]:
+    if entry.acquiring:
+        return "acquire_lease", {"expires_at_ts": ended.expires_at}
+    now_s = now_ms // 1_000
+    return "complete_refresh", {"new_expires_at": ended.expires_at, "now_ts": now_s}
+
+
+def _retry_ms(entry: LeaseEntry, key: LeaseKey, ended: RefreshEnded) -> int:
+    """Longer after each failure, and different for each lease."""
+    failures = 0 if entry.lease is None else min(entry.lease.refresh_attempt, 10)
+    pause_ms = min(RETRY_MS_MIN << failures, RETRY_MS_MAX)
+    pause_ms += int(pause_ms / 2 * _fraction(str(key)))
+    return max(pause_ms, min(ended.retry_after_ms, RETRY_ASKED_MS_MAX))
+
+
+# --- calls --------------------------------------------------------------------------------------
+
+
+def on_wait(
+    entry: LeaseEntry, key: LeaseKey, wait: LeaseWait, *, now_ms: int
+) -> Sequence[facts.LeaseFact]:
+    """A call begins to wait: if nothing else does, it begins the refresh."""
+    if wait.withdrawn:
+        is_known = wait.operation_id in entry.waiting
+        return (facts.WaitsEnded(operation_ids=(wait.operation_id,)),) if is_known else ()
+    if wait.operation_id in entry.waiting:
+        return ()
+    usable = is_usable(entry, now_ms)
+    begun = facts.WaitBegun(
+        call_session=wait.session, operation_id=wait.operation_id, is_fresh=usable or UNSET
+    )
+    if usable or entry.retry_at_ms > now_ms:
+        return (begun,)
+    return (begun, *begin_attempt(entry, key))
+
+
+def end_waits(entry: LeaseEntry, ended: EndedWaits) -> Sequence[facts.LeaseFact]:
+    left = tuple(one for one in ended.operation_ids if one in entry.waiting)
+    return (facts.WaitsEnded(operation_ids=left),) if left else ()
+
+
+def on_rejected(
+    entry: LeaseEntry, key: LeaseKey, credential: int, *, now_ms: int
+) -> Sequence[facts.LeaseFact]:
+    """A server refused the credential: it is refreshed once, and then a login is required."""
+    lease = entry.lease
+    if lease is None or credential != entry.generation or entry.rejected == credential:
+        return ()
+    if lease.phase is REAUTH_REQUIRED or not lease.credential_present:
+        return ()
+    builder = _Facts(entry)
+    builder.add(facts.CredentialRejected())
+    published_ms = entry.credential_published_at_millis or 0
+    if entry.rejected == credential - 1 and now_ms - published_ms < REJECTED_AGAIN_MS:
+        required = decide_input(entry, key, "mark_reauth_required", {})
+        force_setattr(required, "reason", "a server refused this credential and the one before it")
+        builder.add(required)
+    elif lease.phase is not REFRESHING:
+        builder.add(decide_input(entry, key, "begin_refresh", {}))
+    return builder.facts
+
+
+class _Facts(FactBuilder[LeaseEntry, facts.LeaseFact]):
+    """The facts of one decision about a lease."""
+
+    def __init__(self, entry: LeaseEntry) -> None:
+        super().__init__(entry, evolve)
