@@ -22,7 +22,7 @@ from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
 from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
-from rookery.actors.tools import WAITING_FOR_TIMER
+from rookery.actors.tools import WAITING_FOR_LEASE, WAITING_FOR_TIMER
 from rookery.actors.turns import request_calls
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallOutcome, RequestedCall
@@ -48,6 +48,10 @@ class CallNotifierPort(Protocol):
 
     def cancel_run(self, run_id: str) -> None:
         """Cancel all calls of a run."""
+
+
+_SOON = frozenset({WAITING_FOR_TIMER, WAITING_FOR_LEASE})
+"""Waits that may end within a second, and need no person."""
 
 
 class PendingCalls:
@@ -99,6 +103,8 @@ class PendingCalls:
                 self._by_event.add(number)
             if progress.outcome is UNSET:
                 self._waits_for[number] = progress.waits_for
+                if not progress.waits_for:  # It is made now.
+                    del self._waits_for[number]
                 self._futures[number] = self._notifier.future(progress.operation_id)
             else:
                 self._outcomes[number] = progress.outcome
@@ -120,9 +126,9 @@ class PendingCalls:
         return not self._by_event.isdisjoint(numbers)
 
     @property
-    def waits_for_timer(self) -> bool:
-        """Whether an open call waits for a timer."""
-        return WAITING_FOR_TIMER in self._waits_for.values()
+    def may_end_soon(self) -> bool:
+        """Whether an open call waits for a timer, or for a refresh of its credential."""
+        return not _SOON.isdisjoint(self._waits_for.values())
 
     def waiting_codes(self, numbers: Iterable[int]) -> dict[str, str]:
         """By operation, the code of the slow event that each waiting call waits for."""
@@ -157,8 +163,8 @@ class PendingCalls:
 
 BATCH_CALLS_MAX = 500
 PARK_AFTER_S = 1.0
-"""How long a run stays in memory before it parks for a timer: to store and restore its session
-costs more than to keep it for a second."""
+"""How long a run stays in memory before it parks for a timer or a credential: to store and restore
+its session costs more than to keep it for a second."""
 CLOCK_STEP_S = 0.001
 """Less is left to wait than a loop's clock can measure."""
 SLACK_MS = 20
@@ -329,7 +335,7 @@ class CallCoordinator:
         program has a timer of its own that fires within the run's limit."""
         if self._pending.any_running:
             return None
-        if not self._pending.waits_for_timer:
+        if not self._pending.may_end_soon:
             return 0.0
         if timer_s is not None and timer_s < limit_s:
             return None
@@ -353,10 +359,10 @@ class CallCoordinator:
 
 
 def _park_code(codes: Mapping[str, str]) -> str:
-    """The code of a run that parks for these: a timer needs nothing but time, so that any other
-    wait names the run."""
-    others = (code for code in codes.values() if code != WAITING_FOR_TIMER)
-    return next(others, WAITING_FOR_TIMER)
+    """The code of a run that parks for these: what needs nothing but time names it last."""
+    others = (code for code in codes.values() if code not in _SOON)
+    soon = (code for code in codes.values() if code != WAITING_FOR_TIMER)
+    return next(others, next(soon, WAITING_FOR_TIMER))
 
 
 def _passed_ms(waited_s: float, timer_ms: int | None, *, some: bool) -> int:

@@ -4,23 +4,33 @@ yet.
 ``provider`` has the ports: what renews a credential, what keeps it, what tools get of it.
 """
 
-from rookery.actors.leases.lease_machine import LEASE
-from rookery.actors.leases.provider import (
-    Binding,
-    Credentials,
-    CurrentCredential,
-    LeaseCredential,
-    LeaseSecrets,
-    Login,
-    LoginNeeded,
-    LoginPrompt,
-    LoginProvider,
-    LoginSecret,
-    Outcome,
-    Provider,
-    Renewed,
-    RetryLater,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rookery.schemas.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rookery.actors.leases.credentials import LeaseCredentials, LeaseStates
+    from rookery.actors.leases.decider import LeasesDecider
+    from rookery.actors.leases.executor import LeaseExecutor
+    from rookery.actors.leases.lease_machine import LEASE
+    from rookery.actors.leases.provider import (
+        Binding,
+        Credentials,
+        CurrentCredential,
+        LeaseCredential,
+        LeaseSecrets,
+        Login,
+        LoginNeeded,
+        LoginPrompt,
+        LoginProvider,
+        LoginSecret,
+        Outcome,
+        Provider,
+        Renewed,
+        RetryLater,
+    )
 
 __all__ = [
     "LEASE",
@@ -28,7 +38,11 @@ __all__ = [
     "Credentials",
     "CurrentCredential",
     "LeaseCredential",
+    "LeaseCredentials",
+    "LeaseExecutor",
     "LeaseSecrets",
+    "LeaseStates",
+    "LeasesDecider",
     "Login",
     "LoginNeeded",
     "LoginPrompt",
@@ -39,3 +53,29 @@ __all__ = [
     "Renewed",
     "RetryLater",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "credentials": ("LeaseCredentials", "LeaseStates"),
+        "decider": ("LeasesDecider",),
+        "executor": ("LeaseExecutor",),
+        "lease_machine": ("LEASE",),
+        "provider": (
+            "Binding",
+            "Credentials",
+            "CurrentCredential",
+            "LeaseCredential",
+            "LeaseSecrets",
+            "Login",
+            "LoginNeeded",
+            "LoginPrompt",
+            "LoginProvider",
+            "LoginSecret",
+            "Outcome",
+            "Provider",
+            "Renewed",
+            "RetryLater",
+        ),
+    },
+)

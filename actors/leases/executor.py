@@ -11,7 +11,6 @@ import logging
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from hashlib import sha256
 from typing import Final
 
 import msgspec
@@ -36,20 +35,21 @@ from rookery.actors.leases.provider import (
     RetryLater,
 )
 from rookery.actors.leases.refresh_rules import (
-    LEASE_REAUTH_REQUIRED,
-    WAITING_FOR_LEASE,
     EndedWaits,
     IntendRefresh,
     LeaseStatus,
     RefreshEnded,
+    secret_name,
+    short_name,
 )
+from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
 from rookery.bus.ports import Timer, Timers
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import LeaseDue, WaitEnded
 from rookery.schemas.errors import CODES, Failed
 from rookery.schemas.machines.lease import LeaseKey
 
-__all__ = ["LeaseExecutor", "secret_name"]
+__all__ = ["LeaseExecutor"]
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +60,6 @@ WAITS_AT_ONCE_MAX: Final = 100
 SEAL_RETRY_S: Final = 0.5
 TIMER_MS_MAX: Final = 9_000_000_000_000
 """A credential that expires after the year 2255 is not refreshed before."""
-
-
-def secret_name(lease: str) -> str:
-    """The name of a lease's credentials among the realm's secrets."""
-    return f"lease/{lease}"
 
 
 def flow_name(lease: str, flow_id: str) -> str:
@@ -194,7 +189,7 @@ class LeaseExecutor:
             return
         due = LeaseDue(credential=effect.credential)
         timer = Timer(
-            id=f"lease.{_digits(effect.lease)}",
+            id=f"lease.{short_name(effect.lease)}",
             due_ms=effect.due_ms,
             verb="lease_due",
             key=effect.lease,
@@ -223,7 +218,7 @@ class LeaseExecutor:
                 *(
                     self.timers.arm(
                         Timer(
-                            id=f"lease_wait.{operation_id}.{_digits(cause)}",
+                            id=f"lease_wait.{operation_id}.{short_name(cause)}",
                             due_ms=due_ms,
                             verb="wait_ended",
                             key=session,
@@ -275,7 +270,3 @@ def _failed(effect: RefreshCredential, outcome: RetryLater | LoginNeeded) -> Ref
 
 def _decode(value: bytes) -> LeaseCredential:
     return msgspec.json.decode(value, type=LeaseCredential)
-
-
-def _digits(text: str) -> str:
-    return sha256(text.encode()).hexdigest()[:16]

@@ -20,13 +20,12 @@ from msgspec.structs import force_setattr
 from rookery.actors.kernel import FactBuilder
 from rookery.actors.leases.lease_rules import LeaseEntry, decide_input, evolve
 from rookery.actors.leases.state import REFRESH_WINDOW_SECS
+from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
 from rookery.schemas.commands import LeaseWait
 from rookery.schemas.facts import lease as facts
 from rookery.schemas.machines.lease import AuthLeasePhase, LeaseKey
 
 __all__ = [
-    "LEASE_REAUTH_REQUIRED",
-    "WAITING_FOR_LEASE",
     "EndedWaits",
     "IntendRefresh",
     "LeaseStatus",
@@ -42,11 +41,11 @@ __all__ = [
     "on_rejected",
     "on_wait",
     "requires_login",
+    "secret_name",
+    "short_name",
     "wait_code",
 ]
 
-WAITING_FOR_LEASE: Final = "WAITING_FOR_LEASE"
-LEASE_REAUTH_REQUIRED: Final = "LEASE_REAUTH_REQUIRED"
 RETRY_MS_MIN: Final = 1_000
 RETRY_MS_MAX: Final = 60_000
 RETRY_ASKED_MS_MAX: Final = 3_600_000
@@ -143,6 +142,16 @@ def due_ms(entry: LeaseEntry, key: str) -> int:
     window_ms = _window_ms(entry)
     spread_ms = min(window_ms, _lifetime_ms(entry) // 4) if window_ms else 0
     return max(1, lease.expires_at * 1_000 - window_ms - int(spread_ms * _fraction(key)))
+
+
+def secret_name(lease: str) -> str:
+    """The name of a lease's credentials among the realm's secrets."""
+    return f"lease/{lease}"
+
+
+def short_name(text: str) -> str:
+    """A name for timers, whose ids are short; keys of leases may be long."""
+    return sha256(text.encode()).hexdigest()[:16]
 
 
 def _lifetime_ms(entry: LeaseEntry) -> int:

@@ -91,8 +91,15 @@ _REMEDIES: Final = {
     "WAITING_FOR_TIMER": _Remedy(
         "the end of {calls}", "its timer, or a client that cancels the run", _CANCEL
     ),
+    "WAITING_FOR_LEASE": _Remedy(
+        "a fresh credential of {lease} for {calls}",
+        "the refresh of the lease",
+        "rookery leases show {lease}",
+    ),
     "LEASE_REAUTH_REQUIRED": _Remedy(
-        "credentials for {calls}", "an operator who may log in", _CANCEL
+        "a login to {lease} for {calls}",
+        "an operator who may log in",
+        "rookery leases login {lease}",
     ),
     "NODE_DRAINED": _Remedy(
         "a node that continues it", "an operator who starts a node", "rookery up"
@@ -110,6 +117,7 @@ def _waiting_for_remedy(
         "run": record.run_id,
         "session": record.session,
         "call": calls[0].operation_id if calls else "CALL",
+        "lease": next((call.lease for call in calls if call.lease), "LEASE"),
     }
     return RunWait(
         what=remedy.what.format(**names),

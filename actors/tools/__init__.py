@@ -58,18 +58,28 @@ if TYPE_CHECKING:
     )
     from rookery.actors.tools.slot_limits import SlotReport
     from rookery.actors.tools.state import (
+        LEASE_REAUTH_REQUIRED,
         WAITING_FOR_APPROVAL,
+        WAITING_FOR_LEASE,
         WAITING_FOR_TIMER,
         CallPhase,
         SessionCalls,
     )
     from rookery.actors.tools.wait_executor import WaitExecutor
-    from rookery.actors.tools.wait_rules import check_sender, end_unapproved, end_wait
+    from rookery.actors.tools.wait_rules import (
+        CredentialWait,
+        LeaseGate,
+        check_sender,
+        end_unapproved,
+        end_wait,
+    )
 
 __all__ = [
+    "LEASE_REAUTH_REQUIRED",
     "LOCAL",
     "NO_WAITS",
     "WAITING_FOR_APPROVAL",
+    "WAITING_FOR_LEASE",
     "WAITING_FOR_TIMER",
     "AllocationRound",
     "Allowed",
@@ -81,9 +91,11 @@ __all__ = [
     "CallRules",
     "CallSlots",
     "CatalogueTool",
+    "CredentialWait",
     "DaemonThreadPool",
     "DeclaredLimit",
     "IntentStatus",
+    "LeaseGate",
     "LocalToolHost",
     "Mount",
     "RegisteredTool",
@@ -161,13 +173,15 @@ __getattr__ = lazy_names(
         ),
         "slot_limits": ("SlotReport",),
         "state": (
+            "LEASE_REAUTH_REQUIRED",
             "WAITING_FOR_APPROVAL",
+            "WAITING_FOR_LEASE",
             "WAITING_FOR_TIMER",
             "CallPhase",
             "SessionCalls",
         ),
         "hosts.worker": ("Worker",),
         "wait_executor": ("WaitExecutor",),
-        "wait_rules": ("check_sender", "end_unapproved", "end_wait"),
+        "wait_rules": ("LeaseGate", "CredentialWait", "check_sender", "end_unapproved", "end_wait"),
     },
 )

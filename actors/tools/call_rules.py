@@ -12,7 +12,6 @@ the tool declared, because the program relies on it.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
@@ -30,9 +29,15 @@ from rookery.actors.tools.catalogue import (
     requires_approval,
 )
 from rookery.actors.tools.effects import AttemptLost, BeginCall
-from rookery.actors.tools.faults import fault, fault_of, status_of
+from rookery.actors.tools.faults import fault, fault_of, iso_time, status_of
 from rookery.actors.tools.state import WAITING_FOR_APPROVAL, CallPhase, SessionCalls, ToolCall
-from rookery.actors.tools.wait_rules import begin_wait, call_fields
+from rookery.actors.tools.wait_rules import (
+    LeaseGate,
+    begin_wait,
+    call_fields,
+    credential_wait,
+    every_lease_fresh,
+)
 from rookery.schemas.calls import RequestedCall, ToolFault
 from rookery.schemas.commands import ResolveCall
 from rookery.schemas.errors import Refused
@@ -64,6 +69,7 @@ class CallRules(NamedTuple):
     """Identifies this process."""
     rights: RightsSet = ()
     """Of the run whose calls these rules are for."""
+    lease_gate: LeaseGate = every_lease_fresh
 
     # --- facts of the turn ------------------------------------------------------------------------
 
@@ -284,9 +290,14 @@ class CallRules(NamedTuple):
 
     def _intent(
         self, session: str, call: ToolCall, now_ms: int
-    ) -> tuple[facts.IntentRecorded] | tuple[()]:
+    ) -> tuple[facts.IntentRecorded | facts.Awaited] | tuple[()]:
+        """The intent of the call, or its wait for a fresh credential; nothing if it has to wait for
+        a slot."""
         if call.approval is not UNSET and not call.grant_id:
             return ()
+        tool = self.catalogue.get(call.name)
+        if (wait := credential_wait(call, tool, self.lease_gate)) is not None:
+            return (wait,)
         if not self.slots.try_reserve(call.next_attempt, session, call.name, now_ms):
             return ()
         intent = facts.IntentRecorded(
@@ -402,10 +413,6 @@ def _refused_call(call: ToolCall, wrong: ToolFault) -> facts.Refused:
     )
 
 
-_TIME_MAX_MS: Final = 253_402_300_799_000
-"""A timeout may be any number; ISO times end here."""
-
-
 def resolve(
     rules: CallRules, state: SessionCalls, command: ResolveCall, *, by: str, now_ms: int
 ) -> Sequence[facts.ToolFact]:
@@ -424,7 +431,7 @@ def resolve(
         raise Refused(
             "CALL_MAY_STILL_ACT",
             f"{call.name} may still act on call {call.operation_id} for {until_ms - now_ms} ms, "
-            f"until {_iso_time(until_ms)}",
+            f"until {iso_time(until_ms)}",
             hint="retry then, or add --now",
         )
     return left
@@ -488,8 +495,3 @@ def _resolvable_call(rules: CallRules, state: SessionCalls, command: ResolveCall
             f"call {call.operation_id} does not wait for an operator: it is {call.phase}",
         )
     return call
-
-
-def _iso_time(at_ms: int) -> str:
-    at_s = min(at_ms, _TIME_MAX_MS) / 1_000
-    return datetime.fromtimestamp(at_s, UTC).isoformat(" ", "milliseconds")

@@ -15,7 +15,13 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.call_slots import CallAttempt
-from rookery.actors.tools.state import WAITING_FOR_APPROVAL, CallPhase, SessionCalls, ToolCall
+from rookery.actors.tools.state import (
+    LEASE_WAITS,
+    WAITING_FOR_APPROVAL,
+    CallPhase,
+    SessionCalls,
+    ToolCall,
+)
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.facts import tool as facts
 
@@ -23,9 +29,11 @@ __all__ = [
     "ArmCallTimer",
     "AskApproval",
     "AttemptLost",
+    "AwaitCredential",
     "BeginCall",
     "CancelApproval",
     "CancelCallTimer",
+    "CancelCredentialWait",
     "ExecuteCall",
     "IntentStatus",
     "NotifyCall",
@@ -67,6 +75,20 @@ class CancelCallTimer(Effect, frozen=True, kw_only=True):
     """Cancel the timer of a call that has ended."""
 
     operation_id: str
+
+
+class AwaitCredential(Effect, frozen=True, kw_only=True):
+    """Let the lease end the wait of a call once its credential is fresh."""
+
+    session: str
+    call: ToolCall
+
+
+class CancelCredentialWait(Effect, frozen=True, kw_only=True):
+    """Let the lease drop a call that was withdrawn."""
+
+    session: str
+    call: ToolCall
 
 
 class ExecuteCall(Effect, frozen=True, kw_only=True):
@@ -125,6 +147,8 @@ def _effect_of_call(call: ToolCall, session: str, epoch: str) -> Effect | None:
     match call.phase:
         case CallPhase.AWAITED if call.waits_for == WAITING_FOR_APPROVAL:
             return AskApproval(key=call.operation_id, session=session, call=call)
+        case CallPhase.AWAITED if call.waits_for in LEASE_WAITS:
+            return AwaitCredential(key=call.operation_id, session=session, call=call)
         case CallPhase.AWAITED if call.until_ms:
             return ArmCallTimer(key=call.operation_id, session=session, call=call)
         case CallPhase.REQUESTED:
@@ -150,7 +174,12 @@ def call_effects(state: SessionCalls, fact: facts.CallFact) -> Sequence[Effect]:
             return (
                 ExecuteCall(key=_key_of_attempt(*call.current_attempt), session=session, call=call),
             )
-        case facts.Requested(waits=True) | facts.Allowed() | facts.RetryAllowed():
+        case (
+            facts.Requested(waits=True)
+            | facts.Allowed()
+            | facts.RetryAllowed()
+            | facts.CredentialReady()
+        ):
             return _effects_before_intent(fact, call)
         case facts.Requested() | facts.IntentRecorded():
             pass
@@ -162,18 +191,22 @@ def call_effects(state: SessionCalls, fact: facts.CallFact) -> Sequence[Effect]:
 
 
 def _effects_before_intent(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:
-    if call.phase is CallPhase.AWAITED:
+    if call.is_awaited(WAITING_FOR_APPROVAL):
         return (AskApproval(key=fact.id, session=fact.session, call=call),)
-    if call.phase is CallPhase.REQUESTED:
-        return (
-            PrepareCall(key=_key_of_attempt(*call.next_attempt), session=fact.session, call=call),
-        )
-    return ()
+    if call.phase is not CallPhase.REQUESTED:
+        return ()
+    prepare = PrepareCall(key=_key_of_attempt(*call.next_attempt), session=fact.session, call=call)
+    if isinstance(fact, facts.CredentialReady):
+        return (NotifyCall(key=fact.id, progress=call.progress), prepare)
+    return (prepare,)
 
 
 def _effects_of_wait(fact: facts.Awaited, call: ToolCall) -> Sequence[Effect]:
-    """Notify the driver, so that it may park the run, and arm the timer."""
+    """Notify the driver, so that it may park the run, and arrange what ends the wait."""
     notify = NotifyCall(key=fact.id, progress=call.progress)
+    if call.waits_for in LEASE_WAITS:
+        key = call.operation_id
+        return (notify, AwaitCredential(key=key, session=fact.session, call=call))
     if not call.until_ms:
         return (notify,)
     return (notify, ArmCallTimer(key=call.operation_id, session=fact.session, call=call))
@@ -187,6 +220,8 @@ def _effects_of_end(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:
             CancelApproval(key=fact.id, session=fact.session, operation_id=operation_id),
             notify,
         )
+    if isinstance(fact, facts.Withdrawn) and call.waits_for in LEASE_WAITS:
+        return (CancelCredentialWait(key=fact.id, session=fact.session, call=call), notify)
     if call.phase is CallPhase.ENDED and fact.at_ms < call.until_ms:
         return (CancelCallTimer(key=fact.id, operation_id=operation_id), notify)
     return (notify,)

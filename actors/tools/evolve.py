@@ -84,7 +84,12 @@ def _await(state: SessionCalls, fact: facts.Awaited) -> SessionCalls:
         phase=CallPhase.AWAITED,
         waits_for=fact.code,
         until_ms=0 if fact.until_ms is UNSET else fact.until_ms,
+        lease="" if fact.lease is UNSET else fact.lease,
     )
+
+
+def _end_credential_wait(state: SessionCalls, fact: facts.CredentialReady) -> SessionCalls:
+    return _change(state, fact, phase=CallPhase.REQUESTED, waits_for="", credential_ready=True)
 
 
 def _adopt(state: SessionCalls, fact: facts.Adopted) -> SessionCalls:
@@ -200,6 +205,7 @@ _FOLDS: dict[type, Callable[[SessionCalls, Any], SessionCalls]] = {
     facts.Refused: _refuse,
     facts.Requested: _request,
     facts.Awaited: _await,
+    facts.CredentialReady: _end_credential_wait,
     facts.Adopted: _adopt,
     facts.Allowed: _allow,
     facts.IntentRecorded: _intend,

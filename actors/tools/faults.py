@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import logging
 import traceback
+from datetime import UTC, datetime
 from typing import Final
 
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.errors import CodedError
 from rookery.schemas.run import CallStatus
 
-__all__ = ["fault", "fault_of", "logged_fault", "status_of"]
+__all__ = ["fault", "fault_of", "iso_time", "logged_fault", "status_of"]
 
 log = logging.getLogger(__name__)
 
@@ -23,6 +24,8 @@ CODE_MAX: Final = 100
 TRACEBACK_MAX: Final = 20_000
 MESSAGE_MAX: Final = 4_000
 """Characters of a tool's failure in facts and for the program."""
+_TIME_MAX_MS: Final = 253_402_300_799_000
+"""A timeout may be any number; ISO times end here."""
 
 
 # --- faults ---------------------------------------------------------------------------------------
@@ -75,3 +78,9 @@ def status_of(wrong: ToolFault) -> CallStatus:
 
 def _storable_text(value: object, length_max: int) -> str:
     return str(value)[:length_max].encode("utf-8", "replace").decode()
+
+
+def iso_time(at_ms: int) -> str:
+    """A time in a text for people."""
+    at_s = min(at_ms, _TIME_MAX_MS) / 1_000
+    return datetime.fromtimestamp(at_s, UTC).isoformat(" ", "milliseconds")

@@ -19,8 +19,11 @@ from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.capability import ApprovalPolicy
 
 __all__ = [
+    "LEASE_REAUTH_REQUIRED",
+    "LEASE_WAITS",
     "RECOVERY_REQUIRED",
     "WAITING_FOR_APPROVAL",
+    "WAITING_FOR_LEASE",
     "WAITING_FOR_TIMER",
     "CallPhase",
     "SessionCalls",
@@ -30,7 +33,11 @@ __all__ = [
 RECOVERY_REQUIRED: Final = "RECOVERY_REQUIRED"
 WAITING_FOR_APPROVAL: Final = "WAITING_FOR_APPROVAL"
 WAITING_FOR_TIMER: Final = "WAITING_FOR_TIMER"
-_ATTEMPT_WAITS = ("", WAITING_FOR_APPROVAL, RECOVERY_REQUIRED)
+WAITING_FOR_LEASE: Final = "WAITING_FOR_LEASE"
+LEASE_REAUTH_REQUIRED: Final = "LEASE_REAUTH_REQUIRED"
+LEASE_WAITS: Final = (WAITING_FOR_LEASE, LEASE_REAUTH_REQUIRED)
+"""The waits for a fresh credential, without a login and with one."""
+_ATTEMPT_WAITS = ("", WAITING_FOR_APPROVAL, RECOVERY_REQUIRED, *LEASE_WAITS)
 """The waits of calls that have attempts."""
 UNAPPROVED = "unapproved"
 """The phase of a call that awaits an approval, as ``tool.adopted`` names it."""
@@ -77,6 +84,10 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """The code of what the call waits or waited for; empty if it runs or waits for a slot."""
     until_ms: int = 0
     """When a timer ends the wait; 0 without a timer."""
+    lease: str = ""
+    """The lease whose credential the call waits or waited for."""
+    credential_ready: bool = False
+    """Whether the call has waited for its credential; it does so once."""
     attempt: int = 0
     """The attempt of the last intent; 0 before the first."""
     node: str = ""
@@ -119,9 +130,9 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
             return self.phase.value
         return "completed" if self.outcome.error is UNSET else "failed"
 
-    def is_awaited(self, code: str) -> bool:
-        """Whether the call waits for this event."""
-        return self.phase is CallPhase.AWAITED and self.waits_for == code
+    def is_awaited(self, *codes: str) -> bool:
+        """Whether the call waits for one of these events."""
+        return self.phase is CallPhase.AWAITED and self.waits_for in codes
 
 
 class SessionCalls(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,16 +1,17 @@
 """Rules for awaited calls: which facts begin and end the wait of a call. Pure.
 
-An awaited call ends later, without an attempt: it holds no slot, no thread and no deadline. It ends
-by the first of three events: a reaction of the turn to a fact of the same key, as for approvals in
-``call_rules``; its timer; or ``WaitEnded``, which the session's node posts for things under other
-keys. The command of a timer is ``WaitEnded`` too. The call must still wait for the event that the
-command names, so that it ends once.
+An awaited call ends later, without an attempt: it holds no slot, no thread and no deadline. A call
+that waits for an approval or for a fresh credential is made later. The wait ends by the first of
+three events: a reaction of the turn to a fact of the same key, as for approvals in ``call_rules``;
+its timer; or ``WaitEnded``, which a durable command brings for things under other keys. The command
+of a timer is ``WaitEnded`` too. The call must still wait for the event that the command names, so
+that it ends once.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
@@ -18,6 +19,7 @@ from rookery.actors.tools.builtin.sleep import sleep_ms
 from rookery.actors.tools.catalogue import CatalogueTool
 from rookery.actors.tools.faults import fault, status_of
 from rookery.actors.tools.state import (
+    LEASE_WAITS,
     WAITING_FOR_APPROVAL,
     WAITING_FOR_TIMER,
     SessionCalls,
@@ -31,11 +33,38 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval
 from rookery.schemas.facts import tool as facts
 
-__all__ = ["begin_wait", "call_fields", "check_sender", "end_unapproved", "end_wait"]
+__all__ = [
+    "CredentialWait",
+    "LeaseGate",
+    "begin_wait",
+    "call_fields",
+    "check_sender",
+    "credential_wait",
+    "end_unapproved",
+    "end_wait",
+    "every_lease_fresh",
+]
 
 VERB: Final = "wait_ended"
 TIMER_IDS: Final = "timer/"
 """The id of a fired timer's command begins with this; that of a client's cannot."""
+
+
+class CredentialWait(NamedTuple):
+    """What a call has to wait for before it gets a credential."""
+
+    lease: str
+    """The key of the lease."""
+    code: str
+    """``WAITING_FOR_LEASE`` or ``LEASE_REAUTH_REQUIRED``."""
+
+
+LeaseGate: TypeAlias = Callable[[str], CredentialWait | None]
+"""For the binding of a tool: what its call waits for, as this node knows; ``None`` if nothing."""
+
+
+def every_lease_fresh(_: str) -> None:
+    """Of a node without leases."""
 
 
 def call_fields(call: ToolCall) -> dict[str, Any]:
@@ -65,6 +94,18 @@ def begin_wait(
     return facts.Awaited(**call_fields(call), code=tool.waits_for, until_ms=until_ms)
 
 
+def credential_wait(
+    call: ToolCall, tool: CatalogueTool | None, gate: LeaseGate
+) -> facts.Awaited | None:
+    """The wait of a call for its credential, before its first attempt. A later attempt gets the
+    credential that there is, or fails."""
+    if call.attempt or call.credential_ready or tool is None:
+        return None
+    binding = tool.capability.binding
+    wait = None if binding is UNSET else gate(binding)
+    return None if wait is None else _awaiting(call, wait)
+
+
 def check_sender(command: Command[WaitEnded]) -> None:
     """Raise ``Refused`` for a client's command. Commands of the node itself have another verb."""
     if command.verb == VERB and not command.id.startswith(TIMER_IDS):
@@ -84,11 +125,13 @@ def end_unapproved(state: SessionCalls, closed: approval.Closed) -> Sequence[fac
     return (_failed(call, ToolFault("PERMISSION_DENIED", f"{closed.reason_code}{because}")),)
 
 
-def end_wait(state: SessionCalls, ended: WaitEnded) -> Sequence[facts.Completed | facts.Failed]:
-    """The end of the call, if it still waits for this event. Only a grant ends the wait for an
-    approval. The duration is 0: a run has a limit for the time of its calls, and nothing of this
-    one ran."""
+def end_wait(state: SessionCalls, ended: WaitEnded) -> Sequence[facts.ToolFact]:
+    """The end of the wait, if the call still waits for this event: that of the call, too, unless it
+    waited for a credential. Only a grant ends the wait for an approval. The duration is 0: a run
+    has a limit for the time of its calls, and nothing of this one ran."""
     call = state.calls.get(ended.operation_id)
+    if call is not None and ended.code in LEASE_WAITS and call.is_awaited(*LEASE_WAITS):
+        return _end_lease_wait(call, ended.waits_for)
     if call is None or ended.code == WAITING_FOR_APPROVAL or not call.is_awaited(ended.code):
         return ()
     outcome = ended.outcome
@@ -103,6 +146,20 @@ def end_wait(state: SessionCalls, ended: WaitEnded) -> Sequence[facts.Completed 
         duration_ms=0,
     )
     return (completed,)
+
+
+def _end_lease_wait(
+    call: ToolCall, waits_for: str
+) -> tuple[()] | tuple[facts.Awaited | facts.CredentialReady]:
+    if not waits_for:
+        return (facts.CredentialReady(**call_fields(call)),)
+    if waits_for == call.waits_for or waits_for not in LEASE_WAITS:
+        return ()
+    return (_awaiting(call, CredentialWait(call.lease, waits_for)),)
+
+
+def _awaiting(call: ToolCall, wait: CredentialWait) -> facts.Awaited:
+    return facts.Awaited(**call_fields(call), code=wait.code, lease=wait.lease)
 
 
 def _failed(call: ToolCall, error: ToolFault) -> facts.Failed:

@@ -233,6 +233,10 @@ class TurnsDecider(SessionMachineDecider):
         """Resume a parked run, because a call it waits for has ended."""
         return self._run_rules.unpark(state, run_id)
 
+    def park_again(self, state: SessionTurns, code: str) -> Sequence[Fact]:
+        """Show what a parked run waits for now."""
+        return self._run_rules.park_again(state, code)
+
     def reply(
         self, state: SessionTurns, command: Command[Any], facts: Sequence[Fact]
     ) -> msgspec.Struct | CodedError:

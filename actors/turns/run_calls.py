@@ -100,6 +100,11 @@ class RunCalls:
         ended = {fact.operation_id for fact in builder.facts if isinstance(fact, _ENDS)}
         if run is not None and run.parked and ended.intersection(run.waits_for):
             builder.extend(self._decider.unpark(builder.state, run.run_id))
+        elif run is not None and run.parked:
+            for fact in builder.facts:
+                if isinstance(fact, tool.Awaited) and fact.operation_id in run.waits_for:
+                    builder.extend(self._decider.park_again(builder.state, fact.code))
+                    break
         return builder.facts
 
     def record_outcomes(

@@ -191,6 +191,23 @@ class RunRules:
         )
         return (self._stamp_generation(state, fact),)
 
+    def park_again(self, state: SessionTurns, code: str) -> Sequence[Fact]:
+        """Show that a call of the parked run waits for something else now."""
+        run = state.driving
+        if run is None or not run.parked or run.parked == code:
+            return ()
+        fact = facts.Parked(
+            run=run.run_id,
+            code=code,
+            snapshot_id=run.snapshot_id,
+            snapshot_blob=run.snapshot_blob,
+            waits_for=run.waits_for,
+            split=run.split,
+            output=run.output,
+            output_blob=run.output_blob,
+        )
+        return (self._stamp_generation(state, fact),)
+
     def unpark(self, state: SessionTurns, run_id: str) -> Sequence[Fact]:
         """Unpark the run, because a call it waits for has ended."""
         run = state.driving

@@ -90,6 +90,7 @@ class RunFactView(Struct, gc=False):
     phase: str = ""
     deadline_at_ms: int = 0
     until_ms: int = 0
+    lease: str = ""
     may_act_until_ms: int | None = None
     approval_id: str = ""
     # Text in a fact of turns, an object in the others.
@@ -161,6 +162,8 @@ class OpenRunCall(Struct, array_like=True):
     """The code of the event that ends an awaited call."""
     until_ms: int = 0
     """When a timer ends the wait; 0 without a timer."""
+    lease: str = ""
+    """The key of the lease whose credential it waits for."""
 
 
 class RunProgress(Struct, array_like=True):
@@ -241,6 +244,12 @@ class RunProgress(Struct, array_like=True):
         self._on_call(fact)
         call = self.calls[fact.operation_id]
         call.waits_for, call.until_ms = sys.intern(fact.code), fact.until_ms
+        call.lease = fact.lease
+
+    def _on_credential_ready(self, fact: RunFactView) -> None:
+        self._on_call(fact)
+        call = self.calls[fact.operation_id]
+        call.waits_for = call.lease = ""
 
     def _on_call_adopted(self, fact: RunFactView) -> None:
         call = self.calls.get(fact.operation_id)
@@ -346,6 +355,7 @@ _CALL_PHASES: Final[Mapping[type[Fact], OpenCallPhase]] = {
     tool.RecoveryRequired: OpenCallPhase.RECOVERY_REQUIRED,
     tool.RetryAllowed: OpenCallPhase.REQUESTED,
     tool.Awaited: OpenCallPhase.AWAITED,
+    tool.CredentialReady: OpenCallPhase.REQUESTED,
 }
 _ADOPTED_PHASES: Final = {
     "intended": OpenCallPhase.INTENDED,
@@ -366,6 +376,7 @@ _KINDS: Final[Mapping[type[Fact], Callable[[RunProgress, RunFactView], None]]] =
     **dict.fromkeys(TURN_ENDS, RunProgress._on_ended),
     **dict.fromkeys(_CALL_PHASES, RunProgress._on_call),
     tool.Awaited: RunProgress._on_call_awaited,
+    tool.CredentialReady: RunProgress._on_credential_ready,
     tool.Adopted: RunProgress._on_call_adopted,
     tool.Allowed: RunProgress._on_call_allowed,
     tool.RetryAllowed: RunProgress._on_retry_allowed,

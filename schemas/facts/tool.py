@@ -72,6 +72,12 @@ class Awaited(_ToolCallFact, frozen=True, kw_only=True, tag="tool.awaited.v1"):
     """What the call waits for: ``WAITING_FOR_TIMER`` ..."""
     until_ms: Unsigned | UnsetType = UNSET
     """When a timer ends the wait at the latest, in milliseconds since 1970."""
+    lease: str | UnsetType = UNSET
+    """The key of the lease whose credential the call needs."""
+
+
+class CredentialReady(_ToolCallFact, frozen=True, kw_only=True, tag="tool.credential_ready.v1"):
+    """The credential that the call needs is fresh; the call may be made."""
 
 
 class Adopted(_ToolCallFact, frozen=True, kw_only=True, tag="tool.adopted.v1"):
@@ -170,6 +176,7 @@ CallFact = (
     Refused
     | Requested
     | Awaited
+    | CredentialReady
     | Adopted
     | Allowed
     | IntentRecorded

@@ -209,7 +209,7 @@ def test_a_call_that_waits_for_an_operator_says_until_when_it_may_act(
 def test_a_parked_run_is_shown_by_what_it_is_parked_for(history: FactHistory):
     for code, status, command in (
         ("WAITING_FOR_APPROVAL", RunState.WAITING_FOR_APPROVAL, "rookery approvals approve s.r"),
-        ("LEASE_REAUTH_REQUIRED", RunState.INTERRUPTED, "rookery runs cancel"),
+        ("LEASE_REAUTH_REQUIRED", RunState.INTERRUPTED, "rookery leases login"),
         ("NODE_DRAINED", RunState.INTERRUPTED, "rookery up"),
         ("SOMETHING_NEW", RunState.INTERRUPTED, "rookery runs cancel r"),
     ):

@@ -157,7 +157,8 @@ def _completed(call: str, fields: FactFields) -> str:
 def _awaited(call: str, fields: FactFields) -> str:
     until_ms = fields.get("until_ms")
     until = "" if until_ms is None else f" until {clock_time(until_ms)}"
-    return f"{call} waits{until}: {fields['code']}"
+    lease = f" of {fields['lease']}" if "lease" in fields else ""
+    return f"{call} waits{until}: {fields['code']}{lease}"
 
 
 def _answered(call: str, fields: FactFields) -> str:
@@ -195,6 +196,7 @@ _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
 _OF_CALLS: Final[Mapping[type[Fact], _CallWords]] = {
     tool.Requested: _requested,
     tool.Awaited: _awaited,
+    tool.CredentialReady: lambda call, _: f"{call} has its credential",
     tool.IntentRecorded: lambda call, fields: f"{call} is called, attempt {fields['attempt']}",
     tool.Completed: _completed,
     tool.Failed: lambda call, fields: f"{call} failed: {_error(fields)}{_by(fields)}",
