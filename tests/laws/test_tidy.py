@@ -86,11 +86,11 @@ def test_nothing_is_left_unfinished():
 
 
 def test_no_test_is_skipped_or_expected_to_fail():
-    """But for two, that need Node.js: where there is none, another makes the same exchange, and
-    the same corpus is judged by its values."""
+    """But for those that need Node.js: where there is none, another makes the same exchange, the
+    same corpus is judged by its values, and providers meet servers of a few lines."""
     escapes = ("skip", "skipif", "xfail", "importorskip")
     fetch = (
-        "tests/execution/clients/test_javascript_client.py",
+        "tests/node_packages.py",
         "tests/sandbox/typescript/conformance/test_typescript_conformance.py",
     )
     found = [

@@ -6,52 +6,27 @@ by a bare socket (``entry_points``) replaces it.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
-import shutil
 import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
 
-from rookery.actors.sandbox.python.build import cache_folder
 from tests.execution.clients.test_entry_points import BODY, facts_of
 from tests.execution.realm_fixture import Serving
+from tests.node_packages import node_folder
 from tests.stock_client import Fields, Stock
 
 PACKAGES = ("@nats-io/transport-node@3.3.1", "@nats-io/jetstream@3.3.1")
 PROGRAM = Path(__file__).with_name("javascript_client.mjs")
-FETCH_S, RUN_S = 120, 60
+RUN_S = 60
 
 
 @pytest.fixture(scope="module")
 def folder() -> Path:
     """The folder with the program and its packages."""
-    if not (shutil.which("node") and shutil.which("npm")):
-        pytest.skip("there is no Node.js here")
-    folder = cache_folder(os.environ).with_name("javascript-client")
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        fetched = folder / "fetched"
-        if not fetched.exists() or fetched.read_text() != " ".join(PACKAGES):
-            fetch(folder)
-            fetched.write_text(" ".join(PACKAGES))
-        shutil.copy(PROGRAM, folder)
-    return folder
-
-
-def fetch(folder: Path) -> None:
-    flags = ("--no-save", "--no-package-lock", "--no-audit", "--no-fund", "--ignore-scripts")
-    command = ["npm", "install", *flags, "--fetch-retries=1", "--prefix", str(folder), *PACKAGES]
-    try:
-        said = run(command, FETCH_S)
-    except subprocess.TimeoutExpired:
-        pytest.skip("the npm registry does not answer")
-    if said.returncode:
-        pytest.skip(f"npm has no packages for us: {said.stderr[-300:]}")
+    return node_folder("javascript-client", PACKAGES, PROGRAM)
 
 
 def run(command: list[str], patience_s: float) -> subprocess.CompletedProcess[str]:
