@@ -10,10 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from concurrent.futures import Future
 from typing import Annotated, Any, Final, Literal, TypedDict, TypeVar
 
 import msgspec
@@ -32,6 +30,7 @@ from rookery.actors.tools.builtin.http_transport import (
     HttpRequest,
     HttpResponse,
     HttpTransport,
+    run_on_own_thread,
 )
 from rookery.actors.tools.builtin.urls import Target, parse_url, resolve_redirect
 from rookery.schemas.capability import CapabilityLimits
@@ -198,7 +197,7 @@ class _HttpClient:
             connect_timeout_s=self.limits.timeout_ms / 1000,
         )
         try:
-            return await _on_own_thread(exchange.run)
+            return await run_on_own_thread(exchange.run)
         finally:
             exchange.abort()
 
@@ -209,21 +208,6 @@ class _HttpClient:
         except TimeoutError:
             text = f"the exchange took longer than {self.limits.timeout_ms} ms"
             raise ToolError("TIMEOUT_TOOL", text) from None
-
-
-async def _on_own_thread(work: Callable[[], T]) -> T:
-    """Run on a thread of its own, so that a silent name server does not occupy a shared one."""
-    done: Future[T] = Future()
-    done.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="rookery-http", daemon=True).start()
-    return await asyncio.wrap_future(done)
 
 
 def _redirect_target(target: Target, location: str) -> Target:

@@ -8,6 +8,7 @@ redirect is returned like any response. The caller checks servers and headers.
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import re
 import socket
@@ -15,9 +16,10 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -31,8 +33,11 @@ __all__ = [
     "HttpResponse",
     "HttpTransport",
     "Resolve",
+    "run_on_own_thread",
     "system_addresses",
 ]
+
+T = TypeVar("T")
 
 Resolve: TypeAlias = Callable[[str, int], Sequence[IPAddress]]
 """The addresses of a host, the preferred first; raises ``OSError`` if there is none."""
@@ -63,6 +68,21 @@ def system_addresses(host: str, port: int) -> list[IPAddress]:
     return [ipaddress.ip_address(address[0]) for *_, address in found]
 
 
+async def run_on_own_thread(work: Callable[[], T]) -> T:
+    """Run on a thread of its own, so that a silent name server does not occupy a shared one."""
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name="rookery-io", daemon=True).start()
+    return await asyncio.wrap_future(done)
+
+
 class HttpTransport:
     """Opens exchanges with servers. ``tls`` holds the trusted certificates; by default the
     system's."""
@@ -89,6 +109,8 @@ class HttpExchange:
         self._permits, self._body_bytes_max = permits, body_bytes_max
         self._connect_timeout_s = connect_timeout_s
         self._abort_handle = _AbortHandle()
+        self.is_sent = False
+        """Whether the server may have got any of the request."""
 
     def abort(self) -> None:
         """End the exchange, at any stage."""
@@ -112,6 +134,7 @@ class HttpExchange:
         connection.auto_open = 0
         connection.sock = line
         headers = {"Host": target.authority, "User-Agent": "rookery", "Connection": "close"}
+        self.is_sent = True
         connection.request(
             request.method, target.path + target.query, request.body, headers | request.headers
         )
