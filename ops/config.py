@@ -18,6 +18,7 @@ from msgspec import Meta
 
 from rookery.bus.nats import ACCESS_VARIABLES, split_urls
 from rookery.schemas.errors import Refused
+from rookery.schemas.protection.bindings import BindingName, BindingSettings
 
 __all__ = [
     "ApprovalsConfig",
@@ -200,6 +201,10 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     approvals: ApprovalsConfig = ApprovalsConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
+    bindings: dict[BindingName, BindingSettings] = {}
+    """Tables ``[bindings.NAME]`` of the file: the credentials that tools may use, by their names.
+    ``provider`` says how each is got: ``static``, ``client_credentials``, ``authorization_code`` or
+    ``device_code``."""
 
 
 class Setting(msgspec.Struct, frozen=True, kw_only=True):
@@ -221,6 +226,8 @@ Layer = dict[str, tuple[Any, str]]
 """Dotted key to value and origin."""
 
 DEFAULT = "default"
+_BINDINGS = "bindings."
+"""Before the name of each binding; its table is one value."""
 _READ_ELSEWHERE = frozenset({"ROOKERY_FAILPOINT"})
 
 
@@ -242,14 +249,17 @@ def load(
     merged: Layer = {}
     for layer in layers:
         for key, (value, origin) in layer.items():
-            if key not in known:
+            if key not in known and not key.startswith(_BINDINGS):
                 raise _unknown(key, origin, known)
             merged[key] = (value, origin)
+    bindings = {key: merged.pop(key) for key in merged.keys() - known.keys()}
     checked = {key: _check(key, *merged[key], known[key][0]) for key in known}
-    settings = tuple(
-        Setting(key=key, value=value, origin=merged[key][1]) for key, value in checked.items()
-    )
-    return LoadedConfig(config=_build(checked), settings=settings)
+    checked_bindings = {key: _check_binding(key, *bindings[key]) for key in sorted(bindings)}
+    settings = [
+        Setting(key=key, value=value, origin=(merged | bindings)[key][1])
+        for key, value in (checked | checked_bindings).items()
+    ]
+    return LoadedConfig(config=_build(checked, checked_bindings), settings=tuple(settings))
 
 
 _SECRETS = frozenset({"server.token", "server.user", "server.password", "approvals.webhook_secret"})
@@ -291,7 +301,7 @@ def _keys(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str,
     for field in msgspec.structs.fields(struct):
         if isinstance(field.default, msgspec.Struct):
             yield from _keys(type(field.default), f"{prefix}{field.name}.")
-        else:
+        elif f"{prefix}{field.name}." != _BINDINGS:
             yield f"{prefix}{field.name}", (types[field.name], field.default)
 
 
@@ -315,7 +325,7 @@ def _from_file(path: Path | None) -> Layer:
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
-        if isinstance(value, dict) and value:
+        if isinstance(value, dict) and value and prefix != _BINDINGS:
             yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
@@ -366,8 +376,27 @@ def _check(key: str, value: Any, origin: str, kind: Any) -> Any:
         ) from None
 
 
-def _build(values: Mapping[str, Any]) -> Config:
-    tree: dict[str, Any] = {}
+def _check_binding(key: str, value: Any, origin: str) -> dict[str, Any]:
+    """The table of a binding with its defaults; no error shows a value, which may be a secret."""
+    name = key.removeprefix(_BINDINGS)
+    try:
+        found = msgspec.convert({name: value}, dict[BindingName, BindingSettings])
+    except msgspec.ValidationError as error:
+        wrong, _, place = str(error).partition(" - at `")
+        field = f"{place.removeprefix('$[...].').rstrip('`')}: " if "[...]." in place else ""
+        raise Refused(
+            "CONFIG_INVALID",
+            f"[{key[:100]}]: {field}{wrong}",
+            hint=f"it was set by: {origin}; ops/docs/security.md has an example of each provider",
+        ) from None
+    settings: dict[str, Any] = msgspec.to_builtins(found[name])
+    return settings
+
+
+def _build(values: Mapping[str, Any], bindings: Mapping[str, Any]) -> Config:
+    tree: dict[str, Any] = {
+        "bindings": {key.removeprefix(_BINDINGS): value for key, value in bindings.items()}
+    }
     for key, value in values.items():
         section, dot, name = key.rpartition(".")
         (tree.setdefault(section, {}) if dot else tree)[name] = value

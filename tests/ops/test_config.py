@@ -14,6 +14,7 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.config import Config, hide_secret, load
 from rookery.ops.server import RealmServer, find_server
 from rookery.schemas.errors import Refused
+from rookery.schemas.protection.bindings import AuthorizationCodeSettings, DeviceCodeSettings
 
 
 def loaded(directory: Path, **sources: Any) -> Config:
@@ -223,3 +224,82 @@ def test_every_key_can_be_set_in_a_file_by_the_name_it_is_shown_with(tmp_path):
     unset = {setting.key for setting in found.settings if setting.origin == "default"}
     approvals = {"callback_port", "escalate_after_ms", "escalate_to"}
     assert unset == {"metrics.port", *(f"approvals.{name}" for name in approvals)}
+
+
+# --- bindings -------------------------------------------------------------------------------------
+
+BINDINGS = """
+[bindings.machine]
+provider = "client_credentials"
+token_url = "https://login.example.com/token"
+client_id = "rookery"
+client_secret = "secret:machine"
+scopes = ["read"]
+parameters = {audience = "https://api.example.com"}
+
+[bindings."people.web"]
+provider = "authorization_code"
+authorize_url = "http://127.0.0.1:8080/auth"
+token_url = "http://localhost:8080/token"
+client_id = "rookery"
+
+[bindings.phone]
+provider = "device_code"
+device_url = "https://login.example.com/device"
+token_url = "https://login.example.com/token"
+client_id = "rookery"
+rotates = false
+
+[bindings.fixed]
+provider = "static"
+value = "command:vault read -field=token kv/api"
+lasts_s = 600
+"""
+
+
+def test_each_table_of_bindings_is_one_value_with_its_defaults(tmp_path):
+    (tmp_path / "rookery.toml").write_text(BINDINGS)
+    found = load(environ={}, directory=tmp_path)
+    bindings = found.config.bindings
+    assert sorted(bindings) == ["fixed", "machine", "people.web", "phone"]
+    assert isinstance(bindings["phone"], DeviceCodeSettings)
+    assert not bindings["phone"].rotates
+    assert isinstance(bindings["people.web"], AuthorizationCodeSettings)
+    assert bindings["people.web"].client_secret == ""
+    shown = {one.key: one for one in found.settings if one.key.startswith("bindings.")}
+    assert shown["bindings.machine"].value["client_secret"] == "secret:machine"
+    assert shown["bindings.people.web"].origin == str(tmp_path / "rookery.toml")
+    assert loaded(tmp_path, environ={}, file=tmp_path / "rookery.toml") == found.config
+
+
+@pytest.mark.parametrize(
+    ("was", "is_", "complaint"),
+    [
+        ('"secret:machine"', '"canary-hunter2"', "named by env:NAME"),
+        ('client_secret = "secret:machine"', "", "client_secret is missing"),
+        ('"https://login.example.com/token"', '"http://login.example.com/"', "not encrypted"),
+        ('"https://login.example.com/token"', '"https://me:canary@a/"', "token_url is no URL"),
+        ('provider = "static"', 'provider = "canary"', "provider"),
+        ("lasts_s = 600", "last_s = 600", "unknown field `last_s`"),
+        ("lasts_s = 600", "lasts_s = 60", ">= 120"),
+        ('audience = "', 'client_secret = "canary', "client_secret is set by the provider"),
+        ("[bindings.phone]", '[bindings."a:b"]', "matching regex"),
+    ],
+)
+def test_a_wrong_binding_is_refused_and_no_value_is_shown(tmp_path, was, is_, complaint):
+    assert was in BINDINGS
+    (tmp_path / "rookery.toml").write_text(BINDINGS.replace(was, is_))
+    with pytest.raises(Refused) as refusal:
+        loaded(tmp_path)
+    assert refusal.value.code == "CONFIG_INVALID"
+    assert complaint in refusal.value.message
+    assert "hunter2" not in str(refusal.value)
+    assert "me:canary" not in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["bindings = 3", "[bindings]", "[binding.a]\nprovider = 'static'"])
+def test_what_is_no_table_of_a_binding_is_an_unknown_key(tmp_path, text):
+    (tmp_path / "rookery.toml").write_text(text)
+    with pytest.raises(Refused) as refusal:
+        loaded(tmp_path)
+    assert refusal.value.code == "CONFIG_UNKNOWN_KEY"
