@@ -27,6 +27,7 @@ ALSO = {
     "actors/sandbox/sessions/": ("Crypto",),
     "actors/sandbox/": ("wasmtime", "tree_sitter", "tree_sitter_typescript"),
     "actors/tools/": ("jsonschema", "referencing"),
+    "actors/leases/providers/": ("oauthlib",),
     "actors/keys/": ("Crypto",),
     "bus/nats/": ("Crypto",),
     "bus/commands/": ("Crypto",),
