@@ -111,6 +111,7 @@ CODES: Final[dict[str, Code]] = {
     ),
     "SEALING_KEY_INVALID": Code("the keys of the realm's secrets cannot be read or used"),
     "SEALED_VALUE_CORRUPT": Code("a sensitive value was changed, or moved from another place"),
+    "SECRET_NOT_FOUND": Code("the realm has no secret of this name"),
     "SECRET_CORRUPT": Code("a stored secret was changed, or moved from another place"),
     "NOT_CANONICAL": Code("the value has no canonical form (NaN and infinity are not JSON)"),
     "CHAIN_BROKEN": Code("a journal message does not continue its entity's digest chain"),

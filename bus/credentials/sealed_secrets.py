@@ -88,6 +88,33 @@ class SealedSecrets:
             await self._reseal(name, generation, value)
         return True
 
+    async def newest(self, name: str) -> tuple[int, bytes] | None:
+        """The newest generation with its value; ``None`` if there is none."""
+        while generations := await self._secrets.generations(name):
+            value = await self.get(name, generations[-1])
+            if value is not None:
+                return generations[-1], value
+            # It was deleted in between; a newer one may have replaced it.
+        return None
+
+    async def replace(self, name: str, value: bytes) -> int:
+        """Store ``value`` as the newest generation, and delete the others then; its number."""
+        while True:
+            former = await self._secrets.generations(name)
+            generation = former[-1] + 1 if former else FIRST
+            if await self.put(name, generation, value):
+                break
+        for number in former:
+            await self._secrets.delete(name, number)
+        return generation
+
+    async def remove(self, name: str) -> bool:
+        """Delete every generation; ``False`` if there is none."""
+        found = await self._secrets.generations(name)
+        for number in found:
+            await self._secrets.delete(name, number)
+        return bool(found)
+
     async def get_or_create(self, name: str, proposed: bytes) -> bytes:
         """The secret that the realm's nodes share, in its first generation: the stored one, else
         the one that an older version stored in clear, else ``proposed``. The clear one is deleted

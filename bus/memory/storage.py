@@ -5,7 +5,7 @@ They are the twins of ``rookery.bus.storage``, shared by all buses of a memory s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import NamedTuple
 
@@ -190,6 +190,9 @@ class MemorySecrets:
 
     async def delete(self, name: str, generation: int) -> None:
         self._entries.pop((name, generation), None)
+
+    async def generations(self, name: str) -> Sequence[int]:
+        return sorted(number for known, number in self._entries if known == name)
 
     async def list(self) -> list[tuple[str, int]]:
         return sorted(self._entries)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import msgspec
@@ -159,6 +160,9 @@ class Secrets(Protocol):
 
     async def delete(self, name: str, generation: int) -> None:
         """Delete the entry; none is no error."""
+
+    async def generations(self, name: str) -> Sequence[int]:
+        """The generations of one secret, in order."""
 
     async def list(self) -> list[tuple[str, int]]:
         """The names and generations of all entries, in order."""

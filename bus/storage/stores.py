@@ -13,7 +13,7 @@ complete; of two writers one loses without damage, and the next head removes the
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from rookery.bus.clock import entropy
@@ -110,6 +110,10 @@ class JetStreamSecrets:
         entry = await self._bucket.get_from_leader(key)
         if entry is not None:
             await self._bucket.remove(key, before=entry.sequence + 1)
+
+    async def generations(self, name: str) -> Sequence[int]:
+        keys = await self._bucket.keys(f"{encode_token(name)}.*")
+        return sorted(int(key.rpartition(".")[2]) for key in keys)
 
     async def list(self) -> list[tuple[str, int]]:
         keys = [key.partition(".") for key in await self._bucket.keys(">")]

@@ -8,7 +8,13 @@ from rookery.ops.keys.node_keys import (
     trust_roots,
     vouch,
 )
-from rookery.ops.keys.node_secrets import SNAPSHOTS, NodeSecrets, open_node_secrets
+from rookery.ops.keys.node_secrets import (
+    OPERATORS,
+    SNAPSHOTS,
+    NodeSecrets,
+    open_node_secrets,
+    stored_name,
+)
 from rookery.ops.keys.sealing_keys import (
     ConfiguredKeys,
     SecretsRotation,
@@ -19,6 +25,7 @@ from rookery.ops.keys.sealing_keys import (
 from rookery.ops.keys.vouchers import TrustRoots, is_signed_voucher, operator_voucher, root_voucher
 
 __all__ = [
+    "OPERATORS",
     "SNAPSHOTS",
     "ConfiguredKeys",
     "NodeKey",
@@ -35,6 +42,7 @@ __all__ = [
     "root_key_of",
     "root_voucher",
     "rotate",
+    "stored_name",
     "trust_roots",
     "vouch",
 ]

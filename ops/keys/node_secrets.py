@@ -11,8 +11,9 @@ from rookery.bus.credentials import KEY_BYTES, KeyRing, SealedSecrets
 from rookery.bus.ports import Secrets
 from rookery.ops.keys.sealing_keys import ConfiguredKeys, finish_rotation, open_secrets
 from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.protection.bindings import SecretSource
 
-__all__ = ["SNAPSHOTS", "NodeSecrets", "open_node_secrets"]
+__all__ = ["OPERATORS", "SNAPSHOTS", "NodeSecrets", "open_node_secrets", "stored_name"]
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +22,8 @@ SNAPSHOTS: Final = "snapshots"
 VALUES: Final = "values"
 """A ring of keys, which seal sensitive values in facts."""
 CHECK_S: Final = 2.0
+OPERATORS: Final = "secret/"
+"""Before the names of secrets that people store; nodes use others."""
 
 
 class NodeSecrets:
@@ -33,6 +36,16 @@ class NodeSecrets:
         self.snapshots, self.values = snapshots, values
         self.unavailable_reason = ""
         """Why this node can open no secret now."""
+
+    @property
+    def sealed(self) -> SealedSecrets:
+        """All secrets of the realm."""
+        return self._sealed
+
+    async def read_stored(self, name: str) -> bytes | None:
+        """The secret that ``rookery secrets set NAME`` stored last."""
+        found = await self._sealed.newest(stored_name(name))
+        return None if found is None else found[1]
 
     async def watch(self) -> None:
         """Check that the key at hand still opens secrets, until cancelled: another node may have
@@ -65,6 +78,15 @@ class NodeSecrets:
         if reason and reason != self.unavailable_reason:
             log.error("the realm's secrets cannot be opened", extra={"why": reason})
         self.unavailable_reason = reason
+
+
+def stored_name(name: str) -> str:
+    """How the realm's secrets call one that people store; ``Refused`` for an invalid name."""
+    try:
+        SecretSource.parse(f"secret:{name}")
+    except ValueError as error:
+        raise Refused("INVALID_ARGUMENT", f"{name[:80]!r}: {error}") from None
+    return f"{OPERATORS}{name}"
 
 
 async def open_node_secrets(secrets: Secrets, realm: str, keys: ConfiguredKeys) -> NodeSecrets:

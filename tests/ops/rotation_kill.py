@@ -11,6 +11,7 @@ import asyncio
 import os
 import signal
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from rookery.bus.clock import entropy
@@ -44,6 +45,9 @@ class DyingSecrets:
 
     async def delete(self, name: str, generation: int) -> None:
         raise AssertionError("a rotation deletes nothing")
+
+    async def generations(self, name: str) -> Sequence[int]:
+        return await self._stored.generations(name)
 
     async def list(self) -> list[tuple[str, int]]:
         return await self._stored.list()

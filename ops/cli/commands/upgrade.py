@@ -1,12 +1,15 @@
 """``rookery realm`` and ``rookery secrets``: change a realm as a whole.
 
 An upgrade needs a realm without nodes. The key of its secrets is rotated beside serving nodes, too;
-no command prints a value or a key."""
+no command prints a value or a key, and no value is an argument: other users could see it."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated
+import sys
+from getpass import getpass
+from pathlib import Path
+from typing import Annotated, Final
 
 import msgspec
 from cyclopts import App, Parameter
@@ -16,11 +19,11 @@ from rookery.bus.realm_upgrade import RealmUpgrade, upgrade_realm
 from rookery.bus.replicas import StreamReplicas, change_replicas, plan_replicas
 from rookery.ops.cli.access.offline_realm import local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.output import print_json, print_line, print_table
-from rookery.ops.keys import SecretsRotation
+from rookery.ops.cli.output import print_json, print_line, print_table, refuse_file_errors
+from rookery.ops.keys import OPERATORS, SecretsRotation, stored_name
 from rookery.ops.keys import rotate as rotate_keys
 from rookery.ops.process_identity import is_dead
-from rookery.schemas.errors import Failed
+from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["app", "secrets_app"]
 
@@ -98,12 +101,71 @@ def _plan_words(plan: RealmUpgrade, *, done: bool) -> str:
 
 secrets_app = App(name="secrets", help_format="plaintext")
 
+VALUE_BYTES_MAX: Final = 64 << 10
+
+SecretName = Annotated[str, Parameter(help="The name, as in `secret:NAME` of a binding.")]
+
+
+@secrets_app.command(name="set")
+def set_(
+    name: SecretName,
+    *,
+    file: Annotated[
+        Path | None, Parameter(help="Read the value from a file instead of a prompt or stdin.")
+    ] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Store a secret, or replace its value, for bindings that name it `secret:NAME`.
+
+    The value is typed at a prompt, or comes from stdin or a file, without the end of its last line.
+    A lease that uses it gets the new value at its next refresh."""
+    stored_name(name)
+    value = _read_value(name, file)
+    with local_server(options):
+        generation = asyncio.run(_set(options, name, value))
+    if options.json:
+        print_json({"name": f"secret:{name}", "generation": generation})
+    else:
+        print_line(f"stored secret:{name}, generation {generation}")
+    return 0
+
+
+@secrets_app.command
+def remove(name: SecretName, *, options: Options = NO_OPTIONS) -> int:
+    """Remove a secret that `secrets set` has stored, in all its generations."""
+    stored_name(name)
+    with local_server(options):
+        asyncio.run(_remove(options, name))
+    if options.json:
+        print_json({"name": f"secret:{name}", "removed": True})
+    else:
+        print_line(f"removed secret:{name}")
+    return 0
+
+
+def _read_value(name: str, file: Path | None) -> bytes:
+    if file is not None:
+        with refuse_file_errors(file), file.open("rb") as opened:
+            value = opened.read(VALUE_BYTES_MAX + 2)
+    elif sys.stdin.isatty():
+        value = getpass(f"value of secret:{name}, not shown: ").encode("utf-8", "surrogateescape")
+    else:
+        value = sys.stdin.buffer.read(VALUE_BYTES_MAX + 2)
+    value = value.removesuffix(b"\n").removesuffix(b"\r")
+    if not value or len(value) > VALUE_BYTES_MAX:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"the value of secret:{name} has {len(value) or 'no'} bytes: 1 to {VALUE_BYTES_MAX} "
+            "are stored",
+        )
+    return value
+
 
 @secrets_app.command(name="list")
 def list_(*, options: Options = NO_OPTIONS) -> int:
     """List the realm's secrets: name, generation, and the id of the key that seals it."""
     with local_server(options):
-        listed = asyncio.run(_list(options))
+        listed = [_shown(one) for one in asyncio.run(_list(options))]
     if options.json:
         print_json(listed)
     else:
@@ -130,6 +192,30 @@ def rotate(*, options: Options = NO_OPTIONS) -> int:
     print_line(f"key {rotated.key_id} seals all secrets; {rotated.resealed} were sealed again")
     print_line(f"removed {removed}" if removed else "remove the older keys from their source now")
     return 0
+
+
+def _shown(one: SecretKey) -> SecretKey:
+    """A secret with the name that people and bindings use."""
+    if not one.name.startswith(OPERATORS):
+        return one
+    return msgspec.structs.replace(one, name=f"secret:{one.name.removeprefix(OPERATORS)}")
+
+
+async def _set(options: Options, name: str, value: bytes) -> int:
+    async with open_realm(options, current=True) as realm:
+        sealed = realm.sealed_secrets(realm.keys)
+        await sealed.require_keys()
+        return await sealed.replace(stored_name(name), value)
+
+
+async def _remove(options: Options, name: str) -> None:
+    async with open_realm(options, current=True) as realm:
+        if not await realm.sealed_secrets(realm.keys).remove(stored_name(name)):
+            raise Refused(
+                "SECRET_NOT_FOUND",
+                f"the realm has no secret:{name}",
+                hint="rookery secrets list",
+            )
 
 
 async def _list(options: Options) -> list[SecretKey]:

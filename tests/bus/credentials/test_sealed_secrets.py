@@ -82,6 +82,24 @@ def test_a_secret_is_sealed_for_each_generation_and_read_by_every_holder_of_the_
     asyncio.run(scenario())
 
 
+def test_a_secret_is_replaced_by_a_newer_generation_and_removed_with_all_of_them() -> None:
+    async def scenario() -> None:
+        store = MemorySecrets()
+        sealed, _ = opened(store, new_ring())
+        assert await sealed.newest("a") is None
+        assert [await sealed.replace("a", value) for value in (b"one", b"two")] == [1, 2]
+        assert await sealed.newest("a") == (2, b"two")
+        await asyncio.gather(*(sealed.replace("a", b"many") for _ in range(5)))
+        assert await sealed.newest("a") == (7, b"many")
+        assert await store.list() == [("a", 7)]
+        await sealed.put("b", 1, VALUE)
+        assert await sealed.remove("a")
+        assert not await sealed.remove("a")
+        assert await store.list() == [("b", 1)]
+
+    asyncio.run(scenario())
+
+
 def test_an_entry_that_was_changed_moved_or_swapped_is_refused() -> None:
     store, ring = MemorySecrets(), new_ring()
     sealed, _ = opened(store, ring)

@@ -68,6 +68,8 @@ def test_the_list_has_names_and_generations_in_order_and_those_in_clear(realm: R
                 assert await bus.secrets.put(name, generation, b"value")
             listed = [("a.b %", 1), ("b", 9), ("b", 10), ("snapshots", 0)]
             assert await bus.secrets.list() == listed
+            for name, generations in (("b", [9, 10]), ("a.b %", [1]), ("a", []), ("*", [])):
+                assert list(await bus.secrets.generations(name)) == generations
             await bus.secrets.delete("snapshots", 0)
             assert await bus.secrets.list() == listed[:-1]
 
