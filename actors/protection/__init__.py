@@ -1,4 +1,5 @@
-"""Rights, checked before each intent: which calls a run may make; and sensitive values of calls.
+"""Rights, checked before each intent: which calls a run may make; and what facts must not show:
+sensitive values of calls, and credentials.
 
 The effective rights of a call are those of its run, frozen when it started, those of its session,
 and what was revoked in its session or in one that the session's memory is from.
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     )
     from rookery.actors.protection.revocations import LeftRights, Revocations, nothing_revoked
     from rookery.actors.protection.revoker import RightsRevoker
+    from rookery.actors.protection.scrubber import Scrubber
     from rookery.actors.protection.sensitive_values import (
         NO_SEAL,
         CallSeal,
@@ -42,6 +44,7 @@ __all__ = [
     "LeftRights",
     "Revocations",
     "RightsRevoker",
+    "Scrubber",
     "SensitiveParts",
     "check_count",
     "check_rights",
@@ -69,6 +72,7 @@ __getattr__ = lazy_names(
         ),
         "revocations": ("LeftRights", "Revocations", "nothing_revoked"),
         "revoker": ("RightsRevoker",),
+        "scrubber": ("Scrubber",),
         "sensitive_values": (
             "NO_SEAL",
             "CallSeal",

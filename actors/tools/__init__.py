@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from rookery.actors.tools.authoring.credential import ToolCredential
     from rookery.actors.tools.authoring.decorator import tool
     from rookery.actors.tools.authoring.loader import load_registry
     from rookery.actors.tools.authoring.registry import (
@@ -108,6 +109,7 @@ __all__ = [
     "SlotSupply",
     "ToolCallContext",
     "ToolCatalogue",
+    "ToolCredential",
     "ToolError",
     "ToolHost",
     "ToolRegistry",
@@ -135,6 +137,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "authoring.credential": ("ToolCredential",),
         "authoring.decorator": ("tool",),
         "authoring.loader": ("load_registry",),
         "authoring.registry": ("RegisteredTool", "ToolCallContext", "ToolError", "ToolRegistry"),

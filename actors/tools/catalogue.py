@@ -94,9 +94,10 @@ class CatalogueTool(NamedTuple):
     @classmethod
     def of(cls, surface: str, capability: Capability, *, awaited: bool) -> CatalogueTool:
         """The tool of a surface. Calls of workers are recorded before they are made, because a
-        worker recognises a repeated call by its attempt."""
+        worker recognises a repeated call by its attempt, and so are calls with a credential."""
         if surface != LOCAL:
             check_surface(surface)
+        if surface != LOCAL or capability.binding is not UNSET:
             capability = replace(capability, record=UNSET)
         offered = AvailableTool(
             name=capability.name,
@@ -105,6 +106,11 @@ class CatalogueTool(NamedTuple):
             awaited=awaited,
         )
         return cls(surface, offered, capability, CapabilityChecks(capability))
+
+    @property
+    def binding(self) -> str:
+        """Of the credential that its calls need; empty if they need none."""
+        return "" if self.capability.binding is UNSET else self.capability.binding
 
     def can_check(self, call: NumberedCall) -> bool:
         """Whether the arguments are at hand as the program wrote them."""

@@ -41,6 +41,11 @@ from rookery.actors.tools.attempt_cache import (
     attempt_result,
     failed_attempt,
 )
+from rookery.actors.tools.authoring.credential import (
+    NO_CREDENTIALS,
+    CredentialSource,
+    ToolCredential,
+)
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.call_notifier import CallNotifier
 from rookery.actors.tools.call_rules import acts_until_ms
@@ -97,6 +102,7 @@ class CallExecutor:
         metrics: KernelMetrics = NO_METRICS,
         failpoints: Failpoints | None = None,
         seal: ValueSeal = NO_SEAL,
+        credentials: CredentialSource = NO_CREDENTIALS,
     ) -> None:
         """``hosts`` call the tools, by surface. ``acts_for``: whether this node is certain now that
         it owns a session. ``is_gone``: whether the process of an intent is known to have ended."""
@@ -105,6 +111,7 @@ class CallExecutor:
         self._owns_session, self._has_process_ended = acts_for, is_gone
         self._attempts, self._metrics = AttemptCache(), metrics
         self._failpoints, self._seal = failpoints or Failpoints(), seal
+        self._credentials = credentials
         self.tasks = TaskSet()
         """Releases of slots."""
 
@@ -390,7 +397,7 @@ class CallExecutor:
     ) -> AttemptResult | None:
         """The result of a quick function, called here without a task; ``None`` for any other."""
         host = self._hosts.get(call.surface)
-        if host is None or isinstance(arguments, ToolFault):
+        if host is None or isinstance(arguments, ToolFault) or self._binding_of(call):
             return None
         began_ms, began_s = self._now_ms(), perf_counter()
         if self._fault_before(call, call.deadline_at_ms - began_ms) is not None:
@@ -434,14 +441,41 @@ class CallExecutor:
         if (wrong := self._fault_before(call, left_ms)) is not None:
             return AttemptResult(CallOutcome(error=wrong), b"")
         context, operation = _call_context(session, call, arguments), call.operation_id
+        if binding := self._binding_of(call):
+            try:
+                context = replace(context, credential=await self._credential(binding))
+            except CodedError as error:
+                return AttemptResult(CallOutcome(error=fault_of(error)), b"")
         with self._notifier.cancel_scope(call.run, operation, lambda: host.cancel(operation)):
             outcome = await host.call(context, left_ms, lambda: self._owns_session(session))
+        await self._report_rejected(binding, context.credential)
         return attempt_result(outcome)
 
+    def _binding_of(self, call: ToolCall) -> str:
+        tool = self._catalogue.get(call.name)
+        return "" if tool is None else tool.binding
+
+    async def _credential(self, binding: str) -> ToolCredential:
+        """The credential of a call whose intent is recorded."""
+        current = await self._credentials.get(binding)
+        found = current.credential
+        return ToolCredential(found.value, found.scheme, current.generation)
+
+    async def _report_rejected(self, binding: str, credential: ToolCredential | None) -> None:
+        """Report a credential that the tool's service refused; the outcome of the call does not
+        depend on it."""
+        if credential is None or not credential.is_rejected:
+            return
+        try:
+            await self._credentials.reject(binding, credential.generation)
+        except CodedError as error:
+            log.warning(
+                "rejected credential not reported", extra={"binding": binding, "code": error.code}
+            )
+
     def _failed_attempt(self, call: ToolCall, error: Exception) -> AttemptResult:
-        return failed_attempt(
-            call.name, call.operation_id, error, sensitive=bool(self._sensitive_parts(call))
-        )
+        sensitive = bool(self._sensitive_parts(call) or self._binding_of(call))
+        return failed_attempt(call.name, call.operation_id, error, sensitive=sensitive)
 
     async def _release_slot(self, call: ToolCall) -> None:
         """Release the slot when nothing of the call runs any more."""

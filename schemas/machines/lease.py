@@ -66,6 +66,14 @@ class _Slugs(msgspec.Struct, frozen=True, order=True):
 class AuthBindingRef(_Slugs, frozen=True, order=True):
     """A set of credentials in a realm."""
 
+    @classmethod
+    def parse(cls, realm: str, text: str) -> AuthBindingRef:
+        """The one that tools of the realm call ``binding`` or ``binding:profile``."""
+        parts = text.split(":")
+        if len(parts) > 2:
+            raise Refused("INVALID_ARGUMENT", f"{text[:80]!r} is not NAME or NAME:PROFILE")
+        return cls(realm, *parts)
+
 
 class LeaseKey(_Slugs, frozen=True, order=True):
     """Key of a lease. ``str`` is ``realm:binding``, or ``realm:binding:profile``."""

@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Final, TypedDict, TypeVar, Unpack, overload
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools.authoring.registry import (
@@ -36,10 +37,12 @@ from rookery.schemas.capability import (
     RecordMode,
 )
 from rookery.schemas.errors import Refused
+from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.run import SideEffect
 
 __all__ = ["ToolOptions", "tool"]
 
+_ANY_REALM: Final = "any"
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -67,6 +70,10 @@ class ToolOptions(TypedDict, total=False):
     ``writeOnly``, which marks them in schemas written by hand, too."""
     sensitive_result: bool
     """Whether the same holds for the result. Then exceptions are logged without their texts."""
+    binding: str
+    """The credential that its calls need: ``NAME`` of ``[bindings.NAME]``, or ``NAME:PROFILE``. A
+    parameter annotated ``ToolCredential`` gets it, and is no part of the schema. A call waits until
+    it is fresh; what the function returns or raises is scrubbed of it."""
     limits: CapabilityLimits
     """All limits at once; each option below sets one."""
     timeout_ms: int
@@ -118,6 +125,7 @@ def _register(function: Callable[..., Any], options: Mapping[str, object]) -> Re
     name = _option(function.__name__, options, "name", function.__name__, str)
     check_tool_name(name)
     signature = ToolSignature(function, name)
+    _check_binding(name, signature, options)
     capability = _capability(name, inspect.getdoc(function) or "", signature, options)
     quick: bool = _option(name, options, "quick", default=False, kind=bool)
     if inspect.iscoroutinefunction(function):
@@ -134,7 +142,8 @@ def _capability(
     reads_only = side_effect in (SideEffect.NONE, SideEffect.READ)
     policy = _option(name, options, "approval_policy", ApprovalMode.NONE, ApprovalPolicy)
     idempotent = _option(name, options, "idempotent", reads_only, bool)
-    repeatable = reads_only and idempotent and policy is ApprovalMode.NONE
+    binding = options.get("binding", UNSET)
+    repeatable = reads_only and idempotent and policy is ApprovalMode.NONE and binding is UNSET
     default = RecordMode.AFTER if repeatable else RecordMode.BEFORE
     input_schema, output_schema = _marked_schemas(name, signature, options)
     return Capability(
@@ -147,6 +156,27 @@ def _capability(
         approval_policy=policy,
         idempotent=idempotent,
         record=_option(name, options, "record", default, RecordMode),
+        binding=binding if isinstance(binding, str) else UNSET,
+    )
+
+
+def _check_binding(name: str, signature: ToolSignature, options: Mapping[str, object]) -> None:
+    """Refuse a binding that is none, or that the function could not use."""
+    binding = _option(name, options, "binding", default="", kind=str)
+    if "binding" in options:
+        try:
+            AuthBindingRef.parse(_ANY_REALM, binding)
+        except Refused as refusal:
+            raise Refused("INVALID_ARGUMENT", f"binding of {name}: {refusal.message}") from None
+        if signature.takes_credential:
+            return
+        why = f"binding of {name}: no parameter gets the credential"
+    elif signature.needs_credential:
+        why = f"{name} has a parameter for a credential, and no binding"
+    else:
+        return
+    raise Refused(
+        "INVALID_ARGUMENT", why, hint='@tool(binding="NAME"), and a parameter of ToolCredential'
     )
 
 

@@ -15,6 +15,7 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
+from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.capability_checks import CapabilityChecks
 from rookery.schemas.capability import Capability, is_python_identifier
 from rookery.schemas.errors import Refused
@@ -58,6 +59,8 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     deadline_ms: int | None = None
     """Unix time after which the node discards the result."""
     traceparent: str | None = None
+    credential: ToolCredential | None = None
+    """Of the tool's binding; ``None`` if it has none."""
     cancelled: Callable[[], bool] = _never
     """Whether the result is no longer needed. The task of an asynchronous handler is cancelled as
     well; a synchronous one cannot be stopped and should check this between its steps."""

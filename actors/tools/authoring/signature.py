@@ -1,6 +1,7 @@
 """Function signatures: type hints become JSON Schema, and JSON arguments become typed values.
 
-A signature lists every parameter by name with its schema, except for the context.
+A signature lists every parameter by name with its schema, except for the context and the
+credential.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import Any, Final, get_type_hints
 
 import msgspec
 
+from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.registry import ToolCallContext, ToolError
 from rookery.actors.tools.capability_checks import bind_by_name
 from rookery.schemas.digest import canonical_json
@@ -29,16 +31,12 @@ class ToolSignature:
         self._name = name
         self._signature = inspect.signature(function)
         hints = self._hints(function)
-        contexts = [
-            name for name in self._signature.parameters if hints.get(name) is ToolCallContext
-        ]
-        if len(contexts) > 1:
-            raise self._refused(contexts[1], "is a second context")
-        self._context = contexts[0] if contexts else None
+        self._context = self._only(hints, ToolCallContext, "context")
+        self._credential = self._only(hints, ToolCredential, "credential")
         self._types = {
             name: self._type_of(parameter, hints)
             for name, parameter in self._signature.parameters.items()
-            if name != self._context
+            if name not in (self._context, self._credential)
         }
         self._names = tuple(self._types)
         self._parameters = [
@@ -62,6 +60,8 @@ class ToolSignature:
         for name, default, is_keyword in self._parameters:
             if name == self._context:
                 value: Any = ctx
+            elif name == self._credential:
+                value = ctx.credential
             elif name in given:
                 value = self._convert(name, given[name])
             elif default is _NO_DEFAULT:
@@ -74,7 +74,23 @@ class ToolSignature:
                 args.append(value)
         return args, kwargs
 
+    @property
+    def takes_credential(self) -> bool:
+        """Whether the function can get the credential of its binding."""
+        return self._credential is not None or self._context is not None
+
+    @property
+    def needs_credential(self) -> bool:
+        return self._credential is not None
+
     # --- hints to schemas ---------------------------------------------------------------------
+
+    def _only(self, hints: dict[str, Any], kind: type[object], what: str) -> str | None:
+        """The parameter of a type that there is once."""
+        found = [name for name in self._signature.parameters if hints.get(name) is kind]
+        if len(found) > 1:
+            raise self._refused(found[1], f"is a second {what}")
+        return found[0] if found else None
 
     def _hints(self, function: Callable[..., Any]) -> dict[str, Any]:
         try:

@@ -170,7 +170,7 @@ class _RunningCall(ABC):
         self.finished.set_result(outcome)
 
     def _checked_outcome(self, result: Any) -> CallOutcome:
-        return _checked_outcome(self._tool, result)
+        return _checked_outcome(self._tool, self._ctx, result)
 
     def _failed_outcome(self, error: BaseException) -> CallOutcome:
         return _failed_outcome(self._tool, self._ctx, error)
@@ -291,12 +291,14 @@ def _act(tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
     if not may_act():
         raise NotCalled(ctx.name)
     try:
-        return _checked_outcome(tool, tool.act(ctx))
+        return _checked_outcome(tool, ctx, tool.act(ctx))
     except BaseException as error:
         return _failed_outcome(tool, ctx, error)
 
 
-def _checked_outcome(tool: RegisteredTool, result: Any) -> CallOutcome:
+def _checked_outcome(tool: RegisteredTool, ctx: ToolCallContext, result: Any) -> CallOutcome:
+    if ctx.credential is not None:
+        result = ctx.credential.scrubber.scrub(result)
     try:
         return CallOutcome(value=tool.checks.check_result(result).value)
     except CodedError as error:
@@ -308,8 +310,12 @@ def _failed_outcome(
 ) -> CallOutcome:
     """The outcome for any exception."""
     if isinstance(error, ToolError):
-        return CallOutcome(error=fault(error.code, error.message))
+        code, message = error.code, error.message
+        if ctx.credential is not None:
+            scrub = ctx.credential.scrubber.scrub_text
+            code, message = scrub(str(code)), scrub(str(message))
+        return CallOutcome(error=fault(code, message))
     if isinstance(error, asyncio.CancelledError):
         return CallOutcome(error=fault("CANCELLED", f"{ctx.name} was cancelled"))
-    sensitive = bool(tool.checks.sensitive)
+    sensitive = bool(tool.checks.sensitive) or ctx.credential is not None
     return CallOutcome(error=logged_fault(ctx.name, ctx.call_id, error, sensitive=sensitive))
