@@ -57,6 +57,7 @@ from rookery.ops.config import Config
 from rookery.ops.doctor import durability_of, is_embedded
 from rookery.ops.health import Page, Probe
 from rookery.ops.keys import NodeKey, keys_of, open_node_key, open_node_secrets
+from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.micro_service import build_service
 from rookery.ops.node_tools import StartStopped, discover_workers, registry_of
@@ -386,6 +387,7 @@ class Node:
         if self._runs is not None:
             tasks["approvers"] = self._runs.approvers.run
             tasks["revocations"] = self._runs.revocations.run
+            tasks["leases"] = self._runs.leases.states.run
             tasks["snapshots"] = self._runs.remove_snapshots
             tasks["secrets"] = self._runs.secrets.watch
         return tasks
@@ -421,6 +423,8 @@ class Node:
         config = self._config
         if config.node.driver == "outside":
             return None
+        secrets = self._loop.run(open_node_secrets(bus.secrets, bus.realm, keys_of(config)))
+        leases = self._loop.run(LeaseServices.open(bus, self._loop, config, secrets, epoch))
         opening = RunServices.open(
             bus,
             self._loop,
@@ -434,7 +438,8 @@ class Node:
             record_reads=RecordMode(config.node.record_reads),
             remote=discover_workers(bus, self._loop, config.node.workers, self._stopping),
             approvals=config.approvals,
-            node_secrets=self._loop.run(open_node_secrets(bus.secrets, bus.realm, keys_of(config))),
+            node_secrets=secrets,
+            leases=leases,
             metrics=self.metrics,
             opened=opened,
         )

@@ -82,6 +82,7 @@ from rookery.bus.ports import Bus, BusLoop
 from rookery.bus.tasks import TaskSet
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
 from rookery.ops.keys import NodeSecrets, root_key_of
+from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
@@ -119,10 +120,11 @@ class RunServices:
         approvers: Approvers,
         revocations: Revocations,
         node_secrets: NodeSecrets,
+        leases: LeaseServices,
         metrics: NodeMetrics,
     ) -> None:
         self._bus, self._loop, self._sandbox, self._epoch = bus, loop, sandbox, epoch
-        self._metrics = metrics
+        self._metrics, self.leases = metrics, leases
         self._executor: RunExecutor | None = None
         self._keeper: SnapshotKeeper | None = None
         self._remover: SnapshotRemover | None = None
@@ -151,13 +153,14 @@ class RunServices:
         )
         self._replayer = RunReplayer(self._rebuilder)
         self.queries = self._create_queries(payload_bytes_max)
-        call_rules = CallRules(catalogue, self._call_slots, epoch)
+        call_rules = CallRules(catalogue, self._call_slots, epoch, lease_gate=leases.states.gate)
         self.deciders: Sequence[Decider] = (
             TurnsDecider(provisioner, self._evict, call_rules, revocations.left_for),
             SnapshotsDecider(),
             ApprovalsDecider(approvals, approvers.approver_of),
             SurfacesDecider(executes_runs=True),
             PeersDecider(executes_runs=True),
+            leases.decider,
         )
 
     def _create_queries(self, payload_bytes_max: int) -> Mapping[str, QueryHandler]:
@@ -215,12 +218,14 @@ class RunServices:
         remote: Sequence[RemoteToolHost],
         approvals: ApprovalsConfig,
         node_secrets: NodeSecrets,
+        leases: LeaseServices,
         metrics: NodeMetrics,
         opened: ExitStack,
     ) -> RunServices:
         """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
         ``opened`` gets what is to be closed after the kernel, off the loop."""
         catalogue = _create_catalogue(registry, record_reads, remote)
+        leases.require_bindings(catalogue)
         key = node_secrets.snapshots
         sandbox = await _load_sandbox(
             bus, loop, node, key=key, packages=packages, share=share, fibers=fibers
@@ -252,6 +257,7 @@ class RunServices:
             approvers=approvers,
             revocations=await _open_revocations(bus),
             node_secrets=node_secrets,
+            leases=leases,
             metrics=metrics,
         )
         opened.callback(lambda: loop.run(services._close()))
@@ -300,6 +306,7 @@ class RunServices:
             metrics=self._metrics,
             failpoints=failpoints,
             seal=self._seal,
+            credentials=self.leases.credentials,
         )
         waits = WaitExecutor(ask=ask, timers=self._bus.timers, now_ms=now_ms)
         approvals = ApprovalExecutor(
@@ -315,6 +322,7 @@ class RunServices:
             **calls.handlers,
             **waits.handlers,
             **approvals.handlers,
+            **self.leases.handlers(ask, failpoints),
             **runner.handlers,
             **remover.handlers,
         }

@@ -58,7 +58,6 @@ CODES: Final[dict[str, Code]] = {
     "WAITING_FOR_LEASE": Code("a call of the run waits for a fresh credential"),
     "LEASE_UNAVAILABLE": Code("the credential that a call needs cannot be had"),
     "LEASE_REAUTH_REQUIRED": Code("a call of the run needs a credential that only a login renews"),
-    "LEASE_UNAVAILABLE": Code("the credential of a lease cannot be read just now", retryable=True),
     "RECOVERY_REQUIRED": Code("a call of the run has an unknown outcome: an operator resolves it"),
     # Approvals.
     "APPROVAL_NOT_FOUND": Code("no such approval in this session"),

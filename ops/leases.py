@@ -1,0 +1,90 @@
+"""The leases of a node: what it knows of them, their decider, and the executor that renews
+credentials."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
+from rookery.actors.leases import (
+    Binding,
+    LeaseCredentials,
+    LeaseExecutor,
+    LeasesDecider,
+    LeaseSecrets,
+    LeaseStates,
+    Provider,
+)
+from rookery.actors.tools import ToolCatalogue
+from rookery.bus.clock import SystemClock
+from rookery.bus.ports import Bus, BusLoop
+from rookery.ops.bindings import bindings_of, open_providers
+from rookery.ops.config import Config
+from rookery.ops.keys import NodeSecrets
+from rookery.schemas.errors import Refused
+
+__all__ = ["LeaseServices"]
+
+
+class LeaseServices:
+    """One per node that executes runs."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        loop: BusLoop,
+        *,
+        epoch: str,
+        bindings: Mapping[str, Binding],
+        providers: Mapping[str, Provider],
+        secrets: LeaseSecrets,
+    ) -> None:
+        self._bus, self._bindings, self._providers = bus, bindings, providers
+        self._secrets, self._now_ms = secrets, SystemClock().now_ms
+        self.states = LeaseStates(bus, loop, self._now_ms)
+        self.credentials = LeaseCredentials(bus.timers, self.states, secrets, self._now_ms)
+        self.decider = LeasesDecider(epoch)
+
+    @classmethod
+    async def open(
+        cls, bus: Bus, loop: BusLoop, config: Config, node_secrets: NodeSecrets, epoch: str
+    ) -> LeaseServices:
+        """Begin to follow the leases of the configured bindings."""
+        services = cls(
+            bus,
+            loop,
+            epoch=epoch,
+            bindings=bindings_of(config),
+            providers=open_providers(config, node_secrets),
+            secrets=node_secrets.sealed,
+        )
+        await services.states.open(services._bindings)
+        return services
+
+    def require_bindings(self, catalogue: ToolCatalogue) -> None:
+        """Refuse a tool whose calls could never get a credential."""
+        for tool in catalogue:
+            name = tool.binding.partition(":")[0]
+            if name and name not in self._bindings:
+                known = ", ".join(sorted(self._bindings)) or "none"
+                raise Refused(
+                    "CONFIG_INVALID",
+                    f"the tool {tool.available.name} needs the binding {name}, which is not "
+                    "configured",
+                    hint=f"add [bindings.{name}]; there are: {known}",
+                )
+
+    def handlers(
+        self, ask: AskActor, failpoints: Failpoints
+    ) -> Mapping[type[Effect], EffectHandler]:
+        """The handler of each effect of the leases that this node owns."""
+        executor = LeaseExecutor(
+            ask=ask,
+            timers=self._bus.timers,
+            secrets=self._secrets,
+            bindings=self._bindings,
+            providers=self._providers,
+            now_ms=self._now_ms,
+            failpoints=failpoints,
+        )
+        return executor.handlers
