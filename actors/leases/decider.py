@@ -21,7 +21,7 @@ from rookery.actors.kernel.machines import (
     TransitionRejected,
 )
 from rookery.actors.leases import lease_rules
-from rookery.actors.leases.effects import lease_effects, pending_lease_effects
+from rookery.actors.leases.effects import EFFECT_TYPES, lease_effects, pending_lease_effects
 from rookery.actors.leases.lease_machine import LEASE
 from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.actors.leases.refresh_rules import (
@@ -107,6 +107,7 @@ class LeasesDecider(MachineDecider):
         self._flows: dict[str, int] = {}
         self._flows_total = 0
         self._epoch = epoch
+        self.effect_types = EFFECT_TYPES if epoch else frozenset()
 
     def check_key(self, key: str) -> None:
         LeaseKey.parse(key)
@@ -167,7 +168,7 @@ class LeasesDecider(MachineDecider):
         return lease_rules.effects(state.entry, fact)
 
     def effects(self, state: LeaseState, fact: Any) -> Sequence[Effect]:
-        return lease_effects(state.entry, fact) if self._epoch else ()
+        return lease_effects(state.entry, fact)
 
     def pending_effects(self, state: LeaseState, key: str) -> Sequence[Effect]:
         return pending_lease_effects(state.entry, key) if self._epoch else ()

@@ -7,6 +7,7 @@ is not repeated.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from typing import Final
 
 from rookery.actors.kernel import Effect
 from rookery.actors.leases.lease_rules import LeaseEntry
@@ -20,6 +21,7 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import lease as facts
 
 __all__ = [
+    "EFFECT_TYPES",
     "ArmLeaseTimer",
     "DropCredentials",
     "DropLogins",
@@ -79,6 +81,24 @@ class DropLogins(Effect, frozen=True, kw_only=True):
     flow_ids: tuple[str, ...]
 
 
+EFFECT_TYPES: Final[frozenset[type[Fact]]] = frozenset(
+    {
+        facts.Acquired,
+        facts.AcquisitionBegun,
+        facts.AcquisitionFailed,
+        facts.CredentialCleared,
+        facts.ReauthRequired,
+        facts.RefreshBegun,
+        facts.RefreshCompleted,
+        facts.RefreshFailedPermanent,
+        facts.RefreshFailedTransient,
+        facts.Released,
+        facts.WaitBegun,
+    }
+)
+"""The facts that ``lease_effects`` knows."""
+
+
 def lease_effects(entry: LeaseEntry, fact: Fact) -> Sequence[Effect]:
     """The effects of ``fact``; ``entry`` is the state after it, or a later one."""
     lease, key = fact.session, fact.id
@@ -88,7 +108,7 @@ def lease_effects(entry: LeaseEntry, fact: Fact) -> Sequence[Effect]:
             found += _refresh(entry, lease)
         case facts.Acquired() | facts.RefreshCompleted():
             found += [
-                *_end_waits(entry, lease, key),
+                *_end_waits(entry, lease, key, entry.waiting),
                 *_timer(entry, lease, key, due_ms(entry, lease)),
                 *_drop(entry, lease, key),
             ]
@@ -103,16 +123,17 @@ def lease_effects(entry: LeaseEntry, fact: Fact) -> Sequence[Effect]:
             found += (*_move_waits(entry, lease, key, entry.waiting), *_drop(entry, lease, key))
             if isinstance(fact, facts.Released) and fact.flow_ids:
                 found.append(DropLogins(key=key, lease=lease, flow_ids=fact.flow_ids))
-        case facts.WaitBegun(is_fresh=True):
-            found += _end_waits(entry, lease, key)
         case facts.WaitBegun(operation_id=operation_id):
-            found += _move_waits(entry, lease, key, (operation_id,))
+            one = (operation_id,)
+            found += _end_waits(entry, lease, key, one) if fact.is_fresh is True else ()
+            found += _move_waits(entry, lease, key, one)
     return found
 
 
 def pending_lease_effects(entry: LeaseEntry, lease: str) -> Sequence[Effect]:
     """The effects that the state alone calls for."""
-    return (*_refresh(entry, lease), *_end_waits(entry, lease, f"{lease}/{entry.generation}"))
+    key = f"{lease}/{entry.generation}"
+    return (*_refresh(entry, lease), *_end_waits(entry, lease, key, entry.waiting))
 
 
 def _refresh(entry: LeaseEntry, lease: str) -> Iterable[Effect]:
@@ -131,8 +152,11 @@ def _timer(entry: LeaseEntry, lease: str, key: str, at_ms: int) -> Iterable[Effe
         yield ArmLeaseTimer(key=key, lease=lease, credential=entry.generation, due_ms=at_ms)
 
 
-def _end_waits(entry: LeaseEntry, lease: str, key: str) -> Iterable[Effect]:
-    fresh = tuple((name, call.session) for name, call in entry.waiting.items() if call.is_fresh)
+def _end_waits(
+    entry: LeaseEntry, lease: str, key: str, operation_ids: Iterable[str]
+) -> Iterable[Effect]:
+    known = ((name, entry.waiting.get(name)) for name in operation_ids)
+    fresh = tuple((name, call.session) for name, call in known if call and call.is_fresh)
     if fresh:
         yield EndWaits(key=key, lease=lease, calls=fresh)
 

@@ -279,8 +279,11 @@ def _open(entry: LeaseEntry, *, for_login: bool) -> Lease:
 
 
 def _publish(entry: LeaseEntry, fact: facts.Acquired | facts.RefreshCompleted) -> LeaseEntry:
-    """A new credential: the calls that wait have to learn of it."""
-    fresh = {name: replace(call, is_fresh=True) for name, call in entry.waiting.items()}
+    """A new credential: the calls that wait have to learn of it, unless it has expired since it
+    was sealed."""
+    expires_at = None if entry.lease is None else entry.lease.expires_at
+    is_fresh = expires_at is None or expires_at * 1_000 > fact.at_ms
+    calls = {name: replace(call, is_fresh=is_fresh) for name, call in entry.waiting.items()}
     is_other = fact.sealed_as != entry.sealed_as
     dropped = (*entry.dropped, entry.sealed_before) if is_other else entry.dropped
     return LeaseEntry(
@@ -291,7 +294,7 @@ def _publish(entry: LeaseEntry, fact: facts.Acquired | facts.RefreshCompleted) -
         sealed_before=entry.sealed_as if is_other else entry.sealed_before,
         dropped=_last_sealed(dropped),
         rejected=entry.rejected,
-        waiting=Map(fresh),
+        waiting=Map(calls),
     )
 
 

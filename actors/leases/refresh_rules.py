@@ -238,9 +238,12 @@ def end_attempt(
 def _publication(
     entry: LeaseEntry, ended: RefreshEnded, now_ms: int
 ) -> tuple[str, dict[str, int | None]]:
-    if entry.acquiring:
-        return "acquire_lease", {"expires_at_ts": ended.expires_at}
+    """The input that publishes a sealed credential. A refresh does not end with one that has
+    expired; what an earlier owner sealed may have, and can be refreshed in its turn."""
     now_s = now_ms // 1_000
+    has_expired = ended.expires_at is not None and ended.expires_at <= now_s
+    if entry.acquiring or has_expired:
+        return "acquire_lease", {"expires_at_ts": ended.expires_at}
     return "complete_refresh", {"new_expires_at": ended.expires_at, "now_ts": now_s}
 
 
@@ -290,7 +293,8 @@ def on_rejected(
     builder = _Facts(entry)
     builder.add(facts.CredentialRejected())
     published_ms = entry.credential_published_at_millis or 0
-    if entry.rejected == credential - 1 and now_ms - published_ms < REJECTED_AGAIN_MS:
+    is_again = 0 < entry.rejected == credential - 1
+    if is_again and now_ms - published_ms < REJECTED_AGAIN_MS:
         required = decide_input(entry, key, "mark_reauth_required", {})
         force_setattr(required, "reason", "a server refused this credential and the one before it")
         builder.add(required)
