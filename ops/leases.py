@@ -5,18 +5,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
+from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints, QueryHandler
 from rookery.actors.leases import (
     Binding,
     LeaseCredentials,
     LeaseExecutor,
+    LeaseLogins,
     LeasesDecider,
     LeaseSecrets,
     LeaseStates,
     Provider,
 )
 from rookery.actors.tools import ToolCatalogue
-from rookery.bus.clock import SystemClock
+from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, BusLoop
 from rookery.ops.bindings import bindings_of, open_providers
 from rookery.ops.config import Config
@@ -73,6 +74,19 @@ class LeaseServices:
                     "configured",
                     hint=f"add [bindings.{name}]; there are: {known}",
                 )
+
+    def queries(self, ask: AskActor) -> Mapping[str, QueryHandler]:
+        """The queries about leases, and logins."""
+        logins = LeaseLogins(
+            ask=ask,
+            journal=self._bus.journal,
+            secrets=self._secrets,
+            bindings=self._bindings,
+            providers=self._providers,
+            entropy=entropy,
+            now_ms=self._now_ms,
+        )
+        return logins.queries
 
     def handlers(
         self, ask: AskActor, failpoints: Failpoints

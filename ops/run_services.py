@@ -191,6 +191,7 @@ class RunServices:
             now_ms=now_ms,
         )
         return {
+            **self.leases.queries(self._ask_actor),
             "validate": validator.reply,
             "snapshot": snapshots.snapshot,
             "restore": snapshots.restore,

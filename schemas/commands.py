@@ -44,11 +44,13 @@ __all__ = [
     "DecisionReceipt",
     "DestroySession",
     "FilesQuery",
+    "FinishLogin",
     "ForkRun",
     "HandleInput",
     "LeaseDue",
     "LeaseRejected",
     "LeaseWait",
+    "LeasesQuery",
     "QuarantineMessage",
     "ReplayQuery",
     "ResolveCall",
@@ -59,6 +61,7 @@ __all__ = [
     "SessionQuery",
     "SessionsQuery",
     "SnapshotSession",
+    "StartLogin",
     "ToolsQuery",
     "WaitEnded",
     "audience_of",
@@ -160,6 +163,30 @@ class LeaseRejected(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
     credential: Unsigned
     """Its generation."""
+
+
+class StartLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Begin a login (verb ``login``, key: the lease's), which ends with ``finish_login``."""
+
+    redirect_uri: Annotated[str, Meta(max_length=2_000)] = ""
+    """Where the browser is to return to, on the machine of the person; empty for a login by a code
+    that is confirmed on another device."""
+
+
+class FinishLogin(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Complete a login, or ask once whether it was confirmed on the other device (verb
+    ``finish_login``, key: the lease's)."""
+
+    flow_id: str
+    query: Annotated[str, Meta(max_length=10_000)] = ""
+    """The query with which the browser returned; no fact or log has it."""
+
+
+class LeasesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the realm's leases (verb ``leased``, any key)."""
+
+    lease: str | None = None
+    """Only this one."""
 
 
 class ChangeApprover(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -339,6 +366,9 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "lease_due": LeaseDue,
     "lease_wait": LeaseWait,
     "lease_rejected": LeaseRejected,
+    "login": StartLogin,
+    "finish_login": FinishLogin,
+    "leased": LeasesQuery,
     "approvers": ChangeApprover,
     "pending": PendingQuery,
     "granted": GrantedQuery,
@@ -388,9 +418,17 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "replay",
         "fork",
     ),
-    Audience.QUERY: ("session", "sessions", "runs", "tools", "pending", "granted"),
+    Audience.QUERY: ("session", "sessions", "runs", "tools", "pending", "granted", "leased"),
     Audience.APPROVER: ("decide",),
-    Audience.OPERATOR: ("resolve", "approvers", "grants", "quarantine", "revoke"),
+    Audience.OPERATOR: (
+        "resolve",
+        "approvers",
+        "grants",
+        "quarantine",
+        "revoke",
+        "login",
+        "finish_login",
+    ),
     Audience.MACHINE: ("admission", "turns", "surfaces", "leases", "peers", "approvals"),
     Audience.NODE: ("approval_due", "wait_ended", "lease_due", "lease_wait", "lease_rejected"),
 }

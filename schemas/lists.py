@@ -11,9 +11,19 @@ from typing import Final
 import msgspec
 
 from rookery.schemas.capability import Capability
+from rookery.schemas.machines.lease import AuthLeasePhase, AuthStatusPhase
 from rookery.schemas.run import Language
 
-__all__ = ["RunList", "RunState", "RunView", "RunWait", "ToolList", "ToolView"]
+__all__ = [
+    "LeaseList",
+    "ListedLease",
+    "RunList",
+    "RunState",
+    "RunView",
+    "RunWait",
+    "ToolList",
+    "ToolView",
+]
 
 
 class RunState(StrEnum):
@@ -90,6 +100,33 @@ class RunList(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunView, ...] = ()
     next: str | None = None
     """Position of the next page (``before``), if the limit cut the list."""
+
+
+class ListedLease(msgspec.Struct, frozen=True, kw_only=True):
+    """A lease of the realm; its credential is in no list."""
+
+    lease: str
+    phase: AuthLeasePhase | None
+    """``None`` if it was released, or has never had a credential."""
+    status: AuthStatusPhase
+    login_required: bool
+    expires_at: int | None
+    """Unix seconds; ``None`` never expires."""
+    generation: int
+    published_at_ms: int | None
+    waiting_calls: int
+    logins: int
+    """Logins in progress."""
+    reason: str = ""
+    """Why there is no newer credential."""
+    retry_at_ms: int | None = None
+    """When the next attempt begins."""
+
+
+class LeaseList(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``leased``: by key."""
+
+    leases: tuple[ListedLease, ...] = ()
 
 
 class ToolView(msgspec.Struct, frozen=True, kw_only=True):

@@ -12,7 +12,7 @@ from rookery.schemas.approvals.lists import (
     ApprovalList,
     GrantList,
 )
-from rookery.schemas.lists import RunList, ToolList
+from rookery.schemas.lists import LeaseList, RunList, ToolList
 from rookery.schemas.machines.views import (
     ApprovalsReply,
     LeaseView,
@@ -230,6 +230,31 @@ class RevocationReceipt(msgspec.Struct, frozen=True, kw_only=True):
     rights: Rights = msgspec.field(name="grants")
 
 
+class LoginStarted(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``login``: what a person needs to log in."""
+
+    flow_id: str
+    url: str
+    user_code: str = ""
+    """Of a login by device code."""
+    expires_at: int
+    """Unix seconds."""
+    interval_s: float = 0.0
+    """How long to wait between two ``finish_login`` of a device login."""
+
+
+class LoginStatus(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``finish_login``."""
+
+    done: bool = False
+    """Whether the lease has the credential."""
+    expires_at: int | None = None
+    """Of the credential, in Unix seconds; ``None`` never expires."""
+    reason: str = ""
+    """Why the login is not done yet."""
+    retry_after_s: float = 0.0
+
+
 REPLIES: dict[str, Any] = {
     "run": RunAnswer | RunReceipt,
     "validate": RunAnswer,
@@ -248,6 +273,9 @@ REPLIES: dict[str, Any] = {
     "lease_due": LeaseView,
     "lease_wait": LeaseView,
     "lease_rejected": LeaseView,
+    "login": LoginStarted,
+    "finish_login": LoginStatus,
+    "leased": LeaseList,
     "approvers": ApproverReceipt,
     "pending": ApprovalList,
     "granted": GrantList,

@@ -1,7 +1,8 @@
-"""Auth leases: whether a credential is present, fresh, or needs a new login. Not joined to runs
-yet.
+"""Auth leases: whether a credential is present, fresh, or needs a new login.
 
-``provider`` has the ports: what renews a credential, what keeps it, what tools get of it.
+``provider`` has the ports: what renews a credential, what keeps it, what tools get of it. The owner
+of a lease renews its credential (``refresh_rules`` decides, ``executor`` acts) and answers the
+people who log in (``logins``); every node knows the leases of its tools (``credentials``).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from rookery.actors.leases.decider import LeasesDecider
     from rookery.actors.leases.executor import LeaseExecutor
     from rookery.actors.leases.lease_machine import LEASE
+    from rookery.actors.leases.logins import LeaseLogins, list_leases
     from rookery.actors.leases.provider import (
         Binding,
         Credentials,
@@ -40,6 +42,7 @@ __all__ = [
     "LeaseCredential",
     "LeaseCredentials",
     "LeaseExecutor",
+    "LeaseLogins",
     "LeaseSecrets",
     "LeaseStates",
     "LeasesDecider",
@@ -52,6 +55,7 @@ __all__ = [
     "Provider",
     "Renewed",
     "RetryLater",
+    "list_leases",
 ]
 
 __getattr__ = lazy_names(
@@ -61,6 +65,7 @@ __getattr__ = lazy_names(
         "decider": ("LeasesDecider",),
         "executor": ("LeaseExecutor",),
         "lease_machine": ("LEASE",),
+        "logins": ("LeaseLogins", "list_leases"),
         "provider": (
             "Binding",
             "Credentials",

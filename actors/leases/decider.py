@@ -25,15 +25,18 @@ from rookery.actors.leases.effects import EFFECT_TYPES, lease_effects, pending_l
 from rookery.actors.leases.lease_machine import LEASE
 from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.actors.leases.refresh_rules import (
+    BeginFlow,
     EndedWaits,
+    EndFlow,
     IntendRefresh,
-    LeaseStatus,
     RefreshEnded,
     begin_attempt,
+    begin_flow,
     end_attempt,
+    end_flow,
     end_waits,
     intend_attempt,
-    is_in_work,
+    lease_status,
     on_rejected,
     on_wait,
 )
@@ -134,6 +137,11 @@ class LeasesDecider(MachineDecider):
                 left = end_attempt(entry, lease_key, ended, now_ms=now_ms)
             case EndedWaits() as ended:
                 left = end_waits(entry, ended)
+            case BeginFlow() as flow:
+                flows = self._other_flows(command.key) + _outstanding_flows(entry)
+                left = begin_flow(entry, lease_key, flow, flows=flows, now_ms=now_ms)
+            case EndFlow() as end:
+                left = end_flow(entry, lease_key, end)
         return left
 
     def decide_input(
@@ -142,8 +150,11 @@ class LeasesDecider(MachineDecider):
         entry, lease_key = state.entry, LeaseKey.parse(key)
         if (method := _METHODS.get(on)) is not None:
             return method(entry, lease_key, params)
-        flows = self._flows_total - self._flows.get(key, 0) + _outstanding_flows(entry)
+        flows = self._other_flows(key) + _outstanding_flows(entry)
         return (lease_rules.decide_input(entry, lease_key, on, params, outstanding_flows=flows),)
+
+    def _other_flows(self, key: str) -> int:
+        return self._flows_total - self._flows.get(key, 0)
 
     def evolve(self, state: LeaseState, fact: facts.LeaseFact) -> LeaseState:
         return LeaseState(entry=lease_rules.evolve(state.entry, fact))
@@ -154,13 +165,10 @@ class LeasesDecider(MachineDecider):
         match command.body:
             case HandleInput():
                 return super().reply(state, command, facts)
-            case IntendRefresh(credential=credential):
-                entry = state.entry
-                is_ours = entry.intended_by == self._epoch and bool(facts)
-                return LeaseStatus(may_ask=is_ours and is_in_work(entry, credential))
-            case RefreshEnded() | EndedWaits():
-                return LeaseStatus()
-        return _lease_view(state.entry, {})
+            case LeaseDue() | LeaseWait() | LeaseRejected():
+                return _lease_view(state.entry, {})
+            case body:
+                return lease_status(state.entry, body, facts, self._epoch)
 
     def requested_effects(
         self, state: LeaseState, fact: facts.LeaseFact

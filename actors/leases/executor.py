@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+from weakref import WeakValueDictionary
 
 import msgspec
 
@@ -39,6 +40,7 @@ from rookery.actors.leases.refresh_rules import (
     IntendRefresh,
     LeaseStatus,
     RefreshEnded,
+    flow_name,
     secret_name,
     short_name,
 )
@@ -49,7 +51,7 @@ from rookery.schemas.commands import LeaseDue, WaitEnded
 from rookery.schemas.errors import CODES, Failed
 from rookery.schemas.machines.lease import LeaseKey
 
-__all__ = ["LeaseExecutor"]
+__all__ = ["LeaseExecutor", "seal_credential"]
 
 log = logging.getLogger(__name__)
 
@@ -60,11 +62,6 @@ WAITS_AT_ONCE_MAX: Final = 100
 SEAL_RETRY_S: Final = 0.5
 TIMER_MS_MAX: Final = 9_000_000_000_000
 """A credential that expires after the year 2255 is not refreshed before."""
-
-
-def flow_name(lease: str, flow_id: str) -> str:
-    """The name of what completes a login."""
-    return f"lease/{lease}/login/{flow_id}"
 
 
 @dataclass(kw_only=True)
@@ -83,6 +80,9 @@ class LeaseExecutor:
         default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(PER_BINDING_MAX))
     )
 
+    _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """By lease: a later owner may find the same refresh in several facts."""
+
     @property
     def handlers(self) -> dict[type[Effect], EffectHandler]:
         return {
@@ -100,14 +100,17 @@ class LeaseExecutor:
         """Renew the credential: intent, provider, seal, fact. A credential that an earlier owner
         sealed is taken; nothing is asked again."""
         key = LeaseKey.parse(effect.lease)
-        async with self._slots[key.binding]:
+        lock = self._locks.setdefault(effect.lease, asyncio.Lock())
+        async with lock, self._slots[key.binding]:
             ended = await self._sealed(effect) or await self._renew(effect, key)
-        if ended is None:
-            return
-        if not ended.sealed_as:
-            log.info("lease not renewed", extra={"key": effect.lease, "why": ended.reason})
-        await self.ask(FAMILY, effect.lease, ended, LeaseStatus)
-        self.failpoints.hit("refresh_recorded")
+            if ended is None:
+                return
+            if not ended.sealed_as:
+                log.info("lease not renewed", extra={"key": effect.lease, "why": ended.reason})
+            status = await self.ask(FAMILY, effect.lease, ended, LeaseStatus)
+            if status.is_sealed_for_nothing:
+                await self.secrets.delete(secret_name(effect.lease), ended.sealed_as)
+            self.failpoints.hit("refresh_recorded")
 
     async def _sealed(self, effect: RefreshCredential) -> RefreshEnded | None:
         """The end of a refresh whose owner died after it had sealed the credential."""
@@ -168,19 +171,11 @@ class LeaseExecutor:
         return outcome
 
     async def _seal(self, effect: RefreshCredential, credential: LeaseCredential) -> RefreshEnded:
-        """Seal the new credential; during an outage until that is done, for there is no other."""
-        value, number = msgspec.json.encode(credential), effect.next_sealed_as
-        while True:
-            try:
-                if await self.secrets.put(secret_name(effect.lease), number, value):
-                    self.failpoints.hit("credential_sealed")
-                    return _published(effect, number, credential)
-                number += 1  # A former owner, which did not know that it was one, sealed it.
-            except Failed as failure:
-                if not CODES[failure.code].retryable:
-                    raise
-                log.warning("credential not sealed, retrying", extra={"code": failure.code})
-                await asyncio.sleep(SEAL_RETRY_S)
+        number = await seal_credential(
+            self.secrets, effect.lease, effect.next_sealed_as, credential
+        )
+        self.failpoints.hit("credential_sealed")
+        return _published(effect, number, credential)
 
     # --- timers and calls -------------------------------------------------------------------------
 
@@ -244,6 +239,24 @@ class LeaseExecutor:
     async def drop_logins(self, effect: DropLogins) -> None:
         for flow_id in effect.flow_ids:
             await self.secrets.delete(flow_name(effect.lease, flow_id), 1)
+
+
+async def seal_credential(
+    store: LeaseSecrets, lease: str, number: int, credential: LeaseCredential
+) -> int:
+    """Seal a new credential under the first free generation from ``number`` on; during an outage
+    until that is done, for there is no other. The generation."""
+    value = msgspec.json.encode(credential)
+    while True:
+        try:
+            if await store.put(secret_name(lease), number, value):
+                return number
+            number += 1  # A former owner, which did not know that it was one, sealed it.
+        except Failed as failure:
+            if not CODES[failure.code].retryable:
+                raise
+            log.warning("credential not sealed, retrying", extra={"code": failure.code})
+            await asyncio.sleep(SEAL_RETRY_S)
 
 
 def _login_needed(_: float, reason: str) -> LoginNeeded:

@@ -26,17 +26,24 @@ from rookery.schemas.facts import lease as facts
 from rookery.schemas.machines.lease import AuthLeasePhase, LeaseKey
 
 __all__ = [
+    "BeginFlow",
+    "EndFlow",
     "EndedWaits",
     "IntendRefresh",
     "LeaseStatus",
+    "LeaseStatusQuery",
     "RefreshEnded",
     "begin_attempt",
+    "begin_flow",
     "due_ms",
     "end_attempt",
+    "end_flow",
     "end_waits",
+    "flow_name",
     "intend_attempt",
     "is_in_work",
     "is_usable",
+    "lease_status",
     "next_sealed_as",
     "on_rejected",
     "on_wait",
@@ -51,6 +58,8 @@ RETRY_MS_MAX: Final = 60_000
 RETRY_ASKED_MS_MAX: Final = 3_600_000
 """Servers may ask for more time than ``RETRY_MS_MAX``, but not for more than this."""
 REASON_MAX: Final = 300
+FLOWS_MAX: Final = 100
+"""Logins in progress, of all leases that this node owns."""
 REJECTED_AGAIN_MS: Final = 60_000
 """A credential that a server refuses so soon after the refresh that a refusal caused is refused for
 another reason than its age."""
@@ -79,10 +88,33 @@ class RefreshEnded(msgspec.Struct, frozen=True, kw_only=True):
     retry_after_ms: int = 0
 
 
+class BeginFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """Record a login that has begun."""
+
+    flow_id: str
+    provider: str
+    redirect_uri: str
+    """Of a login by browser; empty for one by device code."""
+    expires_at_millis: int
+
+
+class EndFlow(msgspec.Struct, frozen=True, kw_only=True):
+    """Record the end of a login, with the credential if there is one."""
+
+    flow_id: str
+    redirect_uri: str
+    sealed_as: int = 0
+    expires_at: int | None = None
+
+
 class EndedWaits(msgspec.Struct, frozen=True):
     """Record that these calls wait no more: their sessions get durable commands that say it."""
 
     operation_ids: tuple[str, ...]
+
+
+class LeaseStatusQuery(msgspec.Struct, frozen=True):
+    """Ask for the status, before a credential is sealed."""
 
 
 class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,6 +122,10 @@ class LeaseStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     may_ask: bool = False
     """Whether this process may ask the provider now."""
+    next_sealed_as: int = 0
+    """The generation under which the next credential is sealed."""
+    is_sealed_for_nothing: bool = False
+    """Whether the credential of a reported refresh was not published: a login came first."""
 
 
 # --- the present credential ---------------------------------------------------------------------
@@ -128,6 +164,22 @@ def is_in_work(entry: LeaseEntry, credential: int) -> bool:
     return entry.generation == credential and (entry.acquiring or is_refreshing)
 
 
+def lease_status(entry: LeaseEntry, command: Any, left: Sequence[Any], epoch: str) -> LeaseStatus:
+    """The reply to a command of the executor, which left these facts."""
+    may_ask = is_for_nothing = False
+    match command:
+        case IntendRefresh(credential=credential):
+            is_ours = bool(left) and entry.intended_by == epoch
+            may_ask = is_ours and is_in_work(entry, credential)
+        case RefreshEnded(sealed_as=sealed_as) if sealed_as and not left:
+            is_for_nothing = sealed_as not in (entry.sealed_as, entry.sealed_before)
+    return LeaseStatus(
+        may_ask=may_ask,
+        next_sealed_as=next_sealed_as(entry),
+        is_sealed_for_nothing=is_for_nothing,
+    )
+
+
 def next_sealed_as(entry: LeaseEntry) -> int:
     """The generation under which the next credential is sealed."""
     return max(entry.generation, entry.sealed_as) + 1
@@ -147,6 +199,11 @@ def due_ms(entry: LeaseEntry, key: str) -> int:
 def secret_name(lease: str) -> str:
     """The name of a lease's credentials among the realm's secrets."""
     return f"lease/{lease}"
+
+
+def flow_name(lease: str, flow_id: str) -> str:
+    """The name of what completes a login."""
+    return f"lease/{lease}/login/{flow_id}"
 
 
 def short_name(text: str) -> str:
@@ -253,6 +310,54 @@ def _retry_ms(entry: LeaseEntry, key: LeaseKey, ended: RefreshEnded) -> int:
     pause_ms = min(RETRY_MS_MIN << failures, RETRY_MS_MAX)
     pause_ms += int(pause_ms / 2 * _fraction(str(key)))
     return max(pause_ms, min(ended.retry_after_ms, RETRY_ASKED_MS_MAX))
+
+
+# --- logins -------------------------------------------------------------------------------------
+
+
+def begin_flow(
+    entry: LeaseEntry, key: LeaseKey, flow: BeginFlow, *, flows: int, now_ms: int
+) -> Sequence[facts.LeaseFact]:
+    """Record the login, after the ends of those that took too long. ``flows``: of all leases."""
+    builder, lease = _Facts(entry), entry.lease
+    of_browser = () if lease is None else lease.browser_flows.items()
+    of_device = () if lease is None else lease.device_flows.items()
+    late = [("browser", name) for name, one in of_browser if one.expires_at_millis < now_ms]
+    late += [("device", name) for name, one in of_device if one.expires_at_millis < now_ms]
+    for kind, flow_id in late:
+        expired = decide_input(
+            builder.state, key, f"expire_oauth_{kind}_flow", {"flow_id": flow_id}
+        )
+        builder.add(expired)
+    params: dict[str, Any] = {
+        "flow_id": flow.flow_id,
+        "provider": flow.provider,
+        "expires_at_millis": flow.expires_at_millis,
+        "max_outstanding_flows": FLOWS_MAX,
+    }
+    on = "admit_oauth_device_flow"
+    if flow.redirect_uri:
+        on, params["redirect_uri"] = "admit_oauth_browser_flow", flow.redirect_uri
+    left = flows - len(late)
+    builder.add(decide_input(builder.state, key, on, params, outstanding_flows=left))
+    return builder.facts
+
+
+def end_flow(entry: LeaseEntry, key: LeaseKey, end: EndFlow) -> Sequence[facts.LeaseFact]:
+    """The end of the login, and its credential. A login whose lease was released meanwhile leads to
+    none."""
+    kind = "browser" if end.redirect_uri else "device"
+    lease = entry.lease
+    if lease is None or end.flow_id not in {*lease.browser_flows, *lease.device_flows}:
+        return ()
+    builder = _Facts(entry)
+    builder.add(decide_input(entry, key, f"expire_oauth_{kind}_flow", {"flow_id": end.flow_id}))
+    if end.sealed_as:
+        params = {"expires_at_ts": end.expires_at}
+        acquired = decide_input(builder.state, key, "acquire_lease", params)
+        force_setattr(acquired, "sealed_as", end.sealed_as)
+        builder.add(acquired)
+    return builder.facts
 
 
 # --- calls --------------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ from rookery.actors.messages import (
     RunStart,
     TurnInput,
 )
+from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
 from rookery.actors.turns.effects import (
     ContinueRun,
     ExecuteRun,
@@ -181,7 +182,7 @@ class RunRules:
             return ()
         fact = facts.Parked(
             run=parked.run_id,
-            code=parked.code,
+            code=_present_code(state, parked),
             snapshot_id=parked.snapshot_id,
             snapshot_blob=parked.snapshot_blob,
             waits_for=parked.waits_for,
@@ -341,6 +342,15 @@ class RunRules:
     def _stamp_generation(self, state: SessionTurns, fact: Fact) -> Fact:
         force_setattr(fact, "generation", state.generation)
         return fact
+
+
+def _present_code(state: SessionTurns, parked: ParkRun) -> str:
+    """What the run waits for. A refresh may have failed since its driver decided to park it."""
+    calls = state.known_calls.calls
+    waits = {calls[name].waits_for for name in parked.waits_for if name in calls}
+    if parked.code == WAITING_FOR_LEASE and LEASE_REAUTH_REQUIRED in waits:
+        return LEASE_REAUTH_REQUIRED
+    return parked.code
 
 
 class TurnFacts(FactBuilder["SessionTurns", Fact]):

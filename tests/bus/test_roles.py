@@ -35,8 +35,8 @@ PUBLIC = [
     "replay",
     "fork",
 ]
-QUERIES = ["session", "sessions", "runs", "tools", "pending", "granted"]
-OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke"]
+QUERIES = ["session", "sessions", "runs", "tools", "pending", "granted", "leased"]
+OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke", "login", "finish_login"]
 MACHINES = ["admission", "turns", "surfaces", "leases", "peers", "approvals"]
 VERBS: Final[dict[Role, list[str]]] = {
     Role.OPERATOR: [*PUBLIC, *QUERIES, *OPERATORS, "decide", *MACHINES],
@@ -88,6 +88,8 @@ OF_NODES = [
     "crew.desk.cancel",
     "api.approval_due.k",
     "cmd.wait_ended.k",
+    "api.lease_wait.k",
+    "cmd.lease_due.k",
 ]
 STREAM_VERBS = ["INFO", "CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE"]
 STREAM_VERBS += ["MSG.GET", "MSG.DELETE", "PEER.REMOVE", "LEADER.STEPDOWN"]

@@ -123,7 +123,7 @@ def test_the_first_call_that_waits_makes_the_owner_ask_for_a_credential() -> Non
     assert set(lease.effect(EndWaits).calls) == {("o1", "s"), ("o2", "s")}
     lease.put(EndedWaits(("o1", "o2")))
     assert not lease.entry.waiting
-    assert lease.put(EndedWaits(("o1", "o2"))) == LeaseStatus()
+    lease.put(EndedWaits(("o1", "o2")))
     assert lease.kinds == []
 
 
