@@ -110,7 +110,9 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     allow_http: tuple[str, ...] = ()
     """Servers for ``fetch_text``, ``fetch_json``, ``http_get`` and ``http_send``:
     ``[METHOD[+METHOD]=]URL[ NETWORK...]``, such as ``GET+POST=https://api.example.com/v1``. Without
-    a method, GET. The server's address is public or in one of the networks."""
+    a method, GET. The server's address is public or in one of the networks. A rule that ends with
+    ``binding=NAME``, and maybe ``header=X-Key`` or ``query=key``, is for tools ``NAME_http_get``
+    and so on, whose requests have the credential of ``[bindings.NAME]``."""
     workers: tuple[str, ...] = ()
     """Surfaces whose tools workers serve: ``rookery tools serve``."""
     sealing_key: str = ""

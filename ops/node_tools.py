@@ -3,7 +3,8 @@ and the workers it waits for.
 
 A mount is ``NAME=DIR``, or ``NAME=DIR:rw`` if programs may write: they call it ``/NAME``. A rule is
 ``[METHOD[+METHOD]=]URL[ NETWORK...]``: programs may send these requests, GET unless others are
-named, below the URL. Beside public addresses, the server may be in one of the networks.
+named, below the URL. Beside public addresses, the server may be in one of the networks. With
+``binding=NAME`` among them, and ``header=NAME`` or ``query=NAME``, requests have that credential.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from typing import Final
 
 from rookery.actors.tools import (
     Allowed,
+    HttpCredential,
     Mount,
     RegisteredTool,
     RemoteToolHost,
@@ -68,21 +70,46 @@ def _mounts(texts: tuple[str, ...]) -> dict[str, Mount]:
 
 
 def _http_tools(texts: tuple[str, ...]) -> list[RegisteredTool]:
-    allowed: list[Allowed] = []
+    allowed: dict[HttpCredential | None, list[Allowed]] = {}
     for text in texts:
         matched = _RULE.match(text)
         if matched is None:
             form = "is not [METHOD[+METHOD]=]URL[ NETWORK...]"
             raise _refused("node.allow_http", text, form, "GET+POST=https://api.example.com/v1")
         methods = tuple((matched["methods"] or "GET").split("+"))
-        networks = tuple(matched["networks"].split())
-        allowed.append(Allowed(matched["url"], methods, networks))
+        words = matched["networks"].split()
+        networks = tuple(word for word in words if "=" not in word)
+        entry = Allowed(matched["url"], methods, networks)
         try:
-            http_tools(allowed[-1:])
+            credential = _http_credential([word for word in words if "=" in word])
+            http_tools([entry], credential=credential)
         except Refused as refusal:
             hint = refusal.hint or "GET+POST=https://api.example.com/v1"
             raise _refused("node.allow_http", text, refusal.message, hint) from None
-    return http_tools(allowed) if allowed else []
+        allowed.setdefault(credential, []).append(entry)
+    return [
+        tool
+        for credential, entries in allowed.items()
+        for tool in http_tools(entries, credential=credential)
+    ]
+
+
+def _http_credential(words: list[str]) -> HttpCredential | None:
+    """What ``binding=NAME`` and its place say; ``None`` without them."""
+    given = dict(word.split("=", 1) for word in words)
+    places = given.keys() - {"binding"}
+    if not given:
+        return None
+    if "binding" not in given or len(words) > 2 or not places <= {"header", "query"}:
+        raise Refused(
+            "CONFIG_INVALID",
+            f"{' '.join(words)[:80]!r} names no credential",
+            hint="binding=NAME, binding=NAME header=X-Api-Key, or binding=NAME query=key",
+        )
+    try:
+        return HttpCredential(**given)
+    except Refused as refusal:
+        raise Refused("CONFIG_INVALID", refusal.message) from None
 
 
 def _refused(key: str, text: str, why: str, hint: str) -> Refused:

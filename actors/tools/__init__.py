@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         ToolRegistry,
     )
     from rookery.actors.tools.builtin.files import Mount, file_tools
-    from rookery.actors.tools.builtin.http import Allowed, http_tools
+    from rookery.actors.tools.builtin.http import Allowed, HttpCredential, http_tools
     from rookery.actors.tools.builtin.sleep import built_in_tools
     from rookery.actors.tools.call_notifier import CallNotifier
     from rookery.actors.tools.call_rules import NO_WAITS, CallRules, resolution_receipt, resolve
@@ -95,6 +95,7 @@ __all__ = [
     "CredentialWait",
     "DaemonThreadPool",
     "DeclaredLimit",
+    "HttpCredential",
     "IntentStatus",
     "LeaseGate",
     "LocalToolHost",
@@ -142,7 +143,7 @@ __getattr__ = lazy_names(
         "authoring.loader": ("load_registry",),
         "authoring.registry": ("RegisteredTool", "ToolCallContext", "ToolError", "ToolRegistry"),
         "builtin.files": ("Mount", "file_tools"),
-        "builtin.http": ("Allowed", "http_tools"),
+        "builtin.http": ("Allowed", "HttpCredential", "http_tools"),
         "builtin.sleep": ("built_in_tools",),
         "call_notifier": ("CallNotifier",),
         "call_rules": ("NO_WAITS", "CallRules", "resolution_receipt", "resolve"),

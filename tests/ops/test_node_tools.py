@@ -72,6 +72,11 @@ def test_a_program_reads_a_mount_and_a_server_named_by_options(tmp_path: Path, w
         ({"allow_http": ("https://example.com 10.0.0.0/99",)}, "10.0.0.0/99"),
         ({"allow_http": ("http://127.0.0.1:8000/",)}, "no public address"),
         ({"allow_http": ("http://localhost 10.0.0.0/8",)}, "no public address"),
+        ({"allow_http": ("https://example.com header=X-Key",)}, "names no credential"),
+        ({"allow_http": ("https://example.com binding=a query=k header=h",)}, "no credential"),
+        ({"allow_http": ("https://example.com binding=a place=x",)}, "names no credential"),
+        ({"allow_http": ("https://example.com binding=a:b:c",)}, "NAME:PROFILE"),
+        ({"allow_http": ("http://example.com binding=a",)}, "not encrypted"),
     ],
 )
 def test_a_folder_or_a_rule_that_cannot_be_is_refused(node: dict[str, tuple[str]], words: str):
@@ -93,3 +98,25 @@ def test_the_configuration_and_the_doctor_show_and_check_them(tmp_path: Path):
     started = user.rookery("up", "--driver", "sandbox")
     assert started.code == 2
     assert "missing is no directory" in started.err
+
+
+def test_rules_of_a_binding_are_tools_of_their_own():
+    rules = (
+        "https://a.example",
+        "https://b.example binding=git-hub",
+        "GET+POST=https://c.example 10.0.0.0/8 binding=git-hub",
+        "https://d.example binding=maps query=key",
+    )
+    tools = {
+        one.capability.name: one.capability for one in registry_of(NodeConfig(allow_http=rules))
+    }
+    assert sorted(tools) == [
+        *("fetch_json", "fetch_text"),
+        *("git_hub_fetch_json", "git_hub_fetch_text", "git_hub_http_get", "git_hub_http_send"),
+        *("http_get", "maps_fetch_json", "maps_fetch_text", "maps_http_get"),
+    ]
+    assert tools["git_hub_http_send"].binding == "git-hub"
+    assert tools["maps_http_get"].binding == "maps"
+    assert not tools["http_get"].binding
+    assert "b.example" in tools["git_hub_http_get"].description
+    assert "b.example" not in tools["http_get"].description

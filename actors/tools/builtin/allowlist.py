@@ -89,6 +89,14 @@ class AllowRule:
             and f"{target.path}/".startswith(f"{prefix.path.rstrip('/')}/")
         )
 
+    @property
+    def is_on_loopback(self) -> bool:
+        """Whether its server is an address of this machine, and no name that may move."""
+        try:
+            return ipaddress.ip_address(self.prefix.host).is_loopback
+        except ValueError:
+            return False
+
     def permits(self, address: IPAddress) -> bool:
         """Whether the server may be at this address."""
         return is_public(address) or _is_in(address, self._networks)
@@ -101,6 +109,16 @@ class Allowlist:
     def __init__(self, entries: Iterable[Allowed]) -> None:
         self._rules = tuple(map(AllowRule, entries))
         self.methods = frozenset(method for rule in self._rules for method in rule.methods)
+
+    def require_encryption(self) -> None:
+        """Refuse an entry whose server would get a credential in clear, unless it is here."""
+        for rule in self._rules:
+            if rule.prefix.scheme == "http" and not rule.is_on_loopback:
+                raise Refused(
+                    "CONFIG_INVALID",
+                    f"{rule.prefix.url[:80]!r} is not encrypted, and would get a credential",
+                    hint="use https, or a server on loopback",
+                )
 
     def rule_for(self, method: str, target: Target) -> AllowRule:
         """The first rule that covers this request; raises ``PERMISSION_DENIED``."""

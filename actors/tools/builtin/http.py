@@ -1,9 +1,11 @@
 """The tools ``fetch_text``, ``fetch_json``, ``http_get`` and ``http_send``, for the servers of an
 allow-list.
 
-Programs choose a URL, a few harmless headers and a body; they cannot send credentials. Redirects of
-GET requests are followed if each target is allowed. The response to a writing request is returned
-as received, and the request carries the call's idempotency key. One deadline covers the whole call.
+Programs choose a URL, a few harmless headers and a body; they cannot send credentials. Tools of a
+binding add its credential to every request: they have names of their own, so that a program, a
+right and an approver name the credential with the tool. Redirects of GET requests are followed if
+each target is allowed. The response to a writing request is returned as received, and the request
+carries the call's idempotency key. One deadline covers the whole call.
 """
 
 from __future__ import annotations
@@ -12,12 +14,16 @@ import asyncio
 import re
 from base64 import b64decode, b64encode
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Annotated, Any, Final, Literal, TypedDict, TypeVar
+from urllib.parse import urlencode
 
 import msgspec
 from msgspec import Meta
+from msgspec.structs import replace
 
-from rookery.actors.tools.authoring.decorator import tool
+from rookery.actors.tools.authoring.credential import ToolCredential
+from rookery.actors.tools.authoring.decorator import ToolOptions, tool
 from rookery.actors.tools.authoring.registry import (
     RegisteredTool,
     ToolCallContext,
@@ -34,9 +40,11 @@ from rookery.actors.tools.builtin.http_transport import (
 )
 from rookery.actors.tools.builtin.urls import Target, parse_url, resolve_redirect
 from rookery.schemas.capability import CapabilityLimits
+from rookery.schemas.errors import Refused
+from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.run import SideEffect
 
-__all__ = ["Allowed", "HttpAnswer", "HttpTransport", "http_tools"]
+__all__ = ["Allowed", "HttpAnswer", "HttpCredential", "HttpTransport", "http_tools"]
 
 T = TypeVar("T")
 
@@ -56,6 +64,11 @@ _HEADERS: Final = frozenset(
     )
 )
 """The headers a program may set. Others belong to the client or could carry credentials."""
+_OWN_HEADERS: Final = frozenset(
+    ("connection", "content-length", "host", "idempotency-key", "transfer-encoding", "user-agent")
+)
+_TOKEN: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_]")
 _HEADER_VALUE: Final = re.compile(r"[!-~](?:[ -~]{0,4094}[!-~])?")
 _CHARSET: Final = re.compile(r"""charset\s*=\s*["']?([\w-]+)""", re.IGNORECASE)
 _CODECS: Final = {
@@ -70,6 +83,39 @@ _Url = Annotated[str, Meta(description="absolute, on the allowlist, without user
 _Headers = Annotated[dict[str, str] | None, Meta(description=f"of {', '.join(sorted(_HEADERS))}")]
 _Text = Annotated[str | None, Meta(description="the body as text, sent as UTF-8")]
 _Base64 = Annotated[str | None, Meta(description="the body as bytes, instead of text")]
+
+
+class HttpCredential(msgspec.Struct, frozen=True):
+    """Where requests have the credential of a binding."""
+
+    binding: str
+    header: str = "Authorization"
+    query: str = ""
+    """A parameter of the URL, instead of a header."""
+
+    def __post_init__(self) -> None:
+        name = AuthBindingRef.parse("any", self.binding).binding
+        place = self.query or self.header
+        if not _TOKEN.fullmatch(place) or place.lower() in _HEADERS | _OWN_HEADERS:
+            raise Refused("CONFIG_INVALID", f"the credential {name} cannot be in {place[:80]!r}")
+
+    @property
+    def prefix(self) -> str:
+        """Before the names of its tools."""
+        name = _NOT_IN_NAMES.sub("_", self.binding)
+        return f"_{name}_" if name[0].isdigit() else f"{name}_"
+
+    def add(self, request: HttpRequest, credential: ToolCredential) -> HttpRequest:
+        """The request with the credential. The text of a query is encoded, that of a header has to
+        fit."""
+        if self.query:
+            added = urlencode(credential.query(self.query))
+            query = f"{request.target.query or '?'}{'&' if request.target.query else ''}{added}"
+            return replace(request, target=replace(request.target, query=query))
+        header = credential.header(self.header)
+        if not all(map(_HEADER_VALUE.fullmatch, header.values())):
+            raise ToolError("TOOL_ERROR", f"the credential {self.binding} does not fit a header")
+        return replace(request, headers=request.headers | header)
 
 
 class HttpAnswer(TypedDict):
@@ -88,9 +134,13 @@ def http_tools(
     *,
     limits: CapabilityLimits = CapabilityLimits(),  # noqa: B008 - frozen.
     transport: HttpTransport | None = None,
+    credential: HttpCredential | None = None,
 ) -> list[RegisteredTool]:
-    """The tools for the allowed servers; ``http_send`` only if an entry permits writing."""
-    client = _HttpClient(Allowlist(allowed), transport or HttpTransport(), limits)
+    """The tools for the allowed servers; ``http_send`` only if an entry permits writing. With a
+    ``credential`` all their names begin with that of its binding."""
+    client = _HttpClient(Allowlist(allowed), transport or HttpTransport(), limits, credential)
+    if credential is not None:
+        client.allowlist.require_encryption()
     functions: list[Callable[..., Any]] = []
     if "GET" in client.allowlist.methods:
         functions += [_fetch_text(client), _fetch_json(client), _http_get(client)]
@@ -100,8 +150,8 @@ def http_tools(
 
 
 def _fetch_text(client: _HttpClient) -> Callable[..., Any]:
-    async def fetch_text(url: _Url) -> str:
-        target, response = await client.get(url, {})
+    async def fetch_text(url: _Url, ctx: ToolCallContext) -> str:
+        target, response = await client.get(url, {}, ctx)
         text = _text_of(_require_success(target, response))
         if text is None:
             raise ToolError("TOOL_ERROR", f"{target.url[:80]} is not text in a known charset")
@@ -111,8 +161,8 @@ def _fetch_text(client: _HttpClient) -> Callable[..., Any]:
 
 
 def _fetch_json(client: _HttpClient) -> Callable[..., Any]:
-    async def fetch_json(url: _Url) -> Any:
-        target, response = await client.get(url, {"Accept": "application/json"})
+    async def fetch_json(url: _Url, ctx: ToolCallContext) -> Any:
+        target, response = await client.get(url, {"Accept": "application/json"}, ctx)
         try:
             return msgspec.json.decode(_require_success(target, response).body)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
@@ -122,15 +172,15 @@ def _fetch_json(client: _HttpClient) -> Callable[..., Any]:
 
 
 def _http_get(client: _HttpClient) -> Callable[..., Any]:
-    async def http_get(url: _Url, headers: _Headers = None) -> HttpAnswer:
-        return _to_answer(*await client.get(url, _check_headers(headers)))
+    async def http_get(url: _Url, ctx: ToolCallContext, headers: _Headers = None) -> HttpAnswer:
+        return _to_answer(*await client.get(url, _check_headers(headers), ctx))
 
     return _read_tool(http_get, "The answer of a server, whatever its status.", client)
 
 
 def _read_tool(function: Callable[..., Any], text: str, client: _HttpClient) -> Callable[..., Any]:
     function.__doc__ = f"{text} Allowed: {client.allowlist}."
-    return tool(side_effect=SideEffect.NETWORK, idempotent=True, limits=client.limits)(function)
+    return client.declare(function, SideEffect.NETWORK, idempotent=True)
 
 
 def _http_send(client: _HttpClient) -> Callable[..., Any]:
@@ -150,20 +200,41 @@ def _http_send(client: _HttpClient) -> Callable[..., Any]:
         f"Send to a server. Redirects are not followed. Allowed: {client.allowlist}."
     )
     # Not idempotent: a server may ignore the key.
-    options = tool(side_effect=SideEffect.EXTERNAL_SYSTEM, idempotent=False, limits=client.limits)
-    return options(http_send)
+    return client.declare(http_send, SideEffect.EXTERNAL_SYSTEM, idempotent=False)
 
 
 class _HttpClient:
     """Sends allowed requests of programs, within a deadline."""
 
     def __init__(
-        self, allowlist: Allowlist, transport: HttpTransport, limits: CapabilityLimits
+        self,
+        allowlist: Allowlist,
+        transport: HttpTransport,
+        limits: CapabilityLimits,
+        credential: HttpCredential | None,
     ) -> None:
         self.allowlist, self.limits, self._transport = allowlist, limits, transport
+        self._credential = credential
 
-    async def get(self, url: str, headers: dict[str, str]) -> tuple[Target, HttpResponse]:
-        return await self._with_timeout(self._get_following_redirects(parse_url(url), headers))
+    def declare(
+        self, function: Callable[..., Any], side_effect: SideEffect, *, idempotent: bool
+    ) -> Callable[..., Any]:
+        """The function as a tool of this client."""
+        options: ToolOptions = {
+            "side_effect": side_effect,
+            "idempotent": idempotent,
+            "limits": self.limits,
+        }
+        if self._credential is not None:
+            options["name"] = f"{self._credential.prefix}{function.__name__}"
+            options["binding"] = self._credential.binding
+        return tool(**options)(function)
+
+    async def get(
+        self, url: str, headers: dict[str, str], ctx: ToolCallContext
+    ) -> tuple[Target, HttpResponse]:
+        work = self._get_following_redirects(parse_url(url), headers, ctx)
+        return await self._with_timeout(work)
 
     async def send(
         self, method: str, url: str, headers: dict[str, str], body: bytes, ctx: ToolCallContext
@@ -175,20 +246,34 @@ class _HttpClient:
         if ctx.idempotency_key:
             headers = headers | {"Idempotency-Key": ctx.idempotency_key}
         request = HttpRequest(method, target, headers, body)
-        return target, await self._with_timeout(self._exchange(request))
+        return target, await self._with_timeout(self._exchange(request, ctx))
 
     async def _get_following_redirects(
-        self, target: Target, headers: dict[str, str]
+        self, target: Target, headers: dict[str, str], ctx: ToolCallContext
     ) -> tuple[Target, HttpResponse]:
         for _ in range(_REDIRECTS_MAX + 1):
-            response = await self._exchange(HttpRequest("GET", target, headers))
+            response = await self._exchange(HttpRequest("GET", target, headers), ctx)
             location = response.headers.get("location")
             if response.status not in _REDIRECTIONS or location is None:
                 return target, response
             target = _redirect_target(target, location)
         raise ToolError("TOOL_ERROR", f"there are more than {_REDIRECTS_MAX} redirects")
 
-    async def _exchange(self, request: HttpRequest) -> HttpResponse:
+    async def _exchange(self, request: HttpRequest, ctx: ToolCallContext) -> HttpResponse:
+        response = await self._send(self._authorized(request, ctx))
+        if response.status == HTTPStatus.UNAUTHORIZED and ctx.credential is not None:
+            ctx.credential.reject()
+        return response
+
+    def _authorized(self, request: HttpRequest, ctx: ToolCallContext) -> HttpRequest:
+        if self._credential is None:
+            return request
+        if ctx.credential is None:
+            text = f"the call has no credential of {self._credential.binding}"
+            raise ToolError("LEASE_UNAVAILABLE", text)
+        return self._credential.add(request, ctx.credential)
+
+    async def _send(self, request: HttpRequest) -> HttpResponse:
         exchange = HttpExchange(
             self._transport,
             request,
