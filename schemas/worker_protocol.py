@@ -22,6 +22,7 @@ __all__ = [
     "Job",
     "JobAnswer",
     "JobAnswered",
+    "JobCredential",
     "JobNotStarted",
     "JobOutcome",
     "JobOutcomeUnknown",
@@ -36,6 +37,16 @@ __all__ = [
 GRACE_MS: Final = 1_000
 """How much later than a job's deadline its last message may arrive. The worker checks the
 deadline."""
+
+
+class JobCredential(msgspec.Struct, frozen=True):
+    """The credential of a tool's binding; it shows nothing of itself."""
+
+    value: str
+    scheme: str = "Bearer"
+
+    def __repr__(self) -> str:
+        return "<JobCredential>"
 
 
 class Job(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,6 +69,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the schemas the arguments were checked with; a worker with others rejects the
     job."""
     traceparent: str = ""
+    credential: JobCredential | None = None
+    """What the tool's binding names; it is never stored."""
     id: str = ""
     """Id of the attempt on the bus; empty until it is sent."""
 
@@ -67,6 +80,8 @@ class JobAnswer(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     value: Any = UNSET
     error: ToolFault | UnsetType = UNSET
+    credential_rejected: bool = False
+    """Whether the tool's service refused the credential, as with status 401."""
 
 
 class JobAnswered(msgspec.Struct, frozen=True):

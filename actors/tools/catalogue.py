@@ -21,6 +21,7 @@ from rookery.schemas.capability import ApprovalMode, Capability, RecordMode
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.protection.rights import RightsSet
 
 if TYPE_CHECKING:
@@ -97,6 +98,8 @@ class CatalogueTool(NamedTuple):
         worker recognises a repeated call by its attempt, and so are calls with a credential."""
         if surface != LOCAL:
             check_surface(surface)
+        if capability.binding is not UNSET:
+            AuthBindingRef.parse(surface, capability.binding)
         if surface != LOCAL or capability.binding is not UNSET:
             capability = replace(capability, record=UNSET)
         offered = AvailableTool(

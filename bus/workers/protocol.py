@@ -6,7 +6,9 @@ A worker of surface S needs a NATS client and two subscriptions:
 ``rookery.<realm>.tool.S.<tool>``, queue group ``rookery``: a call. Body ``{"args": [...], "kwargs":
 {...}}``. Headers: ``Rookery-Left-Ms`` (time left for the call, from its arrival),
 ``Idempotency-Key`` and ``Rookery-Call`` (the same for every attempt of a call),
-``Rookery-Attempt``, ``Rookery-Run``, ``Rookery-Session``, ``Rookery-Schema``, ``traceparent``. The
+``Rookery-Attempt``, ``Rookery-Run``, ``Rookery-Session``, ``Rookery-Schema``, ``traceparent``; for
+a capability with a ``"binding"``, ``Rookery-Credential``, base64 of ``{"value", "scheme"}``, which
+no answer may repeat: ``"credential_rejected": true`` reports that a service refused it. The
 answer goes to the message's reply subject: ``{"value": ...}`` or ``{"error": {"code",
 "message"}}``. The reply subject is ``rookery.<realm>.result.S.<secret of the node>.<n>``, so a
 worker of S needs permission for ``rookery.<realm>.result.S.>`` only; it ignores calls with another
@@ -41,6 +43,7 @@ through a node.
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from typing import Final, Protocol
 
 import msgspec
@@ -51,7 +54,7 @@ from rookery.bus.nats import Connection, Message, Outgoing, header_value
 from rookery.bus.ports import BlobReader
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
-from rookery.schemas.worker_protocol import Job, JobAnswer
+from rookery.schemas.worker_protocol import Job, JobAnswer, JobCredential
 
 __all__ = [
     "CANCEL",
@@ -82,10 +85,10 @@ CANCELLED = "CANCELLED"
 _OUTCOME, _BLOB = "Rookery-Outcome", "Rookery-Blob"
 _KEY, _CALL, _ATTEMPT = "Idempotency-Key", "Rookery-Call", "Rookery-Attempt"
 _RUN, _SESSION, _SCHEMA = "Rookery-Run", "Rookery-Session", "Rookery-Schema"
-_LEFT = "Rookery-Left-Ms"
+_LEFT, _CREDENTIAL = "Rookery-Left-Ms", "Rookery-Credential"
 
 _HEADER_BYTES_MAX: Final = 4 << 10
-"""Space for headers in a message."""
+"""Space for headers in a message, beside a credential."""
 
 
 class AttemptQuery(msgspec.Struct, frozen=True):
@@ -113,6 +116,7 @@ def job_headers(job: Job) -> list[tuple[str, str]]:
         (_SESSION, job.session_id),
         (_SCHEMA, job.schema_digest),
         (TRACEPARENT, job.traceparent),
+        (_CREDENTIAL, _encode_credential(job.credential)),
     )
     return [header for header in headers if header[1]]
 
@@ -135,8 +139,20 @@ def decode_job(message: Message, surface: str, tool: str) -> Job:
         run_id=header(_RUN),
         schema_digest=header(_SCHEMA),
         traceparent=header(TRACEPARENT),
+        credential=_decode_credential(header(_CREDENTIAL)),
         id=message.reply,
     )
+
+
+def _encode_credential(credential: JobCredential | None) -> str:
+    return "" if credential is None else b64encode(encode_json(credential)).decode()
+
+
+def _decode_credential(text: str) -> JobCredential | None:
+    try:
+        return msgspec.json.decode(b64decode(text), type=JobCredential) if text else None
+    except (ValueError, msgspec.MsgspecError):
+        return None
 
 
 def readdressed_answer(answer: Outgoing, reply: str, query: AttemptQuery) -> Outgoing:
@@ -184,7 +200,9 @@ class LargeBodies:
 
     async def pack(self, message: Outgoing) -> Outgoing:
         """The message in a form that can be sent."""
-        if len(message.body) <= self._connection.client.max_payload - _HEADER_BYTES_MAX:
+        credential_bytes = sum(len(text) for name, text in message.headers if name == _CREDENTIAL)
+        most = self._connection.client.max_payload - _HEADER_BYTES_MAX - credential_bytes
+        if len(message.body) <= most:
             return message
         digest = await self._blobs.put(message.body)
         return message._replace(body=b"", headers=[*message.headers, (_BLOB, digest)])

@@ -13,6 +13,7 @@ from contextvars import copy_context
 from time import perf_counter
 from typing import Any, Final
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools.authoring.registry import (
@@ -68,6 +69,9 @@ class LocalToolHost:
         tool = self._tools.get(ctx.name)
         if tool is None:
             return CallOutcome(error=fault("UNKNOWN_TOOL", f"no function is called {ctx.name}"))
+        if ctx.credential is None and tool.capability.binding is not UNSET:
+            text = f"the call of {ctx.name} came without the credential {tool.capability.binding}"
+            return CallOutcome(error=fault("LEASE_UNAVAILABLE", text))
         if (outcome := self.call_quickly(ctx, may_act)) is not None:
             return outcome
         running = self._start(tool, ctx, may_act)

@@ -16,19 +16,21 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
 from rookery.actors.tools.catalogue import CatalogueTool, catalogue_name, check_surface
 from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
 from rookery.bus.ports import Backoff, ToolWorkers
-from rookery.schemas.calls import CallArguments, CallOutcome
+from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 from rookery.schemas.worker_protocol import (
     AttemptState,
     Job,
     JobAnswer,
+    JobCredential,
     JobNotStarted,
     JobOutcome,
     JobOutcomeUnknown,
@@ -132,7 +134,7 @@ class RemoteToolHost:
                 if unwanted and tool.capability.idempotent:
                     return CallOutcome(error=fault("CANCELLED", f"{ctx.name}: {reason}"))
                 raise OutcomeUnknown(reason)
-        return await _checked_outcome(tool.checks, end.body)
+        return await _checked_outcome(tool.checks, end.body, ctx.credential)
 
     def cancel(self, call_id: str) -> None:
         if (calling := self._calls.get(call_id)) is not None:
@@ -191,6 +193,7 @@ class RemoteToolHost:
             run_id=ctx.run_id,
             schema_digest=tool.available.schema_digest,
             traceparent=ctx.traceparent or "",
+            credential=_job_credential(ctx.credential),
         )
 
     async def _submit_until_accepted(
@@ -282,16 +285,23 @@ def _add_served(served: dict[str, ServedTool], tool: ServedTool, worker: str) ->
         )
 
 
-async def _checked_outcome(checks: CapabilityChecks, body: bytes) -> CallOutcome:
+async def _checked_outcome(
+    checks: CapabilityChecks, body: bytes, credential: ToolCredential | None = None
+) -> CallOutcome:
     if len(body) > INLINE_ANSWER_BYTES_MAX:
-        return await asyncio.to_thread(_decode_outcome, checks, body)
-    return _decode_outcome(checks, body)
+        return await asyncio.to_thread(_decode_outcome, checks, body, credential)
+    return _decode_outcome(checks, body, credential)
 
 
-def _decode_outcome(checks: CapabilityChecks, body: bytes) -> CallOutcome:
-    """The outcome in a worker's answer, checked against the schema."""
+def _decode_outcome(
+    checks: CapabilityChecks, body: bytes, credential: ToolCredential | None
+) -> CallOutcome:
+    """The outcome in a worker's answer, checked against the schema. A worker in another language
+    may not have scrubbed it."""
     try:
         answer = msgspec.json.decode(body, type=JobAnswer)
+        if credential is not None:
+            answer = _scrubbed(answer, credential)
         if answer.error is not UNSET:
             return CallOutcome(error=fault(answer.error.code, answer.error.message))
         value = None if answer.value is UNSET else answer.value
@@ -302,3 +312,17 @@ def _decode_outcome(checks: CapabilityChecks, body: bytes) -> CallOutcome:
         )
     except CodedError as error:
         return CallOutcome(error=fault_of(error))
+
+
+def _job_credential(credential: ToolCredential | None) -> JobCredential | None:
+    return None if credential is None else JobCredential(credential.value, credential.scheme)
+
+
+def _scrubbed(answer: JobAnswer, credential: ToolCredential) -> JobAnswer:
+    if answer.credential_rejected:
+        credential.reject()
+    scrubber = credential.scrubber
+    if answer.error is UNSET:
+        return replace(answer, value=scrubber.scrub(answer.value))
+    wrong = ToolFault(*map(scrubber.scrub_text, (answer.error.code, answer.error.message)))
+    return replace(answer, error=wrong)

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.registry import RegisteredTool, ToolCallContext, ToolRegistry
 from rookery.actors.tools.capability_checks import schema_digest
 from rookery.actors.tools.faults import fault
@@ -114,15 +115,19 @@ class Worker:
     async def _run(self, job: Job, tool: RegisteredTool) -> None:
         try:
             left_ms = job.left_ms or tool.capability.limits.timeout_ms
-            outcome = await self._outcome(job, left_ms)
+            credential = _credential_of(job)
+            outcome = await self._outcome(job, left_ms, credential)
+            is_rejected = credential is not None and credential.is_rejected
             if self._jobs.pop(job.id, None) is not None:
                 log.info("call answered", extra=_log_fields(job) | _outcome_fields(outcome))
-                await self._endpoint.reply(job, _encode_answer(outcome))
+                await self._endpoint.reply(job, _encode_answer(outcome, rejected=is_rejected))
             await self._host.wait_finished(_call_id(job))
         finally:
             self._running_count -= 1
 
-    async def _outcome(self, job: Job, left_ms: int) -> CallOutcome:
+    async def _outcome(
+        self, job: Job, left_ms: int, credential: ToolCredential | None
+    ) -> CallOutcome:
         try:
             arguments = msgspec.json.decode(job.body, type=CallArguments)
         except (msgspec.MsgspecError, RecursionError) as error:
@@ -140,6 +145,7 @@ class Worker:
             deadline_ms=self._now_ms() + left_ms,
             traceparent=job.traceparent or None,
             attempt=job.attempt,
+            credential=credential,
         )
         return await self._host.call(context, left_ms)
 
@@ -149,10 +155,15 @@ def _call_id(job: Job) -> str:
     return job.call_id or job.id
 
 
-def _encode_answer(outcome: CallOutcome) -> bytes:
+def _credential_of(job: Job) -> ToolCredential | None:
+    given = job.credential
+    return None if given is None else ToolCredential(given.value, given.scheme)
+
+
+def _encode_answer(outcome: CallOutcome, *, rejected: bool) -> bytes:
     if outcome.error is UNSET:
-        return encode_json(JobAnswer(value=outcome.value))
-    return encode_json(JobAnswer(error=outcome.error))
+        return encode_json(JobAnswer(value=outcome.value, credential_rejected=rejected))
+    return encode_json(JobAnswer(error=outcome.error, credential_rejected=rejected))
 
 
 def _log_fields(job: Job) -> dict[str, object]:

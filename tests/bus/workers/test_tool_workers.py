@@ -30,6 +30,7 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.worker_protocol import (
     Job,
     JobAnswered,
+    JobCredential,
     JobNotStarted,
     JobOutcomeUnknown,
     ServedTool,
@@ -54,6 +55,7 @@ JOB = Job(
     run_id="run-1",
     schema_digest="abc",
     traceparent="00-1-2-03",
+    credential=JobCredential("canary \u00fc\r\n", "Basic"),
 )
 
 
