@@ -32,6 +32,7 @@ def bindings_of(config: Config) -> Mapping[str, Binding]:
             key=LeaseKey.from_auth_binding(AuthBindingRef(config.realm, name)),
             provider=_provider_name(settings),
             settings=msgspec.to_builtins(settings),
+            surfaces=settings.surfaces,
             # For the secret of the client, the exchange, and a provider that ends by itself.
             timeout_s=2 * settings.timeout_s + _MARGIN_S,
         )

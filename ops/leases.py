@@ -74,6 +74,14 @@ class LeaseServices:
                     "configured",
                     hint=f"add [bindings.{name}]; there are: {known}",
                 )
+            if name and tool.surface not in self._bindings[name].surfaces:
+                raise Refused(
+                    "CONFIG_INVALID",
+                    f"the tool {tool.available.name} of {tool.surface} needs the binding {name}, "
+                    "which is not for this surface",
+                    hint=f"[bindings.{name}] surfaces = [..., {tool.surface!r}], if its workers "
+                    "may have the credential",
+                )
 
     def queries(self, ask: AskActor) -> Mapping[str, QueryHandler]:
         """The queries about leases, and logins."""

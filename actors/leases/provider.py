@@ -62,6 +62,8 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
     """The name of the provider, as in ``Mapping[str, Provider]``."""
     settings: Mapping[str, Any] = {}
     """Checked by the configuration, in the provider's own form."""
+    surfaces: tuple[str, ...] = ("local",)
+    """Whose tools may have the credential."""
     timeout_s: float = 30.0
     """The lease's owner cancels a provider after this time."""
 

@@ -103,7 +103,9 @@ class SecretSource(msgspec.Struct, frozen=True):
 class _Settings(
     msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="provider"
 ):
-    pass
+    surfaces: tuple[str, ...] = ("local",)
+    """Whose tools may have the credential: those of the node itself, and workers by their surface,
+    whose catalogue says what they want."""
 
 
 class StaticSettings(_Settings, frozen=True, kw_only=True, tag="static"):
