@@ -9,19 +9,27 @@ from __future__ import annotations
 
 import logging
 import re
+import sys
 import traceback
 from datetime import UTC, datetime
-from typing import IO, Any
+from typing import IO, Any, TextIO, cast
 
+from rookery.actors.protection import ScrubbedStream
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, Failed, Refused
 
-__all__ = ["JsonLines", "TextLines", "configure"]
+__all__ = ["JsonLines", "TextLines", "configure", "scrub_output"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _WITHHELD = {"authorization", "body", "code", "credentials", "data", "inputs", "password"}
 _WITHHELD |= {"payload", "secret", "token"}
 _USER_PART = re.compile(r"(?<=://)[^/\s@]+@")
+
+
+def scrub_output() -> None:
+    """From now on, what a tool with a credential prints or logs is scrubbed of it."""
+    sys.stdout = cast("TextIO", ScrubbedStream(sys.stdout))
+    sys.stderr = cast("TextIO", ScrubbedStream(sys.stderr))
 
 
 def configure(level: str, format: str, stream: IO[str]) -> logging.Handler:  # noqa: A002

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
     from rookery.actors.protection.revocations import LeftRights, Revocations, nothing_revoked
     from rookery.actors.protection.revoker import RightsRevoker
-    from rookery.actors.protection.scrubber import Scrubber
+    from rookery.actors.protection.scrubber import ScrubbedStream, Scrubber, scrubbed_output
     from rookery.actors.protection.sensitive_values import (
         NO_SEAL,
         CallSeal,
@@ -44,6 +44,7 @@ __all__ = [
     "LeftRights",
     "Revocations",
     "RightsRevoker",
+    "ScrubbedStream",
     "Scrubber",
     "SensitiveParts",
     "check_count",
@@ -54,6 +55,7 @@ __all__ = [
     "is_sealed",
     "missing_right",
     "nothing_revoked",
+    "scrubbed_output",
     "sensitive_parts",
     "shown_arguments",
     "visible_arguments",
@@ -72,7 +74,7 @@ __getattr__ = lazy_names(
         ),
         "revocations": ("LeftRights", "Revocations", "nothing_revoked"),
         "revoker": ("RightsRevoker",),
-        "scrubber": ("Scrubber",),
+        "scrubber": ("ScrubbedStream", "Scrubber", "scrubbed_output"),
         "sensitive_values": (
             "NO_SEAL",
             "CallSeal",

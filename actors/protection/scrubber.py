@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import re
 from base64 import b64encode
-from collections.abc import Iterable
-from typing import Any, Final
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import IO, Any, Final
 from urllib.parse import quote
 
-__all__ = ["REMOVED", "Scrubber"]
+__all__ = ["REMOVED", "ScrubbedStream", "Scrubber", "scrubbed_output"]
 
 REMOVED: Final = "[credential]"
 PART: Final = 16
@@ -49,6 +51,40 @@ class Scrubber:
         for form in self._forms:
             left = _blanked(left, form, blank)
         return text if left is text else re.sub(f"{blank}+", REMOVED, left)
+
+
+_OUTPUT: Final[ContextVar[Scrubber | None]] = ContextVar("scrubbed output", default=None)
+
+
+@contextmanager
+def scrubbed_output(scrubber: Scrubber) -> Iterator[None]:
+    """What this block, or the task it belongs to, prints and logs has no credential, where the
+    streams of the process are scrubbed."""
+    token = _OUTPUT.set(scrubber)
+    try:
+        yield
+    finally:
+        _OUTPUT.reset(token)
+
+
+class ScrubbedStream:
+    """A text stream, such as ``sys.stderr``, without the credential of the call that writes to
+    it. Bytes that are written around it are not scrubbed."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        scrubber = _OUTPUT.get()
+        self._stream.write(text if scrubber is None else scrubber.scrub_text(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _forms(value: str) -> Iterable[str]:

@@ -17,7 +17,7 @@ import subprocess
 import sys
 import sysconfig
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
@@ -44,6 +44,7 @@ up connected to itself and block the port."""
 _PORTS_TRIED_MAX = 50
 _PASSWORD_BYTES = 16
 _PARENT_GUARD = str(Path(__file__).with_name("parent_guard.py"))
+_SERVER_VARIABLE = re.compile(r"PATH|HOME|TMPDIR|TZ|LANG|LC_[A-Z]+|GO[A-Z]+|LD_LIBRARY_PATH")
 _ADDRESS_IN_USE = "address already in use"
 
 
@@ -213,6 +214,7 @@ class EmbeddedServer:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stderr,
+                env=_server_environment(os.environ),
                 pass_fds=(lock,),
                 start_new_session=True,  # A Ctrl-C is for the node, which still needs the server.
                 umask=0o077,
@@ -332,6 +334,11 @@ def _is_free(port: int) -> bool:
         except OSError:
             return False
         return True
+
+
+def _server_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Without variables that may hold secrets, which are for nodes only."""
+    return {name: text for name, text in environ.items() if _SERVER_VARIABLE.fullmatch(name)}
 
 
 def _log_tail(path: Path) -> str:

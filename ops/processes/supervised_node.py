@@ -22,7 +22,7 @@ from queue import SimpleQueue
 from typing import Final
 
 from rookery.actors.tools import DeclaredLimit, SlotNotice, SlotReport
-from rookery.ops.logs import configure
+from rookery.ops.logs import configure, scrub_output
 from rookery.ops.memory_tuning import tune_memory, tune_memory_for_start
 from rookery.ops.node import Node
 from rookery.ops.processes.messages import (
@@ -189,6 +189,7 @@ def main() -> int:
         setup = link.receive()
         if not isinstance(setup, Setup):
             return 1
+        scrub_output()
         configure(setup.config.log.level, setup.config.log.format, sys.stderr)
         count_in_files(setup.number)
         link.number = setup.number

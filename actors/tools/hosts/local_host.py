@@ -9,6 +9,7 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Future, wait
+from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from time import perf_counter
 from typing import Any, Final
@@ -16,6 +17,7 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.protection import scrubbed_output
 from rookery.actors.tools.authoring.registry import (
     RegisteredTool,
     ToolCallContext,
@@ -239,7 +241,8 @@ class _QuickCoroutineCall(_RunningCall):
             if self._cancel_requested:
                 raise asyncio.CancelledError
             self._require_may_act()
-            result = await self._tool.call(self._ctx)
+            with _scrubbed(self._ctx):
+                result = await self._tool.call(self._ctx)
             self._task = None  # The function has acted: cancellation ends here.
             self._finish(self._checked_outcome(result))
         except NotCalled as error:
@@ -278,7 +281,8 @@ class _CoroutineCall(_RunningCall):
             if self._cancel_requested:
                 raise asyncio.CancelledError
             self._require_may_act()
-            result = await self._tool.call(self._ctx)
+            with _scrubbed(self._ctx):
+                result = await self._tool.call(self._ctx)
             self._task = None  # The function has acted: cancellation ends here.
             outcome = await self._loop.run_in_executor(self._pool, self._checked_outcome, result)
         except NotCalled:
@@ -295,9 +299,19 @@ def _act(tool: RegisteredTool, ctx: ToolCallContext, may_act: Callable[[], bool]
     if not may_act():
         raise NotCalled(ctx.name)
     try:
-        return _checked_outcome(tool, ctx, tool.act(ctx))
+        with _scrubbed(ctx):
+            result = tool.act(ctx)
+        return _checked_outcome(tool, ctx, result)
     except BaseException as error:
         return _failed_outcome(tool, ctx, error)
+
+
+_NOTHING: Final = nullcontext()
+
+
+def _scrubbed(ctx: ToolCallContext) -> AbstractContextManager[None]:
+    """What the function prints and logs has no credential."""
+    return _NOTHING if ctx.credential is None else scrubbed_output(ctx.credential.scrubber)
 
 
 def _checked_outcome(tool: RegisteredTool, ctx: ToolCallContext, result: Any) -> CallOutcome:

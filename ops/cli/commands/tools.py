@@ -16,7 +16,7 @@ from rookery.ops.cli.access.offline_realm import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
 from rookery.ops.config import Format, Level
-from rookery.ops.logs import configure
+from rookery.ops.logs import configure, scrub_output
 from rookery.ops.processes import stop_signals
 from rookery.ops.worker import WorkerProcess
 from rookery.schemas.capability import AutoApproval, Capability, RecordMode
@@ -161,6 +161,7 @@ def serve(
     The worker waits for its calls ``node.drain_timeout_s`` at most. A second SIGINT does not
     wait."""
     config = options.load(**{"log.level": log_level, "log.format": log_format}).config
+    scrub_output()
     configure(config.log.level, config.log.format, sys.stderr)
     registry = load_registry(place)
     with stop_signals() as stopped:

@@ -13,7 +13,7 @@ from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, NodeTools, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.config import Config, Driver, Format, Level, address_of
 from rookery.ops.health import HealthServer, probe_page
-from rookery.ops.logs import configure
+from rookery.ops.logs import configure, scrub_output
 from rookery.ops.memory_tuning import tune_memory, tune_memory_for_start
 from rookery.ops.node import Node
 from rookery.ops.processes import ProcessGroup, StopEvent, stop_signals
@@ -64,6 +64,7 @@ def up(
         "log.format": log_format,
     }
     config = options.load(**flags, **tools.flags).config
+    scrub_output()
     configure(config.log.level, config.log.format, sys.stderr)
     tune_memory_for_start()
     with stop_signals() as stopped, ExitStack() as resources:
