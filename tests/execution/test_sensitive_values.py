@@ -5,16 +5,12 @@ Each test uses a canary of its own: a file that a tool reads, so that no program
 
 from __future__ import annotations
 
-import asyncio
-import json
-from base64 import b64encode
 from collections.abc import Iterator
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_hex
 from time import sleep
 from typing import Any
-from urllib.request import urlopen
 
 import pytest
 
@@ -23,9 +19,9 @@ from rookery.bus.client.sync import SyncClient
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.protection.rights import Rights, ToolRight
+from tests.execution.canary_search import expect_hidden, shown, stored
 from tests.execution.realm_fixture import Serving
 from tests.nodes import NotReady, node_on
-from tests.stock_client import stock
 
 HERE = str(Path(__file__).parents[2])
 REALM = "sensitive"
@@ -99,67 +95,6 @@ def result_of(client: SyncClient, session: str, run_id: str) -> Any:
         if fact["type"] == "turn.completed.v1":
             return fact["result"]["result"]
     raise AssertionError("the feed has no end")
-
-
-# --- where nothing may be -------------------------------------------------------------------------
-
-
-def stored(serving: Serving, realm: str = REALM) -> bytes:
-    """Every message of every stream of the realm, but for the images of memory."""
-
-    async def read() -> bytes:
-        found: list[bytes] = []
-        async with stock(serving.server, realm, "admin") as client:
-            jetstream = await client.admin()
-            for stream in await jetstream.streams_info():
-                name = stream.config.name
-                if realm not in name or "IMAGES" in name.upper():
-                    continue
-                last, sequence = stream.state.last_seq, stream.state.first_seq
-                while sequence <= last:
-                    try:
-                        message = await jetstream.get_msg(name, seq=sequence)
-                    except Exception:  # It was deleted.
-                        message = None
-                    if message is not None:
-                        found += [message.subject.encode(), message.data or b""]
-                        found.append(json.dumps(message.headers or {}).encode())
-                    sequence += 1
-        return b"\n".join(found)
-
-    return asyncio.run(read())
-
-
-def shown(serving: Serving, *run_ids: str) -> bytes:
-    """What lists, exports, logs and metrics say."""
-    export = serving.folder / f"export-{token_hex(4)}.jsonl"
-    commands = [
-        ("runs", "list"),
-        ("sessions", "list"),
-        ("approvals", "list", "--all"),
-        ("tools", "list"),
-        ("journal", "export", str(export)),
-        *(("runs", "show", run_id) for run_id in run_ids),
-    ]
-    said = [serving.rookery(*words) for words in commands]
-    texts = [f"{one.out}{one.err}" for one in said]
-    with urlopen(f"{serving.node.health}/metrics", timeout=10) as page:
-        texts.append(page.read().decode())
-    assert "rookery_tool_call" in texts[-1]
-    texts += [path.read_text(errors="replace") for path in serving.folder.glob("*.log")]
-    return "\n".join(texts).encode() + export.read_bytes()
-
-
-def forms(canary: str) -> list[bytes]:
-    """Plain, base64 at every alignment, and hex."""
-    data = canary.encode()
-    aligned = [b64encode(b"\0" * shift + data)[4 if shift else 0 : -4] for shift in range(3)]
-    return [data, *aligned, data.hex().encode(), data.hex().upper().encode()]
-
-
-def expect_hidden(haystack: bytes, canary: str) -> None:
-    found = [form for form in forms(canary) if form in haystack]
-    assert not found, f"{len(found)} forms of the canary are there"
 
 
 # --- canaries -------------------------------------------------------------------------------------

@@ -121,6 +121,17 @@ def test_a_store_that_others_may_enter_is_closed_to_them(tmp_path: Path) -> None
     assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
 
+def test_a_server_gets_no_variable_that_may_be_a_secret_of_its_node(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("CLIENT_SECRET", "canary")
+    monkeypatch.setenv("GOMAXPROCS", "2")
+    with EmbeddedServer(tmp_path / "store") as server:
+        variables = Path(f"/proc/{server.pid}/environ").read_bytes()
+        assert b"canary" not in variables
+        assert b"GOMAXPROCS=2" in variables
+
+
 def test_the_store_is_for_its_owner_only(server: EmbeddedServer) -> None:
     def mode(path: Path) -> int:
         return stat.S_IMODE(path.stat().st_mode)

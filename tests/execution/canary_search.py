@@ -1,0 +1,87 @@
+"""Where no secret may be: streams, lists, exports, logs, metrics; and how to search them."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from base64 import b64encode
+from collections.abc import Iterable
+from secrets import token_hex
+from urllib.parse import quote
+from urllib.request import urlopen
+
+from tests.execution.realm_fixture import Serving
+from tests.stock_client import stock
+
+__all__ = ["expect_hidden", "expect_no_part", "forms", "parts", "shown", "stored"]
+
+
+def stored(serving: Serving) -> bytes:
+    """Every message of every stream of the realm, but for the images of memory."""
+
+    realm = serving.realm
+
+    async def read() -> bytes:
+        found: list[bytes] = []
+        async with stock(serving.server, realm, "admin") as client:
+            jetstream = await client.admin()
+            for stream in await jetstream.streams_info():
+                name = stream.config.name
+                if realm not in name or "IMAGES" in name.upper():
+                    continue
+                last, sequence = stream.state.last_seq, stream.state.first_seq
+                while sequence <= last:
+                    try:
+                        message = await jetstream.get_msg(name, seq=sequence)
+                    except Exception:  # It was deleted.
+                        message = None
+                    if message is not None:
+                        found += [message.subject.encode(), message.data or b""]
+                        found.append(json.dumps(message.headers or {}).encode())
+                    sequence += 1
+        return b"\n".join(found)
+
+    return asyncio.run(read())
+
+
+def shown(serving: Serving, *run_ids: str) -> bytes:
+    """What lists, exports, logs and metrics say."""
+    export = serving.folder / f"export-{token_hex(4)}.jsonl"
+    commands = [
+        ("runs", "list"),
+        ("sessions", "list"),
+        ("approvals", "list", "--all"),
+        ("tools", "list"),
+        ("journal", "export", str(export)),
+        *(("runs", "show", run_id) for run_id in run_ids),
+    ]
+    said = [serving.rookery(*words) for words in commands]
+    texts = [f"{one.out}{one.err}" for one in said]
+    with urlopen(f"{serving.node.health}/metrics", timeout=10) as page:
+        texts.append(page.read().decode())
+    assert "rookery_tool_call" in texts[-1]
+    texts += [path.read_text(errors="replace") for path in serving.folder.glob("*.log")]
+    return "\n".join(texts).encode() + export.read_bytes()
+
+
+def forms(canary: str) -> list[bytes]:
+    """Plain, base64 at every alignment, and hex."""
+    data = canary.encode()
+    aligned = [b64encode(b"\0" * shift + data)[4 if shift else 0 : -4] for shift in range(3)]
+    return [data, *aligned, data.hex().encode(), data.hex().upper().encode()]
+
+
+def expect_hidden(haystack: bytes, canary: str) -> None:
+    found = [form for form in forms(canary) if form in haystack]
+    assert not found, f"{len(found)} forms of the canary are there"
+
+
+def parts(canary: str) -> list[bytes]:
+    """Every form, percent-encoding, and each of its halves of sixteen characters."""
+    cut: Iterable[str] = (canary[:16], canary[16:32], canary[-16:])
+    return [*forms(canary), quote(canary, safe="").encode(), *(one.encode() for one in cut)]
+
+
+def expect_no_part(haystack: bytes, canary: str) -> None:
+    found = [part for part in parts(canary) if part in haystack]
+    assert not found, f"{len(found)} parts of the canary are there"

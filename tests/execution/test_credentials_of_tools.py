@@ -1,0 +1,271 @@
+"""Tools on real nodes and workers get credentials, and no place that is stored or shown has one.
+
+Each binding has a canary of its own. Every tool gives its credential away in each way it can: as
+result, in errors, in what it prints and logs, and by a server that repeats its requests.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from secrets import token_hex
+from threading import Thread
+from time import sleep
+
+import pytest
+
+from rookery.bus import connect_sync
+from rookery.bus.client.sync import SyncClient
+from rookery.bus.roles import Role
+from rookery.bus.server.server import EmbeddedServer
+from tests.execution.canary_search import expect_no_part, shown, stored
+from tests.execution.realm_fixture import Serving
+from tests.nodes import NodeProcess, NotReady, node_on
+
+HERE = str(Path(__file__).parents[2])
+REALM = "credentials"
+SANDBOX = ("--driver", "sandbox")
+BINDINGS = """
+[bindings.fixed]
+provider = "static"
+value = "file:{folder}/fixed"
+surfaces = ["local", "lab"]
+
+[bindings.stored]
+provider = "static"
+value = "secret:stored"
+
+[bindings.web]
+provider = "client_credentials"
+token_url = "{url}/token"
+client_id = "rookery"
+client_secret = "env:CLIENT_SECRET"
+
+[bindings.keyed]
+provider = "static"
+value = "file:{folder}/keyed"
+"""
+
+
+class Canaries:
+    """One for each binding, and the client's secret."""
+
+    def __init__(self) -> None:
+        names = ("fixed", "stored", "web", "keyed", "client")
+        self.by_name = {name: f"canary-{name}-{token_hex(12)}" for name in names}
+
+    def __getitem__(self, name: str) -> str:
+        return self.by_name[name]
+
+
+class _Echo(BaseHTTPRequestHandler):
+    """Issues one token, and repeats every other request in its answer."""
+
+    canaries: Canaries
+    seen: list[str]
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["Content-Length"]))
+        token = {"access_token": self.canaries["web"], "token_type": "bearer", "expires_in": 900}
+        self._answer(json.dumps(token).encode())
+
+    def do_GET(self) -> None:
+        said = f"{self.path} {self.headers}"
+        self.seen.append(said)
+        self._answer(said.encode(), self.headers.get("Authorization", ""))
+
+    def _answer(self, body: bytes, header: str = "") -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("X-Echo", header)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:  # noqa: A002
+        """Log nothing."""
+
+
+@pytest.fixture(scope="module")
+def canaries() -> Canaries:
+    return Canaries()
+
+
+@pytest.fixture(scope="module")
+def seen() -> list[str]:
+    """What the echoing server got."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def echo(canaries: Canaries, seen: list[str]) -> Iterator[str]:
+    handler = type("Echo", (_Echo,), {"canaries": canaries, "seen": seen})
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = Thread(target=server.serve_forever, args=(0.02,))
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+        thread.join()
+
+
+def node_of(server: EmbeddedServer, folder: Path, url: str, canaries: Canaries) -> NodeProcess:
+    (folder / "rookery.toml").write_text(BINDINGS.format(folder=folder, url=url))
+    for name in ("fixed", "keyed"):
+        (folder / name).write_text(canaries[name])
+    rules = f"{url} 127.0.0.0/8 binding=web,{url} 127.0.0.0/8 binding=keyed query=key"
+    return node_on(
+        server,
+        REALM,
+        folder,
+        *SANDBOX,
+        *("--tools", "tests.execution.credential_tools:registry"),
+        *("--workers", "lab", "--metrics-port", "0"),
+        ROOKERY_NODE_ALLOW_HTTP=rules,
+        CLIENT_SECRET=canaries["client"],
+        PYTHONPATH=HERE,
+        CANARIES=str(folder),
+    )
+
+
+@pytest.fixture(scope="module")
+def worker(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A worker in a process of its own; the file with all that it says."""
+    folder = tmp_path_factory.mktemp("worker")
+    url = server.url_for(Role.WORKER, realm=REALM, surface="lab")
+    command = [str(Path(sys.executable).with_name("rookery")), "tools", "serve"]
+    command += ["tests.execution.credential_tools:worker_registry", "--surface", "lab"]
+    said = folder / "worker.log"
+    with said.open("w") as log:
+        environment = {"PYTHONPATH": HERE, "HOME": str(folder), "ROOKERY_REALM": REALM}
+        with subprocess.Popen(
+            [*command, "--url", url],
+            env=environment,
+            cwd=folder,
+            stdout=log,
+            stderr=log,
+        ) as process:
+            yield said
+            process.terminate()
+
+
+@pytest.fixture(scope="module")
+def serving(
+    server: EmbeddedServer,
+    tmp_path_factory: pytest.TempPathFactory,
+    echo: str,
+    canaries: Canaries,
+    worker: Path,
+) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("credentials")
+    with node_of(server, folder, echo, canaries) as node:
+        found = Serving(server, node, REALM, folder, Role.OPERATOR)
+        value = folder / "value"
+        value.write_text(canaries["stored"])
+        said = found.rookery("secrets", "set", "stored", "--file", str(value))
+        assert said.code == 0, said.err
+        value.unlink()
+        yield found
+
+
+@pytest.fixture
+def client(serving: Serving) -> Iterator[SyncClient]:
+    with connect_sync(serving.url_for(Role.OPERATOR), realm=REALM) as opened:
+        yield opened
+
+
+def search(serving: Serving, worker: Path, *run_ids: str) -> bytes:
+    """All that is stored, shown and said, the files of the server's store as they are, and the
+    variables and arguments of every process that the node or its server has started."""
+    files = [path for path in serving.server.store.rglob("*") if path.is_file()]
+    raw = [path.read_bytes() for path in files]
+    for pid in (serving.server.pid, *serving.node.processes):
+        raw += [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")]
+    return b"\n".join([*raw, stored(serving), shown(serving, *run_ids), worker.read_bytes()])
+
+
+EVERYTHING = """
+import asyncio
+found = [give(), await give_soon(), lab_work()]
+for call in (lambda: give(how='code'), lambda: give(how='raise')):
+    try:
+        call()
+    except Exception as error:
+        found.append(str(error))
+for how in ('code', 'raise'):
+    try:
+        lab_work(how=how)
+    except Exception as error:
+        found.append(str(error))
+found.append(await web_http_get('URL/a'))
+found.append(await web_fetch_text('URL/b'))
+found.append(await keyed_http_get('URL/c?x=1'))
+for one in found:
+    print(one)
+found
+"""
+
+
+def test_calls_get_credentials_and_nothing_that_is_stored_or_shown_has_one(
+    serving: Serving,
+    client: SyncClient,
+    worker: Path,
+    canaries: Canaries,
+    echo: str,
+    seen: list[str],
+):
+    """After runs that succeed, fail, park, and lose their node during a call."""
+    whole = client.run("whole", EVERYTHING.replace("URL", echo))
+    assert whole.error is None, whole.error
+    assert str(whole.result).count("[credential]") > 20
+    asked = "\n".join(seen)
+    assert f"Authorization: Bearer {canaries['web']}" in asked
+    assert f"/c?x=1&key={canaries['keyed']}" in asked
+    assert serving.rookery("sessions", "snapshot", "whole").code == 0
+    failed = client.run("failed", "give(how='code')")
+    assert "[credential]" in failed.error.message
+    parked = client.begin("parked", "x = give()\nprint(x)\nawait sleep(86400)\nx")
+    wait_for(client, "parked", "turn.parked.v1")
+    lost = client.begin("lost", "hold()")
+    while not (serving.folder / "held").exists():
+        sleep(0.02)
+    serving.node.close()
+    serving.node.start()
+    wait_for(client, "lost", "turn.parked.v1")
+    runs = (whole.run_id, failed.run_id, parked.run_id, lost.run_id)
+    haystack = search(serving, worker, *runs)
+    for canary in canaries.by_name.values():
+        expect_no_part(haystack, canary)
+
+
+def wait_for(client: SyncClient, session: str, kind: str) -> None:
+    for fact in client.events(key=session):
+        if fact["type"] == kind:
+            return
+
+
+def test_the_same_search_finds_what_is_planted(serving: Serving, client: SyncClient, worker: Path):
+    """The honest control: a credential as it is, half of one, and one in another encoding."""
+    planted = [f"canary-{name}-{token_hex(12)}" for name in ("plain", "half", "hex")]
+    whole, half, encoded = planted[0], planted[1][:16], planted[2].encode().hex()
+    client.run("planted", f"print({whole!r})\nprint({half!r})\n{encoded!r}")
+    haystack = search(serving, worker)
+    for canary in planted:
+        with pytest.raises(AssertionError, match="of the canary are there"):
+            expect_no_part(haystack, canary)
+
+
+def test_a_tool_without_its_binding_or_without_its_grant_stops_the_start(
+    server: EmbeddedServer, tmp_path: Path, worker: Path
+):
+    local = ("--tools", "tests.execution.credential_tools:registry")
+    unknown = node_on(server, REALM, tmp_path, *SANDBOX, *local, PYTHONPATH=HERE)
+    with pytest.raises(NotReady, match="needs the binding fixed, which is not configured"), unknown:
+        pass
+    table = '[bindings.fixed]\nprovider = "static"\nvalue = "env:HOME"\n'
+    (tmp_path / "rookery.toml").write_text(table)
+    ungranted = node_on(server, REALM, tmp_path, *SANDBOX, "--workers", "lab")
+    with pytest.raises(NotReady, match="needs the binding fixed, which is not for"), ungranted:
+        pass
