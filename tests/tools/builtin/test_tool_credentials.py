@@ -182,7 +182,7 @@ def test_requests_have_the_credential_in_a_header_or_the_query(secure_web: Web):
     assert secure_web.asked[-1].headers["Authorization"] == f"Bearer {VALUE}"
 
 
-def test_a_server_that_repeats_the_credential_tells_the_program_nothing(secure_web: Web):
+def test_a_program_gets_no_credential_that_a_server_repeats(secure_web: Web):
     echo = f'{{"Authorization": "Bearer {VALUE}"}}'.encode()
     secure_web.pages["/echo"] = answer(echo, f"X-Echo: {VALUE}")
     secure_web.pages["/bytes"] = answer(b"\xff" + echo, "Content-Type: image/png")
