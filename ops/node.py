@@ -70,10 +70,7 @@ from rookery.ops.process_identity import (
     this_process,
 )
 from rookery.ops.processes import WHOLE_NODE, ProcessShare
-from rookery.ops.run_services import (
-    RunServices,
-    approval_settings,
-)
+from rookery.ops.run_services import RunServices, approval_settings
 from rookery.ops.server import (
     RealmServer,
     ServerSupervisor,

@@ -37,6 +37,15 @@ class AttemptResult(NamedTuple):
     called: bool = True
     """If false, the tool was not called, and the attempt may begin again."""
 
+    @property
+    def metrics_outcome(self) -> str:
+        """The outcome as the metrics count it."""
+        if self.unknown_reason or not self.called:
+            return "unknown" if self.called else "not_called"
+        if self.outcome.error is UNSET:
+            return "completed"
+        return "timed_out" if self.outcome.error.code == "TIMEOUT_TOOL" else "failed"
+
 
 class AttemptCache:
     """One per node; lives on the bus loop."""

@@ -180,6 +180,11 @@ class ToolCatalogue:
     def get(self, name: str) -> CatalogueTool | None:
         return self._tools.get(name)
 
+    def binding_of(self, name: str) -> str:
+        """The binding whose credential the tool gets; empty for a tool without one."""
+        tool = self._tools.get(name)
+        return "" if tool is None else tool.binding
+
     def require(self, name: str) -> CatalogueTool:
         """The tool called ``name``; raises ``UNKNOWN_TOOL``."""
         tool = self._tools.get(name)

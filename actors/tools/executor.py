@@ -44,7 +44,8 @@ from rookery.actors.tools.attempt_cache import (
 from rookery.actors.tools.authoring.credential import (
     NO_CREDENTIALS,
     CredentialSource,
-    ToolCredential,
+    read_credential,
+    report_rejected,
 )
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.call_notifier import CallNotifier
@@ -68,7 +69,7 @@ from rookery.actors.tools.effects import (
     PrepareCall,
 )
 from rookery.actors.tools.faults import fault, fault_of
-from rookery.actors.tools.hosts.host import OutcomeUnknown, PastAttempt, ToolHost
+from rookery.actors.tools.hosts.host import OutcomeUnknown, PastAttempt, ToolHost, query_host
 from rookery.actors.tools.state import ToolCall
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet, ValueSeal, wait_first
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
@@ -305,7 +306,7 @@ class CallExecutor:
         with self._notifier.cancel_scope(
             call.run, call.operation_id, lambda: host.cancel(call.operation_id)
         ):
-            outcome = await _query_host(host, past)
+            outcome = await query_host(host, past)
         since_ms = call.deadline_at_ms - call.timeout_ms
         return replace(outcome, duration_ms=max(0, self._now_ms() - since_ms))
 
@@ -397,7 +398,11 @@ class CallExecutor:
     ) -> AttemptResult | None:
         """The result of a quick function, called here without a task; ``None`` for any other."""
         host = self._hosts.get(call.surface)
-        if host is None or isinstance(arguments, ToolFault) or self._binding_of(call):
+        if (
+            host is None
+            or isinstance(arguments, ToolFault)
+            or self._catalogue.binding_of(call.name)
+        ):
             return None
         began_ms, began_s = self._now_ms(), perf_counter()
         if self._fault_before(call, call.deadline_at_ms - began_ms) is not None:
@@ -418,7 +423,7 @@ class CallExecutor:
         self, call: ToolCall, result: AttemptResult, began_ms: int, began_s: float
     ) -> AttemptResult:
         """The result of an attempt that has ended, with its duration."""
-        seconds, ended = perf_counter() - began_s, _metrics_outcome(result)
+        seconds, ended = perf_counter() - began_s, result.metrics_outcome
         self._metrics.tool_call(call.name, call.surface, ended, seconds)
         duration_ms = max(0, self._now_ms() - began_ms)
         return result._replace(outcome=replace(result.outcome, duration_ms=duration_ms))
@@ -441,40 +446,19 @@ class CallExecutor:
         if (wrong := self._fault_before(call, left_ms)) is not None:
             return AttemptResult(CallOutcome(error=wrong), b"")
         context, operation = _call_context(session, call, arguments), call.operation_id
-        if binding := self._binding_of(call):
+        if binding := self._catalogue.binding_of(call.name):
             try:
-                context = replace(context, credential=await self._credential(binding))
+                credential = await read_credential(self._credentials, binding)
             except CodedError as error:
                 return AttemptResult(CallOutcome(error=fault_of(error)), b"")
+            context = replace(context, credential=credential)
         with self._notifier.cancel_scope(call.run, operation, lambda: host.cancel(operation)):
             outcome = await host.call(context, left_ms, lambda: self._owns_session(session))
-        await self._report_rejected(binding, context.credential)
+        await report_rejected(self._credentials, binding, context.credential)
         return attempt_result(outcome)
 
-    def _binding_of(self, call: ToolCall) -> str:
-        tool = self._catalogue.get(call.name)
-        return "" if tool is None else tool.binding
-
-    async def _credential(self, binding: str) -> ToolCredential:
-        """The credential of a call whose intent is recorded."""
-        current = await self._credentials.get(binding)
-        found = current.credential
-        return ToolCredential(found.value, found.scheme, current.generation)
-
-    async def _report_rejected(self, binding: str, credential: ToolCredential | None) -> None:
-        """Report a credential that the tool's service refused; the outcome of the call does not
-        depend on it."""
-        if credential is None or not credential.is_rejected:
-            return
-        try:
-            await self._credentials.reject(binding, credential.generation)
-        except CodedError as error:
-            log.warning(
-                "rejected credential not reported", extra={"binding": binding, "code": error.code}
-            )
-
     def _failed_attempt(self, call: ToolCall, error: Exception) -> AttemptResult:
-        sensitive = bool(self._sensitive_parts(call) or self._binding_of(call))
+        sensitive = bool(self._sensitive_parts(call) or self._catalogue.binding_of(call.name))
         return failed_attempt(call.name, call.operation_id, error, sensitive=sensitive)
 
     async def _release_slot(self, call: ToolCall) -> None:
@@ -482,26 +466,6 @@ class CallExecutor:
         if (host := self._hosts.get(call.surface)) is not None:
             await host.wait_finished(call.operation_id)
         self._slots.release(call.current_attempt, SlotStage.RUNNING)
-
-
-async def _query_host(host: ToolHost, past: PastAttempt) -> CallOutcome:
-    """What the host's workers report; an unreadable report raises ``OutcomeUnknown``."""
-    try:
-        return await host.query_outcome(past)
-    except CodedError as error:
-        if CODES[error.code].retryable:
-            raise
-        raise OutcomeUnknown(f"the answer of its worker does not decode: {error}") from error
-
-
-def _metrics_outcome(result: AttemptResult) -> str:
-    """The outcome of an attempt as the metrics count it."""
-    if result.unknown_reason or not result.called:
-        return "unknown" if result.called else "not_called"
-    error = result.outcome.error
-    if error is UNSET:
-        return "completed"
-    return "timed_out" if error.code == "TIMEOUT_TOOL" else "failed"
 
 
 def _check_encoded_arguments(tool: CatalogueTool, data: bytes) -> None:

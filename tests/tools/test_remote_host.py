@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -14,16 +13,14 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.tools import ToolCallContext, ToolCredential, ToolError, ToolRegistry, tool
-from rookery.actors.tools.capability_checks import CapabilityChecks
+from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry, tool
 from rookery.actors.tools.catalogue import ToolCatalogue
 from rookery.actors.tools.hosts.host import OutcomeUnknown, PastAttempt
-from rookery.actors.tools.hosts.remote_host import RemoteToolHost, _checked_outcome
+from rookery.actors.tools.hosts.remote_host import RemoteToolHost
 from rookery.actors.tools.hosts.worker import Worker
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.memory.workers import MemoryWorkerEndpoint
 from rookery.schemas.calls import CallOutcome
-from rookery.schemas.capability import Capability
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.worker_protocol import Job, WorkerCatalogue
@@ -487,58 +484,5 @@ def test_a_worker_refuses_malformed_arguments():
                 Job(surface="shop", tool="add", body=body, left_ms=5_000)
             )
             assert end.body == b'{"value":2}'  # type: ignore[union-attr]
-
-    asyncio.run(scenario())
-
-
-# --- credentials ----------------------------------------------------------------------------------
-
-VALUE = "canary-7b1f5c2e9a4d8036"
-
-
-@tool(binding="github")
-def give_away(credential: ToolCredential, how: str) -> str:
-    """What it should not do."""
-    if how == "reject":
-        credential.reject()
-    if how == "raise":
-        raise ToolError("TOOL_ERROR", f"refused {credential.header()}")
-    return f"{credential.header()['Authorization']} " + "x" * (100_000 if how == "large" else 1)
-
-
-def test_a_worker_gets_the_credential_with_the_call_and_its_answer_has_none():
-    async def scenario() -> None:
-        stage = RemoteRealm()
-        async with stage.worker(give_away):
-            remote = await stage.find()
-            for how in ("return", "raise", "large", "reject"):
-                credential = ToolCredential(VALUE)
-                ctx = context("shop_give_away", how, credential=credential)
-                outcome = await remote.call(ctx, 5_000)
-                assert "Bearer [credential]" in f"{outcome.value}{outcome.error}"
-                assert VALUE not in f"{outcome}"
-                assert credential.is_rejected is (how == "reject")
-            without = await remote.call(context("shop_give_away", "return"), 5_000)
-            assert code(without) == "LEASE_UNAVAILABLE"
-
-    asyncio.run(scenario())
-
-
-def test_an_answer_that_a_worker_has_not_scrubbed_is_scrubbed_here():
-    async def scenario() -> None:
-        async def answer(body: bytes) -> CallOutcome:
-            return await _checked_outcome(
-                CapabilityChecks(Capability(name="x", description="")), body, ToolCredential(VALUE)
-            )
-
-        for body in (
-            {"value": {VALUE: [VALUE]}},
-            {"value": VALUE.encode().hex()},
-            {"error": {"code": VALUE, "message": f"no {VALUE[:16]}"}},
-            {"value": VALUE * 10_000},
-        ):
-            outcome = await answer(json.dumps(body).encode())
-            assert VALUE[:16] not in str(outcome)
-            assert "[credential]" in str(outcome)
 
     asyncio.run(scenario())

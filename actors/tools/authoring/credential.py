@@ -6,13 +6,22 @@ scrubbed of it. A function that prints it, or sends it elsewhere, gives it away.
 
 from __future__ import annotations
 
+import logging
 from functools import cached_property
 from typing import Final, Protocol
 
 from rookery.actors.protection import Scrubber
-from rookery.schemas.errors import Failed
+from rookery.schemas.errors import CodedError, Failed
 
-__all__ = ["NO_CREDENTIALS", "CredentialSource", "ToolCredential"]
+__all__ = [
+    "NO_CREDENTIALS",
+    "CredentialSource",
+    "ToolCredential",
+    "read_credential",
+    "report_rejected",
+]
+
+log = logging.getLogger(__name__)
 
 
 class ToolCredential:
@@ -89,3 +98,25 @@ class _NoCredentials:
 
 
 NO_CREDENTIALS: Final[CredentialSource] = _NoCredentials()
+
+
+async def read_credential(source: CredentialSource, binding: str) -> ToolCredential:
+    """The credential of a call whose intent is recorded."""
+    current = await source.get(binding)
+    found = current.credential
+    return ToolCredential(found.value, found.scheme, current.generation)
+
+
+async def report_rejected(
+    source: CredentialSource, binding: str, credential: ToolCredential | None
+) -> None:
+    """Report a credential that the tool's service refused; the outcome of the call does not depend
+    on it."""
+    if credential is None or not credential.is_rejected:
+        return
+    try:
+        await source.reject(binding, credential.generation)
+    except CodedError as error:
+        log.warning(
+            "rejected credential not reported", extra={"binding": binding, "code": error.code}
+        )

@@ -9,12 +9,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from rookery.actors.tools.authoring.registry import (
-    ToolCallContext,
-)
+from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.schemas.calls import CallOutcome
+from rookery.schemas.errors import CODES, CodedError
 
-__all__ = ["NotCalled", "OutcomeUnknown", "PastAttempt", "ToolHost", "always_allowed"]
+__all__ = [
+    "NotCalled",
+    "OutcomeUnknown",
+    "PastAttempt",
+    "ToolHost",
+    "always_allowed",
+    "query_host",
+]
 
 
 class OutcomeUnknown(Exception):
@@ -72,3 +78,13 @@ class ToolHost(Protocol):
     async def query_outcome(self, past: PastAttempt) -> CallOutcome:
         """The outcome of a past attempt, as soon as a worker has it. A worker that has not begun
         the attempt cancels it. Raises ``OutcomeUnknown`` with the reports of the workers."""
+
+
+async def query_host(host: ToolHost, past: PastAttempt) -> CallOutcome:
+    """What the host's workers report; an unreadable report raises ``OutcomeUnknown``."""
+    try:
+        return await host.query_outcome(past)
+    except CodedError as error:
+        if CODES[error.code].retryable:
+            raise
+        raise OutcomeUnknown(f"the answer of its worker does not decode: {error}") from error
