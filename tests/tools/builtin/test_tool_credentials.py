@@ -220,10 +220,12 @@ def test_no_credential_leaves_the_allowlist_of_its_binding(secure_web: Web):
 
 
 def test_a_credential_in_clear_or_in_a_wrong_place_is_refused():
+    networks = (*LOOPBACK, "10.0.0.0/8")
     for url in ("http://example.com", "http://localhost", "http://10.0.0.1"):
         with pytest.raises(Refused, match="not encrypted"):
-            http_tools([Allowed(url)], credential=HttpCredential("api"))
-    assert http_tools([Allowed("http://127.0.0.1:1")], credential=HttpCredential("api"))
+            http_tools([Allowed(url, networks=networks)], credential=HttpCredential("api"))
+    here = Allowed("http://127.0.0.1:1", networks=networks)
+    assert http_tools([here], credential=HttpCredential("api"))
     for place in (
         {"header": "Host"},
         {"header": "a b"},
