@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from rookery.actors.tools import ToolCredential, ToolError, ToolRegistry, tool
 
-__all__ = ["registry", "worker_registry"]
+__all__ = ["login_registry", "registry", "worker_registry"]
 
 log = logging.getLogger("rookery.tests.credentials")
 
@@ -72,5 +72,12 @@ def work(credential: ToolCredential, how: str = "return") -> dict[str, Any]:
     return give(credential, how)
 
 
+@tool(binding="mail")
+def scheme_of(credential: ToolCredential) -> str:
+    """What a person's login leads to."""
+    return credential.scheme
+
+
 registry = ToolRegistry.of(give, give_soon, hold)
+login_registry = ToolRegistry.of(scheme_of)
 worker_registry = ToolRegistry.of(work)
