@@ -56,7 +56,8 @@ def _evolve_requested(state: SessionTurns, fact: session.SessionFact) -> Session
             | session.InputCancelled(run=str(run_id))
             | session.InputRefused(run=str(run_id))
         ) if run_id in state.asked:
-            return replace(state, asked=state.asked.delete(run_id))
+            outside = state.outside - {run_id} if state.outside else state.outside
+            return replace(state, asked=state.asked.delete(run_id), outside=outside)
     return state
 
 
@@ -64,7 +65,10 @@ def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
     """Fold the active run's progress."""
     kind = type(fact)
     if kind is facts.Started:
-        return replace(state, driving=_started_run(fact))
+        driving = _started_run(fact)
+        if driving is None and not fact.direct:
+            state = replace(state, outside=state.outside | {fact.run})
+        return replace(state, driving=driving)
     run = state.driving
     if run is None:
         return state

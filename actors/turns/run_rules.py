@@ -256,9 +256,14 @@ class RunRules:
     # --- reactions --------------------------------------------------------------------------------
 
     def _start(self, state: SessionTurns, key: str, run_id: str) -> Sequence[Fact]:
-        """Start a prepared run. If that is impossible it fails at once: every input gets an end."""
+        """Start a prepared run. If that is impossible it fails at once: every input gets an end.
+
+        A node that executes no runs leaves no fact about the preparation, so the next one reacts to
+        it again, although a program outside has begun the run."""
         requested, run = state.asked.get(run_id), state.driving
         if self._provisioner is None or requested is None or (run and run.run_id == run_id):
+            return ()
+        if run_id in state.outside:
             return ()
         forked, builder = requested.forked, TurnFacts(self._decider, state, key)
         rights = rights_at_start(state, requested.request)

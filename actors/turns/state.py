@@ -29,6 +29,8 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     """The run that has the session without admission knowing it."""
     asked: Map[str, RequestedRun] = Map()
     """The requests of the session's inputs by run, from admission's facts."""
+    outside: frozenset[str] = frozenset()
+    """The runs that a program outside began to drive, until admission has their ends."""
     driving: ActiveRun | None = None
     calls: SessionCalls = SessionCalls()
     """The calls of the session's runs."""

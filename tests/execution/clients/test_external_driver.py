@@ -11,12 +11,14 @@ import pytest
 
 from rookery.actors.turns import TURN
 from rookery.bus.client import Client
+from rookery.bus.ports import Filter
 from rookery.bus.roles import Role
 from rookery.ops.examples.external_driver.driver import START, STEPS, execute_runs
 from rookery.schemas.errors import CodedError
 from rookery.schemas.machines.inputs import MACHINE_INPUTS, InputSender
 from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import Serving
+from tests.nodes import node_on
 from tests.stock_client import Answer, Fields, Stock, stock
 
 PATIENCE_S = 20.0
@@ -57,6 +59,39 @@ def test_a_run_driven_from_outside_ends_with_its_turn_and_its_client_gets_the_re
         await asyncio.wait_for(driver, PATIENCE_S)
 
     asyncio.run(scenario())
+
+
+def test_a_node_that_executes_runs_continues_a_session_that_was_driven_outside(
+    serving: Serving, tmp_path: Path
+):
+    """It starts no run a second time that the program outside has ended."""
+    realm = "handed-over"
+
+    async def drive() -> None:
+        driver = asyncio.create_task(
+            execute_runs(serving.server.url_for(Role.DRIVER, realm=realm), realm, 1)
+        )
+        async with Client(
+            serving.server.url_for(Role.OPERATOR, realm=realm), realm=realm
+        ) as client:
+            await asyncio.sleep(0.2)
+            assert (await client.run("s", "hello")).result == "you said hello"
+        await asyncio.wait_for(driver, PATIENCE_S)
+
+    async def execute() -> None:
+        async with Client(
+            serving.server.url_for(Role.OPERATOR, realm=realm), realm=realm
+        ) as client:
+            answer = await client.run("s", "1 + 1")
+            assert answer.error is None
+            assert answer.result == 2
+            pages = [page async for page in client.journal.scan(Filter("turn", "s"))]
+            starts = [one for page in pages for one in page if b"turn.started.v1" in one.body]
+            assert len(starts) == 2
+
+    for driver, scenario in (("outside", drive), ("sandbox", execute)):
+        with node_on(serving.server, realm, tmp_path, "--driver", driver):
+            asyncio.run(scenario())
 
 
 async def begin(client: Client, session: str) -> str:
