@@ -99,6 +99,7 @@ def test_a_missing_or_needless_await_has_a_hint(
     assert hint in (failed.hint or "")
 
 
+@pytest.mark.starts_something
 @pytest.mark.parametrize("stage_name", ["stage", "ts"])
 def test_the_code_of_a_tools_error_is_said_once(request: pytest.FixtureRequest, stage_name: str):
     stage: Stage = request.getfixturevalue(stage_name)
