@@ -14,7 +14,6 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
 from rookery.bus.backoff import Backoff
-from rookery.bus.entity_follower import EntityFollower
 from rookery.bus.ports.commands import (
     DeadLetter,
     Delivery,
@@ -25,6 +24,7 @@ from rookery.bus.ports.commands import (
     Timer,
     Timers,
 )
+from rookery.bus.ports.entity_follower import EntityFollower
 from rookery.bus.ports.journal import (
     Appended,
     AppendOutcome,
