@@ -1,4 +1,5 @@
-"""A live node skips what a forger with a node's credential writes, and every command says so."""
+"""A live node skips what a forger with a node's credential writes, and every command says so; and
+nodes with keys of their own sign one journal."""
 
 from __future__ import annotations
 
@@ -9,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.actors.approvals.state import APPROVERS_KEY
+from rookery.bus import connect_sync
 from rookery.bus.journal import JetStreamJournal
 from rookery.bus.journal.stored_message import CHAIN
 from rookery.bus.nats.connection import Connection
@@ -23,7 +25,7 @@ from rookery.schemas.facts.approval import (
     ApproverAdded,
 )
 from tests.approvals.approval_world import EVE, ApprovalWorld
-from tests.nodes import access_to, rookery_here
+from tests.nodes import access_to, node_on, rookery_here
 
 APPROVERS = EntityId("approval", APPROVERS_KEY)
 
@@ -74,3 +76,32 @@ def test_a_live_node_skips_a_forged_approver_and_says_so(server: EmbeddedServer,
     assert "says that eve was added" in listed.err
     verified = rookery_here(tmp_path, "journal", "verify", *store)
     assert (verified.code, "the change of approver eve is forged" in verified.err) == (7, True)
+
+
+def test_two_nodes_with_key_files_of_their_own_sign_one_journal(
+    server: EmbeddedServer, tmp_path: Path
+):
+    """Both at once, and the second goes on when the first has stopped."""
+    realm = "two-keys"
+    folders = [tmp_path / name for name in ("n1", "n2")]
+    for folder in folders:
+        folder.mkdir()
+    first, second = (
+        node_on(server, realm, folder, "--driver", "sandbox", ROOKERY_NODE_NAME=folder.name)
+        for folder in folders
+    )
+    with (
+        first,
+        second,
+        connect_sync(server.url_for(Role.CLIENT, realm=realm), realm=realm) as client,
+    ):
+        assert [client.run(f"s{number}", "1").result for number in range(6)] == [1] * 6
+        assert first.stop() == 0
+        assert [client.run(f"s{number}", "2").result for number in range(6)] == [2] * 6
+        assert second.stop() == 0
+    keys = [path.read_text() for path in sorted(tmp_path.glob(f"n*/**/{realm}.node.pem"))]
+    assert len(set(keys)) == 2
+    verified = rookery_here(tmp_path, "journal", "verify", "--json", *access_to(server, realm))
+    signed = json.loads(verified.out)["signed"]
+    assert (verified.code, signed["unproven"]) == (0, [])
+    assert sorted(key["nodes"] for key in signed["keys"]) == [["n1"], ["n2"]]

@@ -21,7 +21,8 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.protection.rights import Rights, ToolRight
 from tests.execution.canary_search import expect_hidden, shown, stored
 from tests.execution.realm_fixture import Serving
-from tests.nodes import NotReady, node_on
+from tests.nodes import ROOKERY, NotReady, access_to, node_on
+from tests.tools.worker_processes import WorkerProcess
 
 HERE = str(Path(__file__).parents[2])
 REALM = "sensitive"
@@ -128,6 +129,36 @@ wrong = attempt(lambda: small(key))
     client.snapshot(session)
     expect_hidden(stored(serving), canary)
     expect_hidden(shown(serving, run.run_id), canary)
+
+
+def test_a_worker_gets_the_values_and_no_store_list_or_log_has_them(
+    server: EmbeddedServer, tmp_path: Path
+):
+    """Its results, its arguments, and the exception of one of its tools."""
+    realm, canary = "sensitive-workers", f"canary-{token_hex(12)}"
+    (tmp_path / "a").write_text(canary)
+    served = ("tests.execution.sensitive_tools:registry", "--surface", "safe", "--json")
+    worker = WorkerProcess(
+        tmp_path, ROOKERY, "tools", "serve", *served, *access_to(server, realm)
+    ).launch()
+    flags = ("--driver", "sandbox", "--workers", "safe", "--metrics-port", "0")
+    code = "key = safe_secret('a')\n[safe_check(key, 'x'), attempt(lambda: safe_crash(key))[0]]"
+    try:
+        with (
+            node_on(server, realm, tmp_path, *flags) as node,
+            connect_sync(server.url_for(Role.OPERATOR, realm=realm), realm=realm) as client,
+        ):
+            worker.ready()
+            run = client.run("s", TRY + code)
+            assert run.result == [digest(canary + "x"), "TOOL_ERROR"]
+            assert client.replay("s", run.run_id)["state"] == "equal"
+            serving = Serving(server, node, realm, tmp_path)
+            expect_hidden(stored(serving, realm), canary)
+            expect_hidden(shown(serving, run.run_id), canary)
+            assert worker.stop() == 0
+        assert "ValueError" in worker.log.read_text()
+    finally:
+        worker.close()
 
 
 def test_facts_hold_digests_and_sealed_values(client: SyncClient, session: str, canary: str):
