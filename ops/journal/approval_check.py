@@ -56,6 +56,9 @@ class ApprovalCheck:
 
     def add(self, stored: StoredMessage, facts: Sequence[Fact]) -> None:
         """Check the next message; those of other families say nothing."""
+        if stored.entity.family in ("approval", "node"):
+            # A forger may date a fact back, but not those before it.
+            self._now_ms = max(self._now_ms, *(fact.at_ms for fact in facts), 0)
         if stored.entity.family == "node":
             for fact in facts:
                 if isinstance(fact, Started):
@@ -78,13 +81,12 @@ class ApprovalCheck:
             if fault := self._line.add(fact):
                 self._report(stored, f"the change of approver {fact.name} is forged: {fault}")
             elif known is not None and isinstance(fact, approval.ApproverRevoked):
-                self._revoked[fact.key_id] = known, fact.at_ms
+                self._revoked[fact.key_id] = known, self._now_ms
 
     def _add_approvals(self, stored: StoredMessage, facts: Sequence[Fact]) -> None:
         key = stored.entity.key
         state = self._sessions.get(key, SessionApprovals())
         for fact in facts:
-            self._now_ms = fact.at_ms
             match fact:
                 case approval.Answered():
                     self._check_answer(stored, fact)

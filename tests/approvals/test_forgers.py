@@ -16,6 +16,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.approvals.signing import signed_answer
 from rookery.actors.approvals.state import APPROVERS_KEY, UNPROVEN
 from rookery.actors.keys import checkpoint_bytes
 from rookery.bus.credentials import CredentialStore
@@ -38,11 +39,12 @@ from rookery.schemas.facts.approval import (
     APPROVAL_FACTS,
     Answered,
     ApproverAdded,
+    ApproverRevoked,
     GrantConsumed,
     GrantIssued,
     GrantRevoked,
 )
-from rookery.schemas.facts.node import NODE_FACTS, Checkpoint, Started
+from rookery.schemas.facts.node import NODE_FACTS, Checkpoint, Started, Stopped
 from tests.approvals.approval_world import ANN, CY, EVE, ApprovalWorld
 
 REALM = "forgers"
@@ -268,6 +270,28 @@ def test_a_forged_fact_is_found_wherever_it_is(recorded: Recorded, forgery: Forg
         named = {one.sequence for one in check.damaged if one.kind is DefectKind.FORGED}
         found += place + 1 in named
     assert 0 < tried == found
+
+
+def test_an_answer_of_a_revoked_approver_cannot_be_dated_back(recorded: Recorded):
+    """A node may accept it until it has learned of the revocation, and not a minute later."""
+    end, waits = len(recorded.messages), EntityId("approval", "waits")
+    _, revoked = facts_of(recorded.messages, ApproverRevoked)[0]
+    _, genuine = facts_of(recorded.messages, Answered)[0]
+    answer = replace(
+        signed_answer(genuine), approval_id=recorded.waiting, actor="cy", tool_digest=""
+    )
+    fields = msgspec.structs.asdict(CY.sign(REALM, answer)) | {
+        "operation_id": recorded.waiting.split(".")[1],
+        "at_ms": revoked.at_ms + 1,
+    }
+    by_cy = replace(genuine, **fields)
+    later = Stopped(node="n1", at_ms=revoked.at_ms + 60_000)
+    messages = inserted(recorded.messages, end, EntityId("node", "n1"), later)
+    late = checked(inserted(messages, end + 1, waits, by_cy)).damaged
+    assert [one.sequence for one in late if "is not a key of cy" in one.message] == [end + 2]
+    messages = chained([one for one in recorded.messages if one.entity == APPROVERS])
+    at_once = checked(inserted(messages, len(messages), waits, by_cy)).damaged
+    assert not [one for one in at_once if "answer" in one.message]
 
 
 def test_swapped_signatures_are_found(recorded: Recorded):
