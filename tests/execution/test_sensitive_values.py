@@ -153,7 +153,7 @@ def test_a_worker_gets_the_values_and_no_store_list_or_log_has_them(
             assert run.result == [digest(canary + "x"), "TOOL_ERROR"]
             assert client.replay("s", run.run_id)["state"] == "equal"
             serving = Serving(server, node, realm, tmp_path)
-            expect_hidden(stored(serving, realm), canary)
+            expect_hidden(stored(serving), canary)
             expect_hidden(shown(serving, run.run_id), canary)
             assert worker.stop() == 0
         assert "ValueError" in worker.log.read_text()
