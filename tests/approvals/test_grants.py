@@ -414,7 +414,8 @@ def test_inputs_of_the_machine_do_not_change_a_calls_approval():
     operation_id = asked(session)
     approval_id = session.asked(operation_id).approval_id
     params = {"approval_id": approval_id, "decision": "Approve"}
-    said = session.put("approval", HandleInput(input="decide_approval", params=params))
+    command = HandleInput(input="decide_approval", params=params)
+    said = session.put("approval", command, verb="approvals")
     assert isinstance(said, CodedError)
     assert said.code == "GUARD_REJECTED"
 
