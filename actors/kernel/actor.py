@@ -34,7 +34,7 @@ from rookery.actors.kernel.messaging.messages import (
     ReloadBroken,
     ResumeEffects,
 )
-from rookery.bus.ports import IN_FACT_BYTES_MAX, Appended, AppendRejected, EntitySnapshot
+from rookery.bus.ports import IN_FACT_BYTES_MAX, Appended, AppendRejected
 from rookery.schemas.envelope import Command, EntityId
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.ids import reaction_id
@@ -212,24 +212,16 @@ class FamilyActor(LoopActor):
         entity.touched_ms = self._now_ms
         return entity
 
-    def _load(
-        self, entity: Entity, *, whole: bool = False, known: EntitySnapshot | None = None
-    ) -> None:
+    def _load(self, entity: Entity, *, whole: bool = False) -> None:
         entity.requeue_held()
         entity.reads_in_flight += 1
         entity.needs_catch_up = entity.needs_catch_up or bool(self._decider.observes)
-        self._context.load(self._decider, entity, self._mailbox, whole=whole, known=known)
+        self._context.load(self._decider, entity, self._mailbox, whole=whole)
 
     def _reload(self, entity: Entity, *, whole: bool = False) -> None:
         """Load the entity from the journal, because its state may not be the newest."""
         entity.is_stale = True
         self._load(entity, whole=whole)
-
-    def _reload_after_conflict(self, entity: Entity) -> None:
-        """Load what follows the entity's state, which is committed, from the journal."""
-        is_known = entity.load_error is None and entity.sequence
-        entity.is_stale = True
-        self._load(entity, known=entity.snapshot(self._decider) if is_known else None)
 
     def _on_read_done(self, entity: Entity) -> Sequence[Entity]:
         """Count a finished read; an entity evicted in the meantime releases its commands
@@ -247,10 +239,7 @@ class FamilyActor(LoopActor):
     def _on_loaded(self, item: HistoryLoaded) -> Sequence[Entity]:
         entity = item.entity
         known = frozenset[object]() if entity.load_error else self._required_effects(entity)
-        saved_fact_count = entity.saved_fact_count
         entity.fold(self._decider, item.snapshot, item.tail)
-        if item.from_memory:
-            entity.saved_fact_count = saved_fact_count
         if not self._holds(entity):
             pass
         elif entity.load_error is not None and item.snapshot is not None:
@@ -443,7 +432,9 @@ class FamilyActor(LoopActor):
                 retried.append(pending)
         entity.requeue(retried)
         entity.needs_catch_up = entity.needs_catch_up or commit.fence is not None
-        self._reload_after_conflict(entity)
+        if entity.load_error is None and entity.sequence:  # Its state is committed.
+            entity.known = entity.snapshot(self._decider)
+        self._reload(entity)
 
     # --- eviction -------------------------------------------------------------------------------
 

@@ -49,17 +49,8 @@ class ActorContext(Protocol):
     def redirect(self, delivery: Delivery, verb: str) -> None:
         """Let the query ``verb`` answer this delivery."""
 
-    def load(
-        self,
-        decider: Decider,
-        entity: Entity,
-        mailbox: Mailbox,
-        *,
-        whole: bool,
-        known: EntitySnapshot | None,
-    ) -> None:
-        """Load an entity's history: from the ``known`` snapshot or else the stored one, or the
-        ``whole`` of it."""
+    def load(self, decider: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
+        """Load an entity's history: from its known state or snapshot, or the ``whole`` of it."""
 
     def catch_up(
         self, decider: Decider, entity: Entity, mailbox: Mailbox, *, skip_unreadable: bool

@@ -159,6 +159,7 @@ class Entity:
         "id",
         "is_stale",
         "key_sequence",
+        "known",
         "load_error",
         "needs_catch_up",
         "observed_counts",
@@ -188,6 +189,9 @@ class Entity:
         """Why the history cannot be folded; every command is answered with it."""
         self.is_stale = False
         """Another node may have appended to the key: the next read is from the journal."""
+        self.saved_fact_count = 0
+        self.known: EntitySnapshot | None = None
+        """The state from which the next load continues; it is stored nowhere."""
         self.skips_unreadable = False
         """The next catch-up skips facts that only another version can read."""
         self.needs_catch_up = False
@@ -280,7 +284,11 @@ class Entity:
         self, decider: Decider, snapshot: EntitySnapshot | None, tail: Sequence[StoredMessage]
     ) -> None:
         """Rebuild the entity from a snapshot, if any, and the messages after it."""
+        known, saved = self.known, self.saved_fact_count
+        self.known = None
         self.load_error = self._fold_from(decider, snapshot, (), tail)
+        if snapshot is not None and snapshot is known:
+            self.saved_fact_count = saved
         if self.load_error is None or snapshot is not None:
             return
         restart = last_restart(tail)

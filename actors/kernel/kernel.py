@@ -391,18 +391,8 @@ class Kernel:
     def redirect(self, delivery: Delivery, verb: str) -> None:
         self._loop.call_soon(self._command_router.run_query, delivery, verb)
 
-    def load(
-        self,
-        decider: Decider,
-        entity: Entity,
-        mailbox: Mailbox,
-        *,
-        whole: bool,
-        known: EntitySnapshot | None,
-    ) -> None:
-        self._loop.call_soon(
-            partial(self._loader.load, decider, entity, mailbox, whole=whole, known=known)
-        )
+    def load(self, decider: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
+        self._loop.call_soon(partial(self._loader.load, decider, entity, mailbox, whole=whole))
 
     def catch_up(
         self, decider: Decider, entity: Entity, mailbox: Mailbox, *, skip_unreadable: bool

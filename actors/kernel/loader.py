@@ -59,19 +59,11 @@ class EntityLoader:
         self._codecs, self._fact_router = codecs, reactions
         self.tasks = TaskSet()
 
-    def load(
-        self,
-        decider: Decider,
-        entity: Entity,
-        mailbox: Mailbox,
-        *,
-        whole: bool,
-        known: EntitySnapshot | None,
-    ) -> None:
-        """Read an entity's history; if it is long, its snapshot, unless one is ``known`` or the
-        ``whole`` history is requested, and the messages after it."""
+    def load(self, decider: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool) -> None:
+        """Read an entity's history; if it is long, the messages after its known state or stored
+        snapshot, unless the ``whole`` history is requested."""
         self._drop_stale_history(entity)
-        load = self._load(decider, entity, mailbox, whole=whole, known=known)
+        load = self._load(decider, entity, mailbox, whole=whole)
         self.tasks.start(self._run_read(load, mailbox, entity))
 
     def catch_up(
@@ -127,20 +119,14 @@ class EntityLoader:
             mailbox.post(LoadFailed(entity, pending, failure))
 
     async def _load(
-        self,
-        decider: Decider,
-        entity: Entity,
-        mailbox: Mailbox,
-        *,
-        whole: bool,
-        known: EntitySnapshot | None,
+        self, decider: Decider, entity: Entity, mailbox: Mailbox, *, whole: bool
     ) -> None:
         messages = await _retry(lambda: self._histories.of_key(entity.id.key))
         if messages is not None:
             tail = [stored for stored in messages if stored.entity == entity.id]
             mailbox.post(HistoryLoaded(entity, None, tail))
             return
-        snapshot = known
+        snapshot = None if whole else entity.known
         if snapshot is None and not whole:
             snapshot = await _retry(lambda: self._bus.snapshots.load(entity.id, decider.schema))
         after = snapshot.sequence if snapshot else 0
@@ -151,8 +137,7 @@ class EntityLoader:
             and not await self._matches_journal(entity.id, snapshot)
         ):
             snapshot, tail = None, await _retry(lambda: self._bus.journal.read(entity.id))
-        from_memory = known is not None and snapshot is known
-        mailbox.post(HistoryLoaded(entity, snapshot, tail, from_memory))
+        mailbox.post(HistoryLoaded(entity, snapshot, tail))
 
     async def _catch_up(
         self,

@@ -72,8 +72,6 @@ class HistoryLoaded(NamedTuple):
     under the same key."""
     snapshot: EntitySnapshot | None
     tail: list[StoredMessage]
-    from_memory: bool = False
-    """The snapshot is the state that the actor had, and is stored nowhere."""
 
 
 class FactsCaughtUp(NamedTuple):
