@@ -8,6 +8,7 @@ from rookery.schemas.run import Language
 from tests.sandbox.probes.probe import (
     CALLS,
     CPU,
+    DENIED,
     FOREIGN,
     INVALID,
     MEMORY,
@@ -28,11 +29,11 @@ _SHORT = {"cpu_ms": 80}
 _OUTSIDE = (
     "Deno.readTextFileSync(path)",
     "process.env[variable]",
-    "require('fs').readFileSync(path)",
-    "import fs from 'fs'\nfs.readFileSync(path)",
-    "import { type Stats, readFileSync } from 'node:fs'\nreadFileSync(path) as Stats",
-    "import 'node:fs'",
-    "await import('fs')",
+    "require('child_process').execSync(path)",
+    "import net from 'net'\nnet.connect(port)",
+    "import { type Server, createServer } from 'node:http'\ncreateServer() as Server",
+    "import 'node:os'",
+    "await import('worker_threads')",
     "export * from 'fs'",
     "export { readFileSync } from 'fs'",
     "new WebSocket('ws://127.0.0.1:' + port)",
@@ -50,9 +51,18 @@ _ABSENT: dict[str, Any] = {
     "made('return [typeof std, typeof process, typeof Deno, typeof load].join()')()": "undefined"
     + ",undefined" * 3,
     "Object.getOwnPropertyNames((() => 0).constructor('return this')()).filter("
-    "n => /std|^os$|process|Deno|require|load|worker|host/i.test(n))": [],
+    "n => /std|^os$|process|Deno|load|worker|host/i.test(n))": [],
     "typeof Atomics": "undefined",
 }
+_FILES = (
+    "require('fs').readFileSync(path)",
+    "import fs from 'fs'\nfs.readFileSync(path)",
+    "import { type Stats, statSync } from 'node:fs'\nstatSync(path) as Stats",
+    "(await import('fs')).readFileSync('/work/../' + path)",
+    "import { rm } from 'fs/promises'\nawait rm(path, { force: true })",
+    "import fs from 'fs'\nfs.symlinkSync(path, 'link')",
+    "import fs from 'fs'\nfs.writeFileSync('a', ''); fs.renameSync('a', path)",
+)
 _FUEL = (
     "while (true) {}",
     "for (;;) { try { throw 1 } catch { continue } }",
@@ -176,6 +186,7 @@ def _ts(kind: str, name: str, code: str, end: End, **more: Any) -> Probe:
 
 PROBES: tuple[Probe, ...] = (
     *(_ts("outside", code, code, UNSUPPORTED) for code in _OUTSIDE),
+    *(_ts("file", code, code, DENIED) for code in _FILES),
     *(_ts("outside", code, code, OK, value=value) for code, value in _ABSENT.items()),
     _ts("outside", "a tool that is not offered", "send_email('x')", UNKNOWN),
     *(_ts("result", code, code, OK) for code in _RESULTS),

@@ -10,6 +10,7 @@
   const evaluate = eval;
   const then = Promise.prototype.then;
   const apply = Reflect.apply;
+  const { has } = Map.prototype;
   const DISCOVER = "list_tools() says what can be called";
   const TIMER_MS_MAX = 2147483647;
   const FILE_CODES = new Map([
@@ -286,7 +287,7 @@
   // The end of a run: the host gets the files that the run has written.
   const finish = () => {
     for (const name of run.placeholders) if (own[name] === undefined) delete own[name];
-    if (parts.has("files")) part("files").sendWritten();
+    if (apply(has, parts, ["files"])) part("files").sendWritten();
   };
 
   const bind = (request) => {
