@@ -382,11 +382,7 @@ class Node:
             "quarantine": partial(bus.quarantine.follow, bus.feed, self._on_quarantined),
         }
         if self._runs is not None:
-            tasks["approvers"] = self._runs.approvers.run
-            tasks["revocations"] = self._runs.revocations.run
-            tasks["leases"] = self._runs.leases.states.run
-            tasks["snapshots"] = self._runs.remove_snapshots
-            tasks["secrets"] = self._runs.secrets.watch
+            tasks |= self._runs.background_tasks
         return tasks
 
     def _on_quarantined(self, message: QuarantinedMessage) -> None:

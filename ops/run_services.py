@@ -80,6 +80,7 @@ from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.credentials import RingSeal
 from rookery.bus.ports import Bus, BusLoop
 from rookery.bus.tasks import TaskSet
+from rookery.ops.background_tasks import BackgroundTask
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
 from rookery.ops.keys import NodeSecrets, root_key_of
 from rookery.ops.leases import LeaseServices
@@ -328,7 +329,17 @@ class RunServices:
             **remover.handlers,
         }
 
-    async def remove_snapshots(self) -> None:
+    @property
+    def background_tasks(self) -> Mapping[str, BackgroundTask]:
+        return {
+            "approvers": self.approvers.run,
+            "revocations": self.revocations.run,
+            "leases": self.leases.states.run,
+            "snapshots": self._remove_snapshots,
+            "secrets": self.secrets.watch,
+        }
+
+    async def _remove_snapshots(self) -> None:
         """Delete snapshots that nothing names, until cancelled."""
         assert self._remover is not None
         await self._remover.run()
