@@ -16,8 +16,9 @@ from rookery.actors.kernel import Effect
 from rookery.actors.kernel.machines import (
     MachineBinding,
     MachineDecider,
-    Reservation,
+    RejectionKind,
     TransitionEffect,
+    TransitionRejected,
 )
 from rookery.actors.leases import lease_rules
 from rookery.actors.leases.effects import EFFECT_TYPES, lease_effects, pending_lease_effects
@@ -92,9 +93,6 @@ def _lease_view(entry: LeaseEntry, _: Mapping[str, Any]) -> LeaseView:
     return LeaseView(**asdict(lease_rules.lease_snapshot(entry)))
 
 
-RESTORE: Final = "restore_auth_lifecycle_snapshot"
-
-
 class LeasesDecider(MachineDecider):
     """Decides the commands of the family ``lease``."""
 
@@ -121,7 +119,9 @@ class LeasesDecider(MachineDecider):
         entry, lease_key = state.entry, LeaseKey.parse(command.key)
         left: Sequence[Fact] = ()
         match command.body:
-            case HandleInput():
+            case HandleInput(input=on):
+                if self._epoch:
+                    _check_input_is_open(entry, lease_key, on)
                 left = super().decide(state, command, now_ms=now_ms)
             case LeaseDue(credential=entry.generation):
                 left = begin_attempt(entry, lease_key)
@@ -143,19 +143,6 @@ class LeasesDecider(MachineDecider):
             case EndFlow() as end:
                 left = end_flow(entry, lease_key, end)
         return left
-
-    def reservation(self, state: LeaseState, command: Command[HandleInput]) -> Reservation | None:
-        """Where a node renews credentials, only the lease's owner knows what it has got."""
-        key = LeaseKey.parse(command.key)
-        if not self._epoch:
-            return None
-        if command.body.input != RESTORE:
-            hint = f"rookery leases refresh {key}, or rookery leases login {key}"
-            return Reservation(f"the node renews the credential of {key}", hint)
-        if state.entry.sealed_as:
-            return None
-        reason = f"the realm's secrets have no credential of {key} to publish again"
-        return Reservation(reason, f"rookery leases login {key}")
 
     def decide_input(
         self, state: LeaseState, key: str, on: str, params: Mapping[str, Any]
@@ -199,6 +186,47 @@ class LeasesDecider(MachineDecider):
         self._flows_total += flows - self._flows.pop(key, 0)
         if flows:
             self._flows[key] = flows
+
+
+_RESERVED: Final = frozenset(
+    {
+        "acquire_lease",
+        "complete_refresh",
+        "refresh_failed",
+        "refresh_failed_transient",
+        "refresh_failed_permanent",
+        "observe_credential_freshness",
+        "undo_release",
+        "admit_oauth_browser_flow",
+        "verify_oauth_browser_flow",
+        "consume_oauth_browser_flow",
+        "admit_oauth_device_flow",
+        "verify_oauth_device_flow",
+        "begin_oauth_device_poll",
+        "finish_oauth_device_poll",
+        "consume_oauth_device_flow",
+    }
+)
+"""What publishes a credential, ends a refresh or completes a login: only the lease's owner knows
+that it has happened."""
+
+
+def _check_input_is_open(entry: LeaseEntry, key: LeaseKey, on: str) -> None:
+    """Refuse what a client may not put where a node renews the credential."""
+    if on in _RESERVED:
+        raise TransitionRejected(
+            f"{LEASE.handle}::{on}",
+            f"the node renews the credential of {key}",
+            RejectionKind.GUARD_REJECTED,
+            hint=f"rookery leases refresh {key}, or rookery leases login {key}",
+        )
+    if on == "restore_auth_lifecycle_snapshot" and not entry.sealed_as:
+        raise TransitionRejected(
+            f"{LEASE.handle}::{on}",
+            f"the realm's secrets have no credential of {key} to publish again",
+            RejectionKind.GUARD_REJECTED,
+            hint=f"rookery leases login {key}",
+        )
 
 
 # --- the methods that are no inputs -------------------------------------------------------------
@@ -256,7 +284,7 @@ _METHODS: Final[dict[str, Method]] = {
     "release_lease": _release,
     "release_credential_lifecycle": _release_lifecycle,
     "refresh_failed": _refresh_failed,
-    RESTORE: _restore,
+    "restore_auth_lifecycle_snapshot": _restore,
     "undo_release": _undo_release,
 }
 

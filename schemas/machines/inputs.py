@@ -122,13 +122,12 @@ MACHINE_INPUTS: Final[Mapping[str, MachineInputs]] = MappingProxyType(
         "auth_lease": _inputs(
             "leases",
             {
-                CLIENT: "request_credential begin_refresh mark_reauth_required release "
-                "clear_credential_lifecycle release_lease release_credential_lifecycle",
-                EXECUTOR: "acquire_lease complete_refresh refresh_failed refresh_failed_transient "
-                "refresh_failed_permanent undo_release "
-                "restore_auth_lifecycle_snapshot admit_oauth_browser_flow "
-                "verify_oauth_browser_flow consume_oauth_browser_flow admit_oauth_device_flow "
-                "verify_oauth_device_flow begin_oauth_device_poll "
+                CLIENT: "release clear_credential_lifecycle release_lease "
+                "release_credential_lifecycle restore_auth_lifecycle_snapshot undo_release",
+                EXECUTOR: "acquire_lease begin_refresh complete_refresh refresh_failed "
+                "refresh_failed_transient refresh_failed_permanent mark_reauth_required "
+                "admit_oauth_browser_flow verify_oauth_browser_flow consume_oauth_browser_flow "
+                "admit_oauth_device_flow verify_oauth_device_flow begin_oauth_device_poll "
                 "finish_oauth_device_poll consume_oauth_device_flow",
                 TIMER: "mark_expiring observe_credential_freshness expire_oauth_browser_flow "
                 "expire_oauth_device_flow",
@@ -178,16 +177,24 @@ MACHINE_INPUTS: Final[Mapping[str, MachineInputs]] = MappingProxyType(
 )
 """By the names of the machine catalogue; with the methods of leases, which no machine has."""
 
+_SENDERS: Final = MappingProxyType(
+    {
+        (each.verb, on): sender
+        for each in MACHINE_INPUTS.values()
+        for on, sender in each.senders.items()
+    }
+)
 
-def sender_of(machine: str, on: str) -> InputSender:
-    """Who sends an input of a machine; for one that it has not, the machine's own refusal."""
-    return MACHINE_INPUTS[machine].senders.get(on, CLIENT)
+
+def sender_of(verb: str, on: str) -> InputSender:
+    """Who sends an input of a verb; for one that no machine has, the machine's own refusal."""
+    return _SENDERS.get((verb, on), CLIENT)
 
 
 def inputs_of_verb(verb: str) -> dict[str, list[str]]:
     """The inputs of a verb by their senders; empty for a verb without machines."""
     found: dict[str, list[str]] = {}
-    for each in MACHINE_INPUTS.values():
-        for on, sender in each.senders.items() if each.verb == verb else ():
+    for (carrier, on), sender in _SENDERS.items():
+        if carrier == verb:
             found.setdefault(sender.value, []).append(on)
     return found

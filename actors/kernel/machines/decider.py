@@ -145,16 +145,13 @@ class MachineDecider(Decider):
 
     def _check_sender(self, state: Any, command: Command[HandleInput]) -> None:
         on = command.body.input
-        machine = self._binding(on).machine
-        if sender_of(machine.name, on) is InputSender.CLIENT:
+        if sender_of(command.verb, on) is InputSender.CLIENT:
             return
         reserved = self.reservation(state, command)
         if reserved is not None:
+            context = f"{self._binding(on).machine.handle}::{on}"
             raise TransitionRejected(
-                f"{machine.handle}::{on}",
-                reserved.reason,
-                RejectionKind.GUARD_REJECTED,
-                reserved.hint,
+                context, reserved.reason, RejectionKind.GUARD_REJECTED, reserved.hint
             )
 
     def _binding(self, on: str) -> MachineBinding:

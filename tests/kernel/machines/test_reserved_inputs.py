@@ -210,6 +210,6 @@ def test_reads_are_open_and_an_unknown_input_is_named():
     for fact in facts_of_request():
         state = decider.observe(state, fact)
     assert decider.decide(state, input_of("surfaces", "visible_surfaces"), now_ms=0) == ()
-    assert sender_of("external_tool_surface", "no such input") is CLIENT
+    assert sender_of("surfaces", "no such input") is CLIENT
     with pytest.raises(Refused, match="no machine of surface has an input 'no such input'"):
         decider.decide(state, input_of("surfaces", "no such input"), now_ms=0)
