@@ -17,6 +17,7 @@ from rookery.actors.kernel.machines import (
     MachineBinding,
     MachineDecider,
     RejectionKind,
+    Reservation,
     TransitionEffect,
     TransitionRejected,
 )
@@ -59,6 +60,7 @@ __all__ = ["LeaseState", "LeasesDecider"]
 
 T = TypeVar("T")
 
+_RESTORE: Final = "restore_auth_lifecycle_snapshot"
 _VERBS: Final = ("leases", "lease_due", "lease_wait", "lease_rejected")
 
 
@@ -120,8 +122,8 @@ class LeasesDecider(MachineDecider):
         left: Sequence[Fact] = ()
         match command.body:
             case HandleInput(input=on):
-                if self._epoch:
-                    _check_input_is_open(entry, lease_key, on)
+                if self._epoch and on == _RESTORE:
+                    _check_restore(entry, lease_key)
                 left = super().decide(state, command, now_ms=now_ms)
             case LeaseDue(credential=entry.generation):
                 left = begin_attempt(entry, lease_key)
@@ -143,6 +145,16 @@ class LeasesDecider(MachineDecider):
             case EndFlow() as end:
                 left = end_flow(entry, lease_key, end)
         return left
+
+    def reservation(self, state: LeaseState, command: Command[HandleInput]) -> Reservation | None:
+        del state
+        if not self._epoch:
+            return None
+        key = command.key
+        return Reservation(
+            f"the node renews the credential of {key}",
+            f"rookery leases refresh {key}, or rookery leases login {key}",
+        )
 
     def decide_input(
         self, state: LeaseState, key: str, on: str, params: Mapping[str, Any]
@@ -188,41 +200,11 @@ class LeasesDecider(MachineDecider):
             self._flows[key] = flows
 
 
-_RESERVED: Final = frozenset(
-    {
-        "acquire_lease",
-        "complete_refresh",
-        "refresh_failed",
-        "refresh_failed_transient",
-        "refresh_failed_permanent",
-        "observe_credential_freshness",
-        "undo_release",
-        "admit_oauth_browser_flow",
-        "verify_oauth_browser_flow",
-        "consume_oauth_browser_flow",
-        "admit_oauth_device_flow",
-        "verify_oauth_device_flow",
-        "begin_oauth_device_poll",
-        "finish_oauth_device_poll",
-        "consume_oauth_device_flow",
-    }
-)
-"""What publishes a credential, ends a refresh or completes a login: only the lease's owner knows
-that it has happened."""
-
-
-def _check_input_is_open(entry: LeaseEntry, key: LeaseKey, on: str) -> None:
-    """Refuse what a client may not put where a node renews the credential."""
-    if on in _RESERVED:
+def _check_restore(entry: LeaseEntry, key: LeaseKey) -> None:
+    """Refuse to publish a credential that the realm's secrets do not have."""
+    if not entry.sealed_as:
         raise TransitionRejected(
-            f"{LEASE.handle}::{on}",
-            f"the node renews the credential of {key}",
-            RejectionKind.GUARD_REJECTED,
-            hint=f"rookery leases refresh {key}, or rookery leases login {key}",
-        )
-    if on == "restore_auth_lifecycle_snapshot" and not entry.sealed_as:
-        raise TransitionRejected(
-            f"{LEASE.handle}::{on}",
+            f"{LEASE.handle}::{_RESTORE}",
             f"the realm's secrets have no credential of {key} to publish again",
             RejectionKind.GUARD_REJECTED,
             hint=f"rookery leases login {key}",
@@ -284,7 +266,7 @@ _METHODS: Final[dict[str, Method]] = {
     "release_lease": _release,
     "release_credential_lifecycle": _release_lifecycle,
     "refresh_failed": _refresh_failed,
-    "restore_auth_lifecycle_snapshot": _restore,
+    _RESTORE: _restore,
     "undo_release": _undo_release,
 }
 

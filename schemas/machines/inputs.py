@@ -123,10 +123,10 @@ MACHINE_INPUTS: Final[Mapping[str, MachineInputs]] = MappingProxyType(
             "leases",
             {
                 CLIENT: "release clear_credential_lifecycle release_lease "
-                "release_credential_lifecycle restore_auth_lifecycle_snapshot undo_release",
+                "release_credential_lifecycle restore_auth_lifecycle_snapshot request_credential",
                 EXECUTOR: "acquire_lease begin_refresh complete_refresh refresh_failed "
                 "refresh_failed_transient refresh_failed_permanent mark_reauth_required "
-                "admit_oauth_browser_flow verify_oauth_browser_flow consume_oauth_browser_flow "
+                "undo_release admit_oauth_browser_flow verify_oauth_browser_flow consume_oauth_browser_flow "
                 "admit_oauth_device_flow verify_oauth_device_flow begin_oauth_device_poll "
                 "finish_oauth_device_poll consume_oauth_device_flow",
                 TIMER: "mark_expiring observe_credential_freshness expire_oauth_browser_flow "

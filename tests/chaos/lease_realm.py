@@ -43,7 +43,12 @@ async def pay(amount: int, credential: ToolCredential) -> int:
         book.write(f"{amount} {digits}\\n")
     return amount
 
-TOOLS = [pay]
+@tool(binding="phone")
+def call_up(credential: ToolCredential) -> int:
+    """It needs a login by device code."""
+    return len(credential.value)
+
+TOOLS = [pay, call_up]
 '''
 CONFIG = """
 [bindings.bank]
@@ -52,6 +57,12 @@ token_url = "{url}/token"
 authorize_url = "{url}/authorize"
 client_id = "rookery"
 timeout_s = 5.0
+
+[bindings.phone]
+provider = "device_code"
+token_url = "{url}/token"
+device_url = "{url}/device"
+client_id = "rookery"
 """
 
 

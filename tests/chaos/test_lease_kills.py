@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,6 +16,7 @@ from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.lease_realm import CALLS, SESSIONS, LeaseRealm, facts_of_lease
 from tests.execution.programs import Programs
 from tests.leases.token_server import FIRST_TOKEN, TokenServer, token_server
+from tests.nodes import access_to, rookery_here
 from tests.stock_client import Fields, Stock, stock, until
 
 SUM = sum(range(CALLS))
@@ -84,3 +86,51 @@ async def log_in_again(
     assert "may be lost" in failed["reason"]
     await realm.seal(2, "refresh-of-the-login", left_s=3_600)
     await realm.request(client)
+
+
+def test_a_run_that_is_parked_for_a_login_continues_after_it_on_another_node(
+    server: EmbeddedServer, tmp_path: Path, tokens: TokenServer
+):
+    realm = LeaseRealm(server, tmp_path, tokens)
+    first, lease = realm.node(), f"{realm.realm}:phone"
+
+    def rookery(*arguments: str) -> Any:
+        said = rookery_here(tmp_path, *arguments, *access_to(server, realm.realm), "--json")
+        assert not said.code, said
+        return said.json
+
+    async def play() -> None:
+        async with stock(server, realm.realm, Role.OPERATOR) as client:
+            programs = Programs(client, "s")
+            await programs.follow()
+            interim = await programs.run("call_up() > 5")
+            assert interim["status"] == "interrupted"
+            assert interim["error"]["code"] in ("WAITING_FOR_LEASE", "LEASE_REAUTH_REQUIRED")
+            await until(
+                lambda: programs.of("turn.parked")[-1]["code"] == "LEASE_REAUTH_REQUIRED",
+                "the run is parked for a login",
+            )
+            shown = await asyncio.to_thread(rookery, "runs", "show", interim["run_id"])
+            assert shown["run"]["waits_for"]["command"] == f"rookery leases login {lease}"
+            first.kill()
+            await asyncio.to_thread(realm.node)
+            done = await asyncio.to_thread(rookery, "leases", "login", "phone")
+            assert done["done"]
+            (ended,) = await programs.seen("turn.completed")
+            assert ended["result"]["result"] is True
+
+    def use_commands() -> None:
+        (listed,) = rookery("leases", "list")["leases"]
+        assert (listed["lease"], listed["status"], listed["waiting_calls"]) == (lease, "valid", 0)
+        assert rookery("leases", "refresh", "phone")["phase"] == "Refreshing"
+        assert rookery("leases", "restore", "phone")["phase"] == "Valid"
+        assert rookery("leases", "release", "phone")["phase"] is None
+        assert rookery("leases", "show", "phone")["login_required"]
+        arguments = ("leases", "restore", "phone", *access_to(server, realm.realm))
+        refused = rookery_here(tmp_path, *arguments)
+        assert "GUARD_REJECTED" in refused.err
+        assert f"rookery leases login {lease}" in refused.err
+
+    with closing(realm):
+        asyncio.run(play())
+        use_commands()

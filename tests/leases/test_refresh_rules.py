@@ -53,7 +53,8 @@ class Lease:
     def put(self, body: Any, decider: LeasesDecider | None = None) -> Any:
         """The reply to a command."""
         decider = decider or self.decider
-        command = Command(verb="test", key=KEY, id="c", body=body)
+        verb = "leases" if isinstance(body, HandleInput) else "test"
+        command = Command(verb=verb, key=KEY, id="c", body=body)
         left = list(decider.decide(self.state, command, now_ms=self.now_ms))
         self.effects = []
         for number, fact in enumerate(left):
@@ -154,7 +155,7 @@ def test_the_timer_of_the_window_begins_one_refresh(lease: Lease) -> None:
 def test_after_the_death_of_an_owner_that_asked_only_what_does_no_harm_is_done_again(
     lease: Lease, repeatable: bool
 ) -> None:
-    lease.input("begin_refresh")
+    lease.put(LeaseDue(credential=1))
     assert lease.intend(repeatable=repeatable)
     lease.decider = LeasesDecider("node.2")
     assert lease.decider.pending_effects(lease.state, KEY), "the next owner finds the refresh"
@@ -166,13 +167,13 @@ def test_after_the_death_of_an_owner_that_asked_only_what_does_no_harm_is_done_a
 
 
 def test_an_owner_that_died_before_it_asked_leaves_the_refresh_to_the_next(lease: Lease) -> None:
-    lease.input("begin_refresh")
+    lease.put(LeaseDue(credential=1))
     lease.decider = LeasesDecider("node.2")
     assert lease.intend()
 
 
 def test_what_an_owner_reports_of_an_older_attempt_changes_nothing(lease: Lease) -> None:
-    lease.input("begin_refresh")
+    lease.put(LeaseDue(credential=1))
     for late in (0, 2):
         lease.put(RefreshEnded(credential=late, sealed_as=7, expires_at=None))
         assert lease.kinds == []
@@ -205,7 +206,7 @@ def test_a_failure_is_tried_again_later_and_later() -> None:
 def test_a_login_is_required_after_a_permanent_failure_until_there_is_a_credential(
     lease: Lease,
 ) -> None:
-    lease.input("begin_refresh")
+    lease.put(LeaseDue(credential=1))
     lease.wait("o2")
     lease.intend()
     lease.end(reason="invalid_grant", permanent=True)
@@ -227,7 +228,7 @@ def test_a_login_is_required_after_a_permanent_failure_until_there_is_a_credenti
 
 
 def test_a_withdrawn_call_waits_no_more(lease: Lease) -> None:
-    lease.input("begin_refresh")
+    lease.put(LeaseDue(credential=1))
     lease.wait("o2")
     lease.wait("o2", withdrawn=True)
     assert (lease.kinds, dict(lease.entry.waiting)) == (["waits_ended"], {})
@@ -315,6 +316,8 @@ def test_a_sealed_credential_that_has_expired_is_recorded_and_refreshed() -> Non
     ("on", "params"),
     [
         ("acquire_lease", {"expires_at_ts": 5}),
+        ("begin_refresh", {}),
+        ("mark_reauth_required", {}),
         ("complete_refresh", {"new_expires_at": 5, "now_ts": 1}),
         ("refresh_failed", {"permanent": True}),
         ("refresh_failed_transient", {}),
@@ -326,7 +329,7 @@ def test_a_sealed_credential_that_has_expired_is_recorded_and_refreshed() -> Non
 def test_only_the_owner_publishes_and_ends_what_it_does(
     lease: Lease, on: str, params: dict[str, Any]
 ) -> None:
-    lease.input("begin_refresh")
+    lease.put(LeaseDue(credential=1))
     with pytest.raises(TransitionRejected) as rejected:
         lease.input(on, **params)
     assert rejected.value.code == "GUARD_REJECTED"
@@ -335,7 +338,9 @@ def test_only_the_owner_publishes_and_ends_what_it_does(
 
 def test_a_restore_publishes_the_sealed_credential_again(lease: Lease) -> None:
     snapshot = {"phase": "Valid", "credential_present": True, "generation": 9}
-    lease.input("mark_reauth_required")
+    lease.put(LeaseRejected(credential=1))
+    lease.intend()
+    lease.end(reason="invalid_grant", permanent=True)
     lease.input("restore_auth_lifecycle_snapshot", snapshot=snapshot, expires_at=FRESH_UNTIL)
     assert (lease.kinds, lease.entry.generation, lease.entry.sealed_as) == (["acquired"], 2, 1)
     assert is_usable(lease.entry, lease.now_ms)
@@ -353,7 +358,7 @@ def test_nothing_is_restored_where_no_credential_is_sealed(lease: Lease) -> None
 
 
 def test_a_release_deletes_what_is_sealed(lease: Lease) -> None:
-    lease.input("begin_refresh")
+    lease.put(LeaseDue(credential=1))
     lease.intend()
     lease.publish()
     lease.wait("o2")

@@ -2,8 +2,8 @@
 
     python -m tests.leases.token_server LIFETIME_S
 
-It counts what it is asked, and ends with its standard input. ``/hold`` makes it hold its answers
-until ``/release``; it takes the refresh token all the same, as a server does whose answer is lost.
+It counts what it is asked, and ends with its standard input. A login by a device code is confirmed
+at the second poll.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ __all__ = ["FIRST_TOKEN", "TokenServer", "token_server"]
 
 FIRST_TOKEN = "refresh-1"
 TIMEOUT_S = 30
-HELD_S = 60.0
+DEVICE_GRANT = "urn:ietf:params:oauth:grant-type:device_code"
+DEVICE = {"device_code": "canary-device", "user_code": "ABCD", "expires_in": 600, "interval": 1}
 
 
 class _Tokens:
@@ -35,14 +36,16 @@ class _Tokens:
         self.lifetime_s, self.number = lifetime_s, 1
         self.counts: Counter[str] = Counter()
         self.used: Counter[str] = Counter()
-        self.lock, self.open = threading.Lock(), threading.Event()
-        self.open.set()
+        self.lock = threading.Lock()
 
     def answer(self, form: dict[str, list[str]]) -> tuple[int, dict[str, Any]]:
         with self.lock:
             grant, given = form["grant_type"][0], form.get("refresh_token", [""])[0]
             self.counts[grant] += 1
-            self.used[given] += 1
+            if grant == DEVICE_GRANT and self.counts[grant] == 1:
+                return 400, {"error": "authorization_pending"}
+            if given:
+                self.used[given] += 1
             if grant == "refresh_token" and given != f"refresh-{self.number}":
                 return 400, {"error": "invalid_grant"}
             self.number += 1
@@ -51,9 +54,8 @@ class _Tokens:
                 "token_type": "Bearer",
                 "expires_in": self.lifetime_s,
             }
-            if grant == "refresh_token":
+            if grant in ("refresh_token", DEVICE_GRANT):
                 fresh["refresh_token"] = f"refresh-{self.number}"
-        self.open.wait(HELD_S)
         return 200, fresh
 
 
@@ -62,15 +64,13 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_POST(self) -> None:
         form = parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode())
+        if self.path == "/device":
+            self._send(200, DEVICE | {"verification_uri": f"http://{self.headers['Host']}/confirm"})
+            return
         self._send(*self.tokens.answer(form))
 
     def do_GET(self) -> None:
         tokens = self.tokens
-        match self.path:
-            case "/hold":
-                tokens.open.clear()
-            case "/release":
-                tokens.open.set()
         self._send(200, {"counts": tokens.counts, "used": tokens.used})
 
     def _send(self, status: int, body: dict[str, Any]) -> None:
@@ -94,8 +94,8 @@ class TokenServer:
     def __init__(self, url: str) -> None:
         self.url = url
 
-    def state(self, path: str = "/") -> dict[str, dict[str, int]]:
-        with urlopen(self.url + path, timeout=TIMEOUT_S) as answer:
+    def state(self) -> dict[str, dict[str, int]]:
+        with urlopen(self.url, timeout=TIMEOUT_S) as answer:
             found: dict[str, dict[str, int]] = json.load(answer)
             return found
 
@@ -129,7 +129,6 @@ def _serve(lifetime_s: float) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         print(f"http://127.0.0.1:{server.server_port}", flush=True)
         sys.stdin.read()
-        _Handler.tokens.open.set()
 
 
 if __name__ == "__main__":

@@ -4,7 +4,8 @@
     published = await leases.acquire_lease(LeaseKey("dev", "github"), expires_at)
     (await leases.snapshot(key)).phase
 
-A lease never holds the credential. It belongs to no session.
+A lease never holds the credential. It belongs to no session. Where nodes renew credentials, they
+alone publish them and end refreshes: ``request_credential`` asks them to.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ class AuthLeaseHandle(MachineHandle):
     async def begin_refresh(self, lease_key: LeaseKey) -> LeaseView:
         return await self._lease(lease_key, "begin_refresh")
 
+    async def request_credential(self, lease_key: LeaseKey) -> LeaseView:
+        """Let the node get a newer credential now."""
+        return await self._lease(lease_key, "request_credential")
+
     async def complete_refresh(
         self, lease_key: LeaseKey, new_expires_at: int, now: int
     ) -> AuthLeaseTransition:
@@ -58,7 +63,7 @@ class AuthLeaseHandle(MachineHandle):
     async def restore_auth_lifecycle_snapshot(
         self, lease_key: LeaseKey, snapshot: AuthLeaseSnapshot, expires_at: int | None
     ) -> LeaseView:
-        """Restore the lease of ``snapshot``."""
+        """Put the inputs that lead to the snapshot; they publish the credential again."""
         fields = {name: getattr(snapshot, name) for name in AuthLeaseSnapshot.__struct_fields__}
         return await self._lease(
             lease_key,
