@@ -126,9 +126,9 @@ MACHINE_INPUTS: Final[Mapping[str, MachineInputs]] = MappingProxyType(
                 "release_credential_lifecycle restore_auth_lifecycle_snapshot request_credential",
                 EXECUTOR: "acquire_lease begin_refresh complete_refresh refresh_failed "
                 "refresh_failed_transient refresh_failed_permanent mark_reauth_required "
-                "undo_release admit_oauth_browser_flow verify_oauth_browser_flow consume_oauth_browser_flow "
-                "admit_oauth_device_flow verify_oauth_device_flow begin_oauth_device_poll "
-                "finish_oauth_device_poll consume_oauth_device_flow",
+                "undo_release admit_oauth_browser_flow verify_oauth_browser_flow "
+                "consume_oauth_browser_flow admit_oauth_device_flow verify_oauth_device_flow "
+                "begin_oauth_device_poll finish_oauth_device_poll consume_oauth_device_flow",
                 TIMER: "mark_expiring observe_credential_freshness expire_oauth_browser_flow "
                 "expire_oauth_device_flow",
             },

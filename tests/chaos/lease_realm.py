@@ -35,7 +35,7 @@ import hashlib
 from rookery.actors import tool
 from rookery.actors.tools.authoring.credential import ToolCredential
 
-@tool(side_effect="write", idempotent=False, binding="bank", concurrency=200)
+@tool(side_effect="write", idempotent=True, binding="bank", concurrency=200)
 async def pay(amount: int, credential: ToolCredential) -> int:
     """It writes down with what it was paid."""
     digits = hashlib.sha256(credential.value.encode()).hexdigest()[:8]

@@ -63,7 +63,8 @@ def test_a_token_is_used_once_wherever_the_owner_of_its_lease_dies(
 
     with closing(realm):
         facts = asyncio.run(play())
-    assert set(realm.paid.values()) == {SESSIONS}
+    assert len(realm.paid) == CALLS
+    assert min(realm.paid.values()) >= SESSIONS, "a call whose outcome died is made again"
     assert tokens.used == ({} if failpoint == "refresh_intended" else {FIRST_TOKEN: 1})
     assert kinds(facts).count("refresh_completed") == (not is_lost)
 
