@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rookery.actors.leases.logins import LeaseLogins, list_leases
     from rookery.actors.leases.provider import (
         Binding,
-        Credentials,
         CurrentCredential,
         LeaseCredential,
         LeaseSecrets,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
 __all__ = [
     "LEASE",
     "Binding",
-    "Credentials",
     "CurrentCredential",
     "LeaseCredential",
     "LeaseCredentials",
@@ -68,7 +66,6 @@ __getattr__ = lazy_names(
         "logins": ("LeaseLogins", "list_leases"),
         "provider": (
             "Binding",
-            "Credentials",
             "CurrentCredential",
             "LeaseCredential",
             "LeaseSecrets",

@@ -93,9 +93,10 @@ class LeaseStates:
                 async for page in self._bus.feed.follow(Filter(FAMILY), self._position):
                     for stored in page:
                         self._on_message(stored)
-            except CodedError as error:
-                log.warning("leases not followed", extra={"code": error.code})
-                if not CODES[error.code].retryable:
+            except Exception as error:
+                code = error.code if isinstance(error, CodedError) else type(error).__name__
+                log.warning("leases not followed", extra={"code": code})
+                if not (code in CODES and CODES[code].retryable):
                     self._entries.clear()
             await asyncio.sleep(RETRY_S)
 
@@ -137,7 +138,7 @@ class LeaseStates:
 
 
 class LeaseCredentials:
-    """The port ``Credentials``, for the attempts of calls on this node."""
+    """The port ``CredentialSource`` of tools, for the attempts of calls on this node."""
 
     def __init__(
         self, timers: Timers, states: LeaseStates, secrets: LeaseSecrets, now_ms: Callable[[], int]

@@ -17,7 +17,6 @@ from rookery.schemas.machines.lease import LeaseKey
 
 __all__ = [
     "Binding",
-    "Credentials",
     "CurrentCredential",
     "LeaseCredential",
     "LeaseSecrets",
@@ -159,7 +158,7 @@ class LoginProvider(Provider, Protocol):
         is empty, polls once: ``RetryLater`` while it is pending."""
 
 
-# --- the vault, and the calls of tools ----------------------------------------------------------
+# --- secrets, and the calls of tools ----------------------------------------------------------
 
 
 class LeaseSecrets(Protocol):
@@ -182,17 +181,3 @@ class CurrentCredential(msgspec.Struct, frozen=True):
 
     credential: LeaseCredential
     generation: int
-
-
-class Credentials(Protocol):
-    """For the calls of tools: the credential of a binding, on any node.
-
-    A call waits for its lease before its intent. This is for the attempt, after the intent."""
-
-    async def get(self, binding: str) -> CurrentCredential:
-        """The present credential of ``binding`` or ``binding:profile``. ``Failed`` with
-        ``LEASE_REAUTH_REQUIRED`` or ``LEASE_UNAVAILABLE`` if there is none any more."""
-
-    async def reject(self, binding: str, generation: int) -> None:
-        """A server refused the credential of this generation, which is fresh by its time: the lease
-        refreshes it once, and then requires a login."""

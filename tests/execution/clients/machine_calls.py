@@ -358,5 +358,6 @@ STORIES: dict[str, tuple[type[Any], list[Step]]] = {
         Step("release_lease", (KEY,), lambda view: view.phase is None),
         Step("acquire_lease", (KEY, 100)),
         Step("release_credential_lifecycle", (KEY,), lambda view: not view.credential_present),
+        Step("request_credential", (KEY,), lambda view: view.phase is None),
     ]),
 }  # fmt: skip

@@ -49,9 +49,12 @@ READS = {
     *("projection_freshness", "projection_frontier_ms", "is_projection_stale_immediate"),
     "reconnect_policy_on_clean_close",
 }
-NEVER_REFUSED = {"release_lease", "release_credential_lifecycle", "acquire_lease"} | {
-    "restore_auth_lifecycle_snapshot"
-}
+NEVER_REFUSED = {
+    "release_lease",
+    "release_credential_lifecycle",
+    "acquire_lease",
+    "request_credential",
+} | {"restore_auth_lifecycle_snapshot"}
 """Of a lease whatever its state."""
 
 
