@@ -346,14 +346,14 @@ STORIES: dict[str, tuple[type[Any], list[Step]]] = {
     ]),
     "a lease": (AuthLeaseHandle, [
         Step("snapshot", (KEY,), lambda view: view.phase is None),
-        Step("restore_auth_lifecycle_snapshot", (KEY, LEASED, 100), lambda v: v.generation == 4),
+        Step("restore_auth_lifecycle_snapshot", (KEY, LEASED, 100), lambda v: v.generation == 1),
         Step("acquire_lease", (KEY, 100), lambda done: isinstance(done, AuthLeaseTransition)
-             and done.generation == 5 and done.credential_published_at_millis),
+             and done.generation == 2 and done.credential_published_at_millis),
         Step("mark_expiring", (KEY,), lambda view: view.phase == "Expiring"),
         Step("begin_refresh", (KEY,), lambda view: view.phase == "Refreshing"),
         Step("refresh_failed", (KEY, False), lambda view: view.phase == "Expiring"),
         Step("begin_refresh", (KEY,)),
-        Step("complete_refresh", (KEY, 200, 90), lambda done: done.generation == 6),
+        Step("complete_refresh", (KEY, 200, 90), lambda done: done.generation == 3),
         Step("mark_reauth_required", (KEY,), lambda view: view.phase == "ReauthRequired"),
         Step("release_lease", (KEY,), lambda view: view.phase is None),
         Step("acquire_lease", (KEY, 100)),
