@@ -46,7 +46,7 @@ for _name, _help in {
     "approvers": "List, add and revoke approvers.",
     "tools": "List, describe and serve the tools that programs may call.",
     "auth": "Credentials, and what each of them may do on the bus.",
-    "leases": "List, show, log in to, refresh, release and restore leases of credentials.",
+    "leases": "List, show, refresh, release and restore leases of credentials; login begins one.",
     "secrets": "Set, list and remove secrets of the realm, and rotate the key that seals them.",
     "nodes": "List and drain the nodes of the realm, and vouch for a node's key.",
     "realm": "Upgrade a realm to the format of this version.",
