@@ -11,12 +11,12 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.calls import (
+    ApprovalPolicy,
     CallOutcome,
     ForkedRun,
     RequestedCall,
     RunEnvironment,
 )
-from rookery.schemas.capability import ApprovalPolicy
 from rookery.schemas.run import RunOutput, RunRequest, RunResult, SideEffect
 
 __all__ = [

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from rookery.schemas.integers import unix_ms
+from rookery.schemas.scalars import unix_ms
 
 __all__ = ["SystemClock", "entropy", "monotonic_s", "wait_until"]
 

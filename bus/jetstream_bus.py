@@ -9,18 +9,16 @@ from __future__ import annotations
 from contextlib import AsyncExitStack, suppress
 from typing import Literal
 
-from rookery.bus.commands.decoder import CommandDecoder
-from rookery.bus.commands.inbox import JetStreamInbox
-from rookery.bus.commands.timers import JetStreamTimers
+from rookery.bus.commands.command_messages import CommandDecoder
+from rookery.bus.commands.inbox import JetStreamInbox, JetStreamTimers
+from rookery.bus.journal.audit import Quarantine
 from rookery.bus.journal.journal import BATCH_OVER, JetStreamFeed, JetStreamJournal
-from rookery.bus.journal.quarantine import Quarantine
 from rookery.bus.nats import NO_ACCESS, Connection, Outgoing, ServerAccess
 from rookery.bus.reads import UploadService
-from rookery.bus.reads.endpoint import NodeEndpoint
+from rookery.bus.reads.service import NodeEndpoint
 from rookery.bus.replicas import default_replicas
 from rookery.bus.storage.blobs import JetStreamBlobs
-from rookery.bus.storage.bucket import Bucket
-from rookery.bus.storage.claims import JetStreamClaims
+from rookery.bus.storage.bucket import Bucket, JetStreamClaims
 from rookery.bus.storage.stores import (
     JetStreamCheckpointStore,
     JetStreamEntitySnapshots,

@@ -17,14 +17,9 @@ from typing import Any, Final
 
 import msgspec
 
-from rookery.bus.commands.headers import TIMER
-from rookery.bus.commands.publish import publish
-from rookery.bus.commands.timers import (
-    SCHEDULE,
-    SCHEDULE_TARGET,
-    SCHEDULE_TTL,
-    TTL,
-)
+from rookery.bus.commands.command_messages import TIMER
+from rookery.bus.commands.inbox import SCHEDULE, SCHEDULE_TARGET, SCHEDULE_TTL, TTL
+from rookery.bus.commands.redelivery import publish
 from rookery.bus.nats import (
     MESSAGE_NOT_FOUND,
     STREAM_NAME_IN_USE,
@@ -35,10 +30,8 @@ from rookery.bus.nats import (
     ServerAccess,
     header_value,
 )
-from rookery.bus.storage.blobs import JetStreamBlobs
-from rookery.bus.storage.bucket import Bucket
-from rookery.bus.storage.claims import JetStreamClaims
-from rookery.bus.storage.images import move_images
+from rookery.bus.storage.blobs import JetStreamBlobs, move_images
+from rookery.bus.storage.bucket import Bucket, JetStreamClaims
 from rookery.bus.streams import (
     FORMAT,
     FORMAT_KEY,

@@ -16,9 +16,9 @@ from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats import ApiError
 from rookery.bus.roles import Role
 from rookery.bus.server import Store
-from rookery.ops import server_checks
+from rookery.ops import checks
+from rookery.ops.checks import CheckVerdict, Finding, check_host, check_store, failed
 from rookery.ops.config import Config, NodeConfig, address_of
-from rookery.ops.host_checks import CheckVerdict, Finding, check_host, check_store, failed
 from rookery.ops.keys import keys_of, trust_roots
 from rookery.ops.node_tools import registry_of
 from rookery.ops.server import RealmServer, server_of, store_of
@@ -122,8 +122,8 @@ async def _check_server(
     bus = JetStreamBus(server.url, server.access, realm=config.realm)
     await bus.connection.open()  # Not `start`, which creates streams.
     try:
-        yield server_checks.check_version(bus.connection)
-        yield server_checks.check_payload(bus.connection, config)
+        yield checks.check_version(bus.connection)
+        yield checks.check_payload(bus.connection, config)
         async for finding in _check_jetstream(bus, config, now_ms):
             yield finding
     finally:
@@ -135,9 +135,9 @@ async def _check_jetstream(
 ) -> AsyncIterator[Finding]:
     try:
         account = await bus.connection.api("INFO")
-        outdated = await server_checks.read_format(bus.connection, bus.subjects)
+        outdated = await checks.read_format(bus.connection, bus.subjects)
         specs = bus.specs()
-        streams = await server_checks.existing_streams(bus.connection, specs)
+        streams = await checks.existing_streams(bus.connection, specs)
     except (ApiError, CodedError) as error:
         yield Finding(
             check="jetstream",
@@ -153,19 +153,19 @@ async def _check_jetstream(
         yield outdated
     journal = streams.get(bus.subjects.journal_stream)
     for spec in () if outdated else specs:
-        known = spec if journal else server_checks.without_subjects(spec)
-        yield server_checks.check_stream(known, streams)
+        known = spec if journal else checks.without_subjects(spec)
+        yield checks.check_stream(known, streams)
     yield _check_durability(config, journal)
     if streams and bus.connection.cluster_servers > 1:
-        yield server_checks.check_replicas(bus.connection, config, streams)
+        yield checks.check_replicas(bus.connection, config, streams)
     if journal:
-        yield server_checks.check_clock(journal, now_ms())
-        yield await server_checks.check_chain(bus.journal, journal["state"]["last_seq"])
+        yield checks.check_clock(journal, now_ms())
+        yield await checks.check_chain(bus.journal, journal["state"]["last_seq"])
         roots = trust_roots(config)
-        yield await server_checks.check_approvers(bus.journal, config.realm, roots.root_key)
-        yield await server_checks.check_node_keys(bus.journal, roots)
+        yield await checks.check_approvers(bus.journal, config.realm, roots.root_key)
+        yield await checks.check_node_keys(bus.journal, roots)
     if bus.secrets.spec.name in streams:
-        yield await server_checks.check_secrets(bus.secrets, config.realm, keys_of(config))
+        yield await checks.check_secrets(bus.secrets, config.realm, keys_of(config))
 
 
 def _check_durability(config: Config, journal: dict[str, Any] | None) -> Finding:

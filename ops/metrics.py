@@ -28,7 +28,7 @@ from prometheus_client.samples import Sample
 
 from rookery.actors import DECIDERS
 from rookery.bus.commands import EndpointStats
-from rookery.ops.health import Page
+from rookery.ops.http_server import Page
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.commands import COMMANDS
 from rookery.schemas.envelope import Fact

@@ -43,9 +43,9 @@ from rookery.actors.kernel import (
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands import MicroServiceResponder
+from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal import QuarantinedMessage
-from rookery.bus.loop_thread import LoopThread
 from rookery.bus.ports import PARTITIONS, TaskSet
 from rookery.bus.realm_upgrade import upgrade_at_start
 from rookery.bus.roles import Role
@@ -55,13 +55,12 @@ from rookery.ops.approval_dispatchers import ApprovalDispatchers, open_callback
 from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks, poll_drain
 from rookery.ops.config import Config
 from rookery.ops.doctor import durability_of, is_embedded
-from rookery.ops.health import Page, Probe
+from rookery.ops.http_server import Page, Probe
 from rookery.ops.keys import NodeKey, keys_of, open_node_key, open_node_secrets
 from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import GaugeValue, NodeMetrics
-from rookery.ops.micro_service import build_service
 from rookery.ops.node_tools import StartStopped, discover_workers, registry_of
-from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes
+from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes, build_service
 from rookery.ops.process_identity import (
     ProcessIdentity,
     is_dead,
@@ -78,13 +77,12 @@ from rookery.ops.server import (
     find_server,
     store_of,
 )
-from rookery.schemas.capability import RecordMode
+from rookery.schemas.calls import RecordMode
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped
-from rookery.schemas.limits import check_run_limits
-from rookery.schemas.lists import RunState
-from rookery.schemas.run import Language
+from rookery.schemas.replies import RunState
+from rookery.schemas.run import Language, check_run_limits
 
 __all__ = ["Node"]
 

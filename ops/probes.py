@@ -1,34 +1,54 @@
-"""The probes and gauges of a running node: whether it lives and serves, and how loaded it is.
-
-They are read by HTTP threads (``/livez``, ``/readyz``, ``/metrics``) while the node works, so
-they read what lives on the bus's loop through the loop, with a timeout. The backlog of the realm's
-streams is read from the server at each scrape; during an outage these gauges are absent, and
-``/readyz`` reports the outage.
-"""
+"""The probes and gauges of a running node, and its micro service."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Final
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any, Final, get_args
+
+import msgspec
 
 from rookery.actors.kernel import Kernel
+from rookery.bus.commands import Endpoint, MicroService
+from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.loop_thread import LoopThread
 from rookery.bus.nats import CONSUMER_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import Backpressure
 from rookery.bus.streams import mismatches, streams_of
 from rookery.bus.subjects import Subjects
 from rookery.ops.background_tasks import BackgroundTasks
-from rookery.ops.health import Probe
-from rookery.ops.metrics import GaugeValue
+from rookery.ops.checks import existing_streams
+from rookery.ops.http_server import Probe
+from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.run_services import RunServices
 from rookery.ops.server import ServerSupervisor
-from rookery.ops.server_checks import existing_streams
+from rookery.schemas import ids
+from rookery.schemas.codec import encode_json, strict
+from rookery.schemas.commands import COMMANDS, audience_of
 from rookery.schemas.errors import CodedError, Failed
+from rookery.schemas.machines.inputs import inputs_of_verb
+from rookery.schemas.replies import REPLIES
 
-__all__ = ["NOT_RUNNING", "PROBE_TIMEOUT_S", "NodeProbes", "backlog_gauges"]
+__all__ = [
+    "NOT_RUNNING",
+    "PROBE_TIMEOUT_S",
+    "NodeProbes",
+    "backlog_gauges",
+    "build_service",
+]
+
+# --- probes ---------------------------------------------------------------------------------------
+
+# The probes and gauges of a running node: whether it lives and serves, and how loaded it is.
+#
+# They are read by HTTP threads (``/livez``, ``/readyz``, ``/metrics``) while the node works, so
+# they read what lives on the bus's loop through the loop, with a timeout. The backlog of the
+# realm's streams is read from the server at each scrape; during an outage these gauges are absent,
+# and ``/readyz`` reports the outage.
+
 
 PROBE_TIMEOUT_S: Final = 2.0
 NOT_RUNNING: Final = Probe("started", ok=False, detail="the node is not running")
@@ -187,3 +207,38 @@ async def _state(connection: Connection, consumer: str) -> dict[str, Any] | None
         if error.err_code != CONSUMER_NOT_FOUND:
             raise
         return None  # A new owner of the partition has replaced it meanwhile.
+
+
+# --- micro service --------------------------------------------------------------------------------
+
+# A node as a NATS micro service: its verbs with their schemas, and its statistics.
+
+
+def build_service(
+    node: str, version: str, verbs: Iterable[str], metrics: NodeMetrics, *, now_ms: int
+) -> MicroService:
+    """The description of this node as a service."""
+    return MicroService(
+        node=node,
+        version=version,
+        started=datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(),
+        endpoints=tuple(_endpoint(verb) for verb in sorted(verbs)),
+        stats_of=metrics.endpoint_stats,
+    )
+
+
+@cache
+def _endpoint(verb: str) -> Endpoint:
+    audience = audience_of(verb).value
+    request, response = _schema(strict(COMMANDS[verb])), _schema(REPLIES[verb])
+    return Endpoint(verb, request, response, audience, inputs_of_verb(verb))
+
+
+def _schema(kind: Any) -> str:
+    """The JSON Schema of a struct, or of a union, which msgspec cannot express in one schema."""
+    kinds = get_args(kind) or (kind,)
+    schemas, made = msgspec.json.schema_components(
+        kinds, schema_hook=ids.typed_text_schema, ref_template="#/$defs/{name}"
+    )
+    schema = schemas[0] if len(schemas) == 1 else {"anyOf": list(schemas)}
+    return encode_json({**schema, "$defs": made}).decode()

@@ -78,8 +78,8 @@ from rookery.actors.tools.authoring import ToolRegistry
 from rookery.actors.turns import TurnsDecider
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.credentials import RingSeal
+from rookery.bus.event_loop import TaskSet
 from rookery.bus.ports import Bus, BusLoop
-from rookery.bus.tasks import TaskSet
 from rookery.ops.background_tasks import BackgroundTask
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
 from rookery.ops.keys import NodeSecrets, root_key_of
@@ -87,7 +87,7 @@ from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
-from rookery.schemas.capability import RecordMode
+from rookery.schemas.calls import RecordMode
 from rookery.schemas.run import SessionLimits
 
 __all__ = ["RunServices", "approval_settings"]

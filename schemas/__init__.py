@@ -3,7 +3,7 @@
 It imports msgspec and the standard library only. ``actors`` has the rules, ``bus`` the transport.
 """
 
-from rookery.schemas.capability import Capability, CapabilityLimits
+from rookery.schemas.calls import Capability, CapabilityLimits
 from rookery.schemas.codec import FactCodec, decode_command, encode_facts
 from rookery.schemas.digest import canonical_json, digest_bytes, digest_json
 from rookery.schemas.envelope import Command, EntityId, Fact, Mode

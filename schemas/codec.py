@@ -1,43 +1,193 @@
-"""Codecs between bytes and structs; a mismatch is an error with a code.
-
-A journal message is a JSON array of the facts of one decision of one entity; decoding ignores
-unknown fields. Commands are JSON or MessagePack; unknown fields are refused at every depth. The
-caller names the known facts by a union type.
-"""
+"""Codecs between bytes and structs: the upcast of old facts, and errors with a code and a hint."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from enum import Enum
 from functools import cache, reduce
 from operator import or_
 from types import UnionType
-from typing import Any, Generic, TypeVar, Union, cast, get_args, get_origin
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    Generic,
+    NamedTuple,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+)
 
 import msgspec
 
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.typed_ids import decode_typed_text, encode_typed_text
-from rookery.schemas.upcast import NO_UPCASTS, Upcasts
-from rookery.schemas.validation_hints import hint_for
+from rookery.schemas.ids import decode_typed_text, encode_typed_text
 
 __all__ = [
     "JSON",
     "MSGPACK",
     "NESTING_MAX",
+    "NO_UPCASTS",
     "FactCodec",
+    "Range",
+    "Upcasts",
     "decode_command",
     "encode_facts",
     "encode_json",
     "fact_name",
     "fact_tag",
+    "hint_for",
     "nested_too_deeply",
+    "range_of",
     "restarts_history",
     "strict",
     "wire_names",
 ]
+
+# --- upcast ---------------------------------------------------------------------------------------
+
+# Upcasting of old facts. Wire names are never renamed, versions only grow.
+#
+# Functions on plain dictionaries lift a fact ``family.kind.vN`` by one version each. A newer
+# version than this node's is refused by code, because a guess would rebuild a wrong state.
+
+
+Raw = dict[str, Any]
+_NAME = re.compile(r"(?P<kind>[a-z_]+\.[a-z0-9_]+)\.v(?P<version>[0-9]{1,9})\Z")
+
+
+class Upcasts:
+    """Functions by the wire name they lift from; each returns the next version's dictionary."""
+
+    def __init__(self, lifts: Mapping[str, Callable[[Raw], Raw]]) -> None:
+        for name in lifts:
+            if not _NAME.match(name):
+                raise ValueError(f"a lift starts from a wire name, not from {name!r}")
+        self._lifts = dict(lifts)
+
+    def apply(self, raw: Raw, known: Collection[str]) -> Raw:
+        """``raw`` lifted to a name in ``known``, or an error with the missing step."""
+        name = str(raw.get("type", ""))
+        while name not in known:
+            lift = self._lifts.get(name)
+            if lift is None:
+                raise _unknown(name, known)
+            try:
+                raw = lift(dict(raw))
+            except (LookupError, TypeError, ValueError) as error:
+                raise Failed("FACT_INVALID", f"{name} cannot be lifted: {error!r}") from error
+            name = _next(name)
+            raw["type"] = name
+        return raw
+
+
+def _next(name: str) -> str:
+    kind, _, version = name.rpartition(".v")
+    return f"{kind}.v{int(version) + 1}"
+
+
+def _unknown(name: str, known: Collection[str]) -> Failed:
+    found = _NAME.match(name)
+    ours = [
+        int(k.rpartition(".v")[2]) for k in known if found and k.startswith(found["kind"] + ".v")
+    ]
+    if found and ours and int(found["version"]) > max(ours):
+        return Failed(
+            "FACT_VERSION_UNSUPPORTED",
+            f"{name} is newer than v{max(ours)}, the newest version this node reads",
+            hint="upgrade this node before it serves this realm",
+        )
+    return Failed("FACT_UNKNOWN", f"this node has no fact {name[:80]!r}")
+
+
+NO_UPCASTS = Upcasts({})
+
+
+# --- validation hints -----------------------------------------------------------------------------
+
+# Hints for a body that does not match its type.
+#
+# The types provide them: a field's range, an enumeration's words, a struct's fields. Otherwise the
+# hint is where to read the whole schema.
+
+
+_PLACE: Final = re.compile(r"at `\$((?:\.\w+)*)")
+_SCHEMA: Final = "nats req '$SRV.INFO.rookery' '' prints the schema of every command"
+
+
+class Range(NamedTuple):
+    """Range of a whole number."""
+
+    least: int
+    most: int
+
+    def hint(self, name: str) -> str:
+        return f"{name} is a whole number from {self.least} to {self.most}"
+
+
+def range_of(annotation: Any) -> Range | None:
+    """The range in an annotation or in a member of it."""
+    for part in get_args(annotation):
+        extra = part.extra_json_schema if isinstance(part, msgspec.Meta) else None
+        if extra and "minimum" in extra:
+            return Range(extra["minimum"], extra["maximum"])
+        if (found := range_of(part)) is not None:
+            return found
+    return None
+
+
+def hint_for(kind: Any, message: str) -> str:
+    """A hint that completes msgspec's ``message`` about a struct ``kind``."""
+    found = _PLACE.search(message)
+    names = found[1].split(".")[1:] if found else []
+    annotation = kind
+    for name in names:
+        owner = _struct_in(annotation)
+        if owner is None:
+            return _SCHEMA
+        types = {field.encode_name: field.type for field in msgspec.structs.fields(owner)}
+        annotation = types.get(name)
+    return _hint_at(names[-1] if names else "", annotation, message)
+
+
+def _hint_at(name: str, annotation: Any, message: str) -> str:
+    if "unknown field" in message and (owner := _struct_in(annotation)) is not None:
+        return f"known: {', '.join(field.encode_name for field in msgspec.structs.fields(owner))}"
+    if (allowed := range_of(annotation)) is not None:
+        return allowed.hint(name)
+    for member in _members(annotation):
+        if isinstance(member, type) and issubclass(member, Enum):
+            return f"{name} is one of {', '.join(str(word.value) for word in member)}"
+    return _SCHEMA
+
+
+def _struct_in(annotation: Any) -> type[msgspec.Struct] | None:
+    for member in _members(annotation):
+        if isinstance(member, type) and issubclass(member, msgspec.Struct):
+            return member
+    return None
+
+
+def _members(annotation: Any) -> tuple[Any, ...]:
+    """Members of a union, or the annotation itself."""
+    if get_origin(annotation) is Annotated:
+        return _members(get_args(annotation)[0])
+    return get_args(annotation) or (annotation,)
+
+
+# --- codec ----------------------------------------------------------------------------------------
+
+# Codecs between bytes and structs; a mismatch is an error with a code.
+#
+# A journal message is a JSON array of the facts of one decision of one entity; decoding ignores
+# unknown fields. Commands are JSON or MessagePack; unknown fields are refused at every depth. The
+# caller names the known facts by a union type.
+
 
 JSON = "application/json"
 MSGPACK = "application/msgpack"

@@ -12,15 +12,14 @@ from typing import Annotated, Any, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.lists import (
     GrantedQuery,
     PendingQuery,
 )
+from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import CallOutcome, ToolFault
-from rookery.schemas.integers import PageLimit, Unsigned
-from rookery.schemas.lists import RunState
 from rookery.schemas.protection.rights import Rights
+from rookery.schemas.replies import RunState
 from rookery.schemas.run import (
     Language,
     NonNegativeLimit,
@@ -29,6 +28,7 @@ from rookery.schemas.run import (
     SessionLimits,
     StackDepth,
 )
+from rookery.schemas.scalars import PageLimit, Unsigned
 
 __all__ = [
     "AUDIENCES",

@@ -12,7 +12,7 @@ from hashlib import sha3_256
 import msgspec
 
 from rookery.schemas.errors import Refused
-from rookery.schemas.typed_ids import encode_typed_text
+from rookery.schemas.ids import encode_typed_text
 
 __all__ = ["ZERO_CHAIN", "ChainCursor", "canonical_json", "chain", "digest_bytes", "digest_json"]
 

@@ -12,7 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
+from rookery.schemas.seed.refs import PrivacyClass, RetentionClass
 
 __all__ = [
     "HELD_BY",

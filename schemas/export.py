@@ -17,7 +17,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from rookery.schemas import capability, commands, run, typed_ids
+from rookery.schemas import calls, commands, ids, run
 from rookery.schemas.approvals import records as approval_record
 from rookery.schemas.codec import JSON, MSGPACK, strict, wire_names
 from rookery.schemas.commands import COMMANDS, INTERNAL_VERBS, HandleInput, audience_of
@@ -38,7 +38,6 @@ from rookery.schemas.replies import REPLIES
 from rookery.schemas.run import OutputMessage
 from rookery.schemas.seed import (
     agent_error,
-    effect_records,
     hook,
     lifecycle,
     policies,
@@ -88,9 +87,9 @@ ENTITIES: Final[dict[str, Any]] = {**FAMILIES, "turn": RUN_FACTS}
 messages of the entity ``tool`` are older."""
 
 PUBLIC: Final = (
-    *(commands, run, capability, refs, agent_error),
+    *(commands, run, calls, refs, agent_error),
     *(policy_decisions, policies),
-    *(effect_records, lifecycle, approval_record, hook, records, resource),
+    *(lifecycle, lifecycle, approval_record, hook, records, resource),
 )
 """Modules with public structs that travel inside other structs."""
 
@@ -193,7 +192,7 @@ def _public_structs() -> Iterable[type[msgspec.Struct]]:
 def _merge(made: Document, struct: type, prefix: str, name: str) -> None:
     """Add ``struct`` as ``name``; two different structs with one name are an error."""
     _, found = msgspec.json.schema_components(
-        [struct], schema_hook=typed_ids.typed_text_schema, ref_template=prefix + "{name}"
+        [struct], schema_hook=ids.typed_text_schema, ref_template=prefix + "{name}"
     )
     root = found.pop(struct.__name__)
     for key, schema in {**found, name: {**root, "title": name}}.items():

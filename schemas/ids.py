@@ -1,31 +1,70 @@
-"""Ids: session ids, UUIDv7, fact ids, reaction ids.
-
-Randomness and time are arguments: every id is a function of its arguments.
-"""
+"""Ids: of sessions, facts and runs, and other text with a type of its own."""
 
 from __future__ import annotations
 
 import posixpath
 import re
 from hashlib import sha3_256
+from typing import Any, ClassVar, Final
 
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.errors import Refused
 
 __all__ = [
+    "ID_BYTES_MAX",
+    "AdapterRef",
+    "AgentId",
+    "ApprovalRequestId",
+    "AttemptId",
+    "ContentRef",
+    "ContextProjectionId",
+    "CorrelationKey",
+    "CorrelationValue",
+    "DedupeKey",
+    "DestinationId",
+    "EffectId",
+    "EntityRefId",
+    "EventId",
+    "HookId",
+    "IdControlCharacter",
+    "IdEmpty",
+    "IdTooLong",
+    "IdValidationError",
+    "IdempotencyKey",
+    "Identifier",
+    "LineageId",
+    "MessageId",
+    "PolicyId",
+    "RunId",
+    "SessionId",
+    "SourceId",
+    "SpanId",
+    "ToolCallId",
+    "TurnId",
+    "TypedText",
     "check_client_session",
     "check_command_id",
     "check_file_path",
     "check_session_id",
+    "decode_typed_text",
     "derived_uuid7",
+    "encode_typed_text",
     "fact_id",
     "parse_fact_id",
     "parse_position",
     "parse_reaction_id",
     "reaction_id",
+    "typed_text_schema",
     "uuid7",
 ]
+
+# --- ids ------------------------------------------------------------------------------------------
+
+# Ids: session ids, UUIDv7, fact ids, reaction ids.
+#
+# Randomness and time are arguments: every id is a function of its arguments.
+
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _FACT_ID = re.compile(r"([^.]+)\.(.+)\.(0|[1-9][0-9]{0,18})\Z", re.DOTALL)
@@ -129,3 +168,256 @@ def parse_reaction_id(text: str) -> tuple[str, str, int] | None:
         return None
     family, key, number = found.groups()
     return family, key, int(number)
+
+
+# --- typed ids ------------------------------------------------------------------------------------
+
+# Typed text: ids of agents, runs and effects, and other strings with a type of their own.
+#
+# An id is not empty, has at most 512 bytes and no control characters. ``repr`` and ``str`` show its
+# type only, so that ids stay out of logs; ``as_str`` returns its text. msgspec handles these types
+# by two hooks, ``encode_typed_text`` and ``decode_typed_text``, which every codec here has.
+
+
+ID_BYTES_MAX: Final = 512
+
+# Surrogates have no UTF-8 and count as control characters: logs and JSON cannot hold either.
+_CONTROL: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+
+
+class TypedText:
+    """A string with a type. Equality includes the type."""
+
+    __slots__ = ("_text",)
+
+    SCHEMA: ClassVar[dict[str, Any]] = {"type": "string"}
+
+    def __init__(self, text: str) -> None:
+        self.check(text)
+        self._text = text
+
+    @classmethod
+    def check(cls, text: str) -> None:
+        """Raise ``ValueError`` if ``text`` is invalid for this type."""
+
+    def as_str(self) -> str:
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and other.as_str() == self._text
+
+    def __hash__(self) -> int:
+        return hash((type(self), self._text))
+
+    def __str__(self) -> str:
+        return self._text
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._text!r})"
+
+
+class IdValidationError(ValueError):
+    """Why a text is not a valid id. The message never contains the text."""
+
+
+class IdEmpty(IdValidationError):
+    def __init__(self) -> None:
+        super().__init__("identifier is empty")
+
+
+class IdTooLong(IdValidationError):
+    def __init__(self, *, max: int, actual: int) -> None:  # noqa: A002 - the contract's name.
+        super().__init__(f"identifier length {actual} exceeds max {max}")
+        self.max, self.actual = max, actual
+
+
+class IdControlCharacter(IdValidationError):
+    def __init__(self, *, index: int) -> None:
+        super().__init__(f"identifier contains control character at byte {index}")
+        self.index = index
+
+
+class Identifier(TypedText):
+    """A text that identifies something, and stays out of logs."""
+
+    __slots__ = ()
+
+    SCHEMA: ClassVar[dict[str, Any]] = {"type": "string", "minLength": 1, "maxLength": ID_BYTES_MAX}
+
+    @classmethod
+    def check(cls, text: str) -> None:
+        if 0 < len(text) <= ID_BYTES_MAX and text.isascii() and text.isprintable():
+            return  # Nearly every id; the rest of the test takes three times as long.
+        if not text:
+            raise IdEmpty
+        size_bytes = _size_bytes(text)
+        if size_bytes > ID_BYTES_MAX:
+            raise IdTooLong(max=ID_BYTES_MAX, actual=size_bytes)
+        if found := _CONTROL.search(text):
+            raise IdControlCharacter(index=_size_bytes(text[: found.start()]))
+
+    def __str__(self) -> str:
+        return f"{type(self).__name__}(redacted)"
+
+    __repr__ = __str__
+
+
+def _size_bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
+
+
+# --- agents and runs ------------------------------------------------------------------------------
+
+
+class AgentId(Identifier):
+    """``agent.<session>``."""
+
+    __slots__ = ()
+
+
+class SessionId(Identifier):
+    """A session in records; ``ids.check_session_id`` has the rule for names of sessions."""
+
+    __slots__ = ()
+
+
+class RunId(Identifier):
+    __slots__ = ()
+
+
+class TurnId(Identifier):
+    """``turn.<run>``."""
+
+    __slots__ = ()
+
+
+class AttemptId(Identifier):
+    """One attempt at a step of a turn."""
+
+    __slots__ = ()
+
+
+class ToolCallId(Identifier):
+    """A call of a tool; in the machines, an operation."""
+
+    __slots__ = ()
+
+
+class EffectId(Identifier):
+    """An effect on the outside world; its intent and its result share the id."""
+
+    __slots__ = ()
+
+
+class ApprovalRequestId(Identifier):
+    """``<session>.<operation>``."""
+
+    __slots__ = ()
+
+
+class HookId(Identifier):
+    __slots__ = ()
+
+
+class MessageId(Identifier):
+    __slots__ = ()
+
+
+class ContextProjectionId(Identifier):
+    """The part of a context that a model was shown."""
+
+    __slots__ = ()
+
+
+class EventId(Identifier):
+    __slots__ = ()
+
+
+class SpanId(Identifier):
+    """A span of a trace."""
+
+    __slots__ = ()
+
+
+# --- refs -----------------------------------------------------------------------------------------
+
+
+class EntityRefId(Identifier):
+    """Id in an ``EntityRef``. The contract's EntityId is a subject of the journal here."""
+
+    __slots__ = ()
+
+
+class SourceId(Identifier):
+    __slots__ = ()
+
+
+class DestinationId(Identifier):
+    __slots__ = ()
+
+
+class PolicyId(Identifier):
+    __slots__ = ()
+
+
+class AdapterRef(Identifier):
+    """The adapter that isolates a call from the host."""
+
+    __slots__ = ()
+
+
+class ContentRef(Identifier):
+    """Content stored elsewhere; the ref gives no right to read it."""
+
+    __slots__ = ()
+
+
+class LineageId(Identifier):
+    __slots__ = ()
+
+
+class CorrelationKey(Identifier):
+    __slots__ = ()
+
+
+class CorrelationValue(Identifier):
+    __slots__ = ()
+
+
+# --- duplicates -----------------------------------------------------------------------------------
+
+
+class IdempotencyKey(Identifier):
+    """The key of an effect; a repeated request has the same key."""
+
+    __slots__ = ()
+
+
+class DedupeKey(Identifier):
+    """Key by which a receiver drops duplicates."""
+
+    __slots__ = ()
+
+
+# --- msgspec's hooks ------------------------------------------------------------------------------
+
+
+def encode_typed_text(value: object) -> str:
+    """``enc_hook``: the bare string of a typed text."""
+    if isinstance(value, TypedText):
+        return value.as_str()
+    raise TypeError(f"Encoding objects of type {type(value).__name__} is unsupported")
+
+
+def decode_typed_text(kind: type, value: object) -> object:
+    """``dec_hook``: a typed text of a bare string, checked."""
+    if issubclass(kind, TypedText) and isinstance(value, str):
+        return kind(value)
+    raise TypeError(f"expected `{kind.__name__}`, got `{type(value).__name__}`")
+
+
+def typed_text_schema(kind: type) -> dict[str, Any]:
+    """``schema_hook``: the JSON schema of a typed text."""
+    if issubclass(kind, TypedText):
+        return {"title": kind.__name__, **kind.SCHEMA}
+    raise TypeError(f"{kind.__name__} has no JSON schema")

@@ -1,17 +1,16 @@
-"""Seed 000: a run's request and result, a session's limits and record. Names are the contract.
-
-On output every field is written; on input missing fields take the defaults. A command refuses
-unknown fields (``codec``), a fact that holds the same struct ignores them.
-"""
+"""Runs: the request and the result, a session's limits and record, and the check of limits."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
+from msgspec.structs import asdict
 
+from rookery.schemas.codec import range_of
+from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import Rights, SideEffect
 from rookery.schemas.seed.content import ContentRef
 
@@ -38,7 +37,19 @@ __all__ = [
     "Severity",
     "SideEffect",
     "Span",
+    "check_limits",
+    "check_run_limits",
+    "limit_hint",
+    "unset_if_default",
 ]
+
+# --- run ------------------------------------------------------------------------------------------
+
+# Seed 000: a run's request and result, a session's limits and record. Names are the contract.
+#
+# On output every field is written; on input missing fields take the defaults. A command refuses
+# unknown fields (``codec``), a fact that holds the same struct ignores them.
+
 
 SNAPSHOT_VERSION = 1
 SNAPSHOT_BYTES_MAX = 1280 << 20
@@ -293,3 +304,50 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(
             self, stdout=output.stdout, stderr=output.stderr, output_cut=output.cut or UNSET
         )
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+# Validation of limits at the request endpoint, with the same message for every command.
+#
+# The fields in ``run`` declare the ranges. A limit above the realm's maximum is in range: it is
+# capped when the run starts. Limits in facts are not validated again.
+
+
+_RANGES: Final = {
+    field.name: allowed
+    for kind in (SessionLimits, RunRequest)
+    for field in msgspec.structs.fields(kind)
+    if (allowed := range_of(field.type)) is not None
+}
+
+
+def check_limits(limits: SessionLimits) -> SessionLimits:
+    """The limits, or ``INVALID_ARGUMENT`` for the first one out of range."""
+    for name, value in asdict(limits).items():
+        _check(name, value)
+    return limits
+
+
+def check_run_limits(request: RunRequest) -> None:
+    """Validate the limits of a run's request."""
+    if request.limits is not None:
+        check_limits(request.limits)
+    if request.timeout_ms is not None:
+        _check("timeout_ms", request.timeout_ms)
+
+
+def unset_if_default(limits: SessionLimits) -> SessionLimits | UnsetType:
+    """The session's limits as facts store them: unset if they are the defaults."""
+    return UNSET if limits == SessionLimits() else limits
+
+
+def limit_hint(name: str) -> str:
+    """The valid range of a limit, in words."""
+    return _RANGES[name].hint(name)
+
+
+def _check(name: str, value: Any) -> None:
+    valid = _RANGES[name]
+    if type(value) is not int or not valid.least <= value <= valid.most:
+        raise Refused("INVALID_ARGUMENT", f"{name} is {value!r}", hint=valid.hint(name))

@@ -12,8 +12,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.calls import ToolFault
-from rookery.schemas.capability import Capability
+from rookery.schemas.calls import Capability, ToolFault
 
 __all__ = [
     "GRACE_MS",

@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.facts import AdmissionFacts
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
-from rookery.actors.admission.observed_turn import NO_TURN, ObservedTurn
-from rookery.actors.admission.state import Admission, EndedInput
+from rookery.actors.admission.state import NO_TURN, Admission, EndedInput, ObservedTurn
 from rookery.actors.kernel.machines import RejectionKind, TransitionRejected, reserved_for_run
 from rookery.actors.messages import ReportBrokenHistory
 from rookery.actors.protection import check_count, check_rights
@@ -28,11 +27,10 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
-from rookery.schemas.limits import check_limits
 from rookery.schemas.machines.inputs import InputSender, sender_of
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind
 from rookery.schemas.protection.rights import Rights, RightsSet, intersect
-from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionMeta
+from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionMeta, check_limits
 
 __all__ = [
     "AdmissionQuotas",

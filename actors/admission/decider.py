@@ -30,7 +30,6 @@ from rookery.actors.admission.commands import (
 from rookery.actors.admission.effects import EFFECT_TYPES, effects
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.in_flight import InFlightCounter
-from rookery.actors.admission.observed_turn import observe_turn
 from rookery.actors.admission.session_claims import ClaimRegistry, SessionClaim
 from rookery.actors.admission.state import (
     STATE_SCHEMA,
@@ -38,6 +37,7 @@ from rookery.actors.admission.state import (
     EndedInput,
     decode_state,
     encode_state,
+    observe_turn,
 )
 from rookery.actors.kernel import Decider, Effect, ReadScope
 from rookery.actors.messages import (
@@ -60,9 +60,8 @@ from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed, TurnFact
-from rookery.schemas.limits import check_run_limits
 from rookery.schemas.replies import RunAnswer
-from rookery.schemas.run import RunRequest, SessionMeta
+from rookery.schemas.run import RunRequest, SessionMeta, check_run_limits
 
 __all__ = ["AdmissionDecider"]
 

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING
 from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from rookery.actors.approvals.approvers import ApproverLine
+    from rookery.actors.approvals.approvers import (
+        ApproverLine,
+        Signer,
+        is_signed_by,
+        read_signer,
+        signed_answer,
+        signed_revocation,
+    )
     from rookery.actors.approvals.decider import ApprovalsDecider
     from rookery.actors.approvals.executor import ApprovalExecutor
     from rookery.actors.approvals.grant_proofs import GrantProofs
@@ -18,13 +25,6 @@ if TYPE_CHECKING:
         RuleInput,
         RuleUndecided,
         check_rule,
-    )
-    from rookery.actors.approvals.signing import (
-        Signer,
-        is_signed_by,
-        read_signer,
-        signed_answer,
-        signed_revocation,
     )
     from rookery.actors.approvals.state import (
         APPROVERS_KEY,
@@ -60,20 +60,20 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "approvers": ("ApproverLine",),
-        "decider": ("ApprovalsDecider",),
-        "executor": ("ApprovalExecutor",),
-        "grant_proofs": ("GrantProofs",),
-        "grants": ("is_made_by_node",),
-        "lifecycle_machine": ("APPROVALS",),
-        "rules": ("ApprovalRule", "RuleInput", "RuleUndecided", "check_rule"),
-        "signing": (
+        "approvers": (
+            "ApproverLine",
             "Signer",
             "is_signed_by",
             "read_signer",
             "signed_answer",
             "signed_revocation",
         ),
+        "decider": ("ApprovalsDecider",),
+        "executor": ("ApprovalExecutor",),
+        "grant_proofs": ("GrantProofs",),
+        "grants": ("is_made_by_node",),
+        "lifecycle_machine": ("APPROVALS",),
+        "rules": ("ApprovalRule", "RuleInput", "RuleUndecided", "check_rule"),
         "state": (
             "APPROVERS_KEY",
             "ApprovalSettings",

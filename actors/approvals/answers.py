@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from rookery.actors.approvals.broker import ruling_of
-from rookery.actors.approvals.dispatchers.port import Decision, actor_ref
+from rookery.actors.approvals.dispatchers.protocol import Decision, actor_ref
 from rookery.actors.approvals.effects import CheckAnswer, DispatchEnded, DispatchUnrecorded
 from rookery.actors.approvals.facts import REASON_MAX, ApprovalFacts, ValidAnswer
 from rookery.actors.approvals.grant_proofs import FindApprover, GrantProofs
@@ -34,18 +34,19 @@ from rookery.actors.approvals.state import (
     ApprovalSettings,
     SessionApprovals,
 )
-from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.records import (
     ApprovalBrokerOutcome,
     ApprovalDecision,
+    DecideApproval,
+    DecisionReceipt,
     decision_from_token,
 )
 from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import approval as facts
+from rookery.schemas.ids import IdValidationError
 from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind
-from rookery.schemas.typed_ids import IdValidationError
 
 __all__ = [
     "AnswerRules",

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple, Protocol
 
-from rookery.actors.approvals.dispatchers.port import (
+from rookery.actors.approvals.dispatchers.protocol import (
     Cancelled,
     Decision,
     Dispatcher,
@@ -34,8 +34,7 @@ from rookery.schemas.approvals.records import (
     denied,
 )
 from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
-from rookery.schemas.seed.effect_records import EffectTerminalStatus
-from rookery.schemas.seed.lifecycle import PendingSideEffect, RecoveryMarker
+from rookery.schemas.seed.lifecycle import EffectTerminalStatus, PendingSideEffect, RecoveryMarker
 from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, MissingDependency
 from rookery.schemas.seed.records import JournalRecord, JournalRecordBase
 from rookery.schemas.seed.refs import SourceKind

@@ -20,8 +20,7 @@ from rookery.actors.approvals.state import (
 )
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import CallProgress
-from rookery.schemas.approvals.decision import DecideApproval
-from rookery.schemas.approvals.records import ApprovalBrokerOutcome
+from rookery.schemas.approvals.records import ApprovalBrokerOutcome, DecideApproval
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.seed.records import JournalRecord

@@ -8,7 +8,7 @@ from typing import Any, Final
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.approvals.signing import signed_answer
+from rookery.actors.approvals.approvers import signed_answer
 from rookery.actors.approvals.state import (
     ApprovalRequestState,
     ApproverChange,

@@ -18,7 +18,7 @@ import msgspec
 
 from rookery.actors.approvals.broker import ApprovalBroker
 from rookery.actors.approvals.dispatchers.dispatchers import FanOutDispatcher, InboxDispatcher
-from rookery.actors.approvals.dispatchers.port import (
+from rookery.actors.approvals.dispatchers.protocol import (
     Decision,
     Dispatcher,
     DispatchResult,
@@ -44,11 +44,11 @@ from rookery.actors.approvals.state import ApprovalRequestState
 from rookery.actors.kernel import AskActor, Effect, EffectHandler
 from rookery.actors.messages import CallProgress
 from rookery.bus.ports import Timer, Timers
-from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import (
     ApprovalBrokerOutcome,
     ApprovalDecision,
     ApprovalRequest,
+    DecideApproval,
     decision_from_token,
     token_of,
 )

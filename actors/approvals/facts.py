@@ -16,13 +16,13 @@ from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatus
 from rookery.actors.approvals.request_record import covers_any_arguments, to_request
 from rookery.actors.approvals.state import ApprovalRequestState, SessionApprovals
 from rookery.actors.kernel import FactBuilder
-from rookery.schemas.approvals.decision import DecideApproval
-from rookery.schemas.approvals.lifecycle import ApprovalAnswer
 from rookery.schemas.approvals.records import (
+    ApprovalAnswer,
     ApprovalBrokerOutcome,
     ApprovalDecision,
     ApprovalRecord,
     ApprovalTerminalStatus,
+    DecideApproval,
     DeniedRecord,
     RequestedRecord,
     RespondedRecord,
@@ -31,8 +31,8 @@ from rookery.schemas.approvals.records import (
 from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval as facts
+from rookery.schemas.ids import ApprovalRequestId
 from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
-from rookery.schemas.typed_ids import ApprovalRequestId
 
 __all__ = ["REASON_MAX", "ApprovalFacts", "ValidAnswer"]
 

@@ -15,7 +15,7 @@ from immutables import Map
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines import Machine, MachineInput, Transition, TransitionEffect
-from rookery.schemas.approvals.lifecycle import ApprovalAnswer, ApprovalRejection, ApprovalStatus
+from rookery.schemas.approvals.records import ApprovalAnswer, ApprovalRejection, ApprovalStatus
 from rookery.schemas.facts import approval as facts
 
 __all__ = [

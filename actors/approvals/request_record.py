@@ -11,11 +11,21 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
-from rookery.actors.approvals.dispatchers.port import Terms
+from rookery.actors.approvals.dispatchers.protocol import Terms
 from rookery.actors.approvals.state import ApprovalRequestState
 from rookery.schemas.approvals.records import ApprovalRequest
-from rookery.schemas.capability import ApprovalMode, ApprovalPolicy, AutoApproval
+from rookery.schemas.calls import ApprovalMode, ApprovalPolicy, AutoApproval
 from rookery.schemas.digest import digest_bytes
+from rookery.schemas.ids import (
+    AgentId,
+    ApprovalRequestId,
+    ContentRef,
+    EffectId,
+    RunId,
+    SessionId,
+    ToolCallId,
+    TurnId,
+)
 from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.package import package_fingerprint
 from rookery.schemas.seed.policy_decisions import (
@@ -31,16 +41,6 @@ from rookery.schemas.seed.refs import (
     PolicyRef,
     SourceKind,
     SourceRef,
-)
-from rookery.schemas.typed_ids import (
-    AgentId,
-    ApprovalRequestId,
-    ContentRef,
-    EffectId,
-    RunId,
-    SessionId,
-    ToolCallId,
-    TurnId,
 )
 
 __all__ = [

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from msgspec.structs import replace
 
 from rookery.actors.approvals.broker import ruling_of, ruling_without_dispatcher
-from rookery.actors.approvals.dispatchers.port import Cancelled, TimedOut
+from rookery.actors.approvals.dispatchers.protocol import Cancelled, TimedOut
 from rookery.actors.approvals.facts import ApprovalFacts
 from rookery.actors.approvals.grant_proofs import GrantProofs
 from rookery.actors.approvals.request_record import approval_id_of, policy_id, redacted_summary
@@ -27,7 +27,7 @@ from rookery.actors.approvals.state import (
 )
 from rookery.actors.messages import RequestApproval
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
-from rookery.schemas.capability import AutoApproval
+from rookery.schemas.calls import AutoApproval
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts

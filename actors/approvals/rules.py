@@ -29,7 +29,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.schemas.capability import AutoApproval, Capability
+from rookery.schemas.calls import AutoApproval, Capability
 from rookery.schemas.errors import Refused
 
 __all__ = ["ApprovalRule", "RuleInput", "RuleUndecided", "check_rule"]

@@ -13,8 +13,7 @@ import msgspec
 from immutables import Map
 
 from rookery.actors.approvals.lifecycle_machine import ApprovalStatuses
-from rookery.schemas.approvals.decision import DecideApproval, tool_digest
-from rookery.schemas.approvals.records import ApprovalLifecycleStatus
+from rookery.schemas.approvals.records import ApprovalLifecycleStatus, DecideApproval, tool_digest
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.run import SideEffect
 

@@ -24,7 +24,7 @@ whose calls only read. ``session.run_committed`` waits for the session's next co
     turns/run_calls.py         RunCalls.follow                  turn    + tool.intent_recorded
     tools/executor.py          CallExecutor.execute             loop    the executor calls the tool
     tools/hosts/local_host.py  LocalToolHost.call               loop    on a thread of its own
-    tools/call_notifier.py     CallNotifier.pass_unrecorded     loop    the program goes on at once
+    tools/attempts.py          CallNotifier.pass_unrecorded     loop    the program goes on at once
     execution/step_recorder.py StepRecorder.end                 loop    the program has ended
     turns/run_calls.py         RunCalls.record_outcomes         turn    tool.completed or .failed
     turns/run_rules.py         RunRules.record_step             turn    + turn.completed
@@ -64,20 +64,18 @@ two steps are ``SessionCache.restore_parked`` and ``SandboxDriver.resume_parked`
 
 A sleep takes the same way, without approvers: a timer of the bus ends its call.
 
-    tools/wait_rules.py        begin_wait                      turn     tool.awaited
-    tools/wait_executor.py     WaitExecutor.arm                loop     the bus stores the timer
-    tools/wait_rules.py        end_wait                        turn     tool.completed or .failed
+    tools/waits.py             begin_wait                      turn     tool.awaited
+    tools/waits.py             WaitExecutor.arm                loop     the bus stores the timer
+    tools/waits.py             end_wait                        turn     tool.completed or .failed
 """
 
-from rookery.actors.execution.driver import SandboxDriver
+from rookery.actors.execution.driver import RunProvisioner, SandboxDriver
 from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import EntityReader, RunHistoryReader
-from rookery.actors.execution.provisioning import RunProvisioner
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.result_sender import ResultSender
 from rookery.actors.execution.session_cache import IDLE_BYTES_MAX, SessionCache
-from rookery.actors.execution.snapshot_keeper import SnapshotKeeper
-from rookery.actors.execution.snapshot_remover import SnapshotRemover
+from rookery.actors.execution.snapshot_keeper import SnapshotKeeper, SnapshotRemover
 
 __all__ = [
     "IDLE_BYTES_MAX",

@@ -19,9 +19,8 @@ from msgspec import UNSET
 from rookery.actors.execution.calls import CallNotifierPort
 from rookery.actors.execution.driver import Driver
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.live_output import SendOutput
-from rookery.actors.execution.resumptions import Resumptions
-from rookery.actors.execution.run_execution import RunExecution, SessionCachePort
+from rookery.actors.execution.result_sender import SendOutput
+from rookery.actors.execution.run_execution import Resumptions, RunExecution, SessionCachePort
 from rookery.actors.execution.step_recorder import parked_output
 from rookery.actors.kernel import (
     AskActor,

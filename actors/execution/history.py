@@ -30,11 +30,11 @@ from rookery.actors.sandbox.sessions import RecordedCall, RecordedRun, ResultBat
 from rookery.bus.ports import Blobs, StoredMessage, ValueSeal
 from rookery.schemas.calls import (
     CallOutcome,
+    Capability,
     ForkedRun,
     RunEnvironment,
     ToolFault,
 )
-from rookery.schemas.capability import Capability
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.errors import Failed, Refused

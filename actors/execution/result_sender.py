@@ -1,15 +1,26 @@
-"""``ResultSender``: sends the results of runs whose turns have ended, whichever side drove them."""
+"""What a run sends to its clients: its output while it goes on, and its result."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Protocol
+import asyncio
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
 
 from rookery.actors.kernel import Effect, EffectHandler
 from rookery.actors.turns import SendResult, SendStoredResult
-from rookery.schemas.run import RunResult
+from rookery.schemas.codec import encode_json
+from rookery.schemas.run import OutputMessage, OutputPiece, OutputStream, RunResult
 
-__all__ = ["ResultSender"]
+__all__ = [
+    "LiveOutput",
+    "ResultSender",
+    "SendOutput",
+]
+
+# --- result sender --------------------------------------------------------------------------------
+
+# ``ResultSender``: sends the results of runs whose turns have ended, whichever side drove them.
 
 
 class ResultReplies(Protocol):
@@ -43,3 +54,78 @@ class ResultSender:
         await self._replies.send_stored_result(
             session, run_id, effect.reply_to, part, effect.result_blob
         )
+
+
+# --- live output ----------------------------------------------------------------------------------
+
+# ``LiveOutput``: sends the output of a run while the run goes on; the result has it once more.
+#
+# Pieces are collected and sent at most twenty times a second, so that a program that prints much
+# costs the node little. What exceeds a message's size is not sent: its numbers are missing. A step
+# that is recorded was executed before, and its output was sent then.
+
+
+SendOutput = Callable[[str, bytes], None]
+"""Send a message to all that follow the output of a session."""
+
+INTERVAL_S: Final = 0.05
+CHARS_MAX: Final = 128 << 10
+"""Of one message: as JSON it has less than a megabyte."""
+
+
+class LiveOutput:
+    """One per execution of a run; created and flushed on the bus's loop."""
+
+    def __init__(
+        self, send: SendOutput, session: str, run_id: str, was_sent: Callable[[], bool]
+    ) -> None:
+        """``was_sent``: whether the program repeats a step whose output was sent."""
+        self._send, self._session, self._run_id = send, session, run_id
+        self._was_sent = was_sent
+        self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
+        self._pieces: list[tuple[int, OutputPiece]] = []
+        self._chars = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._is_due = False
+        self._lock = threading.Lock()
+
+    def add(self, number: int, stream: OutputStream, text: str) -> None:
+        """Send the piece soon. Runs on the thread that executes the program."""
+        if self._was_sent():
+            return
+        with self._lock:
+            if self._chars + len(text) > CHARS_MAX:
+                return
+            self._chars += len(text)
+            self._pieces.append((number, OutputPiece(stream, text)))
+            starts, self._is_due = not self._is_due, True
+        if starts and threading.get_ident() == self._loop_thread:
+            self._start_timer()
+        elif starts:
+            self._loop.call_soon_threadsafe(self._start_timer)
+
+    def flush(self) -> None:
+        """Send what has been added."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        with self._lock:
+            added, self._pieces = self._pieces, []
+            self._chars, self._is_due = 0, False
+        while added:
+            first = added[0][0]
+            count = next(
+                (n for n, (number, _) in enumerate(added) if number != first + n), len(added)
+            )
+            message = OutputMessage(
+                session_id=self._session,
+                run_id=self._run_id,
+                number=first,
+                pieces=tuple(piece for _, piece in added[:count]),
+            )
+            self._send(self._session, encode_json(message))
+            del added[:count]
+
+    def _start_timer(self) -> None:
+        if self._is_due and self._timer is None:
+            self._timer = self._loop.call_later(INTERVAL_S, self.flush)

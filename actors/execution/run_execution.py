@@ -1,15 +1,10 @@
-"""``RunExecution``: one run from its first step to its last, between its driver and its actors.
-
-A request of the driver is recorded before it is performed, unless its calls only read. An outcome
-is recorded with the step that continues with it. When a run is resumed on any node, the driver gets
-the recorded outcomes again and repeats its requests, which are not recorded twice. A cancellation
-takes effect at the next recorded step, an urgent one at once.
-"""
+"""``RunExecution``: one run from its first step to its last; and how many resume at once."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 import msgspec
@@ -25,24 +20,32 @@ from rookery.actors.execution.driver import (
     TurnInputs,
 )
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.live_output import LiveOutput, SendOutput
+from rookery.actors.execution.result_sender import LiveOutput, SendOutput
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder, parked_output
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import ProgramCall, Tool, ToolResult
 from rookery.actors.sandbox.sessions import ResultBatch
-from rookery.bus.ports import Blobs
+from rookery.bus.ports import Blobs, wait_first
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.run import (
-    Diagnostic,
-    ErrorObject,
-    RunResult,
-    RunStatus,
-    Severity,
-)
+from rookery.schemas.run import Diagnostic, ErrorObject, RunResult, RunStatus, Severity
 
-__all__ = ["ExecutionServices", "RunExecution", "SessionCachePort"]
+__all__ = [
+    "ExecutionServices",
+    "Resumptions",
+    "RunExecution",
+    "SessionCachePort",
+]
+
+# --- run execution --------------------------------------------------------------------------------
+
+# ``RunExecution``: one run from its first step to its last, between its driver and its actors.
+#
+# A request of the driver is recorded before it is performed, unless its calls only read. An outcome
+# is recorded with the step that continues with it. When a run is resumed on any node, the driver
+# gets the recorded outcomes again and repeats its requests, which are not recorded twice. A
+# cancellation takes effect at the next recorded step, an urgent one at once.
 
 
 class SessionCachePort(Protocol):
@@ -305,3 +308,78 @@ class RunExecution:
         """Give up the image that the run was resumed from, unless it is still ``named``."""
         if self._image and self._image != named:
             self._services.session_cache.on_unparked(self._image)
+
+
+# --- resumptions ----------------------------------------------------------------------------------
+
+# ``Resumptions``: how many parked runs an approval resumes at once, the last answered first.
+#
+# When many approvals are answered together, their runs would resume at the same time, and a new run
+# would wait for all of them. A run counts until it has executed, at most ``WAIT_S``: its call may
+# take long.
+
+
+AT_ONCE_MAX = 6
+"""More do not end sooner, and a new run beside them waits longer."""
+WAIT_S = 0.25
+
+
+class Resumptions:
+    """One per node; lives on the bus's loop."""
+
+    def __init__(self, is_executing: Callable[[str], bool]) -> None:
+        """``is_executing``: whether this node executes a run now."""
+        self._is_executing = is_executing
+        self._count = 0
+        self._waiting: list[asyncio.Future[None]] = []
+        self._executed: dict[str, asyncio.Future[None]] = {}
+        """By run, what ends its resumption."""
+
+    @asynccontextmanager
+    async def admit(self, run_id: str) -> AsyncIterator[None]:
+        """Wait for the run's turn; on leaving, until the run has executed. A run that has not
+        parked has nothing to wait for."""
+        if self._is_executing(run_id):
+            yield
+            return
+        await self._enter()
+        try:
+            yield
+            await self._wait_executed(run_id)
+        finally:
+            self._pass_on()
+
+    def end(self, run_id: str) -> None:
+        """Note that the run has executed until it ended or parked."""
+        executed = self._executed.pop(run_id, None)
+        if executed is not None and not executed.done():
+            executed.set_result(None)
+
+    async def _wait_executed(self, run_id: str) -> None:
+        executed = asyncio.get_running_loop().create_future()
+        self._executed[run_id] = executed
+        await wait_first((executed,), WAIT_S)
+        if self._executed.get(run_id) is executed:
+            del self._executed[run_id]
+
+    async def _enter(self) -> None:
+        if self._count < AT_ONCE_MAX:
+            self._count += 1
+            return
+        admitted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(admitted)
+        try:
+            await admitted
+        except asyncio.CancelledError:
+            if admitted.done() and not admitted.cancelled():
+                self._pass_on()
+            raise
+
+    def _pass_on(self) -> None:
+        """Admit the newest that waits."""
+        while self._waiting:
+            admitted = self._waiting.pop()
+            if not admitted.done():
+                admitted.set_result(None)
+                return
+        self._count -= 1

@@ -17,8 +17,7 @@ from typing import NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.execution.history import PastRun, RunHistoryReader, SessionHistory
-from rookery.actors.execution.snapshot_keeper import SnapshotKeeper
-from rookery.actors.execution.snapshot_remover import SnapshotRemover
+from rookery.actors.execution.snapshot_keeper import SnapshotKeeper, SnapshotRemover
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import Sandbox, Tool
 from rookery.actors.sandbox.sessions import ResultBatch

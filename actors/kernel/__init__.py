@@ -9,12 +9,19 @@ from rookery.schemas.lazy_names import lazy_names
 if TYPE_CHECKING:
     from rookery.actors.kernel.command_router import QueryHandler
     from rookery.actors.kernel.committer import Commit
-    from rookery.actors.kernel.decider import Decider, Effect, ReadScope, codecs_of
+    from rookery.actors.kernel.decider import (
+        Decider,
+        Effect,
+        FactBuilder,
+        FoldedFacts,
+        ReadScope,
+        codecs_of,
+        decode_map,
+    )
     from rookery.actors.kernel.effect_runner import EffectHandler, NotExecutableHere
     from rookery.actors.kernel.entity import Entity, PendingCommand
-    from rookery.actors.kernel.fact_builder import FactBuilder, FoldedFacts
     from rookery.actors.kernel.failpoints import Failpoints
-    from rookery.actors.kernel.history_restart import (
+    from rookery.actors.kernel.histories import (
         OTHER_VERSIONS,
         HistoryCheck,
         HistoryFold,
@@ -26,20 +33,23 @@ if TYPE_CHECKING:
         last_restart,
     )
     from rookery.actors.kernel.kernel import Kernel
-    from rookery.actors.kernel.kernel_settings import KernelSettings
-    from rookery.actors.kernel.messaging.local_ask import AskActor
-    from rookery.actors.kernel.messaging.mailbox import Mailbox
-    from rookery.actors.kernel.metrics import NO_METRICS, KernelMetrics, NoMetrics
+    from rookery.actors.kernel.kernel_settings import (
+        NO_METRICS,
+        KernelMetrics,
+        KernelSettings,
+        NoMetrics,
+    )
+    from rookery.actors.kernel.mailbox import Mailbox
+    from rookery.actors.kernel.messages import AskActor
     from rookery.actors.kernel.node_decider import FactRecorded, NodeDecider, RecordFact
-    from rookery.actors.kernel.partitions.ownership import (
+    from rookery.actors.kernel.ownership import (
         CLAIM_S,
         CLUSTER_CLAIM_S,
         NodeIdentity,
         node_of_holder,
         process_of_holder,
     )
-    from rookery.actors.kernel.partitions.recovery import save_idle_watermark
-    from rookery.actors.kernel.state_codec import decode_map
+    from rookery.actors.kernel.recovery import save_idle_watermark
     from rookery.actors.kernel.unit_of_work import UnitOfWork
 
 __all__ = [
@@ -90,37 +100,42 @@ __getattr__ = lazy_names(
     {
         "command_router": ("QueryHandler",),
         "committer": ("Commit",),
-        "decider": ("Decider", "Effect", "ReadScope", "codecs_of"),
+        "decider": (
+            "Decider",
+            "Effect",
+            "FactBuilder",
+            "FoldedFacts",
+            "ReadScope",
+            "codecs_of",
+            "decode_map",
+        ),
         "effect_runner": ("EffectHandler", "NotExecutableHere"),
         "entity": ("Entity", "PendingCommand"),
-        "fact_builder": ("FactBuilder", "FoldedFacts"),
         "failpoints": ("Failpoints",),
-        "history_restart": (
-            "OTHER_VERSIONS",
+        "histories": (
             "HistoryCheck",
             "HistoryFold",
             "HistoryView",
             "NotifyHistoryBroken",
+            "OTHER_VERSIONS",
             "RestartHistory",
             "history_broken_effects",
             "last_fact_number",
             "last_restart",
         ),
         "kernel": ("Kernel",),
-        "kernel_settings": ("KernelSettings",),
-        "messaging.local_ask": ("AskActor",),
-        "messaging.mailbox": ("Mailbox",),
-        "metrics": ("NO_METRICS", "KernelMetrics", "NoMetrics"),
+        "kernel_settings": ("KernelMetrics", "KernelSettings", "NO_METRICS", "NoMetrics"),
+        "messages": ("AskActor",),
+        "mailbox": ("Mailbox",),
         "node_decider": ("FactRecorded", "NodeDecider", "RecordFact"),
-        "partitions.ownership": (
+        "ownership": (
             "CLAIM_S",
             "CLUSTER_CLAIM_S",
             "NodeIdentity",
             "node_of_holder",
             "process_of_holder",
         ),
-        "partitions.recovery": ("save_idle_watermark",),
-        "state_codec": ("decode_map",),
+        "recovery": ("save_idle_watermark",),
         "unit_of_work": ("UnitOfWork",),
     },
 )

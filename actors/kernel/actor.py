@@ -12,14 +12,13 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.actors.kernel.command_processor import CommandProcessor
+from rookery.actors.kernel.command_router import decode_delivery, wrap_undecoded
 from rookery.actors.kernel.committer import Commit, CommitResults
 from rookery.actors.kernel.context import ActorContext
 from rookery.actors.kernel.decider import Decider, Effect, RedirectsToQuery, ResumesFromState
-from rookery.actors.kernel.delivery_decoder import decode_delivery, wrap_undecoded
 from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
-from rookery.actors.kernel.loop_actor import LoopActor
-from rookery.actors.kernel.messaging.mailbox import Mailbox
-from rookery.actors.kernel.messaging.messages import (
+from rookery.actors.kernel.mailbox import LoopActor, Mailbox
+from rookery.actors.kernel.messages import (
     BodyStored,
     CommandsArrived,
     CommitHeld,

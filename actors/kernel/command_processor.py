@@ -17,7 +17,7 @@ from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.context import ActorContext
 from rookery.actors.kernel.decider import Decider, Effect, ReadsBeforeDeciding, ReadScope
 from rookery.actors.kernel.entity import Entity, PendingCommand
-from rookery.actors.kernel.history_restart import (
+from rookery.actors.kernel.histories import (
     HISTORY_COMMANDS,
     OTHER_VERSIONS,
     HistoryCheck,
@@ -25,8 +25,8 @@ from rookery.actors.kernel.history_restart import (
     Restartable,
     RestartHistory,
 )
-from rookery.actors.kernel.messaging.mailbox import Mailbox
-from rookery.actors.kernel.messaging.replies import reply_of
+from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.messages import reply_of
 from rookery.actors.kernel.unit_of_work import UnitOfWork
 from rookery.bus.ports import Delivery
 from rookery.schemas.envelope import Fact

@@ -1,29 +1,40 @@
-"""``CommandRouter``: passes deliveries to mailboxes and completions to the bus. Lives on the bus's
-loop."""
+"""``CommandRouter``: decodes deliveries, passes them to mailboxes, and completions to the bus."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from hashlib import sha3_256
 from time import perf_counter
 
 import msgspec
 
 from rookery.actors.kernel.committer import Completions
-from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.decider import Decider, RecordsMalformed
 from rookery.actors.kernel.entity import PendingCommand
-from rookery.actors.kernel.messaging.local_ask import LocalAsk
-from rookery.actors.kernel.messaging.mailbox import Mailbox
-from rookery.actors.kernel.messaging.messages import CommandsArrived
-from rookery.actors.kernel.messaging.replies import error_reply, is_local
-from rookery.actors.kernel.metrics import KernelMetrics
+from rookery.actors.kernel.kernel_settings import KernelMetrics
+from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.messages import CommandsArrived, LocalAsk, error_reply, is_local
 from rookery.bus.ports import Bus, Delivery, ReplyMessage, TaskSet
-from rookery.schemas.codec import encode_json
+from rookery.schemas.codec import decode_command, encode_json
 from rookery.schemas.commands import INTERNAL_VERBS
+from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.ids import check_command_id
 
-__all__ = ["CommandRouter", "QueryHandler"]
+__all__ = [
+    "CommandRouter",
+    "QueryHandler",
+    "decode_delivery",
+    "wrap_undecoded",
+]
+
+# --- command router -------------------------------------------------------------------------------
+
+# ``CommandRouter``: passes deliveries to mailboxes and completions to the bus. Lives on the bus's
+# loop.
+
 
 log = logging.getLogger(__name__)
 
@@ -186,3 +197,70 @@ class CommandRouter:
             except Refused as refusal:
                 log.error("command lost", extra={"id": delivery.id, "code": refusal.code})
                 return None
+
+
+# --- delivery decoder -----------------------------------------------------------------------------
+
+# Decodes and checks a delivery from the bus.
+#
+# A body without the verb's form is refused with a code, unless the decider records malformed
+# commands.
+
+
+_MODES = {mode.value: mode for mode in Mode} | {"": Mode.QUEUE}
+
+
+def decode_delivery(
+    delivery: Delivery, decider: Decider, received_s: float, bytes_max: int
+) -> PendingCommand:
+    """The pending command of a delivery; ``CodedError`` if it is invalid."""
+    if delivery.verb not in decider.verbs:
+        known = ", ".join(sorted(decider.verbs))
+        raise Refused("UNKNOWN_VERB", f"no verb {delivery.verb[:80]!r}", hint=f"known: {known}")
+    decider.check_key(delivery.key)
+    mode = _MODES.get(delivery.mode)
+    if mode is None:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"mode {delivery.mode[:80]!r} is not known",
+            hint="one of queue, passive, steer, interrupt",
+        )
+    if "/" in check_command_id(delivery.id) and not delivery.is_from_timer:
+        raise Refused("INVALID_ARGUMENT", "a message id cannot contain '/'", hint="use a UUID")
+    command = Command(
+        verb=delivery.verb,
+        key=delivery.key,
+        id=delivery.id,
+        body=_decode_body(delivery, decider, bytes_max),
+        mode=mode,
+        reply_to=delivery.reply_to,
+        caller_waits=delivery.position is None and bool(delivery.reply_to),
+        traceparent=delivery.traceparent,
+        by=delivery.by,
+        arrived_ms=delivery.arrived_ms,
+    )
+    digest = sha3_256(delivery.body).hexdigest()[:16]
+    return PendingCommand(command, digest, received_s, delivery)
+
+
+def _decode_body(delivery: Delivery, decider: Decider, bytes_max: int) -> msgspec.Struct:
+    """The decoded body, or the command its decider records in place of a malformed one."""
+    verb, body = delivery.verb, delivery.body
+    content_type, kind = delivery.content_type, decider.verbs[verb]
+    try:
+        return decode_command(body, kind, content_type=content_type, bytes_max=bytes_max)
+    except CodedError as error:
+        malformed = (
+            decider.on_malformed(verb, body, error)
+            if isinstance(decider, RecordsMalformed)
+            else None
+        )
+        if malformed is None:
+            raise
+        return malformed
+
+
+def wrap_undecoded(delivery: Delivery, received_s: float) -> PendingCommand:
+    """A pending command for a delivery that made the decoding rules fail, to be set aside."""
+    command = Command(verb=delivery.verb, key=delivery.key, id=delivery.id, body=None)
+    return PendingCommand(command, "", received_s, delivery)

@@ -1,30 +1,22 @@
-"""``Committer``: appends the commits of a node's actors to the journal in groups, and publishes the
-results.
-
-At most two groups are in flight; commits that arrive meanwhile form the next group, so groups grow
-under load and an idle node adds no delay. Lives on the bus's loop. The journal decides how a
-message is stored; the entity's actor decides what follows from a conflict.
-"""
+"""``Committer``: appends the commits of a node's actors in groups, and routes their facts."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
-from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.effect_runner import EffectRunner
+from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.kernel.effect_runner import EffectRunner, Watermark
 from rookery.actors.kernel.entity import Entity, PendingCommand
-from rookery.actors.kernel.fact_router import FactRouter
 from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.key_histories import KeyHistories
-from rookery.actors.kernel.messaging.mailbox import Mailbox
-from rookery.actors.kernel.messaging.replies import Reply, error_reply
-from rookery.actors.kernel.metrics import KernelMetrics
-from rookery.actors.kernel.partitions.watermark import Watermark
+from rookery.actors.kernel.histories import KeyHistories
+from rookery.actors.kernel.kernel_settings import KernelMetrics
+from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.messages import FactsCommitted, Reply, error_reply
 from rookery.actors.keys import CheckpointWriter
 from rookery.bus.ports import (
     Appended,
@@ -35,10 +27,84 @@ from rookery.bus.ports import (
     Journal,
     Superseded,
 )
-from rookery.schemas.envelope import Fact
+from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.errors import CodedError
+from rookery.schemas.ids import parse_fact_id
 
-__all__ = ["Commit", "CommitResults", "Committer", "Completions"]
+__all__ = [
+    "Commit",
+    "CommitResults",
+    "Committer",
+    "Completions",
+    "FactRouter",
+]
+
+# --- fact router ----------------------------------------------------------------------------------
+
+# ``FactRouter``: passes committed facts to the families that react to them or observe them.
+#
+# The facts arrive in journal order, and before the deciding actor learns of its ack: so a reacting
+# family knows them before it decides a client's next command.
+
+
+class FactRouter:
+    """One per node; called on the loop."""
+
+    def __init__(
+        self, deciders: Sequence[Decider], mailboxes: Mapping[str, Mailbox], watermark: Watermark
+    ) -> None:
+        self._watermark = watermark
+        self._subscribers: dict[str, list[tuple[Mailbox, Decider]]] = {}
+        for decider in deciders:
+            for family in decider.reacts_to | decider.observes:
+                subscriber = mailboxes[decider.family], decider
+                self._subscribers.setdefault(family, []).append(subscriber)
+
+    def publish(self, source: EntityId, sequence: int, facts: Sequence[Fact]) -> None:
+        """Post the facts of one message to all reacting families. An observing family gets them
+        only if its entity is in memory; otherwise it reads them from the journal later. An actor is
+        not woken for facts that its decider passes over."""
+        for mailbox, decider in self._subscribers.get(source.family, ()):
+            is_held = source.key in mailbox.entities
+            if source.family not in decider.reacts_to and not is_held:
+                continue
+            message = self.to_message(decider, source, sequence, facts)
+            if message.numbered:
+                mailbox.post(message)
+            elif is_held:
+                mailbox.post_quietly(message)
+
+    def to_message(
+        self,
+        decider: Decider,
+        source: EntityId,
+        sequence: int,
+        facts: Sequence[Fact],
+        after: int = 0,
+    ) -> FactsCommitted:
+        """A message with the facts numbered above ``after`` that matter to the decider, each with a
+        watermark hold."""
+        first = parse_fact_id(facts[0].id)[2]
+        kinds = frozenset[type[Fact]]()
+        if source.family not in decider.observes:
+            kinds = decider.reaction_types
+        due = [
+            (number, fact, self._watermark.hold(sequence))
+            for number, fact in enumerate(facts, first)
+            if number > after and (not kinds or type(fact) in kinds)
+        ]
+        return FactsCommitted(source, sequence, due, first, first + len(facts) - 1)
+
+
+# --- committer ------------------------------------------------------------------------------------
+
+# ``Committer``: appends the commits of a node's actors to the journal in groups, and publishes the
+# results.
+#
+# At most two groups are in flight; commits that arrive meanwhile form the next group, so groups
+# grow under load and an idle node adds no delay. Lives on the bus's loop. The journal decides how a
+# message is stored; the entity's actor decides what follows from a conflict.
+
 
 GROUPS_MAX = 2
 GROUP_MESSAGES_MAX = 1_000

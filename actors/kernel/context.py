@@ -11,11 +11,11 @@ from typing import Protocol
 
 from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.kernel.effect_runner import WatermarkHold
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.messaging.mailbox import Mailbox
-from rookery.actors.kernel.metrics import KernelMetrics
-from rookery.actors.kernel.partitions.watermark import WatermarkHold
+from rookery.actors.kernel.kernel_settings import KernelMetrics
+from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.unit_of_work import UnitOfWork
 from rookery.bus.ports import Delivery, EntitySnapshot
 from rookery.schemas.envelope import EntityId

@@ -1,23 +1,26 @@
-"""``Decider``: the rules of one family of facts, as the kernel calls them.
-
-A decider maps state, command and time to facts, folds facts into state, and derives replies and
-effects. Retries, sockets and clocks belong to the kernel, which calls each decider from the handler
-of its actor only, on the bus's loop: a rule must not wait. All rules are pure functions of the
-state. Values that only this process knows (claims, slots, quotas) are kept outside the states:
-``decide`` reserves them, and ``on_state`` corrects them when a decision is not committed.
-"""
+"""``Decider``: the rules of one family, as the kernel calls them; its facts and its states."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import Enum, auto
-from types import MappingProxyType
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from types import GenericAlias, MappingProxyType
+from typing import (
+    Any,
+    ClassVar,
+    Generic,
+    Protocol,
+    TypeVar,
+    get_args,
+    get_origin,
+    runtime_checkable,
+)
 
 import msgspec
+from immutables import Map
+from msgspec.structs import force_setattr
 
-from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError
@@ -26,13 +29,119 @@ from rookery.schemas.ids import check_client_session
 __all__ = [
     "Decider",
     "Effect",
+    "FactBuilder",
+    "FoldedFacts",
     "ReadScope",
     "ReadsBeforeDeciding",
     "RecordsMalformed",
     "RedirectsToQuery",
     "ResumesFromState",
     "codecs_of",
+    "decode_map",
+    "decode_state",
+    "encode_map",
+    "encode_state",
 ]
+
+# --- fact builder ---------------------------------------------------------------------------------
+
+# ``FactBuilder``: the facts of one decision, each folded before the next is decided.
+
+
+S = TypeVar("S")
+F = TypeVar("F", bound=Fact)
+
+
+class FoldedFacts(list[Fact]):
+    """Facts and the state after them: the kernel does not fold them again. So no fold of them may
+    read what the kernel fills in (``fill_envelope``)."""
+
+    def __init__(self, facts: Iterable[Fact], state: Any) -> None:
+        super().__init__(facts)
+        self.state = state
+
+
+class FactBuilder(Generic[S, F]):
+    """The facts of one decision and the state after them. Deciders subclass it with one method per
+    step of their decisions. The builder is pure: the kernel commits ``facts``.
+
+    A fact is folded when the state is read, so the last facts of a decision are not folded here.
+    """
+
+    def __init__(self, state: S, evolve: Callable[[S, Any], S], facts: Sequence[F] = ()) -> None:
+        """``state``: after ``facts``."""
+        self.facts: list[F] = list(facts)
+        self._folded = len(self.facts)
+        self._before = self._state = state
+        self._evolve = evolve
+
+    @property
+    def state(self) -> S:
+        """The state after all facts added so far."""
+        while self._folded < len(self.facts):
+            self._before, fact = self._state, self.facts[self._folded]
+            self._state = self._evolve(self._state, fact)
+            self._folded += 1
+        return self._state
+
+    def add(self, fact: F) -> F:
+        """Append a new fact."""
+        self.facts.append(fact)
+        return fact
+
+    def amend(self, **fields: Any) -> None:
+        """Set fields of the last fact."""
+        for name, value in fields.items():
+            force_setattr(self.facts[-1], name, value)
+        if self._folded == len(self.facts):
+            self._state, self._folded = self._before, self._folded - 1
+
+
+# --- state codec ----------------------------------------------------------------------------------
+
+# Encodes states with persistent maps for snapshots.
+#
+# ``immutables.Map`` makes folding cheap and pure, but no codec supports it: it is encoded as a
+# plain dictionary with text keys and decoded by its type.
+
+
+Stored = TypeVar("Stored", bound=msgspec.Struct)
+
+
+def encode_map(value: Any) -> Any:
+    """An ``enc_hook``: a map as a plain dictionary."""
+    if isinstance(value, Map):
+        return dict(value)
+    raise TypeError(f"a state cannot hold a {type(value).__name__}")
+
+
+def decode_map(kind: Any, value: Any) -> Any:
+    """A ``dec_hook``: the map of type ``kind`` from its dictionary."""
+    if get_origin(kind) is not Map:
+        raise TypeError(f"a state cannot hold a {kind}")
+    plain_kind = GenericAlias(dict, get_args(kind))
+    return Map(msgspec.convert(value, plain_kind, dec_hook=decode_map))
+
+
+def encode_state(state: msgspec.Struct) -> bytes:
+    """Encode a state; equal states give equal bytes."""
+    return msgspec.msgpack.encode(state, enc_hook=encode_map, order="deterministic")
+
+
+def decode_state(data: bytes, kind: type[Stored]) -> Stored:
+    """Decode a state that ``encode_state`` encoded."""
+    return msgspec.msgpack.decode(data, type=kind, dec_hook=decode_map)
+
+
+# --- decider --------------------------------------------------------------------------------------
+
+# ``Decider``: the rules of one family of facts, as the kernel calls them.
+#
+# A decider maps state, command and time to facts, folds facts into state, and derives replies and
+# effects. Retries, sockets and clocks belong to the kernel, which calls each decider from the
+# handler of its actor only, on the bus's loop: a rule must not wait. All rules are pure functions
+# of the state. Values that only this process knows (claims, slots, quotas) are kept outside the
+# states: ``decide`` reserves them, and ``on_state`` corrects them when a decision is not committed.
 
 
 class Effect(msgspec.Struct, frozen=True, kw_only=True):

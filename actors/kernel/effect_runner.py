@@ -1,31 +1,136 @@
-"""``EffectRunner``: starts effects and passes each to the handler of its type, on the bus's loop.
-
-An effect starts only after its fact is durable, or while the fact is held (``Decider.hold_s``), and
-only while this node is certain that it owns the key, because an ack may arrive late. If the process
-dies, the partition's next owner finds the fact, or what a held one follows, by the watermark and
-starts the effect again. If the node loses only the partition, it cancels
-the effects here for the same reason. Effects that raise ``NotExecutableHere`` wait for another
-owner too.
-"""
+"""``EffectRunner``: starts effects; and ``Watermark``: up to which fact all of them have ended."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from rookery.actors.kernel.decider import Effect
 from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.metrics import KernelMetrics
-from rookery.actors.kernel.partitions.watermark import Watermark, WatermarkHold
+from rookery.actors.kernel.kernel_settings import KernelMetrics
 from rookery.bus.ports import TaskSet
 from rookery.schemas.errors import CODES, Failed, Refused
 
-__all__ = ["EffectHandler", "EffectRunner", "NotExecutableHere"]
+__all__ = [
+    "EffectHandler",
+    "EffectRunner",
+    "NotExecutableHere",
+    "Watermark",
+    "WatermarkHold",
+    "WatermarkState",
+]
+
+# --- watermark ------------------------------------------------------------------------------------
+
+# ``Watermark``: the journal sequence up to which this node has nothing left to do.
+#
+# After a crash the partition's next owner reads the journal from the watermark and finds unfinished
+# reactions and effects. Work in progress has a hold: an append from before it is sent, a reaction
+# or effect until it has ended, without a gap between them. An append has no sequence until it is
+# acknowledged, so the watermark stays below it. A slow reaction or effect is listed by its fact's
+# sequence instead of holding the watermark back.
+
+
+class WatermarkState(NamedTuple):
+    """The watermark and the unfinished facts below it."""
+
+    through: int = 0
+    """All facts up to this sequence are done,"""
+    unfinished: tuple[int, ...] = ()
+    """except these, in ascending order."""
+
+
+class WatermarkHold:
+    """One piece of unfinished work; releasing it twice is harmless."""
+
+    __slots__ = ("_holds", "_sequence", "_watermark")
+
+    def __init__(self, watermark: Watermark, holds: dict[int, int], sequence: int) -> None:
+        self._watermark: Watermark | None = watermark
+        self._holds, self._sequence = holds, sequence
+
+    def release(self) -> None:
+        """Mark the work as done or dropped."""
+        if self._watermark is not None:
+            self._watermark.on_released(self._holds, self._sequence)
+            self._watermark = None
+
+
+class Watermark:
+    """Holds are created on the loop and released on any thread."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._last = 0
+        """The highest sequence known to be committed."""
+        self._held_facts: dict[int, int] = {}
+        """The number of holds per fact sequence."""
+        self._appending: dict[int, int] = {}
+        """The same for appends, by the lowest sequence they may get."""
+
+    def hold(self, sequence: int) -> WatermarkHold:
+        """Hold for a reaction to, or an effect of, the fact at ``sequence``."""
+        return self._hold(self._held_facts, sequence)
+
+    def hold_next(self) -> WatermarkHold:
+        """Hold for an append about to be sent: its sequence will be above all known ones."""
+        return self._hold(self._appending, self._last + 1)
+
+    def advance(self, sequence: int) -> None:
+        """Note that ``sequence`` is committed and that its reactions and effects have holds."""
+        self._last = max(self._last, sequence)
+
+    def reset(self) -> None:
+        """Forget everything: the journal has been replaced."""
+        with self._lock:
+            self._last = 0
+            self._held_facts, self._appending = {}, {}
+
+    def on_released(self, holds: dict[int, int], sequence: int) -> None:
+        """Called by ``WatermarkHold.release``."""
+        with self._lock:
+            holds[sequence] -= 1
+            if not holds[sequence]:
+                del holds[sequence]
+
+    @property
+    def held(self) -> int:
+        """How many facts have holds."""
+        return len(self._held_facts)
+
+    def state(self, unfinished_max: int) -> WatermarkState:
+        """The state to save, with at most ``unfinished_max`` facts listed below the watermark."""
+        with self._lock:
+            called_for = list(self._held_facts)
+            through = min(self._last, min(self._appending, default=self._last + 1) - 1)
+        unfinished = sorted(sequence for sequence in called_for if sequence <= through)
+        if len(unfinished) > unfinished_max:
+            through = unfinished[unfinished_max] - 1
+        return WatermarkState(through, tuple(unfinished[:unfinished_max]))
+
+    def _hold(self, holds: dict[int, int], sequence: int) -> WatermarkHold:
+        with self._lock:
+            holds[sequence] = holds.get(sequence, 0) + 1
+        return WatermarkHold(self, holds, sequence)
+
+
+# --- effect runner --------------------------------------------------------------------------------
+
+# ``EffectRunner``: starts effects and passes each to the handler of its type, on the bus's loop.
+#
+# An effect starts only after its fact is durable, or while the fact is held (``Decider.hold_s``),
+# and only while this node is certain that it owns the key, because an ack may arrive late. If the
+# process dies, the partition's next owner finds the fact, or what a held one follows, by the
+# watermark and starts the effect again. If the node loses only the partition, it cancels the
+# effects here for the same reason. Effects that raise ``NotExecutableHere`` wait for another owner
+# too.
+
 
 log = logging.getLogger(__name__)
 

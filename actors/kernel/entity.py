@@ -15,9 +15,9 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.history_restart import chain_end, last_fact_number, last_restart
-from rookery.actors.kernel.messaging.mailbox import InFlightLimit
-from rookery.actors.kernel.partitions.watermark import WatermarkHold
+from rookery.actors.kernel.effect_runner import WatermarkHold
+from rookery.actors.kernel.histories import chain_end, last_fact_number, last_restart
+from rookery.actors.kernel.mailbox import InFlightLimit
 from rookery.bus.ports import Delivery, EntitySnapshot, StoredMessage
 from rookery.schemas.digest import ZERO_CHAIN, ChainCursor
 from rookery.schemas.envelope import Command, EntityId, Fact

@@ -18,17 +18,27 @@ from msgspec import UNSET
 
 from rookery.actors.kernel.actor import FamilyActor
 from rookery.actors.kernel.command_router import CommandRouter, QueryHandler
-from rookery.actors.kernel.committer import Commit, CommitResults, Committer, Completions
+from rookery.actors.kernel.committer import (
+    Commit,
+    CommitResults,
+    Committer,
+    Completions,
+    FactRouter,
+)
 from rookery.actors.kernel.decider import Decider, Effect, codecs_of
-from rookery.actors.kernel.effect_runner import EffectHandler, EffectRunner
+from rookery.actors.kernel.effect_runner import (
+    EffectHandler,
+    EffectRunner,
+    Watermark,
+    WatermarkHold,
+)
 from rookery.actors.kernel.entity import Entity, PendingCommand
-from rookery.actors.kernel.fact_router import FactRouter
+from rookery.actors.kernel.histories import KeyHistories
 from rookery.actors.kernel.kernel_settings import KernelSettings
-from rookery.actors.kernel.key_histories import KeyHistories
 from rookery.actors.kernel.loader import EntityLoader
-from rookery.actors.kernel.messaging.local_ask import AskActor
-from rookery.actors.kernel.messaging.mailbox import Mailbox
-from rookery.actors.kernel.messaging.messages import (
+from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.messages import (
+    AskActor,
     CommitHeld,
     LocalCommand,
     Passivate,
@@ -37,9 +47,8 @@ from rookery.actors.kernel.messaging.messages import (
     wait_quiet,
 )
 from rookery.actors.kernel.node_decider import FactRecorded, NodeDecider, RecordFact
-from rookery.actors.kernel.partitions.ownership import PartitionOwnership
-from rookery.actors.kernel.partitions.recovery import PartitionRecovery
-from rookery.actors.kernel.partitions.watermark import Watermark, WatermarkHold
+from rookery.actors.kernel.ownership import PartitionOwnership
+from rookery.actors.kernel.recovery import PartitionRecovery
 from rookery.actors.kernel.unit_of_work import UnitOfWork
 from rookery.actors.keys import CheckpointWriter
 from rookery.bus.ports import (

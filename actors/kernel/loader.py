@@ -12,22 +12,17 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
+from rookery.actors.kernel.committer import FactRouter
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.entity import Entity, PendingCommand, chain_of_snapshot
-from rookery.actors.kernel.fact_router import FactRouter
-from rookery.actors.kernel.history_restart import (
+from rookery.actors.kernel.histories import (
     OTHER_VERSIONS,
+    KeyHistories,
     first_fact_number,
     last_fact_number,
 )
-from rookery.actors.kernel.key_histories import KeyHistories
-from rookery.actors.kernel.messaging.mailbox import Mailbox
-from rookery.actors.kernel.messaging.messages import (
-    BodyStored,
-    FactsCaughtUp,
-    HistoryLoaded,
-    LoadFailed,
-)
+from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.messages import BodyStored, FactsCaughtUp, HistoryLoaded, LoadFailed
 from rookery.bus.ports import Bus, EntitySnapshot, Filter, StoredMessage, TaskSet
 from rookery.schemas.codec import FactCodec, restarts_history
 from rookery.schemas.envelope import EntityId

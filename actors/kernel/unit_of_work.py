@@ -12,12 +12,11 @@ from math import inf
 from typing import Any
 
 from rookery.actors.kernel.committer import Commit, Completions
-from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.kernel.decider import Decider, Effect, FoldedFacts
 from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
-from rookery.actors.kernel.fact_builder import FoldedFacts
-from rookery.actors.kernel.history_restart import HISTORY_COMMANDS, HistoryView
-from rookery.actors.kernel.messaging.mailbox import Mailbox
-from rookery.actors.kernel.messaging.replies import Reply, error_reply, is_local, reply_of
+from rookery.actors.kernel.histories import HISTORY_COMMANDS, HistoryView
+from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.messages import Reply, error_reply, is_local, reply_of
 from rookery.schemas.codec import encode_facts, fact_name
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import Command, Fact, fill_envelope

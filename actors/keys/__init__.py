@@ -2,7 +2,15 @@
 files; the id of a key is the first 16 hex digits of its SHA3-256. A node signs checkpoints.
 """
 
-from rookery.actors.keys.checkpoint_writer import CheckpointWriter
+from rookery.actors.keys.checkpoints import (
+    CheckpointWriter,
+    Head,
+    checkpoint_bytes,
+    checkpoint_digest,
+    head_path,
+    heads_root,
+    vouched_bytes,
+)
 from rookery.actors.keys.ed25519 import (
     KEY_BYTES,
     SigningKey,
@@ -11,14 +19,6 @@ from rookery.actors.keys.ed25519 import (
     read_private_key,
     read_public_key,
     read_seed,
-)
-from rookery.actors.keys.proofs import (
-    Head,
-    checkpoint_bytes,
-    checkpoint_digest,
-    head_path,
-    heads_root,
-    vouched_bytes,
 )
 
 __all__ = [

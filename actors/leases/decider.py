@@ -52,9 +52,9 @@ from rookery.schemas.commands import (
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.lease import AuthLeaseSnapshot, LeaseKey
 from rookery.schemas.machines.views import LeaseView
+from rookery.schemas.scalars import Unsigned
 
 __all__ = ["LeaseState", "LeasesDecider"]
 

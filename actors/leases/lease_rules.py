@@ -23,12 +23,12 @@ from rookery.actors.kernel.machines import (
 from rookery.actors.leases.lease_machine import LEASE, clear
 from rookery.actors.leases.state import REFRESH_WINDOW_SECS, Lease
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.integers import U64_MAX, saturate
 from rookery.schemas.machines.lease import (
     AuthLeasePhase,
     AuthLeaseSnapshot,
     LeaseKey,
 )
+from rookery.schemas.scalars import U64_MAX, saturate
 
 __all__ = [
     "LeaseEntry",

@@ -43,9 +43,8 @@ from rookery.schemas.codec import FactCodec, decode_command
 from rookery.schemas.commands import FinishLogin, LeasesQuery, StartLogin
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.lists import LeaseList, ListedLease
 from rookery.schemas.machines.lease import LeaseKey
-from rookery.schemas.replies import LoginStarted, LoginStatus
+from rookery.schemas.replies import LeaseList, ListedLease, LoginStarted, LoginStatus
 
 __all__ = ["LeaseLogins", "list_leases"]
 

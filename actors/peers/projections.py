@@ -12,7 +12,7 @@ import msgspec
 
 from rookery.actors.peers.terminal import PeerResponseTerminalFact
 from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
-from rookery.schemas.machines.peer_text import (
+from rookery.schemas.machines.peer_admission import (
     SendResponseCallProjection,
     display_suffix,
     pretty_json,

@@ -11,10 +11,10 @@ from uuid import UUID
 
 import msgspec
 
-from rookery.schemas.enums import Variant
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.peer import PeerResponseTerminalProjectionStatus
-from rookery.schemas.machines.peer_text import pretty_json, trimmed
+from rookery.schemas.machines.peer_admission import pretty_json, trimmed
+from rookery.schemas.scalars import Variant
 
 __all__ = [
     "PeerResponseTerminalCorrelationId",

@@ -16,11 +16,10 @@ if TYPE_CHECKING:
         read_approvers,
     )
     from rookery.actors.projections.nodes import NodeView, nodes_of
-    from rookery.actors.projections.realm_projections import RealmProjections
+    from rookery.actors.projections.realm_projections import RealmProjections, ToolQueryHandler
     from rookery.actors.projections.run_queries import RunQueryHandler
     from rookery.actors.projections.runs import RunProjection
     from rookery.actors.projections.sessions import SessionQueryHandler, parse_phase
-    from rookery.actors.projections.tools import ToolQueryHandler
 
 __all__ = [
     "ApprovalProjection",
@@ -52,10 +51,9 @@ __getattr__ = lazy_names(
             "read_approvers",
         ),
         "nodes": ("NodeView", "nodes_of"),
-        "realm_projections": ("RealmProjections",),
+        "realm_projections": ("RealmProjections", "ToolQueryHandler"),
         "run_queries": ("RunQueryHandler",),
         "runs": ("RunProjection",),
         "sessions": ("SessionQueryHandler", "parse_phase"),
-        "tools": ("ToolQueryHandler",),
     },
 )

@@ -18,7 +18,6 @@ from rookery.actors.projections.checkpoint import CheckpointStore, version_of
 from rookery.actors.projections.pages import Unpaged
 from rookery.actors.projections.projector import Projector
 from rookery.bus.ports import Delivery, Filter, Journal, StoredMessage
-from rookery.schemas.approvals.decision import tool_digest
 from rookery.schemas.approvals.lists import (
     ApprovalList,
     ApprovalState,
@@ -29,6 +28,7 @@ from rookery.schemas.approvals.lists import (
     ListedGrant,
     PendingQuery,
 )
+from rookery.schemas.approvals.records import tool_digest
 from rookery.schemas.codec import decode_command, fact_tag
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval

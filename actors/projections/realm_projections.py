@@ -1,8 +1,8 @@
-"""The projections of a node, fed by one pass over its realm's journal."""
+"""The projections of a node, fed by one pass over its realm's journal; and the query ``tools``."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from rookery.actors.admission import InFlightCounter
 from rookery.actors.kernel import QueryHandler
@@ -12,9 +12,20 @@ from rookery.actors.projections.projector import Projector
 from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.actors.projections.runs import RunProjection
 from rookery.actors.projections.sessions import SessionProjection, SessionQueryHandler
-from rookery.bus.ports import Journal
+from rookery.actors.tools import CatalogueTool
+from rookery.bus.ports import Delivery, Journal
+from rookery.schemas.codec import decode_command
+from rookery.schemas.commands import ToolsQuery
+from rookery.schemas.replies import ToolList, ToolView
 
-__all__ = ["RealmProjections"]
+__all__ = [
+    "RealmProjections",
+    "ToolQueryHandler",
+]
+
+# --- realm projections ----------------------------------------------------------------------------
+
+# The projections of a node, fed by one pass over its realm's journal.
 
 
 class RealmProjections:
@@ -50,3 +61,31 @@ class RealmProjections:
     async def checkpoint(self) -> None:
         """Write a checkpoint for the next node."""
         await self._projector.checkpoint()
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+# The query ``tools``: the tools a node offers, with their declarations.
+
+
+class ToolQueryHandler:
+    """Replies with the tools of one node; the nodes of a realm may offer different tools."""
+
+    def __init__(self, catalogue: Iterable[CatalogueTool]) -> None:
+        self._catalogue = catalogue
+
+    async def handle(self, delivery: Delivery) -> ToolList:
+        """The query ``tools``."""
+        query = decode_command(delivery.body, ToolsQuery, content_type=delivery.content_type)
+        named = [t for t in self._catalogue if query.name in (None, t.available.name)]
+        return ToolList(tools=tuple(map(_tool_view, named)))
+
+
+def _tool_view(tool: CatalogueTool) -> ToolView:
+    return ToolView(
+        surface=tool.surface,
+        awaited=tool.available.awaited,
+        waits_for=tool.waits_for,
+        schema_digest=tool.available.schema_digest,
+        capability=tool.capability,
+    )

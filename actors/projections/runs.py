@@ -2,7 +2,7 @@
 
 An unfinished run has its progress beside the record, with the calls that it waits for. Facts come
 in the order of the journal, so every node has the same runs in the same order. Ended runs but the
-newest leave in pages (``run_pages``). The list skips facts that this version does not know, since
+newest leave in pages (``pages``). The list skips facts that this version does not know, since
 it must not fail. This module does no I/O.
 """
 
@@ -16,8 +16,14 @@ import msgspec
 from msgspec import Struct
 
 from rookery.actors.projections.checkpoint import version_of
-from rookery.actors.projections.pages import PageEntry, ProjectionPage
-from rookery.actors.projections.run_pages import RunPage, RunPageIndex, RunRecord, make_run_page
+from rookery.actors.projections.pages import (
+    PageEntry,
+    ProjectionPage,
+    RunPage,
+    RunPageIndex,
+    RunRecord,
+    make_run_page,
+)
 from rookery.bus.ports import StoredMessage
 from rookery.schemas.codec import fact_tag, wire_names
 from rookery.schemas.envelope import Fact
@@ -31,7 +37,7 @@ from rookery.schemas.facts.run_progress import (
     decode_facts,
     run_end,
 )
-from rookery.schemas.lists import RunState
+from rookery.schemas.replies import RunState
 
 __all__ = ["RunProjection"]
 

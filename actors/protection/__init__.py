@@ -23,8 +23,12 @@ if TYPE_CHECKING:
         is_ever_allowed,
         missing_right,
     )
-    from rookery.actors.protection.revocations import LeftRights, Revocations, nothing_revoked
-    from rookery.actors.protection.revoker import RightsRevoker
+    from rookery.actors.protection.revocations import (
+        LeftRights,
+        Revocations,
+        RightsRevoker,
+        nothing_revoked,
+    )
     from rookery.actors.protection.scrubber import ScrubbedStream, Scrubber, scrubbed_output
     from rookery.actors.protection.sensitive_values import (
         NO_SEAL,
@@ -72,12 +76,11 @@ __getattr__ = lazy_names(
             "is_ever_allowed",
             "missing_right",
         ),
-        "revocations": ("LeftRights", "Revocations", "nothing_revoked"),
-        "revoker": ("RightsRevoker",),
+        "revocations": ("LeftRights", "Revocations", "RightsRevoker", "nothing_revoked"),
         "scrubber": ("ScrubbedStream", "Scrubber", "scrubbed_output"),
         "sensitive_values": (
-            "NO_SEAL",
             "CallSeal",
+            "NO_SEAL",
             "SensitiveParts",
             "forked_field",
             "is_sealed",

@@ -1,22 +1,39 @@
-"""What operators revoked in the realm's sessions, read on every node.
-
-Every node follows these facts. After an error that may have cost it one, it allows no call until
-it has read all of them again.
-"""
+"""Revocations: the query that takes rights away, and what every node reads of them."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Final, Protocol
 
-from rookery.bus.ports import Bus, EntityFollower, StoredMessage
-from rookery.schemas.codec import FactCodec
+from rookery.actors.kernel import AskActor, FactRecorded, RecordFact
+from rookery.actors.protection.checks import check_rights
+from rookery.bus.ports import Bus, Delivery, EntityFollower, StoredMessage
+from rookery.schemas.codec import FactCodec, decode_command
+from rookery.schemas.commands import RevokeRights, SessionQuery
 from rookery.schemas.envelope import EntityId
+from rookery.schemas.errors import Refused
 from rookery.schemas.facts.node import RIGHTS_KEY, RightsRevoked
+from rookery.schemas.ids import check_client_session
 from rookery.schemas.protection.rights import Rights, RightsSet, intersect
+from rookery.schemas.replies import RevocationReceipt, SessionView
 
-__all__ = ["REVOCATIONS", "LeftRights", "Revocations", "nothing_revoked"]
+__all__ = [
+    "REVOCATIONS",
+    "LeftRights",
+    "Revocations",
+    "RightsRevoker",
+    "nothing_revoked",
+]
+
+# --- revocations ----------------------------------------------------------------------------------
+
+# What operators revoked in the realm's sessions, read on every node.
+#
+# Every node follows these facts. After an error that may have cost it one, it allows no call until
+# it has read all of them again.
+
 
 REVOCATIONS: Final = EntityId("node", RIGHTS_KEY)
 WAIT_S: Final = 5.0
@@ -76,3 +93,43 @@ class Revocations(EntityFollower):
         left = intersect(self._left.get(fact.session_id, ()), (fact.rights,))
         self._left = {**self._left, fact.session_id: left}
         self._changed.set()
+
+
+# --- revoker --------------------------------------------------------------------------------------
+
+# The query ``revoke``: takes rights from a session and from all that descend from it.
+#
+# The revocation is a fact of the realm, not of the session: so it holds for every generation of the
+# session, and for sessions that are forked or restored from it later.
+
+
+class RightsRevoker:
+    """One per node; lives on the bus's loop."""
+
+    def __init__(self, node: str, ask: AskActor, revocations: Revocations) -> None:
+        """``revocations``: as this node knows them."""
+        self._node, self._ask, self._revocations = node, ask, revocations
+
+    async def reply(self, delivery: Delivery) -> RevocationReceipt:
+        """The query ``revoke``. When this returns, the revocation is on record and this node heeds
+        it; the others do as soon as the fact reaches them."""
+        session = check_client_session(delivery.key)
+        command = decode_command(delivery.body, RevokeRights, content_type=delivery.content_type)
+        if command.rights == Rights():
+            raise Refused(
+                "INVALID_ARGUMENT",
+                "the revocation names nothing",
+                hint='as in {"grants": {"without": [{"tool": "pay"}]}}, or "tools": [] for all',
+            )
+        revoked = RightsRevoked(
+            node=self._node,
+            session_id=session,
+            rights=check_rights(command.rights),
+            reason=command.reason,
+            actor=command.actor or delivery.by,
+        )
+        await self._ask("session", session, SessionQuery(), SessionView)  # Refuses an unknown one.
+        await self._ask("node", RIGHTS_KEY, RecordFact(revoked), FactRecorded)
+        with suppress(TimeoutError):
+            await self._revocations.wait_for(session, command.rights)
+        return RevocationReceipt(session_id=session, rights=command.rights)

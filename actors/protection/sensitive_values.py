@@ -12,8 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from rookery.bus.ports import ValueSeal
-from rookery.schemas.calls import CallArguments, ForkPoint
-from rookery.schemas.capability import Capability
+from rookery.schemas.calls import CallArguments, Capability, ForkPoint
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.sealed_values import (

@@ -41,7 +41,7 @@ from rookery.actors.sandbox.contract import (
 from rookery.actors.sandbox.python.guest.standard_modules import MODULES as PYTHON_MODULES
 from rookery.actors.sandbox.runtime.factory import answering, open_sandbox
 from rookery.actors.sandbox.sandbox import Sandbox
-from rookery.actors.sandbox.sessions.recorded_runs import RecordedCall, RecordedRun, ResultBatch
+from rookery.actors.sandbox.sessions.run_log import RecordedCall, RecordedRun, ResultBatch
 from rookery.actors.sandbox.sessions.snapshot import Snapshot
 from rookery.actors.sandbox.validate import check_new_request, limits_in_force
 from rookery.schemas.calls import ToolFault

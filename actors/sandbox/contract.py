@@ -16,8 +16,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.calls import ToolFault
-from rookery.schemas.capability import Capability
+from rookery.schemas.calls import Capability, ToolFault
 from rookery.schemas.run import (
     ErrorObject,
     Language,

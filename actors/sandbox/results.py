@@ -5,8 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from rookery.actors.sandbox.contract import StepEnded, status_of
-from rookery.actors.sandbox.sessions.meters import RunMeters
-from rookery.actors.sandbox.sessions.stopwatch import Stopwatch
+from rookery.actors.sandbox.sessions.meters import RunMeters, Stopwatch
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import (
     Diagnostic,

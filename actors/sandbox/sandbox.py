@@ -39,26 +39,22 @@ from rookery.actors.sandbox.runtime.guest_registry import (
     LoadGuest,
     no_other_builds,
 )
-from rookery.actors.sandbox.runtime.guest_threads import GuestThreads
-from rookery.actors.sandbox.runtime.ticker import Ticker
+from rookery.actors.sandbox.runtime.guest_threads import GuestThreads, Ticker
 from rookery.actors.sandbox.runtime.wasm import Engine
 from rookery.actors.sandbox.runtime.watchdog import Watchdog
 from rookery.actors.sandbox.sessions.operations import SessionOperations
-from rookery.actors.sandbox.sessions.queue import SessionJobWork, SessionQueue, SessionQueues
-from rookery.actors.sandbox.sessions.recorded_runs import (
-    RecordedRun,
-    ResultBatch,
-    to_entries,
-    to_logs,
+from rookery.actors.sandbox.sessions.queue import (
+    SessionJobWork,
+    SessionQueue,
+    SessionQueues,
+    SessionRegistry,
 )
-from rookery.actors.sandbox.sessions.registry import SessionRegistry
-from rookery.actors.sandbox.sessions.session import Session
-from rookery.actors.sandbox.sessions.session_copy import SessionCopy
+from rookery.actors.sandbox.sessions.run_log import RecordedRun, ResultBatch, to_entries, to_logs
+from rookery.actors.sandbox.sessions.session import Session, SessionCopy
 from rookery.actors.sandbox.sessions.snapshot import SavedSession, Snapshot, open_snapshot
 from rookery.actors.sandbox.validate import tools_by_name
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.limits import check_limits
 from rookery.schemas.run import (
     Language,
     RunOutput,
@@ -66,6 +62,7 @@ from rookery.schemas.run import (
     RunResult,
     SessionLimits,
     SessionMeta,
+    check_limits,
 )
 
 __all__ = ["Sandbox"]

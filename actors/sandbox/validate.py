@@ -13,8 +13,7 @@ from rookery.actors.sandbox.runtime.introspection import INTROSPECTION
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_file_path, check_session_id
-from rookery.schemas.limits import check_run_limits
-from rookery.schemas.run import FileInput, Language, RunRequest, SessionLimits
+from rookery.schemas.run import FileInput, Language, RunRequest, SessionLimits, check_run_limits
 
 __all__ = ["check_new_request", "check_request", "limits_in_force", "tools_by_name"]
 

@@ -19,9 +19,8 @@ from rookery.actors.kernel.machines import (
     SessionMachineState,
 )
 from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS, McpServers, pending_server_ids
-from rookery.actors.surfaces.state import Surfaces
+from rookery.actors.surfaces.state import Surfaces, diagnostic_snapshot, surface_snapshot
 from rookery.actors.surfaces.surface_machine import SURFACES
-from rookery.actors.surfaces.views import diagnostic_snapshot, surface_snapshot
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS
 from rookery.schemas.facts import surface as facts

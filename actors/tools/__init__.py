@@ -1,7 +1,7 @@
 """Tools: functions a node offers to programs, and the calls of them.
 
 ``authoring`` is for authors of tools; ``builtin`` holds the tools for files and HTTP.
-``call_rules`` decides which facts of calls are committed, ``wait_rules`` those of awaited calls,
+``call_rules`` decides which facts of calls are committed, ``waits`` those of awaited calls,
 and ``evolve`` folds them; all are pure.
 ``executor`` performs the effects, with ``call_slots`` for limits and a host: ``local_host`` for
 functions of this process, ``remote_host`` for those of a ``worker``.
@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from rookery.actors.tools.attempts import CallNotifier
     from rookery.actors.tools.authoring.credential import ToolCredential
     from rookery.actors.tools.authoring.decorator import tool
-    from rookery.actors.tools.authoring.loader import load_registry
     from rookery.actors.tools.authoring.registry import (
         RegisteredTool,
         ToolCallContext,
         ToolError,
         ToolRegistry,
+        load_registry,
     )
     from rookery.actors.tools.builtin.files import Mount, file_tools
     from rookery.actors.tools.builtin.http import Allowed, HttpCredential, http_tools
     from rookery.actors.tools.builtin.sleep import built_in_tools
-    from rookery.actors.tools.call_notifier import CallNotifier
     from rookery.actors.tools.call_rules import NO_WAITS, CallRules, resolution_receipt, resolve
     from rookery.actors.tools.call_slots import CallSlots, SlotStage, SlotSupply
     from rookery.actors.tools.catalogue import (
@@ -45,19 +45,18 @@ if TYPE_CHECKING:
     )
     from rookery.actors.tools.evolve import adopted_fact, evolve_calls
     from rookery.actors.tools.executor import CallExecutor
-    from rookery.actors.tools.hosts.daemon_pool import DaemonThreadPool
     from rookery.actors.tools.hosts.host import ToolHost
-    from rookery.actors.tools.hosts.local_host import LocalToolHost
+    from rookery.actors.tools.hosts.local_host import DaemonThreadPool, LocalToolHost
     from rookery.actors.tools.hosts.remote_host import RemoteToolHost
     from rookery.actors.tools.hosts.worker import Worker
-    from rookery.actors.tools.slot_allocator import (
+    from rookery.actors.tools.slot_limits import (
         AllocationRound,
         DeclaredLimit,
         SlotAllocator,
         SlotNotice,
+        SlotReport,
         declared_limits,
     )
-    from rookery.actors.tools.slot_limits import SlotReport
     from rookery.actors.tools.state import (
         LEASE_REAUTH_REQUIRED,
         WAITING_FOR_APPROVAL,
@@ -66,10 +65,10 @@ if TYPE_CHECKING:
         CallPhase,
         SessionCalls,
     )
-    from rookery.actors.tools.wait_executor import WaitExecutor
-    from rookery.actors.tools.wait_rules import (
+    from rookery.actors.tools.waits import (
         CredentialWait,
         LeaseGate,
+        WaitExecutor,
         check_sender,
         end_unapproved,
         end_wait,
@@ -140,22 +139,27 @@ __getattr__ = lazy_names(
     {
         "authoring.credential": ("ToolCredential",),
         "authoring.decorator": ("tool",),
-        "authoring.loader": ("load_registry",),
-        "authoring.registry": ("RegisteredTool", "ToolCallContext", "ToolError", "ToolRegistry"),
+        "authoring.registry": (
+            "RegisteredTool",
+            "ToolCallContext",
+            "ToolError",
+            "ToolRegistry",
+            "load_registry",
+        ),
         "builtin.files": ("Mount", "file_tools"),
         "builtin.http": ("Allowed", "HttpCredential", "http_tools"),
         "builtin.sleep": ("built_in_tools",),
-        "call_notifier": ("CallNotifier",),
-        "call_rules": ("NO_WAITS", "CallRules", "resolution_receipt", "resolve"),
+        "attempts": ("CallNotifier",),
+        "call_rules": ("CallRules", "NO_WAITS", "resolution_receipt", "resolve"),
         "call_slots": ("CallSlots", "SlotStage", "SlotSupply"),
         "catalogue": (
-            "LOCAL",
             "CatalogueTool",
+            "LOCAL",
             "ToolCatalogue",
             "check_surface",
             "requires_approval",
         ),
-        "hosts.daemon_pool": ("DaemonThreadPool",),
+        "hosts.local_host": ("DaemonThreadPool", "LocalToolHost"),
         "effects": (
             "AttemptLost",
             "BeginCall",
@@ -166,26 +170,31 @@ __getattr__ = lazy_names(
         "evolve": ("adopted_fact", "evolve_calls"),
         "executor": ("CallExecutor",),
         "hosts.host": ("ToolHost",),
-        "hosts.local_host": ("LocalToolHost",),
         "hosts.remote_host": ("RemoteToolHost",),
-        "slot_allocator": (
-            "DeclaredLimit",
+        "slot_limits": (
             "AllocationRound",
+            "DeclaredLimit",
             "SlotAllocator",
             "SlotNotice",
+            "SlotReport",
             "declared_limits",
         ),
-        "slot_limits": ("SlotReport",),
         "state": (
+            "CallPhase",
             "LEASE_REAUTH_REQUIRED",
+            "SessionCalls",
             "WAITING_FOR_APPROVAL",
             "WAITING_FOR_LEASE",
             "WAITING_FOR_TIMER",
-            "CallPhase",
-            "SessionCalls",
         ),
         "hosts.worker": ("Worker",),
-        "wait_executor": ("WaitExecutor",),
-        "wait_rules": ("LeaseGate", "CredentialWait", "check_sender", "end_unapproved", "end_wait"),
+        "waits": (
+            "CredentialWait",
+            "LeaseGate",
+            "WaitExecutor",
+            "check_sender",
+            "end_unapproved",
+            "end_wait",
+        ),
     },
 )

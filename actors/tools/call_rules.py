@@ -20,6 +20,7 @@ from msgspec.structs import replace
 
 from rookery.actors.messages import RecordOutcome
 from rookery.actors.tools.call_slots import CallAttempt, CallSlots
+from rookery.actors.tools.capability_checks import fault, fault_of, iso_time, status_of
 from rookery.actors.tools.catalogue import (
     CatalogueTool,
     ToolCatalogue,
@@ -29,9 +30,8 @@ from rookery.actors.tools.catalogue import (
     requires_approval,
 )
 from rookery.actors.tools.effects import AttemptLost, BeginCall
-from rookery.actors.tools.faults import fault, fault_of, iso_time, status_of
 from rookery.actors.tools.state import WAITING_FOR_APPROVAL, CallPhase, SessionCalls, ToolCall
-from rookery.actors.tools.wait_rules import (
+from rookery.actors.tools.waits import (
     LeaseGate,
     begin_wait,
     call_fields,

@@ -5,7 +5,7 @@ released when nothing of the call runs any more. The actor reserves slots on its
 happens on the bus loop, in order of arrival. If an intent is not committed, the decider releases
 its reservation.
 
-A node of several processes allocates the slots to them (``slot_allocator``), and ``CallSlots``
+A node of several processes allocates the slots to them (``slot_limits``), and ``CallSlots``
 reports what it used, returns and waits for.
 """
 
@@ -18,10 +18,16 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
-from rookery.actors.tools.slot_allocator import SlotNotice, SlotsAllocated
-from rookery.actors.tools.slot_limits import AllocatedLimit, OwnLimit, SlotLimit, SlotReport
+from rookery.actors.tools.slot_limits import (
+    AllocatedLimit,
+    OwnLimit,
+    SlotLimit,
+    SlotNotice,
+    SlotReport,
+    SlotsAllocated,
+)
 from rookery.bus.ports import BusLoop
-from rookery.schemas.capability import Capability
+from rookery.schemas.calls import Capability
 
 __all__ = ["CallAttempt", "CallSlots", "SlotStage", "SlotSupply"]
 

@@ -13,11 +13,16 @@ from msgspec.structs import replace
 from rookery.actors.messages import RequestApproval
 from rookery.actors.protection import CallSubject, missing_right
 from rookery.actors.tools.authoring.registry import ToolRegistry
-from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
-from rookery.actors.tools.faults import fault, fault_of
+from rookery.actors.tools.capability_checks import CapabilityChecks, fault, fault_of, schema_digest
 from rookery.bus.ports import IN_FACT_BYTES_MAX
-from rookery.schemas.calls import AvailableTool, CallArguments, ToolFault
-from rookery.schemas.capability import ApprovalMode, Capability, RecordMode
+from rookery.schemas.calls import (
+    ApprovalMode,
+    AvailableTool,
+    CallArguments,
+    Capability,
+    RecordMode,
+    ToolFault,
+)
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import CodedError, Failed, Refused

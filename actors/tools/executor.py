@@ -35,9 +35,10 @@ from rookery.actors.messages import (
     WithdrawApproval,
 )
 from rookery.actors.protection import NO_SEAL, CallSeal, SensitiveParts, shown_arguments
-from rookery.actors.tools.attempt_cache import (
+from rookery.actors.tools.attempts import (
     AttemptCache,
     AttemptResult,
+    CallNotifier,
     attempt_result,
     failed_attempt,
 )
@@ -48,9 +49,9 @@ from rookery.actors.tools.authoring.credential import (
     report_rejected,
 )
 from rookery.actors.tools.authoring.registry import ToolCallContext
-from rookery.actors.tools.call_notifier import CallNotifier
 from rookery.actors.tools.call_rules import acts_until_ms
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
+from rookery.actors.tools.capability_checks import fault, fault_of
 from rookery.actors.tools.catalogue import (
     ApprovalSubject,
     CatalogueTool,
@@ -68,7 +69,6 @@ from rookery.actors.tools.effects import (
     NotifyCall,
     PrepareCall,
 )
-from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.hosts.host import OutcomeUnknown, PastAttempt, ToolHost, query_host
 from rookery.actors.tools.state import ToolCall
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet, ValueSeal, wait_first

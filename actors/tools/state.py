@@ -15,8 +15,7 @@ from msgspec.structs import replace
 
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.call_slots import CallAttempt
-from rookery.schemas.calls import CallArguments, CallOutcome
-from rookery.schemas.capability import ApprovalPolicy
+from rookery.schemas.calls import ApprovalPolicy, CallArguments, CallOutcome
 
 __all__ = [
     "LEASE_REAUTH_REQUIRED",

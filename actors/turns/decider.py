@@ -39,17 +39,20 @@ from rookery.actors.messages import (
 from rookery.actors.protection import LeftRights, nothing_revoked
 from rookery.actors.tools import CallRules, SessionCalls, evolve_calls
 from rookery.actors.turns.evolve import END_TYPES, evolve_parking, evolve_requests, evolve_run
-from rookery.actors.turns.external_driver import end_result, turn_reservation, without_result
+from rookery.actors.turns.external_driver import (
+    end_result,
+    turn_reservation,
+    turn_snapshot,
+    without_result,
+)
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN, ProductTurn
 from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
 from rookery.actors.turns.run_rules import RUN_EFFECT_TYPES, RunRules, active_run_view
-from rookery.actors.turns.run_state import Provisioner
 from rookery.actors.turns.slot_machine import SLOT, TurnSlot
-from rookery.actors.turns.state import SessionTurns
+from rookery.actors.turns.state import Provisioner, SessionTurns
 from rookery.actors.turns.transitions import Turn, bind_run
 from rookery.actors.turns.turn_machine import TURN
-from rookery.actors.turns.turn_view import turn_snapshot
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput

@@ -8,13 +8,11 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.turns.run_state import ActiveRun, InheritedGuest, RequestedRun
-from rookery.actors.turns.state import SessionTurns
+from rookery.actors.turns.state import ActiveRun, InheritedGuest, RequestedRun, SessionTurns
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.facts import session
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.limits import unset_if_default
-from rookery.schemas.run import Language, RunRequest
+from rookery.schemas.run import Language, RunRequest, unset_if_default
 
 __all__ = ["END_TYPES", "End", "evolve_parking", "evolve_requests", "evolve_run"]
 

@@ -39,8 +39,7 @@ from rookery.actors.tools import (
     resolve,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
-from rookery.schemas.calls import RunEnvironment
-from rookery.schemas.capability import RecordMode
+from rookery.schemas.calls import RecordMode, RunEnvironment
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Failed
@@ -51,8 +50,7 @@ from rookery.schemas.replies import CallReceipt
 
 if TYPE_CHECKING:
     from rookery.actors.turns.decider import TurnsDecider
-    from rookery.actors.turns.run_state import ActiveRun
-    from rookery.actors.turns.state import SessionTurns
+    from rookery.actors.turns.state import ActiveRun, SessionTurns
 
 __all__ = ["CALL_COMMANDS", "RunCalls"]
 

@@ -34,7 +34,7 @@ from rookery.actors.turns.effects import (
     StopRun,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
-from rookery.actors.turns.run_state import (
+from rookery.actors.turns.state import (
     ActiveRun,
     ImmediateKind,
     Provisioner,

@@ -1,21 +1,269 @@
-"""The state of a session's turns and of the run they execute."""
+"""The state of a session's turns, of requested runs and of the active one."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any, Final, Protocol
+
+import msgspec
 from immutables import Map
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel.machines import SessionMachineState
+from rookery.actors.messages import ActiveRunView, RecordStep, TurnInput
 from rookery.actors.tools import SessionCalls
 from rookery.actors.turns.model_routing_machine import ModelRouting
 from rookery.actors.turns.realtime_turn_machine import ProductTurn
-from rookery.actors.turns.run_state import ActiveRun, InheritedGuest, RequestedRun
 from rookery.actors.turns.slot_machine import TurnSlot
 from rookery.actors.turns.transitions import Turn
-from rookery.schemas.protection.rights import NO_RIGHTS, SessionRights
-from rookery.schemas.run import SessionLimits
+from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
+from rookery.schemas.errors import CodedError
+from rookery.schemas.machines.turn import (
+    ContentShape,
+    TurnPhase,
+    TurnPrimitiveKind,
+    TurnTerminalCauseKind,
+    TurnTerminalOutcome,
+)
+from rookery.schemas.protection.rights import NO_RIGHTS, RightsSet, SessionRights
+from rookery.schemas.run import (
+    ErrorObject,
+    Language,
+    RunOutput,
+    RunRequest,
+    RunResult,
+    RunStatus,
+    SessionLimits,
+)
 
-__all__ = ["SessionTurns"]
+__all__ = [
+    "ActiveRun",
+    "ImmediateKind",
+    "InheritedGuest",
+    "Provisioner",
+    "RequestedRun",
+    "SessionTurns",
+    "cancelled_result",
+    "end_run",
+    "end_unexecuted",
+    "external_result",
+    "refused_result",
+    "request_calls",
+    "resolve_calls",
+    "start_params",
+]
+
+# --- run state ------------------------------------------------------------------------------------
+
+# The state of a requested and of an active run, and a driver's results as machine inputs.
+
+
+class ImmediateKind(Enum):
+    """Runs without a driver, by the input that starts them."""
+
+    APPEND = "start_immediate_append"
+    CONTEXT = "start_immediate_context"
+
+
+class Provisioner(Protocol):
+    """Provides the environment of the runs that a node starts."""
+
+    def __call__(
+        self, request: RunRequest, session_limits: SessionLimits | UnsetType
+    ) -> RunEnvironment | ImmediateKind:
+        """The run's environment; ``Refused`` if this node cannot execute such a program."""
+
+
+class RequestedRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The request of an input, until its run has ended."""
+
+    request: RunRequest
+    request_blob: str | UnsetType = UNSET
+    forked: ForkedRun | UnsetType = UNSET
+    reply_to: tuple[str, ...] = ()
+    """Reply subjects of the clients that get the result."""
+    waits: tuple[str, ...] = ()
+    """Those of them whose clients wait on the connection; they also get interim replies."""
+
+    def with_client(self, reply_to: str, *, waits: bool) -> RequestedRun:
+        """The run with another client."""
+        return msgspec.structs.replace(
+            self,
+            reply_to=(*self.reply_to, reply_to),
+            waits=(*self.waits, reply_to) if waits else self.waits,
+        )
+
+
+class InheritedGuest(msgspec.Struct, frozen=True):
+    """The guest of the snapshot that a session began with."""
+
+    language: Language
+    build: str
+
+
+class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
+    """The run that a node executes, or executed last."""
+
+    run_id: str
+    offer: RunEnvironment
+    request: RunRequest
+    request_blob: str | UnsetType = UNSET
+    forked: ForkedRun | UnsetType = UNSET
+    started_at_ms: int
+    traceparent: str | UnsetType = UNSET
+    """The trace that the run belongs to, and its calls with it."""
+    steps: int = 0
+    calls: tuple[RequestedCall, ...] = ()
+    """The calls that the driver waits for, without their arguments."""
+    beside: tuple[RequestedCall, ...] | UnsetType = UNSET
+    """Calls it does not wait for, which run since the program's timer fired first."""
+    timer_ms: int | UnsetType = UNSET
+    """The longest time it waits."""
+    parked: str = ""
+    waits_for: tuple[str, ...] = ()
+    snapshot_id: str = ""
+    snapshot_blob: str = ""
+    split: bool | UnsetType = UNSET
+    """Whether it was parked with open calls of several steps."""
+    rights: RightsSet = ()
+    """What it may call, as known when it started."""
+    output: RunOutput | UnsetType = UNSET
+    """What it had printed when it was parked last."""
+    output_blob: str | UnsetType = UNSET
+    """The same in the blob store, if it is long."""
+    over: bool | UnsetType = UNSET
+    """Whether its end is recorded; unset in states of older versions."""
+
+
+def start_params(run_id: str) -> dict[str, Any]:
+    """The parameters of a program's turn: it counts as a conversation turn."""
+    return {
+        "run_id": run_id,
+        "primitive_kind_in": TurnPrimitiveKind.CONVERSATION_TURN,
+        "shape": ContentShape.CONVERSATION.variant,
+        "vision": False,
+        "image_results": False,
+        "max_retries": 0,
+    }
+
+
+# --- steps ----------------------------------------------------------------------------------------
+
+
+def resolve_calls(
+    calls: tuple[RequestedCall, ...], given: tuple[str, ...] | UnsetType = UNSET
+) -> tuple[TurnInput, ...]:
+    """The inputs for the end of the last calls and for the boundary. If the program continued with
+    the outcomes of ``given`` only, those become the barrier."""
+    if not calls:
+        return ()
+    operations = sorted(call.operation_id for call in calls)
+    inputs: list[TurnInput] = []
+    if given is not UNSET:
+        inputs, operations = [_register_ops(operations, given)], sorted(given)
+    if operations:
+        inputs.append(TurnInput("ops_barrier_satisfied", {"operation_ids": operations}))
+    return (*inputs, TurnInput("tool_calls_resolved"), TurnInput("boundary_continue"))
+
+
+def request_calls(
+    calls: Sequence[RequestedCall], barrier: Iterable[str], under_way: Iterable[str]
+) -> tuple[TurnInput, ...]:
+    """The inputs for new calls; the driver waits for the operations of the barrier."""
+    inputs = (_register_ops(under_way, barrier),)
+    if not calls:
+        return inputs
+    return (TurnInput("llm_returned_tool_calls", {"tool_count": len(calls)}), *inputs)
+
+
+def _register_ops(operations: Iterable[str], barrier: Iterable[str]) -> TurnInput:
+    params = {"op_refs": sorted(operations), "barrier_ids": sorted(barrier)}
+    return TurnInput("register_pending_ops", params)
+
+
+def end_run(run_id: str, result: RunResult) -> tuple[TurnInput, ...]:
+    """The inputs by which a result ends the run."""
+    if result.status is RunStatus.OK:
+        return (
+            TurnInput("llm_returned_terminal"),
+            TurnInput("boundary_complete"),
+            TurnInput("run_completed", {"run_id": run_id}),
+        )
+    error = result.error or ErrorObject(code="RUNTIME_ERROR", message=result.status)
+    text = f"{error.code}: {error.message}"
+    if result.status is RunStatus.CANCELLED:
+        return (
+            TurnInput("cancel_now"),
+            *_CANCELLED,
+            TurnInput("run_cancelled", {"run_id": run_id}),
+        )
+    outcome, cause = TurnTerminalOutcome.FAILED, _CAUSES.get(error.code, _FATAL)
+    if result.status is RunStatus.TIMEOUT:
+        failing = TurnInput("time_budget_exceeded")
+        outcome = TurnTerminalOutcome.TIME_BUDGET_EXCEEDED
+        cause = TurnTerminalCauseKind.TIME_BUDGET_EXCEEDED
+    elif error.code == "EXTERNAL_CALLS_EXCEEDED":
+        failing = TurnInput("budget_exhausted")
+        outcome = TurnTerminalOutcome.BUDGET_EXHAUSTED
+        cause = TurnTerminalCauseKind.BUDGET_EXHAUSTED
+    else:
+        failing = TurnInput("fatal_failure", {"cause_kind": cause.variant, "error": text})
+    failed = {
+        "run_id": run_id,
+        "apply_cause": None,
+        "apply_message": None,
+        "outcome": outcome.variant,
+        "cause_kind": cause.variant,
+        "error": text,
+    }
+    return (failing, TurnInput("run_failed", failed))
+
+
+_CANCELLED: Final = (TurnInput("cancellation_observed"),)
+_FATAL: Final = TurnTerminalCauseKind.FATAL_FAILURE
+_CAUSES: Final = {
+    "TOOL_ERROR": TurnTerminalCauseKind.TOOL_FAILURE,
+    "TIMEOUT_TOOL": TurnTerminalCauseKind.TOOL_FAILURE,
+}
+
+
+def cancelled_result(of: RunResult | UnsetType, reason: str = "") -> RunResult:
+    """The result of a cancelled run, with the output it had so far."""
+    error = ErrorObject(code="CANCELLED", message=reason or "the run was cancelled")
+    output = RunResult() if of is UNSET else of
+    cancelled = RunResult.failed(RunStatus.CANCELLED, error, metrics=output.metrics)
+    cancelled = cancelled.with_output(output.output)
+    return msgspec.structs.replace(cancelled, external_calls=output.external_calls)
+
+
+def end_unexecuted(view: ActiveRunView, output: RunOutput) -> RecordStep:
+    """The last step of a cancelled run that has no driver; ``output``: what it had printed."""
+    result = cancelled_result(UNSET).with_output(output)
+    return RecordStep(run_id=view.run_id, number=view.steps + 1, answered=False, result=result)
+
+
+def external_result(phase: TurnPhase) -> RunResult:
+    """The result of a run whose turn was ended by a client's input."""
+    if phase is TurnPhase.COMPLETED:
+        return RunResult()
+    if phase is TurnPhase.CANCELLED:
+        return cancelled_result(UNSET)
+    error = ErrorObject(
+        code="RUNTIME_ERROR", message="an input of a client made the run's turn fail"
+    )
+    return RunResult.failed(RunStatus.RUNTIME_ERROR, error)
+
+
+def refused_result(refusal: CodedError) -> RunResult:
+    """The result of a run that could not start."""
+    error = ErrorObject(code=refusal.code, message=refusal.message, hint=refusal.hint or None)
+    return RunResult.failed(RunStatus.VALIDATION_ERROR, error)
+
+
+# --- state ----------------------------------------------------------------------------------------
+
+# The state of a session's turns and of the run they execute.
 
 
 class SessionTurns(SessionMachineState, frozen=True, kw_only=True):

@@ -2,8 +2,7 @@
 
 from rookery.bus.client.client import ABSENCE_S_MAX, Client, Fields, Handle, new_id
 from rookery.bus.client.external_service import NatsExternalService
-from rookery.bus.client.output import OutputFeed, PrintedText
-from rookery.bus.client.run_results import read_past_result
+from rookery.bus.client.handle import OutputFeed, PrintedText, read_past_result
 
 __all__ = [
     "ABSENCE_S_MAX",

@@ -17,30 +17,33 @@ from typing import Any, Final, Unpack
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.bus.client.approvals import ApprovalsMixin
-from rookery.bus.client.handle import Fields, Handle, no_reply
-from rookery.bus.client.output import OutputFeed
+from rookery.bus.client.handle import (
+    Fields,
+    Handle,
+    OutputFeed,
+    complete_result,
+    no_reply,
+    read_past_result,
+)
+from rookery.bus.client.realm_methods import ApprovalsMixin, SessionsMixin
 from rookery.bus.client.retrying_request import RetryingRequest, RetrySchedule
 from rookery.bus.client.run_request import RunOptions, RunSpec, encode_body, encode_large_run
-from rookery.bus.client.run_results import complete_result, read_past_result
 from rookery.bus.client.server_lookup import find_server_and_access
-from rookery.bus.client.sessions import SessionsMixin
 from rookery.bus.clock import SystemClock, entropy
-from rookery.bus.commands.headers import command_headers
-from rookery.bus.commands.publish import publish
+from rookery.bus.commands.command_messages import command_headers
+from rookery.bus.commands.redelivery import publish
 from rookery.bus.credentials import Credential, identity_header, read_credential
+from rookery.bus.event_loop import TaskSet
 from rookery.bus.nats import NO_ACCESS, Connection, Outgoing, PendingReply, ServerAccess
 from rookery.bus.ports import Feed, Filter, JournalReads, StoredMessage
 from rookery.bus.reads import NodeBlobs, NodeFeed, NodeJournal
 from rookery.bus.subjects import Subjects
-from rookery.bus.tasks import TaskSet
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import Cancel, ForkRun, ReplayQuery, ResolveCall
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_command_id, check_session_id, parse_position, uuid7
-from rookery.schemas.lists import RunState
 from rookery.schemas.protection.rights import Rights
-from rookery.schemas.replies import CallReceipt, RunAnswer
+from rookery.schemas.replies import CallReceipt, RunAnswer, RunState
 
 __all__ = ["ABSENCE_S_MAX", "Client", "Fields", "Handle", "connect", "new_id"]
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 
 from rookery.bus.clock import entropy
-from rookery.bus.commands.headers import command_headers
+from rookery.bus.commands.command_messages import command_headers
 from rookery.bus.nats import NO_RESPONDERS, Connection, Outgoing, ReplyInbox, status_of
 from rookery.bus.subjects import Subjects, is_plain
 from rookery.schemas.errors import Failed, Refused

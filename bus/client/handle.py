@@ -1,25 +1,134 @@
-"""The handle of a submitted run: the client follows, awaits and cancels the run with it.
-
-The run's id comes from the fact that accepted it or from the reply, whichever is first. The run
-does not depend on its handle.
-"""
+"""The handle of a run: the client follows it, reads its output and its result, and cancels it."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncGenerator, Coroutine, Mapping
 from contextlib import aclosing
-from typing import Any, Final, Protocol
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
-from rookery.bus.client.output import OutputFeed, PrintedText
+import msgspec
+from msgspec import UNSET
+
 from rookery.bus.client.retrying_request import RetryingRequest
-from rookery.schemas.codec import fact_name
-from rookery.schemas.errors import CodedError, Failed
-from rookery.schemas.facts.run_progress import LAST_FACTS
+from rookery.bus.client.run_request import decode_result, not_executed_here
+from rookery.bus.nats import Connection, Message, Subscription
+from rookery.bus.ports import BlobReader, Filter, JournalReads
+from rookery.bus.subjects import Subjects
+from rookery.schemas.codec import FactCodec, fact_name
+from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.facts import session as of_session
+from rookery.schemas.facts import turn as of_turn
+from rookery.schemas.facts.run_progress import (
+    LAST_FACTS,
+    SESSION_ENDS,
+    RunProgress,
+    RunStage,
+    TurnEnd,
+)
 from rookery.schemas.facts.session import InputAccepted
-from rookery.schemas.replies import RunAnswer
+from rookery.schemas.replies import RunAnswer, RunReceipt
+from rookery.schemas.run import OutputMessage, OutputStream, RunResult
 
-__all__ = ["Fields", "Handle", "no_reply"]
+__all__ = [
+    "Fields",
+    "Handle",
+    "OutputFeed",
+    "PrintedText",
+    "complete_result",
+    "no_reply",
+    "read_past_result",
+]
+
+# --- output ---------------------------------------------------------------------------------------
+
+# The output of runs as a client gets it while they go on.
+
+
+log = logging.getLogger(__name__)
+
+WAITING_MESSAGES_MAX: Final = 1_024
+"""Of a feed that is not read; further ones are dropped, which the numbers show."""
+
+_decode = msgspec.json.Decoder(OutputMessage).decode
+
+
+class PrintedText(NamedTuple):
+    """A piece of a run's output."""
+
+    number: int
+    """From 1 in each run; a number that is missing was lost, and is in the result."""
+    stream: OutputStream
+    text: str
+
+
+class OutputFeed:
+    """The output of one session's runs, from the subscription on."""
+
+    def __init__(self) -> None:
+        self._messages: asyncio.Queue[OutputMessage] = asyncio.Queue(WAITING_MESSAGES_MAX)
+        self._subscription: Subscription | None = None
+
+    @classmethod
+    async def open(cls, connection: Connection, subjects: Subjects, session: str) -> OutputFeed:
+        feed = cls()
+        subject = subjects.output(session)
+        feed._subscription = await connection.subscribe(subject, feed._on_messages)
+        return feed
+
+    async def close(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.cancel()
+            self._subscription = None
+
+    async def pieces(
+        self, run_id: str, ended: asyncio.Future[Any]
+    ) -> AsyncGenerator[PrintedText, None]:
+        """The pieces of one run, each once, until ``ended`` is done and all are read."""
+        last = 0
+        while (message := await self._next(ended)) is not None:
+            if message.run_id != run_id:
+                continue
+            for number, piece in enumerate(message.pieces, message.number):
+                if number > last:
+                    last = number
+                    yield PrintedText(number, piece.stream, piece.text)
+
+    async def _next(self, ended: asyncio.Future[Any]) -> OutputMessage | None:
+        """The next message; ``None`` at the end."""
+        if not self._messages.empty():
+            return self._messages.get_nowait()
+        if ended.done():
+            return None
+        getting: asyncio.Future[Any] = asyncio.ensure_future(self._messages.get())
+        try:
+            await asyncio.wait({getting, ended}, return_when=asyncio.FIRST_COMPLETED)
+            if getting.done():
+                message: OutputMessage = getting.result()
+                return message
+        finally:
+            getting.cancel()
+        return None if self._messages.empty() else self._messages.get_nowait()
+
+    def _on_messages(self, messages: list[Message]) -> None:
+        for message in messages:
+            try:
+                self._messages.put_nowait(_decode(message.body))
+            except msgspec.MsgspecError as error:
+                log.warning("output that is not readable dropped: %s", error)
+            except asyncio.QueueFull:
+                return
+
+
+# --- handle ---------------------------------------------------------------------------------------
+
+# The handle of a submitted run: the client follows, awaits and cancels the run with it.
+#
+# The run's id comes from the fact that accepted it or from the reply, whichever is first. The run
+# does not depend on its handle.
+
 
 Fields = dict[str, Any]
 
@@ -181,3 +290,80 @@ def no_reply(request: str, timeout_s: float | None) -> Failed:
         hint="it may still take effect: look first (rookery runs list, rookery approvals list), or "
         "ask again with the same id",
     )
+
+
+# --- run results ----------------------------------------------------------------------------------
+
+# Results of runs, read from the journal and the blob store.
+
+
+F = TypeVar("F", bound=Fact)
+
+_TURN: Final[FactCodec[Any]] = FactCodec(of_turn.RUN_FACTS)
+_SESSION: Final[FactCodec[of_session.SessionFact]] = FactCodec(of_session.SESSION_FACTS)
+
+
+async def complete_result(blobs: BlobReader, reply: Mapping[str, Any]) -> RunAnswer:
+    """The result of a reply; a result that was too large to send is fetched."""
+    answer = decode_result(reply)
+    if answer.result_blob is UNSET:
+        return answer
+    result = await _stored_result(blobs, answer.result_blob)
+    return RunAnswer.of(result, answer.run_id, answer.session_id)
+
+
+async def read_past_result(
+    journal: JournalReads, blobs: BlobReader, session: str, run_id: str, after: int = 0
+) -> RunAnswer:
+    """The result of an ended run, from the journal; ``Refused`` if the run has not ended.
+
+    ``after`` is a sequence before the run's first fact, if one is known.
+    """
+    queued, progress = RunProgress(), RunProgress()
+    async for fact in _facts(journal, _TURN, Filter("turn", session, run_id), after):
+        if isinstance(fact, TurnEnd):
+            return RunAnswer.of(await _result(blobs, fact), run_id, session)
+        progress.apply_fact(fact)
+    async for session_fact in _facts(journal, _SESSION, Filter("session", session, run_id), after):
+        if isinstance(session_fact, of_session.RunCommitted):
+            raise not_executed_here("committed")
+        if (end := SESSION_ENDS.get(type(session_fact))) is not None:
+            error = getattr(session_fact, "error", None) or None
+            receipt = RunReceipt(
+                run_id=run_id, input_id="", session_id=session, state=end.receipt, error=error
+            )
+            return RunAnswer.of_unstarted(receipt)
+        queued.apply_fact(session_fact)
+    if progress.stage is RunStage.UNKNOWN:
+        progress = queued
+    if progress.stage is RunStage.UNKNOWN:
+        raise Refused("RUN_NOT_FOUND", f"no run {run_id[:80]!r} in session {session}")
+    raise Refused(
+        "GUARD_REJECTED",
+        f"run {run_id} has no result yet: it {progress.words}",
+        hint=f"rookery runs show {run_id}",
+    )
+
+
+async def _facts(
+    journal: JournalReads, codec: FactCodec[F], where: Filter, after: int
+) -> AsyncGenerator[F, None]:
+    """The facts of one family and one run."""
+    async with aclosing(journal.scan(where, after)) as pages:
+        async for page in pages:
+            for stored in page:
+                for fact in codec.decode(stored.body):
+                    if fact.run == where.run:
+                        yield fact
+
+
+async def _result(blobs: BlobReader, end: TurnEnd) -> RunResult:
+    if end.result_blob is not UNSET:
+        return await _stored_result(blobs, end.result_blob)
+    if end.result is UNSET:
+        raise not_executed_here("over")
+    return end.result
+
+
+async def _stored_result(blobs: BlobReader, digest: str) -> RunResult:
+    return msgspec.json.decode(await blobs.get(digest), type=RunResult)

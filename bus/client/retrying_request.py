@@ -13,8 +13,8 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.bus.backoff import Backoff
-from rookery.bus.commands.headers import CODE, FACT_COUNT
+from rookery.bus.commands.command_messages import CODE, FACT_COUNT
+from rookery.bus.event_loop import Backoff
 from rookery.bus.nats import NO_RESPONDERS, Message, PendingReply, header_value, status_of
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 from rookery.schemas.machines.transition import RejectionKind, TransitionRejected

@@ -14,12 +14,12 @@ from typing import Any, Literal, TypeVar, Unpack
 from msgspec import UNSET, UnsetType
 
 from rookery.bus.client.client import Client, Fields, Handle, client_closed, connect
-from rookery.bus.client.output import PrintedText
+from rookery.bus.client.handle import PrintedText
 from rookery.bus.client.run_request import RunOptions, RunSpec
-from rookery.bus.loop_thread import LoopThread
+from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats import ServerAccess
-from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
+from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.protection.rights import Rights

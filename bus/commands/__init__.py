@@ -1,9 +1,8 @@
 """Commands on their way to an owner: the request endpoint, the inbox and the timers."""
 
-from rookery.bus.commands.decoder import CommandDecoder
-from rookery.bus.commands.headers import command_headers
+from rookery.bus.commands.command_messages import CommandDecoder, command_headers
 from rookery.bus.commands.inbox import JetStreamInbox
-from rookery.bus.commands.micro_service import (
+from rookery.bus.commands.request_endpoint import (
     Endpoint,
     EndpointStats,
     MicroService,

@@ -1,25 +1,258 @@
-"""The inbox on JetStream: durable commands, published by clients and pulled by partition owners.
-
-One stream holds the realm's commands and, sourced by the server, its fired timers. The owner of a
-partition pulls it (``partition_consumer``); dead letters have their own stream (``dead_letters``).
-"""
+"""The inbox on JetStream: durable commands, timers that become commands, and dead letters."""
 
 from __future__ import annotations
 
 import asyncio
+import re
+from base64 import b64decode
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
-from rookery.bus.commands.dead_letters import DeadLetters
-from rookery.bus.commands.decoder import CommandDecoder
-from rookery.bus.commands.headers import command_headers
+from rookery.bus.commands.command_messages import (
+    CODE,
+    REPLY,
+    TIMER,
+    CommandDecoder,
+    command_headers,
+    decode_command,
+)
 from rookery.bus.commands.partition_consumer import PartitionConsumer
-from rookery.bus.commands.publish import publish
-from rookery.bus.commands.redelivery import SuspectGate
-from rookery.bus.nats import Connection, Outgoing
-from rookery.bus.ports import DeadLetter, Delivery, InboxPosition
+from rookery.bus.commands.redelivery import SuspectGate, publish, retry_until_deadline
+from rookery.bus.nats import (
+    MESSAGE_NOT_FOUND,
+    ApiError,
+    Connection,
+    Message,
+    Outgoing,
+    header_value,
+)
+from rookery.bus.ports import DeadLetter, Delivery, InboxPosition, Timer
 from rookery.bus.subjects import Subjects
+from rookery.schemas.errors import Refused
+from rookery.schemas.ids import check_command_id
 
-__all__ = ["JetStreamInbox"]
+__all__ = [
+    "DUE_MS_MAX",
+    "SCHEDULE",
+    "SCHEDULE_TARGET",
+    "SCHEDULE_TTL",
+    "TTL",
+    "DeadLetters",
+    "JetStreamInbox",
+    "JetStreamTimers",
+    "check_timer",
+    "dead_letter_not_found",
+    "fired_message",
+    "reason_line",
+]
+
+# --- timers ---------------------------------------------------------------------------------------
+
+# Timers on JetStream: scheduled messages, which the server holds without any Rookery process.
+#
+# A timer is one message on its own subject, so arming again replaces it and purging the subject
+# cancels it. When it is due, the server publishes its body to a subject that the inbox stream
+# sources, and the inbox delivers it like a command.
+
+
+DUE_MS_MAX = (2**63 - 1) // 1_000_000
+"""In the year 2262. The server counts nanoseconds in 64 bits and fires later timers at once."""
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+SCHEDULE = "Nats-Schedule"
+SCHEDULE_TARGET = "Nats-Schedule-Target"
+SCHEDULE_TTL = "Nats-Schedule-TTL"
+TTL = "Nats-TTL"
+_FIRED_LIFE = "24h"
+"""How long a fired timer waits for the inbox stream, which needs about a millisecond."""
+
+
+def check_timer(timer: Timer) -> str:
+    """The id of the timer's command; ``Refused`` if it can never be delivered."""
+    if not 0 <= timer.due_ms <= DUE_MS_MAX:
+        raise Refused(
+            "TIMER_INVALID",
+            f"timer {timer.id[:80]!r} is due at {timer.due_ms}; allowed are 0 to {DUE_MS_MAX}",
+            hint="milliseconds since 1970, UTC",
+        )
+    return check_command_id(f"timer/{timer.id}/{timer.due_ms}")
+
+
+def fired_message(subjects: Subjects, letter: DeadLetter) -> Outgoing:
+    """The message that the server publishes when the timer of this dead letter is due."""
+    headers = [(TIMER, letter.id), (TTL, _FIRED_LIFE)]
+    return Outgoing(subjects.fired(letter.verb, letter.key), letter.body, headers=headers)
+
+
+class JetStreamTimers:
+    """Port ``Timers``; used on the event loop of its connection."""
+
+    def __init__(self, connection: Connection, subjects: Subjects) -> None:
+        self._connection, self._subjects = connection, subjects
+
+    async def arm(self, timer: Timer) -> None:
+        command_id = check_timer(timer)
+        due = _EPOCH + timedelta(milliseconds=timer.due_ms)
+        headers = [
+            (SCHEDULE, f"@at {due:%Y-%m-%dT%H:%M:%S}.{timer.due_ms % 1000:03}Z"),
+            (SCHEDULE_TARGET, self._subjects.fired(timer.verb, timer.key)),
+            (SCHEDULE_TTL, _FIRED_LIFE),
+            (TIMER, command_id),
+        ]
+        subject = self._subjects.timer(timer.id)
+        await publish(self._connection, Outgoing(subject, timer.body, headers=headers))
+
+    async def cancel(self, timer_id: str) -> None:
+        query = {"filter": self._subjects.stored_timer(timer_id)}
+        stream = self._subjects.timers_stream
+        await retry_until_deadline(lambda: self._connection.api(f"STREAM.PURGE.{stream}", query))
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+# Dead letters on JetStream: commands set aside with their reason.
+#
+# A dead letter is the command as it arrived; a retry publishes exactly that, under the same id. The
+# number of a dead letter is its sequence in the stream.
+
+
+_ID = "Rookery-Id"
+_REASON = "Rookery-Reason"
+_ORIGIN = "Rookery-Door"
+"""Where the command came from: ``inbox``, ``timers`` or, for a request, ``api``."""
+
+_REASON_CHARACTERS_MAX = 500
+_CONTROLS = re.compile(r"[\x00-\x1f\x7f]+")
+
+
+def reason_line(text: str) -> str:
+    """The reason as it is stored: one line of limited length."""
+    return _CONTROLS.sub(" ", text).strip()[:_REASON_CHARACTERS_MAX]
+
+
+def dead_letter_not_found(number: int) -> Refused:
+    """The error for a number without a dead letter."""
+    return Refused(
+        "DEAD_LETTER_NOT_FOUND",
+        f"dead letter {number} does not exist",
+        hint="rookery inbox dead list",
+    )
+
+
+class DeadLetters:
+    """The dead letters of a realm."""
+
+    def __init__(self, connection: Connection, subjects: Subjects, decoder: CommandDecoder) -> None:
+        self._connection, self._subjects, self._decoder = connection, subjects, decoder
+        self._stream = subjects.dead_stream
+
+    async def add(self, delivery: Delivery, code: str, message: str) -> int:
+        """Store the command; returns the number. A repetition within the window adds no letter."""
+        position = delivery.position
+        origin = position.source if position else "api"
+        unique = self._connection.client.new_inbox()
+        message_id = f"{origin}.{position.sequence}" if position else unique
+        headers = [
+            *command_headers(
+                message_id,
+                content_type=delivery.content_type,
+                mode=delivery.mode,
+                reply_to=delivery.reply_to,
+                traceparent=delivery.traceparent,
+                identity=delivery.identity,
+            ),
+            (_ID, delivery.id),
+            (_ORIGIN, origin),
+            (CODE, code),
+            (_REASON, reason_line(message)),
+        ]
+        subject = self._subjects.dead_letter(delivery.verb, delivery.key)
+        return await publish(self._connection, Outgoing(subject, delivery.body, headers=headers))
+
+    async def all(self) -> list[DeadLetter]:
+        """All dead letters, oldest first."""
+        letters: list[DeadLetter] = []
+        at = 1
+        while (answer := await self._stream_api("GET", at, next_by_subj=">")) is not None:
+            letter, _ = _decode_letter(answer["message"])
+            letters.append(letter)
+            at = letter.number + 1
+        return letters
+
+    async def retry(self, number: int) -> None:
+        """Publish the command as it arrived, then delete the dead letter."""
+        answer = await self._stream_api("GET", number)
+        if answer is None:
+            raise dead_letter_not_found(number)
+        letter, origin = _decode_letter(answer["message"])
+        if origin == "timers":
+            message = fired_message(self._subjects, letter)
+        else:
+            headers = command_headers(
+                letter.id,
+                content_type=letter.content_type,
+                mode=letter.mode,
+                reply_to=self._decoder.open_reply(letter.reply_to),
+                traceparent=letter.traceparent,
+                identity=letter.identity,
+            )
+            subject = self._subjects.command(letter.verb, letter.key)
+            message = Outgoing(subject, letter.body, headers=headers)
+        await publish(self._connection, message)
+        await self._stream_api("DELETE", number, no_erase=True)
+
+    async def drop(self, number: int) -> None:
+        if await self._stream_api("DELETE", number, no_erase=True) is None:
+            raise dead_letter_not_found(number)
+
+    async def _stream_api(self, verb: str, number: int, **more: Any) -> dict[str, Any] | None:
+        """The stream's reply; ``None`` if the dead letter does not exist."""
+        if number < 1:
+            return None
+        query = {"seq": number, **more}
+        try:
+            return await self._connection.api(f"STREAM.MSG.{verb}.{self._stream}", query)
+        except ApiError as error:
+            if error.err_code in MESSAGE_NOT_FOUND:
+                return None
+            raise
+
+
+def _decode_letter(stored: dict[str, Any]) -> tuple[DeadLetter, str]:
+    """The dead letter of a stored message, and its origin."""
+    header = b64decode(stored.get("hdrs", ""))
+    message = Message(stored["subject"], "", header, b64decode(stored.get("data", "")))
+
+    def value(name: str) -> str:
+        return header_value(header, name.encode())
+
+    command = decode_command(message, value(_ID), "")
+    letter = DeadLetter(
+        number=stored["seq"],
+        verb=command.verb,
+        key=command.key,
+        id=command.id,
+        code=value(CODE),
+        message=value(_REASON),
+        body=command.body,
+        content_type=command.content_type,
+        mode=command.mode,
+        reply_to=value(REPLY),
+        identity=command.identity,
+        traceparent=command.traceparent,
+        buried_at_ms=int(datetime.fromisoformat(stored["time"]).timestamp() * 1000),
+    )
+    return letter, value(_ORIGIN)
+
+
+# --- inbox ----------------------------------------------------------------------------------------
+
+# The inbox on JetStream: durable commands, published by clients and pulled by partition owners.
+#
+# One stream holds the realm's commands and, sourced by the server, its fired timers. The owner of a
+# partition pulls it (``partition_consumer``); dead letters have their own stream
+# (below).
 
 
 class JetStreamInbox:

@@ -19,8 +19,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, NamedTuple
 
-from rookery.bus.backoff import Backoff
-from rookery.bus.commands.decoder import CommandDecoder
+from rookery.bus.commands.command_messages import CommandDecoder
 from rookery.bus.commands.redelivery import (
     ATTEMPTS_MAX,
     BATCH_MESSAGES_MAX,
@@ -28,6 +27,7 @@ from rookery.bus.commands.redelivery import (
     PreviousOwnerState,
     SuspectGate,
 )
+from rookery.bus.event_loop import Backoff, TaskSet
 from rookery.bus.nats import (
     CONSUMER_NOT_FOUND,
     ApiError,
@@ -41,7 +41,6 @@ from rookery.bus.nats import (
 )
 from rookery.bus.ports import Delivery
 from rookery.bus.subjects import Subjects
-from rookery.bus.tasks import TaskSet
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed, Refused
 

@@ -1,22 +1,17 @@
-"""The request endpoint: commands and queries by request-reply on core NATS.
-
-All nodes receive requests through one queue group. A node forwards a request of another node's
-partition to a subject of that partition. If no node listens there, the server notifies the sender
-and not the client, so the forwarding node puts a subject of its own into the reply field, with the
-client's subject in the last token. Requests are not stored: a client repeats its request until it
-receives a reply.
-"""
+"""The request endpoint, and the micro service by which NATS's own tools find a node."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import count
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
-from rookery.bus.commands.decoder import CommandDecoder
-from rookery.bus.commands.headers import (
+from rookery.bus.commands.command_messages import (
     CODE,
     FACT_COUNT,
+    CommandDecoder,
     command_headers,
     decode_command,
     is_reply_subject,
@@ -37,7 +32,28 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError, Refused
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["QUEUE", "NatsRequestEndpoint", "error_message", "error_reply", "partition_unowned"]
+__all__ = [
+    "QUEUE",
+    "Endpoint",
+    "EndpointStats",
+    "MicroService",
+    "MicroServiceResponder",
+    "NatsRequestEndpoint",
+    "error_message",
+    "error_reply",
+    "partition_unowned",
+]
+
+# --- request endpoint -----------------------------------------------------------------------------
+
+# The request endpoint: commands and queries by request-reply on core NATS.
+#
+# All nodes receive requests through one queue group. A node forwards a request of another node's
+# partition to a subject of that partition. If no node listens there, the server notifies the sender
+# and not the client, so the forwarding node puts a subject of its own into the reply field, with
+# the client's subject in the last token. Requests are not stored: a client repeats its request
+# until it receives a reply.
+
 
 log = logging.getLogger(__name__)
 
@@ -195,3 +211,129 @@ def _outgoing(reply: ReplyMessage) -> Outgoing:
 
 def _discard(deliveries: list[Delivery]) -> None:
     """Drop requests while the endpoint is closed; their clients repeat them."""
+
+
+# --- micro service --------------------------------------------------------------------------------
+
+# The NATS micro service ``rookery`` (ADR-32), by which NATS's own tools find a node.
+#
+# ``nats micro list / info / stats`` send requests to ``$SRV.>``, and every node replies with its
+# own description. The request endpoint serves the commands and queries themselves.
+
+
+NAME = "rookery"
+DESCRIPTION = "Runs, sessions and everything else that may be asked of a Rookery node."
+REQUESTS = ("PING", "INFO", "STATS")
+NO_INPUTS: Mapping[str, Sequence[str]] = MappingProxyType({})
+
+
+class Endpoint(NamedTuple):
+    """One verb of the request endpoint."""
+
+    verb: str
+    request_schema: str
+    """JSON Schema as text, because the metadata of an endpoint is text."""
+    response_schema: str
+    audience: str
+    """The group of roles that may send it."""
+    inputs: Mapping[str, Sequence[str]] = NO_INPUTS
+    """Of a verb of machines: its inputs, by who sends them."""
+
+
+class EndpointStats(NamedTuple):
+    """Counts of the requests that a node has answered for a verb."""
+
+    requests: int = 0
+    refused: int = 0
+    seconds: float = 0.0
+
+
+class MicroService(NamedTuple):
+    """The description of one node."""
+
+    node: str
+    version: str
+    started: str
+    """RFC 3339."""
+    endpoints: Sequence[Endpoint]
+    stats_of: Callable[[str], EndpointStats]
+
+
+class MicroServiceResponder:
+    """Replies to requests of NATS tools; used on the event loop of its connection."""
+
+    def __init__(self, connection: Connection, subjects: Subjects, service: MicroService) -> None:
+        self._connection, self._subjects, self._service = connection, subjects, service
+        self._subscriptions: list[Subscription] = []
+
+    async def open(self) -> None:
+        """Subscribe; NATS tools find the node from now on."""
+        for request in REQUESTS:
+            for suffix in ("", f".{NAME}", f".{NAME}.{self._service.node}"):
+                subject = f"$SRV.{request}{suffix}"
+                self._subscriptions.append(
+                    await self._connection.subscribe(subject, self._on_requests)
+                )
+
+    async def close(self) -> None:
+        """Unsubscribe; NATS tools no longer find the node."""
+        while self._subscriptions:
+            await self._subscriptions.pop().cancel()
+
+    def _on_requests(self, messages: list[Message]) -> None:
+        replies = {"PING": self._ping, "INFO": self._info, "STATS": self._stats}
+        self._connection.send(
+            [
+                Outgoing(message.reply, encode_json(replies[message.subject.split(".")[1]]()))
+                for message in messages
+                if is_reply_subject(message.reply)
+            ]
+        )
+
+    def _ping(self) -> dict[str, Any]:
+        return self._identity("ping")
+
+    def _info(self) -> dict[str, Any]:
+        endpoints = [
+            self._address(one)
+            | {
+                "metadata": {
+                    "request_schema": one.request_schema,
+                    "response_schema": one.response_schema,
+                    "audience": one.audience,
+                }
+                | {f"inputs_of_{sender}": " ".join(one.inputs[sender]) for sender in one.inputs}
+            }
+            for one in self._service.endpoints
+        ]
+        return self._identity("info") | {"description": DESCRIPTION, "endpoints": endpoints}
+
+    def _stats(self) -> dict[str, Any]:
+        endpoints = [
+            self._address(one) | self._verb_stats(one.verb) for one in self._service.endpoints
+        ]
+        return self._identity("stats") | {"started": self._service.started, "endpoints": endpoints}
+
+    def _identity(self, kind: str) -> dict[str, Any]:
+        return {
+            "type": f"io.nats.micro.v1.{kind}_response",
+            "name": NAME,
+            "id": self._service.node,
+            "version": self._service.version,
+            "metadata": {"realm": self._subjects.realm},
+        }
+
+    def _address(self, endpoint: Endpoint) -> dict[str, Any]:
+        subject = self._subjects.requests(endpoint.verb)
+        return {"name": endpoint.verb, "subject": subject, "queue_group": QUEUE}
+
+    def _verb_stats(self, verb: str) -> dict[str, Any]:
+        served = self._service.stats_of(verb)
+        total_ns = int(served.seconds * 1e9)
+        return {
+            "num_requests": served.requests,
+            "num_errors": served.refused,
+            "last_error": "",
+            "processing_time": total_ns,
+            "average_processing_time": total_ns // max(1, served.requests),
+        }

@@ -1,18 +1,27 @@
 """Credentials: a name and a role in a realm, with a password for the server and a key of its own.
 
-``credential`` is one credential, ``identity`` the proof of its name in a header, ``store`` the
-files of all credentials of a server, ``server_config`` the configuration of the server for them,
-``key_ring`` keys and what they seal, ``sealed_secrets`` a realm's secrets, ``value_seal`` sensitive
-values.
+``credential`` is one credential and the proof of its name in a header, ``store`` the files of all
+credentials of a server and the server's configuration for them, ``sealed_secrets`` a realm's
+secrets, sensitive values, and the keys that seal them.
 """
 
-from rookery.bus.credentials.credential import Credential, is_certified, read_credential
-from rookery.bus.credentials.identity import IDENTITY, IdentityVerifier, identity_header
-from rookery.bus.credentials.key_ring import KEY_BYTES, KeyRing
-from rookery.bus.credentials.sealed_secrets import SealedSecrets, SealingKeys, SecretKey
-from rookery.bus.credentials.server_config import ServerFormat
-from rookery.bus.credentials.store import USERS_FILE, CredentialStore
-from rookery.bus.credentials.value_seal import RingSeal
+from rookery.bus.credentials.credential import (
+    IDENTITY,
+    Credential,
+    IdentityVerifier,
+    identity_header,
+    is_certified,
+    read_credential,
+)
+from rookery.bus.credentials.sealed_secrets import (
+    KEY_BYTES,
+    KeyRing,
+    RingSeal,
+    SealedSecrets,
+    SealingKeys,
+    SecretKey,
+)
+from rookery.bus.credentials.store import USERS_FILE, CredentialStore, ServerFormat
 
 __all__ = [
     "IDENTITY",

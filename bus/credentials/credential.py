@@ -1,13 +1,10 @@
-"""One credential: a user of the server, and the key that proves the user's name to nodes.
-
-The password is for the server, which grants the permissions of the role. The key signs the name in
-commands, so that facts can say which credential sent them. An issuer's signature over name, role
-and public key tells a node that both belong together.
-"""
+"""One credential, and the header by which it proves its name to nodes."""
 
 from __future__ import annotations
 
 import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections import OrderedDict
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
@@ -20,7 +17,25 @@ from rookery.bus.roles import Role, inbox_of
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 
-__all__ = ["Credential", "Issuer", "check_name", "is_certified", "read_credential"]
+__all__ = [
+    "IDENTITY",
+    "Credential",
+    "IdentityVerifier",
+    "Issuer",
+    "check_name",
+    "identity_header",
+    "is_certified",
+    "read_credential",
+]
+
+# --- credential -----------------------------------------------------------------------------------
+
+# One credential: a user of the server, and the key that proves the user's name to nodes.
+#
+# The password is for the server, which grants the permissions of the role. The key signs the name
+# in commands, so that facts can say which credential sent them. An issuer's signature over name,
+# role and public key tells a node that both belong together.
+
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,48}\Z")
 _PASSWORD_BYTES: Final = 24
@@ -145,3 +160,91 @@ def read_credential(path: Path) -> Credential:
             f"{path} is not a credential of Rookery",
             hint="rookery auth create makes one",
         ) from None
+
+
+# --- identity -------------------------------------------------------------------------------------
+
+# The header by which a credential proves its name to nodes: ``Rookery-By``.
+#
+# It holds the name, role and public key with the issuer's signature, and a signature of a random
+# number by the credential's own key. A client makes it once for its connection. Only nodes receive
+# commands, so no other client sees the header; a node verifies each header once.
+
+
+IDENTITY: Final = "Rookery-By"
+
+_HEADER_DOMAIN: Final = "rookery.by.v1"
+_PARTS: Final = 7
+_HEADER_BYTES_MAX: Final = 1_024
+_VERIFIED_MAX: Final = 4_096
+
+
+def identity_header(credential: Credential, nonce: bytes) -> str:
+    """The header's value, for all commands of one connection."""
+    signed = _signed_bytes(credential.realm, credential.name, nonce)
+    return ".".join(
+        (
+            credential.name,
+            credential.role.value,
+            _text(credential.surface.encode()),
+            credential.key.public,
+            _text(bytes.fromhex(credential.certificate)),
+            _text(nonce),
+            _text(credential.key.sign(signed)),
+        )
+    )
+
+
+class IdentityVerifier:
+    """Verifies the headers of one realm against its issuer's key."""
+
+    def __init__(self, realm: str, issuer: str) -> None:
+        """``issuer``: its public key; empty: no header proves anything."""
+        self._realm, self._issuer = realm, issuer
+        self._verified: OrderedDict[str, str] = OrderedDict()
+
+    def name_of(self, header: str) -> str:
+        """The proven name; empty if the header proves none."""
+        if not header or not self._issuer or len(header) > _HEADER_BYTES_MAX:
+            return ""
+        name = self._verified.get(header)
+        if name is None:
+            name = self._verified[header] = self._verify(header)
+            if len(self._verified) > _VERIFIED_MAX:
+                self._verified.popitem(last=False)
+        return name
+
+    def _verify(self, header: str) -> str:
+        parts = header.split(".")
+        if len(parts) != _PARTS:
+            return ""
+        name, role, *encoded = parts
+        try:
+            key = encoded.pop(1)
+            surface, certificate, nonce, signature = map(_bytes, encoded)
+            if not is_certified(
+                self._issuer,
+                certificate,
+                realm=self._realm,
+                name=name,
+                role=role,
+                surface=surface.decode(),
+                public_key=key,
+            ):
+                return ""
+            proven = verify_nkey(key, _signed_bytes(self._realm, name, nonce), signature)
+        except (ValueError, Refused):
+            return ""
+        return name if proven else ""
+
+
+def _signed_bytes(realm: str, name: str, nonce: bytes) -> bytes:
+    return canonical_json([_HEADER_DOMAIN, realm, name, nonce.hex()])
+
+
+def _text(data: bytes) -> str:
+    return urlsafe_b64encode(data).rstrip(b"=").decode()
+
+
+def _bytes(text: str) -> bytes:
+    return urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -1,21 +1,165 @@
-"""The secrets of a realm, sealed: what the store has of them is of no use without the realm's key.
-
-An entry is one generation of one secret. Its seal covers realm, name and generation, so that an
-entry which was changed, moved or swapped is refused.
-"""
+"""The secrets of a realm, sealed: the keys, the store, and sensitive values of facts."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
-from typing import Final, Protocol
+from base64 import b64decode, b64encode
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
+from Crypto.Cipher import AES
 
-from rookery.bus.credentials.key_ring import ALGORITHM, NONCE_BYTES, KeyRing, SealedBytes
 from rookery.bus.ports import SecretEntry, Secrets
+from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.protection.sealed_values import SealedValue
 
-__all__ = ["SealedSecret", "SealedSecrets", "SealingKeys", "SecretKey"]
+__all__ = [
+    "ALGORITHM",
+    "KEY_BYTES",
+    "NONCE_BYTES",
+    "KeyRing",
+    "RingSeal",
+    "SealedBytes",
+    "SealedSecret",
+    "SealedSecrets",
+    "SealingKeys",
+    "SecretKey",
+]
+
+# --- key ring -------------------------------------------------------------------------------------
+
+# Keys for AES-256-GCM: the newest one seals, all of them open.
+#
+# As text a ring has one key a line, in hex, the newest last.
+
+
+ALGORITHM: Final = "AES-256-GCM"
+KEY_BYTES: Final = 32
+NONCE_BYTES: Final = 12
+TAG_BYTES: Final = 16
+KEY_ID_DIGITS: Final = 16
+
+
+class SealedBytes(NamedTuple):
+    """Bytes under a key of a ring."""
+
+    key_id: str
+    nonce: bytes
+    ciphertext: bytes
+    """With the tag, which covers the place, too: the bytes are of no use in another place."""
+
+
+class KeyRing:
+    """At least one key; it never changes."""
+
+    def __init__(self, keys: Sequence[bytes]) -> None:
+        last_first = {digest_bytes(key)[:KEY_ID_DIGITS]: key for key in reversed(keys)}
+        self._keys = dict(reversed(last_first.items()))
+        """A key that is repeated counts where it is last: the last line of a file seals."""
+
+    @classmethod
+    def parse(cls, text: str) -> KeyRing:
+        """The ring of a text; ``ValueError`` if that is none."""
+        keys = [bytes.fromhex(line) for line in text.split()]
+        if not keys or any(len(key) != KEY_BYTES for key in keys):
+            raise ValueError(f"its lines are not keys of {KEY_BYTES} bytes in hex")
+        return cls(keys)
+
+    @property
+    def text(self) -> str:
+        return "".join(f"{key.hex()}\n" for key in self._keys.values())
+
+    @property
+    def ids(self) -> tuple[str, ...]:
+        """Each begins the SHA3-256 of its key; the newest is last."""
+        return tuple(self._keys)
+
+    @property
+    def newest(self) -> str:
+        return next(reversed(self._keys))
+
+    def with_key(self, key: bytes) -> KeyRing:
+        return KeyRing([*self._keys.values(), key])
+
+    def newest_alone(self) -> KeyRing:
+        return KeyRing([self._keys[self.newest]])
+
+    def seal(self, value: bytes, nonce: bytes, *place: str) -> SealedBytes:
+        cipher = _cipher(self._keys[self.newest], nonce, place)
+        encrypted, tag = cipher.encrypt_and_digest(value)
+        return SealedBytes(self.newest, nonce, encrypted + tag)
+
+    def open(self, sealed: SealedBytes, *place: str) -> bytes:
+        """``KeyError`` if the ring lacks the key, ``ValueError`` if the bytes were changed or
+        belong to another place."""
+        cipher = _cipher(self._keys[sealed.key_id], sealed.nonce, place)
+        data = sealed.ciphertext
+        opened: bytes = cipher.decrypt_and_verify(data[:-TAG_BYTES], data[-TAG_BYTES:])
+        return opened
+
+
+def _cipher(key: bytes, nonce: bytes, place: Sequence[str]) -> Any:
+    cipher = AES.new(key, AES.MODE_GCM, nonce=nonce)
+    cipher.update("\n".join(place).encode())
+    return cipher
+
+
+# --- value seal -----------------------------------------------------------------------------------
+
+# Sealing of sensitive values, with keys that the realm's secrets hold.
+#
+# Facts never change, so these keys stay as long as the realm: what a rotation replaces is the key
+# that seals them.
+
+
+_VALUE_CONTEXT = "rookery.value.v1"
+
+
+class RingSeal:
+    """The port ``ValueSeal`` with the keys of a ring; used on any thread."""
+
+    def __init__(self, ring: KeyRing, realm: str, entropy: Callable[[int], bytes]) -> None:
+        self._ring, self._realm, self._entropy = ring, realm, entropy
+
+    def seal(self, value: bytes, entity: str, field: str) -> SealedValue:
+        """Seal canonical JSON for one field of one entity."""
+        nonce = self._entropy(NONCE_BYTES)
+        sealed = self._ring.seal(value, nonce, _VALUE_CONTEXT, self._realm, entity, field)
+        return SealedValue(
+            algorithm=ALGORITHM,
+            key_id=sealed.key_id,
+            nonce=nonce.hex(),
+            ciphertext=b64encode(sealed.ciphertext).decode(),
+            digest=digest_bytes(value),
+        )
+
+    def open(self, sealed: SealedValue, entity: str, field: str) -> bytes:
+        """The JSON of a value that was sealed for this place."""
+        if sealed.key_id not in self._ring.ids or sealed.algorithm != ALGORITHM:
+            raise Refused(
+                "SEALING_KEY_MISSING",
+                f"the realm lacks key {sealed.key_id[:40]} of a hidden value",
+                hint="it was sealed in another realm, or before the realm's secrets were lost",
+            )
+        try:
+            data = SealedBytes(
+                sealed.key_id, bytes.fromhex(sealed.nonce), b64decode(sealed.ciphertext)
+            )
+            return self._ring.open(data, _VALUE_CONTEXT, self._realm, entity, field)
+        except ValueError:
+            raise Failed(
+                "SEALED_VALUE_CORRUPT", f"the hidden value {field} of {entity} was changed"
+            ) from None
+
+
+# --- sealed secrets -------------------------------------------------------------------------------
+
+# The secrets of a realm, sealed: what the store has of them is of no use without the realm's key.
+#
+# An entry is one generation of one secret. Its seal covers realm, name and generation, so that an
+# entry which was changed, moved or swapped is refused.
+
 
 FIRST: Final = 1
 _IN_CLEAR: Final = 0

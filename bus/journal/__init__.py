@@ -1,14 +1,16 @@
 """The journal on JetStream: appending, reading, following, auditing and exporting."""
 
-from rookery.bus.journal.audit import AuditResult, AuditScope, ChainAudit
-from rookery.bus.journal.export import ExportReader, JournalExport, seal_line, verify_lines
-from rookery.bus.journal.journal import JetStreamFeed, JetStreamJournal
-from rookery.bus.journal.quarantine import (
+from rookery.bus.journal.audit import (
     QUARANTINE,
+    AuditResult,
+    AuditScope,
+    ChainAudit,
     Quarantine,
     QuarantinedMessage,
     quarantined_by,
 )
+from rookery.bus.journal.export import ExportReader, JournalExport, seal_line, verify_lines
+from rookery.bus.journal.journal import JetStreamFeed, JetStreamJournal
 
 __all__ = [
     "QUARANTINE",

@@ -4,7 +4,7 @@ It sends a group as pipelined singles or, above ``batch_over`` messages, as one 
 halves a batch that the server refuses. It sends an append without an ack again, alone and under the
 same message id (a full server stores a part of a batch and never acks: measured, 2.15.1). If the
 server then refuses it as stale, the ack of our own message may have been lost, so the appender
-queries the leader (``append_resolution``). If no stream listens, the term may have ended, so it
+queries the leader (``append_messages``). If no stream listens, the term may have ended, so it
 queries the stream (``writer_terms``).
 
 ``OwnTail`` saves queries: sequences are never reused, so consecutive acks prove that no other
@@ -21,15 +21,15 @@ from typing import NamedTuple
 
 import msgspec
 
-from rookery.bus.backoff import Backoff
+from rookery.bus.event_loop import Backoff, TaskSet
 from rookery.bus.journal.append_messages import (
+    AppendResolver,
     InFlightAppend,
     encode_batch,
     encode_single,
     halves,
     next_group,
 )
-from rookery.bus.journal.append_resolution import AppendResolver
 from rookery.bus.journal.reader import JournalReader
 from rookery.bus.journal.writer_terms import WriterTerms
 from rookery.bus.nats import AckVerdict, Connection, Message, Subscription, decode_ack
@@ -43,7 +43,6 @@ from rookery.bus.ports import (
     Superseded,
 )
 from rookery.bus.subjects import NODE_FAMILY, Subjects, partition_of
-from rookery.bus.tasks import TaskSet
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused
 

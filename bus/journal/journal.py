@@ -12,15 +12,13 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Seque
 from typing import Any, TypeVar
 
 from rookery.bus.journal.appender import AppendCounters, Appender
+from rookery.bus.journal.audit import Quarantine
 from rookery.bus.journal.ordered_consumer import OrderedConsumer
-from rookery.bus.journal.quarantine import Quarantine
-from rookery.bus.journal.reader import JournalReader
-from rookery.bus.journal.stored_message import matcher
+from rookery.bus.journal.reader import JournalReader, matcher
 from rookery.bus.journal.writer_terms import WriterTerms
 from rookery.bus.nats import Connection
 from rookery.bus.ports import AppendOutcome, AppendRequest, Backpressure, Filter, StoredMessage
-from rookery.bus.storage.bucket import Bucket
-from rookery.bus.storage.claims import JetStreamClaims
+from rookery.bus.storage.bucket import Bucket, JetStreamClaims
 from rookery.bus.subjects import Subjects
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed

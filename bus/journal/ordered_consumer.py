@@ -11,9 +11,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from rookery.bus.backoff import Backoff
-from rookery.bus.journal.leader_lag import LeaderLag
-from rookery.bus.journal.stored_message import from_delivery
+from rookery.bus.event_loop import Backoff
+from rookery.bus.journal.reader import LeaderLag, from_delivery
 from rookery.bus.nats import (
     ApiError,
     Connection,

@@ -1,23 +1,193 @@
-"""Queries to the journal's stream: an entity's messages, and the end of the journal.
-
-Single messages come from the leader (``STREAM.MSG.GET``). Pages come by direct get, which in a
-cluster a lagging follower may serve, so a read continues up to the leader's last message. Every
-query raises ``Failed`` SERVER_UNREACHABLE if no reply arrives.
-"""
+"""Queries to the journal's stream, and the conversion of what the server answers."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import Any, NamedTuple
+from base64 import b64decode
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, NamedTuple
 
-from rookery.bus.journal.stored_message import from_answer, from_page
-from rookery.bus.nats import MESSAGE_NOT_FOUND, ApiError, Connection, direct_page
+import msgspec
+
+from rookery.bus.clock import monotonic_s
+from rookery.bus.nats import (
+    MESSAGE_ID,
+    MESSAGE_NOT_FOUND,
+    ApiError,
+    Connection,
+    DeliveryInfo,
+    Message,
+    direct_page,
+    header_value,
+)
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
-from rookery.schemas.envelope import EntityId
+from rookery.schemas.codec import encode_json
+from rookery.schemas.envelope import HELD_BY, EntityId
 from rookery.schemas.errors import Failed
 
-__all__ = ["JournalReader"]
+__all__ = [
+    "CHAIN",
+    "JournalReader",
+    "LeaderLag",
+    "from_answer",
+    "from_delivery",
+    "from_page",
+    "matcher",
+]
+
+# --- leader lag -----------------------------------------------------------------------------------
+
+# How far the leader of a replicated journal may be behind what its readers have seen.
+#
+# A server that has just become the leader has every acknowledged message in its log and may still
+# be applying them, so for a moment its stream ends before the position of a reader (seen: 6,500
+# messages after a rolling restart). A journal with one copy that ends there was truncated or
+# replaced.
+
+
+_LAG_S_MAX: Final = 15.0
+
+
+class LeaderLag:
+    """Decides what a journal that ends too early means to one reader."""
+
+    def __init__(self) -> None:
+        self._since_s: float | None = None
+
+    def check(self, last: int, position: int, copies: int) -> None:
+        """Raise if the journal ends before the position: ``Failed`` SERVER_UNREACHABLE while its
+        leader may catch up, then FEED_GAP."""
+        if last >= position:
+            self._since_s = None
+            return
+        now_s = monotonic_s()
+        if copies > 1 and self._since_s is None:
+            self._since_s = now_s
+        if self._since_s is not None and now_s - self._since_s < _LAG_S_MAX:
+            raise Failed("SERVER_UNREACHABLE", f"the journal's leader has {last} of {position}")
+        raise Failed(
+            "FEED_GAP",
+            f"the journal ends at {last}, before the position {position}: "
+            "it was truncated or replaced",
+        )
+
+
+# --- stored message -------------------------------------------------------------------------------
+
+# Conversion of JetStream's messages to ``StoredMessage``, and the matching of filters.
+#
+# JetStream has three forms of a stored message: a consumer's delivery (numbers in the reply
+# subject), a direct get (numbers in headers) and the leader's API (base64 in JSON).
+
+
+CHAIN = "Rookery-Chain"
+KINDS = "Rookery-Facts"
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
+_MESSAGE_ID = MESSAGE_ID.encode()
+_CHAIN = CHAIN.encode()
+
+
+def from_delivery(message: Message, info: DeliveryInfo, subjects: Subjects) -> StoredMessage:
+    """A message that a consumer delivered."""
+    header = message.header
+    return StoredMessage(
+        info.sequence,
+        subjects.entity(message.subject),
+        header_value(header, _MESSAGE_ID),
+        header_value(header, _CHAIN),
+        message.body,
+        info.stored_at_ms,
+    )
+
+
+def from_page(message: Message, subjects: Subjects) -> StoredMessage:
+    """A message of a direct get."""
+    header = message.header
+    return StoredMessage(
+        int(header_value(header, b"Nats-Sequence")),
+        subjects.entity(header_value(header, b"Nats-Subject")),
+        header_value(header, _MESSAGE_ID),
+        header_value(header, _CHAIN),
+        message.body,
+        _milliseconds(header_value(header, b"Nats-Time-Stamp")),
+    )
+
+
+def from_answer(answer: dict[str, Any], subjects: Subjects) -> StoredMessage:
+    """The message in a reply to ``STREAM.MSG.GET``."""
+    message = answer["message"]
+    header = b64decode(message.get("hdrs", ""))
+    return StoredMessage(
+        message["seq"],
+        subjects.entity(message["subject"]),
+        header_value(header, _MESSAGE_ID),
+        header_value(header, _CHAIN),
+        b64decode(message.get("data", "")),
+        _milliseconds(message["time"]),
+    )
+
+
+def _milliseconds(text: str) -> int:
+    return (datetime.fromisoformat(text) - _EPOCH) // _MILLISECOND
+
+
+# --- filters ------------------------------------------------------------------------------------
+
+
+class _FactHead(msgspec.Struct):
+    type: str = ""
+    run: str = ""
+
+
+_heads = msgspec.json.Decoder(list[_FactHead]).decode
+
+
+def matcher(where: Filter) -> Callable[[StoredMessage], bool]:
+    """A test whether a filter selects a message; it searches bytes before it decodes."""
+    run, family = where.run, where.family
+    needle = encode_json(run)[1:-1] if run is not None else b""
+    kind = f'"{family}.'.encode()
+
+    def has_family(stored: StoredMessage) -> bool:
+        if family is None or stored.entity.family == family:
+            return True
+        if HELD_BY.get(family) != stored.entity.family or kind not in stored.body:
+            return False
+        return any(head.type.startswith(f"{family}.") for head in _heads_of(stored.body))
+
+    def has_run(body: bytes) -> bool:
+        return any(head.run == run for head in _heads_of(body))
+
+    def matches(stored: StoredMessage) -> bool:
+        entity = stored.entity
+        return (
+            (where.key is None or entity.key == where.key)
+            and has_family(stored)
+            and (run is None or (needle in stored.body and has_run(stored.body)))
+        )
+
+    return matches
+
+
+def _heads_of(body: bytes) -> list[_FactHead]:
+    try:
+        return _heads(body)
+    except msgspec.DecodeError:
+        return []  # A sealed or damaged body names neither.
+
+
+# --- reader ---------------------------------------------------------------------------------------
+
+# Queries to the journal's stream: an entity's messages, and the end of the journal.
+#
+# Single messages come from the leader (``STREAM.MSG.GET``). Pages come by direct get, which in a
+# cluster a lagging follower may serve, so a read continues up to the leader's last message. Every
+# query raises ``Failed`` SERVER_UNREACHABLE if no reply arrives.
+
 
 _STALE_PAUSE_S = 0.02
 _STALE_MAX = 250

@@ -14,8 +14,8 @@ from itertools import count, islice
 
 import msgspec
 
-from rookery.bus.commands.dead_letters import dead_letter_not_found, reason_line
-from rookery.bus.commands.headers import is_reply_subject
+from rookery.bus.commands.command_messages import is_reply_subject
+from rookery.bus.commands.inbox import check_timer, dead_letter_not_found, reason_line
 from rookery.bus.commands.redelivery import (
     ATTEMPTS_MAX,
     BATCH_MESSAGES_MAX,
@@ -23,7 +23,6 @@ from rookery.bus.commands.redelivery import (
     PreviousOwnerState,
     SuspectGate,
 )
-from rookery.bus.commands.timers import check_timer
 from rookery.bus.ports import PARTITIONS, DeadLetter, Delivery, InboxPosition, Timer
 from rookery.bus.subjects import encode_token, partition_of
 

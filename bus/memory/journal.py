@@ -10,7 +10,7 @@ import asyncio
 from bisect import bisect_right
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
-from rookery.bus.journal.stored_message import matcher
+from rookery.bus.journal.reader import matcher
 from rookery.bus.ports import (
     PARTITIONS,
     Appended,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from rookery.bus.ports import BLOB_BYTES_MAX, BlobMark, Claim, EntitySnapshot, SecretEntry
 from rookery.bus.storage.blobs import blob_not_found, check_blob, verify_blob
-from rookery.bus.storage.claims import check_claim, claim_lost
+from rookery.bus.storage.bucket import check_claim, claim_lost
 from rookery.bus.storage.stores import CheckpointHead
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.envelope import EntityId

@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from rookery.bus.workers.attempt_registry import AttemptRegistry
+from rookery.bus.workers.server import AttemptRegistry
 from rookery.schemas.codec import encode_json
 from rookery.schemas.worker_protocol import (
     GRACE_MS,

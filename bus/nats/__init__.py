@@ -1,9 +1,8 @@
 """The NATS connection: nats-py, with batched frames, reply inboxes and JetStream's codes."""
 
-from rookery.bus.nats.batch_client import Subscription
+from rookery.bus.nats.batch_client import Message, OnBatch, Outgoing, Subscription, header_value
 from rookery.bus.nats.connection import Connection
 from rookery.bus.nats.direct_get import DirectPage, direct_page, exchange, page_of, page_query
-from rookery.bus.nats.frames import Message, OnBatch, Outgoing, header_value
 from rookery.bus.nats.jetstream_api import (
     CONSUMER_NOT_FOUND,
     EXPECTED_SEQUENCE,
@@ -20,13 +19,16 @@ from rookery.bus.nats.jetstream_api import (
     delivery_info,
     status_of,
 )
-from rookery.bus.nats.jwt import (
+from rookery.bus.nats.nkeys import (
+    KEY_BYTES,
+    NKey,
+    NKeyKind,
     account_jwt,
     credentials_text,
     operator_jwt,
     user_jwt,
+    verify_nkey,
 )
-from rookery.bus.nats.nkeys import KEY_BYTES, NKey, NKeyKind, verify_nkey
 from rookery.bus.nats.reply_inbox import PendingReply, ReplyInbox
 from rookery.bus.nats.server_access import (
     ACCESS_VARIABLES,

@@ -1,8 +1,5 @@
-"""nats-py's client, extended for batches: the only file that uses its private names.
-
-The parser handles the frames of batched subscriptions and passes all other frames, whole, to
-nats-py's parser. The client writes at once, discards the bytes that a lost connection left
-unwritten, and reconnects for ever. A test pins every private name used here.
+"""nats-py's client, extended for batches, and the encoding of NATS messages. This is the only file
+that uses nats-py's private names.
 """
 
 from __future__ import annotations
@@ -13,9 +10,10 @@ import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from nats.aio.client import Client
 from nats.aio.subscription import Subscription as PlainSubscription
@@ -23,11 +21,121 @@ from nats.aio.transport import TcpTransport
 from nats.errors import Error, ProtocolError
 from nats.protocol.parser import Parser
 
-from rookery.bus.nats.frames import Message, OnBatch
 from rookery.bus.nats.server_access import NonceProof, ServerAccess
+from rookery.bus.subjects import hide_tokens
 from rookery.schemas.errors import Refused
 
-__all__ = ["BatchClient", "BatchParser", "Subscription"]
+__all__ = [
+    "BatchClient",
+    "BatchParser",
+    "Message",
+    "OnBatch",
+    "Outgoing",
+    "Subscription",
+    "encode_frames",
+    "header_value",
+]
+
+# --- frames ---------------------------------------------------------------------------------------
+
+# NATS messages, and their encoding: a list of messages becomes one write.
+#
+# The encoder refuses every message for which the server would close the connection, or which it
+# would read as two, because other callers share the connection.
+
+
+_CONTROL_LINE_BYTES_MAX = 4096
+"""For a longer line the server closes the connection (its ``max_control_line``)."""
+
+
+class Message(NamedTuple):
+    """One delivered message."""
+
+    subject: str
+    reply: str
+    header: bytes
+    """The raw header block with its version line; empty if there is none."""
+    body: bytes
+
+
+class Outgoing(NamedTuple):
+    """One message to publish."""
+
+    subject: str
+    body: bytes
+    reply: str = ""
+    headers: Sequence[tuple[str, str]] = ()
+
+
+OnBatch = Callable[[list[Message]], None]
+
+
+def header_value(header: bytes, name: bytes) -> str:
+    """The value of a header, empty if it is missing; names are case-sensitive."""
+    needle = _needle(name)
+    at = header.find(needle)
+    if at < 0:
+        return ""
+    at += len(needle)
+    return header[at : header.find(b"\r\n", at)].strip().decode(errors="replace")
+
+
+@lru_cache
+def _needle(name: bytes) -> bytes:
+    return b"\r\n%b:" % name
+
+
+def encode_frames(messages: Sequence[Outgoing], payload_bytes_max: int) -> bytes:
+    """Encode all messages, or raise ``Refused`` if one of them is invalid."""
+    pieces: list[bytes] = []
+    for subject, body, reply, headers in messages:
+        _check_subject(subject)
+        if reply:
+            _check_subject(reply)
+        block = _header_block(headers) if headers else b""
+        size = len(block) + len(body)
+        if size > payload_bytes_max:
+            raise Refused(
+                "PAYLOAD_TOO_LARGE",
+                f"{size} bytes of headers and body for {hide_tokens(subject)!r}; "
+                f"the server accepts {payload_bytes_max}",
+            )
+        sizes = f"{len(block)} {size}" if block else str(size)
+        line = f"{'HPUB' if block else 'PUB'} {subject} {reply} {sizes}\r\n".encode()
+        if len(line) > _CONTROL_LINE_BYTES_MAX:
+            raise Refused(
+                "INVALID_SUBJECT", f"the subject {hide_tokens(subject)[:80]!r}... is too long"
+            )
+        pieces += (line, block, body, b"\r\n")
+    return b"".join(pieces)
+
+
+def _check_subject(subject: str) -> None:
+    if subject.split() != [subject]:
+        raise Refused(
+            "INVALID_SUBJECT", f"subject {hide_tokens(subject)[:80]!r} is empty or contains spaces"
+        )
+
+
+def _header_block(headers: Sequence[tuple[str, str]]) -> bytes:
+    lines = ["NATS/1.0"]
+    for name, value in headers:
+        if ":" in name or name.split() != [name]:
+            raise Refused("INVALID_ARGUMENT", f"{name[:80]!r} is not a valid header name")
+        if "\r" in value or "\n" in value:
+            raise Refused("INVALID_ARGUMENT", f"the value of header {name} contains a line break")
+        lines.append(f"{name}: {value}")
+    return "\r\n".join((*lines, "", "")).encode()
+
+
+# --- batch client ---------------------------------------------------------------------------------
+
+# nats-py's client, extended for batches: the only file that uses its private names.
+#
+# The parser handles the frames of batched subscriptions and passes all other frames, whole, to
+# nats-py's parser. The client writes at once, discards the bytes that a lost connection left
+# unwritten, and reconnects for ever. A test pins every private name used here.
+
 
 _log = logging.getLogger(__name__)
 

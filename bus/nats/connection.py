@@ -19,8 +19,15 @@ import msgspec
 import nats.errors
 
 from rookery.bus.clock import entropy
-from rookery.bus.nats.batch_client import BatchClient, Subscription
-from rookery.bus.nats.frames import Message, OnBatch, Outgoing, encode_frames, header_value
+from rookery.bus.nats.batch_client import (
+    BatchClient,
+    Message,
+    OnBatch,
+    Outgoing,
+    Subscription,
+    encode_frames,
+    header_value,
+)
 from rookery.bus.nats.jetstream_api import NO_RESPONDERS, ApiError, status_of
 from rookery.bus.nats.reply_inbox import ReplyInbox
 from rookery.bus.nats.server_access import INBOX_PREFIX, NO_ACCESS, ServerAccess, ServerTargets

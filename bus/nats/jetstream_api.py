@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rookery.bus.nats.frames import Message
+from rookery.bus.nats.batch_client import Message
 
 __all__ = [
     "CONSUMER_NOT_FOUND",

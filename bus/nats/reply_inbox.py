@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from itertools import count
 from weakref import WeakValueDictionary
 
-from rookery.bus.nats.frames import Message
+from rookery.bus.nats.batch_client import Message
 
 __all__ = ["PendingReply", "ReplyInbox"]
 

@@ -13,16 +13,19 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, TypeVar
 
-from rookery.bus.backoff import Backoff
+from rookery.bus.event_loop import Backoff, TaskSet, wait_first
 from rookery.bus.ports.commands import (
     DeadLetter,
     Delivery,
+    ExternalService,
     Inbox,
     InboxPosition,
     ReplyMessage,
     RequestEndpoint,
     Timer,
     Timers,
+    ToolWorkers,
+    WorkerEndpoint,
 )
 from rookery.bus.ports.entity_follower import EntityFollower
 from rookery.bus.ports.journal import (
@@ -53,8 +56,6 @@ from rookery.bus.ports.storage import (
     Secrets,
     ValueSeal,
 )
-from rookery.bus.ports.workers import ExternalService, ToolWorkers, WorkerEndpoint
-from rookery.bus.tasks import TaskSet, wait_first
 
 __all__ = [
     "BLOB_BYTES_MAX",

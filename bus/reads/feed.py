@@ -15,12 +15,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import suppress
 from typing import Final, TypeVar
 
-from rookery.bus.backoff import Backoff
-from rookery.bus.journal.leader_lag import LeaderLag
-from rookery.bus.journal.stored_message import from_page, matcher
+from rookery.bus.event_loop import Backoff
+from rookery.bus.journal.reader import LeaderLag, from_page, matcher
 from rookery.bus.nats import Connection, Message, Subscription, header_value
 from rookery.bus.ports import Filter, StoredMessage
-from rookery.bus.reads.journal import JournalPage, NodeJournal, gap, including
+from rookery.bus.reads.realm_reads import JournalPage, NodeJournal, gap, including
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import CODES, Failed
 

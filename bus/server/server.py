@@ -25,7 +25,7 @@ from typing import Literal
 
 from rookery.bus.clock import entropy, wait_until
 from rookery.bus.credentials import USERS_FILE, Credential
-from rookery.bus.loop_thread import LoopThread
+from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats import ApiError, Connection
 from rookery.bus.roles import Role
 from rookery.bus.server.store import Store, default_store, find_running

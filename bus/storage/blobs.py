@@ -1,12 +1,4 @@
-"""Blobs: bytes named by their SHA3-256, in messages of at most half a mebibyte.
-
-Chunk ``n`` of a blob has the key ``<digest>.<n>``. Chunk 0 has the number of chunks and is written
-after all others are acknowledged: without it the blob does not exist, and another put writes the
-same chunks to the same keys. The key ``<digest>.mark`` has a mark, a pin or an unfinished deletion:
-they replace each other by compare-and-swap, so a blob is never both pinned and deleted. nats-py's
-object store is not used, because its push consumer stalls after a drop and for 20 s after a
-restart, and chunks of a writer that died stay for ever.
-"""
+"""Blobs: bytes named by their SHA3-256; and memory images, which older versions had among them."""
 
 from __future__ import annotations
 
@@ -37,8 +29,21 @@ __all__ = [
     "chunk_groups",
     "digest_of",
     "is_digest",
+    "move_images",
     "verify_blob",
 ]
+
+# --- blobs ----------------------------------------------------------------------------------------
+
+# Blobs: bytes named by their SHA3-256, in messages of at most half a mebibyte.
+#
+# Chunk ``n`` of a blob has the key ``<digest>.<n>``. Chunk 0 has the number of chunks and is
+# written after all others are acknowledged: without it the blob does not exist, and another put
+# writes the same chunks to the same keys. The key ``<digest>.mark`` has a mark, a pin or an
+# unfinished deletion: they replace each other by compare-and-swap, so a blob is never both pinned
+# and deleted. nats-py's object store is not used, because its push consumer stalls after a drop and
+# for 20 s after a restart, and chunks of a writer that died stay for ever.
+
 
 CHUNK_BYTES_MAX: Final = 512 << 10
 
@@ -274,3 +279,29 @@ def chunk_groups(count: int) -> Iterator[range]:
     """The chunks after the first, in groups that are sent together."""
     for start in range(1, count, _CHUNKS_IN_FLIGHT):
         yield range(start, min(start + _CHUNKS_IN_FLIGHT, count))
+
+
+# --- images ---------------------------------------------------------------------------------------
+
+# The move of memory images out of the blobs, where realms of older versions have them.
+#
+# Images of sessions have a bucket of their own, because every client may read a blob.
+
+
+IMAGE_START: Final = b"ROOKSNAP"
+"""With these bytes every image begins, and no other blob."""
+
+
+async def move_images(blobs: JetStreamBlobs, images: JetStreamBlobs) -> int:
+    """Move the images of a realm of an older version out of its blobs; returns their number.
+
+    An image is copied with its mark or pin before it is removed, so the move may be interrupted and
+    repeated at any point. No node of the realm may run.
+    """
+    moved = 0
+    for digest in await blobs.digests():
+        if (await blobs.start_of(digest)).startswith(IMAGE_START):
+            await images.copy(digest, blobs)
+            await blobs.remove(digest)
+            moved += 1
+    return moved

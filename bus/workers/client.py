@@ -1,22 +1,18 @@
-"""The node's client to tool workers: sends a job once and polls until its outcome is known.
-
-Requests of core NATS are neither stored nor repeated, so a job executes at most once. An answer can
-be lost, with the server or with its worker. Every other second the node asks all workers of the
-surface for the jobs it waits for. A worker sends the answer of a finished job again; a job that its
-worker no longer reports has an unknown outcome before its deadline. ``protocol`` has the messages.
-"""
+"""The node's client to tool workers: it sends a job once and polls until its outcome is known."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from itertools import count
 from typing import Final
 
 import msgspec
 
-from rookery.bus.nats import NO_RESPONDERS, Connection, Message, Outgoing, status_of
+from rookery.bus.clock import entropy
+from rookery.bus.nats import NO_RESPONDERS, Connection, Message, Outgoing, Subscription, status_of
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers.protocol import (
     CANCEL,
@@ -33,7 +29,6 @@ from rookery.bus.workers.protocol import (
     is_answer_to,
     job_headers,
 )
-from rookery.bus.workers.result_inbox import ResultInbox
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, Failed
 from rookery.schemas.worker_protocol import (
@@ -48,7 +43,72 @@ from rookery.schemas.worker_protocol import (
     WorkerReports,
 )
 
-__all__ = ["NatsToolWorkers"]
+__all__ = [
+    "NatsToolWorkers",
+    "ResultInbox",
+]
+
+# --- result inbox ---------------------------------------------------------------------------------
+
+# The subjects on which workers answer one connection of a node.
+#
+# They are no inbox: a worker of a surface is allowed to publish to the results of this surface and
+# to nothing else. The secret in them keeps workers from answering calls that they were not given.
+
+
+_SECRET_BYTES: Final = 16
+
+
+class ResultInbox:
+    """Routes the messages of workers to their listeners. A message without one is dropped."""
+
+    def __init__(self, connection: Connection, subjects: Subjects) -> None:
+        self._connection, self._subjects = connection, subjects
+        self._secret = entropy(_SECRET_BYTES).hex()
+        self._numbers = count(1)
+        self._listeners: dict[str, Callable[[Message], None]] = {}
+        self._subscription: Subscription | None = None
+        self._opening = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Subscribe, once; it survives reconnects."""
+        async with self._opening:
+            if self._subscription is None:
+                subject = self._subjects.worker_results("*", self._secret)
+                self._subscription = await self._connection.subscribe(subject, self._route)
+
+    async def close(self) -> None:
+        if self._subscription is not None:
+            await self._subscription.cancel()
+            self._subscription = None
+
+    @contextmanager
+    def listen(self, surface: str, on_message: Callable[[Message], None]) -> Iterator[str]:
+        """A new subject whose messages go to ``on_message`` until the context ends."""
+        results = self._subjects.worker_results(surface, self._secret)
+        subject = f"{results.removesuffix('*')}{next(self._numbers)}"
+        self._listeners[subject] = on_message
+        try:
+            yield subject
+        finally:
+            del self._listeners[subject]
+
+    def _route(self, messages: list[Message]) -> None:
+        for message in messages:
+            if (listener := self._listeners.get(message.subject)) is not None:
+                listener(message)
+
+
+# --- client ---------------------------------------------------------------------------------------
+
+# The node's client to tool workers: sends a job once and polls until its outcome is known.
+#
+# Requests of core NATS are neither stored nor repeated, so a job executes at most once. An answer
+# can be lost, with the server or with its worker. Every other second the node asks all workers of
+# the surface for the jobs it waits for. A worker sends the answer of a finished job again; a job
+# that its worker no longer reports has an unknown outcome before its deadline. ``protocol`` has the
+# messages.
+
 
 POLL_S: Final = 2.0
 MISSED_POLLS_MAX: Final = 5

@@ -37,7 +37,7 @@ find out what the worker did.
 strings in strings, and its health has no single calls.
 
 A body above the server's limit for a message is in the realm's blob store; the header
-``Rookery-Blob`` is its digest. ``bus/reads/queries.py`` says how a worker reads and uploads blobs
+``Rookery-Blob`` is its digest. ``bus/reads/service.py`` says how a worker reads and uploads blobs
 through a node.
 """
 
@@ -49,7 +49,7 @@ from typing import Final, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.bus.commands.headers import TRACEPARENT
+from rookery.bus.commands.command_messages import TRACEPARENT
 from rookery.bus.nats import Connection, Message, Outgoing, header_value
 from rookery.bus.ports import BlobReader
 from rookery.schemas.calls import ToolFault

@@ -3,7 +3,7 @@
 from rookery.ops.journal.anchor import Anchor, read_anchor
 from rookery.ops.journal.damage import EXIT_CODES, DefectKind, MessageDamage, damage_words
 from rookery.ops.journal.journal_check import LONG_MESSAGES, JournalCheck
-from rookery.ops.journal.node_keys import NodeKeys
+from rookery.ops.journal.node_log import NodeKeys
 from rookery.ops.journal.run_proof import ProofParts, prove_run
 
 __all__ = [

@@ -14,7 +14,7 @@ import msgspec
 from rookery.actors.keys import Head, heads_root
 from rookery.ops.journal.checkpoint_check import SignedCheckpoint
 from rookery.ops.journal.damage import DefectKind, MessageDamage
-from rookery.ops.journal.node_keys import SeenKey
+from rookery.ops.journal.node_log import SeenKey
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 

@@ -2,7 +2,7 @@
 
 A node names itself in its facts and signs, about once a minute, how many messages it has appended
 and the heads of their entities. A message in its name that it did not append makes the count wrong;
-one that is missing or changed makes a head wrong. ``node_keys`` says which keys of nodes count.
+one that is missing or changed makes a head wrong. ``node_log`` says which keys of nodes count.
 
 Messages after a node's last checkpoint are not proven: a running node signs them within a minute,
 one that was killed never does.
@@ -23,8 +23,14 @@ from rookery.actors.keys import (
 )
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.damage import DefectKind, MessageDamage
-from rookery.ops.journal.node_keys import NodeKeys, SeenKey
-from rookery.ops.journal.node_log import MESSAGES_MAX, EntityTable, NodeLog, SignedSpan
+from rookery.ops.journal.node_log import (
+    MESSAGES_MAX,
+    EntityTable,
+    NodeKeys,
+    NodeLog,
+    SeenKey,
+    SignedSpan,
+)
 from rookery.ops.keys import TrustRoots
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts.node import Checkpoint, PartitionsTaken, Started, Stopped

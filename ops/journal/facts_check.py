@@ -19,7 +19,7 @@ from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.approval_check import ApprovalCheck
 from rookery.ops.journal.checkpoint_check import CheckpointCheck, SignedCheckpoint, Unproven
 from rookery.ops.journal.damage import MessageDamage
-from rookery.ops.journal.node_keys import SeenKey
+from rookery.ops.journal.node_log import SeenKey
 from rookery.ops.keys import TrustRoots
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.envelope import EntityId, Fact

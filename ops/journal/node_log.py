@@ -1,7 +1,4 @@
-"""What the messages of one node are until a checkpoint covers them: sequence, entity and digest.
-
-Flat arrays, 44 bytes a message, because a minute of a busy node is a million messages.
-"""
+"""The messages of one node between checkpoints, and the keys of nodes that count."""
 
 from __future__ import annotations
 
@@ -10,9 +7,130 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from rookery.schemas.envelope import EntityId
+import msgspec
+from msgspec import UNSET
 
-__all__ = ["MESSAGES_MAX", "EntityTable", "NodeLog", "SignedSpan"]
+from rookery.actors.keys import key_id_of
+from rookery.ops.keys import TrustRoots
+from rookery.schemas.envelope import EntityId
+from rookery.schemas.facts.node import Started
+
+__all__ = [
+    "MESSAGES_MAX",
+    "EntityTable",
+    "NodeKeys",
+    "NodeLog",
+    "SeenKey",
+    "SignedSpan",
+]
+
+# --- node keys ------------------------------------------------------------------------------------
+
+# The keys of nodes as their facts name them, and which of them count.
+#
+# A key counts if the root key or an operator's credential vouches for it, in this or an earlier
+# message. Without any voucher in the realm it counts from its first sight on, and is then the only
+# one of its name.
+
+
+class SeenKey(msgspec.Struct, frozen=True, kw_only=True):
+    """The key of nodes."""
+
+    public_key: str
+    sequence: int
+    """Of the message that named it first."""
+    nodes: tuple[str, ...]
+    vouched: bool
+    """Whether anything vouches for it; else it is taken at first sight."""
+    vouched_by: str = ""
+    """``the root key``, or ``operator`` and the credential's name."""
+
+
+class KeyRefusal(NamedTuple):
+    """A message with a key that does not count."""
+
+    sequence: int
+    node: str
+    reason: str
+
+
+class NodeKeys:
+    """The keys that count, and those that do not. A voucher for a key also excuses the messages
+    that named it before."""
+
+    def __init__(self, roots: TrustRoots) -> None:
+        self._roots = roots
+        self._seen: dict[str, SeenKey] = {}
+        self._of_nodes: dict[str, str] = {}
+        self._refused: dict[str, str] = {}
+        self._refusals: dict[str, list[KeyRefusal]] = {}
+
+    @property
+    def seen(self) -> list[SeenKey]:
+        """The keys that count, in the order of their first sight."""
+        return list(self._seen.values())
+
+    def key_of(self, node: str) -> str:
+        """The key that counts for a node; empty if it has none."""
+        return self._of_nodes.get(node, "")
+
+    @property
+    def refusals(self) -> list[KeyRefusal]:
+        return [refusal for of_key in self._refusals.values() for refusal in of_key]
+
+    def refused_key_of(self, node: str) -> str:
+        """The key that a node named last, if that does not count."""
+        return self._refused.get(node, "")
+
+    def add(self, sequence: int, fact: Started) -> None:
+        """Learn from a node that started."""
+        if not fact.public_key:
+            return
+        known = self._seen.get(fact.public_key)
+        voucher = self._roots.voucher_of(fact) or ("" if known is None else known.vouched_by)
+        if not voucher and (fault := self._fault(fact, known)):
+            self._refused[fact.node] = fact.public_key
+            refusal = KeyRefusal(sequence, fact.node, fault)
+            self._refusals.setdefault(fact.public_key, []).append(refusal)
+            return
+        if voucher:
+            self._refusals.pop(fact.public_key, None)
+        self._refused.pop(fact.node, None)
+        self._of_nodes[fact.node] = fact.public_key
+        names = dict.fromkeys((*(known.nodes if known else ()), fact.node))
+        self._seen[fact.public_key] = SeenKey(
+            public_key=fact.public_key,
+            sequence=known.sequence if known else sequence,
+            nodes=tuple(names),
+            vouched=bool(voucher),
+            vouched_by=voucher,
+        )
+
+    def _fault(self, fact: Started, known: SeenKey | None) -> str:
+        """Why a key without a voucher does not count."""
+        key, former = key_id_of(fact.public_key), self.key_of(fact.node)
+        if former not in ("", fact.public_key):
+            fault = f"{fact.node} had the key {key_id_of(former)}, and now has {key}"
+        elif known is None and any(one.vouched for one in self._seen.values()):
+            fault = f"other nodes' keys have vouchers, and {key} of {fact.node} has none"
+        else:
+            return ""
+        if fact.voucher is not UNSET and fact.voucher.operator is not UNSET:
+            name = fact.voucher.operator.name
+            if not self._roots.issuer:
+                cure = "set server.credentials_file, or give --anchor FILE"
+                return f"{fault}; to check the voucher of operator {name}, {cure}"
+            return f"{fault}; the realm's issuer has not certified the operator {name}"
+        cure = "type `rookery nodes vouch` on its machine and start it again"
+        return f"{fault}; if the node is yours, {cure}"
+
+
+# --- node log -------------------------------------------------------------------------------------
+
+# What the messages of one node are until a checkpoint covers them: sequence, entity and digest.
+#
+# Flat arrays, 44 bytes a message, because a minute of a busy node is a million messages.
+
 
 MESSAGES_MAX: Final = 2_000_000
 """Of one node without a checkpoint; of more the oldest are dropped, as not proven."""

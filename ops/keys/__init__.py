@@ -2,27 +2,28 @@
 
 from rookery.ops.keys.node_keys import (
     NodeKey,
+    TrustRoots,
+    is_signed_voucher,
     node_key_path,
     open_node_key,
+    operator_voucher,
     root_key_of,
+    root_voucher,
     trust_roots,
     vouch,
 )
-from rookery.ops.keys.node_secrets import (
+from rookery.ops.keys.sealing_keys import (
     OPERATORS,
     SNAPSHOTS,
-    NodeSecrets,
-    open_node_secrets,
-    stored_name,
-)
-from rookery.ops.keys.sealing_keys import (
     ConfiguredKeys,
+    NodeSecrets,
     SecretsRotation,
     keys_of,
+    open_node_secrets,
     open_secrets,
     rotate,
+    stored_name,
 )
-from rookery.ops.keys.vouchers import TrustRoots, is_signed_voucher, operator_voucher, root_voucher
 
 __all__ = [
     "OPERATORS",

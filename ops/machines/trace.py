@@ -27,8 +27,8 @@ from rookery.actors.kernel.machines import (
 )
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidate, observed_turn
 from rookery.actors.turns import TURN
-from rookery.schemas.enums import Variant
 from rookery.schemas.errors import Refused
+from rookery.schemas.scalars import Variant
 
 __all__ = [
     "InitialState",

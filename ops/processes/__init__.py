@@ -3,7 +3,7 @@
 ``process_group`` is the supervisor: it starts the processes, restarts one that ended, drains them
 together, and answers for all of them. ``managed_process`` is one of them as the supervisor sees it,
 ``supervised_node`` is that process itself: a whole node with partitions of its own, under the name
-``NAME.1``. They exchange ``messages`` over a socket, and end together. ``process_share`` says which
+``NAME.1``. They exchange messages over a socket, and end together. ``process_share`` says which
 limits are divided; slots of calls are allocated.
 """
 

@@ -20,28 +20,28 @@ from msgspec.structs import replace
 
 from rookery.actors.tools import AllocationRound, SlotAllocator
 from rookery.bus.clock import SystemClock
-from rookery.bus.loop_thread import LoopThread
+from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import PARTITIONS, Backoff
 from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer
 from rookery.ops.approval_dispatchers import open_callback
 from rookery.ops.config import Config
-from rookery.ops.health import Page, Probe
+from rookery.ops.http_server import Page, Probe
 from rookery.ops.metrics import GaugeValue
 from rookery.ops.probes import NOT_RUNNING
 from rookery.ops.process_identity import process_name
-from rookery.ops.processes.managed_process import ManagedProcess
-from rookery.ops.processes.messages import (
+from rookery.ops.processes.managed_process import (
     DeclareTools,
     DrainRequested,
     FromProcess,
+    ManagedProcess,
     ProcessReady,
     ReportSlots,
     Setup,
     StateName,
 )
 from rookery.ops.processes.process_metrics import METRICS_FOLDER, ProcessMetrics
-from rookery.ops.processes.slot_usage import read_slot_usage
+from rookery.ops.processes.process_share import read_slot_usage
 from rookery.ops.server import RealmServer, ServerSupervisor, client_of, find_server, store_of
 from rookery.schemas.errors import CodedError, Refused
 

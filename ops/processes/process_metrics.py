@@ -23,7 +23,7 @@ from prometheus_client.mmap_dict import MmapedDict
 from prometheus_client.multiprocess import MultiProcessCollector
 from prometheus_client.registry import Collector
 
-from rookery.ops.health import Page
+from rookery.ops.http_server import Page
 from rookery.ops.metrics import GAUGES, BuildInfo, GaugeCollector, GaugeValue
 
 __all__ = ["METRICS_FOLDER", "ProcessMetrics", "count_in_files"]

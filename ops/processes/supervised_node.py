@@ -25,7 +25,7 @@ from rookery.actors.tools import DeclaredLimit, SlotNotice, SlotReport
 from rookery.ops.logs import configure, scrub_output
 from rookery.ops.memory_tuning import tune_memory, tune_memory_for_start
 from rookery.ops.node import Node
-from rookery.ops.processes.messages import (
+from rookery.ops.processes.managed_process import (
     DeclareTools,
     DrainRequested,
     FromProcess,
@@ -42,9 +42,8 @@ from rookery.ops.processes.messages import (
     encode,
 )
 from rookery.ops.processes.process_metrics import METRICS_FOLDER, count_in_files
-from rookery.ops.processes.process_share import ProcessShare
+from rookery.ops.processes.process_share import ProcessShare, SlotUsage
 from rookery.ops.processes.signals import StopEvent, stop_signals
-from rookery.ops.processes.slot_usage import SlotUsage
 from rookery.schemas.errors import CodedError
 
 __all__ = ["SupervisedNode", "SupervisorLink", "main"]

@@ -2,6 +2,7 @@
 
 from rookery.ops.server.realm_server import (
     RealmServer,
+    ServerSupervisor,
     client_of,
     find_server,
     local_credential,
@@ -10,7 +11,6 @@ from rookery.ops.server.realm_server import (
     server_of,
     store_of,
 )
-from rookery.ops.server.supervisor import ServerSupervisor
 
 __all__ = [
     "RealmServer",

@@ -14,15 +14,16 @@ from typing import Final
 
 import msgspec
 
-from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.records import (
     ApprovalLifecycleStatus,
     ApprovalRecord,
     ApprovalRequest,
+    DecideApproval,
     DispatchIntentRecord,
     DispatchResultRecord,
 )
-from rookery.schemas.seed.effect_records import (
+from rookery.schemas.ids import ContentRef
+from rookery.schemas.seed.lifecycle import (
     EffectIntent,
     EffectKind,
     EffectResult,
@@ -30,7 +31,6 @@ from rookery.schemas.seed.effect_records import (
 )
 from rookery.schemas.seed.records import JournalRecord, JournalRecordBase, JournalRecordKind
 from rookery.schemas.seed.refs import EntityKind, EntityRef
-from rookery.schemas.typed_ids import ContentRef
 
 __all__ = [
     "ApprovalDispatch",

@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from rookery.schemas.integers import PageLimit
+from rookery.schemas.scalars import PageLimit
 
 __all__ = [
     "ApprovalList",

@@ -1,7 +1,5 @@
-"""Seed 003: approval requests, decisions, outcomes, and the records of them.
-
-Field and wire names are the contract. ``actors/approvals`` dispatches, waits and grants; only two
-statuses release a tool. ``lifecycle`` has the vocabulary of the approval inbox.
+"""Approval requests, decisions and outcomes (seed 003), the answer of an approver, and the words
+of the approvals' machine.
 """
 
 from __future__ import annotations
@@ -11,17 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import msgspec
 
-from rookery.schemas.seed.agent_error import AgentError
-from rookery.schemas.seed.effect_records import EffectIntent, EffectResult
-from rookery.schemas.seed.package import RuntimePackageFingerprint
-from rookery.schemas.seed.policy_decisions import (
-    ApprovalDecisionKind,
-    DispatcherScope,
-    EffectClass,
-    RiskClass,
-)
-from rookery.schemas.seed.refs import DestinationRef, EntityKind, EntityRef, PolicyRef, SourceRef
-from rookery.schemas.typed_ids import (
+from rookery.schemas.digest import canonical_json, digest_json
+from rookery.schemas.ids import (
     AgentId,
     ApprovalRequestId,
     ContentRef,
@@ -32,17 +21,33 @@ from rookery.schemas.typed_ids import (
     TurnId,
     decode_typed_text,
 )
+from rookery.schemas.seed.agent_error import AgentError
+from rookery.schemas.seed.lifecycle import EffectIntent, EffectResult
+from rookery.schemas.seed.package import RuntimePackageFingerprint
+from rookery.schemas.seed.policy_decisions import (
+    ApprovalDecisionKind,
+    DispatcherScope,
+    EffectClass,
+    RiskClass,
+)
+from rookery.schemas.seed.refs import DestinationRef, EntityKind, EntityRef, PolicyRef, SourceRef
 
 __all__ = [
+    "ANSWER_DOMAIN",
+    "ApprovalAnswer",
     "ApprovalBrokerOutcome",
     "ApprovalDecision",
     "ApprovalLifecycleStatus",
     "ApprovalRecord",
     "ApprovalRecordType",
+    "ApprovalRejection",
     "ApprovalRequest",
+    "ApprovalStatus",
     "ApprovalTerminalStatus",
     "Approved",
     "ApprovedForSession",
+    "DecideApproval",
+    "DecisionReceipt",
     "Denied",
     "DeniedRecord",
     "DispatchIntentRecord",
@@ -51,10 +56,19 @@ __all__ = [
     "RespondedRecord",
     "approved",
     "approved_for_session",
+    "bytes_to_sign",
     "decision_from_token",
     "denied",
     "token_of",
+    "tool_digest",
 ]
+
+# --- records --------------------------------------------------------------------------------------
+
+# Seed 003: approval requests, decisions, outcomes, and the records of them.
+#
+# Field and wire names are the contract. ``actors/approvals`` dispatches, waits and grants; only two
+# statuses release a tool. The last part has the vocabulary of the approval inbox.
 
 
 # --- requests -------------------------------------------------------------------------------------
@@ -284,3 +298,102 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"
     @classmethod
     def of(cls, record: _Recorded) -> ApprovalRecord:
         return cls(record_type=_TYPES[type(record)], record=record)
+
+
+# --- decision -------------------------------------------------------------------------------------
+
+# An approver's answer: the body of the verb ``decide``, and the bytes its signature covers.
+#
+# Every field has a default, so that an incomplete answer can be refused and the refusal recorded.
+# ``actors/approvals`` checks and signs answers.
+
+
+ANSWER_DOMAIN: Final = "rookery.approval.answer.v1"
+"""Prefix of the signed bytes, so that a signature is valid for answers only."""
+
+
+class DecideApproval(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An approver's answer to one request (verb ``decide``, key: the call's session)."""
+
+    approval_id: str = ""
+    """``<session>.<operation>``, with ``.2``, ``.3`` ... behind it for a repeated request: an
+    answer is valid for one request only."""
+    decision: str = ""
+    """``approved``, ``approved_for_session`` or ``denied``."""
+    actor: str = ""
+    """Name of the approver; with a key, the name the key was added under."""
+    request_digest: str = ""
+    """SHA3-256 of the canonical ``{"args", "kwargs"}`` that the approver saw."""
+    answered_at_ms: int = 0
+    """By the approver's clock."""
+    reason: str = ""
+    tool_digest: str = ""
+    """``tool_digest`` of the tool that the approver saw; a signed ``approved_for_session`` needs
+    it."""
+    key_id: str = ""
+    """Id of the public key that checks the signature; empty without a signature."""
+    signature: str = ""
+    """Ed25519 over ``bytes_to_sign``, in hex."""
+
+
+class DecisionReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """State of the approval: the reply to ``decide``."""
+
+    approval_id: str
+    status: ApprovalLifecycleStatus
+    reason_code: str = ""
+    grant_id: str = ""
+    """Grant the call may consume, once."""
+    verified: bool = False
+    """Whether a known approver's key signed the answer."""
+
+
+def bytes_to_sign(realm: str, answer: DecideApproval) -> bytes:
+    """The signed bytes: all other fields of the answer, and the realm. An empty ``tool_digest`` is
+    left out, as in answers of clients that do not know it."""
+    said = msgspec.structs.asdict(answer)
+    del said["signature"]
+    if not answer.tool_digest:
+        del said["tool_digest"]
+    return canonical_json({"domain": ANSWER_DOMAIN, "realm": realm, **said})
+
+
+def tool_digest(tool: str, surface: str, schema_digest: str, policy: str) -> str:
+    """The digest of a tool as an approver sees it: a tool that has another surface, schema or
+    policy after a reload is another tool."""
+    return digest_json([tool, surface, schema_digest, policy])
+
+
+# --- lifecycle ------------------------------------------------------------------------------------
+
+# Vocabulary of the machine approval_lifecycle. ``actors/approvals`` has its rules.
+
+
+class ApprovalStatus(StrEnum):
+    """State of an approval in the inbox."""
+
+    PENDING = "Pending"
+    APPROVED = "Approved"
+    DENIED = "Denied"
+    EXPIRED = "Expired"
+    CANCELLED = "Cancelled"
+    """Occurs in restored records only."""
+
+
+class ApprovalAnswer(StrEnum):
+    """Possible answers to a pending approval."""
+
+    APPROVE = "Approve"
+    DENY = "Deny"
+
+
+class ApprovalRejection(StrEnum):
+    """Why an input to an approval had no effect."""
+
+    EMPTY_ALLOWED_DECISIONS = "EmptyAllowedDecisions"
+    ALREADY_EXISTS = "AlreadyExists"
+    INVALID_RESTORED_RECORD = "InvalidRestoredRecord"
+    NOT_FOUND = "NotFound"
+    EXPIRED = "Expired"
+    ALREADY_DECIDED = "AlreadyDecided"
+    INVALID_DECISION = "InvalidDecision"

@@ -10,11 +10,10 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.approvals.lifecycle import ApprovalAnswer, ApprovalStatus
-from rookery.schemas.approvals.records import ApprovalTerminalStatus
+from rookery.schemas.approvals.records import ApprovalAnswer, ApprovalStatus, ApprovalTerminalStatus
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
-from rookery.schemas.integers import Unsigned
 from rookery.schemas.run import SideEffect
+from rookery.schemas.scalars import Unsigned
 from rookery.schemas.seed.records import JournalRecord
 
 __all__ = ["APPROVAL_FACTS", "ApprovalFact"]

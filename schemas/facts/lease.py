@@ -9,8 +9,8 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.envelope import Fact, TransitionFact
-from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.lease import AuthLeaseSnapshot
+from rookery.schemas.scalars import Unsigned
 
 __all__ = ["LEASE_FACTS", "LeaseFact"]
 

@@ -8,9 +8,9 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.envelope import Fact
-from rookery.schemas.integers import Unsigned
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.run import ErrorObject, Language
+from rookery.schemas.scalars import Unsigned
 
 __all__ = [
     "NODE_FACTS",
@@ -82,7 +82,7 @@ class PartitionsTaken(Fact, frozen=True, kw_only=True, tag="node.partitions_take
 
 class Checkpoint(Fact, frozen=True, kw_only=True, tag="node.checkpoint.v1"):
     """Signs the messages that the node has appended since its last checkpoint; those that hold only
-    checkpoints do not count. ``actors/keys/proofs.py`` says what exactly is signed."""
+    checkpoints do not count. ``actors/keys/checkpoints.py`` says what exactly is signed."""
 
     node: str
     number: Unsigned

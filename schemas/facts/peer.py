@@ -7,7 +7,6 @@ fired. Folding applies the row. Facts hold no contents of envelopes and no times
 from __future__ import annotations
 
 from rookery.schemas.envelope import TransitionFact
-from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.peer import (
     DrainExitReason,
     DrainMode,
@@ -16,6 +15,7 @@ from rookery.schemas.machines.peer import (
     PeerTerminalDisposition,
     ResponseStatus,
 )
+from rookery.schemas.scalars import Unsigned
 
 __all__ = ["PEER_FACTS", "PeerFact"]
 

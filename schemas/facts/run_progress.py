@@ -17,8 +17,8 @@ from msgspec import Struct
 from rookery.schemas.codec import encode_facts, fact_name, fact_tag
 from rookery.schemas.envelope import Fact, Mode
 from rookery.schemas.facts import approval, session, tool, turn
-from rookery.schemas.lists import RunState
 from rookery.schemas.machines.turn import TurnTerminalOutcome
+from rookery.schemas.replies import RunState
 from rookery.schemas.run import Language, RunStatus
 
 __all__ = [

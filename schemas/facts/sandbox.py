@@ -10,9 +10,9 @@ from msgspec import UNSET, UnsetType, field
 
 from rookery.schemas.calls import ForkedRun, ForkPoint
 from rookery.schemas.envelope import Fact, HistoryRestart
-from rookery.schemas.integers import Unsigned
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.run import Language, RunRequest, SessionLimits
+from rookery.schemas.scalars import Unsigned
 
 __all__ = ["SANDBOX_FACTS", "SandboxFact"]
 

@@ -7,8 +7,8 @@ fired. Folding applies the row.
 from __future__ import annotations
 
 from rookery.schemas.envelope import TransitionFact
-from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause
+from rookery.schemas.scalars import Unsigned
 
 __all__ = ["SURFACE_FACTS", "SurfaceFact"]
 

@@ -17,11 +17,10 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.calls import CallArguments, ToolFault
-from rookery.schemas.capability import ApprovalPolicy
+from rookery.schemas.calls import ApprovalPolicy, CallArguments, ToolFault
 from rookery.schemas.envelope import Fact, HistoryRestart
-from rookery.schemas.integers import Unsigned
 from rookery.schemas.run import CallStatus, SideEffect
+from rookery.schemas.scalars import Unsigned
 
 __all__ = ["TOOL_FACTS", "CallFact", "ToolFact"]
 

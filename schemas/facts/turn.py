@@ -13,7 +13,6 @@ from msgspec import UNSET, UnsetType, field
 from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
 from rookery.schemas.facts.tool import ToolFact
-from rookery.schemas.integers import Unsigned
 from rookery.schemas.machines.turn import (
     ContentShape,
     ExecutionKind,
@@ -26,6 +25,7 @@ from rookery.schemas.machines.turn import (
 )
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.run import RunOutput, RunRequest, RunResult
+from rookery.schemas.scalars import Unsigned
 
 __all__ = ["RUN_FACTS", "TURN_FACTS", "TurnFact"]
 

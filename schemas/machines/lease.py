@@ -11,8 +11,8 @@ from typing import Final
 
 import msgspec
 
-from rookery.schemas.enums import Variant
 from rookery.schemas.errors import Refused
+from rookery.schemas.scalars import Variant
 
 __all__ = [
     "AuthBindingRef",

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rookery.schemas.enums import Variant
+from rookery.schemas.scalars import Variant
 
 __all__ = [
     "SUPERVISOR_BRIDGE_INTENT",

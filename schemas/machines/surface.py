@@ -9,7 +9,7 @@ from enum import StrEnum
 
 import msgspec
 
-from rookery.schemas.enums import Variant
+from rookery.schemas.scalars import Variant
 
 __all__ = [
     "ExternalToolSurfaceBaseState",

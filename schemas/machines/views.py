@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.schemas.approvals.lifecycle import ApprovalStatus
+from rookery.schemas.approvals.records import ApprovalStatus
 from rookery.schemas.machines.lease import AuthLeaseSnapshot
 from rookery.schemas.machines.peer import (
     DrainMode,

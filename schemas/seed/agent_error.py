@@ -11,10 +11,9 @@ from enum import StrEnum
 
 import msgspec
 
-from rookery.schemas.enums import Tagged
-from rookery.schemas.seed.privacy import PrivacyClass
-from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyRef, SourceRef
-from rookery.schemas.typed_ids import AttemptId, EventId, RunId, SpanId, ToolCallId, TurnId
+from rookery.schemas.ids import AttemptId, EventId, RunId, SpanId, ToolCallId, TurnId
+from rookery.schemas.scalars import Tagged
+from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyRef, PrivacyClass, SourceRef
 
 __all__ = [
     "AgentError",

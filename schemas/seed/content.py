@@ -10,8 +10,14 @@ from enum import StrEnum
 
 import msgspec
 
-from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass, TrustClass
-from rookery.schemas.seed.refs import DestinationRef, EntityRef, SourceRef
+from rookery.schemas.seed.refs import (
+    DestinationRef,
+    EntityRef,
+    PrivacyClass,
+    RetentionClass,
+    SourceRef,
+    TrustClass,
+)
 
 __all__ = ["ContentKind", "ContentRef", "ContentScope"]
 

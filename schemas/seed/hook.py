@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
+from rookery.schemas.ids import HookId
 from rookery.schemas.seed.refs import EntityKind, EntityRef, PolicyRef
-from rookery.schemas.typed_ids import HookId
 
 __all__ = [
     "HOOK_RECORD_SCHEMA_VERSION",

@@ -11,7 +11,7 @@ from hashlib import sha256
 from typing import Any, Final
 
 from rookery.schemas.digest import canonical_json
-from rookery.schemas.typed_ids import TypedText
+from rookery.schemas.ids import TypedText
 
 __all__ = [
     "RUNTIME_PACKAGE_FINGERPRINT_ALGORITHM",

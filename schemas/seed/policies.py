@@ -13,7 +13,8 @@ from enum import StrEnum
 
 import msgspec
 
-from rookery.schemas.enums import Tagged
+from rookery.schemas.ids import AdapterRef
+from rookery.schemas.scalars import Tagged
 from rookery.schemas.seed.policy_decisions import (
     ApprovalDecisionKind,
     ApprovalRequestSpec,
@@ -22,9 +23,15 @@ from rookery.schemas.seed.policy_decisions import (
     PolicyOutcome,
     PolicyStage,
 )
-from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass, TrustClass
-from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyRef, SourceRef
-from rookery.schemas.typed_ids import AdapterRef
+from rookery.schemas.seed.refs import (
+    DestinationRef,
+    EntityRef,
+    PolicyRef,
+    PrivacyClass,
+    RetentionClass,
+    SourceRef,
+    TrustClass,
+)
 
 __all__ = [
     "AskPolicy",

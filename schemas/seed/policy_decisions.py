@@ -9,15 +9,21 @@ from enum import StrEnum
 
 import msgspec
 
-from rookery.schemas.enums import Tagged
+from rookery.schemas.scalars import Tagged
 from rookery.schemas.seed.agent_error import (
     AgentError,
     AgentErrorKind,
     CausalIds,
     RetryClassification,
 )
-from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
-from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyRef, SourceRef
+from rookery.schemas.seed.refs import (
+    DestinationRef,
+    EntityRef,
+    PolicyRef,
+    PrivacyClass,
+    RetentionClass,
+    SourceRef,
+)
 
 __all__ = [
     "ApprovalDecisionKind",

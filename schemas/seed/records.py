@@ -13,27 +13,7 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 from rookery.schemas.approvals.records import ApprovalRecord
-from rookery.schemas.seed.effect_records import EffectIntent, EffectResult
-from rookery.schemas.seed.hook import HookRecord
-from rookery.schemas.seed.lifecycle import (
-    ContextProjectionRecord,
-    MessageRecord,
-    ModelAttemptRecord,
-    RecoveryMarker,
-    RunCheckpoint,
-    RunLifecycleRecord,
-    TerminalResultMarker,
-    TurnLifecycleRecord,
-)
-from rookery.schemas.seed.privacy import PrivacyClass
-from rookery.schemas.seed.refs import (
-    CorrelationEntry,
-    DestinationRef,
-    EntityKind,
-    EntityRef,
-    SourceRef,
-)
-from rookery.schemas.typed_ids import (
+from rookery.schemas.ids import (
     AgentId,
     AttemptId,
     ContentRef,
@@ -42,6 +22,27 @@ from rookery.schemas.typed_ids import (
     RunId,
     SessionId,
     TurnId,
+)
+from rookery.schemas.seed.hook import HookRecord
+from rookery.schemas.seed.lifecycle import (
+    ContextProjectionRecord,
+    EffectIntent,
+    EffectResult,
+    MessageRecord,
+    ModelAttemptRecord,
+    RecoveryMarker,
+    RunCheckpoint,
+    RunLifecycleRecord,
+    TerminalResultMarker,
+    TurnLifecycleRecord,
+)
+from rookery.schemas.seed.refs import (
+    CorrelationEntry,
+    DestinationRef,
+    EntityKind,
+    EntityRef,
+    PrivacyClass,
+    SourceRef,
 )
 
 __all__ = [

@@ -1,19 +1,13 @@
-"""Refs: labelled names of things, of their sources, destinations and policies.
-
-A ref is evidence: a name without access. Two refs with the same id but another kind, trust or
-privacy are different refs, by which a self-approval is recognised. Printed, a ref shows its kind
-only.
-"""
+"""Refs: labelled names of things, sources, destinations and policies, and classes of privacy."""
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import Generic, TypeVar
 
 import msgspec
 
-from rookery.schemas.enums import Variant
-from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass, TrustClass
-from rookery.schemas.typed_ids import (
+from rookery.schemas.ids import (
     CorrelationKey,
     CorrelationValue,
     DestinationId,
@@ -24,6 +18,7 @@ from rookery.schemas.typed_ids import (
     RunId,
     SourceId,
 )
+from rookery.schemas.scalars import Variant
 
 __all__ = [
     "CorrelationEntry",
@@ -34,9 +29,63 @@ __all__ = [
     "LineageRef",
     "PolicyKind",
     "PolicyRef",
+    "PrivacyClass",
+    "RetentionClass",
     "SourceKind",
     "SourceRef",
+    "TrustClass",
 ]
+
+# --- privacy --------------------------------------------------------------------------------------
+
+# Classes of privacy, retention and trust, carried by every fact, record and ref.
+#
+# The owners of the data decide what a class means: what is sealed, redacted, dropped or refused.
+
+
+class PrivacyClass(StrEnum):
+    """The readers that may see the content itself."""
+
+    PUBLIC = "public"
+    INTERNAL = "internal"
+    CONTENT_REFS_ONLY = "content_refs_only"
+    SENSITIVE = "sensitive"
+    SECRET = "secret"  # noqa: S105 - a label, not a password.
+
+    @property
+    def allows_raw_content_by_default(self) -> bool:
+        return self is PrivacyClass.PUBLIC
+
+
+class RetentionClass(StrEnum):
+    """How long the data may be stored."""
+
+    EPHEMERAL = "ephemeral"
+    RUN_SCOPED = "run_scoped"
+    SESSION_SCOPED = "session_scoped"
+    DURABLE = "durable"
+    PERSISTENT = "persistent"
+    HOST_POLICY = "host_policy"
+
+
+class TrustClass(StrEnum):
+    """The origin of the data, as far as it justifies trust."""
+
+    TRUSTED = "trusted"
+    SDK_GENERATED = "sdk_generated"
+    HOST_PROVIDED = "host_provided"
+    USER_PROVIDED = "user_provided"
+    EXTERNAL = "external"
+    UNTRUSTED = "untrusted"
+
+
+# --- refs -----------------------------------------------------------------------------------------
+
+# Refs: labelled names of things, of their sources, destinations and policies.
+#
+# A ref is evidence: a name without access. Two refs with the same id but another kind, trust or
+# privacy are different refs, by which a self-approval is recognised. Printed, a ref shows its kind
+# only.
 
 
 class EntityKind(Variant):

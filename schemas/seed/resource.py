@@ -7,9 +7,8 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
-from rookery.schemas.seed.refs import PolicyRef, SourceRef
-from rookery.schemas.typed_ids import ContentRef, TypedText
+from rookery.schemas.ids import ContentRef, TypedText
+from rookery.schemas.seed.refs import PolicyRef, PrivacyClass, RetentionClass, SourceRef
 
 __all__ = ["ResourceReadRequest", "ResourceResolution", "ResourceScheme"]
 

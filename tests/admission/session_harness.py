@@ -20,9 +20,15 @@ from rookery.actors.admission.commands import (
 from rookery.actors.admission.effects import effects
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.lifecycle_machine import HOST_INVARIANTS
-from rookery.actors.admission.observed_turn import NO_TURN, ObservedTurn
-from rookery.actors.admission.state import Admission, EndedInput, decode_state, encode_state
-from rookery.actors.kernel.machines.session_host import HostPhase
+from rookery.actors.admission.state import (
+    NO_TURN,
+    Admission,
+    EndedInput,
+    ObservedTurn,
+    decode_state,
+    encode_state,
+)
+from rookery.actors.kernel.machines.machine import HostPhase
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.commands import Cancel, HandleInput
 from rookery.schemas.envelope import Command, Mode, fill_envelope

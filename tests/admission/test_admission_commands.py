@@ -9,8 +9,8 @@ from msgspec import UNSET
 
 from rookery.actors.admission.commands import AdmissionQuotas, accept, handle_input
 from rookery.actors.admission.effects import effects
-from rookery.actors.admission.observed_turn import ObservedTurn
-from rookery.actors.kernel.machines.session_host import HostPhase
+from rookery.actors.admission.state import ObservedTurn
+from rookery.actors.kernel.machines.machine import HostPhase
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused

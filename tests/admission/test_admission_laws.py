@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rookery.actors.admission.admission_machine import evolve_host
-from rookery.actors.admission.observed_turn import NO_TURN, ObservedTurn
-from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
+from rookery.actors.admission.state import NO_TURN, ObservedTurn
+from rookery.actors.kernel.machines.machine import HostPhase, SessionHost
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts

@@ -12,8 +12,12 @@ import pytest
 
 from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
-from rookery.actors.kernel.machines.machine import Machine, TransitionRejected
-from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
+from rookery.actors.kernel.machines.machine import (
+    HostPhase,
+    Machine,
+    SessionHost,
+    TransitionRejected,
+)
 from rookery.schemas.errors import Failed
 from tests.machines.oracle_comparison import Judged, variables
 

@@ -7,10 +7,9 @@ from contextlib import suppress
 
 import pytest
 
-from rookery.actors.admission.observed_turn import NO_TURN, observe_turn
+from rookery.actors.admission.state import NO_TURN, observe_turn
 from rookery.actors.kernel.machines import SessionHost
-from rookery.actors.kernel.machines.machine import Edition, TransitionRejected
-from rookery.actors.kernel.machines.session_host import IDLE, RUNNING
+from rookery.actors.kernel.machines.machine import IDLE, RUNNING, Edition, TransitionRejected
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidates
 from rookery.actors.turns import TURN
 from rookery.actors.turns.transitions import Turn

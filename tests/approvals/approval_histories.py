@@ -17,10 +17,10 @@ from msgspec import UNSET
 
 from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.dispatchers.dispatchers import InboxDispatcher
-from rookery.actors.approvals.dispatchers.port import Dispatcher
+from rookery.actors.approvals.dispatchers.protocol import Dispatcher
 from rookery.actors.approvals.executor import ApprovalExecutor
 from rookery.actors.approvals.state import ApprovalSettings, Approver, SessionApprovals
-from rookery.actors.execution.resumptions import Resumptions
+from rookery.actors.execution.run_execution import Resumptions
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.messages import WithdrawApproval
 from rookery.actors.tools.call_rules import CallRules
@@ -34,9 +34,8 @@ from rookery.actors.tools.effects import (
     PrepareCall,
 )
 from rookery.bus.ports import Timer
-from rookery.schemas.approvals.decision import DecideApproval
-from rookery.schemas.calls import CallArguments, RequestedCall
-from rookery.schemas.capability import Capability
+from rookery.schemas.approvals.records import DecideApproval
+from rookery.schemas.calls import CallArguments, Capability, RequestedCall
 from rookery.schemas.codec import FactCodec, encode_facts, encode_json
 from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Command, Fact, fill_envelope

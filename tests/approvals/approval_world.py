@@ -13,18 +13,18 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from rookery.actors.approvals.signing import Signer
+from rookery.actors.approvals.approvers import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.bus.client.client import Client, Handle, new_id
-from rookery.bus.commands.decoder import CommandDecoder
+from rookery.bus.commands.command_messages import CommandDecoder
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.journal.reader import JournalReader
 from rookery.bus.nats.connection import Connection
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import Subjects
-from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.lists import ListedApproval
+from rookery.schemas.approvals.records import DecideApproval
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.digest import digest_bytes

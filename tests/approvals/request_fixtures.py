@@ -6,8 +6,18 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rookery.actors.approvals.dispatchers.port import DispatchResult, Terms
+from rookery.actors.approvals.dispatchers.protocol import DispatchResult, Terms
 from rookery.schemas.approvals.records import ApprovalRequest
+from rookery.schemas.ids import (
+    AgentId,
+    ApprovalRequestId,
+    ContentRef,
+    EffectId,
+    RunId,
+    SessionId,
+    ToolCallId,
+    TurnId,
+)
 from rookery.schemas.seed.package import RuntimePackageFingerprint
 from rookery.schemas.seed.policy_decisions import (
     ApprovalDecisionKind,
@@ -22,16 +32,6 @@ from rookery.schemas.seed.refs import (
     PolicyRef,
     SourceKind,
     SourceRef,
-)
-from rookery.schemas.typed_ids import (
-    AgentId,
-    ApprovalRequestId,
-    ContentRef,
-    EffectId,
-    RunId,
-    SessionId,
-    ToolCallId,
-    TurnId,
 )
 
 __all__ = ["REQUEST", "TERMS", "Says", "request"]

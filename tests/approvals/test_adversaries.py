@@ -18,11 +18,11 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.approvals.signing import Signer
+from rookery.actors.approvals.approvers import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX
 from rookery.bus.client.client import new_id
 from rookery.bus.server.server import EmbeddedServer
-from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.records import DecideApproval
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 from tests.approvals.approval_world import (

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatuses
 from rookery.actors.kernel.machines.machine import Edition
-from rookery.schemas.approvals.lifecycle import ApprovalStatus
+from rookery.schemas.approvals.records import ApprovalStatus
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.approval import APPROVAL_FACTS

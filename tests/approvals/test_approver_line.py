@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.approvals.approvers import ApproverLine
-from rookery.actors.approvals.signing import Signer
+from rookery.actors.approvals.approvers import ApproverLine, Signer
 from rookery.actors.approvals.state import ApproverChange
-from rookery.schemas.approvals.decision import DecideApproval, bytes_to_sign
+from rookery.schemas.approvals.records import DecideApproval, bytes_to_sign
 from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.facts.approval import ApproverAdded, ApproverRevoked
 from tests.approvals.test_approver_changes import ANN, BOB, EVE, REALM, ROOT, Register

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rookery.actors.approvals.broker import ApprovalBroker
-from rookery.actors.approvals.dispatchers.port import (
+from rookery.actors.approvals.dispatchers.protocol import (
     Cancelled,
     Decision,
     DispatchResult,
@@ -27,11 +27,11 @@ from rookery.schemas.approvals.records import (
     approved_for_session,
     denied,
 )
+from rookery.schemas.ids import EffectId, TypedText
 from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
 from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind
 from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 from rookery.schemas.seed.refs import SourceKind, SourceRef
-from rookery.schemas.typed_ids import EffectId, TypedText
 from tests.approvals.request_fixtures import REQUEST, TERMS, Says, request
 
 

@@ -16,7 +16,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.approvals.signing import signed_answer
+from rookery.actors.approvals.approvers import signed_answer
 from rookery.actors.approvals.state import APPROVERS_KEY, UNPROVEN
 from rookery.actors.keys import checkpoint_bytes
 from rookery.bus.credentials import CredentialStore

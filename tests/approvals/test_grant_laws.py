@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from rookery.actors.approvals.effects import ReleaseCall
 from rookery.actors.approvals.state import ApprovalSettings
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
-from rookery.schemas.calls import CallArguments
-from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule
+from rookery.schemas.calls import ApprovalMode, AutoApproval, AutoRule, CallArguments
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Command

@@ -10,11 +10,11 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.approvals.approvers import Signer
 from rookery.actors.approvals.effects import ReleaseCall
-from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import ApprovalSettings, Approver
-from rookery.schemas.approvals.decision import DecideApproval, tool_digest
-from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule
+from rookery.schemas.approvals.records import DecideApproval, tool_digest
+from rookery.schemas.calls import ApprovalMode, AutoApproval, AutoRule
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import approval

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.approvals.dispatchers.port import (
+from rookery.actors.approvals.approvers import Signer
+from rookery.actors.approvals.dispatchers.protocol import (
     Cancelled,
     Decision,
     DispatchResult,
@@ -17,12 +18,15 @@ from rookery.actors.approvals.dispatchers.port import (
     Unavailable,
 )
 from rookery.actors.approvals.effects import ArmTimer, CheckAnswer, Dispatch, ReleaseCall
-from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import REFUSALS_MAX, ApprovalSettings, Approver
 from rookery.actors.tools.effects import PrepareCall
-from rookery.schemas.approvals.decision import DecisionReceipt
-from rookery.schemas.approvals.records import Denied, approved, approved_for_session
-from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule
+from rookery.schemas.approvals.records import (
+    DecisionReceipt,
+    Denied,
+    approved,
+    approved_for_session,
+)
+from rookery.schemas.calls import ApprovalMode, AutoApproval, AutoRule
 from rookery.schemas.commands import ApprovalDue, HandleInput, RevokeGrant
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import approval, tool

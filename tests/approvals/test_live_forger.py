@@ -12,7 +12,7 @@ import msgspec
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.bus import connect_sync
 from rookery.bus.journal import JetStreamJournal
-from rookery.bus.journal.stored_message import CHAIN
+from rookery.bus.journal.reader import CHAIN
 from rookery.bus.nats.connection import Connection
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer

@@ -7,9 +7,8 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import force_setattr
 
-from rookery.actors.approvals.approvers import ApproverLine
+from rookery.actors.approvals.approvers import ApproverLine, Signer
 from rookery.actors.approvals.decider import ApprovalsDecider
-from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import (
     APPROVERS_KEY,
     REFUSALS_MAX,
@@ -18,7 +17,7 @@ from rookery.actors.approvals.state import (
 )
 from rookery.actors.leases.decider import LeasesDecider
 from rookery.actors.turns.decider import TurnsDecider
-from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
+from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.codec import wire_names
 from rookery.schemas.commands import ChangeApprover, HandleInput
 from rookery.schemas.envelope import Command

@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.actors.approvals.rules import ApprovalRule, RuleInput, RuleUndecided, check_rule
-from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule, Capability
+from rookery.schemas.calls import ApprovalMode, AutoApproval, AutoRule, Capability
 from rookery.schemas.errors import Refused
 
 PAID = RuleInput(

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from rookery.bus.journal.stored_message import CHAIN
+from rookery.bus.journal.reader import CHAIN
 from rookery.bus.nats import MESSAGE_ID, Connection, Outgoing
 from rookery.bus.ports import AppendRequest
 from rookery.bus.storage.bucket import Bucket

@@ -10,7 +10,7 @@ from typing import Any, Protocol, TypeVar
 
 import nats
 
-from rookery.bus.commands.reply_seal import ReplySeal
+from rookery.bus.commands.command_messages import ReplySeal
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.nats.connection import Connection, Message, Outgoing

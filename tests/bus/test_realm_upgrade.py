@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from rookery.bus.clock import SystemClock
-from rookery.bus.commands.headers import TIMER
-from rookery.bus.commands.timers import JetStreamTimers
+from rookery.bus.commands.command_messages import TIMER
+from rookery.bus.commands.inbox import JetStreamTimers
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.nats.connection import Connection, Message, Outgoing

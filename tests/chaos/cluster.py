@@ -32,8 +32,7 @@ from rookery.bus.client import Client
 from rookery.bus.nats import EXPECTED_SEQUENCE, ApiError, Connection, Outgoing
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.roles import Role
-from rookery.bus.storage.bucket import Bucket
-from rookery.bus.storage.claims import JetStreamClaims
+from rookery.bus.storage.bucket import Bucket, JetStreamClaims
 from rookery.bus.streams import find_node_token
 from rookery.bus.subjects import Subjects
 from rookery.schemas.envelope import EntityId

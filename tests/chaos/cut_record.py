@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.actors.kernel.partitions.ownership import node_of_holder
+from rookery.actors.kernel.ownership import node_of_holder
 from rookery.bus.subjects import decode_token, partition_of
 from tests.stock_client import Fields, Stock
 

@@ -20,7 +20,7 @@ from rookery.bus.server import store as bus_store
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.server.store import RunningServer, Store
 from rookery.ops.server import ServerSupervisor
-from rookery.ops.server import supervisor as server_supervisor
+from rookery.ops.server import realm_server as server_supervisor
 from rookery.schemas.errors import CodedError
 from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, clean_environment, node_on

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from rookery.actors.execution.driver import CallsRequested, Finished, Step, TurnInputs
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox.contract import ProgramCall, ToolResult
-from rookery.actors.turns.retry import LlmFailure, LlmFailureKind, RetryPolicy
+from rookery.actors.turns.failure import LlmFailure, LlmFailureKind, RetryPolicy
 from rookery.schemas.calls import CallArguments
 from rookery.schemas.digest import digest_json
 from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome

@@ -20,12 +20,12 @@ from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.execution.driver import Finished
 from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.queries.destroy import SessionDestroyer
+from rookery.actors.execution.queries.snapshots import SessionDestroyer
 from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.messaging.local_ask import AskActor
-from rookery.actors.tools.call_notifier import CallNotifier
+from rookery.actors.kernel.messages import AskActor
+from rookery.actors.tools.attempts import CallNotifier
 from rookery.bus.ports import Appended, AppendRequest, StoredMessage
 from rookery.schemas.codec import FactCodec, fact_tag
 from rookery.schemas.envelope import HELD_BY

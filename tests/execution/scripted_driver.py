@@ -21,24 +21,22 @@ from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import ResultSender
 from rookery.actors.kernel.command_router import QueryHandler
-from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.fact_builder import FoldedFacts
+from rookery.actors.kernel.decider import Decider, FoldedFacts
 from rookery.actors.kernel.kernel import Kernel
 from rookery.actors.kernel.kernel_settings import KernelSettings
-from rookery.actors.kernel.messaging.local_ask import AskActor
-from rookery.actors.kernel.partitions.ownership import NodeIdentity
+from rookery.actors.kernel.messages import AskActor
+from rookery.actors.kernel.ownership import NodeIdentity
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox.contract import Tool, ToolResult
-from rookery.actors.sandbox.sessions.recorded_runs import ResultBatch
+from rookery.actors.sandbox.sessions.run_log import ResultBatch
 from rookery.actors.session_snapshots.decider import SnapshotsDecider
-from rookery.actors.tools.call_notifier import CallNotifier
+from rookery.actors.tools.attempts import CallNotifier
 from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallSlots
 from rookery.actors.tools.executor import CallExecutor
-from rookery.actors.tools.wait_executor import WaitExecutor
+from rookery.actors.tools.waits import WaitExecutor
 from rookery.actors.turns.decider import TurnsDecider
-from rookery.actors.turns.run_state import ImmediateKind
-from rookery.actors.turns.state import SessionTurns
+from rookery.actors.turns.state import ImmediateKind, SessionTurns
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import FactCodec, fact_tag

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.execution.live_output import CHARS_MAX, LiveOutput
+from rookery.actors.execution.result_sender import CHARS_MAX, LiveOutput
 from rookery.bus.client.client import Client
-from rookery.bus.client.output import PrintedText
+from rookery.bus.client.handle import PrintedText
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.run import OutputStream, RunStatus

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.execution import resumptions as module
-from rookery.actors.execution.resumptions import Resumptions
+from rookery.actors.execution import run_execution as module
+from rookery.actors.execution.run_execution import Resumptions
 
 
 class Scene:

@@ -16,9 +16,9 @@ from msgspec.structs import asdict, replace
 
 from rookery.actors.kernel.machines.machine import SEED
 from rookery.actors.turns.decider import TurnsDecider
+from rookery.actors.turns.external_driver import turn_snapshot
 from rookery.actors.turns.state import SessionTurns
 from rookery.actors.turns.turn_machine import TURN
-from rookery.actors.turns.turn_view import turn_snapshot
 from rookery.schemas.machines.turn import TurnPhase
 from rookery.schemas.machines.views import TurnView
 from tests.execution.driver_scripts import SCRIPTS

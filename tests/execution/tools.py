@@ -9,7 +9,7 @@ from typing import Any
 
 from rookery.actors import tool
 from rookery.actors.tools.authoring.registry import ToolCallContext, ToolError, ToolRegistry
-from rookery.schemas.capability import ApprovalMode
+from rookery.schemas.calls import ApprovalMode
 from rookery.schemas.run import SideEffect
 
 __all__ = ["registry"]

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.actors.kernel import key_histories
-from rookery.actors.kernel.metrics import NoMetrics
+from rookery.actors.kernel import histories
+from rookery.actors.kernel.kernel_settings import NoMetrics
 from rookery.bus.ports import AppendRequest
 from rookery.schemas.envelope import EntityId
 from tests.kernel.tally import Added, TallyDecider
@@ -141,7 +141,7 @@ def test_after_a_conflict_only_what_follows_a_long_history_is_read(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
     """And what the actor had still counts as unsaved: a snapshot of it is stored later."""
-    monkeypatch.setattr(key_histories, "KEY_BYTES_MAX", 0)
+    monkeypatch.setattr(histories, "KEY_BYTES_MAX", 0)
     node = world.start()
     for amount in range(LONG):
         world.request("add", amount=amount)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.kernel import key_histories
+from rookery.actors.kernel import histories
 from rookery.actors.kernel.entity import Entity
 from rookery.bus.memory.storage import MemoryBlobs
 from rookery.bus.ports import EntitySnapshot, StoredMessage
@@ -79,7 +79,7 @@ def test_entities_are_evicted_after_the_idle_time(world: World):
 def test_a_long_history_leaves_a_snapshot_and_comes_back_from_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(key_histories, "KEY_BYTES_MAX", 0)
+    monkeypatch.setattr(histories, "KEY_BYTES_MAX", 0)
     node = world.start()
     numbers = filled(world)
     node.passivate()

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel import key_histories
-from rookery.actors.kernel.key_histories import KeyHistories
+from rookery.actors.kernel import histories
+from rookery.actors.kernel.histories import KeyHistories
 from rookery.bus.memory.journal import MemoryJournal, MemoryLog
 from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, StoredMessage
 from rookery.schemas.envelope import EntityId
@@ -148,8 +148,8 @@ def test_a_key_of_another_node_is_not_stored():
 
 
 def test_long_histories_are_left_to_the_journal(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(key_histories, "MESSAGES_MAX", 2)
-    monkeypatch.setattr(key_histories, "KEY_BYTES_MAX", 2_000)
+    monkeypatch.setattr(histories, "MESSAGES_MAX", 2)
+    monkeypatch.setattr(histories, "KEY_BYTES_MAX", 2_000)
 
     async def story() -> None:
         scene = Scene()
@@ -167,7 +167,7 @@ def test_long_histories_are_left_to_the_journal(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_histories_unused_for_longest_make_room(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(key_histories, "BYTES_MAX", 2_000)
+    monkeypatch.setattr(histories, "BYTES_MAX", 2_000)
 
     async def story() -> None:
         scene = Scene()

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.kernel import key_histories, loader
+from rookery.actors.kernel import histories, loader
 from rookery.actors.kernel.decider import Decider
 from rookery.bus.ports import AppendRequest
 from rookery.schemas.codec import FactCodec
@@ -149,7 +149,7 @@ def test_a_reloaded_entity_knows_the_same(world: World, marks: int, fate: str):
 def test_a_reloaded_entity_reads_only_the_newest_messages_of_its_key(
     world: World, monkeypatch: pytest.MonkeyPatch, elsewhere: int
 ):
-    monkeypatch.setattr(key_histories, "KEY_BYTES_MAX", 0)
+    monkeypatch.setattr(histories, "KEY_BYTES_MAX", 0)
     monkeypatch.setattr(loader, "RECENT_MESSAGES", 4)
     monkeypatch.setattr(loader, "RECENT_FACTOR", 2)
     node = started(world)

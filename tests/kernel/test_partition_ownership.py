@@ -9,7 +9,7 @@ from contextlib import suppress
 import msgspec
 import pytest
 
-from rookery.actors.kernel.partitions.ownership import NodeIdentity, PartitionOwnership
+from rookery.actors.kernel.ownership import NodeIdentity, PartitionOwnership
 from rookery.bus.journal.audit import ChainAudit
 from rookery.bus.memory.storage import MemoryClaims
 from rookery.bus.ports import PARTITIONS, Claim, Delivery

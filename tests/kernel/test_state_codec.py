@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from immutables import Map
 
-from rookery.actors.kernel.machines.session_host import HostPhase
-from rookery.actors.kernel.state_codec import decode_state, encode_state
+from rookery.actors.kernel.decider import decode_state, encode_state
+from rookery.actors.kernel.machines.machine import HostPhase
 
 
 class Garden(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,9 +7,9 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rookery.actors.kernel.metrics import NoMetrics
+from rookery.actors.kernel.kernel_settings import NoMetrics
+from rookery.bus.event_loop import LoopThread
 from rookery.bus.journal.audit import ChainAudit
-from rookery.bus.loop_thread import LoopThread
 from tests.kernel.clients import Patient, SentRequest
 from tests.kernel.world import World
 

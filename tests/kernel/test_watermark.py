@@ -7,7 +7,7 @@ import threading
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.kernel.partitions.watermark import Watermark
+from rookery.actors.kernel.effect_runner import Watermark
 
 steps = st.lists(
     st.one_of(

@@ -20,12 +20,11 @@ from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.effect_runner import EffectHandler
 from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.kernel_settings import KernelSettings
-from rookery.actors.kernel.messaging.messages import Passivate
-from rookery.actors.kernel.metrics import KernelMetrics, NoMetrics
+from rookery.actors.kernel.kernel_settings import KernelMetrics, KernelSettings, NoMetrics
+from rookery.actors.kernel.messages import Passivate
 from rookery.actors.kernel.node_decider import NodeDecider
-from rookery.actors.kernel.partitions.ownership import NodeIdentity
-from rookery.bus.loop_thread import LoopThread
+from rookery.actors.kernel.ownership import NodeIdentity
+from rookery.bus.event_loop import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import (
     PARTITIONS,

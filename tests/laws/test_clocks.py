@@ -22,7 +22,7 @@ ALLOWED = {
     "actors/tools/executor.py": (STOPWATCH,),
     "actors/tools/hosts/local_host.py": (STOPWATCH,),
     "actors/execution/driver.py": (STOPWATCH,),
-    "actors/sandbox/sessions/stopwatch.py": ("time.perf_counter_ns", "time.thread_time_ns"),
+    "actors/sandbox/sessions/meters.py": ("time.perf_counter_ns", "time.thread_time_ns"),
     "actors/sandbox/python/guest/clock.py": ("time",),  # Inside the guest, where time is the host's
     "actors/sandbox/python/guest/app.py": ("random.seed",),  # to tell, and chance too.
     "actors/sandbox/python/guest/loop.py": ("time.sleep",),

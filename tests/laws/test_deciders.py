@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from rookery.actors import DECIDERS, DeciderHost
-from rookery.actors.execution.queries.destroy import FAMILIES as RESTARTED_WITH_THEIR_SESSION
+from rookery.actors.execution.queries.snapshots import FAMILIES as RESTARTED_WITH_THEIR_SESSION
 from rookery.actors.kernel.machines import MachineDecider
 from rookery.schemas.codec import wire_names
 from rookery.schemas.commands import COMMANDS, HandleInput

@@ -16,8 +16,8 @@ from rookery.actors.leases.lease_machine import LEASE
 from rookery.actors.leases.state import BrowserFlow, DeviceFlow, Lease
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.facts.lease import LEASE_FACTS
-from rookery.schemas.integers import U64_MAX
 from rookery.schemas.machines.lease import AuthLeasePhase
+from rookery.schemas.scalars import U64_MAX
 from tests.machines.laws import History, every_ask, histories, likely_ask
 from tests.machines.oracle_comparison import Judged, variables
 from tests.machines.state_space import explored

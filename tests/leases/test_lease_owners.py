@@ -16,7 +16,7 @@ import pytest
 
 from rookery.actors.kernel.kernel import Kernel
 from rookery.actors.kernel.kernel_settings import KernelSettings
-from rookery.actors.kernel.partitions.ownership import NodeIdentity
+from rookery.actors.kernel.ownership import NodeIdentity
 from rookery.actors.leases import (
     Binding,
     LeaseCredential,

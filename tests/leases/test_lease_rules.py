@@ -9,21 +9,21 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rookery.actors.kernel.decider import decode_state, encode_state
 from rookery.actors.kernel.machines.machine import Edition, RejectionKind, TransitionRejected
-from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.actors.leases import lease_rules
 from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.actors.leases.state import Lease, auth_status, is_fresh
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.integers import U64_MAX
 from rookery.schemas.machines.lease import (
     AuthBindingRef,
     AuthLeasePhase,
     AuthLeaseSnapshot,
     LeaseKey,
 )
+from rookery.schemas.scalars import U64_MAX
 from tests.machines.oracle_comparison import variables
 
 CODEC: FactCodec[Any] = FactCodec(facts.LEASE_FACTS)

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from rookery.actors.kernel.decider import decode_state, encode_state
 from rookery.actors.kernel.machines import TransitionRejected
-from rookery.actors.kernel.state_codec import decode_state, encode_state
 from rookery.actors.leases.decider import LeasesDecider, LeaseState
 from rookery.actors.leases.effects import (
     ArmLeaseTimer,

@@ -16,8 +16,13 @@ from msgspec.structs import replace
 
 from rookery.actors.admission.admission_machine import ADMISSION, evolve_host
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
-from rookery.actors.kernel.machines.machine import Machine, TransitionEffect, TransitionRejected
-from rookery.actors.kernel.machines.session_host import SessionHost, with_host
+from rookery.actors.kernel.machines.machine import (
+    Machine,
+    SessionHost,
+    TransitionEffect,
+    TransitionRejected,
+    with_host,
+)
 
 __all__ = ["LAG_MAX", "Followed", "Happening", "Worlds", "by_host", "explored", "put", "told"]
 

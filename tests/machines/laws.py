@@ -16,9 +16,8 @@ from typing import Any
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Edition, Machine, TransitionRejected
-from rookery.actors.kernel.machines.session_host import SessionHost
-from rookery.actors.kernel.state_codec import decode_state, encode_state
+from rookery.actors.kernel.decider import decode_state, encode_state
+from rookery.actors.kernel.machines.machine import Edition, Machine, SessionHost, TransitionRejected
 from rookery.schemas.codec import FactCodec, encode_facts
 
 Asked = tuple[str, Mapping[str, Any]]

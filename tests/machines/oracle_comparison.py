@@ -12,10 +12,10 @@ from rookery.actors.kernel.machines.machine import (
     Edition,
     Machine,
     RejectionKind,
+    SessionHost,
     TransitionRejected,
 )
-from rookery.actors.kernel.machines.session_host import SessionHost
-from rookery.schemas.enums import Variant
+from rookery.schemas.scalars import Variant
 from tests.machines.oracle import Oracle, Step, Variables
 
 GUARD_REJECTED, NO_MATCHING_TRANSITION = RejectionKind

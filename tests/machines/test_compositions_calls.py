@@ -16,12 +16,12 @@ from immutables import Map
 from msgspec.structs import replace
 
 from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatuses
-from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, STOPPED, SessionHost
+from rookery.actors.kernel.machines.machine import ATTACHED, RUNNING, STOPPED, SessionHost
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
-from rookery.schemas.approvals.lifecycle import ApprovalStatus
+from rookery.schemas.approvals.records import ApprovalStatus
 from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base
 from rookery.schemas.machines.turn import TurnPhase
 from tests.machines.composition import Followed, Happening, by_host, explored, put, told

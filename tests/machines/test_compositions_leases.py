@@ -13,8 +13,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rookery.actors.kernel.machines.machine import TransitionRejected
-from rookery.actors.kernel.machines.session_host import ATTACHED, STOPPED, SessionHost
+from rookery.actors.kernel.machines.machine import (
+    ATTACHED,
+    STOPPED,
+    SessionHost,
+    TransitionRejected,
+)
 from rookery.actors.leases import lease_rules
 from rookery.actors.leases.lease_rules import LeaseEntry
 from rookery.schemas.facts.lease import LeaseFact

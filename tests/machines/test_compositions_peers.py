@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.session_host import ATTACHED, DESTROYED, SessionHost
+from rookery.actors.kernel.machines.machine import ATTACHED, DESTROYED, SessionHost
 from rookery.actors.peers.interaction_machine import (
     OUTBOUND,
     OutboundRequests,

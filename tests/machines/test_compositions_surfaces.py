@@ -14,7 +14,7 @@ import pytest
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.session_host import ATTACHED, STOPPED, SessionHost
+from rookery.actors.kernel.machines.machine import ATTACHED, STOPPED, SessionHost
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.schemas.machines.surface import ExternalToolSurfaceBaseState as Base

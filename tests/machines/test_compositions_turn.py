@@ -14,7 +14,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.session_host import ATTACHED, RUNNING, SessionHost
+from rookery.actors.kernel.machines.machine import ATTACHED, RUNNING, SessionHost
 from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
 from rookery.schemas.machines.turn import TurnPhase

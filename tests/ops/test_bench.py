@@ -13,15 +13,14 @@ import pytest
 
 from rookery.actors.sandbox import Sandbox
 from rookery.ops import bench
-from rookery.ops.bench.harness.bench_decider import COMMAND, BenchDecider
+from rookery.ops.bench.harness.bench_nodes import COMMAND, BenchDecider
 from rookery.ops.bench.harness.harness import Harness
 from rookery.ops.bench.harness.journal_audit import JournalAudit
 from rookery.ops.bench.harness.report import measure
 from rookery.ops.bench.harness.result_rows import Figure, ResultRow, Sync, result_rows
 from rookery.ops.bench.history import read_history
-from rookery.ops.bench.loads.entity_histories import histories, next_run, next_turn, sessions
 from rookery.ops.bench.loads.language_programs import PROGRAMS
-from rookery.ops.bench.loads.rebuild_load import MESSAGES
+from rookery.ops.bench.loads.rebuild_load import MESSAGES, histories, next_run, next_turn, sessions
 from rookery.ops.bench.loads.sandbox_load import BenchSession, open_guests
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import Language

@@ -15,15 +15,19 @@ from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal import ChainAudit
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.bench.growth import Growth, GrowthRow
-from rookery.ops.bench.growth.journal_loader import load_runs, session_name
-from rookery.ops.bench.growth.recorded_session import CYCLE_RUNS, record_session
+from rookery.ops.bench.growth.journal_loader import (
+    CYCLE_RUNS,
+    load_runs,
+    record_session,
+    session_name,
+)
 from rookery.ops.bench.harness.harness import Harness
-from rookery.ops.bench.loads.entity_histories import sessions
+from rookery.ops.bench.loads.rebuild_load import sessions
 from rookery.ops.cli.rendering.bench_tables import print_growth
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.ids import parse_fact_id
-from rookery.schemas.lists import RunList, RunState
+from rookery.schemas.replies import RunList, RunState
 
 SESSIONS, CYCLES = 3, 2
 RUNS = SESSIONS * CYCLES * CYCLE_RUNS

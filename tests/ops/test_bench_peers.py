@@ -20,8 +20,7 @@ from rookery.ops.bench.peers import (
     compare_peers,
     record_rows,
 )
-from rookery.ops.bench.peers.child_process import PeerUnavailable, Program, family_of
-from rookery.ops.bench.peers.environment import Environment
+from rookery.ops.bench.peers.environment import Environment, PeerUnavailable, Program, family_of
 from rookery.ops.cli import main
 from rookery.schemas.errors import Refused
 

@@ -22,9 +22,9 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer, find_server
 from rookery.bus.streams import new_node_token, streams_of
 from rookery.bus.subjects import Subjects
+from rookery.ops.checks import Finding
 from rookery.ops.config import Config, LimitsConfig, ServerConfig, address_of
 from rookery.ops.doctor import Report, durability_of, examine
-from rookery.ops.host_checks import Finding
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.node import Started

@@ -9,7 +9,7 @@ import urllib.request
 import msgspec
 import pytest
 
-from rookery.ops.health import HealthServer, Page, Probe, probe_page
+from rookery.ops.http_server import HealthServer, Page, Probe, probe_page
 from rookery.ops.metrics import NodeMetrics
 from rookery.schemas.errors import Refused
 

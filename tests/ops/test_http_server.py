@@ -9,11 +9,10 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
-from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
+from rookery.actors.approvals.dispatchers.dispatchers import WebhookKey
 from rookery.bus.clock import wait_until
-from rookery.ops.health import HealthServer, Page
-from rookery.ops.http_server import CONCURRENT_REQUESTS_MAX, HttpServer
-from rookery.ops.webhook import PATH, WebhookCallback, WebhookCallbackServer
+from rookery.ops.approval_dispatchers import PATH, WebhookCallback, WebhookCallbackServer
+from rookery.ops.http_server import CONCURRENT_REQUESTS_MAX, HealthServer, HttpServer, Page
 
 DEADLINE_S = 30.0
 DRIP_S = 0.2

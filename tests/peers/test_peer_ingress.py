@@ -7,8 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.kernel.machines.machine import TransitionRejected
-from rookery.actors.kernel.machines.session_host import ATTACHED, IDLE, SessionHost
+from rookery.actors.kernel.machines.machine import ATTACHED, IDLE, SessionHost, TransitionRejected
 from rookery.actors.peers.ingress_machine import INGRESS
 from rookery.schemas.facts.peer import PlainEventClassified
 from rookery.schemas.machines.peer import (

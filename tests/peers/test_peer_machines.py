@@ -18,16 +18,18 @@ from hypothesis import strategies as st
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Edition, Machine, TransitionRejected
-from rookery.actors.kernel.machines.session_host import (
+from rookery.actors.kernel.decider import encode_state
+from rookery.actors.kernel.machines.machine import (
     ATTACHED,
     IDLE,
     RUNNING,
     STOPPED,
+    Edition,
     HostPhase,
+    Machine,
     SessionHost,
+    TransitionRejected,
 )
-from rookery.actors.kernel.state_codec import encode_state
 from rookery.actors.peers.context_machine import CONTEXT, SessionContext
 from rookery.actors.peers.drain_machine import DRAIN, CommsDrain, DrainPhase
 from rookery.actors.peers.ingress_machine import INGRESS

@@ -7,12 +7,15 @@ from typing import Any
 import pytest
 
 from rookery.actors.kernel.machines.machine import (
+    IDLE,
+    INITIALIZING,
+    RUNNING,
     Edition,
     Machine,
     RejectionKind,
+    SessionHost,
     TransitionRejected,
 )
-from rookery.actors.kernel.machines.session_host import IDLE, INITIALIZING, RUNNING, SessionHost
 from rookery.actors.peers.context_machine import CONTEXT, SessionContext
 from rookery.actors.peers.drain_machine import DRAIN, CommsDrain, DrainPhase
 from rookery.actors.peers.interaction_machine import (

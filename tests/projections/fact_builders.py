@@ -11,7 +11,7 @@ from typing import Any
 from msgspec.structs import force_setattr
 
 from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.bus.journal.stored_message import matcher
+from rookery.bus.journal.reader import matcher
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.schemas.calls import RequestedCall
 from rookery.schemas.codec import encode_facts
@@ -19,8 +19,8 @@ from rookery.schemas.commands import RunsQuery
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts import session, tool, turn
-from rookery.schemas.lists import RunList, RunView
 from rookery.schemas.machines.turn import TurnPrimitiveKind
+from rookery.schemas.replies import RunList, RunView
 from rookery.schemas.run import RunRequest, RunResult
 
 RECORDED = Path(__file__).parents[1] / "golden" / "runs"

@@ -8,8 +8,8 @@ from typing import Any, Final
 import msgspec
 import pytest
 
+from rookery.actors.approvals.approvers import Signer
 from rookery.actors.approvals.broker import intent_record, record_base
-from rookery.actors.approvals.signing import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.projections import approvals
 from rookery.actors.projections.approvals import ApprovalQueryHandler

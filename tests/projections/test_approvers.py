@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.approvals.signing import Signer
+from rookery.actors.approvals.approvers import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.keys import key_id_of
 from rookery.actors.projections.approvers import Approvers

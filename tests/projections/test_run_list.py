@@ -18,8 +18,8 @@ from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval, session, tool, turn
 from rookery.schemas.facts.run_progress import RunFactView, RunProgress
-from rookery.schemas.lists import RunState, RunWait
 from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
+from rookery.schemas.replies import RunState, RunWait
 from rookery.schemas.run import CallStatus, ErrorObject, Language, RunResult, RunStatus
 from tests.projections.fact_builders import BEGIN_MS, FactHistory, run_of, runs_of
 

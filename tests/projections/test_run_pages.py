@@ -15,7 +15,7 @@ from rookery.actors.projections.runs import RunProjection
 from rookery.bus.memory.storage import MemoryCheckpointStore
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.facts import session, turn
-from rookery.schemas.lists import RunList, RunState
+from rookery.schemas.replies import RunList, RunState
 from rookery.schemas.run import ErrorObject, Language, RunResult, RunStatus
 from tests.projections.fact_builders import FactHistory
 

@@ -24,7 +24,7 @@ from rookery.actors.sandbox import (
     ToolResult,
     open_sandbox,
 )
-from rookery.schemas.capability import Capability
+from rookery.schemas.calls import Capability
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
 from tests.sandbox.modes import HAS_FIBERS
 from tests.sandbox.programs import CLOSURES

@@ -14,10 +14,10 @@ import pytest
 
 from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.actors.sandbox.contract import StepEnded
-from rookery.actors.sandbox.python.protocol import read_step
+from rookery.actors.sandbox.python.python_guest import read_step
 from rookery.actors.sandbox.runtime import guest_values
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
-from rookery.actors.sandbox.typescript.errors import read_reply, to_step
+from rookery.actors.sandbox.typescript.guest import read_reply, to_step
 from rookery.schemas.codec import nested_too_deeply
 from tests.sandbox.session_fixture import Stage
 

@@ -11,21 +11,25 @@ from hypothesis import given, settings
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Edition, TransitionRejected
-from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
-from rookery.actors.kernel.state_codec import decode_state, encode_state
+from rookery.actors.kernel.decider import decode_state, encode_state
+from rookery.actors.kernel.machines.machine import (
+    Edition,
+    HostPhase,
+    SessionHost,
+    TransitionRejected,
+)
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.surface import SURFACE_FACTS
-from rookery.schemas.integers import U64_MAX
 from rookery.schemas.machines.surface import (
     ExternalToolSurfaceBaseState,
     ExternalToolSurfaceGlobalPhase,
     ExternalToolSurfacePendingOp,
     ExternalToolSurfaceStagedOp,
 )
+from rookery.schemas.scalars import U64_MAX
 from tests.machines.laws import History, every_ask, histories, likely_ask
 from tests.machines.oracle_comparison import Judged, variables
 from tests.machines.state_space import explored

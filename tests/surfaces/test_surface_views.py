@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from immutables import Map
 
-from rookery.actors.kernel.machines.machine import Edition
-from rookery.actors.kernel.machines.session_host import LIVE, HostPhase, SessionHost
+from rookery.actors.kernel.machines.machine import LIVE, Edition, HostPhase, SessionHost
 from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS, McpServers, pending_server_ids
-from rookery.actors.surfaces.state import Surfaces
-from rookery.actors.surfaces.views import (
+from rookery.actors.surfaces.state import (
+    Surfaces,
     diagnostic_snapshot,
     has_pending_or_staged,
     pending_surfaces,

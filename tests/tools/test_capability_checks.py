@@ -10,7 +10,7 @@ import pytest
 from rookery.actors.tools import tool
 from rookery.actors.tools.authoring.registry import tool_of
 from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
-from rookery.schemas.capability import Capability, CapabilityLimits
+from rookery.schemas.calls import Capability, CapabilityLimits
 from rookery.schemas.codec import NESTING_MAX
 from rookery.schemas.digest import digest_bytes, digest_json
 from rookery.schemas.errors import Failed, Refused

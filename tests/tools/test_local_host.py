@@ -21,8 +21,7 @@ from rookery.actors.tools import (
     ToolRegistry,
     tool,
 )
-from rookery.actors.tools.hosts.daemon_pool import DaemonThreadPool
-from rookery.actors.tools.hosts.local_host import LocalToolHost
+from rookery.actors.tools.hosts.local_host import DaemonThreadPool, LocalToolHost
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import Refused
 from tests.tools.tool_fixtures import capability

@@ -11,7 +11,7 @@ import pytest
 from rookery.actors.tools.catalogue import catalogue_name
 from rookery.actors.tools.hosts.remote_host import RemoteToolHost
 from rookery.bus.memory.workers import MemoryToolWorkers, MemoryWorkerEndpoint, MemoryWorkerRegistry
-from rookery.schemas.capability import Capability
+from rookery.schemas.calls import Capability
 from rookery.schemas.codec import encode_json
 from rookery.schemas.worker_protocol import (
     GRACE_MS,

@@ -8,8 +8,7 @@ import json
 from rookery.actors.tools import ToolCredential, ToolError, tool
 from rookery.actors.tools.capability_checks import CapabilityChecks
 from rookery.actors.tools.hosts.remote_host import _checked_outcome
-from rookery.schemas.calls import CallOutcome
-from rookery.schemas.capability import Capability
+from rookery.schemas.calls import CallOutcome, Capability
 from tests.tools.test_remote_host import RemoteRealm, code, context
 
 VALUE = "canary-7b1f5c2e9a4d8036"

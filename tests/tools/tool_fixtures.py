@@ -18,7 +18,7 @@ import msgspec
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.kernel import Kernel
 from rookery.actors.kernel.kernel_settings import KernelSettings
-from rookery.actors.kernel.partitions.ownership import NodeIdentity
+from rookery.actors.kernel.ownership import NodeIdentity
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,
@@ -26,15 +26,15 @@ from rookery.actors.messages import (
     CallsQuery,
     CallsView,
 )
+from rookery.actors.tools.attempts import CallNotifier
 from rookery.actors.tools.authoring.registry import ToolCallContext, ToolRegistry
 from rookery.actors.tools.builtin.sleep import built_in_tools
-from rookery.actors.tools.call_notifier import CallNotifier
 from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallSlots
+from rookery.actors.tools.capability_checks import fault
 from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
 from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.executor import CallExecutor
-from rookery.actors.tools.faults import fault
 from rookery.actors.tools.hosts.host import (
     NotCalled,
     OutcomeUnknown,
@@ -42,12 +42,18 @@ from rookery.actors.tools.hosts.host import (
     ToolHost,
     always_allowed,
 )
-from rookery.actors.tools.wait_executor import WaitExecutor
+from rookery.actors.tools.waits import WaitExecutor
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
 from rookery.actors.turns.state import SessionTurns
-from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
-from rookery.schemas.capability import ApprovalMode, Capability, CapabilityLimits
+from rookery.schemas.calls import (
+    ApprovalMode,
+    CallArguments,
+    CallOutcome,
+    Capability,
+    CapabilityLimits,
+    RequestedCall,
+)
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS
 from rookery.schemas.digest import digest_bytes, digest_json

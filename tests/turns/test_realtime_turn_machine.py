@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Machine, TransitionRejected
-from rookery.actors.kernel.machines.session_host import (
+from rookery.actors.kernel.machines.machine import (
     DESTROYED,
     IDLE,
     LIVE,
     RUNNING,
     HostPhase,
+    Machine,
     SessionHost,
+    TransitionRejected,
 )
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting, RoutingPhase
 from rookery.actors.turns.realtime_turn_machine import (

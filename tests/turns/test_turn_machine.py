@@ -11,13 +11,14 @@ import pytest
 from hypothesis import given, settings
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Edition, TransitionRejected
-from rookery.actors.kernel.machines.session_host import (
+from rookery.actors.kernel.machines.machine import (
     ATTACHED,
     IDLE,
     RUNNING,
+    Edition,
     HostPhase,
     SessionHost,
+    TransitionRejected,
 )
 from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN

@@ -7,14 +7,16 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.kernel.machines.machine import Edition, RejectionKind, TransitionRejected
-from rookery.actors.kernel.machines.session_host import (
+from rookery.actors.kernel.machines.machine import (
     ATTACHED,
     IDLE,
     INITIALIZING,
     RUNNING,
+    Edition,
     HostPhase,
+    RejectionKind,
     SessionHost,
+    TransitionRejected,
 )
 from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN

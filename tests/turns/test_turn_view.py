@@ -8,11 +8,8 @@ import pytest
 from msgspec import json
 from msgspec.structs import fields, replace
 
-from rookery.actors.kernel.machines.session_host import (
-    IDLE,
-    RUNNING,
-    SessionHost,
-)
+from rookery.actors.kernel.machines.machine import IDLE, RUNNING, SessionHost
+from rookery.actors.turns.external_driver import loop_state, turn_snapshot
 from rookery.actors.turns.failure import (
     BudgetDimension,
     TerminalClass,
@@ -24,7 +21,6 @@ from rookery.actors.turns.failure import (
     failure_of_class,
 )
 from rookery.actors.turns.transitions import Turn
-from rookery.actors.turns.turn_view import loop_state, turn_snapshot
 from rookery.schemas.machines.turn import (
     AgentErrorClass,
     AsyncOpRef,

@@ -45,8 +45,8 @@ from rookery.schemas.commands import (
     WaitEnded,
 )
 from rookery.schemas.errors import Refused
-from rookery.schemas.lists import RunState
 from rookery.schemas.protection.rights import Rights, ToolRight
+from rookery.schemas.replies import RunState
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 EXAMPLES = {

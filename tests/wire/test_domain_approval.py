@@ -31,8 +31,19 @@ from rookery.schemas.approvals.records import (
     denied,
 )
 from rookery.schemas.codec import encode_json
+from rookery.schemas.ids import (
+    AgentId,
+    ApprovalRequestId,
+    ContentRef,
+    EffectId,
+    RunId,
+    SessionId,
+    ToolCallId,
+    TurnId,
+    decode_typed_text,
+)
 from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
-from rookery.schemas.seed.effect_records import EffectTerminalStatus
+from rookery.schemas.seed.lifecycle import EffectTerminalStatus
 from rookery.schemas.seed.package import RuntimePackageFingerprint
 from rookery.schemas.seed.policy_decisions import (
     ApprovalDecisionKind,
@@ -50,17 +61,6 @@ from rookery.schemas.seed.refs import (
     PolicyRef,
     SourceKind,
     SourceRef,
-)
-from rookery.schemas.typed_ids import (
-    AgentId,
-    ApprovalRequestId,
-    ContentRef,
-    EffectId,
-    RunId,
-    SessionId,
-    ToolCallId,
-    TurnId,
-    decode_typed_text,
 )
 
 ACTOR = SourceRef.new("ada", SourceKind.USER)

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from rookery.schemas.codec import encode_json
+from rookery.schemas.ids import RunId, decode_typed_text
 from rookery.schemas.seed.agent_error import (
     AgentError,
     AgentErrorForm,
@@ -18,7 +19,6 @@ from rookery.schemas.seed.agent_error import (
     RetryClassification,
 )
 from rookery.schemas.seed.refs import EntityRef
-from rookery.schemas.typed_ids import RunId, decode_typed_text
 
 SHORT = [
     (

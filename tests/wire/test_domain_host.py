@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.schemas.capability import (
+from rookery.schemas.calls import (
     ApprovalMode,
     AutoApproval,
     AutoRule,
@@ -24,8 +24,7 @@ from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import digest_bytes, digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.surface import PendingFailed
-from rookery.schemas.ids import check_session_id
-from rookery.schemas.integers import U64_MAX, unix_ms
+from rookery.schemas.ids import ContentRef, check_session_id, decode_typed_text
 from rookery.schemas.machines.surface import (
     ExternalToolSurfaceDeltaOperation,
     ExternalToolSurfaceDeltaPhase,
@@ -42,10 +41,9 @@ from rookery.schemas.run import (
     SideEffect,
     Span,
 )
-from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass
-from rookery.schemas.seed.refs import PolicyRef, SourceRef
+from rookery.schemas.scalars import U64_MAX, unix_ms
+from rookery.schemas.seed.refs import PolicyRef, PrivacyClass, RetentionClass, SourceRef
 from rookery.schemas.seed.resource import ResourceReadRequest, ResourceResolution, ResourceScheme
-from rookery.schemas.typed_ids import ContentRef, decode_typed_text
 
 
 def back(value: Any) -> Any:

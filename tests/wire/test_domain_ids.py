@@ -9,13 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.schemas import typed_ids
+from rookery.schemas import ids
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json, digest_json
 from rookery.schemas.errors import Refused
-from rookery.schemas.seed.agent_error import CausalIds
-from rookery.schemas.seed.resource import ResourceScheme
-from rookery.schemas.typed_ids import (
+from rookery.schemas.ids import (
     AgentId,
     IdControlCharacter,
     IdEmpty,
@@ -26,17 +24,19 @@ from rookery.schemas.typed_ids import (
     encode_typed_text,
     typed_text_schema,
 )
+from rookery.schemas.seed.agent_error import CausalIds
+from rookery.schemas.seed.resource import ResourceScheme
 
 IDS = [
     kind
-    for name in typed_ids.__all__
-    if isinstance(kind := getattr(typed_ids, name), type)
+    for name in ids.__all__
+    if isinstance(kind := getattr(ids, name), type)
     and issubclass(kind, Identifier)
     and kind is not Identifier
 ]
 texts = st.text(
-    st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=typed_ids.ID_BYTES_MAX
-).filter(lambda text: len(text.encode()) <= typed_ids.ID_BYTES_MAX)
+    st.characters(exclude_categories=["Cc", "Cs"]), min_size=1, max_size=ids.ID_BYTES_MAX
+).filter(lambda text: len(text.encode()) <= ids.ID_BYTES_MAX)
 
 
 @pytest.mark.parametrize("kind", IDS)

@@ -10,7 +10,16 @@ import pytest
 
 from rookery.schemas.approvals.records import ApprovalRecord
 from rookery.schemas.codec import encode_json
-from rookery.schemas.seed import effect_records, hook, lifecycle, records
+from rookery.schemas.ids import (
+    ContextProjectionId,
+    EffectId,
+    HookId,
+    MessageId,
+    RunId,
+    TurnId,
+    decode_typed_text,
+)
+from rookery.schemas.seed import hook, lifecycle, records
 from rookery.schemas.seed.hook import (
     CancelledInvocation,
     CompletedInvocation,
@@ -38,15 +47,6 @@ from rookery.schemas.seed.lifecycle import (
 )
 from rookery.schemas.seed.records import HookPayload, JournalRecordPayload
 from rookery.schemas.seed.refs import DestinationKind, DestinationRef, PolicyRef
-from rookery.schemas.typed_ids import (
-    ContextProjectionId,
-    EffectId,
-    HookId,
-    MessageId,
-    RunId,
-    TurnId,
-    decode_typed_text,
-)
 
 TOOL = DestinationRef.new("tool", DestinationKind.TOOL)
 TOOL_JSON = {
@@ -218,14 +218,14 @@ def test_a_hook_record_writes_every_field(event: Any, golden: dict[str, Any]):
     ("kind", "words"),
     [
         (
-            effect_records.EffectKind,
+            lifecycle.EffectKind,
             "provider_request tool_execution approval_dispatch memory_write extension_action "
             "output_delivery file_write process_start process_signal isolated_process_start "
             "child_agent_start run_message_delivery child_artifact_shutdown detach_transfer "
             "hook_mutation",
         ),
         (
-            effect_records.EffectTerminalStatus,
+            lifecycle.EffectTerminalStatus,
             "completed failed timed_out cancelled denied_before_execution unknown",
         ),
         (

@@ -10,6 +10,7 @@ import msgspec
 import pytest
 
 from rookery.schemas.codec import encode_json
+from rookery.schemas.ids import AdapterRef, RunId, decode_typed_text
 from rookery.schemas.seed import policy_decisions
 from rookery.schemas.seed.agent_error import AgentErrorKind, CausalIds, RetryClassification
 from rookery.schemas.seed.policies import (
@@ -46,9 +47,16 @@ from rookery.schemas.seed.policy_decisions import (
     RiskClass,
     ToolRequestModification,
 )
-from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass, TrustClass
-from rookery.schemas.seed.refs import DestinationRef, EntityRef, PolicyKind, PolicyRef, SourceRef
-from rookery.schemas.typed_ids import AdapterRef, RunId, decode_typed_text
+from rookery.schemas.seed.refs import (
+    DestinationRef,
+    EntityRef,
+    PolicyKind,
+    PolicyRef,
+    PrivacyClass,
+    RetentionClass,
+    SourceRef,
+    TrustClass,
+)
 
 POLICY = PolicyRef.new("p", PolicyKind.PERMISSION)
 SPEC = ApprovalRequestSpec(

@@ -11,16 +11,30 @@ import pytest
 from rookery.schemas.codec import FactCodec, encode_facts, encode_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed
+from rookery.schemas.ids import (
+    AgentId,
+    AttemptId,
+    ContentRef,
+    CorrelationKey,
+    CorrelationValue,
+    DedupeKey,
+    EffectId,
+    HookId,
+    IdempotencyKey,
+    RunId,
+    SessionId,
+    ToolCallId,
+    TurnId,
+    decode_typed_text,
+)
 from rookery.schemas.seed import records
 from rookery.schemas.seed.agent_error import AgentError
-from rookery.schemas.seed.effect_records import (
+from rookery.schemas.seed.hook import hook_entity_ref
+from rookery.schemas.seed.lifecycle import (
     EffectIntent,
     EffectKind,
     EffectResult,
     EffectTerminalStatus,
-)
-from rookery.schemas.seed.hook import hook_entity_ref
-from rookery.schemas.seed.lifecycle import (
     PendingSideEffect,
     RecoveryMarker,
     RunCheckpoint,
@@ -41,22 +55,6 @@ from rookery.schemas.seed.refs import (
     PolicyRef,
     SourceKind,
     SourceRef,
-)
-from rookery.schemas.typed_ids import (
-    AgentId,
-    AttemptId,
-    ContentRef,
-    CorrelationKey,
-    CorrelationValue,
-    DedupeKey,
-    EffectId,
-    HookId,
-    IdempotencyKey,
-    RunId,
-    SessionId,
-    ToolCallId,
-    TurnId,
-    decode_typed_text,
 )
 
 LOOP = SourceRef.new("loop", SourceKind.SDK)

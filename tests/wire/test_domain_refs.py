@@ -9,7 +9,14 @@ import msgspec
 import pytest
 
 from rookery.schemas.codec import encode_json
-from rookery.schemas.seed.privacy import PrivacyClass, RetentionClass, TrustClass
+from rookery.schemas.ids import (
+    CorrelationKey,
+    CorrelationValue,
+    LineageId,
+    RunId,
+    ToolCallId,
+    decode_typed_text,
+)
 from rookery.schemas.seed.refs import (
     CorrelationEntry,
     DestinationKind,
@@ -19,16 +26,11 @@ from rookery.schemas.seed.refs import (
     LineageRef,
     PolicyKind,
     PolicyRef,
+    PrivacyClass,
+    RetentionClass,
     SourceKind,
     SourceRef,
-)
-from rookery.schemas.typed_ids import (
-    CorrelationKey,
-    CorrelationValue,
-    LineageId,
-    RunId,
-    ToolCallId,
-    decode_typed_text,
+    TrustClass,
 )
 
 THREAD = CorrelationEntry(CorrelationKey("thread"), CorrelationValue("thread.1"))

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rookery.bus.commands import headers
-from rookery.bus.journal import stored_message
+from rookery.bus.commands import command_messages
+from rookery.bus.journal import reader
 from rookery.schemas import export
 from rookery.schemas.codec import wire_names
 from rookery.schemas.commands import COMMANDS, INTERNAL_VERBS
@@ -121,12 +121,17 @@ def test_the_documented_headers_are_the_ones_in_use():
     def documented(trait: str) -> set[str]:
         return set(ASYNCAPI["components"]["messageTraits"][trait]["headers"]["properties"])
 
-    command = {headers.MESSAGE_ID, headers.MODE, headers.TRACEPARENT, headers.CONTENT_TYPE}
-    assert documented("request") == command
-    assert documented("durable") == command | {headers.REPLY}
-    assert documented("facts") == {
-        stored_message.MESSAGE_ID,
-        stored_message.CHAIN,
-        stored_message.KINDS,
+    command = {
+        command_messages.MESSAGE_ID,
+        command_messages.MODE,
+        command_messages.TRACEPARENT,
+        command_messages.CONTENT_TYPE,
     }
-    assert headers.CODE in documented("refusal")
+    assert documented("request") == command
+    assert documented("durable") == command | {command_messages.REPLY}
+    assert documented("facts") == {
+        reader.MESSAGE_ID,
+        reader.CHAIN,
+        reader.KINDS,
+    }
+    assert command_messages.CODE in documented("refusal")

@@ -219,7 +219,7 @@ READERS: Final = (
         | named("sandbox", "snapshot_kept snapshot_restored"),
     ),
     Reader(
-        "ops.cli.rendering.timeline_lanes",
+        "ops.cli.rendering.timeline",
         ("_KINDS",),
         ("session", "turn"),
         RESTARTS & (of_family("session") | of_family("turn"))

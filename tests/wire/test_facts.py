@@ -14,15 +14,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.actors.approvals.broker import intent_record
-from rookery.schemas.codec import FactCodec, encode_facts, wire_names
+from rookery.schemas.codec import FactCodec, Upcasts, encode_facts, wire_names
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed
 from rookery.schemas.export import FAMILIES
 from rookery.schemas.facts.session import SESSION_FACTS
+from rookery.schemas.ids import decode_typed_text, encode_typed_text
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.seed.records import JournalRecord
-from rookery.schemas.typed_ids import decode_typed_text, encode_typed_text
-from rookery.schemas.upcast import Upcasts
 from tests.approvals.request_fixtures import REQUEST
 
 

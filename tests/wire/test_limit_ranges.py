@@ -8,13 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.schemas.codec import FactCodec, decode_command, encode_facts, encode_json, strict
+from rookery.schemas.codec import (
+    FactCodec,
+    decode_command,
+    encode_facts,
+    encode_json,
+    hint_for,
+    strict,
+)
 from rookery.schemas.commands import COMMANDS, ChangeLimits, CreateSession, RunsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import SESSION_FACTS, LimitsSet
-from rookery.schemas.limits import check_limits, check_run_limits, limit_hint
-from rookery.schemas.run import RunRequest, SessionLimits
-from rookery.schemas.validation_hints import hint_for
+from rookery.schemas.run import (
+    RunRequest,
+    SessionLimits,
+    check_limits,
+    check_run_limits,
+    limit_hint,
+)
 
 LEAST = {"max_stdout_bytes": 0, "max_external_calls": 0}
 MOST = {"max_stack_depth": 65_535}

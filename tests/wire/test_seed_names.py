@@ -25,7 +25,7 @@ from typing import Annotated, Any, Union, get_args, get_origin
 import msgspec
 import pytest
 
-from rookery.schemas.typed_ids import TypedText
+from rookery.schemas.ids import TypedText
 
 LIST = json.loads(Path(__file__).with_name("seed_names.json").read_text(encoding="utf-8"))
 ENTRIES: dict[str, dict[str, Any]] = {

@@ -2,12 +2,13 @@
 
 from rookery.actors.approvals.dispatchers.dispatchers import (
     InboxDispatcher,
+    ReplayGuard,
     ServiceDispatcher,
     WebhookDispatcher,
+    WebhookKey,
     WebhookResponse,
 )
-from rookery.actors.approvals.dispatchers.port import Dispatcher
-from rookery.actors.approvals.dispatchers.webhook_signing import ReplayGuard, WebhookKey
+from rookery.actors.approvals.dispatchers.protocol import Dispatcher
 
 __all__ = [
     "Dispatcher",

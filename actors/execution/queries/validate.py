@@ -11,8 +11,8 @@ import asyncio
 from msgspec.structs import replace
 
 from rookery.actors.admission import check_language, with_session_id
+from rookery.actors.execution.driver import RunProvisioner
 from rookery.actors.execution.history import RunHistoryReader, without_limits
-from rookery.actors.execution.provisioning import RunProvisioner
 from rookery.actors.kernel import AskActor
 from rookery.actors.kernel.machines import DESTROYED, INITIALIZING
 from rookery.actors.sandbox import Sandbox

@@ -19,10 +19,10 @@ from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.machines.machine import (
     Machine,
     RejectionKind,
+    SessionHost,
     TransitionEffect,
     TransitionRejected,
 )
-from rookery.actors.kernel.machines.session_host import SessionHost
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused

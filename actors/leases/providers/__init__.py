@@ -17,7 +17,7 @@ if TYPE_CHECKING:
         create_providers,
         is_login_provider,
     )
-    from rookery.actors.leases.providers.secret_reader import SecretReader
+    from rookery.actors.leases.providers.static_provider import SecretReader
 
 __all__ = ["SecretReader", "callback_code", "create_providers", "is_login_provider"]
 
@@ -25,6 +25,6 @@ __getattr__ = lazy_names(
     __name__,
     {
         "oauth_providers": ("callback_code", "create_providers", "is_login_provider"),
-        "secret_reader": ("SecretReader",),
+        "static_provider": ("SecretReader",),
     },
 )

@@ -34,8 +34,12 @@ from rookery.actors.leases.provider import (
     Provider,
     RetryLater,
 )
-from rookery.actors.leases.providers.secret_reader import SecretReader, SecretUnavailable
-from rookery.actors.leases.providers.static_provider import StaticProvider, unavailable_outcome
+from rookery.actors.leases.providers.static_provider import (
+    SecretReader,
+    SecretUnavailable,
+    StaticProvider,
+    unavailable_outcome,
+)
 from rookery.actors.leases.providers.token_server import ServerReply, TokenServer, reply_outcome
 from rookery.schemas.protection.bindings import (
     AuthorizationCodeSettings,

@@ -1,7 +1,4 @@
-"""The Python guest, linked from core modules, so that its instances have images.
-
-It holds one linked build and passes the requests and replies of steps through the guest's memory.
-"""
+"""The Python guest, linked from core modules, and its replies, which are validated."""
 
 from __future__ import annotations
 
@@ -12,18 +9,65 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.sandbox.contract import QUICK_BYTES, CheckStep, Host, Pause, StepPauses
+from rookery.actors.sandbox.contract import (
+    QUICK_BYTES,
+    CheckStep,
+    Host,
+    Pause,
+    Step,
+    StepEnded,
+    StepPauses,
+)
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.link import HOST, HostFunction, LinkPlan
-from rookery.actors.sandbox.python.protocol import read_step
 from rookery.actors.sandbox.python.wasi import host_function_for
+from rookery.actors.sandbox.runtime.guest_values import (
+    StepReply,
+    bounded_error,
+    ended_step,
+    is_too_deep,
+)
 from rookery.actors.sandbox.runtime.image_guest import GuestStore, ImageInstance, SilentHost
 from rookery.actors.sandbox.runtime.memory_image import Pristine
 from rookery.actors.sandbox.runtime.suspension import SuspendingLinker, complete
 from rookery.actors.sandbox.runtime.wasm import Engine, Externs, GuestStopped
 from rookery.schemas.run import Language
 
-__all__ = ["PythonGuest", "PythonInstance"]
+__all__ = [
+    "PythonGuest",
+    "PythonInstance",
+    "read_step",
+]
+
+# --- protocol -------------------------------------------------------------------------------------
+
+# Reads the JSON replies of a guest and validates them, because a guest may be hostile.
+
+
+_decode = msgspec.json.Decoder(StepReply).decode
+
+
+def read_step(reply: bytes) -> Step:
+    """The step in a guest's reply."""
+    if is_too_deep(reply):  # The guest checks every value itself.
+        raise GuestStopped("RUNTIME_ERROR", "the guest's reply is nested too deep")
+    try:
+        decoded = _decode(reply)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise GuestStopped("RUNTIME_ERROR", f"the guest's reply is unreadable: {error}") from None
+    if decoded.waits is not None:
+        return decoded.waits
+    if decoded.error is None:
+        return ended_step(decoded)
+    return StepEnded(error=bounded_error(decoded.error))
+
+
+# --- python guest ---------------------------------------------------------------------------------
+
+# The Python guest, linked from core modules, so that its instances have images.
+#
+# It holds one linked build and passes the requests and replies of steps through the guest's memory.
+
 
 _WARM_UP = msgspec.json.encode(CheckStep(code="1 + 1", tools={}))
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from rookery.actors.sandbox.contract import Guest, Instance, InstanceSource
-from rookery.actors.sandbox.runtime.instance_pool import InstancePool
+from rookery.actors.sandbox.runtime.image_guest import InstancePool
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language
 

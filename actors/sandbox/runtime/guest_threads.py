@@ -1,8 +1,4 @@
-"""The threads that run guests.
-
-While a thread is blocked in a tool, an extra thread may run. If the tool never returns, the thread
-is replaced; if it returns after that, the thread exits.
-"""
+"""The threads that run guests, and the one that ticks."""
 
 from __future__ import annotations
 
@@ -10,10 +6,54 @@ import threading
 from collections import deque
 from collections.abc import Callable, Collection
 
-from rookery.actors.sandbox.runtime.ticker import TICK_S
 from rookery.actors.sandbox.runtime.wasm import THREAD_STACK_BYTES
 
-__all__ = ["GuestThreads"]
+__all__ = [
+    "TICK_S",
+    "GuestThreads",
+    "Ticker",
+]
+
+# --- ticker ---------------------------------------------------------------------------------------
+
+# A thread that calls a function at a steady pace.
+
+
+TICK_S = 0.005
+
+
+class Ticker:
+    """Calls ``tick`` two hundred times a second, from ``wake`` until it returns false."""
+
+    def __init__(self, tick: Callable[[], bool]) -> None:
+        self._tick = tick
+        self._awake, self._stop = threading.Event(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="sandbox-beat", daemon=True)
+        self._thread.start()
+
+    def wake(self) -> None:
+        self._awake.set()
+
+    def close(self) -> None:
+        self._stop.set()
+        self._awake.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._awake.wait()
+            self._awake.clear()
+            while not self._stop.wait(TICK_S) and self._tick():
+                pass
+
+
+# --- guest threads --------------------------------------------------------------------------------
+
+# The threads that run guests.
+#
+# While a thread is blocked in a tool, an extra thread may run. If the tool never returns, the
+# thread is replaced; if it returns after that, the thread exits.
+
 
 _stack_size_lock = threading.Lock()
 

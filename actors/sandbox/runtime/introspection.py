@@ -17,8 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from rookery.actors.sandbox.contract import CallReply, Tool
-from rookery.schemas.calls import ToolFault
-from rookery.schemas.capability import Capability
+from rookery.schemas.calls import Capability, ToolFault
 
 __all__ = ["INTROSPECTION", "LIMITS", "ToolDescriptions", "callable_names"]
 

@@ -16,8 +16,12 @@ import wasmtime
 
 from rookery.actors.sandbox.runtime.guest_threads import GuestThreads
 from rookery.actors.sandbox.sessions.guest_run import GuestRun
-from rookery.actors.sandbox.sessions.queue import SessionJob, SessionQueue, SessionQueues
-from rookery.actors.sandbox.sessions.registry import SessionRegistry
+from rookery.actors.sandbox.sessions.queue import (
+    SessionJob,
+    SessionQueue,
+    SessionQueues,
+    SessionRegistry,
+)
 
 __all__ = ["Watchdog"]
 

@@ -40,7 +40,7 @@ from rookery.actors.sandbox.contract import (
 from rookery.actors.sandbox.runtime.guest_values import argument_problem
 from rookery.actors.sandbox.runtime.introspection import INTROSPECTION, LIMITS, ToolDescriptions
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
-from rookery.actors.sandbox.sessions.meters import PendingAwait, RunMeters, call_digest
+from rookery.actors.sandbox.sessions.meters import PendingAwait, RunMeters, Stopwatch, call_digest
 from rookery.actors.sandbox.sessions.run_files import (
     DATA_CHANNEL,
     NAME_CHANNEL,
@@ -56,7 +56,6 @@ from rookery.actors.sandbox.sessions.run_log import (
     RunLog,
     SyncCallEntry,
 )
-from rookery.actors.sandbox.sessions.stopwatch import Stopwatch
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import ErrorObject, OutputStream

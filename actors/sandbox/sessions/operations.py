@@ -34,11 +34,15 @@ from rookery.actors.sandbox.sessions.guest_run import (
     execute_to_stop,
 )
 from rookery.actors.sandbox.sessions.meters import RunMeters
-from rookery.actors.sandbox.sessions.queue import SessionJob
-from rookery.actors.sandbox.sessions.registry import SessionRegistry
+from rookery.actors.sandbox.sessions.queue import SessionJob, SessionRegistry
 from rookery.actors.sandbox.sessions.run_log import LogEntry, RunLog
-from rookery.actors.sandbox.sessions.session import CancelledDuringReplay, Session
-from rookery.actors.sandbox.sessions.session_copy import SessionCopy, adopt, copy_session
+from rookery.actors.sandbox.sessions.session import (
+    CancelledDuringReplay,
+    Session,
+    SessionCopy,
+    adopt,
+    copy_session,
+)
 from rookery.actors.sandbox.sessions.snapshot import Snapshot, SnapshotHeader, seal
 from rookery.actors.sandbox.validate import check_new_request, check_request, limits_in_force
 from rookery.schemas.errors import Refused

@@ -1,13 +1,9 @@
-"""One session: an image of its interpreter and the logs of the runs since.
-
-The instance is only a shortcut: when it is lost, to a limit, a crash or eviction, the session loads
-the image into a new instance and repeats the logged runs. So limits cost nothing until a run
-exceeds one. Not thread-safe: ``SessionQueues`` runs one job of a session at a time.
-"""
+"""One session: an image of its interpreter, the logs of the runs since, and a copy of it."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -19,6 +15,7 @@ from rookery.actors.sandbox.contract import (
     Image,
     Instance,
     InstanceSource,
+    MemoryCopy,
     OnOutput,
     Outcome,
     Step,
@@ -35,10 +32,9 @@ from rookery.actors.sandbox.runtime.introspection import ToolDescriptions
 from rookery.actors.sandbox.runtime.suspension import complete
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.sessions.guest_run import CallSuspended, GuestRun, SavedRun
-from rookery.actors.sandbox.sessions.meters import RunMeters
+from rookery.actors.sandbox.sessions.meters import RunMeters, Stopwatch
 from rookery.actors.sandbox.sessions.run_log import LogEntry, RunLog
-from rookery.actors.sandbox.sessions.snapshot import SavedSession
-from rookery.actors.sandbox.sessions.stopwatch import Stopwatch
+from rookery.actors.sandbox.sessions.snapshot import SavedSession, SnapshotHeader
 from rookery.actors.sandbox.validate import limits_in_force
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import (
@@ -50,7 +46,22 @@ from rookery.schemas.run import (
     SessionMeta,
 )
 
-__all__ = ["CancelledDuringReplay", "Session"]
+__all__ = [
+    "CancelledDuringReplay",
+    "Session",
+    "SessionCopy",
+    "adopt",
+    "copy_session",
+]
+
+# --- session --------------------------------------------------------------------------------------
+
+# One session: an image of its interpreter and the logs of the runs since.
+#
+# The instance is only a shortcut: when it is lost, to a limit, a crash or eviction, the session
+# loads the image into a new instance and repeats the logged runs. So limits cost nothing until a
+# run exceeds one. Not thread-safe: ``SessionQueues`` runs one job of a session at a time.
+
 
 _NS_PER_MS = 1_000_000
 _REPLAY_NS_MAX = 200 * _NS_PER_MS
@@ -336,3 +347,53 @@ class Session:
             raise Failed("REPLAY_DIVERGED", f"a recorded run exceeded a limit: {step.error.code}")
         if not run.listed_tools:
             log.catalogue = None  # Recorded runs all have one; a snapshot does not need it.
+
+
+# --- session copy ---------------------------------------------------------------------------------
+
+# ``SessionCopy``: a session as it was between two runs.
+#
+# Copying the memory takes a few milliseconds and happens in the session's queue. Compressing and
+# sealing the copy take longer, and the next run of the session does not wait for them.
+
+
+class SessionCopy(NamedTuple):
+    """A copy of a session without a run."""
+
+    session: Session
+    header: SnapshotHeader
+    base: Image
+    """The image that the session had."""
+    history: list[RunLog]
+    """The logs of its runs since; the memory has their effects."""
+    memory: MemoryCopy | None
+    """``None`` if there are no runs since the image, or if the guest has no images."""
+    replay_ns: int
+
+    def compressed(self) -> Image | None:
+        """The image of the copied memory."""
+        return None if self.memory is None else self.memory()
+
+    def saved(self, image: Image | None) -> SavedSession:
+        """The copy as a snapshot stores it; ``image``: its compressed memory."""
+        session, logs = self.session, [] if image is not None else self.history
+        history = [log.ended() for log in logs]
+        return SavedSession(session.limits, session.created_at, image or self.base, history)
+
+
+def copy_session(session: Session, header: SnapshotHeader) -> SessionCopy:
+    """Copy the session; until ``adopt`` it stores no image of its own."""
+    if session.guest_run is not None:
+        raise Refused("GUARD_REJECTED", f"session {session.id} has a run that has not ended")
+    history = session.history
+    memory = session.ensure_instance().copy_memory() if history else None
+    session.is_copied = memory is not None
+    return SessionCopy(session, header, session.base, history, memory, session.replay_ns)
+
+
+def adopt(copy: SessionCopy, image: Image | None) -> None:
+    """Give the session the image of its copy, in place of the runs that the image contains."""
+    session = copy.session
+    session.is_copied = False
+    if image is not None and session.base is copy.base:
+        session.rebase(image, len(copy.history), copy.replay_ns)

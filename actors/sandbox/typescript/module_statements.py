@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Set
 from typing import Final, NamedTuple
 
-from rookery.actors.sandbox.typescript.source_edits import Edit
-from rookery.actors.sandbox.typescript.syntax import Node, Spans, ask
+from rookery.actors.sandbox.typescript.syntax import Edit, Node, Spans, ask
 
 __all__ = [
     "MODULES",

@@ -13,8 +13,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from rookery.actors.sandbox.typescript.module_statements import declaration_in, exported_value
-from rookery.actors.sandbox.typescript.source_edits import Edit
-from rookery.actors.sandbox.typescript.syntax import Node, Spans, ask
+from rookery.actors.sandbox.typescript.syntax import Edit, Node, Spans, ask
 
 __all__ = ["ScriptProblem", "SessionScript", "session_script"]
 

@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from rookery.actors.sandbox.typescript.checks import Violation, first_violation
-from rookery.actors.sandbox.typescript.merged_blocks import cross_part_reference
 from rookery.actors.sandbox.typescript.module_statements import (
     MODULES,
     NO_MODULES,
@@ -21,23 +20,21 @@ from rookery.actors.sandbox.typescript.module_statements import (
     module_statements,
 )
 from rookery.actors.sandbox.typescript.session_script import session_script
-from rookery.actors.sandbox.typescript.source_edits import (
+from rookery.actors.sandbox.typescript.syntax import (
     Edit,
     EditedText,
-    align,
-    apply_edits,
-    span_at,
-)
-from rookery.actors.sandbox.typescript.syntax import (
     Node,
     WatchFunction,
+    align,
+    apply_edits,
     ask,
     first_error,
     is_deeper,
     parse,
+    span_at,
 )
 from rookery.actors.sandbox.typescript.transformer import TransformFailed
-from rookery.actors.sandbox.typescript.type_erasure import erase_types
+from rookery.actors.sandbox.typescript.type_erasure import cross_part_reference, erase_types
 from rookery.schemas.run import ErrorObject, Span
 
 __all__ = [

@@ -1,7 +1,6 @@
 """Authoring of tools: the decorator, signatures, the registry, and loading a module."""
 
-from rookery.actors.tools.authoring.loader import load_registry
-from rookery.actors.tools.authoring.registry import ToolError, ToolRegistry
+from rookery.actors.tools.authoring.registry import ToolError, ToolRegistry, load_registry
 
 __all__ = [
     "ToolError",

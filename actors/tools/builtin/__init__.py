@@ -1,5 +1,6 @@
 """Built-in tools for files and HTTP, each limited by an allow-list."""
 
+from rookery.actors.tools.builtin.allowlist import parse_url
 from rookery.actors.tools.builtin.http_transport import (
     HttpExchange,
     HttpRequest,
@@ -7,7 +8,6 @@ from rookery.actors.tools.builtin.http_transport import (
     HttpTransport,
     run_on_own_thread,
 )
-from rookery.actors.tools.builtin.urls import parse_url
 
 __all__ = [
     "HttpExchange",

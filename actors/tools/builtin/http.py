@@ -30,7 +30,14 @@ from rookery.actors.tools.authoring.registry import (
     ToolError,
     tool_of,
 )
-from rookery.actors.tools.builtin.allowlist import WRITING_METHODS, Allowed, Allowlist
+from rookery.actors.tools.builtin.allowlist import (
+    WRITING_METHODS,
+    Allowed,
+    Allowlist,
+    Target,
+    parse_url,
+    resolve_redirect,
+)
 from rookery.actors.tools.builtin.http_transport import (
     HttpExchange,
     HttpRequest,
@@ -38,8 +45,7 @@ from rookery.actors.tools.builtin.http_transport import (
     HttpTransport,
     run_on_own_thread,
 )
-from rookery.actors.tools.builtin.urls import Target, parse_url, resolve_redirect
-from rookery.schemas.capability import CapabilityLimits
+from rookery.schemas.calls import CapabilityLimits
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.run import SideEffect

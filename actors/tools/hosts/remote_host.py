@@ -18,9 +18,8 @@ from msgspec.structs import replace
 
 from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.registry import ToolCallContext
-from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
+from rookery.actors.tools.capability_checks import CapabilityChecks, fault, fault_of, schema_digest
 from rookery.actors.tools.catalogue import CatalogueTool, catalogue_name, check_surface
-from rookery.actors.tools.faults import fault, fault_of
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
 from rookery.bus.ports import Backoff, ToolWorkers
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault

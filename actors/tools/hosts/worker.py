@@ -18,8 +18,7 @@ from msgspec import UNSET
 
 from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.registry import RegisteredTool, ToolCallContext, ToolRegistry
-from rookery.actors.tools.capability_checks import schema_digest
-from rookery.actors.tools.faults import fault
+from rookery.actors.tools.capability_checks import fault, schema_digest
 from rookery.actors.tools.hosts.local_host import LocalToolHost
 from rookery.bus.ports import TaskSet, WorkerEndpoint
 from rookery.schemas.calls import CallArguments, CallOutcome

@@ -10,7 +10,6 @@ a baseline and then the later facts.
         await context.context_advanced(now_ms)
 """
 
-from rookery.bus.client.machines.leases import AuthLeaseHandle
 from rookery.bus.client.machines.machine_handle import Baseline, ObservedFact
 from rookery.bus.client.machines.peers import (
     CommsDrainHandle,
@@ -19,13 +18,19 @@ from rookery.bus.client.machines.peers import (
     PeerInteractionHandle,
     SessionContextHandle,
 )
-from rookery.bus.client.machines.realtime import ModelRoutingHandle, RealtimeProductTurnHandle
 from rookery.bus.client.machines.surfaces import (
+    AuthLeaseHandle,
     ExternalToolSurfaceHandle,
     ExternalToolSurfaceTransition,
     McpServerLifecycleHandle,
 )
-from rookery.bus.client.machines.turns import SessionAdmissionHandle, TurnStateHandle, WorkOrigin
+from rookery.bus.client.machines.turns import (
+    ModelRoutingHandle,
+    RealtimeProductTurnHandle,
+    SessionAdmissionHandle,
+    TurnStateHandle,
+    WorkOrigin,
+)
 
 __all__ = [
     "AuthLeaseHandle",

@@ -1,11 +1,4 @@
-"""``ExternalToolSurfaceHandle`` and ``McpServerLifecycleHandle``: a session's tools from outside.
-
-    surfaces = ExternalToolSurfaceHandle(client, "demo")
-    view = await surfaces.stage_add("github", now_ms)
-    await surfaces.visible_surfaces()       # frozenset({"github"}) once its job has succeeded
-
-``apply_surface_input`` takes an input as the fact that it would leave and returns its effects.
-"""
+"""The handles of a session's tool surfaces and MCP servers, and of a realm's leases."""
 
 from __future__ import annotations
 
@@ -13,10 +6,15 @@ from typing import Any, ClassVar, Final
 
 import msgspec
 
-from rookery.bus.client.machines.machine_handle import SessionMachineHandle, effects_of
+from rookery.bus.client.machines.machine_handle import (
+    MachineHandle,
+    SessionMachineHandle,
+    effects_of,
+)
 from rookery.schemas.envelope import TransitionFact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import surface as facts
+from rookery.schemas.machines.lease import AuthLeaseSnapshot, AuthLeaseTransition, LeaseKey
 from rookery.schemas.machines.surface import (
     ExternalToolSurfaceBaseState,
     ExternalToolSurfaceFailureCause,
@@ -26,13 +24,25 @@ from rookery.schemas.machines.surface import (
     SurfaceSnapshot,
 )
 from rookery.schemas.machines.transition import ExternalToolSurfaceEffect
-from rookery.schemas.machines.views import McpServersView, SurfacesView, SurfaceView
+from rookery.schemas.machines.views import LeaseView, McpServersView, SurfacesView, SurfaceView
 
 __all__ = [
+    "AuthLeaseHandle",
     "ExternalToolSurfaceHandle",
     "ExternalToolSurfaceTransition",
     "McpServerLifecycleHandle",
 ]
+
+# --- surfaces -------------------------------------------------------------------------------------
+
+# ``ExternalToolSurfaceHandle`` and ``McpServerLifecycleHandle``: a session's tools from outside.
+#
+#     surfaces = ExternalToolSurfaceHandle(client, "demo")
+#     view = await surfaces.stage_add("github", now_ms)
+#     await surfaces.visible_surfaces()       # frozenset({"github"}) once its job has succeeded
+#
+# ``apply_surface_input`` takes an input as the fact that it would leave and returns its effects.
+
 
 _INPUTS: Final[dict[type[facts.SurfaceFact], str]] = {
     facts.Registered: "register",
@@ -215,3 +225,77 @@ class McpServerLifecycleHandle(SessionMachineHandle):
 
     async def _server(self, on: str, /, **params: Any) -> McpServersView:
         return await self._put(McpServersView, on, **params)
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+# ``AuthLeaseHandle``: the leases of a realm's credentials, by their keys.
+#
+#     leases = AuthLeaseHandle(client)
+#     published = await leases.acquire_lease(LeaseKey("dev", "github"), expires_at)
+#     (await leases.snapshot(key)).phase
+#
+# A lease never holds the credential. It belongs to no session. Where nodes renew credentials, they
+# alone publish them and end refreshes: ``request_credential`` asks them to.
+
+
+class AuthLeaseHandle(MachineHandle):
+    """A lease that is not there raises ``TransitionRejected``; a release is never refused."""
+
+    verb: ClassVar[str] = "leases"
+
+    async def acquire_lease(self, lease_key: LeaseKey, expires_at: int) -> AuthLeaseTransition:
+        return _published(await self._lease(lease_key, "acquire_lease", expires_at_ts=expires_at))
+
+    async def mark_expiring(self, lease_key: LeaseKey) -> LeaseView:
+        return await self._lease(lease_key, "mark_expiring")
+
+    async def begin_refresh(self, lease_key: LeaseKey) -> LeaseView:
+        return await self._lease(lease_key, "begin_refresh")
+
+    async def request_credential(self, lease_key: LeaseKey) -> LeaseView:
+        """Let the node get a newer credential now."""
+        return await self._lease(lease_key, "request_credential")
+
+    async def complete_refresh(
+        self, lease_key: LeaseKey, new_expires_at: int, now: int
+    ) -> AuthLeaseTransition:
+        view = await self._lease(
+            lease_key, "complete_refresh", new_expires_at=new_expires_at, now_ts=now
+        )
+        return _published(view)
+
+    async def refresh_failed(self, lease_key: LeaseKey, permanent: bool) -> LeaseView:
+        return await self._lease(lease_key, "refresh_failed", permanent=permanent)
+
+    async def mark_reauth_required(self, lease_key: LeaseKey) -> LeaseView:
+        return await self._lease(lease_key, "mark_reauth_required")
+
+    async def release_lease(self, lease_key: LeaseKey) -> LeaseView:
+        return await self._lease(lease_key, "release_lease")
+
+    async def release_credential_lifecycle(self, lease_key: LeaseKey) -> LeaseView:
+        """Release the credential; logins that are open for the key stay."""
+        return await self._lease(lease_key, "release_credential_lifecycle")
+
+    async def restore_auth_lifecycle_snapshot(
+        self, lease_key: LeaseKey, snapshot: AuthLeaseSnapshot, expires_at: int | None
+    ) -> LeaseView:
+        """Put the inputs that lead to the snapshot; they publish the credential again."""
+        fields = {name: getattr(snapshot, name) for name in AuthLeaseSnapshot.__struct_fields__}
+        return await self._lease(
+            lease_key,
+            "restore_auth_lifecycle_snapshot",
+            snapshot=msgspec.to_builtins(fields),
+            expires_at=expires_at,
+        )
+
+    async def snapshot(self, lease_key: LeaseKey) -> LeaseView:
+        return await self._lease(lease_key, "snapshot")
+
+    async def _lease(self, lease_key: LeaseKey, on: str, /, **params: Any) -> LeaseView:
+        return await self._apply(str(lease_key), LeaseView, on, **params)
+
+
+def _published(view: LeaseView) -> AuthLeaseTransition:
+    return AuthLeaseTransition(view.generation, view.credential_published_at_millis)

@@ -26,15 +26,20 @@ from rookery.bus.clock import entropy
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer
-from rookery.ops.bench.growth.journal_loader import load_runs, session_name
-from rookery.ops.bench.growth.recorded_session import RECORDED, RecordedSession, record_session
+from rookery.ops.bench.growth.journal_loader import (
+    RECORDED,
+    RecordedSession,
+    load_runs,
+    record_session,
+    session_name,
+)
 from rookery.ops.bench.harness.harness import NodeProcess
 from rookery.ops.bench.harness.load import Task
-from rookery.ops.bench.harness.machine import describe_machine
 from rookery.ops.bench.harness.process_usage import resident_bytes
+from rookery.ops.bench.harness.result_rows import describe_machine
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
-from rookery.schemas.lists import RunState
+from rookery.schemas.replies import RunState
 
 __all__ = ["Growth", "GrowthRow", "measure_growth"]
 

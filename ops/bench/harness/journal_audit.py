@@ -10,11 +10,11 @@ from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal import ChainAudit
-from rookery.bus.loop_thread import LoopThread
 from rookery.bus.ports import Filter, StoredMessage
-from rookery.ops.bench.harness.bench_decider import FAMILY, BenchDecider
+from rookery.ops.bench.harness.bench_nodes import FAMILY, BenchDecider
 from rookery.ops.bench.harness.load import command_id
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed

@@ -8,13 +8,12 @@ from typing import Final
 
 import msgspec
 
-from rookery.bus.loop_thread import new_event_loop
+from rookery.bus.event_loop import new_event_loop
 from rookery.bus.nats import Connection
 from rookery.ops.bench.harness.load import LoadResult, Task
 from rookery.ops.bench.loads import (
     approval_load,
     command_load,
-    feed_load,
     jetstream_load,
     rebuild_load,
     run_load,
@@ -25,7 +24,7 @@ __all__ = ["generate"]
 _KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[LoadResult]]] = {
     "calls": run_load.calls,
     "decided": approval_load.decide_approvals,
-    "feed": feed_load.feed,
+    "feed": command_load.feed,
     "fill": rebuild_load.fill,
     "fold_sessions": rebuild_load.fold_sessions,
     "fold_turns": rebuild_load.fold_turns,

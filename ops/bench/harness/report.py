@@ -13,8 +13,14 @@ from rich.console import Console
 from rich.table import Table
 
 from rookery.ops.bench.harness.harness import Harness
-from rookery.ops.bench.harness.machine import describe_machine
-from rookery.ops.bench.harness.result_rows import Figure, ResultRow, Round, Sync, result_rows
+from rookery.ops.bench.harness.result_rows import (
+    Figure,
+    ResultRow,
+    Round,
+    Sync,
+    describe_machine,
+    result_rows,
+)
 from rookery.ops.bench.history import RecordRow, record
 from rookery.ops.bench.suites import (
     admission,

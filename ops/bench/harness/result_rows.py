@@ -1,18 +1,87 @@
-"""The figures of a bench and their results: medians, ratios and verdicts.
-
-A ratio is computed within a round, where both sides had the same machine; the result is the median
-of the ratios.
-"""
+"""The figures of a bench, their verdicts, and the machine they were measured on."""
 
 from __future__ import annotations
 
+import os
+import platform
+import subprocess
 from collections.abc import Mapping, Sequence
+from importlib.metadata import version
+from pathlib import Path
 from statistics import median
-from typing import Literal
+from tempfile import gettempdir
+from typing import Any, Literal
 
 import msgspec
 
-__all__ = ["Figure", "ResultRow", "Round", "Sync", "percentile", "result_rows"]
+from rookery.bus.server import find_server
+
+__all__ = [
+    "HISTORY",
+    "Figure",
+    "ResultRow",
+    "Round",
+    "Sync",
+    "current_commit",
+    "describe_machine",
+    "percentile",
+    "result_rows",
+]
+
+# --- machine --------------------------------------------------------------------------------------
+
+# The facts needed to judge a figure: the machine, its load, the versions, and the commit.
+
+
+HISTORY = "ops/bench/history.jsonl"
+"""The file of records in a checkout; a record of the commit does not count as a change of it."""
+_CHECKOUT = Path(__file__).resolve().parents[3]
+_SHORT = 9
+_PACKAGES = ("rookery", "nats-py", "msgspec", "pykka", "wasmtime")
+
+
+def describe_machine(load_before: tuple[float, float, float]) -> dict[str, Any]:
+    """What the figures were measured on; ``load_before`` is the load average at the start."""
+    output = subprocess.run(
+        [find_server(), "--version"], capture_output=True, text=True, check=True
+    )
+    return {
+        "load_average_before": load_before,
+        "load_average_after": os.getloadavg(),
+        "processors": os.cpu_count(),
+        "platform": platform.platform(),
+        "store": gettempdir(),
+        "versions": {
+            "python": platform.python_version(),
+            "nats-server": output.stdout.strip().rpartition(" ")[2],
+            **{package: version(package) for package in _PACKAGES},
+        },
+    }
+
+
+def current_commit() -> str:
+    """The commit of this checkout, with ``+`` if files differ from it; else the release."""
+    if not (_CHECKOUT / ".git").exists():
+        return version("rookery")
+    commit = _git("rev-parse", "HEAD")[:_SHORT]
+    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", f":!{HISTORY}")
+    return f"{commit}+" if changed else commit
+
+
+def _git(*arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(_CHECKOUT), *arguments], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+# --- result rows ----------------------------------------------------------------------------------
+
+# The figures of a bench and their results: medians, ratios and verdicts.
+#
+# A ratio is computed within a round, where both sides had the same machine; the result is the
+# median of the ratios.
+
 
 Sync = Literal["always", "default"]
 """``always``: the server writes a message to disk before it acks it."""

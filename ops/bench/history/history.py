@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.bus.clock import SystemClock
-from rookery.ops.bench.harness.machine import HISTORY, current_commit
+from rookery.ops.bench.harness.result_rows import HISTORY, current_commit
 from rookery.schemas.errors import Refused
 
 __all__ = [

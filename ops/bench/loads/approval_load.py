@@ -22,7 +22,7 @@ from rookery.schemas.run import RunRequest
 __all__ = ["decide_approvals", "park_runs", "touch_sessions", "wake_runs"]
 
 _WAITING = RunRequest(code="weighed(2)", timeout_ms=60_000)
-"""Calls a tool of ``run_tools``."""
+"""Calls a tool of ``run_load``."""
 _PARKED, _ENDED = fact_tag(turn.Parked), fact_tag(turn.Completed)
 _PATIENCE_S = 30.0
 

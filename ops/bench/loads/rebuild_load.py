@@ -1,34 +1,120 @@
-"""Rebuilding: histories written to the journal, folded in memory, read back and folded.
-
-Each kind is a task of a process of its own, so that its memory does not slow down the next one.
-"""
+"""Histories written, folded and read back; and how they are made without a server."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
+from typing import Any
 
-from rookery.actors.kernel import Commit, Decider, Entity
+from rookery.actors.admission import AdmissionDecider, ClaimRegistry, InFlightCounter
+from rookery.actors.kernel import Commit, Decider, Entity, Mailbox, PendingCommand, UnitOfWork
 from rookery.bus import ports
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats import Connection
-from rookery.ops.bench.harness.bench_decider import FAMILY, BenchDecider
+from rookery.bus.ports import StoredMessage
+from rookery.ops.bench.harness.bench_nodes import COMMAND, FAMILY, VERB, Advance, BenchDecider
 from rookery.ops.bench.harness.load import LoadResult, Task, command_id
-from rookery.ops.bench.loads.entity_histories import (
-    NextCommand,
-    apply_commit,
-    decide_commit,
-    histories,
-    next_run,
-    next_turn,
-    sessions,
-)
-from rookery.schemas.envelope import EntityId
+from rookery.schemas.codec import decode_command
+from rookery.schemas.commands import HandleInput
+from rookery.schemas.digest import digest_bytes
+from rookery.schemas.envelope import Command, EntityId
 from rookery.schemas.errors import Failed
+from rookery.schemas.run import RunRequest
 
-__all__ = ["MESSAGES", "fill", "fold_sessions", "fold_turns", "read_and_fold"]
+__all__ = [
+    "MESSAGES",
+    "NextCommand",
+    "apply_commit",
+    "decide_commit",
+    "fill",
+    "fold_sessions",
+    "fold_turns",
+    "histories",
+    "next_run",
+    "next_turn",
+    "read_and_fold",
+    "sessions",
+]
+
+# --- entity histories -----------------------------------------------------------------------------
+
+# Histories of entities, created by the kernel's own parts without a server.
+
+
+NextCommand = Callable[[Entity, str], Command[Any]]
+"""The next command of an entity, with this id."""
+
+_NOW_MS = 1_763_000_000_000
+_DIGEST = digest_bytes(COMMAND)[:16]
+_ADVANCE = decode_command(COMMAND, Advance)
+_RUN = RunRequest(code="sum(row['amount'] for row in rows)", inputs={"rows": [{"amount": 17}]})
+
+
+def sessions() -> AdmissionDecider:
+    """The session family, with quotas that are never reached."""
+    return AdmissionDecider(
+        queued_max=100,
+        in_flight_max=10_000_000,
+        realm_load=InFlightCounter(),
+        claims=ClaimRegistry(),
+    )
+
+
+def next_turn(entity: Entity, identity: str) -> Command[Any]:
+    """The one command of the benches' family."""
+    return Command(verb=VERB, key=entity.id.key, id=identity, body=_ADVANCE)
+
+
+def next_run(entity: Entity, identity: str) -> Command[Any]:
+    """The next command of a session with one run after the other: request it, then commit it."""
+    key, current = entity.id.key, entity.state.current
+    if current is None:
+        return Command(verb="run", key=key, id=identity, body=_RUN)
+    params = {"input_id": current.input_id, "run_id": current.run_id}
+    body = HandleInput(input="commit", params=params)
+    return Command(verb="admission", key=key, id=identity, body=body)
+
+
+def decide_commit(entity: Entity, concern: Decider, command: Command[Any]) -> Commit:
+    """The commit of this command, as the kernel makes it."""
+    draft = UnitOfWork(entity, concern, f"{concern.family}@bench")
+    facts = concern.decide(draft.state, command, now_ms=_NOW_MS)
+    draft.add(PendingCommand(command, _DIGEST, 0.0), facts, _NOW_MS)
+    return draft.commit(f"bench.{command.id}", Mailbox(), 0.0)
+
+
+def apply_commit(commit: Commit, sequence: int) -> StoredMessage:
+    """Apply the commit as its ack does; the message as it is read back."""
+    commit.entity_record.apply_commit(commit.state, sequence, commit.chain, commit.facts)
+    return StoredMessage(
+        sequence, commit.entity, commit.message_id, commit.chain, commit.body, _NOW_MS
+    )
+
+
+def histories(
+    concern: Decider, following: NextCommand, *, entities: int, messages: int
+) -> Iterator[list[StoredMessage]]:
+    """The messages of one entity after the other."""
+    for number in range(entities):
+        entity = Entity(EntityId(concern.family, f"e{number}"), concern)
+        first = number * messages
+        yield [
+            apply_commit(
+                decide_commit(entity, concern, following(entity, command_id("h", sequence))),
+                sequence + 1,
+            )
+            for sequence in range(first, first + messages)
+        ]
+
+
+# --- rebuild load ---------------------------------------------------------------------------------
+
+# Rebuilding: histories written to the journal, folded in memory, read back and folded.
+#
+# Each kind is a task of a process of its own, so that its memory does not slow down the next one.
+
 
 MESSAGES = 10
 """Per entity; each has one fact, a session's up to four."""

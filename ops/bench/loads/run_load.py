@@ -1,8 +1,4 @@
-"""Runs through the public client: programs up to their results, and requests up to their receipts.
-
-A program with an unexpected result ends the measurement. For receipts the node executes no runs: a
-follower of the feed commits each run as soon as it is prepared.
-"""
+"""Runs through the public client, and the tools of their programs."""
 
 from __future__ import annotations
 
@@ -11,22 +7,38 @@ from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from time import perf_counter
 
+from rookery.actors import tool
+from rookery.actors.tools.authoring import ToolRegistry
 from rookery.bus.client import Client
 from rookery.bus.nats import Connection
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.load import LoadResult, Task, command_id, timed
 from rookery.ops.bench.harness.result_rows import percentile
+from rookery.schemas.calls import ApprovalMode
 from rookery.schemas.codec import fact_tag
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.errors import Failed
 from rookery.schemas.facts.session import RunPrepared
 from rookery.schemas.run import RunRequest
 
-__all__ = ["calls", "programs", "runs"]
+__all__ = [
+    "calls",
+    "programs",
+    "registry",
+    "runs",
+]
+
+# --- run load -------------------------------------------------------------------------------------
+
+# Runs through the public client: programs up to their results, and requests up to their receipts.
+#
+# A program with an unexpected result ends the measurement. For receipts the node executes no runs:
+# a follower of the feed commits each run as soon as it is prepared.
+
 
 _PLAIN = RunRequest(code="1 + 1")
 _CALLING = RunRequest(code="same(2)")
-"""Calls a tool of ``run_tools``."""
+"""Calls a tool of this module."""
 _QUIET_S = 0.5
 
 
@@ -140,3 +152,35 @@ async def _committing(client: Client, after: int) -> AsyncIterator[None]:
     finally:
         following.cancel()
         await asyncio.gather(following, *commits, return_exceptions=True)
+
+
+# --- run tools ------------------------------------------------------------------------------------
+
+# The tools of the benches' programs. They do nothing, so that only the call itself is measured.
+
+
+@tool(side_effect="write", idempotent=True)
+def same(value: int) -> int:
+    """The value; its intent is on record before the call."""
+    return value
+
+
+@tool(side_effect="write", idempotent=True, quick=True)
+def same_quick(value: int) -> int:
+    """The value, on the node's own loop; its intent is on record before the call."""
+    return value
+
+
+@tool(side_effect="read")
+def read_value(value: int) -> int:
+    """The value; recorded with its outcome."""
+    return value
+
+
+@tool(approval_policy=ApprovalMode.MANUAL)
+def weighed(value: int) -> int:
+    """The value, after an approval."""
+    return value
+
+
+registry = ToolRegistry.of(same, same_quick, read_value, weighed)

@@ -2,13 +2,13 @@
 
 from rookery.ops.bench.peers.catalogue import PEERS, PeerRuntime
 from rookery.ops.bench.peers.comparison import (
+    PARTS,
     Comparison,
     PeerRow,
     choose,
     compare_peers,
     record_rows,
 )
-from rookery.ops.bench.peers.workloads import PARTS
 
 __all__ = [
     "PARTS",

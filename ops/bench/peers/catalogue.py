@@ -16,8 +16,7 @@ import msgspec
 
 from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer, Store, find_running
-from rookery.ops.bench.peers.child_process import Child, Program, memory_bytes
-from rookery.ops.bench.peers.environment import Environment
+from rookery.ops.bench.peers.environment import Child, Environment, Program, memory_bytes
 from rookery.ops.bench.peers.servers import (
     PeerStore,
     await_port,
@@ -33,7 +32,7 @@ ROOKERY = "rookery"
 OWN_SANDBOX = "rookery-python"
 """The baseline of part E."""
 _PROGRAMS = Path(__file__).with_name("programs")
-_TOOLS = "rookery.ops.bench.loads.run_tools:registry"
+_TOOLS = "rookery.ops.bench.loads.run_load:registry"
 _CALLS = "total = 0\nfor i in range(1000): total += add(i)\ntotal"
 _CALLS_TYPED = "let total = 0\nfor (let i = 0; i < 1000; i++) total += add(i)\ntotal"
 

@@ -22,8 +22,7 @@ from urllib.request import Request, urlopen
 import msgspec
 
 from rookery.bus.clock import wait_until
-from rookery.ops.bench.peers.child_process import Child, PeerUnavailable
-from rookery.ops.bench.peers.environment import Environment
+from rookery.ops.bench.peers.environment import Child, Environment, PeerUnavailable
 
 __all__ = [
     "PeerStore",

@@ -26,8 +26,8 @@ from rookery.schemas.commands import RunsQuery
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts import session, turn
 from rookery.schemas.ids import derived_uuid7
-from rookery.schemas.lists import RunState
 from rookery.schemas.machines.turn import ContentShape, TurnPrimitiveKind
+from rookery.schemas.replies import RunState
 from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits
 
 __all__ = ["lines", "measure"]

@@ -19,10 +19,10 @@ from rookery.actors.projections import ApprovalProjection, ApprovalQueryHandler
 from rookery.bus.client import new_id
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.arguments import read_signer
 from rookery.ops.cli.commands.approvers import approver_name, realm_keys
 from rookery.ops.cli.commands.grants import app as grants
-from rookery.ops.cli.key_files import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.cli.rendering.approval_lines import (
@@ -31,13 +31,13 @@ from rookery.ops.cli.rendering.approval_lines import (
     changed_approvals,
     pending_table,
 )
-from rookery.schemas.approvals.decision import DecideApproval, DecisionReceipt
 from rookery.schemas.approvals.lists import (
     ApprovalList,
     ApprovalState,
     ListedApproval,
     PendingQuery,
 )
+from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id

@@ -15,11 +15,11 @@ from msgspec.structs import replace
 from rookery.actors.approvals import APPROVERS_KEY, Signer
 from rookery.actors.projections import ApproverReport, ListedApproverKey, read_approvers
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
-from rookery.ops.cli.key_files import make_key, read_public_key_file, read_signer
+from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.arguments import make_key, read_public_key_file, read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
-from rookery.ops.cli.rendering.run_result import print_stderr
+from rookery.ops.cli.rendering.run_output import print_stderr
 from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.errors import Refused
 from rookery.schemas.replies import ApproverReceipt

@@ -13,7 +13,7 @@ from rookery.bus.server import Store
 from rookery.bus.subjects import Subjects
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
-from rookery.ops.cli.rendering.run_result import print_stderr
+from rookery.ops.cli.rendering.run_output import print_stderr
 from rookery.ops.config import address_of
 from rookery.ops.server import no_server_error, server_of, store_of
 from rookery.schemas.errors import Refused

@@ -10,9 +10,9 @@ from cyclopts import App, Parameter
 
 from rookery.actors.projections import ApprovalQueryHandler
 from rookery.bus.clock import SystemClock
-from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.arguments import read_signer
 from rookery.ops.cli.commands.approvers import approver_name
-from rookery.ops.cli.key_files import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.schemas.approvals.lists import GrantedQuery, GrantList, ListedGrant

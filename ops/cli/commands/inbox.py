@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from rookery.bus.ports import DeadLetter
-from rookery.ops.cli.access.offline_realm import local_server, open_realm
+from rookery.ops.cli.access.realm_access import local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.schemas.errors import Refused

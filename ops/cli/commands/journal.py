@@ -16,7 +16,7 @@ from cyclopts.validators import Number
 from rookery.bus.clock import SystemClock
 from rookery.bus.journal import AuditResult, AuditScope, ExportReader, JournalExport
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.offline_realm import file_lines, is_long_file, local_server, open_realm
+from rookery.ops.cli.access.realm_access import file_lines, is_long_file, local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
 from rookery.ops.cli.output import (
     atomic_file,

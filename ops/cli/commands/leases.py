@@ -13,16 +13,15 @@ from cyclopts import App, Parameter
 from rookery.actors.leases import list_leases
 from rookery.bus.clock import SystemClock
 from rookery.ops.cli.access.login_callback import LoginCallback
-from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.schemas.commands import FinishLogin, HandleInput, LeasesQuery, StartLogin
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.lists import LeaseList, ListedLease
 from rookery.schemas.machines.lease import LeaseKey
 from rookery.schemas.machines.views import LeaseView
 from rookery.schemas.protection.bindings import AuthorizationCodeSettings
-from rookery.schemas.replies import LoginStarted, LoginStatus
+from rookery.schemas.replies import LeaseList, ListedLease, LoginStarted, LoginStatus
 
 __all__ = ["app"]
 

@@ -16,8 +16,8 @@ from rookery.bus.credentials import Credential, read_credential
 from rookery.bus.ports import Filter
 from rookery.bus.roles import Role
 from rookery.bus.server import Store
-from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
-from rookery.ops.cli.key_files import read_signer
+from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.arguments import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
 from rookery.ops.config import Config

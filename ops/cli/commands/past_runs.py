@@ -21,21 +21,20 @@ from rookery.actors.approvals import APPROVERS_KEY
 from rookery.bus.client import read_past_result
 from rookery.bus.clock import entropy
 from rookery.bus.ports import Filter, StoredMessage
-from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.arguments import NO_RIGHTS_OPTIONS, RightsOptions
 from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import atomic_file, print_json, print_line, write_content
-from rookery.ops.cli.rendering.run_result import show_result
-from rookery.ops.cli.rights_args import NO_RIGHTS_OPTIONS, RightsOptions
+from rookery.ops.cli.rendering.run_output import show_result
 from rookery.ops.journal import ProofParts, prove_run
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import ForkRun, ReplayQuery, RunsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted, SessionFact
 from rookery.schemas.ids import check_session_id, parse_position
-from rookery.schemas.lists import RunList, RunView
 from rookery.schemas.protection.rights import Rights
-from rookery.schemas.replies import ForkReceipt, ReplayReport, RunAnswer
+from rookery.schemas.replies import ForkReceipt, ReplayReport, RunAnswer, RunList, RunView
 from rookery.schemas.run import RunRequest
 
 __all__ = ["artifact", "fork", "prove", "replay", "result"]

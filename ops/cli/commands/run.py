@@ -12,14 +12,18 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from rookery.bus.client import Client, Handle, new_id
-from rookery.ops.cli.access.node_access import with_realm_client
+from rookery.ops.cli.access.realm_access import with_realm_client
+from rookery.ops.cli.arguments import (
+    NO_PROGRAM_OPTIONS,
+    NO_RIGHTS_OPTIONS,
+    File,
+    ProgramOptions,
+    RightsOptions,
+    run_request,
+)
 from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, NodeTools, Options
 from rookery.ops.cli.output import print_json, print_line
-from rookery.ops.cli.program_args import NO_PROGRAM_OPTIONS, File, ProgramOptions, run_request
-from rookery.ops.cli.rendering.live_output import LivePrinter
-from rookery.ops.cli.rendering.run_progress import follow
-from rookery.ops.cli.rendering.run_result import print_stderr, show_result
-from rookery.ops.cli.rights_args import NO_RIGHTS_OPTIONS, RightsOptions
+from rookery.ops.cli.rendering.run_output import LivePrinter, follow, print_stderr, show_result
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import CODES, CodedError, Failed
 from rookery.schemas.replies import RunAnswer

@@ -18,7 +18,7 @@ from rookery.actors.projections import RunQueryHandler
 from rookery.bus.client import read_past_result
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
-from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor, parse_time_ms
 from rookery.ops.cli.output import (
     clock_time,
@@ -29,15 +29,22 @@ from rookery.ops.cli.output import (
     writing,
 )
 from rookery.ops.cli.rendering.fact_words import facts_of_run
-from rookery.ops.cli.rendering.run_result import artifact_lines, result_notes
+from rookery.ops.cli.rendering.run_output import artifact_lines, result_notes
 from rookery.ops.cli.rendering.timeline import GLYPHS, PLAIN_GLYPHS, draw_timeline, duration
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import Cancel, ResolveCall, RunsQuery
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_session_id
-from rookery.schemas.lists import RunList, RunState, RunView, RunWait
-from rookery.schemas.replies import CallReceipt, RunAnswer, RunReceipt
+from rookery.schemas.replies import (
+    CallReceipt,
+    RunAnswer,
+    RunList,
+    RunReceipt,
+    RunState,
+    RunView,
+    RunWait,
+)
 from rookery.schemas.run import Language
 
 __all__ = ["app", "find_run", "sequence_before"]

@@ -22,11 +22,16 @@ from rookery.actors.projections import SessionQueryHandler, parse_phase
 from rookery.actors.protection import check_rights
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
-from rookery.ops.cli.access.offline_realm import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
+from rookery.ops.cli.arguments import (
+    NO_RIGHTS_OPTIONS,
+    RightsOptions,
+    find_language,
+    parse_limits,
+    right_words,
+)
 from rookery.ops.cli.options import NO_OPTIONS, Options, parse_time_ms
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
-from rookery.ops.cli.program_args import find_language, parse_limits
-from rookery.ops.cli.rights_args import NO_RIGHTS_OPTIONS, RightsOptions, right_words
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
     ChangeLimits,

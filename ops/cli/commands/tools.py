@@ -12,18 +12,18 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from rookery.actors.tools.authoring import load_registry
-from rookery.ops.cli.access.offline_realm import open_realm
+from rookery.ops.cli.access.realm_access import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
 from rookery.ops.config import Format, Level
 from rookery.ops.logs import configure, scrub_output
+from rookery.ops.node_tools import WorkerProcess
 from rookery.ops.processes import stop_signals
-from rookery.ops.worker import WorkerProcess
-from rookery.schemas.capability import AutoApproval, Capability, RecordMode
+from rookery.schemas.calls import AutoApproval, Capability, RecordMode
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ToolsQuery
 from rookery.schemas.errors import Refused
-from rookery.schemas.lists import ToolList, ToolView
+from rookery.schemas.replies import ToolList, ToolView
 
 __all__ = ["app", "serve"]
 

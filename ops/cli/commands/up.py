@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, NodeTools, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.ops.config import Config, Driver, Format, Level, address_of
-from rookery.ops.health import HealthServer, probe_page
+from rookery.ops.http_server import HealthServer, probe_page
 from rookery.ops.logs import configure, scrub_output
 from rookery.ops.memory_tuning import tune_memory, tune_memory_for_start
 from rookery.ops.node import Node

@@ -17,7 +17,7 @@ from cyclopts import App, Parameter
 from rookery.bus.credentials import SecretKey
 from rookery.bus.realm_upgrade import RealmUpgrade, upgrade_realm
 from rookery.bus.replicas import StreamReplicas, change_replicas, plan_replicas
-from rookery.ops.cli.access.offline_realm import local_server, open_realm
+from rookery.ops.cli.access.realm_access import local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table, refuse_file_errors
 from rookery.ops.keys import OPERATORS, SecretsRotation, stored_name

@@ -5,11 +5,11 @@ from __future__ import annotations
 from cyclopts import App
 
 from rookery.bus.client import Client
-from rookery.ops.cli.access.node_access import with_realm_client
+from rookery.ops.cli.access.realm_access import with_realm_client
+from rookery.ops.cli.arguments import NO_PROGRAM_OPTIONS, File, ProgramOptions, run_request
 from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, NodeTools, Options
 from rookery.ops.cli.output import print_line
-from rookery.ops.cli.program_args import NO_PROGRAM_OPTIONS, File, ProgramOptions, run_request
-from rookery.ops.cli.rendering.run_result import show_result
+from rookery.ops.cli.rendering.run_output import show_result
 from rookery.schemas.run import RunStatus
 
 __all__ = ["app"]

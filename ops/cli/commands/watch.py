@@ -9,7 +9,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from rookery.bus.ports import Filter
-from rookery.ops.cli.access.offline_realm import open_realm
+from rookery.ops.cli.access.realm_access import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_line
 from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection

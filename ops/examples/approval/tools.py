@@ -10,7 +10,7 @@ from pathlib import Path
 
 from rookery.actors import tool
 from rookery.actors.tools import ToolRegistry
-from rookery.schemas.capability import ApprovalMode
+from rookery.schemas.calls import ApprovalMode
 from rookery.schemas.run import SideEffect
 
 __all__ = ["balance", "pay", "registry"]

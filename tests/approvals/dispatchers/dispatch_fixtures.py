@@ -4,10 +4,19 @@ from __future__ import annotations
 
 import msgspec
 
-from rookery.actors.approvals.dispatchers.port import Terms
-from rookery.schemas.approvals.decision import DecideApproval
+from rookery.actors.approvals.dispatchers.protocol import Terms
 from rookery.schemas.approvals.dispatch import DispatchOutcome, DispatchReply
-from rookery.schemas.approvals.records import ApprovalRequest
+from rookery.schemas.approvals.records import ApprovalRequest, DecideApproval
+from rookery.schemas.ids import (
+    AgentId,
+    ApprovalRequestId,
+    ContentRef,
+    EffectId,
+    RunId,
+    SessionId,
+    ToolCallId,
+    TurnId,
+)
 from rookery.schemas.seed.package import RuntimePackageFingerprint
 from rookery.schemas.seed.policy_decisions import (
     ApprovalDecisionKind,
@@ -21,16 +30,6 @@ from rookery.schemas.seed.refs import (
     PolicyKind,
     PolicyRef,
     SourceRef,
-)
-from rookery.schemas.typed_ids import (
-    AgentId,
-    ApprovalRequestId,
-    ContentRef,
-    EffectId,
-    RunId,
-    SessionId,
-    ToolCallId,
-    TurnId,
 )
 
 __all__ = ["ANSWER", "ASKED_ID", "REQUEST", "TERMS", "decided"]

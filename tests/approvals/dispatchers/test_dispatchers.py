@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from rookery.actors.approvals.dispatchers.dispatchers import InboxDispatcher, ServiceDispatcher
-from rookery.actors.approvals.dispatchers.port import (
+from rookery.actors.approvals.dispatchers.protocol import (
     Cancelled,
     Decision,
     DispatchResult,

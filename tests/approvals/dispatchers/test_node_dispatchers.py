@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from rookery.actors.approvals.dispatchers.webhook_signing import WebhookKey
+from rookery.actors.approvals.dispatchers.dispatchers import WebhookKey
 from rookery.bus.clock import SystemClock
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats.connection import Connection, Message, Outgoing
@@ -20,14 +20,14 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.approval_dispatchers import ApprovalDispatchers
 from rookery.ops.config import ApprovalsConfig
-from rookery.schemas.approvals.decision import DecideApproval
 from rookery.schemas.approvals.dispatch import (
     ApprovalDispatch,
     DispatchOutcome,
     DispatchReply,
 )
+from rookery.schemas.approvals.records import DecideApproval
 from rookery.schemas.errors import Refused
-from rookery.schemas.typed_ids import decode_typed_text
+from rookery.schemas.ids import decode_typed_text
 from tests.approvals.approval_world import ANN, ApprovalWorld, on_the_wire
 from tests.nodes import NodeProcess
 from tests.stock_client import until

@@ -11,22 +11,27 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from rookery.actors.approvals.dispatchers.dispatchers import WebhookDispatcher
-from rookery.actors.approvals.dispatchers.port import Decision, DispatchResult, Pending, Unavailable
-from rookery.actors.approvals.dispatchers.webhook_signing import (
+from rookery.actors.approvals.dispatchers.dispatchers import (
     TOLERANCE_MS,
     ReplayGuard,
+    WebhookDispatcher,
     WebhookKey,
 )
-from rookery.actors.tools.hosts.daemon_pool import DaemonThreadPool
-from rookery.ops.webhook import (
+from rookery.actors.approvals.dispatchers.protocol import (
+    Decision,
+    DispatchResult,
+    Pending,
+    Unavailable,
+)
+from rookery.actors.tools.hosts.local_host import DaemonThreadPool
+from rookery.ops.approval_dispatchers import (
     BODY_BYTES_MAX,
     PATH,
     HttpPost,
     WebhookCallback,
     WebhookCallbackServer,
 )
-from rookery.schemas.approvals.decision import DecideApproval
+from rookery.schemas.approvals.records import DecideApproval
 from rookery.schemas.errors import Failed, Refused
 from tests.approvals.dispatchers.dispatch_fixtures import ANSWER, ASKED_ID, REQUEST, TERMS, decided
 from tests.tools.builtin.web_server import Line, Web, answer, bytes_of, redirect

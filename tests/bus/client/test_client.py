@@ -14,7 +14,7 @@ from nats.aio.msg import Msg
 
 from rookery.bus.client.client import Client, connect
 from rookery.bus.client.sync import connect_sync
-from rookery.bus.loop_thread import LoopThread
+from rookery.bus.event_loop import LoopThread
 from rookery.bus.roles import Role
 from rookery.bus.streams import terms_in
 from rookery.bus.subjects import Subjects, decode_token, partition_of

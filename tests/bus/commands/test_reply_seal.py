@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.bus.commands.headers import is_reply_subject
-from rookery.bus.commands.reply_seal import ReplySeal
+from rookery.bus.commands.command_messages import ReplySeal, is_reply_subject
 
 INBOX = "_INBOX.default.alice.kH2xQ"
 

@@ -9,7 +9,7 @@ from typing import Protocol
 
 import pytest
 
-from rookery.bus.commands.headers import CODE
+from rookery.bus.commands.command_messages import CODE
 from rookery.bus.nats.connection import Connection, Outgoing, header_value
 from rookery.bus.ports import PARTITIONS, Bus, Delivery, ReplyMessage
 from rookery.bus.subjects import Subjects, partition_of

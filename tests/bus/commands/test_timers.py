@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from rookery.bus.clock import SystemClock
-from rookery.bus.commands.timers import DUE_MS_MAX
+from rookery.bus.commands.inbox import DUE_MS_MAX
 from rookery.bus.ports import Bus, Timer
 from rookery.bus.subjects import partition_of
 from rookery.schemas.errors import Refused

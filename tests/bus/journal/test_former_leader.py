@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 from functools import partial
 
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal.append_resolution import AppendResolver
+from rookery.bus.journal.append_messages import AppendResolver
 from rookery.bus.journal.reader import JournalReader
 from rookery.bus.ports import AppendOutcome, AppendRequest, StoredMessage
 from rookery.bus.subjects import Subjects

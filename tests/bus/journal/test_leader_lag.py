@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.bus.journal import leader_lag
-from rookery.bus.journal.leader_lag import LeaderLag
+from rookery.bus.journal import reader
+from rookery.bus.journal.reader import LeaderLag
 from rookery.schemas.errors import Failed
 
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     now = [100.0]
-    monkeypatch.setattr(leader_lag, "monotonic_s", lambda: now[0])
+    monkeypatch.setattr(reader, "monotonic_s", lambda: now[0])
     return now
 
 

@@ -16,8 +16,7 @@ from nats.aio.transport import TcpTransport
 from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
-from rookery.bus.nats.batch_client import BatchClient, BatchParser
-from rookery.bus.nats.frames import Message
+from rookery.bus.nats.batch_client import BatchClient, BatchParser, Message
 from rookery.bus.nats.server_access import NO_ACCESS
 
 PROOF = ("_auth_configured", "_signature_cb", "_public_nkey", "_user_jwt_cb", "_inbox_prefix")

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import nats
 import pytest
 
-from rookery.bus.loop_thread import new_event_loop
+from rookery.bus.event_loop import new_event_loop
 from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, header_value
 from rookery.bus.nats.direct_get import exchange
 from rookery.bus.nats.server_access import ServerAccess

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.bus.nats.frames import Outgoing, encode_frames, header_value
+from rookery.bus.nats.batch_client import Outgoing, encode_frames, header_value
 from rookery.schemas.errors import Refused
 
 PAYLOAD_BYTES_MAX = 1000

@@ -8,13 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.bus.nats.jwt import (
+from rookery.bus.nats.nkeys import (
+    KEY_BYTES,
+    NKey,
+    NKeyKind,
     account_jwt,
     credentials_text,
     read_credentials,
     user_jwt,
+    verify_nkey,
 )
-from rookery.bus.nats.nkeys import KEY_BYTES, NKey, NKeyKind, verify_nkey
 from rookery.bus.roles import Permissions
 from rookery.schemas.errors import Refused
 from tests.bus.nats.tokens import claims_of

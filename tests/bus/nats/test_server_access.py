@@ -12,13 +12,15 @@ import pytest
 
 from rookery.bus.clock import entropy, wait_until
 from rookery.bus.nats.connection import Connection, Message, Outgoing
-from rookery.bus.nats.jwt import (
+from rookery.bus.nats.nkeys import (
+    KEY_BYTES,
+    NKey,
+    NKeyKind,
     account_jwt,
     credentials_text,
     operator_jwt,
     user_jwt,
 )
-from rookery.bus.nats.nkeys import KEY_BYTES, NKey, NKeyKind
 from rookery.bus.nats.server_access import (
     ServerAccess,
     ServerTargets,

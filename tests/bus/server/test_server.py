@@ -18,7 +18,7 @@ import pytest
 
 from rookery.bus.clock import wait_until
 from rookery.bus.credentials import USERS_FILE
-from rookery.bus.loop_thread import LoopThread
+from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats.connection import ApiError, Connection, Outgoing
 from rookery.bus.roles import Role
 from rookery.bus.server.server import (

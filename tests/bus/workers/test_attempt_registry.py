@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.bus.workers import attempt_registry
-from rookery.bus.workers.attempt_registry import AGE_S, AttemptRegistry
+from rookery.bus.workers import server
+from rookery.bus.workers.server import AGE_S, AttemptRegistry
 from rookery.schemas.worker_protocol import AttemptState, Job
 
 
@@ -113,7 +113,7 @@ def test_calls_are_kept_for_as_long_as_the_longest_job_may_take(left_ms: int, ag
 
 
 def test_what_was_called_off_is_bounded_and_the_newest_stays(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(attempt_registry, "CANCELLED_MAX", 3)
+    monkeypatch.setattr(server, "CANCELLED_MAX", 3)
     memory = AttemptRegistry(0.0)
     for number in range(5):
         memory.query_or_cancel(f"c{number}", 1, 1.0)

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.bus.nats.frames import Message
+from rookery.bus.nats.batch_client import Message
 from rookery.bus.workers.protocol import LargeBodies
 from rookery.schemas.errors import Failed
 from rookery.schemas.worker_protocol import (

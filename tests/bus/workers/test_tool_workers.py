@@ -25,7 +25,7 @@ from rookery.bus.storage.bucket import Bucket
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers.client import NatsToolWorkers
 from rookery.bus.workers.server import NatsWorkerEndpoint
-from rookery.schemas.capability import Capability
+from rookery.schemas.calls import Capability
 from rookery.schemas.errors import Refused
 from rookery.schemas.worker_protocol import (
     Job,

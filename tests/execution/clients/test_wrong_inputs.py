@@ -19,7 +19,7 @@ import pytest
 from rookery.actors.admission.decider import AdmissionDecider
 from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import ClaimRegistry
-from rookery.actors.execution.provisioning import RunProvisioner
+from rookery.actors.execution.driver import RunProvisioner
 from rookery.bus import connect_sync
 from rookery.bus.client.sync import SyncClient
 from rookery.bus.roles import Role

@@ -18,15 +18,14 @@ import pytest
 from rookery.actors.execution.history import PastRun, RunHistoryReader
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.session_cache import SessionCache
-from rookery.actors.execution.snapshot_keeper import SnapshotKeeper
-from rookery.actors.execution.snapshot_remover import SnapshotRemover
+from rookery.actors.execution.snapshot_keeper import SnapshotKeeper, SnapshotRemover
 from rookery.actors.execution.step_inputs import FactPosition
-from rookery.actors.kernel.messaging.local_ask import AskActor
+from rookery.actors.kernel.messages import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import open_sandbox
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.realm_build import RealmBuild
-from rookery.bus.loop_thread import LoopThread
+from rookery.bus.event_loop import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.run import Language, RunRequest, SessionLimits

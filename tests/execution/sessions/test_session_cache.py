@@ -17,10 +17,9 @@ import wasmtime
 from rookery.actors.execution.driver import SandboxDriver
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.session_cache import SessionCache
-from rookery.actors.execution.snapshot_keeper import SnapshotKeeper
-from rookery.actors.execution.snapshot_remover import SnapshotRemover
+from rookery.actors.execution.snapshot_keeper import SnapshotKeeper, SnapshotRemover
 from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.messaging.local_ask import AskActor
+from rookery.actors.kernel.messages import AskActor
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
 from rookery.actors.sandbox.python.python_guest import PythonGuest

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.execution import session_cache, snapshot_remover
+from rookery.actors.execution import session_cache, snapshot_keeper
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.sandbox import Sandbox
 from rookery.bus.ports import BlobMark
@@ -70,7 +70,7 @@ class Storing(Forgetful):
 
     def make_pass(self, young_ms: int = -1) -> None:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(snapshot_remover, "YOUNG_MS", young_ms)
+            patch.setattr(snapshot_keeper, "YOUNG_MS", young_ms)
             self.run(self.remover.make_pass())
 
 
@@ -156,7 +156,7 @@ def test_a_pass_deletes_blobs_that_no_fact_came_to_name(world: Storing):
     world.store(1)
     left = world.run(world.blobs.put_marked(b"left", "s", world.now_ms()))
     foreign = world.run(world.blobs.put(b"no snapshot"))
-    world.make_pass(snapshot_remover.YOUNG_MS)
+    world.make_pass(snapshot_keeper.YOUNG_MS)
     assert world.is_stored(left), "a fact may be about to name it"
     world.make_pass()
     assert not world.is_stored(left)

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from rookery.actors.kernel.decider import encode_state
 from rookery.actors.kernel.machines.decider import MachineDecider
 from rookery.actors.kernel.machines.machine import TransitionRejected
-from rookery.actors.kernel.state_codec import encode_state
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidates
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import HandleInput

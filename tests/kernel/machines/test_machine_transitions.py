@@ -13,14 +13,15 @@ from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.kernel.machines.machine import (
     Edition,
+    HostPhase,
     Machine,
     MachineInput,
     RejectionKind,
+    SessionHost,
     Transition,
     TransitionRejected,
     set_fields,
 )
-from rookery.actors.kernel.machines.session_host import HostPhase, SessionHost
 from rookery.schemas.errors import Refused
 
 IDLE = HostPhase.IDLE

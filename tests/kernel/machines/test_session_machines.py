@@ -13,7 +13,7 @@ from rookery.actors.admission.commands import AdmissionQuotas, accept, handle_in
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
 from rookery.actors.kernel.machines.decider import SessionMachineDecider
-from rookery.actors.kernel.machines.session_host import host_of
+from rookery.actors.kernel.machines.machine import host_of
 from rookery.actors.peers.decider import PeersDecider
 from rookery.actors.surfaces.decider import SurfacesDecider
 from rookery.actors.turns.decider import TurnsDecider

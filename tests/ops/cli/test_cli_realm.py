@@ -10,8 +10,7 @@ import pytest
 
 from rookery.bus.clock import wait_until
 from rookery.bus.nats.connection import Connection
-from rookery.bus.storage.bucket import Bucket
-from rookery.bus.storage.claims import JetStreamClaims
+from rookery.bus.storage.bucket import Bucket, JetStreamClaims
 from rookery.bus.subjects import Subjects
 from tests.bus.formats import FormerSubjects, append_to, make_format_1, make_format_2
 from tests.bus.journals import Writer, session

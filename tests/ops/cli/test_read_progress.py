@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from rookery.ops.cli.access.offline_realm import (
+from rookery.ops.cli.access.realm_access import (
     LONG_FILE_BYTES,
     LONG_MESSAGES,
     file_lines,
     read_progress,
 )
 from rookery.ops.cli.options import parse_time_ms
-from rookery.ops.cli.rendering.run_progress import RunProgressLine
+from rookery.ops.cli.rendering.run_output import RunProgressLine
 from rookery.schemas.errors import Refused
 
 NOW_MS = 1_700_000_000_000

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from rookery.ops.cli.rendering.fact_words import RunFact, facts_of_run
 from rookery.ops.cli.rendering.timeline import PLAIN_GLYPHS, draw_timeline, duration
-from rookery.schemas.lists import RunView
+from rookery.schemas.replies import RunView
 from tests.projections.fact_builders import RECORDED, FactHistory, runs_of
 
 WIDTHS = (80, 140)

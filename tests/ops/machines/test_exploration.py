@@ -10,14 +10,16 @@ import pytest
 from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel.machines.machine import (
+    ATTACHED,
+    DESTROYED,
     Edition,
     Machine,
     MachineInput,
+    SessionHost,
     Transition,
     TransitionEffect,
     set_fields,
 )
-from rookery.actors.kernel.machines.session_host import ATTACHED, DESTROYED, SessionHost
 from rookery.actors.machine_catalogue import MachineEntry
 from rookery.ops.machines.exploration import (
     DuplicateOutcome,

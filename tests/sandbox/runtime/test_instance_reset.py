@@ -15,11 +15,14 @@ import pytest
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python import GuestCache
 from rookery.actors.sandbox.python.python_guest import PythonGuest
-from rookery.actors.sandbox.runtime.image_guest import ImageInstance
-from rookery.actors.sandbox.runtime.instance_pool import InstancePool
-from rookery.actors.sandbox.runtime.memory_image import Pristine, dirty_pages
+from rookery.actors.sandbox.runtime.image_guest import ImageInstance, InstancePool
+from rookery.actors.sandbox.runtime.memory_image import (
+    SYSTEM_PAGE_BYTES,
+    Pristine,
+    dirty_pages,
+    written_pages,
+)
 from rookery.actors.sandbox.runtime.wasm import Engine
-from rookery.actors.sandbox.runtime.written_pages import SYSTEM_PAGE_BYTES, written_pages
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.schemas.run import Language, SessionLimits

@@ -16,7 +16,7 @@ from rookery.actors.sandbox.sessions.snapshot import (
     open_snapshot,
     seal,
 )
-from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule, Capability
+from rookery.schemas.calls import ApprovalMode, AutoApproval, AutoRule, Capability
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import RunRequest, SessionLimits, SideEffect
 from tests.sandbox.programs import without_time

@@ -16,8 +16,7 @@ import tree_sitter_typescript
 
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
-from rookery.actors.sandbox.typescript.source_edits import align, apply_edits
-from rookery.actors.sandbox.typescript.syntax import Node, parse
+from rookery.actors.sandbox.typescript.syntax import Node, align, apply_edits, parse
 from rookery.actors.sandbox.typescript.translation import EDITIONS, SourceRefused, translate
 from rookery.actors.sandbox.typescript.type_erasure import erase_types
 from rookery.schemas.digest import digest_json

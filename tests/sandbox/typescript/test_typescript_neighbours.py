@@ -10,8 +10,7 @@ from __future__ import annotations
 import pytest
 
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
-from rookery.actors.sandbox.typescript.source_edits import apply_edits
-from rookery.actors.sandbox.typescript.syntax import parse
+from rookery.actors.sandbox.typescript.syntax import apply_edits, parse
 from rookery.actors.sandbox.typescript.transformer import TransformFailed
 from rookery.actors.sandbox.typescript.type_erasure import erase_types
 from tests.sandbox.typescript.test_type_erasure import BLANKED, read, unwatched

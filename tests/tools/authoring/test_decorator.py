@@ -12,7 +12,7 @@ import pytest
 from rookery.actors import tool
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry
 from rookery.actors.tools.authoring.registry import tool_of
-from rookery.schemas.capability import ApprovalMode, AutoApproval, AutoRule, CapabilityLimits
+from rookery.schemas.calls import ApprovalMode, AutoApproval, AutoRule, CapabilityLimits
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SideEffect
 

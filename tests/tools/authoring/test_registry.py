@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rookery.actors.tools import RegisteredTool, ToolCallContext, ToolError, ToolRegistry, tool
-from rookery.schemas.capability import Capability, CapabilityLimits
+from rookery.schemas.calls import Capability, CapabilityLimits
 from rookery.schemas.errors import Refused
 
 

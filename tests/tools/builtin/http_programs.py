@@ -13,7 +13,7 @@ from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry
 from rookery.actors.tools.builtin.allowlist import METHODS
 from rookery.actors.tools.builtin.http import Allowed, HttpTransport, http_tools
 from rookery.actors.tools.builtin.http_transport import Resolve
-from rookery.schemas.capability import CapabilityLimits
+from rookery.schemas.calls import CapabilityLimits
 from tests.tools.builtin.web_server import CERTIFICATE, Web
 
 LOOPBACK = ("127.0.0.0/8",)

@@ -19,7 +19,7 @@ import pytest
 
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry
 from rookery.actors.tools.builtin.files import Mount, file_tools
-from rookery.schemas.capability import CapabilityLimits
+from rookery.schemas.calls import CapabilityLimits
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SideEffect
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.actors.tools.attempt_cache import OVERHEAD_BYTES, AttemptCache, AttemptResult
+from rookery.actors.tools.attempts import OVERHEAD_BYTES, AttemptCache, AttemptResult
 from rookery.actors.tools.call_slots import CallAttempt
 from rookery.schemas.calls import CallOutcome
 

@@ -19,7 +19,7 @@ from rookery.actors.tools.state import (
     SessionCalls,
     ToolCall,
 )
-from rookery.actors.tools.wait_rules import end_wait
+from rookery.actors.tools.waits import end_wait
 from rookery.bus.ports import Timer
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.codec import encode_json

@@ -8,10 +8,9 @@ import msgspec
 import pytest
 
 from rookery.actors.tools import ToolRegistry
+from rookery.actors.tools.capability_checks import fault, fault_of, status_of
 from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
-from rookery.actors.tools.faults import fault, fault_of, status_of
-from rookery.schemas.calls import CallArguments, RequestedCall, ToolFault
-from rookery.schemas.capability import Capability
+from rookery.schemas.calls import CallArguments, Capability, RequestedCall, ToolFault
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import CallStatus

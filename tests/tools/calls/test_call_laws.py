@@ -15,7 +15,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rookery.actors.kernel.state_codec import decode_state, encode_state
+from rookery.actors.kernel.decider import decode_state, encode_state
 from rookery.actors.tools.effects import call_effects
 from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.state import SessionCalls

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel import key_histories
+from rookery.actors.kernel import histories
 from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallAttempt, CallSlots
 from rookery.actors.tools.effects import AttemptLost, PrepareCall, call_effects
@@ -104,7 +104,7 @@ def test_a_runs_calls_are_known_in_order_until_another_run_calls(world: ToolWorl
 
 
 def test_what_is_known_survives_a_snapshot(world: ToolWorld, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(key_histories, "KEY_BYTES_MAX", 0)
+    monkeypatch.setattr(histories, "KEY_BYTES_MAX", 0)
     node = world.begin()
     many = [call(number, "fetch", a=number) for number in range(1, 31)]
     world.request_calls(*many, call(31, "nothing"))

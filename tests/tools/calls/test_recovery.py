@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.kernel.state_codec import decode_state, encode_state
+from rookery.actors.kernel.decider import decode_state, encode_state
 from rookery.actors.messages import RecordOutcome
 from rookery.actors.tools.call_rules import CallRules, resolve
 from rookery.actors.tools.call_slots import CallSlots

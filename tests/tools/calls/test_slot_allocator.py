@@ -9,14 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.tools.slot_allocator import (
+from rookery.actors.tools.slot_limits import (
+    AllocatedLimit,
     AllocationRound,
     DeclaredLimit,
     SlotAllocator,
     SlotNotice,
+    SlotReport,
     SlotsAllocated,
 )
-from rookery.actors.tools.slot_limits import AllocatedLimit, SlotReport
 
 MINUTE_MS = 60_000
 HOLD_MS = 5_000

@@ -23,7 +23,7 @@ from rookery.actors.sandbox.python.fallback.component_wasi import (
     resource_type,
     wasi_of,
 )
-from rookery.actors.sandbox.python.protocol import read_step
+from rookery.actors.sandbox.python.python_guest import read_step
 from rookery.actors.sandbox.runtime.suspension import complete
 from rookery.actors.sandbox.runtime.wasm import Engine, GuestStopped, WasmStore
 from rookery.schemas.errors import Failed

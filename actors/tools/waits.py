@@ -1,0 +1,269 @@
+"""Awaited calls: the rules of their waits, and the timers that end them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple, TypeAlias
+
+from msgspec import UNSET, UnsetType
+
+from rookery.actors.kernel import AskActor, Effect, EffectHandler
+from rookery.actors.tools.builtin.sleep import sleep_ms
+from rookery.actors.tools.capability_checks import fault, status_of
+from rookery.actors.tools.catalogue import CatalogueTool
+from rookery.actors.tools.effects import (
+    ArmCallTimer,
+    AwaitCredential,
+    CancelCallTimer,
+    CancelCredentialWait,
+)
+from rookery.actors.tools.state import (
+    LEASE_WAITS,
+    WAITING_FOR_APPROVAL,
+    WAITING_FOR_TIMER,
+    SessionCalls,
+    ToolCall,
+)
+from rookery.bus.ports import Timer, Timers
+from rookery.schemas.calls import CallArguments, ToolFault
+from rookery.schemas.codec import encode_json
+from rookery.schemas.commands import LeaseWait, WaitEnded
+from rookery.schemas.digest import canonical_json, digest_bytes
+from rookery.schemas.envelope import Command
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import approval
+from rookery.schemas.facts import tool as facts
+from rookery.schemas.replies import CallReceipt
+
+__all__ = [
+    "CredentialWait",
+    "LeaseGate",
+    "WaitExecutor",
+    "begin_wait",
+    "call_fields",
+    "check_sender",
+    "credential_wait",
+    "end_unapproved",
+    "end_wait",
+    "every_lease_fresh",
+]
+
+# --- wait rules -----------------------------------------------------------------------------------
+
+# Rules for awaited calls: which facts begin and end the wait of a call. Pure.
+#
+# An awaited call ends later, without an attempt: it holds no slot, no thread and no deadline. A
+# call that waits for an approval or for a fresh credential is made later. The wait ends by the
+# first of three events: a reaction of the turn to a fact of the same key, as for approvals in
+# ``call_rules``; its timer; or ``WaitEnded``, which a durable command brings for things under other
+# keys. The command of a timer is ``WaitEnded`` too. The call must still wait for the event that the
+# command names, so that it ends once.
+
+
+VERB: Final = "wait_ended"
+TIMER_IDS: Final = "timer/"
+"""The id of a fired timer's command begins with this; that of a client's cannot."""
+
+
+class CredentialWait(NamedTuple):
+    """What a call has to wait for before it gets a credential."""
+
+    lease: str
+    """The key of the lease."""
+    code: str
+    """``WAITING_FOR_LEASE`` or ``LEASE_REAUTH_REQUIRED``."""
+
+
+LeaseGate: TypeAlias = Callable[[str], CredentialWait | None]
+"""For the binding of a tool: what its call waits for, as this node knows; ``None`` if nothing."""
+
+
+def every_lease_fresh(_: str) -> None:
+    """Of a node without leases."""
+
+
+def call_fields(call: ToolCall) -> dict[str, Any]:
+    """The common fields of every fact of a call."""
+    return {
+        "run": call.run,
+        "generation": call.generation,
+        "operation_id": call.operation_id,
+        "traceparent": call.traceparent,
+    }
+
+
+def begin_wait(
+    call: ToolCall,
+    tool: CatalogueTool,
+    arguments: CallArguments | UnsetType,
+    inherited: Mapping[int, int],
+    *,
+    now_ms: int,
+) -> facts.Awaited:
+    """The wait of a valid call. ``inherited``: by number, until when calls of the run that this one
+    was forked from wait."""
+    assert tool.waits_for == WAITING_FOR_TIMER, "only sleeps begin a wait"
+    assert arguments is not UNSET
+    bound = tool.checks.check_arguments(arguments.args, arguments.kwargs)
+    until_ms = inherited.get(call.number) or now_ms + sleep_ms(bound)
+    return facts.Awaited(**call_fields(call), code=tool.waits_for, until_ms=until_ms)
+
+
+def credential_wait(
+    call: ToolCall, tool: CatalogueTool | None, gate: LeaseGate
+) -> facts.Awaited | None:
+    """The wait of a call for its credential, before its first attempt. A later attempt gets the
+    credential that there is, or fails."""
+    if call.attempt or call.credential_ready or tool is None:
+        return None
+    binding = tool.capability.binding
+    wait = None if binding is UNSET else gate(binding)
+    return None if wait is None else _awaiting(call, wait)
+
+
+def check_sender(command: Command[WaitEnded]) -> None:
+    """Raise ``Refused`` for a client's command. Commands of the node itself have another verb."""
+    if command.verb == VERB and not command.id.startswith(TIMER_IDS):
+        raise Refused(
+            "GUARD_REJECTED",
+            "only a timer or the session's node ends a wait",
+            hint="rookery runs show RUN prints the command that ends it",
+        )
+
+
+def end_unapproved(state: SessionCalls, closed: approval.Closed) -> Sequence[facts.Failed]:
+    """A request ended without an approval: its call fails; the program may catch that."""
+    call = state.calls.get(closed.operation_id)
+    if call is None or not call.is_awaited(WAITING_FOR_APPROVAL):
+        return ()
+    because = f": {closed.reason}" if closed.reason else ""
+    return (_failed(call, ToolFault("PERMISSION_DENIED", f"{closed.reason_code}{because}")),)
+
+
+def end_wait(state: SessionCalls, ended: WaitEnded) -> Sequence[facts.ToolFact]:
+    """The end of the wait, if the call still waits for this event: that of the call, too, unless it
+    waited for a credential. Only a grant ends the wait for an approval. The duration is 0: a run
+    has a limit for the time of its calls, and nothing of this one ran."""
+    call = state.calls.get(ended.operation_id)
+    if call is not None and ended.code in LEASE_WAITS and call.is_awaited(*LEASE_WAITS):
+        return _end_lease_wait(call, ended.waits_for)
+    if call is None or ended.code == WAITING_FOR_APPROVAL or not call.is_awaited(ended.code):
+        return ()
+    outcome = ended.outcome
+    if outcome.error is not UNSET:
+        return (_failed(call, outcome.error),)
+    blob = outcome.value_blob
+    completed = facts.Completed(
+        **call_fields(call),
+        value=outcome.value,
+        value_blob=blob,
+        response_digest=digest_bytes(canonical_json(outcome.value)) if blob is UNSET else blob,
+        duration_ms=0,
+    )
+    return (completed,)
+
+
+def _end_lease_wait(
+    call: ToolCall, waits_for: str
+) -> tuple[()] | tuple[facts.Awaited | facts.CredentialReady]:
+    if not waits_for:
+        return (facts.CredentialReady(**call_fields(call)),)
+    if waits_for == call.waits_for or waits_for not in LEASE_WAITS:
+        return ()
+    return (_awaiting(call, CredentialWait(call.lease, waits_for)),)
+
+
+def _awaiting(call: ToolCall, wait: CredentialWait) -> facts.Awaited:
+    return facts.Awaited(**call_fields(call), code=wait.code, lease=wait.lease)
+
+
+def _failed(call: ToolCall, error: ToolFault) -> facts.Failed:
+    wrong = fault(error.code, error.message)
+    return facts.Failed(**call_fields(call), error=wrong, status=status_of(wrong), duration_ms=0)
+
+
+# --- wait executor --------------------------------------------------------------------------------
+
+# The executor of waits: arms the timers that end the waits of calls, and cancels them.
+#
+# A timer is stored by the bus, so that no process has to remember it. A timer that is due is a
+# durable command to the owner of any key, which no client can send: so a call reaches its lease.
+# Runs on the bus's loop.
+
+
+FAMILY: Final = "turn"
+SHORT_WAIT_MS: Final = 1_000
+"""A timer of the bus costs a message, an entry of the inbox and a purge: a shorter wait is cheaper
+in memory, and the next owner of the session begins it again for the time that is left."""
+
+
+@dataclass(kw_only=True)
+class WaitExecutor:
+    """One per node."""
+
+    ask: AskActor
+    timers: Timers
+    now_ms: Callable[[], int]
+
+    @property
+    def handlers(self) -> dict[type[Effect], EffectHandler]:
+        return {
+            ArmCallTimer: self.arm,
+            CancelCallTimer: self.cancel,
+            AwaitCredential: self.await_credential,
+            CancelCredentialWait: self.cancel_credential_wait,
+        }
+
+    async def arm(self, effect: ArmCallTimer) -> None:
+        """Arm the timer of a call, or end a short wait here. Idempotent."""
+        call = effect.call
+        ended = WaitEnded(operation_id=call.operation_id, code=call.waits_for)
+        left_ms = call.until_ms - self.now_ms()
+        if left_ms <= SHORT_WAIT_MS:
+            await asyncio.sleep(max(0, left_ms) / 1_000)
+            await self.ask(FAMILY, effect.session, ended, CallReceipt)
+            return
+        timer = Timer(
+            id=_timer_id(call.operation_id),
+            due_ms=call.until_ms,
+            verb="wait_ended",
+            key=effect.session,
+            body=encode_json(ended),
+        )
+        await self.timers.arm(timer)
+
+    async def cancel(self, effect: CancelCallTimer) -> None:
+        await self.timers.cancel(_timer_id(effect.operation_id))
+
+    async def await_credential(self, effect: AwaitCredential) -> None:
+        """Tell the lease that the call waits. Idempotent: the lease knows a call once."""
+        await self.timers.arm(self._to_lease(effect.call, effect.session))
+
+    async def cancel_credential_wait(self, effect: CancelCredentialWait) -> None:
+        """A later command than that of the beginning, so that the lease gets it afterwards."""
+        call = effect.call
+        await self.timers.cancel(_lease_timer_id(call.operation_id))
+        timer = self._to_lease(call, effect.session, withdrawn=True, after_ms=SHORT_WAIT_MS)
+        await self.timers.arm(timer)
+
+    def _to_lease(
+        self, call: ToolCall, session: str, *, withdrawn: bool = False, after_ms: int = 0
+    ) -> Timer:
+        wait = LeaseWait(session=session, operation_id=call.operation_id, withdrawn=withdrawn)
+        return Timer(
+            id=_lease_timer_id(call.operation_id),
+            due_ms=self.now_ms() + after_ms,
+            verb="lease_wait",
+            key=call.lease,
+            body=encode_json(wait),
+        )
+
+
+def _lease_timer_id(operation_id: str) -> str:
+    return f"lease.{operation_id}"
+
+
+def _timer_id(operation_id: str) -> str:
+    return f"wait.{operation_id}"
