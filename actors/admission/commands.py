@@ -224,7 +224,7 @@ def handle_input(
     machine = LIFECYCLE if on in LIFECYCLE.inputs else ADMISSION
     if on in machine.inputs and "session_id_in" in machine.inputs[on].params:
         _check_session(command.key, params.setdefault("session_id_in", command.key))
-    sender = sender_of(command.verb, on)
+    sender = sender_of("admission", on)
     if driven and state.current is not None and sender is not InputSender.CLIENT:
         reserved = reserved_for_run(state.current.run_id)
         raise Refused("GUARD_REJECTED", f"{on}: {reserved.reason}", hint=reserved.hint)

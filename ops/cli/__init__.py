@@ -13,7 +13,6 @@ from collections.abc import Sequence
 
 from cyclopts import App, CycloptsError
 
-from rookery.ops.cli.options import standard_input_last, usage_error
 from rookery.ops.cli.output import (
     OUTPUT_FAILED,
     OutputFailed,
@@ -22,6 +21,7 @@ from rookery.ops.cli.output import (
     print_error,
     writing,
 )
+from rookery.ops.cli.usage_errors import standard_input_last, usage_error
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["app", "main"]

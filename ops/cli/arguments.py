@@ -19,8 +19,9 @@ from rookery.actors.approvals import Signer
 from rookery.actors.approvals import read_signer as signer_of
 from rookery.actors.keys import KEY_BYTES, read_public_key
 from rookery.bus.clock import SystemClock, entropy
-from rookery.ops.cli.options import STDIN, parse_duration_ms
+from rookery.ops.cli.options import parse_duration_ms
 from rookery.ops.cli.output import clock_time
+from rookery.ops.cli.usage_errors import STDIN
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.protection.rights import Rights, ToolRight

@@ -1,10 +1,13 @@
-"""The options of every command, the configuration they select, and usage errors."""
+"""The options of every command, the configuration they select, and times as arguments.
+
+A time is a duration before now, or a date and time. A date without a zone is in local time, as all
+printed times are.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from getpass import getuser
@@ -12,7 +15,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Annotated, Final
 
-from cyclopts import CycloptsError, MissingArgumentError, Parameter, UnusedCliTokensError
+from cyclopts import Parameter
 
 from rookery.ops.config import LoadedConfig, load
 from rookery.schemas.errors import Refused
@@ -20,24 +23,13 @@ from rookery.schemas.errors import Refused
 __all__ = [
     "NO_OPTIONS",
     "NO_TOOLS",
-    "STDIN",
     "ActorOption",
     "NodeTools",
     "Options",
     "actor",
     "parse_duration_ms",
     "parse_time_ms",
-    "standard_input_last",
-    "usage_error",
 ]
-
-# --- options --------------------------------------------------------------------------------------
-
-# The options of every command, the configuration they select, and times as arguments.
-#
-# A time is a duration before now, or a date and time. A date without a zone is in local time, as
-# all printed times are.
-
 
 ActorOption = Annotated[
     str | None, Parameter(name="--as", help="Name of the actor; default: the login name.")
@@ -146,40 +138,3 @@ def parse_time_ms(text: str, now_ms: int) -> int:
             f"{text[:80]!r} is no time",
             hint="use 30s, 10m, 2h or 1d for a time before now, or 2026-05-01T12:00",
         ) from None
-
-
-# --- usage errors ---------------------------------------------------------------------------------
-
-# Usage errors of the command line, as coded errors with a hint.
-
-
-STDIN: Final = "-"
-_VALUES: Final = "--"
-"""Arguments after it are not options."""
-
-
-def standard_input_last(tokens: Sequence[str]) -> list[str]:
-    """Move a lone ``-`` behind ``--``; cyclopts takes it for an option elsewhere."""
-    if STDIN not in tokens or _VALUES in tokens:
-        return list(tokens)
-    return [token for token in tokens if token != STDIN] + [_VALUES, STDIN]
-
-
-def usage_error(error: CycloptsError) -> Refused:
-    """The refusal for a parse error."""
-    command = " ".join(["rookery", *(error.command_chain or ())])
-    return Refused(
-        "INVALID_ARGUMENT", _usage_words(error), hint=f"`{command} --help` lists options"
-    )
-
-
-def _usage_words(error: CycloptsError) -> str:
-    match error:
-        case MissingArgumentError(argument=argument, keyword=None) if (
-            argument is not None and argument.index is not None
-        ):
-            return f"{argument.name.lstrip('-').upper()} is missing"
-        case UnusedCliTokensError(unused_tokens=unused) if unused:
-            return f"too many arguments: {' '.join(unused)}"
-        case _:
-            return str(error)

@@ -107,8 +107,8 @@ def test_a_replay_a_fork_and_a_restored_session_have_the_same_files(driving: Ser
         assert [one.path for one in await client.list_files("restored")] == ["/work/b.bin"]
         assert await client.get_file("restored", "b.bin") == large
         ends = [seq async for seq in _end_of(client, "origin", put.run_id)]
-        await client.fork("origin", put.run_id, ends[0], "forked")
-        assert [one.path for one in await client.list_files("forked")] == [
+        await client.fork("origin", put.run_id, ends[0], "files-forked")
+        assert [one.path for one in await client.list_files("files-forked")] == [
             "/work/a.txt",
             "/work/b.bin",
         ]

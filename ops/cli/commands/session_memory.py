@@ -21,7 +21,7 @@ from rookery.actors.sandbox.sessions import resealed
 from rookery.bus.client import Client
 from rookery.ops.cli.access.realm_access import OfflineRealm, open_realm, with_realm_client
 from rookery.ops.cli.arguments import find_language
-from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, STDIN, Options
+from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, Options
 from rookery.ops.cli.output import (
     atomic_file,
     print_json,
@@ -30,6 +30,7 @@ from rookery.ops.cli.output import (
     refuse_file_errors,
     write_content,
 )
+from rookery.ops.cli.usage_errors import STDIN
 from rookery.ops.keys import SNAPSHOTS
 from rookery.schemas.commands import DestroySession, RestoreSession, SnapshotSession
 from rookery.schemas.errors import Failed

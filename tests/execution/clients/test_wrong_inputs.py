@@ -334,6 +334,9 @@ def test_an_invalid_program_is_refused_with_its_position_and_changes_nothing(
 
 NO_SESSION = {
     "leases",
+    "leased",
+    "login",
+    "finish_login",
     "approvers",
     "quarantine",
     "sessions",

@@ -29,7 +29,7 @@ async def gate(name: str) -> str:
 TOOLS = ("--tools", "gates:gate")
 IMPATIENT = (
     "import sys; from rookery.ops.cli import main;"
-    " from rookery.ops.cli.rendering import run_progress as p; p.ABSENCE_MAX_S = 0.5"
+    " from rookery.ops.cli.rendering import run_output as p; p.ABSENCE_MAX_S = 0.5"
 )
 GIVES_UP = [sys.executable, "-c", IMPATIENT + "; sys.exit(main())"]
 

@@ -5,7 +5,9 @@ translation, the same values and instructions. The version with that edition wro
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from functools import cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -13,8 +15,11 @@ from typing import Any
 import pytest
 
 from rookery.actors.sandbox import Sandbox, SuspendedRun, ToolResult
+from rookery.actors.sandbox.python.build import GuestCache, cache_folder
+from rookery.actors.sandbox.runtime.wasm import make_engine
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
 from rookery.actors.sandbox.typescript.frame_counter import count_frames
+from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.schemas.run import Language
 from tests.builds import own_build
 from tests.sandbox.program_runner import answer
@@ -25,14 +30,19 @@ FOLDER = Path(__file__).with_name("earlier_typescript")
 RECORD: dict[str, Any] = json.loads((FOLDER / "edition_1.json").read_text())
 
 
+@cache
 def earlier() -> JavaScriptBuild:
+    """The build, whose native code is in this user's cache then: its engine is not today's."""
     own = JavaScriptBuild.installed()
-    return JavaScriptBuild(
+    build = JavaScriptBuild(
         edition=1,
         engine=count_frames(files("quickjs_rs").joinpath("_guest.wasm").read_bytes()),
         transformer=own.transformer,
         prelude=(FOLDER / "edition_1.js").read_text(),
     )
+    found = GuestCache(cache_folder(os.environ))
+    assert JavaScriptGuest(make_engine(has_fibers=True), found, lambda: build).pristine
+    return build
 
 
 @pytest.fixture(scope="module")
