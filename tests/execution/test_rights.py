@@ -19,6 +19,7 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import Rights, ToolRight
 from rookery.schemas.run import SideEffect
+from tests.execution.programs import ended
 from tests.execution.realm_fixture import Serving
 from tests.nodes import node_on
 
@@ -266,12 +267,11 @@ def test_a_fork_of_a_run_uses_no_budget_for_calls_that_are_answered_from_the_rec
 ):
     client.create(session, rights=Rights(session_calls=4))
     source = client.run(session, f"{TRY}a = echo(1)\nb = attempt(lambda: echo(2))\n[a, b]")
-    began = next(
-        fact
-        for fact in client.events(key=session, run=source.run_id)
-        if fact["type"] == "tool.completed.v1"
-    )
-    client.fork(session, source.run_id, began["seq"], f"{session}-fork")
+    facts = ended(client, session, source.run_id)
+    first = next(fact for fact in facts if fact["type"] == "tool.completed.v1")
+    together = [fact for fact in facts if fact["seq"] == first["seq"]]
+    position = f"{first['seq']}.{together.index(first) + 1}"
+    client.fork(session, source.run_id, position, f"{session}-fork")
     assert client.run(f"{session}-fork", THREE).result == [0, "RIGHT_MISSING", "RIGHT_MISSING"]
 
 
