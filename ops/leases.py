@@ -5,7 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints, QueryHandler
+from rookery.actors.kernel import (
+    AskActor,
+    Effect,
+    EffectHandler,
+    Failpoints,
+    KernelMetrics,
+    QueryHandler,
+)
 from rookery.actors.leases import (
     Binding,
     LeaseCredentials,
@@ -39,16 +46,24 @@ class LeaseServices:
         bindings: Mapping[str, Binding],
         providers: Mapping[str, Provider],
         secrets: LeaseSecrets,
+        metrics: KernelMetrics,
     ) -> None:
         self._bus, self._bindings, self._providers = bus, bindings, providers
-        self._secrets, self._now_ms = secrets, SystemClock().now_ms
+        self._secrets, self._now_ms, self._metrics = secrets, SystemClock().now_ms, metrics
         self.states = LeaseStates(bus, loop, self._now_ms)
         self.credentials = LeaseCredentials(bus.timers, self.states, secrets, self._now_ms)
         self.decider = LeasesDecider(epoch)
 
     @classmethod
     async def open(
-        cls, bus: Bus, loop: BusLoop, config: Config, node_secrets: NodeSecrets, epoch: str
+        cls,
+        bus: Bus,
+        loop: BusLoop,
+        config: Config,
+        node_secrets: NodeSecrets,
+        *,
+        epoch: str,
+        metrics: KernelMetrics,
     ) -> LeaseServices:
         """Begin to follow the leases of the configured bindings."""
         services = cls(
@@ -58,6 +73,7 @@ class LeaseServices:
             bindings=bindings_of(config),
             providers=open_providers(config, node_secrets),
             secrets=node_secrets.sealed,
+            metrics=metrics,
         )
         await services.states.open(services._bindings)
         return services
@@ -93,6 +109,7 @@ class LeaseServices:
             providers=self._providers,
             entropy=entropy,
             now_ms=self._now_ms,
+            metrics=self._metrics,
         )
         return logins.queries
 
@@ -107,6 +124,7 @@ class LeaseServices:
             bindings=self._bindings,
             providers=self._providers,
             now_ms=self._now_ms,
+            metrics=self._metrics,
             failpoints=failpoints,
         )
         return executor.handlers

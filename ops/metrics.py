@@ -105,6 +105,8 @@ ANSWER_REFUSED: Final = "answer_refused"
 _COMMAND_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
 _APPEND_BOUNDS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0)
 _RUN_BOUNDS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0)
+_REFRESH_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
+_CREDENTIAL_WAIT_BOUNDS_S = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0, 3_600.0, 86_400.0)
 _SNAPSHOT_BOUNDS_BYTES = (4e3, 16e3, 64e3, 256e3, 1e6, 4e6, 16e6, 64e6, 256e6, 1e9)
 
 
@@ -194,6 +196,38 @@ class _FactMetrics:
             self._approvals.labels(decision).inc()
 
 
+class _LeaseMetrics:
+    """Refreshes of credentials, logins of people, and calls that waited for a credential."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self.begun = Counter(
+            "rookery_lease_refresh_begun",
+            "Requests for a credential to a provider.",
+            ["provider"],
+            registry=registry,
+        )
+        self.ended = _Timed(
+            registry,
+            "rookery_lease_refresh",
+            ("Requests for a credential, by their outcome.", "Time until the provider answered."),
+            ("provider",),
+            _REFRESH_BOUNDS_S,
+        )
+        self.logins = Counter(
+            "rookery_lease_login",
+            "Logins begun, completed and failed.",
+            ["provider", "outcome"],
+            registry=registry,
+        )
+        self.waits = Histogram(
+            "rookery_lease_wait_seconds",
+            "How long calls waited for a credential.",
+            ["provider"],
+            buckets=_CREDENTIAL_WAIT_BOUNDS_S,
+            registry=registry,
+        )
+
+
 class NodeMetrics:
     """Counts what the kernel, the deciders and the executors report."""
 
@@ -218,7 +252,7 @@ class NodeMetrics:
             ("Attempts to perform an effect.", "Time of one attempt to perform an effect."),
             ("effect",),
         )
-        self._facts = _FactMetrics(registry)
+        self._facts, self._leases = _FactMetrics(registry), _LeaseMetrics(registry)
         self._create_journal_metrics(registry)
         self._create_sandbox_metrics(registry)
         self._quarantined = Counter(
@@ -321,6 +355,18 @@ class NodeMetrics:
 
     def snapshot_stored(self, size_bytes: int) -> None:
         self._snapshot_bytes.observe(size_bytes)
+
+    def refresh_begun(self, provider: str) -> None:
+        self._leases.begun.labels(provider).inc()
+
+    def refresh_ended(self, provider: str, outcome: str, seconds: float) -> None:
+        self._leases.ended.add(seconds, outcome, provider)
+
+    def login(self, provider: str, outcome: str) -> None:
+        self._leases.logins.labels(provider, outcome).inc()
+
+    def credential_awaited(self, provider: str, seconds: float) -> None:
+        self._leases.waits.labels(provider).observe(seconds)
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -415,7 +415,9 @@ class Node:
         if config.node.driver == "outside":
             return None
         secrets = self._loop.run(open_node_secrets(bus.secrets, bus.realm, keys_of(config)))
-        leases = self._loop.run(LeaseServices.open(bus, self._loop, config, secrets, epoch))
+        leases = self._loop.run(
+            LeaseServices.open(bus, self._loop, config, secrets, epoch=epoch, metrics=self.metrics)
+        )
         opening = RunServices.open(
             bus,
             self._loop,

@@ -69,6 +69,18 @@ class KernelMetrics(Protocol):
     def snapshot_stored(self, size_bytes: int) -> None:
         """The memory of a session was stored."""
 
+    def refresh_begun(self, provider: str) -> None:
+        """A provider is asked for a credential; by its kind, as are the reports below."""
+
+    def refresh_ended(self, provider: str, outcome: str, seconds: float) -> None:
+        """A provider answered: ``renewed``, ``try_later`` or ``login_needed``."""
+
+    def login(self, provider: str, outcome: str) -> None:
+        """A login ``begun`` by a person, or its end: ``completed`` or ``failed``."""
+
+    def credential_awaited(self, provider: str, seconds: float) -> None:
+        """A call that waited for a credential has one."""
+
 
 class NoMetrics:
     """Discards every report."""
@@ -94,6 +106,14 @@ class NoMetrics:
     def sandbox_step(self, language: str, seconds: float) -> None: ...
 
     def snapshot_stored(self, size_bytes: int) -> None: ...
+
+    def refresh_begun(self, provider: str) -> None: ...
+
+    def refresh_ended(self, provider: str, outcome: str, seconds: float) -> None: ...
+
+    def login(self, provider: str, outcome: str) -> None: ...
+
+    def credential_awaited(self, provider: str, seconds: float) -> None: ...
 
 
 NO_METRICS: Final = NoMetrics()

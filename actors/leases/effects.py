@@ -57,6 +57,8 @@ class EndWaits(Effect, frozen=True, kw_only=True):
     lease: str
     calls: tuple[tuple[str, str], ...]
     """Operation and session of each."""
+    since_ms: tuple[int, ...]
+    """When each began to wait."""
 
 
 class MoveWaits(Effect, frozen=True, kw_only=True):
@@ -156,9 +158,14 @@ def _end_waits(
     entry: LeaseEntry, lease: str, key: str, operation_ids: Iterable[str]
 ) -> Iterable[Effect]:
     known = ((name, entry.waiting.get(name)) for name in operation_ids)
-    fresh = tuple((name, call.session) for name, call in known if call and call.is_fresh)
+    fresh = [(name, call) for name, call in known if call and call.is_fresh]
     if fresh:
-        yield EndWaits(key=key, lease=lease, calls=fresh)
+        yield EndWaits(
+            key=key,
+            lease=lease,
+            calls=tuple((name, call.session) for name, call in fresh),
+            since_ms=tuple(call.since_ms for _, call in fresh),
+        )
 
 
 def _move_waits(

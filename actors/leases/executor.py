@@ -16,7 +16,14 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
+from rookery.actors.kernel import (
+    NO_METRICS,
+    AskActor,
+    Effect,
+    EffectHandler,
+    Failpoints,
+    KernelMetrics,
+)
 from rookery.actors.leases.effects import (
     ArmLeaseTimer,
     DropCredentials,
@@ -60,6 +67,11 @@ PER_BINDING_MAX: Final = 8
 """Refreshes of one binding at a time. A provider that hangs delays no other binding."""
 WAITS_AT_ONCE_MAX: Final = 100
 SEAL_RETRY_S: Final = 0.5
+_METRICS_OUTCOMES: Final[Mapping[type[Outcome], str]] = {
+    Renewed: "renewed",
+    RetryLater: "try_later",
+    LoginNeeded: "login_needed",
+}
 TIMER_MS_MAX: Final = 9_000_000_000_000
 """A credential that expires after the year 2255 is not refreshed before."""
 
@@ -75,6 +87,7 @@ class LeaseExecutor:
     """By the name of the binding."""
     providers: Mapping[str, Provider]
     now_ms: Callable[[], int]
+    metrics: KernelMetrics = NO_METRICS
     failpoints: Failpoints = field(default_factory=Failpoints)
     _slots: dict[str, asyncio.Semaphore] = field(
         default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(PER_BINDING_MAX))
@@ -134,8 +147,12 @@ class LeaseExecutor:
         if not status.may_ask:
             return None
         self.failpoints.hit("refresh_intended")
+        self.metrics.refresh_begun(binding.provider)
+        began_ms = self.now_ms()
         outcome = await self._outcome(provider, binding, present, repeatable=repeatable)
         self.failpoints.hit("provider_answered")
+        seconds = self._seconds_since(began_ms)
+        self.metrics.refresh_ended(binding.provider, _METRICS_OUTCOMES[type(outcome)], seconds)
         if not isinstance(outcome, Renewed):
             return _failed(effect, outcome)
         return await self._seal(effect, outcome.credential)
@@ -200,6 +217,17 @@ class LeaseExecutor:
             ended = EndedWaits(tuple(operation_id for operation_id, _ in calls))
             self.failpoints.hit("waits_ended")
             await self.ask(FAMILY, effect.lease, ended, LeaseStatus)
+            self._report_waits(effect.lease, effect.since_ms[first : first + WAITS_AT_ONCE_MAX])
+
+    def _report_waits(self, lease: str, since_ms: Sequence[int]) -> None:
+        binding = self.bindings.get(LeaseKey.parse(lease).binding)
+        if binding is None:
+            return  # It was removed after the credential was sealed.
+        for began_ms in since_ms:
+            self.metrics.credential_awaited(binding.provider, self._seconds_since(began_ms))
+
+    def _seconds_since(self, began_ms: int) -> float:
+        return max(0, self.now_ms() - began_ms) / 1_000
 
     async def move_waits(self, effect: MoveWaits) -> None:
         await self._send(effect.key, effect.calls, waits_for=LEASE_REAUTH_REQUIRED)

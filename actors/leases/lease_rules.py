@@ -76,6 +76,7 @@ class WaitingCall(msgspec.Struct, frozen=True):
     session: str
     is_fresh: bool = False
     """Whether the credential is fresh now, so that the call's session has to learn it."""
+    since_ms: int = 0
 
 
 class LeaseEntry(msgspec.Struct, frozen=True, kw_only=True):
@@ -335,7 +336,7 @@ def _clear(entry: LeaseEntry, fact: facts.CredentialCleared) -> LeaseEntry:
 
 
 def _begin_wait(entry: LeaseEntry, fact: facts.WaitBegun) -> LeaseEntry:
-    call = WaitingCall(fact.call_session, fact.is_fresh is True)
+    call = WaitingCall(fact.call_session, fact.is_fresh is True, fact.at_ms)
     return replace(entry, waiting=entry.waiting.set(fact.operation_id, call))
 
 

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rookery.actors.kernel import AskActor, QueryHandler
+from rookery.actors.kernel import NO_METRICS, AskActor, KernelMetrics, QueryHandler
 from rookery.actors.leases.executor import seal_credential
 from rookery.actors.leases.lease_rules import LeaseEntry, evolve, lease_snapshot
 from rookery.actors.leases.provider import (
@@ -67,10 +67,11 @@ class LeaseLogins:
         providers: Mapping[str, Provider],
         entropy: Callable[[int], bytes],
         now_ms: Callable[[], int],
+        metrics: KernelMetrics = NO_METRICS,
     ) -> None:
         self._ask, self._journal, self._secrets = ask, journal, secrets
         self._bindings, self._providers = bindings, providers
-        self._entropy, self._now_ms = entropy, now_ms
+        self._entropy, self._now_ms, self._metrics = entropy, now_ms, metrics
         self._in_progress: set[str] = set()
         """Flows whose provider is asked now."""
 
@@ -97,6 +98,7 @@ class LeaseLogins:
             expires_at_millis=secret.expires_at * 1_000,
         )
         await self._ask(FAMILY, delivery.key, begin, LeaseStatus)
+        self._metrics.login(binding.provider, "begun")
         prompt = outcome.prompt
         return LoginStarted(
             flow_id=flow_id,
@@ -125,12 +127,12 @@ class LeaseLogins:
             outcome = await self._request(
                 binding, provider.complete_login(binding, secret, code, now=self._now_s())
             )
-            return await self._end(lease, flow_id, secret, outcome)
+            return await self._end(lease, flow_id, secret, outcome, binding.provider)
         finally:
             self._in_progress.discard(flow_id)
 
     async def _end(
-        self, lease: str, flow_id: str, secret: LoginSecret, outcome: Outcome
+        self, lease: str, flow_id: str, secret: LoginSecret, outcome: Outcome, provider: str
     ) -> LoginStatus:
         if isinstance(outcome, RetryLater):
             return LoginStatus(reason=outcome.reason, retry_after_s=outcome.after_s or POLL_S)
@@ -144,6 +146,7 @@ class LeaseLogins:
             end = msgspec.structs.replace(end, sealed_as=sealed_as, expires_at=expires_at)
         await self._ask(FAMILY, lease, end, LeaseStatus)
         await self._secrets.delete(flow_name(lease, flow_id), 1)
+        self._metrics.login(provider, "completed" if end.sealed_as else "failed")
         if isinstance(outcome, LoginNeeded):
             raise _failure(outcome)
         return LoginStatus(done=True, expires_at=end.expires_at)

@@ -20,6 +20,8 @@ from rookery.schemas.run import Metrics, RunResult, RunStatus
 from tests.laws.source import dotted, modules, nodes
 from tests.wire.test_facts import ALL_FACTS, example
 
+EXECUTORS = {"effect", "tool", "surface", "language", "provider"}
+
 
 def samples(metrics: NodeMetrics) -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
     families = text_string_to_metric_families(metrics.page().body.decode())
@@ -101,6 +103,23 @@ def test_steps_of_programs_are_timed_by_language_and_snapshots_measured():
     metrics.snapshot_stored(10_000)
     assert value(metrics, "rookery_sandbox_step_seconds_sum", language="python") == 0.25
     assert value(metrics, "rookery_snapshot_bytes_bucket", le="16000.0") == 1
+
+
+def test_refreshes_logins_and_waiting_calls_are_counted_by_the_kind_of_their_provider():
+    metrics = NodeMetrics("0")
+    for outcome in ("try_later", "renewed"):
+        metrics.refresh_begun("static")
+        metrics.refresh_ended("static", outcome, 0.2)
+    metrics.refresh_begun("static")
+    metrics.login("device_code", "begun")
+    metrics.credential_awaited("static", 90.0)
+    assert value(metrics, "rookery_lease_refresh_begun_total", provider="static") == 3
+    renewed = {"provider": "static", "outcome": "renewed"}
+    assert value(metrics, "rookery_lease_refresh_total", **renewed) == 1
+    assert value(metrics, "rookery_lease_refresh_seconds_count", provider="static") == 2
+    begun = {"provider": "device_code", "outcome": "begun"}
+    assert value(metrics, "rookery_lease_login_total", **begun) == 1
+    assert value(metrics, "rookery_lease_wait_seconds_sum", provider="static") == 90.0
 
 
 def test_runs_are_counted_by_status_from_the_facts_that_end_them():
@@ -193,12 +212,16 @@ def test_names_have_our_prefix_base_units_and_no_ids_as_labels():
     metrics.tool_call("price", "local", "completed", 0.1)
     metrics.effect("ExecuteCall", "done", 0.1)
     metrics.sandbox_step("python", 0.1)
+    metrics.refresh_begun("static")
+    metrics.refresh_ended("static", "renewed", 0.1)
+    metrics.login("device_code", "begun")
+    metrics.credential_awaited("static", 0.1)
     ours = {key for key in samples(metrics) if not key[0].startswith("process_")}
     assert ours
     assert all(name.startswith("rookery_") for name, _ in ours)
     labels = {name for _, pairs in ours for name, _ in pairs}
     kernel = {"verb", "outcome", "family", "actor", "le", "version", "python"}
-    assert labels <= kernel | {"effect", "tool", "surface", "language", "status", "decision"}
+    assert labels <= kernel | EXECUTORS | {"status", "decision"}
     assert {pulled.label for pulled in GAUGES.values()} <= {"", "actor", "family"}
 
 
