@@ -1,6 +1,7 @@
 """The words for a run's facts, for its timeline; and journal messages as lines, one for each fact.
 
-Lines for people leave out the fields that all facts share; JSON lines have every field.
+Lines for people leave out the fields that all facts share, and have words for facts of leases; JSON
+lines have every field.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from rookery.ops.cli.output import clock_time, printable
 from rookery.schemas.codec import encode_json, fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts import approval, session, tool, turn
+from rookery.schemas.facts import approval, lease, session, tool, turn
 from rookery.schemas.facts.run_progress import SESSION_ENDS, TURN_ENDS
 from rookery.schemas.ids import check_session_id
 
@@ -37,6 +38,7 @@ LANES: Final = {
     "sandbox": "sandbox",
 }
 """The lane of each family."""
+_NEEDS_LOGIN: Final = "LEASE_REAUTH_REQUIRED"
 
 FactFields = dict[str, Any]
 
@@ -157,8 +159,11 @@ def _completed(call: str, fields: FactFields) -> str:
 def _awaited(call: str, fields: FactFields) -> str:
     until_ms = fields.get("until_ms")
     until = "" if until_ms is None else f" until {clock_time(until_ms)}"
-    lease = f" of {fields['lease']}" if "lease" in fields else ""
-    return f"{call} waits{until}: {fields['code']}{lease}"
+    if "lease" not in fields:
+        return f"{call} waits{until}: {fields['code']}"
+    if fields["code"] == _NEEDS_LOGIN:
+        return f"{call} waits for a login: rookery leases login {fields['lease']}"
+    return f"{call} waits for a fresh credential of {fields['lease']}"
 
 
 def _answered(call: str, fields: FactFields) -> str:
@@ -176,6 +181,36 @@ def _may_act_words(fields: FactFields) -> str:
     """Until when the tool could still act, if that is later than the fact."""
     until_ms = fields.get("may_act_until_ms", 0)
     return f"; it may act until {clock_time(until_ms)}" if until_ms > fields["at_ms"] else ""
+
+
+def _until(seconds: int | None) -> str:
+    return "which never expires" if seconds is None else f"until {clock_time(seconds * 1_000)}"
+
+
+def _retry(fields: FactFields) -> str:
+    at_ms = fields.get("retry_at_ms")
+    when = f"; next attempt at {clock_time(at_ms)}" if at_ms else ""
+    return _and("got no credential", fields.get("reason")) + when
+
+
+def _login_needed(fields: FactFields) -> str:
+    login = f"needs a login: rookery leases login {fields['session']}"
+    return f"{login} ({fields['reason']})" if fields.get("reason") else login
+
+
+def _released(fields: FactFields) -> str:
+    logins = len(fields.get("flow_ids", ()))
+    return f"released, and {logins} logins ended" if logins else "released"
+
+
+def _call_waits(fields: FactFields) -> str:
+    fresh = ", it is fresh" if fields.get("is_fresh") else ""
+    return f"a call of session {fields['call_session']} waits for the credential{fresh}"
+
+
+def _calls_end(fields: FactFields) -> str:
+    count = len(fields["operation_ids"])
+    return "1 call waits no more" if count == 1 else f"{count} calls wait no more"
 
 
 _Words = Callable[[FactFields], str]
@@ -221,6 +256,32 @@ _OF_CALLS: Final[Mapping[type[Fact], _CallWords]] = {
     approval.GrantIssued: lambda call, _: f"{call} is allowed once",
     approval.GrantConsumed: lambda call, _: f"{call} has used its grant",
 }
+_OF_LEASES: Final[Mapping[type[Fact], _Words]] = {
+    lease.Acquired: lambda fields: f"has a credential, {_until(fields.get('expires_at_ts'))}",
+    lease.RefreshCompleted: lambda fields: f"renewed, {_until(fields.get('new_expires_at'))}",
+    lease.ExpiringMarked: lambda _: "expires soon",
+    lease.RefreshBegun: lambda _: "begins a refresh",
+    lease.AcquisitionBegun: lambda _: "begins to get a credential",
+    lease.RefreshIntended: lambda fields: f"{fields['node']} asks the provider",
+    lease.RefreshFailedTransient: _retry,
+    lease.AcquisitionFailed: lambda fields: (
+        _retry(fields) if fields.get("retry_at_ms") else _login_needed(fields)
+    ),
+    lease.RefreshFailedPermanent: _login_needed,
+    lease.ReauthRequired: _login_needed,
+    lease.CredentialRejected: lambda _: "a service refused the credential",
+    lease.CredentialCleared: lambda _: "the credential is deleted, logins continue",
+    lease.WaitBegun: _call_waits,
+    lease.WaitsEnded: _calls_end,
+    lease.BrowserFlowAdmitted: lambda _: "a login by browser begins",
+    lease.DeviceFlowAdmitted: lambda _: "a login by device code begins",
+    lease.BrowserFlowExpired: lambda _: "the login by browser ended",
+    lease.DeviceFlowExpired: lambda _: "the login by device code ended",
+    lease.Released: _released,
+    lease.ReleaseUndone: lambda _: "the release is undone",
+}
+"""Of the facts that nodes leave; those of clients' inputs alone are shown by their fields."""
+_LEASE_WORDS: Final = {fact_name(kind): words for kind, words in _OF_LEASES.items()}
 _WORDS: Final = {fact_name(kind): words for kind, words in _OF_OTHERS.items()}
 _CALL_WORDS: Final = {fact_name(kind): words for kind, words in _OF_CALLS.items()}
 _CALLS_RETURNED: Final = fact_name(turn.ToolCallsReturned)
@@ -290,6 +351,8 @@ def _text_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> st
         words.append(f"run={fact['run']}")
     if "by" in fact:
         words.append(f"by={fact['by']}")
+    if lease_words := _lease_words(kind, fact):
+        return "  ".join([*words, lease_words])
     words += [
         f"{name}={_short(value)}"
         for name, value in fact.items()
@@ -298,7 +361,18 @@ def _text_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> st
     return "  ".join(words)
 
 
+def _lease_words(kind: str, fact: FactFields) -> str:
+    """Empty for a fact of another family, and for one whose fields are none of a lease."""
+    try:
+        return _one_line(_LEASE_WORDS[kind](fact)) if kind in _LEASE_WORDS else ""
+    except (ArithmeticError, LookupError, OSError, TypeError, ValueError):
+        return ""
+
+
+def _one_line(text: str) -> str:
+    return printable(" ".join(text.split()))
+
+
 def _short(value: Any) -> str:
-    text = " ".join(str(value).split())
-    text = printable(text)
+    text = _one_line(str(value))
     return text if len(text) <= _DETAIL_CHARACTERS_MAX else text[:_DETAIL_CHARACTERS_MAX] + "..."
