@@ -18,6 +18,7 @@ import msgspec
 
 from rookery.actors.approvals import APPROVERS_KEY
 from rookery.actors.kernel import NodeDecider
+from rookery.actors.leases import list_leases
 from rookery.actors.projections import read_approvers
 from rookery.actors.sandbox.runtime import fiber_obstacle
 from rookery.bus.clock import entropy
@@ -38,6 +39,7 @@ from rookery.bus.subjects import Subjects
 from rookery.ops.config import Config
 from rookery.ops.journal import JournalCheck, NodeKeys
 from rookery.ops.keys import ConfiguredKeys, TrustRoots
+from rookery.schemas.commands import LeasesQuery
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.facts.node import Started
@@ -50,6 +52,7 @@ __all__ = [
     "check_chain",
     "check_clock",
     "check_host",
+    "check_leases",
     "check_node_keys",
     "check_payload",
     "check_replicas",
@@ -358,6 +361,32 @@ async def check_secrets(store: Secrets, realm: str, keys: ConfiguredKeys) -> Fin
         )
     detail = f"key {ring.newest} in {keys.origin}: without a copy of it, no backup can be read"
     return Finding(check="secrets", detail=detail)
+
+
+async def check_leases(journal: JetStreamJournal, now_ms: int) -> Finding:
+    """Check that no lease waits for a person."""
+    try:
+        async with asyncio.timeout(_CHAIN_TIMEOUT_S):
+            leases = (await list_leases(journal, LeasesQuery(), now_ms)).leases
+    except TimeoutError:
+        return failed("leases", Failed("SERVER_UNREACHABLE", "the leases could not be read"))
+    except CodedError as error:
+        return failed("leases", error)
+    in_need = [one.lease for one in leases if one.login_required]
+    counts = {
+        "in all": len(leases),
+        "to be tried again": sum(one.retry_at_ms is not None for one in leases),
+        "with a login in progress": sum(one.logins > 0 for one in leases),
+        "with waiting calls": sum(one.waiting_calls > 0 for one in leases),
+        "in need of a login": len(in_need),
+    }
+    return Finding(
+        check="leases",
+        verdict=CheckVerdict.WARN if in_need else CheckVerdict.OK,
+        detail=", ".join(f"{count} {what}" for what, count in counts.items() if count) or "none",
+        hint=f"rookery leases login {in_need[0]}" if in_need else "",
+        code="LEASE_REAUTH_REQUIRED" if in_need else "",
+    )
 
 
 async def check_approvers(journal: JetStreamJournal, realm: str, root_key: str) -> Finding:

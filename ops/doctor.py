@@ -164,6 +164,7 @@ async def _check_jetstream(
         roots = trust_roots(config)
         yield await checks.check_approvers(bus.journal, config.realm, roots.root_key)
         yield await checks.check_node_keys(bus.journal, roots)
+        yield await checks.check_leases(bus.journal, now_ms())
     if bus.secrets.spec.name in streams:
         yield await checks.check_secrets(bus.secrets, config.realm, keys_of(config))
 

@@ -31,6 +31,7 @@ from rookery.actors.leases.lease_rules import LeaseEntry, evolve
 from rookery.actors.leases.refresh_rules import requires_login
 from rookery.bus.credentials import KeyRing, SealedSecrets
 from rookery.bus.ports import Timer
+from rookery.ops.metrics import NodeMetrics
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import LeaseWait
 from rookery.schemas.facts import lease as facts
@@ -97,7 +98,7 @@ class LeaseWorld(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.provider = Server(self)
+        self.provider, self.metrics = Server(self), NodeMetrics("0")
 
     def __enter__(self) -> LeaseWorld:
         return self
@@ -121,6 +122,7 @@ class LeaseWorld(World):
             },
             providers={"server": self.provider},
             now_ms=self.now_ms,
+            metrics=self.metrics,
         )
         return Kernel(
             node.bus,
@@ -255,3 +257,9 @@ def test_a_provider_that_fails_is_asked_again_until_it_works(world: LeaseWorld) 
     world.until(lambda: world.entry(BANK).generation == 1, patience_s=300)
     assert world.provider.used[f"{BANK}/0"] == 6
     world.until(lambda: not world.entry(BANK).waiting)
+    world.settle()
+    page = world.metrics.page().body.decode()
+    assert 'rookery_lease_refresh_begun_total{provider="server"} 6.0' in page
+    assert 'rookery_lease_refresh_total{outcome="try_later",provider="server"} 5.0' in page
+    assert 'rookery_lease_refresh_total{outcome="renewed",provider="server"} 1.0' in page
+    assert 'rookery_lease_wait_seconds_count{provider="server"} 1.0' in page

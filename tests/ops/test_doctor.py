@@ -16,6 +16,7 @@ import msgspec
 import pytest
 
 from rookery.actors.keys import SigningKey
+from rookery.actors.leases.lease_rules import LeaseEntry, decide_input
 from rookery.bus.clock import SystemClock
 from rookery.bus.nats.connection import Connection
 from rookery.bus.roles import Role
@@ -27,7 +28,9 @@ from rookery.ops.config import Config, LimitsConfig, ServerConfig, address_of
 from rookery.ops.doctor import Report, durability_of, examine
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Refused
+from rookery.schemas.facts.lease import AcquisitionFailed
 from rookery.schemas.facts.node import Started
+from rookery.schemas.machines.lease import LeaseKey
 from tests.ops.fixtures import Realm
 
 NOW_MS = SystemClock().now_ms
@@ -102,6 +105,22 @@ def test_a_good_embedded_server_has_nothing_wrong(realm: Realm):
     assert of(report, "durability").detail.startswith("always")
     assert of(report, "chain").detail == "3 of 3 messages verified"
     assert "held by nats-server" in of(report, "lock").detail
+
+
+def test_a_lease_that_needs_a_login_is_named_with_the_command(realm: Realm):
+    key = LeaseKey.parse(f"{realm.name}:mail")
+    valid = decide_input(LeaseEntry(), key, "acquire_lease", {"expires_at_ts": None})
+    realm.write_facts(EntityId("lease", str(key)), [valid])
+    found = of(report_on(embedded(realm)), "leases")
+    assert (found.verdict, found.detail, found.hint) == ("ok", "1 in all", "")
+    bank = f"{realm.name}:bank"
+    realm.write_facts(EntityId("lease", bank), [AcquisitionFailed(reason="log in first")])
+    report = report_on(embedded(realm))
+    found = of(report, "leases")
+    assert report.ok
+    assert (found.verdict, found.code) == ("warn", "LEASE_REAUTH_REQUIRED")
+    assert found.detail == "2 in all, 1 in need of a login"
+    assert found.hint == f"rookery leases login {bank}"
 
 
 def test_the_embedded_server_is_known_again_by_its_url(realm: Realm):

@@ -16,6 +16,7 @@ from rookery.schemas.run import RunStatus
 from tests.nodes import NodeProcess
 
 TOOLS = "rookery.ops.examples.approval.tools:registry"
+CREDENTIAL_TOOLS = "tests.execution.credential_tools:login_registry"
 SOON_S = 20.0
 Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -51,6 +52,25 @@ def run_to_an_answered_approval(node: NodeProcess, client: SyncClient) -> None:
     (approval,) = client.approvals("shop")
     client.decide(approval, "approved", actor="ann")
     assert paying.result(SOON_S).result == "paid 7 to ann"
+
+
+def test_a_node_reports_what_it_asks_of_providers_by_their_kind(tmp_path: Path):
+    secret = tmp_path / "secret"
+    secret.write_text("canary")
+    (tmp_path / "rookery.toml").write_text(
+        f'[bindings.mail]\nprovider = "static"\nvalue = "file:{secret}"\n'
+    )
+    options = ("--driver", "sandbox", "--metrics-port", "0", "--tools", CREDENTIAL_TOOLS)
+    store, here = str(tmp_path / "store"), str(Path(__file__).parents[2])
+    with NodeProcess(tmp_path, "--store", store, *options, PYTHONPATH=here) as node:
+        with connect_sync(node.url_for(Role.OPERATOR)) as client:
+            assert client.run("desk", "scheme_of()").result == "Bearer"
+        waits = "rookery_lease_wait_seconds_count"
+        page = scrape_until(node, lambda page: value(page, waits, provider="static") == 1)
+    renewed = {"provider": "static", "outcome": "renewed"}
+    assert value(page, "rookery_lease_refresh_begun_total", provider="static") == 1
+    assert value(page, "rookery_lease_refresh_total", **renewed) == 1
+    assert not any("mail" in item for _, labels in page for item in dict(labels).values())
 
 
 def test_a_node_reports_its_calls_runs_sandbox_and_approvals(tmp_path: Path):
