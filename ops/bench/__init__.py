@@ -24,6 +24,7 @@ BENCHES: dict[str, str] = {
     "admission": "runs through the session family of a node: request to receipt",
     "runs": "whole runs and durable tool calls: request to result, rate, messages",
     "approvals": "answer to end of run, decisions a second, memory of parked runs",
+    "leases": "calls with a credential, memory and idle time of many leases, time of a refresh",
     "sandbox": "programs without a node: turns, fresh sessions, tool calls, snapshots, memory",
     "languages": "seven programs in each language, relative to native CPython and to node",
     "views": "lists of runs: folding them from facts, paging through 100,000, cold lists, memory",

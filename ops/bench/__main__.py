@@ -16,6 +16,9 @@ _ROLES = {
     "turns": "rookery.ops.bench.harness.bench_nodes:serve_turns",
     "whole": "rookery.ops.bench.harness.bench_nodes:serve_whole",
     "runs": "rookery.ops.bench.harness.bench_nodes:serve_runs",
+    "leases": "rookery.ops.bench.harness.bench_nodes:serve_leases",
+    "followed": "rookery.ops.bench.loads.lease_load:report_followed",
+    "tokens": "rookery.ops.bench.loads.lease_load:serve_tokens",
     "memory": "rookery.ops.bench.loads.sandbox_load:report_memory",
 }
 """By name, so that a load generator does not import a node, which takes as long as its start."""

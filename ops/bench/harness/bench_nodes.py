@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import MappingProxyType
 from typing import Any
 
@@ -22,6 +24,7 @@ from rookery.ops.node import Node
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
+from rookery.schemas.protection.bindings import ClientCredentialsSettings, StaticSettings
 
 __all__ = [
     "COMMAND",
@@ -31,6 +34,7 @@ __all__ = [
     "Advanced",
     "BenchDecider",
     "BenchState",
+    "serve_leases",
     "serve_runs",
     "serve_turns",
     "serve_whole",
@@ -51,6 +55,7 @@ COMMAND = (
     b'"from_line":120,"to_line":180},"call_id":"call-0017","timeout_ms":2000}'
 )
 _TOOL_CHARACTERS_MAX = 64
+_DAY_S = 86_400
 
 
 class Advance(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -138,6 +143,30 @@ def serve_runs(task: Task) -> None:
     settings = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.run_load:registry")
     with Node(Config(url=task.url, server=server, node=settings)):
         _wait_for_stdin_end()
+
+
+def serve_leases(task: Task) -> None:
+    """Serve with a node that executes runs and renews credentials: of a file, which last for a day,
+    and of the authorization server."""
+    configure("warning", "text", sys.stderr)
+    with TemporaryDirectory(prefix="rookery-bench-") as folder:
+        secret = Path(folder, "secret")
+        secret.write_text("bench", encoding="utf-8")
+        source = f"file:{secret}"
+        settings = NodeConfig(
+            driver="sandbox",
+            tools="rookery.ops.bench.loads.lease_load:registry",
+            sealing_key=str(Path(folder, "sealing-key")),
+        )
+        bindings = {
+            "held": StaticSettings(value=source, lasts_s=_DAY_S),
+            "brief": ClientCredentialsSettings(
+                token_url=task.token_url, client_id="bench", client_secret=source
+            ),
+        }
+        server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
+        with Node(Config(url=task.url, server=server, node=settings, bindings=bindings)):
+            _wait_for_stdin_end()
 
 
 def _wait_for_stdin_end() -> None:

@@ -23,7 +23,7 @@ from rookery.ops.bench.harness.process_usage import ProcessUsage
 from rookery.ops.bench.harness.result_rows import Sync
 from rookery.schemas.errors import Failed
 
-__all__ = ["Harness", "NodeProcess"]
+__all__ = ["Harness", "NodeProcess", "TokenProcess"]
 
 _STOP_TIMEOUT_S = 20.0
 _START_TIMEOUT_S = 30.0
@@ -110,14 +110,25 @@ class Harness:
         ).stdout
 
     @contextmanager
-    def node(self, role: Literal["turns", "whole", "runs"] = "turns") -> Iterator[NodeProcess]:
+    def node(
+        self, role: Literal["turns", "whole", "runs", "leases"] = "turns", token_url: str = ""
+    ) -> Iterator[NodeProcess]:
         """A node in its own process: with the benches' family, or as ``rookery up`` starts it."""
-        node = NodeProcess(role, self._task())
+        node = NodeProcess(role, self._task(token_url=token_url))
         try:
             node.await_ready()
             yield node
         finally:
             node.stop()
+
+    @contextmanager
+    def token_server(self) -> Iterator[TokenProcess]:
+        """An authorization server for this block."""
+        server = TokenProcess(self._task())
+        try:
+            yield server
+        finally:
+            server.stop()
 
     def _task(self, count: int = 0, **fields: Any) -> Task:
         return Task(
@@ -181,6 +192,31 @@ class NodeProcess:
     def _line(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
+
+
+class TokenProcess:
+    """An authorization server in a process of its own."""
+
+    def __init__(self, task: Task) -> None:
+        self._process = subprocess.Popen(
+            _command("tokens", task), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        assert self._process.stdout is not None
+        self.url = self._process.stdout.readline().strip()
+        self.own_us = 0.0
+        """The median of its own time for a request, once it has ended."""
+        if not self.url:
+            self.stop()
+            raise Failed("NODE_FAILED", "the authorization server of the bench did not start")
+
+    def stop(self) -> None:
+        """Stop it and wait for its end."""
+        try:
+            last, _ = self._process.communicate(timeout=_STOP_TIMEOUT_S)
+            self.own_us = float(last or 0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.communicate()
 
 
 def _command(role: str, task: Task) -> list[str]:

@@ -40,6 +40,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     entities: int = 1_000
     """Used in turn, beginning with number ``first``."""
     first: int = 0
+    token_url: str = ""
+    """Of the authorization server of a node with leases."""
     driver: Driver = "outside"
     """A node's driver: its own sandbox, or a client outside."""
     cell: str = ""
@@ -66,6 +68,8 @@ class LoadResult(msgspec.Struct, frozen=True):
     p99_us: float = 0.0
     left: int = 0
     """Messages in the journal, if the load counts them."""
+    beside_p50_us: float = 0.0
+    """Of a second duration, if the load measures one beside its own."""
 
     @property
     def rate(self) -> float:

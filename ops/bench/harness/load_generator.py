@@ -15,6 +15,7 @@ from rookery.ops.bench.loads import (
     approval_load,
     command_load,
     jetstream_load,
+    lease_load,
     rebuild_load,
     run_load,
 )
@@ -22,6 +23,7 @@ from rookery.ops.bench.loads import (
 __all__ = ["generate"]
 
 _KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[LoadResult]]] = {
+    "begin_leases": lease_load.begin_leases,
     "calls": run_load.calls,
     "decided": approval_load.decide_approvals,
     "feed": command_load.feed,
@@ -30,12 +32,14 @@ _KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[LoadResult]]] = {
     "fold_turns": rebuild_load.fold_turns,
     "inbox": command_load.inbox,
     "js_publish": jetstream_load.js_publish,
+    "lease_calls": lease_load.lease_calls,
     "looked_at": approval_load.touch_sessions,
     "parked": approval_load.park_runs,
     "piped": jetstream_load.publish_pipelined,
     "programs": run_load.programs,
     "push": jetstream_load.push,
     "read_and_fold": rebuild_load.read_and_fold,
+    "refresh_leases": lease_load.refresh_leases,
     "requests": command_load.requests,
     "runs": run_load.runs,
     "thin": jetstream_load.publish_thin,

@@ -22,10 +22,14 @@ from rookery.schemas.facts.session import RunPrepared
 from rookery.schemas.run import RunRequest
 
 __all__ = [
+    "CALLING",
+    "PLAIN",
     "calls",
     "programs",
     "registry",
     "runs",
+    "same",
+    "timed_run",
 ]
 
 # --- run load -------------------------------------------------------------------------------------
@@ -36,8 +40,8 @@ __all__ = [
 # a follower of the feed commits each run as soon as it is prepared.
 
 
-_PLAIN = RunRequest(code="1 + 1")
-_CALLING = RunRequest(code="same(2)")
+PLAIN = RunRequest(code="1 + 1")
+CALLING = RunRequest(code="same(2)")
 """Calls a tool of this module."""
 _QUIET_S = 0.5
 
@@ -47,7 +51,7 @@ async def programs(connection: Connection, task: Task) -> LoadResult:
     taken_s: list[float] = []
 
     async def work_off(numbers: Iterator[int]) -> None:
-        taken_s.extend([await _run(client, task, number, _PLAIN) for number in numbers])
+        taken_s.extend([await timed_run(client, task, number, PLAIN) for number in numbers])
 
     before = await _settled(connection)
     async with Client(task.client_url) as client:
@@ -67,18 +71,19 @@ async def calls(connection: Connection, task: Task) -> LoadResult:
     async with Client(task.client_url) as client:
         start_s = perf_counter()
         for number in range(0, 2 * task.count, 2):
-            plain_s = await _run(client, task, number, _PLAIN)
-            longer_s.append(await _run(client, task, number + 1, _CALLING) - plain_s)
+            plain_s = await timed_run(client, task, number, PLAIN)
+            longer_s.append(await timed_run(client, task, number + 1, CALLING) - plain_s)
         seconds = perf_counter() - start_s
-        for number, (sign, request) in enumerate(((1, _CALLING), (-1, _PLAIN)), 2 * task.count):
+        for number, (sign, request) in enumerate(((1, CALLING), (-1, PLAIN)), 2 * task.count):
             before = await _settled(connection)
-            await _run(client, task, number, request)
+            await timed_run(client, task, number, request)
             left += sign * (await _settled(connection) - before)
     p50_s, p99_s = percentile(longer_s, 0.5), percentile(longer_s, 0.99)
     return LoadResult(task.count, seconds, 1e6 * p50_s, 1e6 * p99_s, left)
 
 
-async def _run(client: Client, task: Task, number: int, request: RunRequest) -> float:
+async def timed_run(client: Client, task: Task, number: int, request: RunRequest) -> float:
+    """How long a run takes whose result is 2."""
     session = f"p{task.first + number % task.entities}"
     identity = command_id(task.cell, number)
     sent_s = perf_counter()
