@@ -24,7 +24,11 @@ from rookery.ops.node import Node
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
-from rookery.schemas.protection.bindings import ClientCredentialsSettings, StaticSettings
+from rookery.schemas.protection.bindings import (
+    BindingSettings,
+    ClientCredentialsSettings,
+    StaticSettings,
+)
 
 __all__ = [
     "COMMAND",
@@ -158,7 +162,7 @@ def serve_leases(task: Task) -> None:
             tools="rookery.ops.bench.loads.lease_load:registry",
             sealing_key=str(Path(folder, "sealing-key")),
         )
-        bindings = {
+        bindings: dict[str, BindingSettings] = {
             "held": StaticSettings(value=source, lasts_s=_DAY_S),
             "brief": ClientCredentialsSettings(
                 token_url=task.token_url, client_id="bench", client_secret=source
