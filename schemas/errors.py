@@ -58,6 +58,8 @@ CODES: Final[dict[str, Code]] = {
     "WAITING_FOR_LEASE": Code("a call of the run waits for a fresh credential"),
     "LEASE_UNAVAILABLE": Code("the credential that a call needs cannot be had"),
     "LEASE_REAUTH_REQUIRED": Code("a call of the run needs a credential that only a login renews"),
+    "CREDENTIAL_REJECTED": Code("a service refused the credential of a call"),
+    "CREDENTIAL_EXPOSED": Code("a worker stored the credential of a call with its answer"),
     "LOGIN_NOT_FOUND": Code("no such login is open, or it has ended"),
     "LOGIN_FAILED": Code("the login led to no credential"),
     "RECOVERY_REQUIRED": Code("a call of the run has an unknown outcome: an operator resolves it"),

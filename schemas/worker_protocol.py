@@ -87,6 +87,8 @@ class JobAnswered(msgspec.Struct, frozen=True):
     """A worker replied with a ``JobAnswer``."""
 
     body: bytes
+    blob: str = ""
+    """The blob in which the worker stored the body, if it did."""
 
 
 class JobNotStarted(msgspec.Struct, frozen=True):
@@ -179,3 +181,5 @@ class WorkerReports(msgspec.Struct, frozen=True, kw_only=True):
     """Workers that replied."""
     answer: bytes | None = None
     """The attempt's ``JobAnswer``, if a worker still holds it."""
+    answer_blob: str = ""
+    """The blob in which the worker stored that, if it did."""

@@ -18,7 +18,16 @@ from rookery.actors.leases.lease_rules import LeaseEntry, evolve
 from rookery.actors.leases.provider import CurrentCredential, LeaseCredential, LeaseSecrets
 from rookery.actors.leases.refresh_rules import requires_login, secret_name, short_name, wait_code
 from rookery.actors.tools import WAITING_FOR_LEASE, CredentialWait
-from rookery.bus.ports import Bus, BusLoop, Filter, StoredMessage, TaskSet, Timer, Timers
+from rookery.bus.ports import (
+    Bus,
+    BusLoop,
+    Filter,
+    StoredMessage,
+    TaskSet,
+    Timer,
+    Timers,
+    at_once_ms,
+)
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import LeaseRejected
 from rookery.schemas.envelope import EntityId
@@ -155,22 +164,45 @@ class LeaseCredentials:
         for _ in range(2):
             entry = await self._states.state_of(key)
             if not entry.sealed_as or requires_login(entry):
-                raise Failed(
-                    "LEASE_REAUTH_REQUIRED",
-                    f"the lease {key} has no valid credential",
-                    hint=f"rookery leases login {key}",
-                )
+                raise _login_required(key)
             if (credential := await self._open(key, entry.sealed_as)) is not None:
                 return CurrentCredential(credential, entry.generation)
             await self._states.wait_for_change()
         raise Failed("LEASE_UNAVAILABLE", f"the realm's secrets lack the credential of {key}")
+
+    async def get_newer(self, binding: str, generation: int) -> CurrentCredential:
+        """The credential after this generation, once it is published."""
+        key = self._states.key_of(binding)
+        while (entry := await self._states.state_of(key)).generation <= generation:
+            if requires_login(entry):
+                raise _login_required(key)
+            await self._states.wait_for_change()
+        return await self.get(binding)
+
+    async def get_past(self, binding: str, since_ms: int) -> tuple[CurrentCredential, ...]:
+        """The credentials that calls may have had since then. ``LEASE_UNAVAILABLE`` if one of them
+        may have been deleted."""
+        key = self._states.key_of(binding)
+        entry = await self._states.state_of(key)
+        oldest_ms = entry.credential_published_at_millis
+        if entry.sealed_before:
+            oldest_ms = entry.published_before_millis
+        is_first = entry.generation == 1
+        if not entry.sealed_as or not (is_first or (oldest_ms and oldest_ms <= since_ms)):
+            raise Failed("LEASE_UNAVAILABLE", f"an older credential of {key} was deleted")
+        found: list[CurrentCredential] = []
+        for number in filter(None, (entry.sealed_as, entry.sealed_before)):
+            if (credential := await self._read(key, number)) is None:
+                raise Failed("LEASE_UNAVAILABLE", f"the realm's secrets lack a credential of {key}")
+            found.append(CurrentCredential(credential, entry.generation))
+        return tuple(found)
 
     async def reject(self, binding: str, generation: int) -> None:
         """Tell the owner of the lease, durably, that a server refused this credential."""
         key = self._states.key_of(binding)
         timer = Timer(
             id=f"lease_rejected.{short_name(key)}.{generation}",
-            due_ms=self._now_ms(),
+            due_ms=at_once_ms(self._now_ms()),
             verb="lease_rejected",
             key=key,
             body=encode_json(LeaseRejected(credential=generation)),
@@ -181,12 +213,22 @@ class LeaseCredentials:
         opened = self._opened.get(key)
         if opened is not None and opened[0] == sealed_as:
             return opened[1]
-        value = await self._secrets.get(secret_name(key), sealed_as)
-        if value is None:
-            return None
-        credential = msgspec.json.decode(value, type=LeaseCredential)
-        self._opened[key] = sealed_as, credential
+        credential = await self._read(key, sealed_as)
+        if credential is not None:
+            self._opened[key] = sealed_as, credential
         return credential
+
+    async def _read(self, key: str, sealed_as: int) -> LeaseCredential | None:
+        value = await self._secrets.get(secret_name(key), sealed_as)
+        return None if value is None else msgspec.json.decode(value, type=LeaseCredential)
+
+
+def _login_required(key: str) -> Failed:
+    return Failed(
+        "LEASE_REAUTH_REQUIRED",
+        f"the lease {key} has no valid credential",
+        hint=f"rookery leases login {key}",
+    )
 
 
 def _folded(entry: LeaseEntry, stored: StoredMessage) -> LeaseEntry:

@@ -38,6 +38,7 @@ from rookery.actors.leases.refresh_rules import (
     end_waits,
     intend_attempt,
     lease_status,
+    on_due,
     on_rejected,
     on_wait,
 )
@@ -126,7 +127,7 @@ class LeasesDecider(MachineDecider):
                     _check_restore(entry, lease_key)
                 left = super().decide(state, command, now_ms=now_ms)
             case LeaseDue(credential=entry.generation):
-                left = begin_attempt(entry, lease_key)
+                left = on_due(entry, lease_key, now_ms=now_ms)
             case LeaseDue():
                 """The timer of an older credential."""
             case LeaseWait() as wait:

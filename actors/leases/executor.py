@@ -23,6 +23,7 @@ from rookery.actors.kernel import (
     EffectHandler,
     Failpoints,
     KernelMetrics,
+    NotExecutableHere,
 )
 from rookery.actors.leases.effects import (
     ArmLeaseTimer,
@@ -52,10 +53,10 @@ from rookery.actors.leases.refresh_rules import (
     short_name,
 )
 from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
-from rookery.bus.ports import Timer, Timers
+from rookery.bus.ports import Timer, Timers, at_once_ms
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import LeaseDue, WaitEnded
-from rookery.schemas.errors import CODES, Failed
+from rookery.schemas.errors import CODES, CodedError, Failed
 from rookery.schemas.machines.lease import LeaseKey
 
 __all__ = ["LeaseExecutor", "seal_credential"]
@@ -115,7 +116,7 @@ class LeaseExecutor:
         key = LeaseKey.parse(effect.lease)
         lock = self._locks.setdefault(effect.lease, asyncio.Lock())
         async with lock, self._slots[key.binding]:
-            ended = await self._sealed(effect) or await self._renew(effect, key)
+            ended = await self._ended(effect, key)
             if ended is None:
                 return
             if not ended.sealed_as:
@@ -124,6 +125,19 @@ class LeaseExecutor:
             if status.is_sealed_for_nothing:
                 await self.secrets.delete(secret_name(effect.lease), ended.sealed_as)
             self.failpoints.hit("refresh_recorded")
+
+    async def _ended(self, effect: RefreshCredential, key: LeaseKey) -> RefreshEnded | None:
+        """The end of the refresh. Where the secrets refuse to open or to seal a credential, a
+        repetition would not help, and could use a refresh token twice."""
+        try:
+            return await self._sealed(effect) or await self._renew(effect, key)
+        except CodedError as error:
+            if CODES[error.code].retryable:
+                raise
+            if error.code == "SEALING_KEY_MISSING":
+                raise NotExecutableHere(error.message) from None
+            reason = f"the credential cannot be opened or stored: {error.code}"
+            return _failed(effect, LoginNeeded(reason))
 
     async def _sealed(self, effect: RefreshCredential) -> RefreshEnded | None:
         """The end of a refresh whose owner died after it had sealed the credential."""
@@ -235,7 +249,7 @@ class LeaseExecutor:
     async def _send(self, cause: str, calls: Sequence[tuple[str, str]], *, waits_for: str) -> None:
         """Send durable commands to the sessions of calls, by timers that are due: no client can
         pretend them, and the bus delivers them to any owner."""
-        due_ms = self.now_ms()
+        due_ms = at_once_ms(self.now_ms())
         for first in range(0, len(calls), WAITS_AT_ONCE_MAX):
             await asyncio.gather(
                 *(

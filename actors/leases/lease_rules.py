@@ -94,6 +94,8 @@ class LeaseEntry(msgspec.Struct, frozen=True, kw_only=True):
     none."""
     sealed_before: int = 0
     """The same of the credential before, which nodes that lag behind may still read."""
+    published_before_millis: int | None = None
+    """When the credential before was published."""
     dropped: tuple[int, ...] = ()
     """Generations that the secrets need no longer have; the last few."""
     acquiring: bool = False
@@ -287,12 +289,15 @@ def _publish(entry: LeaseEntry, fact: facts.Acquired | facts.RefreshCompleted) -
     calls = {name: replace(call, is_fresh=is_fresh) for name, call in entry.waiting.items()}
     is_other = fact.sealed_as != entry.sealed_as
     dropped = (*entry.dropped, entry.sealed_before) if is_other else entry.dropped
+    former_ms = entry.credential_published_at_millis
+    before_ms = former_ms if is_other else entry.published_before_millis
     return LeaseEntry(
         lease=entry.lease,
         generation=saturate(entry.generation + 1),
         credential_published_at_millis=fact.at_ms,
         sealed_as=fact.sealed_as,
         sealed_before=entry.sealed_as if is_other else entry.sealed_before,
+        published_before_millis=before_ms,
         dropped=_last_sealed(dropped),
         rejected=entry.rejected,
         waiting=Map(calls),

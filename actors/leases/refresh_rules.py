@@ -45,6 +45,7 @@ __all__ = [
     "is_usable",
     "lease_status",
     "next_sealed_as",
+    "on_due",
     "on_rejected",
     "on_wait",
     "requires_login",
@@ -249,6 +250,17 @@ def begin_attempt(
     return builder.facts
 
 
+def on_due(entry: LeaseEntry, key: LeaseKey, *, now_ms: int) -> Sequence[facts.LeaseFact]:
+    """The timer of the present credential, or of the next attempt. The server fires it by its own
+    clock: where that of this node is far behind, a new credential would be due again at once, so
+    that calls begin its refresh instead."""
+    published_ms = entry.credential_published_at_millis or 0
+    is_new = 0 <= now_ms - published_ms < _lifetime_ms(entry) // 4
+    if is_new and not entry.retry_at_ms and is_usable(entry, now_ms):
+        return ()
+    return begin_attempt(entry, key)
+
+
 def intend_attempt(
     entry: LeaseEntry, key: LeaseKey, intent: IntendRefresh, *, epoch: str, now_ms: int
 ) -> Sequence[facts.LeaseFact]:
@@ -399,7 +411,7 @@ def on_rejected(
     builder.add(facts.CredentialRejected())
     published_ms = entry.credential_published_at_millis or 0
     is_again = 0 < entry.rejected == credential - 1
-    if is_again and now_ms - published_ms < REJECTED_AGAIN_MS:
+    if is_again and 0 <= now_ms - published_ms < REJECTED_AGAIN_MS:  # By one clock, not by two.
         required = decide_input(entry, key, "mark_reauth_required", {})
         force_setattr(required, "reason", "a server refused this credential and the one before it")
         builder.add(required)

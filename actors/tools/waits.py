@@ -26,7 +26,7 @@ from rookery.actors.tools.state import (
     SessionCalls,
     ToolCall,
 )
-from rookery.bus.ports import Timer, Timers
+from rookery.bus.ports import Timer, Timers, at_once_ms
 from rookery.schemas.calls import CallArguments, ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import LeaseWait, WaitEnded
@@ -239,22 +239,23 @@ class WaitExecutor:
 
     async def await_credential(self, effect: AwaitCredential) -> None:
         """Tell the lease that the call waits. Idempotent: the lease knows a call once."""
-        await self.timers.arm(self._to_lease(effect.call, effect.session))
+        due_ms = at_once_ms(self.now_ms())
+        await self.timers.arm(self._to_lease(effect.call, effect.session, due_ms))
 
     async def cancel_credential_wait(self, effect: CancelCredentialWait) -> None:
         """A later command than that of the beginning, so that the lease gets it afterwards."""
         call = effect.call
         await self.timers.cancel(_lease_timer_id(call.operation_id))
-        timer = self._to_lease(call, effect.session, withdrawn=True, after_ms=SHORT_WAIT_MS)
-        await self.timers.arm(timer)
+        due_ms = self.now_ms() + SHORT_WAIT_MS
+        await self.timers.arm(self._to_lease(call, effect.session, due_ms, withdrawn=True))
 
     def _to_lease(
-        self, call: ToolCall, session: str, *, withdrawn: bool = False, after_ms: int = 0
+        self, call: ToolCall, session: str, due_ms: int, *, withdrawn: bool = False
     ) -> Timer:
         wait = LeaseWait(session=session, operation_id=call.operation_id, withdrawn=withdrawn)
         return Timer(
             id=_lease_timer_id(call.operation_id),
-            due_ms=self.now_ms() + after_ms,
+            due_ms=due_ms,
             verb="lease_wait",
             key=call.lease,
             body=encode_json(wait),

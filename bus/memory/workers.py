@@ -74,6 +74,9 @@ class MemoryToolWorkers:
         for endpoint in self._workers.endpoints:
             endpoint.cancel_call(call_id)
 
+    async def delete_answer(self, blob: str) -> None:
+        """There is none: answers of any size are in messages."""
+
     async def catalogues(self, surface: str, patience_s: float) -> list[bytes]:
         for _ in range(max(1, round(patience_s / RETRY_S))):
             endpoints = self._workers.of_surface(surface)

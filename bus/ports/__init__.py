@@ -26,6 +26,7 @@ from rookery.bus.ports.commands import (
     Timers,
     ToolWorkers,
     WorkerEndpoint,
+    at_once_ms,
 )
 from rookery.bus.ports.entity_follower import EntityFollower
 from rookery.bus.ports.journal import (
@@ -98,6 +99,7 @@ __all__ = [
     "ToolWorkers",
     "ValueSeal",
     "WorkerEndpoint",
+    "at_once_ms",
     "wait_first",
 ]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import msgspec
 
@@ -21,6 +21,7 @@ __all__ = [
     "Timers",
     "ToolWorkers",
     "WorkerEndpoint",
+    "at_once_ms",
 ]
 
 # --- commands -------------------------------------------------------------------------------------
@@ -178,6 +179,15 @@ class Timer(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
 
 
+CLOCK_ERROR_MS_MAX: Final = 3_600_000
+"""How far the clock of a node may be ahead of the server's, which fires timers."""
+
+
+def at_once_ms(now_ms: int) -> int:
+    """The due time of a timer that the server fires at once. ``now_ms`` is of this node's clock."""
+    return max(0, now_ms - CLOCK_ERROR_MS_MAX)
+
+
 class Timers(Protocol):
     """Timers that survive restarts of all processes."""
 
@@ -205,6 +215,9 @@ class ToolWorkers(Protocol):
 
     def cancel(self, call_id: str) -> None:
         """Send the cancellation of a call to its worker."""
+
+    async def delete_answer(self, blob: str) -> None:
+        """Delete the blob in which a worker stored an answer, because it has a credential."""
 
     async def catalogues(self, surface: str, patience_s: float) -> list[bytes]:
         """The ``WorkerCatalogue`` of every worker of the surface that replies. Waits up to

@@ -13,6 +13,7 @@ import msgspec
 
 from rookery.bus.clock import entropy
 from rookery.bus.nats import NO_RESPONDERS, Connection, Message, Outgoing, Subscription, status_of
+from rookery.bus.ports import Blobs
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers.protocol import (
     CANCEL,
@@ -22,9 +23,9 @@ from rookery.bus.workers.protocol import (
     NOT_STARTED,
     UNKNOWN,
     AttemptQuery,
-    BodyStore,
     JobNames,
     LargeBodies,
+    body_blob,
     decode_outcome,
     is_answer_to,
     job_headers,
@@ -148,11 +149,12 @@ class NatsToolWorkers:
         self,
         connection: Connection,
         subjects: Subjects,
-        blobs: BodyStore,
+        blobs: Blobs,
         *,
         pulse_s: float = POLL_S,
     ) -> None:
         self._connection, self._subjects, self._poll_s = connection, subjects, pulse_s
+        self._blobs = blobs
         self._large_bodies = LargeBodies(connection, blobs)
         self._results = ResultInbox(connection, subjects)
         self._pending: dict[str, _PendingJob] = {}
@@ -200,8 +202,10 @@ class NatsToolWorkers:
                 continue
             with suppress(msgspec.MsgspecError):
                 workers.append(self._report_of(surface, _health(message.body), query))
-        body = None if answer is None else await self._large_bodies.unpack(answer)
-        return WorkerReports(workers=tuple(workers), answer=body)
+        if answer is None:
+            return WorkerReports(workers=tuple(workers))
+        body = await self._large_bodies.unpack(answer)
+        return WorkerReports(workers=tuple(workers), answer=body, answer_blob=body_blob(answer))
 
     def _report_of(self, surface: str, health: WorkerHealth, query: AttemptQuery) -> WorkerReport:
         """One worker's report. The place of a running job is recorded for its cancellation."""
@@ -232,6 +236,16 @@ class NatsToolWorkers:
                 return []
             await asyncio.sleep(RETRY_S)
 
+    async def delete_answer(self, blob: str) -> None:
+        while True:
+            try:
+                await self._blobs.delete(blob)
+                return
+            except Failed as failure:
+                if not CODES[failure.code].retryable:
+                    raise
+            await asyncio.sleep(RETRY_S)
+
     # --- answers ----------------------------------------------------------------------------------
 
     async def _outcome_of(self, waiting: _PendingJob) -> JobOutcome:
@@ -248,7 +262,7 @@ class NatsToolWorkers:
             return JobOutcomeUnknown(reason.message)
         while True:
             try:
-                return JobAnswered(await self._large_bodies.unpack(reply))
+                return JobAnswered(await self._large_bodies.unpack(reply), body_blob(reply))
             except Failed as failure:
                 if not CODES[failure.code].retryable:
                     raise

@@ -68,6 +68,7 @@ __all__ = [
     "BodyStore",
     "JobNames",
     "LargeBodies",
+    "body_blob",
     "decode_job",
     "decode_outcome",
     "encode_no_result",
@@ -186,7 +187,7 @@ def decode_outcome(message: Message) -> tuple[str, ToolFault]:
 
 
 class BodyStore(BlobReader, Protocol):
-    """The blobs, as a node or a worker has them."""
+    """The blobs, as a worker has them."""
 
     async def put(self, data: bytes) -> str:
         """Store ``data`` and return its digest."""
@@ -209,8 +210,13 @@ class LargeBodies:
 
     async def unpack(self, message: Message) -> bytes:
         """The body of a received message."""
-        digest = header_value(message.header, _BLOB.encode())
+        digest = body_blob(message)
         return await self._blobs.get(digest) if digest else message.body
+
+
+def body_blob(message: Message) -> str:
+    """The blob that has the body of a received message; empty if the message has it."""
+    return header_value(message.header, _BLOB.encode())
 
 
 def _number(text: str) -> int:

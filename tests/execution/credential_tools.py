@@ -66,6 +66,19 @@ def hold(credential: ToolCredential) -> dict[str, Any]:
     return reveal(credential.value)
 
 
+@tool(binding="fixed:refused", side_effect="write")
+def refuse(credential: ToolCredential) -> str:
+    """Its service has acted, and then refused the credential."""
+    credential.reject()
+    return "half done"
+
+
+@tool(binding="huge")
+def weigh(credential: ToolCredential) -> int:
+    """How large it is."""
+    return len(credential.value)
+
+
 @tool(binding="fixed")
 def work(credential: ToolCredential, how: str = "return") -> dict[str, Any]:
     """Give it away, in another process."""
@@ -78,6 +91,6 @@ def scheme_of(credential: ToolCredential) -> str:
     return credential.scheme
 
 
-registry = ToolRegistry.of(give, give_soon, hold)
+registry = ToolRegistry.of(give, give_soon, hold, refuse, weigh)
 login_registry = ToolRegistry.of(scheme_of)
 worker_registry = ToolRegistry.of(work)

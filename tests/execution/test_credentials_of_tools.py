@@ -7,6 +7,7 @@ result, in errors, in what it prints and logs, and by a server that repeats its 
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from pathlib import Path
 from secrets import token_hex
 from threading import Thread
 from time import sleep
+from typing import NamedTuple
 
 import pytest
 
@@ -48,6 +50,10 @@ client_secret = "env:CLIENT_SECRET"
 [bindings.keyed]
 provider = "static"
 value = "file:{folder}/keyed"
+
+[bindings.huge]
+provider = "static"
+value = "file:{folder}/huge"
 """
 
 
@@ -63,7 +69,8 @@ class Canaries:
 
 
 class _Echo(BaseHTTPRequestHandler):
-    """Issues one token, and repeats every other request in its answer."""
+    """Issues one token, and repeats every other request in its answer. It refuses the first for
+    ``/once``."""
 
     canaries: Canaries
     seen: list[str]
@@ -75,11 +82,13 @@ class _Echo(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         said = f"{self.path} {self.headers}"
+        is_refused = self.path == "/once" and not any(one.startswith("/once") for one in self.seen)
         self.seen.append(said)
-        self._answer(said.encode(), self.headers.get("Authorization", ""))
+        status = 401 if is_refused else 200
+        self._answer(said.encode(), self.headers.get("Authorization", ""), status)
 
-    def _answer(self, body: bytes, header: str = "") -> None:
-        self.send_response(200)
+    def _answer(self, body: bytes, header: str = "", status: int = 200) -> None:
+        self.send_response(status)
         self.send_header("Content-Length", str(len(body)))
         self.send_header("X-Echo", header)
         self.end_headers()
@@ -115,6 +124,7 @@ def node_of(server: EmbeddedServer, folder: Path, url: str, canaries: Canaries) 
     (folder / "rookery.toml").write_text(BINDINGS.format(folder=folder, url=url))
     for name in ("fixed", "keyed"):
         (folder / name).write_text(canaries[name])
+    (folder / "huge").write_text("canary" * 200_000)
     rules = f"{url} 127.0.0.0/8 binding=web,{url} 127.0.0.0/8 binding=keyed query=key"
     return node_on(
         server,
@@ -127,12 +137,22 @@ def node_of(server: EmbeddedServer, folder: Path, url: str, canaries: Canaries) 
         CLIENT_SECRET=canaries["client"],
         PYTHONPATH=HERE,
         CANARIES=str(folder),
+        PYTHONFAULTHANDLER="1",
     )
 
 
+class WorkerProcess(NamedTuple):
+    """A worker in a process of its own."""
+
+    pid: int
+    log: Path
+    """All that it says."""
+
+
 @pytest.fixture(scope="module")
-def worker(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A worker in a process of its own; the file with all that it says."""
+def worker(
+    server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[WorkerProcess]:
     folder = tmp_path_factory.mktemp("worker")
     url = server.url_for(Role.WORKER, realm=REALM, surface="lab")
     command = [str(Path(sys.executable).with_name("rookery")), "tools", "serve"]
@@ -147,7 +167,7 @@ def worker(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> 
             stdout=log,
             stderr=log,
         ) as process:
-            yield said
+            yield WorkerProcess(process.pid, said)
             process.terminate()
 
 
@@ -157,7 +177,7 @@ def serving(
     tmp_path_factory: pytest.TempPathFactory,
     echo: str,
     canaries: Canaries,
-    worker: Path,
+    worker: WorkerProcess,
 ) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("credentials")
     with node_of(server, folder, echo, canaries) as node:
@@ -176,14 +196,15 @@ def client(serving: Serving) -> Iterator[SyncClient]:
         yield opened
 
 
-def search(serving: Serving, worker: Path, *run_ids: str) -> bytes:
+def search(serving: Serving, worker: WorkerProcess, *run_ids: str) -> bytes:
     """All that is stored, shown and said, the files of the server's store as they are, and the
-    variables and arguments of every process that the node or its server has started."""
+    variables and arguments of the worker and of every process that the node or its server has
+    started."""
     files = [path for path in serving.server.store.rglob("*") if path.is_file()]
     raw = [path.read_bytes() for path in files]
-    for pid in (serving.server.pid, *serving.node.processes):
+    for pid in (serving.server.pid, worker.pid, *serving.node.processes):
         raw += [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")]
-    return b"\n".join([*raw, stored(serving), shown(serving, *run_ids), worker.read_bytes()])
+    return b"\n".join([*raw, stored(serving), shown(serving, *run_ids), worker.log.read_bytes()])
 
 
 EVERYTHING = """
@@ -211,12 +232,12 @@ found
 def test_calls_get_credentials_and_nothing_that_is_stored_or_shown_has_one(
     serving: Serving,
     client: SyncClient,
-    worker: Path,
+    worker: WorkerProcess,
     canaries: Canaries,
     echo: str,
     seen: list[str],
 ):
-    """After runs that succeed, fail, park, and lose their node during a call."""
+    """After runs that succeed, fail, park, and lose their node, which crashes during a call."""
     whole = client.run("whole", EVERYTHING.replace("URL", echo))
     assert whole.error is None, whole.error
     assert str(whole.result).count("[credential]") > 20
@@ -231,11 +252,16 @@ def test_calls_get_credentials_and_nothing_that_is_stored_or_shown_has_one(
     lost = client.begin("lost", "hold()")
     while not (serving.folder / "held").exists():
         sleep(0.02)
+    serving.node.signal(signal.SIGABRT)
+    assert serving.node.ended() == -signal.SIGABRT
+    crash = serving.node.log.read_bytes()
+    assert b"Fatal Python error: Aborted" in crash
+    assert b"hold" in crash
     serving.node.close()
     serving.node.start()
     wait_for(client, "lost", "turn.parked.v1")
     runs = (whole.run_id, failed.run_id, parked.run_id, lost.run_id)
-    haystack = search(serving, worker, *runs)
+    haystack = search(serving, worker, *runs) + crash
     for canary in canaries.by_name.values():
         expect_no_part(haystack, canary)
 
@@ -246,7 +272,9 @@ def wait_for(client: SyncClient, session: str, kind: str) -> None:
             return
 
 
-def test_the_same_search_finds_what_is_planted(serving: Serving, client: SyncClient, worker: Path):
+def test_the_same_search_finds_what_is_planted(
+    serving: Serving, client: SyncClient, worker: WorkerProcess
+):
     """The honest control: a credential as it is, half of one, and one in another encoding."""
     planted = [f"canary-{name}-{token_hex(12)}" for name in ("plain", "half", "hex")]
     whole, half, encoded = planted[0], planted[1][:16], planted[2].encode().hex()
@@ -257,8 +285,32 @@ def test_the_same_search_finds_what_is_planted(serving: Serving, client: SyncCli
             expect_no_part(haystack, canary)
 
 
+def test_a_call_whose_credential_is_refused_is_made_again_if_that_is_safe(
+    serving: Serving, client: SyncClient, echo: str, seen: list[str]
+):
+    answer = client.run("refused", f"await web_http_get('{echo}/once')")
+    assert answer.error is None, answer.error
+    assert answer.result["status"] == 200
+    assert sum(one.startswith("/once") for one in seen) == 2
+    shown = json.loads(serving.rookery("leases", "show", "web").out)
+    assert shown["generation"] == 2
+    failed = client.run("refused", "refuse()")
+    assert "CREDENTIAL_REJECTED" in str(failed.error)
+    assert "the lease fixed:refused, and the tool is not idempotent" in failed.error.message
+
+
+def test_a_credential_that_is_too_large_parks_its_run_and_no_other(
+    serving: Serving, client: SyncClient
+):
+    client.begin("huge", "weigh()")
+    wait_for(client, "huge", "turn.parked.v1")
+    shown = json.loads(serving.rookery("leases", "show", "huge").out)
+    assert "more than 65536 bytes" in shown["reason"]
+    assert client.run("light", "give()").error is None
+
+
 def test_a_tool_without_its_binding_or_without_its_grant_stops_the_start(
-    server: EmbeddedServer, tmp_path: Path, worker: Path
+    server: EmbeddedServer, tmp_path: Path, worker: WorkerProcess
 ):
     local = ("--tools", "tests.execution.credential_tools:registry")
     unknown = node_on(server, REALM, tmp_path, *SANDBOX, *local, PYTHONPATH=HERE)

@@ -28,12 +28,13 @@ from rookery.actors.leases import (
     RetryLater,
 )
 from rookery.actors.leases.lease_rules import LeaseEntry, evolve
-from rookery.actors.leases.refresh_rules import requires_login
+from rookery.actors.leases.refresh_rules import requires_login, short_name
 from rookery.bus.credentials import KeyRing, SealedSecrets
 from rookery.bus.ports import Timer
 from rookery.ops.metrics import NodeMetrics
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import LeaseWait
+from rookery.schemas.errors import Refused
 from rookery.schemas.facts import lease as facts
 from rookery.schemas.machines.lease import LeaseKey
 from tests.kernel.world import World
@@ -50,7 +51,7 @@ class Server:
         self.world, self.used = world, Counter[str]()
         self.asked_at_s: list[float] = []
         self.active = self.active_max = 0
-        self.latency_s, self.fails = 0.05, 0
+        self.latency_s, self.fails, self.life_s, self.value = 0.05, 0, LIFE_S, "canary"
         self.hangs: set[str] = set()
 
     def is_repeatable(self, binding: Binding, credential: LeaseCredential | None) -> bool:
@@ -77,9 +78,9 @@ class Server:
             return LoginNeeded("invalid_grant")
         name, _, number = token.rpartition("/")
         fresh = LeaseCredential(
-            value="canary",
+            value=self.value,
             refresh_token=f"{name}/{int(number) + 1}",
-            expires_at=int(self.world.now_ms() / 1_000) + LIFE_S,
+            expires_at=int(now) + self.life_s,
         )
         return Renewed(fresh)
 
@@ -88,8 +89,11 @@ class _Keys:
     """The key of the realm."""
 
     ring, origin = KeyRing([b"k" * 32]), "this test"
+    is_broken = False
 
     async def refresh(self) -> KeyRing:
+        if self.is_broken:
+            raise Refused("SEALING_KEY_INVALID", "the file of the key cannot be read")
         return self.ring
 
 
@@ -98,7 +102,9 @@ class LeaseWorld(World):
 
     def __init__(self) -> None:
         super().__init__()
-        self.provider, self.metrics = Server(self), NodeMetrics("0")
+        self.provider, self.keys, self.metrics = Server(self), _Keys(), NodeMetrics("0")
+        self.clock_error_ms = 0
+        """Of the next node that starts."""
 
     def __enter__(self) -> LeaseWorld:
         return self
@@ -107,21 +113,24 @@ class LeaseWorld(World):
         return self.start([])
 
     def kernel(self, node: Any, concerns: Any, **settings: Any) -> Kernel:
-        epoch = f"{node.name}.{next(self._numbers)}"
+        epoch, error_ms = f"{node.name}.{next(self._numbers)}", self.clock_error_ms
 
         async def ask(*asked: Any) -> Any:
             return await node.kernel.ask(*asked)
 
+        def now_ms() -> int:
+            return self.now_ms() + error_ms
+
         executor = LeaseExecutor(
             ask=ask,
             timers=node.bus.timers,
-            secrets=SealedSecrets(node.bus.secrets, "default", _Keys(), os.urandom),
+            secrets=self.secrets(node),
             bindings={
                 name: Binding(key=LeaseKey("default", name), provider="server", timeout_s=20.0)
                 for name in ("bank", "shop")
             },
             providers={"server": self.provider},
-            now_ms=self.now_ms,
+            now_ms=now_ms,
             metrics=self.metrics,
         )
         return Kernel(
@@ -130,13 +139,21 @@ class LeaseWorld(World):
             [*concerns, LeasesDecider(epoch)],
             KernelSettings(
                 identity=NodeIdentity(node.name, epoch, b"", lambda presence: False),
-                now_ms=self.now_ms,
+                now_ms=now_ms,
                 uptime_s=self.uptime_s,
                 **settings,
             ),
             effect_handlers=executor.handlers,
             queries={},
         )
+
+    def secrets(self, node: Any) -> SealedSecrets:
+        return SealedSecrets(node.bus.secrets, "default", self.keys, os.urandom)
+
+    def unsent(self) -> list[str]:
+        """The commands to sessions and leases that the server has not delivered yet."""
+        armed = self.server.realm("default").timers._armed
+        return [name for name in armed if not name.startswith(f"lease.{short_name(BANK)}")]
 
     def pass_s(self, seconds: float) -> None:
         """Long times in parts, for each has to end soon."""

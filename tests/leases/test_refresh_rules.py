@@ -87,6 +87,12 @@ class Lease:
         assert isinstance(found, LeaseStatus)
         return found.may_ask
 
+    def due(self) -> None:
+        """The timer of the first credential fires, when it is due."""
+        if not self.entry.retry_at_ms:
+            self.now_ms = max(self.now_ms, due_ms(self.entry, KEY))
+        self.put(LeaseDue(credential=1))
+
     def end(self, **ended: Any) -> None:
         self.put(RefreshEnded(credential=self.entry.generation, **ended))
 
@@ -136,9 +142,9 @@ def test_a_call_whose_node_thought_the_credential_stale_goes_on_at_once(lease: L
 
 
 def test_the_timer_of_the_window_begins_one_refresh(lease: Lease) -> None:
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     assert lease.kinds == ["expiring_marked", "refresh_begun"]
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     assert lease.kinds == [], "it is in progress"
     assert lease.intend()
     lease.publish()
@@ -147,7 +153,7 @@ def test_the_timer_of_the_window_begins_one_refresh(lease: Lease) -> None:
         2,
         2,
     )
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     assert lease.kinds == [], "the timer was that of an older credential"
 
 
@@ -155,7 +161,7 @@ def test_the_timer_of_the_window_begins_one_refresh(lease: Lease) -> None:
 def test_after_the_death_of_an_owner_that_asked_only_what_does_no_harm_is_done_again(
     lease: Lease, repeatable: bool
 ) -> None:
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     assert lease.intend(repeatable=repeatable)
     lease.decider = LeasesDecider("node.2")
     assert lease.decider.pending_effects(lease.state, KEY), "the next owner finds the refresh"
@@ -167,13 +173,13 @@ def test_after_the_death_of_an_owner_that_asked_only_what_does_no_harm_is_done_a
 
 
 def test_an_owner_that_died_before_it_asked_leaves_the_refresh_to_the_next(lease: Lease) -> None:
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     lease.decider = LeasesDecider("node.2")
     assert lease.intend()
 
 
 def test_what_an_owner_reports_of_an_older_attempt_changes_nothing(lease: Lease) -> None:
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     for late in (0, 2):
         lease.put(RefreshEnded(credential=late, sealed_as=7, expires_at=None))
         assert lease.kinds == []
@@ -186,7 +192,7 @@ def test_a_failure_is_tried_again_later_and_later() -> None:
     lease.publish(NOW_MS // 1_000 + 60)
     pauses = []
     for _ in range(8):
-        lease.put(LeaseDue(credential=1))
+        lease.due()
         lease.intend()
         lease.end(reason="status 500")
         pauses.append(lease.effect(ArmLeaseTimer).due_ms - lease.now_ms)
@@ -195,7 +201,7 @@ def test_a_failure_is_tried_again_later_and_later() -> None:
     assert 1_000 <= pauses[0] <= 1_500
     assert 60_000 <= pauses[-1] <= 90_000
     assert wait_code(lease.entry, lease.now_ms) == "WAITING_FOR_LEASE"
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     lease.intend()
     lease.end(reason="status 429", retry_after_ms=10**12)
     assert lease.entry.retry_at_ms == lease.now_ms + RETRY_ASKED_MS_MAX
@@ -206,14 +212,14 @@ def test_a_failure_is_tried_again_later_and_later() -> None:
 def test_a_login_is_required_after_a_permanent_failure_until_there_is_a_credential(
     lease: Lease,
 ) -> None:
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     lease.wait("o2")
     lease.intend()
     lease.end(reason="invalid_grant", permanent=True)
     assert lease.effect(MoveWaits).calls == (("o2", "s"),)
     lease.wait("o3")
     assert lease.effect(MoveWaits).calls == (("o3", "s"),)
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     assert lease.kinds == []
     lease.input("request_credential")
     assert lease.kinds == ["acquisition_begun"]
@@ -228,7 +234,7 @@ def test_a_login_is_required_after_a_permanent_failure_until_there_is_a_credenti
 
 
 def test_a_withdrawn_call_waits_no_more(lease: Lease) -> None:
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     lease.wait("o2")
     lease.wait("o2", withdrawn=True)
     assert (lease.kinds, dict(lease.entry.waiting)) == (["waits_ended"], {})
@@ -263,7 +269,28 @@ def test_a_credential_refused_long_after_that_is_refreshed(lease: Lease) -> None
     assert lease.kinds == ["credential_rejected", "refresh_begun"]
 
 
+def test_a_credential_refused_before_it_was_published_by_another_clock_is_refreshed(
+    lease: Lease,
+) -> None:
+    """The clock of the owner before was ahead, so that its credential seemed fresh for too long."""
+    lease.put(LeaseRejected(credential=1))
+    lease.intend()
+    lease.publish()
+    lease.now_ms -= 600_000
+    lease.put(LeaseRejected(credential=2))
+    assert lease.kinds == ["credential_rejected", "refresh_begun"]
+
+
 # --- times ----------------------------------------------------------------------------------------
+
+
+def test_a_timer_that_fires_when_the_credential_is_new_begins_no_refresh(lease: Lease) -> None:
+    """The server's clock is far ahead of this node's: the next timer would fire at once, too."""
+    lease.put(LeaseDue(credential=1))
+    assert lease.kinds == []
+    lease.now_ms += HOUR_S * 1_000 // 4
+    lease.put(LeaseDue(credential=1))
+    assert lease.kinds == ["expiring_marked", "refresh_begun"]
 
 
 def published(life_s: int | None, key: str = KEY) -> tuple[Any, int]:
@@ -303,7 +330,7 @@ def test_a_sealed_credential_that_has_expired_is_recorded_and_refreshed() -> Non
     assert lease.kinds == ["acquired"]
     assert not any(isinstance(one, EndWaits) for one in lease.effects)
     assert lease.effect(ArmLeaseTimer).due_ms <= lease.now_ms
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     lease.intend()
     lease.publish(NOW_MS // 1_000 - 1)
     assert (lease.kinds, lease.entry.sealed_as) == (["acquired"], 2)
@@ -329,7 +356,7 @@ def test_a_sealed_credential_that_has_expired_is_recorded_and_refreshed() -> Non
 def test_only_the_owner_publishes_and_ends_what_it_does(
     lease: Lease, on: str, params: dict[str, Any]
 ) -> None:
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     with pytest.raises(TransitionRejected) as rejected:
         lease.input(on, **params)
     assert rejected.value.code == "GUARD_REJECTED"
@@ -358,7 +385,7 @@ def test_nothing_is_restored_where_no_credential_is_sealed(lease: Lease) -> None
 
 
 def test_a_release_deletes_what_is_sealed(lease: Lease) -> None:
-    lease.put(LeaseDue(credential=1))
+    lease.due()
     lease.intend()
     lease.publish()
     lease.wait("o2")

@@ -27,6 +27,7 @@ from rookery.actors.messages import (
     CallsView,
 )
 from rookery.actors.tools.attempts import CallNotifier
+from rookery.actors.tools.authoring.credential import NO_CREDENTIALS, CredentialSource
 from rookery.actors.tools.authoring.registry import ToolCallContext, ToolRegistry
 from rookery.actors.tools.builtin.sleep import built_in_tools
 from rookery.actors.tools.call_rules import CallRules
@@ -231,6 +232,8 @@ class ToolBackend:
         self.running: Counter[str] = Counter()
         self.running_max: Counter[str] = Counter()
         self.outcome = CallOutcome(value="done")
+        self.refused: set[str] = set()
+        """Credentials that it accepts no more."""
 
     @contextlib.contextmanager
     def at_work(self, ctx: ToolCallContext) -> Iterator[None]:
@@ -268,6 +271,8 @@ class BackendHost:
                         await asyncio.sleep(0.01)
         except TimeoutError:
             return CallOutcome(error=fault("TIMEOUT_TOOL", "too slow"))
+        if ctx.credential is not None and ctx.credential.value in self._backend.refused:
+            ctx.credential.reject()
         if self._backend.lost:
             raise OutcomeUnknown("the line is dead")
         if ctx.call_id in self.cancelled:
@@ -329,6 +334,7 @@ class ToolWorld(World):
         *,
         visible: ToolCatalogue,
         host: ToolHost | None = None,
+        credentials: CredentialSource = NO_CREDENTIALS,
         **settings: Any,
     ) -> Kernel:
         node.epoch = f"{node.name}.{next(self._numbers)}"
@@ -352,6 +358,7 @@ class ToolWorld(World):
             epoch=node.epoch,
             now_ms=self.now_ms,
             acts_for=acts_for,
+            credentials=credentials,
         )
         waits = WaitExecutor(ask=ask, timers=node.bus.timers, now_ms=self.now_ms)
         ours = CallerDecider(CallRules(visible, node.places, node.epoch))

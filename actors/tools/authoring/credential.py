@@ -7,6 +7,7 @@ scrubbed of it. A function that prints it, or sends it elsewhere, gives it away.
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Final, Protocol
 
@@ -18,6 +19,8 @@ __all__ = [
     "CredentialSource",
     "ToolCredential",
     "read_credential",
+    "read_newer",
+    "read_past",
     "report_rejected",
 ]
 
@@ -46,8 +49,9 @@ class ToolCredential:
         return {name: self.value}
 
     def reject(self) -> None:
-        """Report that the service refused it, as with status 401: it is refreshed for later calls
-        although its time is not over."""
+        """Report that the service refused it, as with status 401: it is refreshed although its time
+        is not over. The call is made once more with the next one if its tool is idempotent, and
+        fails if not, whatever the function returns."""
         self.is_rejected = True
 
     @cached_property
@@ -83,6 +87,13 @@ class CredentialSource(Protocol):
         """The present credential of ``binding`` or ``binding:profile``. ``Failed`` if there is
         none any more."""
 
+    async def get_newer(self, binding: str, generation: int) -> _CurrentParts:
+        """The credential after this generation, once it is there. ``Failed`` if only a login leads
+        to one."""
+
+    async def get_past(self, binding: str, since_ms: int) -> Sequence[_CurrentParts]:
+        """All that calls may have had since then. ``Failed`` if one may have been deleted."""
+
     async def reject(self, binding: str, generation: int) -> None:
         """A service refused the credential of this generation."""
 
@@ -93,6 +104,14 @@ class _NoCredentials:
     async def get(self, binding: str) -> _CurrentParts:
         raise Failed("LEASE_UNAVAILABLE", f"this node has no leases, and so none of {binding}")
 
+    async def get_newer(self, binding: str, generation: int) -> _CurrentParts:
+        del generation
+        return await self.get(binding)
+
+    async def get_past(self, binding: str, since_ms: int) -> Sequence[_CurrentParts]:
+        del since_ms
+        return (await self.get(binding),)
+
     async def reject(self, binding: str, generation: int) -> None:
         del binding, generation
 
@@ -102,7 +121,24 @@ NO_CREDENTIALS: Final[CredentialSource] = _NoCredentials()
 
 async def read_credential(source: CredentialSource, binding: str) -> ToolCredential:
     """The credential of a call whose intent is recorded."""
-    current = await source.get(binding)
+    return _tool_credential(await source.get(binding))
+
+
+async def read_newer(
+    source: CredentialSource, binding: str, refused: ToolCredential
+) -> ToolCredential:
+    """The credential after one that was refused."""
+    return _tool_credential(await source.get_newer(binding, refused.generation))
+
+
+async def read_past(
+    source: CredentialSource, binding: str, since_ms: int
+) -> tuple[ToolCredential, ...]:
+    """Those that an attempt may have had which began then."""
+    return tuple(map(_tool_credential, await source.get_past(binding, since_ms)))
+
+
+def _tool_credential(current: _CurrentParts) -> ToolCredential:
     found = current.credential
     return ToolCredential(found.value, found.scheme, current.generation)
 

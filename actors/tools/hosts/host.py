@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CODES, CodedError
@@ -46,6 +47,8 @@ class PastAttempt(NamedTuple):
     """The schema of the tool when it was called."""
     left_ms: int
     """How long the tool may still act; negative after that."""
+    credentials: tuple[ToolCredential, ...] = ()
+    """Those that the attempt may have had; the answer is scrubbed of them."""
 
 
 class ToolHost(Protocol):

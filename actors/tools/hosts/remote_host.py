@@ -8,7 +8,7 @@ schemas. If the outcome is unknown, the host says so, because the tool may have 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -133,7 +133,8 @@ class RemoteToolHost:
                 if unwanted and tool.capability.idempotent:
                     return CallOutcome(error=fault("CANCELLED", f"{ctx.name}: {reason}"))
                 raise OutcomeUnknown(reason)
-        return await _checked_outcome(tool.checks, end.body, ctx.credential)
+        credentials = () if ctx.credential is None else (ctx.credential,)
+        return await self._answer_outcome(tool.checks, end.body, end.blob, credentials)
 
     def cancel(self, call_id: str) -> None:
         if (calling := self._calls.get(call_id)) is not None:
@@ -150,20 +151,41 @@ class RemoteToolHost:
             raise OutcomeUnknown("the workers do not serve the tool with the schema of the call")
         calling = self._calls[past.call_id] = _RemoteCall(always_allowed)
         try:
-            return await _checked_outcome(tool.checks, await self._poll_answer(past, calling))
+            body, blob = await self._poll_answer(past, calling)
+            return await self._answer_outcome(tool.checks, body, blob, past.credentials)
         finally:
             del self._calls[past.call_id]
 
-    async def _poll_answer(self, past: PastAttempt, calling: _RemoteCall) -> bytes:
-        """Query until a worker has the answer; while one runs the call, until its time is over or
-        the worker is lost."""
+    async def _answer_outcome(
+        self,
+        checks: CapabilityChecks,
+        body: bytes,
+        blob: str,
+        credentials: Sequence[ToolCredential],
+    ) -> CallOutcome:
+        """The outcome in an answer. One that a worker has stored with a credential is deleted and
+        refused, so that somebody mends the worker."""
+        if not (blob and await asyncio.to_thread(_has_credential, body, credentials)):
+            return await _checked_outcome(checks, body, credentials)
+        await self._workers.delete_answer(blob)
+        return CallOutcome(
+            error=fault(
+                "CREDENTIAL_EXPOSED",
+                f"a worker of {self.surface} stored the credential of the call with its answer, "
+                "which was deleted: a worker has to remove it from what it stores",
+            )
+        )
+
+    async def _poll_answer(self, past: PastAttempt, calling: _RemoteCall) -> tuple[bytes, str]:
+        """Query until a worker has the answer, and its blob; while one runs the call, until its
+        time is over or the worker is lost."""
         loop = asyncio.get_running_loop()
         end_s, absence_end_s = loop.time() + past.left_ms / 1_000, loop.time() + NO_WORKER_TIMEOUT_S
         pause, runs_at, silent = Backoff(QUERY_PAUSE_S_MIN, QUERY_PAUSE_S_MAX), "", 0
         while True:
             report = await self._workers.query_attempt(self.surface, past.call_id, past.attempt)
             if report.answer is not None:
-                return report.answer
+                return report.answer, report.answer_blob
             states = {worker.worker: worker.state for worker in report.workers}
             runs_at = next((w for w, s in states.items() if s is AttemptState.RUNNING), runs_at)
             if runs_at:
@@ -285,21 +307,21 @@ def _add_served(served: dict[str, ServedTool], tool: ServedTool, worker: str) ->
 
 
 async def _checked_outcome(
-    checks: CapabilityChecks, body: bytes, credential: ToolCredential | None = None
+    checks: CapabilityChecks, body: bytes, credentials: Sequence[ToolCredential] = ()
 ) -> CallOutcome:
     if len(body) > INLINE_ANSWER_BYTES_MAX:
-        return await asyncio.to_thread(_decode_outcome, checks, body, credential)
-    return _decode_outcome(checks, body, credential)
+        return await asyncio.to_thread(_decode_outcome, checks, body, credentials)
+    return _decode_outcome(checks, body, credentials)
 
 
 def _decode_outcome(
-    checks: CapabilityChecks, body: bytes, credential: ToolCredential | None
+    checks: CapabilityChecks, body: bytes, credentials: Sequence[ToolCredential]
 ) -> CallOutcome:
     """The outcome in a worker's answer, checked against the schema. A worker in another language
     may not have scrubbed it."""
     try:
         answer = msgspec.json.decode(body, type=JobAnswer)
-        if credential is not None:
+        for credential in credentials:
             answer = _scrubbed(answer, credential)
         if answer.error is not UNSET:
             return CallOutcome(error=fault(answer.error.code, answer.error.message))
@@ -311,6 +333,16 @@ def _decode_outcome(
         )
     except CodedError as error:
         return CallOutcome(error=fault_of(error))
+
+
+def _has_credential(body: bytes, credentials: Sequence[ToolCredential]) -> bool:
+    """Whether a body has a credential, or a part of one, also in fields that are not read."""
+    try:
+        decoded = msgspec.json.decode(body)
+    except (msgspec.MsgspecError, RecursionError):
+        decoded = None
+    found = (body.decode(errors="replace"), decoded)
+    return any(one.scrubber.scrub(each) != each for one in credentials for each in found)
 
 
 def _job_credential(credential: ToolCredential | None) -> JobCredential | None:

@@ -108,7 +108,9 @@ def test_a_worker_answers_and_stores_large_results_without_permission_for_jetstr
             (job,) = await anna.has(1)
             assert job.body == LARGE
             await endpoint.reply(job, LARGE[1:])
-            assert await call == JobAnswered(LARGE[1:])
+            end = await call
+            assert isinstance(end, JobAnswered)
+            assert end.body == LARGE[1:]
             assert len(await bus.tool_workers.catalogues("shop", 5.0)) == 1
 
     asyncio.run(scenario())

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec.structs import replace
 
+from rookery.actors.tools import ToolCallContext, ToolCredential
+from rookery.actors.tools.hosts.remote_host import RemoteToolHost
 from rookery.bus.memory.workers import MemoryWorkerEndpoint
 from rookery.bus.nats.connection import Connection
 from rookery.bus.ports import WorkerEndpoint
@@ -26,6 +28,7 @@ from rookery.bus.subjects import Subjects
 from rookery.bus.workers.client import NatsToolWorkers
 from rookery.bus.workers.server import NatsWorkerEndpoint
 from rookery.schemas.calls import Capability
+from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Refused
 from rookery.schemas.worker_protocol import (
     Job,
@@ -283,7 +286,46 @@ def test_bodies_above_what_a_message_holds_travel_all_the_same(jetstream: JetStr
             assert job.body == LARGE
             assert 0 < job.left_ms <= JOB.left_ms
             await anna.endpoint.reply(job, LARGE + b" ")
-            assert await call == JobAnswered(LARGE + b" ")
+            end = await call
+            assert isinstance(end, JobAnswered)
+            assert end.body == LARGE + b" "
+            assert await bus.blobs.get(end.blob) == end.body
+            await bus.tool_workers.delete_answer(end.blob)
+            assert not await bus.blobs.exists(end.blob)
+
+    asyncio.run(scenario())
+
+
+def test_an_answer_that_a_worker_stored_with_the_credential_is_deleted_and_refused(
+    jetstream: JetStreamRealm,
+) -> None:
+    """As a worker in another language may store it, in a value or in a field that is not read. One
+    without the credential is an answer like any other."""
+    value, rest = "canary-7b1f5c2e9a4d8036", "x" * ((1 << 20) - 2)
+    served = {"price": ServedTool(capability=Capability(name="price", description=""))}
+    answers = ({"value": [rest, value]}, {"value": rest, "log": value[:16]}, {"value": rest})
+
+    async def scenario() -> None:
+        async with jetstream.serving_bus() as bus, fake_worker(jetstream, answers=False) as anna:
+            host = RemoteToolHost(bus.tool_workers, "shop", served)
+            for number, answer in enumerate(answers, 1):
+                body, credential = json.dumps(answer).encode(), ToolCredential(value)
+                ctx = ToolCallContext(
+                    name="shop_price",
+                    args=[],
+                    kwargs={},
+                    call_id=f"{number}",
+                    credential=credential,
+                )
+                call = asyncio.ensure_future(host.call(ctx, 20_000))
+                await anna.endpoint.reply((await anna.has(number))[-1], body)
+                outcome = await call
+                is_exposed = number < 3
+                assert await bus.blobs.exists(digest_bytes(body)) is not is_exposed
+                if is_exposed:
+                    assert outcome.error.code == "CREDENTIAL_EXPOSED"
+                else:
+                    assert outcome.value == rest
 
     asyncio.run(scenario())
 
