@@ -42,16 +42,9 @@ from rookery.actors.tools.attempts import (
     attempt_result,
     failed_attempt,
 )
-from rookery.actors.tools.authoring.credential import (
-    NO_CREDENTIALS,
-    CredentialSource,
-    ToolCredential,
-    read_credential,
-    read_newer,
-    read_past,
-    report_rejected,
-)
+from rookery.actors.tools.authoring.credential import NO_CREDENTIALS, CredentialSource
 from rookery.actors.tools.authoring.registry import ToolCallContext
+from rookery.actors.tools.bound_calls import BoundCall, past_credentials
 from rookery.actors.tools.call_rules import acts_until_ms
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
 from rookery.actors.tools.capability_checks import fault, fault_of
@@ -300,31 +293,20 @@ class CallExecutor:
         if host is None:
             raise OutcomeUnknown
         since_ms = call.deadline_at_ms - call.timeout_ms
+        binding = self._catalogue.binding_of(call.name)
         past = PastAttempt(
             name=call.name,
             call_id=call.operation_id,
             attempt=call.attempt,
             schema_digest=call.schema_digest,
             left_ms=acts_until_ms(call) - self._now_ms(),
-            credentials=await self._past_credentials(call, since_ms),
+            credentials=await past_credentials(self._credentials, call, binding, since_ms),
         )
         with self._notifier.cancel_scope(
             call.run, call.operation_id, lambda: host.cancel(call.operation_id)
         ):
             outcome = await query_host(host, past)
         return replace(outcome, duration_ms=max(0, self._now_ms() - since_ms))
-
-    async def _past_credentials(self, call: ToolCall, since_ms: int) -> tuple[ToolCredential, ...]:
-        """The credentials that an attempt may have had. If one of them is deleted, its answer
-        cannot be scrubbed, and so is not read."""
-        if not (binding := self._catalogue.binding_of(call.name)):
-            return ()
-        try:
-            return await read_past(self._credentials, binding, since_ms)
-        except CodedError as error:
-            if CODES[error.code].retryable:
-                raise
-            raise OutcomeUnknown(f"its answer may have a credential: {error.message}") from None
 
     async def _is_awaited(self, session: str, call: ToolCall) -> bool:
         """Whether the run is active and waits for the call."""
@@ -463,67 +445,11 @@ class CallExecutor:
             return AttemptResult(CallOutcome(error=wrong), b"")
         context, operation = _call_context(session, call, arguments), call.operation_id
         if binding := self._catalogue.binding_of(call.name):
-            return attempt_result(await self._call_bound(call, context, binding, left_ms))
+            given = BoundCall(call, binding, context, host, lambda: self._owns_session(session))
+            return attempt_result(await given.run(self._credentials, self._notifier, left_ms))
         with self._notifier.cancel_scope(call.run, operation, lambda: host.cancel(operation)):
             outcome = await host.call(context, left_ms, lambda: self._owns_session(session))
         return attempt_result(outcome)
-
-    async def _call_bound(
-        self, call: ToolCall, context: ToolCallContext, binding: str, left_ms: int
-    ) -> CallOutcome:
-        """Call a tool with the credential of its binding. If the service refuses it, and the tool
-        is idempotent, once more with the next one, within the time of the call."""
-        host, loop = self._hosts[call.surface], asyncio.get_running_loop()
-        end_s = loop.time() + left_ms / 1_000
-        unwanted: asyncio.Future[None] = loop.create_future()
-        refused: ToolCredential | None = None
-
-        def cancel() -> None:
-            if not unwanted.done():
-                unwanted.set_result(None)
-            host.cancel(call.operation_id)
-
-        with self._notifier.cancel_scope(call.run, call.operation_id, cancel):
-            while True:
-                try:
-                    if refused is None:
-                        credential = await read_credential(self._credentials, binding)
-                    else:
-                        credential = await self._newer(call, binding, refused, unwanted, end_s)
-                        left_ms = max(1, round(1_000 * (end_s - loop.time())))
-                except CodedError as error:
-                    return CallOutcome(error=fault_of(error))
-                given = replace(context, credential=credential)
-                session = context.session_id
-                outcome = await host.call(given, left_ms, lambda: self._owns_session(session))
-                await report_rejected(self._credentials, binding, credential)
-                if not credential.is_rejected or unwanted.done():
-                    return outcome
-                if refused is not None or not call.idempotent:
-                    return CallOutcome(error=_refused_credential(call, binding, outcome))
-                refused = credential
-
-    async def _newer(
-        self,
-        call: ToolCall,
-        binding: str,
-        refused: ToolCredential,
-        unwanted: asyncio.Future[None],
-        end_s: float,
-    ) -> ToolCredential:
-        """The credential after a refused one; a coded error if there is none in time, or if the run
-        ends first."""
-        reading = asyncio.ensure_future(read_newer(self._credentials, binding, refused))
-        try:
-            await wait_first((reading, unwanted), end_s - reading.get_loop().time())
-            if unwanted.done():
-                raise Failed("CANCELLED", f"{call.name} waited for a credential of {binding}")
-            if reading.done():
-                return reading.result()
-        finally:
-            reading.cancel()
-        text = f"a service refused the credential of the lease {binding}, which got no newer one"
-        raise Failed("CREDENTIAL_REJECTED", f"{text} within the time of {call.name}")
 
     def _failed_attempt(self, call: ToolCall, error: Exception) -> AttemptResult:
         sensitive = bool(self._sensitive_parts(call) or self._catalogue.binding_of(call.name))
@@ -534,15 +460,6 @@ class CallExecutor:
         if (host := self._hosts.get(call.surface)) is not None:
             await host.wait_finished(call.operation_id)
         self._slots.release(call.current_attempt, SlotStage.RUNNING)
-
-
-def _refused_credential(call: ToolCall, binding: str, outcome: CallOutcome) -> ToolFault:
-    """The fault of a call whose credential a service refused; what the tool said of it follows."""
-    why = "also after its refresh" if call.idempotent else "and the tool is not idempotent"
-    text = f"a service refused the credential of the lease {binding}, {why}"
-    if outcome.error is not UNSET:
-        text = f"{text}: {outcome.error.message}"
-    return fault("CREDENTIAL_REJECTED", text)
 
 
 def _check_encoded_arguments(tool: CatalogueTool, data: bytes) -> None:
