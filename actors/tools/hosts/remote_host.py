@@ -165,7 +165,8 @@ class RemoteToolHost:
     ) -> CallOutcome:
         """The outcome in an answer. One that a worker has stored with a credential is deleted and
         refused, so that somebody mends the worker."""
-        if not (blob and await asyncio.to_thread(_has_credential, body, credentials)):
+        is_exposed = bool(blob) and await asyncio.to_thread(_has_credential, body, credentials)
+        if not is_exposed:
             return await _checked_outcome(checks, body, credentials)
         await self._workers.delete_answer(blob)
         return CallOutcome(
