@@ -51,15 +51,15 @@ def test_a_file_is_put_used_listed_got_and_removed(driving: Serving):
 def test_a_stock_client_puts_and_gets_by_documented_subjects(driving: Serving):
     async def scenario(client: Stock) -> None:
         put = {"files": {"a.txt": {"text": "one"}, "b.bin": {"data": "AAE="}}}
-        assert (await client.ask("run", "plain", put)).body["status"] == "ok"
-        got = (await client.ask("files", "plain", {"path": "b.bin"})).body
+        assert (await client.ask("run", "files-plain", put)).body["status"] == "ok"
+        got = (await client.ask("files", "files-plain", {"path": "b.bin"})).body
         assert (got["data"], got["digest"]) == ("AAE=", digest_bytes(b"\0\1"))
-        listed = (await client.ask("files", "plain", {})).body["files"]
+        listed = (await client.ask("files", "files-plain", {})).body["files"]
         assert [one["path"] for one in listed] == ["/work/a.txt", "/work/b.bin"]
-        removed = await client.ask("run", "plain", {"files": {"a.txt": None, "b.bin": None}})
+        removed = await client.ask("run", "files-plain", {"files": {"a.txt": None, "b.bin": None}})
         assert removed.body["status"] == "ok"
-        assert (await client.ask("files", "plain", {})).body["files"] == []
-        facts = [fact for fact in client.facts["plain"] if "input_accepted" in fact["type"]]
+        assert (await client.ask("files", "files-plain", {})).body["files"] == []
+        facts = [fact for fact in client.facts["files-plain"] if "input_accepted" in fact["type"]]
         assert facts[0]["request"]["files"]["b.bin"] == {"data": "AAE="}
 
     driving.visit(scenario)

@@ -37,7 +37,8 @@ def attempt(call):
 
 @pytest.fixture(scope="module")
 def serving(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
-    folder = tmp_path_factory.mktemp("sensitive")
+    folder = tmp_path_factory.getbasetemp() / "sensitive"  # The realm outlives this fixture.
+    folder.mkdir(exist_ok=True)
     with node_of(server, folder) as node:
         yield Serving(server, node, REALM, folder)
 
