@@ -111,8 +111,6 @@ async def wait_first(
 
 # --- loop thread ----------------------------------------------------------------------------------
 
-# An event loop on a thread of its own, which runs a process's bus.
-#
 # Actors are threads and the bus is asyncio; they meet here only. Actors hand batches to the loop
 # with ``call_soon``. The loop never waits for an actor; only callers outside wait (``run``).
 

@@ -19,7 +19,7 @@ import msgspec
 
 from rookery.bus.commands.command_messages import TIMER
 from rookery.bus.commands.inbox import SCHEDULE, SCHEDULE_TARGET, SCHEDULE_TTL, TTL
-from rookery.bus.commands.redelivery import publish
+from rookery.bus.commands.publish import publish
 from rookery.bus.nats import (
     MESSAGE_NOT_FOUND,
     STREAM_NAME_IN_USE,

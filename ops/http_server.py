@@ -28,8 +28,6 @@ __all__ = [
 
 # --- http server ----------------------------------------------------------------------------------
 
-# An HTTP server on its own port, for health pages and webhook answers.
-#
 # Any client may connect, so each request has a short time to arrive and the server has few threads,
 # one per request. Closing the server answers the requests it has read, then frees the port.
 

@@ -237,13 +237,6 @@ class RunServices:
         opened.callback(local.close, TOOLS_CLOSE_S)
         settings = approval_settings(bus.realm, approvals)
         approvers = await _open_approvers(bus, catalogue, settings)
-        provisioner = RunProvisioner(
-            builds=sandbox.builds,
-            tools=catalogue.available_tools,
-            catalogue=await bus.blobs.put(catalogue.catalogue_bytes),
-            limits_max=_limits_max(limits),
-            entropy=entropy,
-        )
         services = cls(
             bus,
             loop,
@@ -251,7 +244,7 @@ class RunServices:
             local=local,
             remote=remote,
             catalogue=catalogue,
-            provisioner=provisioner,
+            provisioner=await _create_provisioner(bus, sandbox, catalogue, limits),
             epoch=epoch,
             share=share,
             payload_bytes_max=limits.payload_bytes_max,
@@ -425,6 +418,18 @@ async def _open_revocations(bus: Bus) -> Revocations:
     revocations = Revocations(bus)
     await revocations.open()
     return revocations
+
+
+async def _create_provisioner(
+    bus: Bus, sandbox: Sandbox, catalogue: ToolCatalogue, limits: LimitsConfig
+) -> RunProvisioner:
+    return RunProvisioner(
+        builds=sandbox.builds,
+        tools=catalogue.available_tools,
+        catalogue=await bus.blobs.put(catalogue.catalogue_bytes),
+        limits_max=_limits_max(limits),
+        entropy=entropy,
+    )
 
 
 def _inline_tools(catalogue: ToolCatalogue, local: LocalToolHost) -> frozenset[str]:

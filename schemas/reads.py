@@ -104,8 +104,6 @@ class UploadDone(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 # --- channels -------------------------------------------------------------------------------------
 
-# The channels of reads and uploads in the contract.
-
 
 class Read(NamedTuple):
     """A read or an upload: its subject, its queries, and what answers them."""

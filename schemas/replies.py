@@ -178,8 +178,6 @@ class ToolList(msgspec.Struct, frozen=True, kw_only=True):
 
 # --- replies --------------------------------------------------------------------------------------
 
-# Replies to commands and queries.
-
 
 class RunAnswer(RunResult, frozen=True, kw_only=True):
     """Result of a run that a node drives: the reply to ``run`` and to ``validate``.

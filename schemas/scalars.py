@@ -20,8 +20,6 @@ __all__ = [
 
 # --- enums ----------------------------------------------------------------------------------------
 
-# Enums with two spellings, and externally tagged unions.
-#
 # Facts and replies carry an enum's word (``llm_failure``). Traces and tables of the machines spell
 # the name of the variant (``LlmFailure``), which is accepted wherever the word is. An enum whose
 # word is the variant's name is a plain ``StrEnum``.

@@ -50,8 +50,6 @@ __all__ = [
 
 # --- signing --------------------------------------------------------------------------------------
 
-# What approvers sign: answers, and changes of the approvers.
-#
 # Each kind of signature has a domain of its own, and covers the realm, so it is valid nowhere else.
 
 

@@ -135,8 +135,6 @@ def decode_state(data: bytes, kind: type[Stored]) -> Stored:
 
 # --- decider --------------------------------------------------------------------------------------
 
-# ``Decider``: the rules of one family of facts, as the kernel calls them.
-#
 # A decider maps state, command and time to facts, folds facts into state, and derives replies and
 # effects. Retries, sockets and clocks belong to the kernel, which calls each decider from the
 # handler of its actor only, on the bus's loop: a rule must not wait. All rules are pure functions

@@ -164,20 +164,15 @@ class LeaseCredentials:
         for _ in range(2):
             entry = await self._states.state_of(key)
             if not entry.sealed_as or requires_login(entry):
-                raise _login_required(key)
+                raise Failed(
+                    "LEASE_REAUTH_REQUIRED",
+                    f"the lease {key} has no valid credential",
+                    hint=f"rookery leases login {key}",
+                )
             if (credential := await self._open(key, entry.sealed_as)) is not None:
                 return CurrentCredential(credential, entry.generation)
             await self._states.wait_for_change()
         raise Failed("LEASE_UNAVAILABLE", f"the realm's secrets lack the credential of {key}")
-
-    async def get_newer(self, binding: str, generation: int) -> CurrentCredential:
-        """The credential after this generation, once it is published."""
-        key = self._states.key_of(binding)
-        while (entry := await self._states.state_of(key)).generation <= generation:
-            if requires_login(entry):
-                raise _login_required(key)
-            await self._states.wait_for_change()
-        return await self.get(binding)
 
     async def get_past(self, binding: str, since_ms: int) -> tuple[CurrentCredential, ...]:
         """The credentials that calls may have had since then. ``LEASE_UNAVAILABLE`` if one of them
@@ -221,14 +216,6 @@ class LeaseCredentials:
     async def _read(self, key: str, sealed_as: int) -> LeaseCredential | None:
         value = await self._secrets.get(secret_name(key), sealed_as)
         return None if value is None else msgspec.json.decode(value, type=LeaseCredential)
-
-
-def _login_required(key: str) -> Failed:
-    return Failed(
-        "LEASE_REAUTH_REQUIRED",
-        f"the lease {key} has no valid credential",
-        hint=f"rookery leases login {key}",
-    )
 
 
 def _folded(entry: LeaseEntry, stored: StoredMessage) -> LeaseEntry:

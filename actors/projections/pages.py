@@ -100,8 +100,6 @@ class Unpaged:
 
 # --- run pages ------------------------------------------------------------------------------------
 
-# Ended runs in pages, and the search through the pages and the runs in memory.
-#
 # A page's index tells which runs and sessions it may have, which statuses and languages, and from
 # when they are. Most runs of a page follow each other in the list; a run that ended late is in a
 # later page, so the search merges pages by position.

@@ -25,8 +25,6 @@ __all__ = [
 
 # --- realm projections ----------------------------------------------------------------------------
 
-# The projections of a node, fed by one pass over its realm's journal.
-
 
 class RealmProjections:
     """The projections and their query handlers. Runs on the bus's loop."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from time import perf_counter
 from typing import Final
 
@@ -42,9 +42,13 @@ from rookery.actors.tools.attempts import (
     attempt_result,
     failed_attempt,
 )
-from rookery.actors.tools.authoring.credential import NO_CREDENTIALS, CredentialSource
+from rookery.actors.tools.authoring.credential import (
+    NO_CREDENTIALS,
+    CredentialSource,
+    ToolCredential,
+)
 from rookery.actors.tools.authoring.registry import ToolCallContext
-from rookery.actors.tools.bound_calls import BoundCall, past_credentials
+from rookery.actors.tools.bound_calls import call_with_credential, past_credentials
 from rookery.actors.tools.call_rules import acts_until_ms
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
 from rookery.actors.tools.capability_checks import fault, fault_of
@@ -444,11 +448,17 @@ class CallExecutor:
         if (wrong := self._fault_before(call, left_ms)) is not None:
             return AttemptResult(CallOutcome(error=wrong), b"")
         context, operation = _call_context(session, call, arguments), call.operation_id
-        if binding := self._catalogue.binding_of(call.name):
-            given = BoundCall(call, binding, context, host, lambda: self._owns_session(session))
-            return attempt_result(await given.run(self._credentials, self._notifier, left_ms))
+        binding = self._catalogue.binding_of(call.name)
+
+        def begin(credential: ToolCredential | None) -> Awaitable[CallOutcome]:
+            given = context if credential is None else replace(context, credential=credential)
+            return host.call(given, left_ms, lambda: self._owns_session(session))
+
         with self._notifier.cancel_scope(call.run, operation, lambda: host.cancel(operation)):
-            outcome = await host.call(context, left_ms, lambda: self._owns_session(session))
+            if binding:
+                outcome = await call_with_credential(self._credentials, binding, begin)
+            else:
+                outcome = await begin(None)
         return attempt_result(outcome)
 
     def _failed_attempt(self, call: ToolCall, error: Exception) -> AttemptResult:

@@ -39,8 +39,6 @@ __all__ = [
 
 # --- external driver ------------------------------------------------------------------------------
 
-# A turn that a client drives by its machine's inputs, instead of a node.
-#
 # The input that ends the run may carry its result, which the run's clients get. While a node drives
 # the session's run, the inputs of drivers are reserved for it.
 
@@ -91,8 +89,6 @@ def end_result(
 
 # --- turn view ------------------------------------------------------------------------------------
 
-# A turn as its handle shows it.
-#
 # Derived from the machine's state alone. Run and operation ids are shown only if they are UUIDs.
 
 

@@ -31,7 +31,7 @@ from rookery.bus.client.run_request import RunOptions, RunSpec, encode_body, enc
 from rookery.bus.client.server_lookup import find_server_and_access
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands.command_messages import command_headers
-from rookery.bus.commands.redelivery import publish
+from rookery.bus.commands.publish import publish
 from rookery.bus.credentials import Credential, identity_header, read_credential
 from rookery.bus.event_loop import TaskSet
 from rookery.bus.nats import NO_ACCESS, Connection, Outgoing, PendingReply, ServerAccess

@@ -18,7 +18,8 @@ from rookery.bus.commands.command_messages import (
     decode_command,
 )
 from rookery.bus.commands.partition_consumer import PartitionConsumer
-from rookery.bus.commands.redelivery import SuspectGate, publish, retry_until_deadline
+from rookery.bus.commands.publish import publish, retry_until_deadline
+from rookery.bus.commands.redelivery import SuspectGate
 from rookery.bus.nats import (
     MESSAGE_NOT_FOUND,
     ApiError,

@@ -1,17 +1,18 @@
-"""The rules of redelivery, and publishing that is repeated until the server acks."""
+"""The rules of redelivery: how far a partition is done, and how a new owner continues.
+
+Messages are delivered in the order of their sequences, so one number says which are done. An owner
+that died with delivered messages leaves suspects: one of them may have killed it. A node works on
+one suspect at a time, whatever the partition, and only the first of a partition counts a death. So
+the message that kills its owners is found, and no other message is blamed. Both buses use these
+rules, which are pure.
+"""
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from collections.abc import Callable
 
 import msgspec
-
-from rookery.bus.nats import AckVerdict, Connection, Outgoing, decode_ack
-from rookery.bus.subjects import hide_tokens
-from rookery.schemas.errors import Failed, Refused
 
 __all__ = [
     "ATTEMPTS_MAX",
@@ -19,67 +20,7 @@ __all__ = [
     "PartitionCursor",
     "PreviousOwnerState",
     "SuspectGate",
-    "publish",
-    "retry_until_deadline",
 ]
-
-# --- publish --------------------------------------------------------------------------------------
-
-# Publishing to a stream, repeated until the server acks.
-#
-# A lost ack looks like a lost message, so a message may be stored twice: commands have an id,
-# schedules replace each other, and the stream of dead letters has a duplicate window.
-
-
-T = TypeVar("T")
-
-_DEADLINE_S = 10.0
-_TRY_S = 2.0
-_PAUSE_S = 0.1
-
-
-async def publish(connection: Connection, message: Outgoing) -> int:
-    """Store ``message`` in the stream of its subject; returns its sequence.
-
-    ``Failed`` SERVER_UNREACHABLE or JOURNAL_FULL, ``Refused`` PAYLOAD_TOO_LARGE.
-    """
-    reply = await retry_until_deadline(lambda: connection.request(message, timeout_s=_TRY_S))
-    ack = decode_ack(reply)
-    text = f"JetStream error {ack.description} for {hide_tokens(message.subject)[:200]}"
-    match ack.verdict:
-        case AckVerdict.STORED:
-            return ack.sequence
-        case AckVerdict.TOO_LARGE:
-            raise Refused("PAYLOAD_TOO_LARGE", text)
-        case AckVerdict.FULL:
-            raise Failed("JOURNAL_FULL", text)
-        case _:
-            raise Failed("STREAM_MISMATCH", text)
-
-
-async def retry_until_deadline(request: Callable[[], Awaitable[T]]) -> T:
-    """Repeat ``request`` for up to ten seconds; then raise its last ``Failed``."""
-    loop = asyncio.get_running_loop()
-    deadline_s = loop.time() + _DEADLINE_S
-    while True:
-        try:
-            return await request()
-        except Failed:
-            if loop.time() + _PAUSE_S >= deadline_s:
-                raise
-        await asyncio.sleep(_PAUSE_S)
-
-
-# --- redelivery -----------------------------------------------------------------------------------
-
-# The rules of redelivery: how far a partition is done, and how a new owner continues.
-#
-# Messages are delivered in the order of their sequences, so one number says which are done. An
-# owner that died with delivered messages leaves suspects: one of them may have killed it. A node
-# works on one suspect at a time, whatever the partition, and only the first of a partition counts a
-# death. So the message that kills its owners is found, and no other message is blamed. Both buses
-# use these rules, which are pure.
-
 
 BATCH_MESSAGES_MAX = 512
 ATTEMPTS_MAX = 5

@@ -215,8 +215,6 @@ def _discard(deliveries: list[Delivery]) -> None:
 
 # --- micro service --------------------------------------------------------------------------------
 
-# The NATS micro service ``rookery`` (ADR-32), by which NATS's own tools find a node.
-#
 # ``nats micro list / info / stats`` send requests to ``$SRV.>``, and every node replies with its
 # own description. The request endpoint serves the commands and queries themselves.
 

@@ -164,8 +164,6 @@ def read_credential(path: Path) -> Credential:
 
 # --- identity -------------------------------------------------------------------------------------
 
-# The header by which a credential proves its name to nodes: ``Rookery-By``.
-#
 # It holds the name, role and public key with the issuer's signature, and a signature of a random
 # number by the credential's own key. A client makes it once for its connection. Only nodes receive
 # commands, so no other client sees the header; a node verifies each header once.

@@ -130,8 +130,6 @@ def _header_block(headers: Sequence[tuple[str, str]]) -> bytes:
 
 # --- batch client ---------------------------------------------------------------------------------
 
-# nats-py's client, extended for batches: the only file that uses its private names.
-#
 # The parser handles the frames of batched subscriptions and passes all other frames, whole, to
 # nats-py's parser. The client writes at once, discards the bytes that a lost connection left
 # unwritten, and reconnects for ever. A test pins every private name used here.

@@ -26,8 +26,6 @@ __all__ = [
 
 # --- commands -------------------------------------------------------------------------------------
 
-# Ports of commands: the request endpoint, the inbox, its dead letters, and timers.
-
 
 class InboxPosition(msgspec.Struct, frozen=True, gc=False):
     """Position of a delivery in the inbox or among the fired timers."""

@@ -147,8 +147,6 @@ def _coded(code: str, text: str) -> CodedError:
 
 # --- journal --------------------------------------------------------------------------------------
 
-# The journal of a realm as a client reads it, through a node.
-#
 # Single messages come from the stream's leader. Pages may come from a replica that lags, so a read
 # continues up to the leader's last message.
 
@@ -281,8 +279,6 @@ def gap(first: int, last: int) -> Failed:
 
 
 # --- blobs ----------------------------------------------------------------------------------------
-
-# Blobs as a client reads and stores them, through a node.
 
 
 Source = Literal["any", "leader"]

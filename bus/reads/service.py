@@ -91,8 +91,6 @@ def is_page_end(message: Message) -> bool:
 
 # --- service --------------------------------------------------------------------------------------
 
-# The service by which clients read the journal and the blobs: every node of a realm answers.
-#
 # The node checks a query and sends the server's own query with the client's inbox as reply subject.
 # The server then sends the messages to the client, and they cost the node nothing. The state of the
 # stream contains secrets of the nodes, so the node asks for it and answers with three numbers.

@@ -102,8 +102,6 @@ class ResultInbox:
 
 # --- client ---------------------------------------------------------------------------------------
 
-# The node's client to tool workers: sends a job once and polls until its outcome is known.
-#
 # Requests of core NATS are neither stored nor repeated, so a job executes at most once. An answer
 # can be lost, with the server or with its worker. Every other second the node asks all workers of
 # the surface for the jobs it waits for. A worker sends the answer of a finished job again; a job

@@ -40,8 +40,6 @@ __all__ = [
 
 # --- sealing keys ---------------------------------------------------------------------------------
 
-# The keys of a realm's secrets: where the configuration says they are, and their rotation.
-#
 # ``node.sealing_key`` names a file, or ``env:NAME``, ``command:WORDS`` or ``credential:NAME``, the
 # last one below ``$CREDENTIALS_DIRECTORY`` of systemd. A file is made at the first start of a realm
 # without secrets; nothing else is, and no key is ever made over secrets that another one seals.

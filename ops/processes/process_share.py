@@ -22,8 +22,6 @@ __all__ = [
 
 # --- process share --------------------------------------------------------------------------------
 
-# Which of the node's processes this one is, and what share of the node's limits it has.
-#
 # Memory is divided, and so is the quota of runs in flight, by partitions. The supervisor allocates
 # the slots of calls, because one slot cannot be divided.
 

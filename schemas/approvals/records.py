@@ -65,8 +65,6 @@ __all__ = [
 
 # --- records --------------------------------------------------------------------------------------
 
-# Seed 003: approval requests, decisions, outcomes, and the records of them.
-#
 # Field and wire names are the contract. ``actors/approvals`` dispatches, waits and grants; only two
 # statuses release a tool. The last part has the vocabulary of the approval inbox.
 

@@ -81,8 +81,6 @@ class TrustClass(StrEnum):
 
 # --- refs -----------------------------------------------------------------------------------------
 
-# Refs: labelled names of things, of their sources, destinations and policies.
-#
 # A ref is evidence: a name without access. Two refs with the same id but another kind, trust or
 # privacy are different refs, by which a self-approval is recognised. Printed, a ref shows its kind
 # only.

@@ -285,18 +285,19 @@ def test_the_same_search_finds_what_is_planted(
             expect_no_part(haystack, canary)
 
 
-def test_a_call_whose_credential_is_refused_is_made_again_if_that_is_safe(
+def test_a_call_whose_credential_is_refused_fails_and_the_next_one_has_another(
     serving: Serving, client: SyncClient, echo: str, seen: list[str]
 ):
+    failed = client.run("refused", f"await web_http_get('{echo}/once')")
+    assert "CREDENTIAL_REJECTED" in str(failed.error)
+    assert "the lease web, which is refreshed now" in failed.error.message
+    assert sum(one.startswith("/once") for one in seen) == 1
     answer = client.run("refused", f"await web_http_get('{echo}/once')")
-    assert answer.error is None, answer.error
-    assert answer.result["status"] == 200
-    assert sum(one.startswith("/once") for one in seen) == 2
+    assert (answer.error, answer.result["status"]) == (None, 200)
     shown = json.loads(serving.rookery("leases", "show", "web").out)
     assert shown["generation"] == 2
-    failed = client.run("refused", "refuse()")
-    assert "CREDENTIAL_REJECTED" in str(failed.error)
-    assert "the lease fixed:refused, and the tool is not idempotent" in failed.error.message
+    half_done = client.run("refused", "refuse()")
+    assert "CREDENTIAL_REJECTED" in str(half_done.error)
 
 
 def test_a_credential_that_is_too_large_parks_its_run_and_no_other(

@@ -157,18 +157,3 @@ def test_a_past_attempt_is_scrubbed_of_all_that_it_may_have_had_or_not_read(
     with pytest.raises(Failed, match="LEASE_UNAVAILABLE"):
         world.run(credentials.get_past("bank", began_ms))
     assert len(world.run(credentials.get_past("bank", world.now_ms()))) == 2
-
-
-def test_a_call_gets_the_credential_after_a_refused_one_or_learns_that_there_is_none(
-    world: LeaseWorld,
-) -> None:
-    node = world.begin()
-    credentials = follow(world, node)
-    world.wait_for(BANK, "o1")
-    world.until(lambda: world.entry(BANK).generation == 1)
-    world.settle()
-    world.run(credentials.reject("bank", 1))
-    assert world.run(credentials.get_newer("bank", 1)).generation == 2
-    world.run(credentials.reject("bank", 2))
-    with pytest.raises(Failed, match="LEASE_REAUTH_REQUIRED"):
-        world.run(credentials.get_newer("bank", 2))

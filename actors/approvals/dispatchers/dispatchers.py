@@ -137,8 +137,6 @@ def _unsigned(message: str) -> Refused:
 
 # --- dispatchers ----------------------------------------------------------------------------------
 
-# The dispatchers: the inbox, an outside service, a webhook, and several of them at once.
-#
 # - ``inbox``: the approval waits until an approver reads the list or the feed.
 # - ``service``: sends requests to an outside service on a subject of its own. The service decides
 #   at

@@ -119,8 +119,6 @@ class SessionDestroyer:
 
 # --- snapshots ------------------------------------------------------------------------------------
 
-# The queries ``snapshot`` and ``restore``: store a session and restore it.
-#
 # A snapshot holds whole runs. During a run it is refused and does not wait, since a run may wait
 # days for an approver. Memory can be restored only at the beginning of a generation, so a session
 # to be replaced is destroyed first.

@@ -41,8 +41,6 @@ __all__ = [
 
 # --- machine --------------------------------------------------------------------------------------
 
-# ``Machine``: a state machine as a table of transitions.
-#
 # A transition is three plain functions: ``guard`` (does it accept the input), ``apply`` (the next
 # state) and ``effects`` (what it requests, from the state after it). The first transition of an
 # input whose guard holds is named in the fact. Folding applies the named transition without its

@@ -49,8 +49,6 @@ class Ticker:
 
 # --- guest threads --------------------------------------------------------------------------------
 
-# The threads that run guests.
-#
 # While a thread is blocked in a tool, an extra thread may run. If the tool never returns, the
 # thread is replaced; if it returns after that, the thread exits.
 

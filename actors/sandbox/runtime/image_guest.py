@@ -52,8 +52,6 @@ __all__ = [
 
 # --- image guest ----------------------------------------------------------------------------------
 
-# Instances whose whole state is their linear memory.
-#
 # The memory can be saved as an image and loaded into another instance of the same build. Subclasses
 # implement the steps.
 

@@ -29,8 +29,6 @@ __all__ = [
 
 # --- meters ---------------------------------------------------------------------------------------
 
-# Output, call records and meters of a run.
-#
 # A replay produces the same ones; it reads the durations from the log.
 
 

@@ -56,8 +56,6 @@ __all__ = [
 
 # --- session --------------------------------------------------------------------------------------
 
-# One session: an image of its interpreter and the logs of the runs since.
-#
 # The instance is only a shortcut: when it is lost, to a limit, a crash or eviction, the session
 # loads the image into a new instance and repeats the logged runs. So limits cost nothing until a
 # run exceeds one. Not thread-safe: ``SessionQueues`` runs one job of a session at a time.

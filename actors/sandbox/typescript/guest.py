@@ -119,8 +119,6 @@ def _span(reply: EngineReply, script: Script, script_name: str) -> Span | None:
 
 # --- guest ----------------------------------------------------------------------------------------
 
-# The TypeScript guest: translates programs to JavaScript and runs them in the engine.
-#
 # It passes the requests and replies of steps through the prelude. Its instances have images.
 
 

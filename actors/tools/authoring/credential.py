@@ -19,7 +19,6 @@ __all__ = [
     "CredentialSource",
     "ToolCredential",
     "read_credential",
-    "read_newer",
     "read_past",
     "report_rejected",
 ]
@@ -49,9 +48,8 @@ class ToolCredential:
         return {name: self.value}
 
     def reject(self) -> None:
-        """Report that the service refused it, as with status 401: it is refreshed although its time
-        is not over. The call is made once more with the next one if its tool is idempotent, and
-        fails if not, whatever the function returns."""
+        """Report that the service refused it, as with status 401: the call fails, whatever the
+        function returns, and the credential is refreshed although its time is not over."""
         self.is_rejected = True
 
     @cached_property
@@ -87,10 +85,6 @@ class CredentialSource(Protocol):
         """The present credential of ``binding`` or ``binding:profile``. ``Failed`` if there is
         none any more."""
 
-    async def get_newer(self, binding: str, generation: int) -> _CurrentParts:
-        """The credential after this generation, once it is there. ``Failed`` if only a login leads
-        to one."""
-
     async def get_past(self, binding: str, since_ms: int) -> Sequence[_CurrentParts]:
         """All that calls may have had since then. ``Failed`` if one may have been deleted."""
 
@@ -103,10 +97,6 @@ class _NoCredentials:
 
     async def get(self, binding: str) -> _CurrentParts:
         raise Failed("LEASE_UNAVAILABLE", f"this node has no leases, and so none of {binding}")
-
-    async def get_newer(self, binding: str, generation: int) -> _CurrentParts:
-        del generation
-        return await self.get(binding)
 
     async def get_past(self, binding: str, since_ms: int) -> Sequence[_CurrentParts]:
         del since_ms
@@ -124,13 +114,6 @@ async def read_credential(source: CredentialSource, binding: str) -> ToolCredent
     return _tool_credential(await source.get(binding))
 
 
-async def read_newer(
-    source: CredentialSource, binding: str, refused: ToolCredential
-) -> ToolCredential:
-    """The credential after one that was refused."""
-    return _tool_credential(await source.get_newer(binding, refused.generation))
-
-
 async def read_past(
     source: CredentialSource, binding: str, since_ms: int
 ) -> tuple[ToolCredential, ...]:
@@ -144,12 +127,10 @@ def _tool_credential(current: _CurrentParts) -> ToolCredential:
 
 
 async def report_rejected(
-    source: CredentialSource, binding: str, credential: ToolCredential | None
+    source: CredentialSource, binding: str, credential: ToolCredential
 ) -> None:
     """Report a credential that the tool's service refused; the outcome of the call does not depend
     on it."""
-    if credential is None or not credential.is_rejected:
-        return
     try:
         await source.reject(binding, credential.generation)
     except CodedError as error:

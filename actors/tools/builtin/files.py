@@ -223,8 +223,6 @@ def _is_a_link(path: str) -> ToolError:
 
 # --- files ----------------------------------------------------------------------------------------
 
-# The tools ``read_text``, ``write_text`` and ``list_dir`` for mounted folders.
-#
 # A file is read completely or not at all. A written file appears under its name only when it is on
 # disk, and never replaces the target of a link, another name of a file, or a special file.
 # ``Mounts`` resolves paths.

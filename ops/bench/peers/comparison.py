@@ -35,8 +35,6 @@ __all__ = [
 
 # --- workloads ------------------------------------------------------------------------------------
 
-# The parts of the comparison, and how a peer is measured in them.
-#
 # Units of work are counted as a user counts them: a run, a workflow, a graph. Disk is the length of
 # the files, or the size of the databases; memory is that of the servers, or of the program if
 # the peer runs inside its caller.
@@ -160,8 +158,6 @@ def _pause(seconds: float) -> None:
 
 # --- comparison -----------------------------------------------------------------------------------
 
-# The comparison: every peer in every round, figures as ratios to Rookery's, and what was skipped.
-#
 # A ratio is taken within a round, where both sides had the same machine. A peer that cannot be had,
 # does not start or fails is skipped with its reason; the figures it had before that stay.
 

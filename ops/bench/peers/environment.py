@@ -186,8 +186,6 @@ def _parents() -> dict[int, int]:
 
 # --- environment ----------------------------------------------------------------------------------
 
-# The environment of the peers: a virtual environment and npm packages in the user's cache.
-#
 # Packages are installed when they are first needed, from the indexes that pip and npm are
 # configured with. What cannot be installed makes its peer ``PeerUnavailable``, and is tried again
 # the next time.

@@ -6,8 +6,6 @@ or refuses them.
 
 from __future__ import annotations
 
-import asyncio
-
 import pytest
 
 from rookery.actors.leases import CurrentCredential, LeaseCredential
@@ -15,31 +13,25 @@ from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.catalogue import catalogue_name
 from rookery.actors.tools.hosts.remote_host import RemoteToolHost
 from rookery.bus.memory.workers import MemoryToolWorkers, MemoryWorkerEndpoint
+from rookery.schemas.calls import Capability
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
 from rookery.schemas.worker_protocol import Job, JobAnswer, ServedTool, WorkerCatalogue
 from tests.tools.tool_fixtures import SURFACE, ToolNode, ToolWorld, call, capability
 
-FIRST, SECOND = "canary-1-4f0c9b27d6e1", "canary-2-4f0c9b27d6e1"
+FIRST = "canary-1-4f0c9b27d6e1"
 READ = capability("read", binding="mail")
 SEND = capability("send", binding="mail", idempotent=False, timeout_ms=50_000)
 
 
 class Issuer:
-    """Issues the second credential when the first is refused, and then no more."""
+    """Issues one credential."""
 
     def __init__(self) -> None:
-        self.generation, self.refused = 1, list[int]()
-        self.is_slow = self.has_deleted = False
+        self.refused, self.has_deleted = list[int](), False
 
     async def get(self, binding: str) -> CurrentCredential:
-        value = FIRST if self.generation == 1 else SECOND
-        return CurrentCredential(LeaseCredential(value=value), self.generation)
-
-    async def get_newer(self, binding: str, generation: int) -> CurrentCredential:
-        while self.generation <= generation or self.is_slow:
-            await asyncio.sleep(0.01)
-        return await self.get(binding)
+        return CurrentCredential(LeaseCredential(value=FIRST), 1)
 
     async def get_past(self, binding: str, since_ms: int) -> tuple[CurrentCredential, ...]:
         if self.has_deleted:
@@ -48,7 +40,6 @@ class Issuer:
 
     async def reject(self, binding: str, generation: int) -> None:
         self.refused.append(generation)
-        self.generation = 2
 
 
 def given(world: ToolWorld) -> list[str]:
@@ -57,65 +48,21 @@ def given(world: ToolWorld) -> list[str]:
     return [one.value for one in credentials if isinstance(one, ToolCredential)]
 
 
-def error_of(world: ToolWorld) -> tuple[str, str]:
-    world.until(lambda: world.kinds()[-1] == "failed")
-    error = world.tool_facts(1)[-1].error
-    return error.code, error.message
-
-
-def test_an_idempotent_call_whose_credential_is_refused_is_made_once_more(world: ToolWorld):
-    issuer = Issuer()
-    world.begin(READ, credentials=issuer)
-    world.backend.refused = {FIRST}
-    world.request_calls(call(1, "read", a=1))
-    world.until(lambda: world.kinds()[-1] == "completed")
-    assert world.kinds() == ["requested", "intent_recorded", "completed"]
-    assert given(world) == [FIRST, SECOND]
-    assert issuer.refused == [1]
-
-
-def test_a_call_whose_next_credential_is_refused_too_fails_and_names_the_lease(world: ToolWorld):
-    issuer = Issuer()
-    world.begin(READ, credentials=issuer)
-    world.backend.refused = {FIRST, SECOND}
-    world.request_calls(call(1, "read", a=1))
-    code, message = error_of(world)
-    assert code == "CREDENTIAL_REJECTED"
-    assert "the lease mail, also after its refresh" in message
-    assert given(world) == [FIRST, SECOND]
-    assert issuer.refused == [1, 2]
-
-
-def test_a_call_that_is_not_idempotent_is_never_made_again_for_a_refused_credential(
-    world: ToolWorld,
+@pytest.mark.parametrize("tool", [READ, SEND], ids=["idempotent", "not idempotent"])
+def test_a_call_whose_credential_is_refused_fails_and_is_not_made_again(
+    world: ToolWorld, tool: Capability
 ):
     """Whatever its function returns: it may have acted before the refusal."""
     issuer = Issuer()
-    world.begin(SEND, credentials=issuer)
+    world.begin(tool, credentials=issuer)
     world.backend.refused = {FIRST}
-    world.request_calls(call(1, "send", a=1))
-    code, message = error_of(world)
-    assert code == "CREDENTIAL_REJECTED"
-    assert "the lease mail, and the tool is not idempotent" in message
+    world.request_calls(call(1, tool.name, a=1))
+    world.until(lambda: world.kinds()[-1] == "failed")
+    error = world.tool_facts(1)[-1].error
+    assert error.code == "CREDENTIAL_REJECTED"
+    assert "the lease mail, which is refreshed now" in error.message
+    assert world.kinds() == ["requested", "intent_recorded", "failed"]
     assert (given(world), issuer.refused) == ([FIRST], [1])
-
-
-@pytest.mark.parametrize("is_cancelled", [True, False])
-def test_a_call_waits_for_the_next_credential_no_longer_than_its_run_and_its_time(
-    world: ToolWorld, is_cancelled: bool
-):
-    issuer = Issuer()
-    issuer.is_slow = True
-    node = world.begin(capability("read", binding="mail", timeout_ms=5_000), credentials=issuer)
-    world.backend.refused = {FIRST}
-    world.request_calls(call(1, "read", a=1))
-    world.until(lambda: issuer.refused)
-    world.settle()
-    if is_cancelled:
-        world.cancel_run(node)
-    code, _ = error_of(world)
-    assert code == ("CANCELLED" if is_cancelled else "CREDENTIAL_REJECTED")
-    assert given(world) == [FIRST]
 
 
 @pytest.mark.parametrize("has_deleted", [False, True])
