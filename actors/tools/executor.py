@@ -472,10 +472,6 @@ class CallExecutor:
         self._slots.release(call.current_attempt, SlotStage.RUNNING)
 
 
-def _check_encoded_arguments(tool: CatalogueTool, data: bytes) -> None:
-    check_arguments(tool, _decode_arguments(data))
-
-
 def _decode_arguments(data: bytes) -> CallArguments:
     try:
         return msgspec.json.decode(data, type=CallArguments)
