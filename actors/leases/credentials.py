@@ -16,7 +16,13 @@ import msgspec
 
 from rookery.actors.leases.lease_rules import LeaseEntry, evolve
 from rookery.actors.leases.provider import CurrentCredential, LeaseCredential, LeaseSecrets
-from rookery.actors.leases.refresh_rules import requires_login, secret_name, short_name, wait_code
+from rookery.actors.leases.refresh_rules import (
+    is_current,
+    requires_login,
+    secret_name,
+    short_name,
+    wait_code,
+)
 from rookery.actors.tools import WAITING_FOR_LEASE, CredentialWait
 from rookery.bus.ports import (
     Bus,
@@ -41,7 +47,8 @@ log = logging.getLogger(__name__)
 FAMILY: Final = "lease"
 RETRY_S: Final = 1.0
 CHANGE_S: Final = 5.0
-"""How long an attempt waits for the fact of a newer credential, if the older one is deleted."""
+"""How long an attempt waits for a fact of its lease: of a newer credential, if the older one is
+deleted, or of the credential that it reported as rejected."""
 _CODEC: FactCodec[facts.LeaseFact] = FactCodec(facts.LEASE_FACTS)
 
 
@@ -87,6 +94,16 @@ class LeaseStates:
                 await self._next_change()
         except TimeoutError:
             return
+
+    async def wait_until_rejected(self, key: str, generation: int) -> None:
+        """Wait for the fact that a server refused the credential of this generation, or for one
+        that names another, but not for long."""
+        try:
+            async with asyncio.timeout(CHANGE_S):
+                while is_current(await self.state_of(key), generation):
+                    await self._next_change()
+        except TimeoutError:
+            log.warning("rejected credential not acknowledged", extra={"key": key})
 
     async def open(self, bindings: Iterable[str]) -> None:
         """Begin to follow from the journal's end; read the leases of these bindings."""
@@ -193,7 +210,8 @@ class LeaseCredentials:
         return tuple(found)
 
     async def reject(self, binding: str, generation: int) -> None:
-        """Tell the owner of the lease, durably, that a server refused this credential."""
+        """Tell the owner of the lease, durably, that a server refused this credential. Then wait,
+        not for long, for its fact: the next call of the same program must not get it again."""
         key = self._states.key_of(binding)
         timer = Timer(
             id=f"lease_rejected.{short_name(key)}.{generation}",
@@ -203,6 +221,7 @@ class LeaseCredentials:
             body=encode_json(LeaseRejected(credential=generation)),
         )
         await self._timers.arm(timer)
+        await self._states.wait_until_rejected(key, generation)
 
     async def _open(self, key: str, sealed_as: int) -> LeaseCredential | None:
         opened = self._opened.get(key)

@@ -159,6 +159,11 @@ def wait_code(entry: LeaseEntry, now_ms: int) -> str:
     return LEASE_REAUTH_REQUIRED if requires_login(entry) else WAITING_FOR_LEASE
 
 
+def is_current(entry: LeaseEntry, credential: int) -> bool:
+    """Whether calls get the credential of this generation, which no server has refused."""
+    return entry.generation == credential != entry.rejected and not requires_login(entry)
+
+
 def is_in_work(entry: LeaseEntry, credential: int) -> bool:
     """Whether the owner is to renew the credential of this generation."""
     is_refreshing = entry.lease is not None and entry.lease.phase is REFRESHING
