@@ -1,4 +1,4 @@
-"""The README is true: every proof, path and command it names exists."""
+"""The README and its pages are true: every proof, path and command they name exists."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {
+    path.name: path.read_text(encoding="utf-8")
+    for path in (ROOT / "README.md", *sorted((ROOT / "ops" / "docs").glob("*.md")))
+}
+pages = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 
 
 def test_every_test_named_as_a_proof_exists():
@@ -17,15 +24,17 @@ def test_every_test_named_as_a_proof_exists():
         assert not name or f"def {name}(" in source, f"{path} has no {name}"
 
 
-def test_every_path_named_exists():
-    named = re.findall(r"`((?:schemas|bus|actors|ops|tests)/[\w./-]*)`", README)
+@pages
+def test_every_path_named_exists(page: str):
+    named = re.findall(r"`((?:schemas|bus|actors|ops|tests)/[\w./-]*)`", page)
     missing = [path for path in named if not (ROOT / path).exists()]
     assert not missing
 
 
-def test_every_command_shown_exists():
+@pages
+def test_every_command_shown_exists(page: str):
     shown = set(
-        re.findall(r"rookery ((?:[a-z]+ ?){1,3})", " ".join(re.findall(r"`([^`]+)`", README)))
+        re.findall(r"rookery ((?:[a-z]+ ?){1,3})", " ".join(re.findall(r"`([^`]+)`", page)))
     )
     groups = {text.split()[0] for text in shown}
     listing = subprocess.run(
