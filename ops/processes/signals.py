@@ -6,12 +6,14 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from queue import SimpleQueue
 
 from rookery.schemas.errors import CodedError
 
 __all__ = ["StopEvent", "stop_signals"]
 
 POLL_S = 0.5
+_NO_SIGNAL = 0
 
 
 class StopEvent(threading.Event):
@@ -42,17 +44,30 @@ class StopEvent(threading.Event):
 
 @contextmanager
 def stop_signals() -> Iterator[StopEvent]:
-    """SIGTERM and SIGINT set the event; a second SIGINT raises ``KeyboardInterrupt``."""
+    """SIGTERM and SIGINT set the event; a second SIGINT raises ``KeyboardInterrupt``.
+
+    A thread sets it: a handler may interrupt the main thread inside the event's own lock, and would
+    wait there for itself. A ``SimpleQueue`` can be used in handlers.
+    """
     stopped = StopEvent()
+    arrived: SimpleQueue[int] = SimpleQueue()
 
     def stop(number: int, _: object) -> None:
-        stopped.reason = signal.Signals(number).name
-        stopped.set()
+        arrived.put(number)
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+    def forward() -> None:
+        if number := arrived.get():
+            stopped.reason = signal.Signals(number).name
+            stopped.set()
+
+    forwarder = threading.Thread(target=forward, name="rookery-signals", daemon=True)
+    forwarder.start()
     before = {number: signal.signal(number, stop) for number in (signal.SIGTERM, signal.SIGINT)}
     try:
         yield stopped
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        arrived.put(_NO_SIGNAL)
+        forwarder.join()
