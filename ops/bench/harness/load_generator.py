@@ -37,6 +37,7 @@ _KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[LoadResult]]] = {
     "parked": approval_load.park_runs,
     "piped": jetstream_load.publish_pipelined,
     "programs": run_load.programs,
+    "counted_programs": run_load.counted_programs,
     "push": jetstream_load.push,
     "read_and_fold": rebuild_load.read_and_fold,
     "refresh_leases": lease_load.refresh_leases,

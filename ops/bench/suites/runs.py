@@ -50,7 +50,7 @@ def measure(harness: Harness) -> Round:
     measured = {**baselines.raw_many(harness, *_WINDOWS), **baselines.js_publish(harness)}
     with harness.node("runs"):
         harness.load("programs", _LEFT, entities=_LEFT, window=16, cell="warm")
-        one = harness.load("programs", _RUNS, entities=_LEFT, cell="one")
+        one = harness.load("counted_programs", _RUNS, entities=_LEFT, cell="one")
         call = harness.load("calls", _CALLS, entities=_LEFT, cell="call")
         for window, count in _COUNTS.items():
             harness.load("programs", window, entities=window, window=window, cell=f"warm{window}")
