@@ -70,6 +70,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.chaos.mixed_faults
 	@echo "== programs that call tools, their node killed at every failpoint"
 	@$(BIN)/python -m tests.chaos.run_kills
+	@echo "== a lease whose owner dies at every failpoint, on one, two and three nodes"
+	@$(BIN)/python -m tests.chaos.lease_kills
 	@echo "== a thousand runs, a till, and three kills"
 	@$(BIN)/python -m tests.chaos.effect_audit
 	@echo "== the same, and nodes that leave, are paused and die"

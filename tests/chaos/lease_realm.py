@@ -74,18 +74,19 @@ class LeaseRealm:
         self.realm = f"leases{next(_realms)}"
         self.lease = f"{self.realm}:bank"
         self.nodes: list[NodeProcess] = []
+        server.url_for(Role.NODE, realm=self.realm)  # Nodes that start together find a credential.
         (folder / "paying.py").write_text(TOOLS, encoding="utf-8")
         (folder / "rookery.toml").write_text(CONFIG.format(url=tokens.url), encoding="utf-8")
 
     def node(self, **variables: str) -> NodeProcess:
         """A node that serves; the test closes it."""
-        tools = ("--driver", "sandbox", "--tools", "paying:TOOLS")
+        tools = ("--driver", "sandbox", "--tools", "paying:TOOLS", "--metrics-port", "0")
         here = str(Path(__file__).parents[2])
         node = node_on(
             self.server, self.realm, self.folder, *tools, PYTHONPATH=here, **variables
-        ).start()
+        )
         self.nodes.append(node)
-        return node
+        return node.start()
 
     def close(self) -> None:
         for node in self.nodes:

@@ -10,16 +10,21 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel.failpoints import LEASE_FAILPOINTS
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
-from tests.chaos.lease_realm import CALLS, SESSIONS, LeaseRealm, facts_of_lease
+from tests.chaos.lease_kills import faults, kill_owner_at
+from tests.chaos.lease_realm import LeaseRealm
 from tests.execution.programs import Programs
-from tests.leases.token_server import FIRST_TOKEN, TokenServer, token_server
+from tests.leases.token_server import TokenServer, token_server
 from tests.nodes import access_to, rookery_here
-from tests.stock_client import Fields, Stock, stock, until
+from tests.stock_client import stock, until
 
-SUM = sum(range(CALLS))
+CELLS = (
+    *((failpoint, 1) for failpoint in ("refresh_intended", "refresh_recorded", "")),
+    ("credential_sealed", 2),
+    *((failpoint, 3) for failpoint in ("provider_answered", "waits_ended")),
+)
+"""Failpoints, and how many nodes share the partitions."""
 
 
 @pytest.fixture
@@ -28,65 +33,13 @@ def tokens() -> Iterator[TokenServer]:
         yield running
 
 
-def kinds(facts: list[Fields]) -> list[str]:
-    return [fact["type"].removeprefix("lease.").removesuffix(".v1") for fact in facts]
-
-
-async def all_paid(sessions: list[Programs]) -> None:
-    """Every run has ended with the sum of its calls."""
-    for programs in sessions:
-        (ended,) = await programs.seen("turn.completed")
-        assert ended["result"]["result"] == SUM
-
-
-@pytest.mark.parametrize("failpoint", [*LEASE_FAILPOINTS, ""])
+@pytest.mark.parametrize(("failpoint", "nodes"), CELLS)
 def test_a_token_is_used_once_wherever_the_owner_of_its_lease_dies(
-    server: EmbeddedServer, tmp_path: Path, tokens: TokenServer, failpoint: str
+    server: EmbeddedServer, tmp_path: Path, tokens: TokenServer, failpoint: str, nodes: int
 ):
-    """Where the answer may be lost, the lease requires a login, and the calls go on after it."""
-    realm = LeaseRealm(server, tmp_path, tokens)
-    mortal = realm.node(ROOKERY_FAILPOINT=failpoint)
-    is_lost = failpoint in ("refresh_intended", "provider_answered")
-
-    async def play() -> list[Fields]:
-        async with stock(server, realm.realm, Role.OPERATOR) as client:
-            facts = await facts_of_lease(client, realm.lease)
-            await realm.seal(1, FIRST_TOKEN, left_s=-5)
-            sessions = await realm.begin_calls(client)
-            if failpoint:
-                await until(lambda: not mortal.running, "the owner dies")
-                await asyncio.gather(*(asyncio.to_thread(realm.node) for _ in range(2)))
-            if is_lost:
-                await log_in_again(realm, client, sessions, facts)
-            await all_paid(sessions)
-            return facts
-
-    with closing(realm):
-        facts = asyncio.run(play())
-    assert len(realm.paid) == CALLS
-    assert min(realm.paid.values()) >= SESSIONS, "a call whose outcome died is made again"
-    assert tokens.used == ({} if failpoint == "refresh_intended" else {FIRST_TOKEN: 1})
-    assert kinds(facts).count("refresh_completed") == (not is_lost)
-
-
-async def log_in_again(
-    realm: LeaseRealm, client: Stock, sessions: list[Programs], facts: list[Fields]
-) -> None:
-    """The runs are parked for a login; after it they go on."""
-    for programs in sessions:
-        await until(
-            lambda programs=programs: [
-                fact["code"]
-                for fact in programs.of("turn.parked")
-                if fact["code"] == "LEASE_REAUTH_REQUIRED"
-            ],
-            "the run is parked for a login",
-        )
-    (failed,) = [fact for fact in facts if "refresh_failed" in fact["type"]]
-    assert failed["type"] == "lease.refresh_failed_permanent.v1"
-    assert "may be lost" in failed["reason"]
-    await realm.seal(2, "refresh-of-the-login", left_s=3_600)
-    await realm.request(client)
+    """Where the answer may be lost, the lease requires a login, and the calls go on after it. The
+    long form, every failpoint on one, two and three nodes: ``make chaos``."""
+    assert faults(kill_owner_at(server, tmp_path, tokens, failpoint, nodes)) == []
 
 
 class CommandLine:
