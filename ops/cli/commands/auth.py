@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from cyclopts import App, Parameter
 
 from rookery.bus.credentials import Credential, CredentialStore, ServerFormat
@@ -47,8 +48,22 @@ def url(
 
 
 def _url_of_role(role: Role, surface: str, options: Options) -> str:
+    """The URL with the configured credential if it has the role, else with that of the store."""
     _check_surface(role, surface)
-    return server_of(options.load().config, role, surface).url_with_credential()
+    config = options.load().config
+    server = server_of(config, role, surface)
+    configured = server.credential
+    if configured is None or (configured.role, configured.surface) == (role, surface):
+        return server.url_with_credential()
+    without_file = msgspec.structs.replace(config.server, credentials_file="")
+    local = server_of(msgspec.structs.replace(config, server=without_file), role, surface)
+    if local.credential is None:
+        raise Refused(
+            "CREDENTIAL_NOT_FOUND",
+            f"server.credentials_file has the role {configured.role}, not {role}",
+            hint=f"ask for a credential made by `rookery auth create NAME --role {role}`",
+        )
+    return local.url_with_credential()
 
 
 def _url_of(name: str, options: Options) -> str:

@@ -46,6 +46,21 @@ def test_every_role_has_a_credential_and_its_url_is_printed(realm: Realm):
     assert realm.rookery("auth", "url", "--json").json == {"url": url_of(realm, "client")}
 
 
+def test_the_url_of_a_role_has_no_credential_of_another_role(realm: Realm, tmp_path: Path):
+    """The configured credential counts if it has the role, and the store's else."""
+    approver = realm.server.credential(Role.APPROVER, realm=realm.name)
+    made = realm.rookery("auth", "create", "olga", "--role", "operator", "--json").json
+    (realm.home / "rookery.toml").write_text(f'[server]\ncredentials_file = "{made["file"]}"\n')
+    assert realm.rookery("auth", "url", "operator").out == url_of(realm, "olga") + "\n"
+    assert realm.rookery("auth", "url", "approver").out == approver.url(realm.server.address) + "\n"
+    assert realm.rookery("auth", "url").out == url_of(realm, "client") + "\n"
+    elsewhere = ("--store", str(tmp_path / "none"), "--url", realm.server.address)
+    assert realm.rookery("auth", "url", "operator", *elsewhere).out == url_of(realm, "olga") + "\n"
+    refused = realm.rookery("auth", "url", "approver", *elsewhere)
+    assert (refused.code != 0, refused.err.split(":")[0]) == (True, "CREDENTIAL_NOT_FOUND")
+    assert "has the role operator, not approver" in refused.err
+
+
 def test_a_list_of_credentials_has_no_secret(realm: Realm):
     empty = realm.rookery("auth", "list", "--json", "--store", str(realm.home))
     assert (empty.json, list(realm.home.glob("credentials"))) == ([], []), "looking makes nothing"
