@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -104,11 +105,17 @@ def test_the_audit_knows_every_command_that_must_be_in_the_journal():
             JournalAudit(harness.url).check("fill", filled.done - 1)
 
 
-def test_a_harness_leaves_nothing_behind():
-    with Harness("default", SHARE) as harness, harness.node() as node:
+@pytest.mark.parametrize("role", ["turns", "whole", "runs"])
+def test_a_harness_leaves_nothing_behind(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, role: Literal["turns", "whole", "runs"]
+):
+    """Also beside the stores of the user, where nodes make the keys of realms elsewhere."""
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
+    with Harness("default", SHARE) as harness, harness.node(role) as node:
         assert node.cpu_s() > 0
     assert not harness.store.exists()
     assert node.exit_code == 0
+    assert list(tmp_path.rglob("*")) == []
 
 
 def test_the_benches_command_and_fact_are_of_the_size_they_say():

@@ -154,7 +154,13 @@ def _node_on(store: Path) -> Iterator[_RunningNode]:
 def _node(server: EmbeddedServer) -> Iterator[_RunningNode]:
     begin_s = perf_counter()
     node_url, client_url = server.url, server.url_for(Role.OPERATOR)
-    task = Task(url=node_url, client_url=client_url, admin_url="", sync="always")
+    task = Task(
+        url=node_url,
+        client_url=client_url,
+        admin_url="",
+        store=str(server.store / "nodes"),
+        sync="always",
+    )
     process = NodeProcess("runs", task)
     try:
         process.await_ready()

@@ -136,7 +136,8 @@ def serve_whole(task: Task) -> None:
     """Serve with the node of ``rookery up``, without executing runs."""
     configure("warning", "text", sys.stderr)
     server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
-    with Node(Config(url=task.url, server=server, node=NodeConfig(driver=task.driver))):
+    settings = NodeConfig(driver=task.driver)
+    with Node(Config(url=task.url, store=task.store, server=server, node=settings)):
         _wait_for_stdin_end()
 
 
@@ -145,7 +146,7 @@ def serve_runs(task: Task) -> None:
     configure("warning", "text", sys.stderr)
     server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
     settings = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.run_load:registry")
-    with Node(Config(url=task.url, server=server, node=settings)):
+    with Node(Config(url=task.url, store=task.store, server=server, node=settings)):
         _wait_for_stdin_end()
 
 
@@ -157,11 +158,8 @@ def serve_leases(task: Task) -> None:
         secret = Path(folder, "secret")
         secret.write_text("bench", encoding="utf-8")
         source = f"file:{secret}"
-        settings = NodeConfig(
-            driver="sandbox",
-            tools="rookery.ops.bench.loads.lease_load:registry",
-            sealing_key=str(Path(folder, "sealing-key")),
-        )
+        tools = "rookery.ops.bench.loads.lease_load:registry"
+        settings = NodeConfig(driver="sandbox", tools=tools)
         bindings: dict[str, BindingSettings] = {
             "held": StaticSettings(value=source, lasts_s=_DAY_S),
             "brief": ClientCredentialsSettings(
@@ -169,7 +167,10 @@ def serve_leases(task: Task) -> None:
             ),
         }
         server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
-        with Node(Config(url=task.url, server=server, node=settings, bindings=bindings)):
+        config = Config(
+            url=task.url, store=task.store, server=server, node=settings, bindings=bindings
+        )
+        with Node(config):
             _wait_for_stdin_end()
 
 

@@ -135,6 +135,7 @@ class Harness:
             url=self.url,
             client_url=self.client_url,
             admin_url=self.admin_url,
+            store=str(self.store / "nodes"),
             sync=self.sync,
             count=self.count(count) if count else 0,
             **fields,

@@ -42,6 +42,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     first: int = 0
     token_url: str = ""
     """Of the authorization server of a node with leases."""
+    store: str = ""
+    """A folder beside which nodes make their keys, so that they make none beside the user's."""
     driver: Driver = "outside"
     """A node's driver: its own sandbox, or a client outside."""
     cell: str = ""
