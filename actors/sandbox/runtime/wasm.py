@@ -210,7 +210,10 @@ class WasmStore:
             text = "the interpreter itself ran out of stack"
             return GuestStopped("STACK_OVERFLOW", text, hint=_OUT_OF_STACK)
         free_bytes = self.memory_bytes_max - self.size
-        aborted = code is wasmtime.TrapCode.UNREACHABLE and free_bytes < _PIECE_BYTES
+        # What an interpreter cannot do without is a copy of what it holds: it aborts where less
+        # than half of the memory is free.
+        has_room = free_bytes >= max(_PIECE_BYTES, self.memory_bytes_max // 2)
+        aborted = code is wasmtime.TrapCode.UNREACHABLE and not has_room
         if aborted or free_bytes < PAGE_BYTES:
             return GuestStopped("MEMORY_EXCEEDED", "the interpreter ran out of memory")
         what = code.name.lower().replace("_", " ") if code else error.partition("\n")[0]

@@ -30,7 +30,7 @@ from rookery.actors.sandbox.runtime.guest_values import (
 )
 from rookery.actors.sandbox.runtime.image_guest import ImageInstance
 from rookery.actors.sandbox.runtime.memory_image import Pristine
-from rookery.actors.sandbox.runtime.wasm import Engine, GuestStopped
+from rookery.actors.sandbox.runtime.wasm import PAGE_BYTES, Engine, GuestStopped
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
 from rookery.actors.sandbox.typescript.engine import JavaScriptEngine, JavaScriptStore
 from rookery.actors.sandbox.typescript.syntax import WatchFunction, offset_of
@@ -55,6 +55,9 @@ __all__ = [
 
 
 _STACK_FRAME = re.compile(r"^    at (?:.* \()?([\w-]{11}):(\d{1,7}):(\d{1,7})\)?$", re.MULTILINE)
+_NO_SPACE_FOR_ERROR = "thrown: null"
+"""What the engine throws where it has no memory for an error, and programs hardly ever."""
+_NO_SPACE_IN_EXPRESSION = "SyntaxError: out of memory"
 _UNKNOWN = re.compile(r"^ReferenceError: (\S{1,200}) is not defined$")
 
 
@@ -305,6 +308,19 @@ class JavaScriptInstance(ImageInstance[JavaScriptStore]):
 
     def _read_reply(self, reply: str, host: Host) -> Step:
         decoded = read_reply(reply)
+        if decoded.error is not None and self._is_out_of_memory(decoded.error):
+            failure = msgspec.structs.replace(
+                decoded.error, code="MEMORY_EXCEEDED", message="out of memory"
+            )
+            decoded = msgspec.structs.replace(decoded, error=failure)
         if decoded.error is not None and self._script is None:  # The run began in another instance.
             self._script = self._guest.translate(decoded.source, _Anything(), host.watch)
         return to_step(decoded, self._script, self._wasm_store.script_name)
+
+    def _is_out_of_memory(self, error: ErrorObject) -> bool:
+        """Whether the engine had no memory for the error that says it, or an expression none."""
+        store = self._wasm_store
+        is_full = store.memory_bytes_max - store.size < PAGE_BYTES
+        return error.message == _NO_SPACE_IN_EXPRESSION or (
+            is_full and error.message == _NO_SPACE_FOR_ERROR
+        )

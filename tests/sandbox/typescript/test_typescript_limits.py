@@ -39,6 +39,24 @@ LIMITS: dict[str, tuple[str, dict[str, int], str, str]] = {
         "resource_exhausted",
         "MEMORY_EXCEEDED",
     ),
+    "memory for a copy of what is printed": (
+        "console.log('x'.repeat(50_000_000))",
+        {"memory_mb": 128, "cpu_ms": 20_000, "wall_ms": 20_000},
+        "resource_exhausted",
+        "MEMORY_EXCEEDED",
+    ),
+    "memory for the error itself": (
+        "'a'.repeat(1e6).replace(/a/g, 'b'.repeat(1000))",
+        {"cpu_ms": 20_000, "wall_ms": 20_000},
+        "resource_exhausted",
+        "MEMORY_EXCEEDED",
+    ),
+    "memory for an expression": (
+        "new RegExp('a'.repeat(15e6))",
+        {"memory_mb": 24, "cpu_ms": 20_000, "wall_ms": 20_000},
+        "resource_exhausted",
+        "MEMORY_EXCEEDED",
+    ),
     "many small things": (
         "const rest = []; while (true) rest.push({ a: rest.length })",
         {"memory_mb": 16, "cpu_ms": 20_000, "wall_ms": 20_000},
@@ -88,6 +106,11 @@ def test_a_limit_ends_the_run_and_undoes_its_effects(ts: Stage, name: str):
 def test_a_limit_a_program_catches_is_not_one(ts: Stage):
     code = "let x; try { new Uint8Array(200 << 20) } catch (e) { x = e.message }; x"
     assert ts.value(code) == "out of memory"
+
+
+def test_a_program_that_throws_null_has_memory(ts: Stage):
+    outcome = ts.run("throw null")
+    assert (outcome.error.code, outcome.error.message) == ("RUNTIME_ERROR", "thrown: null")
 
 
 def test_inputs_and_results_must_fit_into_the_memory(ts: Stage):
