@@ -154,6 +154,7 @@ CODES: Final[dict[str, Code]] = {
     "FEED_GAP": Code("facts between the cursor and the next message are gone"),
     "TIMER_INVALID": Code("the due time of a timer cannot be scheduled"),
     "DEAD_LETTER_NOT_FOUND": Code("no such dead letter"),
+    "EXTRA_MISSING": Code("an optional part of Rookery is not installed"),
     "CONFIG_UNKNOWN_KEY": Code("the configuration has an unknown key"),
     "CONFIG_INVALID": Code("a configured value has the wrong type or is out of range"),
 }

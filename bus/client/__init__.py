@@ -3,6 +3,7 @@
 from rookery.bus.client.client import ABSENCE_S_MAX, Client, Fields, Handle, new_id
 from rookery.bus.client.external_service import NatsExternalService
 from rookery.bus.client.handle import OutputFeed, PrintedText, read_past_result
+from rookery.bus.client.realm_methods import read_arguments
 
 __all__ = [
     "ABSENCE_S_MAX",
@@ -13,5 +14,6 @@ __all__ = [
     "OutputFeed",
     "PrintedText",
     "new_id",
+    "read_arguments",
     "read_past_result",
 ]

@@ -118,6 +118,11 @@ class Client(ApprovalsMixin, SessionsMixin):
         return self._subjects.realm
 
     @property
+    def connected(self) -> bool:
+        """Whether the connection is up; a client reconnects by itself."""
+        return self._connection.connected
+
+    @property
     def journal(self) -> JournalReads:
         """The realm's journal, read through its nodes."""
         return self._journal
@@ -427,7 +432,7 @@ class Client(ApprovalsMixin, SessionsMixin):
             raise client_closed()
 
     def _is_connected(self) -> bool:
-        return self._connection.connected
+        return self.connected
 
     async def _send_and_wait(
         self, request: RetryingRequest, name: str, timeout_s: float | None

@@ -11,6 +11,7 @@ from msgspec import UNSET
 
 from rookery.bus.client.run_request import RunOptions
 from rookery.bus.clock import SystemClock
+from rookery.bus.ports import BlobReader
 from rookery.bus.reads import NodeBlobs
 from rookery.schemas.approvals.lists import (
     ApprovalList,
@@ -22,6 +23,7 @@ from rookery.schemas.approvals.lists import (
 )
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.commands import FilesQuery, RestoreSession, RevokeGrant
+from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import FileEntry, FilesView, GrantReceipt, RunAnswer
@@ -31,6 +33,7 @@ from rookery.schemas.seed.content import ContentRef
 __all__ = [
     "ApprovalsMixin",
     "SessionsMixin",
+    "read_arguments",
 ]
 
 # --- approvals ------------------------------------------------------------------------------------
@@ -113,6 +116,19 @@ class ApprovalsMixin(ABC):
         if sign is not None:
             body = sign(self.realm, body)
         return msgspec.convert(await self.ask("grants", grant.session_id, body), GrantReceipt)
+
+
+async def read_arguments(blobs: BlobReader, approval: ListedApproval) -> Any:
+    """The exact arguments, whose digest a decision repeats. Of sensitive ones it has only the
+    digests, and the blob has a digest of its own."""
+    exact = msgspec.json.decode(await blobs.get(approval.arguments_ref.removeprefix("blob:")))
+    is_whole = approval.arguments_ref == f"blob:{approval.request_digest}"
+    if is_whole and digest_json(exact) != approval.request_digest:
+        raise Refused(
+            "APPROVAL_MISMATCH",
+            f"the arguments in {approval.arguments_ref} are not those of the request",
+        )
+    return exact
 
 
 # --- sessions -------------------------------------------------------------------------------------

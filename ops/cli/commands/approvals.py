@@ -16,7 +16,7 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from rookery.actors.projections import ApprovalProjection, ApprovalQueryHandler
-from rookery.bus.client import new_id
+from rookery.bus.client import new_id, read_arguments
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
@@ -38,7 +38,6 @@ from rookery.schemas.approvals.lists import (
     PendingQuery,
 )
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
-from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 
@@ -180,7 +179,7 @@ def _print_changes(changed: list[ListedApproval], options: Options) -> None:
 async def _show(approval_id: str, arguments: bool, options: Options) -> tuple[Any, Any, Any]:
     async with open_realm(options) as realm:
         found = await _find(realm, approval_id)
-        exact = await _arguments(realm, found) if arguments else None
+        exact = await read_arguments(realm.blobs, found) if arguments else None
         keys = await realm_keys(realm)
         approvers = sorted({key.name for key in keys if key.revoked_at_ms is None})
         return found, approvers, exact
@@ -198,20 +197,6 @@ async def _find(realm: OfflineRealm, approval_id: str) -> ListedApproval:
             hint="rookery approvals list --all",
         )
     return found[0]
-
-
-async def _arguments(realm: OfflineRealm, approval: ListedApproval) -> Any:
-    """The exact arguments, whose digest a decision repeats. Of sensitive ones it has only the
-    digests, and the blob has a digest of its own."""
-    stored = await realm.blobs.get(approval.arguments_ref.removeprefix("blob:"))
-    exact = msgspec.json.decode(stored)
-    is_whole = approval.arguments_ref == f"blob:{approval.request_digest}"
-    if is_whole and digest_json(exact) != approval.request_digest:
-        raise Refused(
-            "APPROVAL_MISMATCH",
-            f"the arguments in {approval.arguments_ref} are not those of the request",
-        )
-    return exact
 
 
 # --- decisions ------------------------------------------------------------------------------------
