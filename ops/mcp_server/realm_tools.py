@@ -30,7 +30,7 @@ from rookery.ops.mcp_server.arguments import (
 )
 from rookery.ops.mcp_server.realm_link import PATIENCE_S, RealmLink
 from rookery.ops.mcp_server.run_follower import ProgressReporter, RunFollower, find_run
-from rookery.ops.mcp_server.run_report import RunReport, run_report
+from rookery.ops.mcp_server.run_report import RunReport, ValidationReport, validation_report
 from rookery.schemas.approvals.lists import (
     ApprovalList,
     ApprovalState,
@@ -113,7 +113,7 @@ class RealmTools:
                 "validate",
                 "Check a program without running it.",
                 ValidateArguments,
-                RunReport,
+                ValidationReport,
                 self._validate,
                 reads=True,
             ),
@@ -234,7 +234,7 @@ class RealmTools:
             inputs=arguments.inputs,
             timeout_s=PATIENCE_S,
         )
-        return run_report(answer)
+        return validation_report(answer)
 
     async def _list_runs(
         self, arguments: ListRunsArguments, _progress: ProgressReporter

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.bus.client import Client, Handle, read_past_result
-from rookery.bus.clock import monotonic_s
+from rookery.bus.clock import SystemClock, monotonic_s
 from rookery.bus.event_loop import Backoff, TaskSet, wait_first
 from rookery.ops.mcp_server.realm_link import PATIENCE_S, RealmLink
 from rookery.ops.mcp_server.run_report import (
@@ -44,6 +44,8 @@ FLUSH_S: Final = 0.2
 OUTPUT_CHARS_MAX: Final = 4_000
 """Of output in a notification; the result has the whole."""
 RETRY_S: Final = 0.5
+GOES_ON_MS: Final = 5_000
+"""How soon a run continues after the answer of its approval, if its node is there."""
 _NODE_DRAINED: Final = "NODE_DRAINED"
 """The code of a run that goes on with the next node: nobody has to act."""
 _PARKED: Final = (RunState.WAITING_FOR_APPROVAL, RunState.INTERRUPTED)
@@ -194,7 +196,7 @@ class RunFollower:
         pause = Backoff(0.1, 2.0, growth=1.5)
         while not view.status.is_end:
             await progress.report_phase(_phase(view))
-            if monotonic_s() >= until_s or await self._must_wait(view):
+            if monotonic_s() >= until_s or await self._must_act(view):
                 return await self.report(view)
             pause_s = min(pause.next_s(), max(0.0, until_s - monotonic_s()))
             if replying is None or replying.done():
@@ -216,18 +218,16 @@ class RunFollower:
                 await progress.report_phase(f"run {run_id}: {failure.message}")
                 await asyncio.sleep(RETRY_S)
 
-    async def _must_wait(self, view: RunView) -> bool:
+    async def _must_act(self, view: RunView) -> bool:
         """Whether somebody has to act before the run, or the one before it, goes on."""
-        if view.status in _PARKED:
-            return view.code != _NODE_DRAINED
-        if view.status is not RunState.QUEUED:
-            return False
         client = await self._link.client()
-        session = msgspec.convert(await client.session(view.session_id), SessionView)
-        current = session.current_run_id
-        if current is None or current == view.run_id:
-            return False
-        return (await find_run(client, current)).status in _PARKED
+        if view.status is RunState.QUEUED:
+            session = msgspec.convert(await client.session(view.session_id), SessionView)
+            current = session.current_run_id
+            if current is None or current == view.run_id:
+                return False
+            view = await find_run(client, current)
+        return view.status in _PARKED and not await _goes_on(client, view)
 
 
 async def find_run(client: Client, run_id: str) -> RunView:
@@ -256,6 +256,21 @@ async def _wait_of(client: Client, view: RunView) -> WaitReport | None:
         approvals = await client.approvals(view.session_id)
         waiting = [one for one in approvals if one.run_id == view.run_id]
     return wait_report(view.waits_for, waiting)
+
+
+async def _goes_on(client: Client, view: RunView) -> bool:
+    """Whether a parked run is about to continue: with the next node, or because its approval was
+    answered a moment ago."""
+    if view.code == _NODE_DRAINED:
+        return True
+    if view.status is not RunState.WAITING_FOR_APPROVAL or view.waits_for is None:
+        return False
+    now_ms = SystemClock().now_ms()
+    for operation_id in view.waits_for.operation_ids:
+        approval = await client.approval(f"{view.session_id}.{operation_id}")
+        if approval.ended_at_ms is None or now_ms - approval.ended_at_ms >= GOES_ON_MS:
+            return False
+    return bool(view.waits_for.operation_ids)
 
 
 def _phase(view: RunView) -> str:

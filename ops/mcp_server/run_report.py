@@ -13,16 +13,18 @@ from rookery.schemas.approvals.lists import ListedApproval
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError
 from rookery.schemas.replies import RunAnswer, RunState, RunView, RunWait
-from rookery.schemas.run import CallStatus, ErrorObject, ResultKind, Severity
+from rookery.schemas.run import CallStatus, ErrorObject, ResultKind, RunStatus, Severity
 
 __all__ = [
     "ErrorReport",
     "RunReport",
+    "ValidationReport",
     "WaitReport",
     "error_report",
     "resource_uri",
     "run_report",
     "unended_report",
+    "validation_report",
     "wait_report",
 ]
 
@@ -110,6 +112,14 @@ class RunReport(msgspec.Struct, frozen=True, kw_only=True):
     """How to get the end of a run that goes on."""
 
 
+class ValidationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether a program could run."""
+
+    status: RunStatus
+    error: ErrorReport | UnsetType = UNSET
+    warnings: tuple[str, ...] | UnsetType = UNSET
+
+
 def resource_uri(run_id: str, part: str) -> str:
     """The address of a part of a run: ``result``, ``stdout``, ``stderr`` or ``artifacts/PATH``."""
     return f"rookery://runs/{quote(run_id, safe='')}/{quote(part, safe='/')}"
@@ -158,6 +168,14 @@ def run_report(answer: RunAnswer) -> RunReport:
         artifacts=_artifacts(answer),
         snapshot_id=answer.snapshot_id or UNSET,
         resources=uris or UNSET,
+    )
+
+
+def validation_report(answer: RunAnswer) -> ValidationReport:
+    return ValidationReport(
+        status=answer.status,
+        error=UNSET if answer.error is None else _program_error(answer.error),
+        warnings=_warnings(answer),
     )
 
 

@@ -9,7 +9,7 @@ import asyncio
 import importlib.metadata
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any, Final
 
@@ -28,11 +28,12 @@ from rookery.ops.mcp_server.realm_link import RealmLink
 from rookery.ops.mcp_server.realm_tools import RealmTool, RealmTools
 from rookery.ops.mcp_server.resources import RESOURCE_TEMPLATES, list_results, read_resource
 from rookery.ops.mcp_server.run_follower import ProgressReporter, RunFollower
-from rookery.ops.mcp_server.run_report import RunReport, error_report
+from rookery.ops.mcp_server.run_report import RunReport, ValidationReport, error_report
 from rookery.ops.mcp_server.session_tools import SessionTool, call_program, read_session_tools
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.replies import RunState
+from rookery.schemas.run import RunStatus
 
 __all__ = ["RealmMcpServer"]
 
@@ -114,8 +115,10 @@ class RealmMcpServer:
         self, context: Context, _params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
         self._listener = context.session
-        with suppress(CodedError):  # Until the realm is back, the list is that of before.
+        try:
             self._offered = await self._read_offered()
+        except CodedError as error:  # Until the realm is back, the list is that of before.
+            log.warning("tools of the session not listed", extra={"reason": error})
         own = [_tool_of(tool) for tool in self._own.values()]
         return types.ListToolsResult(tools=[*own, *self._offered])
 
@@ -223,6 +226,8 @@ def _call_result(reply: msgspec.Struct) -> types.CallToolResult:
         types.TextContent(text=encode_json(reply).decode()),
     ]
     is_error = False
+    if isinstance(reply, ValidationReport):
+        is_error = reply.status is not RunStatus.OK
     if isinstance(reply, RunReport):
         is_error = reply.status is not RunState.OK and reply.status.is_end
         content += [types.ResourceLink(name=name, uri=uri) for name, uri in _links(reply)]

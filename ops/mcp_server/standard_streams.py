@@ -39,6 +39,8 @@ async def serve_stdio(server: RealmMcpServer) -> None:
             await server.protocol.run(received, replies, server.initialization)
     finally:
         output.close()
+    if messages.error is not None:
+        raise messages.error
 
 
 async def _open_input() -> asyncio.StreamReader:
@@ -63,15 +65,16 @@ class _InputLines:
 
     def __init__(self, reader: asyncio.StreamReader, on_end: Callable[[], None]) -> None:
         self._reader, self._on_end = reader, on_end
+        self.error: Refused | None = None
+        """Why the messages ended, if the client did not end them."""
 
     async def __aiter__(self) -> AsyncIterator[str]:
         try:
             while line := await self._reader.readline():
                 yield line.decode("utf-8", "replace")
         except ValueError:
-            raise Refused(
-                "PAYLOAD_TOO_LARGE", f"a message has more than {LINE_BYTES_MAX} bytes"
-            ) from None
+            text = f"a message has more than {LINE_BYTES_MAX} bytes"
+            self.error = Refused("PAYLOAD_TOO_LARGE", text)
         finally:
             self._on_end()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
@@ -66,7 +66,7 @@ def mcp(
     )
     if http is None:
         _refuse_http_options(token_file, origin)
-        return _serve(mcp_server.serve_stdio(server))
+        return _serve(mcp_server.serve_stdio(server), server.stop)
     if token_file is None:
         raise Refused(
             "INVALID_ARGUMENT",
@@ -82,7 +82,8 @@ def mcp(
         else:
             print_line(f"ready {url}")
 
-    return _serve(mcp_server.serve_http(server, address, token, origin or [], print_ready))
+    serving = mcp_server.serve_http(server, address, token, origin or [], print_ready)
+    return _serve(serving, server.stop)
 
 
 def _require_extra() -> None:
@@ -111,14 +112,19 @@ def _refuse_http_options(token_file: Path | None, origin: list[str] | None) -> N
         )
 
 
-def _serve(serving: Coroutine[Any, Any, None]) -> int:
-    """Serve until it ends by itself, or by SIGTERM or SIGINT."""
+def _serve(serving: Coroutine[Any, Any, None], stop: Callable[[], None]) -> int:
+    """Serve until it ends by itself, or by SIGTERM or SIGINT; ``stop`` is called before."""
 
     async def until_signal() -> None:
         task = asyncio.ensure_future(serving)
+
+        def end() -> None:
+            stop()
+            task.cancel()
+
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, task.cancel)
+            loop.add_signal_handler(number, end)
         with suppress(asyncio.CancelledError):
             await task
 
