@@ -24,6 +24,7 @@ from rookery.schemas.errors import Refused
 from tests.mcp_server.mcp_fixtures import SESSION, McpRealm, Notices, eventually, scenario
 from tests.mcp_server.test_requests import call
 from tests.node_packages import node_folder
+from tests.nodes import rookery_here
 
 TOKEN = "x" * 32
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
@@ -39,6 +40,7 @@ INITIALIZE = {
 }
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
 ENDED_S = 30
+INSPECTOR_S = 90
 
 
 def request(number: int, name: str, **arguments: Any) -> dict[str, Any]:
@@ -142,20 +144,11 @@ def test_what_is_no_message_costs_no_connection_and_an_endless_line_ends_it(shop
 
 
 def test_an_empty_input_ends_the_server(shop: McpRealm):
-    ended = subprocess.run(
-        [shop.command.command, *shop.command.args],
-        env=shop.shell.environment,
-        cwd=shop.home,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=ENDED_S,
-        check=False,
-    )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+    ended = rookery_here(shop.home, "mcp")
+    assert (ended.code, ended.out, ended.err) == (0, "", "")
 
 
-def test_the_inspector_lists_and_calls_tools(shop: McpRealm, tmp_path: Path):
+def test_the_official_inspector_calls_a_tool(shop: McpRealm, tmp_path: Path):
     program = tmp_path / "unused.mjs"
     program.write_text("")
     folder = node_folder("mcp-inspector", (INSPECTOR,), program)
@@ -163,24 +156,18 @@ def test_the_inspector_lists_and_calls_tools(shop: McpRealm, tmp_path: Path):
     store = f"ROOKERY_STORE={shop.shell.environment['ROOKERY_STORE']}"
     target = [shop.command.command, *shop.command.args]
 
-    def inspect(*arguments: str) -> Any:
-        said = subprocess.run(
-            [str(inspector), "--cli", "-e", store, *target, *arguments],
-            env=shop.shell.environment,
-            cwd=shop.home,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        assert said.returncode == 0, said.stderr
-        return json.loads(said.stdout)
-
-    listed = {tool["name"] for tool in inspect("--method", "tools/list")["tools"]}
-    assert {"run_code", "runs_result", "price"} <= listed
-    arguments = ("--tool-name", "price", "--tool-arg", "item=coffee")
-    said = inspect("--method", "tools/call", *arguments)
-    assert said["structuredContent"]["result"] == "6 EUR"
+    call = ("--method", "tools/call", "--tool-name", "price", "--tool-arg", "item=coffee")
+    said = subprocess.run(
+        [str(inspector), "--cli", "-e", store, *target, *call],
+        env=shop.shell.environment,
+        cwd=shop.home,
+        capture_output=True,
+        text=True,
+        timeout=INSPECTOR_S,
+        check=False,
+    )
+    assert said.returncode == 0, said.stderr
+    assert json.loads(said.stdout)["structuredContent"]["result"] == "6 EUR"
 
 
 # --- http -----------------------------------------------------------------------------------------
