@@ -44,10 +44,10 @@ FLUSH_S: Final = 0.2
 OUTPUT_CHARS_MAX: Final = 4_000
 """Of output in a notification; the result has the whole."""
 RETRY_S: Final = 0.5
-GOES_ON_MS: Final = 5_000
+CONTINUES_MS: Final = 5_000
 """How soon a run continues after the answer of its approval, if its node is there."""
 _NODE_DRAINED: Final = "NODE_DRAINED"
-"""The code of a run that goes on with the next node: nobody has to act."""
+"""The code of a run that continues with the next node: no person has to act."""
 _PARKED: Final = (RunState.WAITING_FOR_APPROVAL, RunState.INTERRUPTED)
 
 SendProgress = Callable[[float, str], Awaitable[None]]
@@ -227,7 +227,7 @@ class RunFollower:
             if current is None or current == view.run_id:
                 return False
             view = await find_run(client, current)
-        return view.status in _PARKED and not await _goes_on(client, view)
+        return view.status in _PARKED and not await _continues_soon(client, view)
 
 
 async def find_run(client: Client, run_id: str) -> RunView:
@@ -258,7 +258,7 @@ async def _wait_of(client: Client, view: RunView) -> WaitReport | None:
     return wait_report(view.waits_for, waiting)
 
 
-async def _goes_on(client: Client, view: RunView) -> bool:
+async def _continues_soon(client: Client, view: RunView) -> bool:
     """Whether a parked run is about to continue: with the next node, or because its approval was
     answered a moment ago."""
     if view.code == _NODE_DRAINED:
@@ -268,7 +268,7 @@ async def _goes_on(client: Client, view: RunView) -> bool:
     now_ms = SystemClock().now_ms()
     for operation_id in view.waits_for.operation_ids:
         approval = await client.approval(f"{view.session_id}.{operation_id}")
-        if approval.ended_at_ms is None or now_ms - approval.ended_at_ms >= GOES_ON_MS:
+        if approval.ended_at_ms is None or now_ms - approval.ended_at_ms >= CONTINUES_MS:
             return False
     return bool(view.waits_for.operation_ids)
 

@@ -82,9 +82,7 @@ class LeaseRealm:
         """A node that serves; the test closes it."""
         tools = ("--driver", "sandbox", "--tools", "paying:TOOLS", "--metrics-port", "0")
         here = str(Path(__file__).parents[2])
-        node = node_on(
-            self.server, self.realm, self.folder, *tools, PYTHONPATH=here, **variables
-        )
+        node = node_on(self.server, self.realm, self.folder, *tools, PYTHONPATH=here, **variables)
         self.nodes.append(node)
         return node.start()
 
