@@ -10,9 +10,9 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from rookery.actors.tools import ToolHost
-from rookery.schemas.calls import Capability
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.surfaces import SurfaceSource
+from rookery.schemas.worker_protocol import ServedTool
 
 __all__ = ["ConnectionReport", "SurfaceConnection", "SurfaceConnections"]
 
@@ -35,7 +35,7 @@ class SurfaceConnection(Protocol):
         """Calls its tools. It stays the same while the connection is lost and made again."""
 
     @property
-    def capabilities(self) -> tuple[Capability, ...]:
+    def tools(self) -> tuple[ServedTool, ...]:
         """The tools as the server lists them now, by the names that programs use."""
 
     @property
