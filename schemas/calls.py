@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import Language, SessionLimits, SideEffect
 
 __all__ = [
@@ -25,10 +26,12 @@ __all__ = [
     "CapabilityLimits",
     "ForkPoint",
     "ForkedRun",
+    "OfferedSurface",
     "RecordMode",
     "RequestedCall",
     "RunEnvironment",
     "ToolFault",
+    "VisibleSurfaces",
     "is_python_identifier",
 ]
 
@@ -49,6 +52,30 @@ class AvailableTool(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the run has no right to any call of it, so that ``list_tools()`` leaves it out."""
 
 
+class OfferedSurface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A surface of a catalogue, with the tools it had at a change of that catalogue."""
+
+    surface: str
+    tools: str
+    """Digest of the JSON list of ``SurfaceTool``, in the blob store."""
+    sequence: int = 0
+    """Number of the change of the catalogue that added or reloaded the surface."""
+
+
+class VisibleSurfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The surfaces of catalogues that a run sees, whatever changes later."""
+
+    lists: tuple[str, ...] = ()
+    """Digests of JSON lists of ``OfferedSurface``, in the blob store: the realm's, and the
+    session's own."""
+    catalogued: int = 0
+    """Number of the last change of the realm's catalogue."""
+    without: tuple[str, ...] = ()
+    """Surfaces of the lists that the session was removing."""
+    rights: RightsSet = msgspec.field(default=(), name="grants")
+    """What the run could reach when it started: ``list_tools()`` shows no other tools."""
+
+
 class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """Everything of its node that a run depends on."""
 
@@ -64,6 +91,8 @@ class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[AvailableTool, ...] = ()
     catalogue: str = ""
     """Digest of the JSON list of declared tools, in the blob store."""
+    surfaces: VisibleSurfaces | UnsetType = UNSET
+    """The tools of surfaces, beside ``tools``; unset if no catalogue has any."""
 
 
 class ForkPoint(msgspec.Struct, frozen=True, kw_only=True):

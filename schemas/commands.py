@@ -29,6 +29,7 @@ from rookery.schemas.run import (
     StackDepth,
 )
 from rookery.schemas.scalars import PageLimit, Unsigned
+from rookery.schemas.surfaces import CatalogueQuery, ChangeCatalogue, SurfaceDue
 
 __all__ = [
     "AUDIENCES",
@@ -369,6 +370,9 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "login": StartLogin,
     "finish_login": FinishLogin,
     "leased": LeasesQuery,
+    "catalogue": ChangeCatalogue,
+    "catalogued": CatalogueQuery,
+    "surface_due": SurfaceDue,
     "approvers": ChangeApprover,
     "pending": PendingQuery,
     "granted": GrantedQuery,
@@ -418,7 +422,16 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "replay",
         "fork",
     ),
-    Audience.QUERY: ("session", "sessions", "runs", "tools", "pending", "granted", "leased"),
+    Audience.QUERY: (
+        "session",
+        "sessions",
+        "runs",
+        "tools",
+        "catalogued",
+        "pending",
+        "granted",
+        "leased",
+    ),
     Audience.APPROVER: ("decide",),
     Audience.OPERATOR: (
         "resolve",
@@ -428,9 +441,17 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "revoke",
         "login",
         "finish_login",
+        "catalogue",
     ),
     Audience.MACHINE: ("admission", "turns", "surfaces", "leases", "peers", "approvals"),
-    Audience.NODE: ("approval_due", "wait_ended", "lease_due", "lease_wait", "lease_rejected"),
+    Audience.NODE: (
+        "approval_due",
+        "wait_ended",
+        "lease_due",
+        "lease_wait",
+        "lease_rejected",
+        "surface_due",
+    ),
 }
 """Every verb of ``COMMANDS``, in one group."""
 

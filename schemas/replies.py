@@ -17,10 +17,12 @@ from rookery.schemas.machines.views import (
     LeaseView,
     PeersReply,
     SurfacesReply,
+    SurfacesView,
     TurnsReply,
 )
 from rookery.schemas.protection.rights import Rights, SessionRights
 from rookery.schemas.run import ErrorObject, Language, RunResult, RunStatus, SessionMeta
+from rookery.schemas.surfaces import CatalogueReceipt, SurfaceList
 
 __all__ = [
     "REPLIES",
@@ -408,6 +410,9 @@ REPLIES: dict[str, Any] = {
     "login": LoginStarted,
     "finish_login": LoginStatus,
     "leased": LeaseList,
+    "catalogue": CatalogueReceipt,
+    "catalogued": SurfaceList,
+    "surface_due": SurfacesView,
     "approvers": ApproverReceipt,
     "pending": ApprovalList,
     "granted": GrantList,

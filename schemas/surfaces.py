@@ -1,4 +1,5 @@
-"""Where the tools of a surface come from, and what its operator says of them.
+"""Where the tools of a surface come from, what its operator says of them, and the commands and
+lists of catalogues.
 
 A source is in facts: it has no credential. What a configuration writes into the environment or the
 headers of a server is sealed, or names a binding.
@@ -7,14 +8,32 @@ headers of a server is sealed, or names a binding.
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
+from msgspec import Meta
 
 from rookery.schemas.calls import ApprovalPolicy
+from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.protection.rights import SideEffect
 from rookery.schemas.protection.sealed_values import SealedValue
+from rookery.schemas.worker_protocol import ServedTool
 
-__all__ = ["SurfaceKind", "SurfacePolicy", "SurfaceSource", "ToolPolicy"]
+__all__ = [
+    "CatalogueQuery",
+    "CatalogueReceipt",
+    "ChangeCatalogue",
+    "ListedSurface",
+    "SurfaceDue",
+    "SurfaceKind",
+    "SurfaceList",
+    "SurfacePolicy",
+    "SurfaceSource",
+    "SurfaceTool",
+    "ToolPolicy",
+]
+
+# --- sources --------------------------------------------------------------------------------------
 
 
 class SurfaceKind(StrEnum):
@@ -72,3 +91,77 @@ class SurfaceSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """Limit of the address space of a server's process."""
     connect_timeout_ms: int = 30_000
     policy: SurfacePolicy = SurfacePolicy()
+
+
+class SurfaceTool(ServedTool, frozen=True, kw_only=True, omit_defaults=True):
+    """A tool of a surface. Its capability has the name that programs use."""
+
+    served_as: str = ""
+    """The name that the surface uses."""
+
+
+# --- catalogues -----------------------------------------------------------------------------------
+
+SURFACES_MAX = 256
+"""Surfaces of one catalogue."""
+_Names = Annotated[tuple[str, ...], Meta(max_length=SURFACES_MAX)]
+
+
+class ChangeCatalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Change the catalogue of the realm (verb ``catalogue``, key ``_realm``), or of one session
+    (key: the session). The change is one commit: if one surface is refused, none is changed."""
+
+    add: Annotated[dict[str, SurfaceSource], Meta(max_length=SURFACES_MAX)] = {}
+    """By name: new surfaces, and new sources of known ones."""
+    remove: _Names = ()
+    reload: _Names = ()
+    """List the tools of these surfaces again; sessions connect to them anew."""
+    actor: Annotated[str, Meta(max_length=256)] = ""
+    """The operator's name as the client sends it, unchecked."""
+
+
+class CatalogueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the surfaces of a catalogue (verb ``catalogued``, key ``_realm`` or a session)."""
+
+    surface: str | None = None
+    """Only this one."""
+
+
+class SurfaceDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A surface of a session has been draining for long enough (verb ``surface_due``, key: the
+    session). Only timers send it."""
+
+    surface: str
+    timeout_at_ms: int
+    """Of the removal; the timer of an older one does nothing."""
+
+
+class ListedSurface(msgspec.Struct, frozen=True, kw_only=True):
+    """A surface of a catalogue, as the node that answers has it."""
+
+    surface: str
+    source: SurfaceSource
+    sequence: int
+    """Number of the change that added or reloaded it."""
+    tools: tuple[str, ...] = ()
+    """Their names in programs."""
+    state: McpServerState = McpServerState.PENDING_CONNECT
+    """Of the node's connection."""
+    error: str = ""
+    """Why the connection failed."""
+
+
+class SurfaceList(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``catalogued``: by name."""
+
+    sequence: int = 0
+    """Number of the last change."""
+    surfaces: tuple[ListedSurface, ...] = ()
+
+
+class CatalogueReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``catalogue``: the change is committed."""
+
+    sequence: int
+    surfaces: tuple[ListedSurface, ...] = ()
+    """Those that were added or reloaded."""

@@ -2,15 +2,54 @@
 
 The machines write one fact per accepted input: the input's parameters and the name of the row that
 fired. Folding applies the row.
+
+The catalogue of the realm stands under ``_realm``, that of one session under the session. Sessions
+take up what it says at the boundaries of their turns.
 """
 
 from __future__ import annotations
 
-from rookery.schemas.envelope import TransitionFact
+from msgspec import UNSET, UnsetType
+
+from rookery.schemas.envelope import Fact, TransitionFact
 from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause
 from rookery.schemas.scalars import Unsigned
+from rookery.schemas.surfaces import SurfaceSource
 
-__all__ = ["SURFACE_FACTS", "SurfaceFact"]
+__all__ = ["REALM_KEY", "SURFACE_FACTS", "CatalogueFact", "SurfaceFact"]
+
+REALM_KEY = "_realm"
+"""The key of the realm's catalogue."""
+
+# --- catalogue ------------------------------------------------------------------------------------
+
+
+class _OfCatalogue(Fact, frozen=True, kw_only=True):
+    surface_id: str
+    sequence: Unsigned
+    """Number of the change of this catalogue, from 1; the facts of one change share it."""
+    listing: str
+    """Digest of the JSON list of ``OfferedSurface`` after the change, in the blob store."""
+    actor: str = ""
+
+
+class Catalogued(_OfCatalogue, frozen=True, kw_only=True, tag="surface.catalogued.v1"):
+    """The catalogue has the surface with these tools; an earlier entry is replaced."""
+
+    origin: SurfaceSource
+    tools: str
+    """Digest of the JSON list of ``SurfaceTool``, in the blob store."""
+    reload: bool | UnsetType = UNSET
+    """An operator requested it, although nothing may have changed."""
+
+
+class Dropped(_OfCatalogue, frozen=True, kw_only=True, tag="surface.dropped.v1"):
+    """The catalogue no longer has the surface."""
+
+
+CatalogueFact = Catalogued | Dropped
+
+# --- machines -------------------------------------------------------------------------------------
 
 
 class _OfSurface(TransitionFact, frozen=True, kw_only=True):
@@ -19,6 +58,10 @@ class _OfSurface(TransitionFact, frozen=True, kw_only=True):
 
 class _Staged(_OfSurface, frozen=True, kw_only=True):
     now_ms: Unsigned
+    entry: Unsigned | UnsetType = UNSET
+    """Number of the catalogue's change that is taken up; unset if a client staged it."""
+    tools: str | UnsetType = UNSET
+    """Digest of the tools of that entry."""
 
 
 class _Completed(_OfSurface, frozen=True, kw_only=True):
@@ -56,12 +99,17 @@ class BoundaryApplied(_OfSurface, frozen=True, kw_only=True, tag="surface.bounda
 class PendingSucceeded(_Completed, frozen=True, kw_only=True, tag="surface.pending_succeeded.v1"):
     """The current job ended with tools: the surface is active and visible."""
 
+    tools: str | UnsetType = UNSET
+    """Digest of its tools, in the blob store."""
+
 
 class PendingFailed(_Completed, frozen=True, kw_only=True, tag="surface.pending_failed.v1"):
     """The current job ended without tools: the surface is as before."""
 
     cause_in: ExternalToolSurfaceFailureCause
     """The row's ``cause``: what failed. The envelope's ``cause`` names the causing command."""
+    error: str | UnsetType = UNSET
+    """Why, as a code and a text."""
 
 
 class CallStarted(_OfSurface, frozen=True, kw_only=True, tag="surface.call_started.v1"):
@@ -84,6 +132,8 @@ class SnapshotAligned(TransitionFact, frozen=True, kw_only=True, tag="surface.sn
     """The visible list of tools is the one of this epoch."""
 
     epoch: Unsigned
+    catalogued: Unsigned | UnsetType = UNSET
+    """Number of the last change of the realm's catalogue that the session has taken up."""
 
 
 class ShutDown(TransitionFact, frozen=True, kw_only=True, tag="surface.shut_down.v1"):
@@ -121,7 +171,9 @@ class ServerReloadRequested(
 
 
 SurfaceFact = (
-    Registered
+    Catalogued
+    | Dropped
+    | Registered
     | AddStaged
     | RemoveStaged
     | ReloadStaged

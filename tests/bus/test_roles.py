@@ -35,8 +35,9 @@ PUBLIC = [
     "replay",
     "fork",
 ]
-QUERIES = ["session", "sessions", "runs", "tools", "pending", "granted", "leased"]
+QUERIES = ["session", "sessions", "runs", "tools", "catalogued", "pending", "granted", "leased"]
 OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke", "login", "finish_login"]
+OPERATORS += ["catalogue"]
 MACHINES = ["admission", "turns", "surfaces", "leases", "peers", "approvals"]
 VERBS: Final[dict[Role, list[str]]] = {
     Role.OPERATOR: [*PUBLIC, *QUERIES, *OPERATORS, "decide", *MACHINES],
@@ -90,6 +91,7 @@ OF_NODES = [
     "cmd.wait_ended.k",
     "api.lease_wait.k",
     "cmd.lease_due.k",
+    "cmd.surface_due.k",
 ]
 STREAM_VERBS = ["INFO", "CREATE", "UPDATE", "DELETE", "PURGE", "SNAPSHOT", "RESTORE"]
 STREAM_VERBS += ["MSG.GET", "MSG.DELETE", "PEER.REMOVE", "LEADER.STEPDOWN"]

@@ -48,6 +48,13 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import Rights, ToolRight
 from rookery.schemas.replies import RunState
 from rookery.schemas.run import Language, RunRequest, SessionLimits
+from rookery.schemas.surfaces import (
+    CatalogueQuery,
+    ChangeCatalogue,
+    SurfaceDue,
+    SurfaceKind,
+    SurfaceSource,
+)
 
 EXAMPLES = {
     "run": RunRequest(code="1+1", inputs={"a": [1, None]}, limits=SessionLimits(cpu_ms=9)),
@@ -70,6 +77,11 @@ EXAMPLES = {
     "login": StartLogin(redirect_uri="http://127.0.0.1:1/callback"),
     "finish_login": FinishLogin(flow_id="f", query="code=c"),
     "leased": LeasesQuery(lease="default:bank"),
+    "catalogue": ChangeCatalogue(
+        add={"crew": SurfaceSource(kind=SurfaceKind.WORKER)}, remove=("old",), actor="ann"
+    ),
+    "catalogued": CatalogueQuery(surface="crew"),
+    "surface_due": SurfaceDue(surface="crew", timeout_at_ms=1),
     "approvers": ChangeApprover(name="ann", public_key="00"),
     "pending": PendingQuery(session="s", ended=True, limit=5),
     "granted": GrantedQuery(session="s"),

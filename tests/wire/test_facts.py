@@ -22,6 +22,7 @@ from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.ids import decode_typed_text, encode_typed_text
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.seed.records import JournalRecord
+from rookery.schemas.surfaces import SurfaceSource
 from tests.approvals.request_fixtures import REQUEST
 
 
@@ -84,6 +85,8 @@ def value(hint: Any) -> Any:
         return msgspec.to_builtins(intent_record(REQUEST, 1), enc_hook=encode_typed_text)
     if hint is Rights:
         return {"calls": 7}
+    if hint is SurfaceSource:
+        return {"kind": "worker"}
     error = {"code": "CONFLICT", "message": "m"}
     return of_origin.get(typing.get_origin(hint) or hint, error)
 

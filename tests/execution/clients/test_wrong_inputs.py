@@ -333,6 +333,8 @@ def test_an_invalid_program_is_refused_with_its_position_and_changes_nothing(
 
 
 NO_SESSION = {
+    "catalogue",
+    "catalogued",
     "leases",
     "leased",
     "login",
