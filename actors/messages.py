@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.kernel import Effect
 from rookery.schemas.calls import (
     ApprovalPolicy,
     CallOutcome,
@@ -26,6 +27,8 @@ __all__ = [
     "CallProgress",
     "CallsQuery",
     "CallsView",
+    "OpenCalls",
+    "OpenCallsQuery",
     "ParkRun",
     "RecordOutcome",
     "RecordRunEnd",
@@ -34,6 +37,7 @@ __all__ = [
     "RequestApproval",
     "RunEndRecorded",
     "RunStart",
+    "TakeUpSurfaces",
     "TurnInput",
     "UnparkRun",
     "WithdrawApproval",
@@ -233,3 +237,25 @@ class ApprovalAcknowledged(msgspec.Struct, frozen=True):
 
 class CallsView(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[CallProgress, ...] = ()
+
+
+# --- surfaces -------------------------------------------------------------------------------------
+
+
+class TakeUpSurfaces(Effect, frozen=True, kw_only=True):
+    """At a boundary of its turn, let the session take up what has changed in the catalogues."""
+
+    session: str
+    boundary: int
+    """Number of the boundary in its turn."""
+
+
+class OpenCallsQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A query: how many calls of a session were begun and have no outcome."""
+
+
+class OpenCalls(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``OpenCallsQuery``."""
+
+    in_flight: dict[str, int] = {}
+    """By surface."""

@@ -107,14 +107,18 @@ def is_ever_allowed(rights: RightsSet, name: str, surface: str, side_effect: Sid
 def hide_tools(
     environment: RunEnvironment, rights: RightsSet, surface_of: Callable[[str], str]
 ) -> RunEnvironment:
-    """The environment, in which ``list_tools()`` shows only tools that some call may reach."""
+    """The environment, in which ``list_tools()`` shows only tools that some call may reach. Those
+    of surfaces are read later, and are hidden by the rights that are left with them."""
     tools = tuple(
         offered
         if is_ever_allowed(rights, offered.name, surface_of(offered.name), offered.side_effect)
         else replace(offered, hidden=True)
         for offered in environment.tools
     )
-    return replace(environment, tools=tools)
+    surfaces = environment.surfaces
+    if surfaces is not UNSET:
+        surfaces = replace(surfaces, rights=rights)
+    return replace(environment, tools=tools, surfaces=surfaces)
 
 
 def _reason(rights: Rights, call: CallSubject, now_ms: int) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from rookery.actors.tools.builtin.files import Mount, file_tools
     from rookery.actors.tools.builtin.http import Allowed, HttpCredential, http_tools
     from rookery.actors.tools.builtin.sleep import built_in_tools
-    from rookery.actors.tools.call_rules import NO_WAITS, CallRules, resolution_receipt, resolve
+    from rookery.actors.tools.call_rules import NO_WAITS, CallRules
     from rookery.actors.tools.call_slots import CallSlots, SlotStage, SlotSupply
     from rookery.actors.tools.catalogue import (
         LOCAL,
@@ -45,10 +45,11 @@ if TYPE_CHECKING:
     )
     from rookery.actors.tools.evolve import adopted_fact, evolve_calls
     from rookery.actors.tools.executor import CallExecutor
-    from rookery.actors.tools.hosts.host import ToolHost
+    from rookery.actors.tools.hosts.host import OutcomeUnknown, PastAttempt, ToolHost
     from rookery.actors.tools.hosts.local_host import DaemonThreadPool, LocalToolHost
     from rookery.actors.tools.hosts.remote_host import RemoteToolHost
     from rookery.actors.tools.hosts.worker import Worker
+    from rookery.actors.tools.resolutions import resolution_receipt, resolve
     from rookery.actors.tools.slot_limits import (
         AllocationRound,
         DeclaredLimit,
@@ -65,6 +66,14 @@ if TYPE_CHECKING:
         CallPhase,
         SessionCalls,
     )
+    from rookery.actors.tools.visible_tools import (
+        NO_TOOLS,
+        ToolSet,
+        VisibleTool,
+        VisibleTools,
+        encode_entries,
+        encode_tools,
+    )
     from rookery.actors.tools.waits import (
         CredentialWait,
         LeaseGate,
@@ -77,6 +86,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LEASE_REAUTH_REQUIRED",
     "LOCAL",
+    "NO_TOOLS",
     "NO_WAITS",
     "WAITING_FOR_APPROVAL",
     "WAITING_FOR_LEASE",
@@ -99,6 +109,8 @@ __all__ = [
     "LeaseGate",
     "LocalToolHost",
     "Mount",
+    "OutcomeUnknown",
+    "PastAttempt",
     "RegisteredTool",
     "RemoteToolHost",
     "SessionCalls",
@@ -113,6 +125,9 @@ __all__ = [
     "ToolError",
     "ToolHost",
     "ToolRegistry",
+    "ToolSet",
+    "VisibleTool",
+    "VisibleTools",
     "WaitExecutor",
     "Worker",
     "adopted_fact",
@@ -121,6 +136,8 @@ __all__ = [
     "check_sender",
     "check_surface",
     "declared_limits",
+    "encode_entries",
+    "encode_tools",
     "end_unapproved",
     "end_wait",
     "evolve_calls",
@@ -150,7 +167,7 @@ __getattr__ = lazy_names(
         "builtin.http": ("Allowed", "HttpCredential", "http_tools"),
         "builtin.sleep": ("built_in_tools",),
         "attempts": ("CallNotifier",),
-        "call_rules": ("CallRules", "NO_WAITS", "resolution_receipt", "resolve"),
+        "call_rules": ("CallRules", "NO_WAITS"),
         "call_slots": ("CallSlots", "SlotStage", "SlotSupply"),
         "catalogue": (
             "CatalogueTool",
@@ -169,8 +186,9 @@ __getattr__ = lazy_names(
         ),
         "evolve": ("adopted_fact", "evolve_calls"),
         "executor": ("CallExecutor",),
-        "hosts.host": ("ToolHost",),
+        "hosts.host": ("OutcomeUnknown", "PastAttempt", "ToolHost"),
         "hosts.remote_host": ("RemoteToolHost",),
+        "resolutions": ("resolution_receipt", "resolve"),
         "slot_limits": (
             "AllocationRound",
             "DeclaredLimit",
@@ -188,6 +206,14 @@ __getattr__ = lazy_names(
             "WAITING_FOR_TIMER",
         ),
         "hosts.worker": ("Worker",),
+        "visible_tools": (
+            "NO_TOOLS",
+            "ToolSet",
+            "VisibleTool",
+            "VisibleTools",
+            "encode_entries",
+            "encode_tools",
+        ),
         "waits": (
             "CredentialWait",
             "LeaseGate",

@@ -12,11 +12,13 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.messages import CallProgress
+from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.call_slots import CallAttempt
 from rookery.actors.tools.capability_checks import fault, logged_fault
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown
+from rookery.actors.tools.state import ToolCall
 from rookery.bus.ports import wait_first
-from rookery.schemas.calls import CallOutcome
+from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.digest import canonical_json
 
 __all__ = [
@@ -24,6 +26,7 @@ __all__ = [
     "AttemptResult",
     "CallNotifier",
     "attempt_result",
+    "call_context",
     "failed_attempt",
 ]
 
@@ -124,6 +127,22 @@ def attempt_result(outcome: CallOutcome) -> AttemptResult:
         wrong = fault(outcome.error.code, outcome.error.message)
         return AttemptResult(replace(outcome, error=wrong), b"")
     return AttemptResult(outcome, canonical_json(outcome.value))
+
+
+def call_context(session: str, call: ToolCall, arguments: CallArguments) -> ToolCallContext:
+    """What a tool learns of its call."""
+    return ToolCallContext(
+        name=call.name,
+        args=arguments.args,
+        kwargs=arguments.kwargs,
+        idempotency_key=call.operation_id,
+        session_id=session,
+        run_id=call.run,
+        call_id=call.operation_id,
+        attempt=call.attempt,
+        deadline_ms=call.deadline_at_ms,
+        traceparent=None if call.traceparent is UNSET else call.traceparent,
+    )
 
 
 def failed_attempt(name: str, call_id: str, error: Exception, *, sensitive: bool) -> AttemptResult:

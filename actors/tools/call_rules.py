@@ -4,33 +4,30 @@ A call's intent is committed before its tool is called, or with its outcome if t
 and exactly one outcome after it. If the process of an intent has ended, an idempotent call is tried
 again with the same idempotency key; any other waits for an operator, because its outcome is
 unknown. ``executor`` calls the tools, ``evolve`` folds the facts.
-
-An operator resolves such a call: with its outcome, or by a new attempt. The outcome must match what
-the tool declared, because the program relies on it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.messages import RecordOutcome
 from rookery.actors.tools.call_slots import CallAttempt, CallSlots
-from rookery.actors.tools.capability_checks import fault, fault_of, iso_time, status_of
+from rookery.actors.tools.capability_checks import fault, fault_of, status_of
 from rookery.actors.tools.catalogue import (
     CatalogueTool,
     ToolCatalogue,
     check_arguments,
-    check_value,
     ends_with_node,
     requires_approval,
 )
 from rookery.actors.tools.effects import AttemptLost, BeginCall
 from rookery.actors.tools.state import WAITING_FOR_APPROVAL, CallPhase, SessionCalls, ToolCall
+from rookery.actors.tools.visible_tools import NO_TOOLS, ToolSet
 from rookery.actors.tools.waits import (
     LeaseGate,
     begin_wait,
@@ -39,15 +36,13 @@ from rookery.actors.tools.waits import (
     every_lease_fresh,
 )
 from rookery.schemas.calls import RequestedCall, ToolFault
-from rookery.schemas.commands import ResolveCall
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval, turn
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.protection.rights import RightsSet
-from rookery.schemas.replies import CallReceipt
 from rookery.schemas.worker_protocol import GRACE_MS
 
-__all__ = ["CallRules", "acts_until_ms", "resolution_receipt", "resolve"]
+__all__ = ["NO_WAITS", "CallRules", "acts_until_ms", "closed_fault", "status_of"]
 
 INTENTS_AT_ONCE_MAX: Final = 100
 """The intents of further calls of a batch follow in a later message: the size of a message is
@@ -56,6 +51,7 @@ NAME_MAX: Final = 128
 """A program may request any name."""
 _PHASES_BEFORE_INTENT: Final = (CallPhase.REQUESTED, CallPhase.AWAITED)
 NO_WAITS: Final[Mapping[int, int]] = MappingProxyType({})
+NO_SURFACES: Final[Mapping[str, str]] = MappingProxyType({})
 ATTEMPTS_MAX: Final = 5
 """A call that loses a worker each time may be the cause."""
 
@@ -70,6 +66,10 @@ class CallRules(NamedTuple):
     rights: RightsSet = ()
     """Of the run whose calls these rules are for."""
     lease_gate: LeaseGate = every_lease_fresh
+    visible: ToolSet = NO_TOOLS
+    """The tools of surfaces that the run sees, as they were when it started."""
+    closed: Mapping[str, str] = NO_SURFACES
+    """By surface that the session removes or has removed: the code of the refusal."""
 
     # --- facts of the turn ------------------------------------------------------------------------
 
@@ -143,8 +143,11 @@ class CallRules(NamedTuple):
             return ()
         if used.request_digest not in (UNSET, call.request_digest) or not used.grant_id:
             return ()
-        if (missing := self._missing_right(session, call, now_ms)) is not UNSET:
-            return (_refused_call(call, missing),)
+        wrong = self._closed_fault(call)
+        if wrong is UNSET:
+            wrong = self._missing_right(session, call, now_ms)
+        if wrong is not UNSET:
+            return (_refused_call(call, wrong),)
         allowed = facts.Allowed(**call_fields(call), grant_id=used.grant_id)
         granted = replace(call, phase=CallPhase.REQUESTED, waits_for="", grant_id=used.grant_id)
         at_once = self.is_offered(granted) and self.catalogue.require(call.name).can_check(call)
@@ -160,6 +163,8 @@ class CallRules(NamedTuple):
         if call is None or not _may_begin(call):
             return ()
         wrong = command.fault
+        if wrong is UNSET:
+            wrong = self._closed_fault(call)
         if wrong is UNSET and not self.is_offered(call):
             wrong = ToolFault("UNKNOWN_TOOL", f"this node no longer offers {call.name}")
         if wrong is UNSET:
@@ -184,6 +189,8 @@ class CallRules(NamedTuple):
             reason = "the tool is not idempotent"
         elif report.not_awaited:
             return (_cancelled_call(call, text),)
+        elif (closed := self._closed_fault(call)) is not UNSET:
+            reason = closed.message
         elif not self.is_offered(call):
             reason = "this node no longer offers the tool"
         elif (missing := self._missing_right(session, call, now_ms)) is not UNSET:
@@ -278,10 +285,42 @@ class CallRules(NamedTuple):
             return fault_of(refusal)
         return UNSET
 
+    def _closed_fault(self, call: ToolCall) -> ToolFault | UnsetType:
+        """The fault of a requested call whose surface takes no calls any more."""
+        if call.surface in self.closed:
+            return closed_fault(call.surface, self.closed[call.surface])
+        if self.catalogue.is_removed(call.surface):
+            return closed_fault(call.surface, "SURFACE_UNAVAILABLE")
+        return UNSET
+
+    def _require_visible(self, name: str) -> CatalogueTool:
+        """The tool, if the run sees it, and if its surface takes the call. A surface that was added
+        since the run started gives the run nothing."""
+        if self.catalogue.is_own(name):
+            return self.catalogue.require(name)
+        seen, tool = self.visible.get(name), self.catalogue.get(name)
+        if seen is None:
+            self.catalogue.require(name)
+            raise Refused(
+                "UNKNOWN_TOOL", f"the run has no tool {name[:80]!r}", hint="list_tools() says which"
+            )
+        if seen.surface in self.closed:
+            wrong = closed_fault(seen.surface, self.closed[seen.surface])
+            raise Refused(wrong.code, wrong.message)
+        if tool is None or tool.surface != seen.surface:
+            raise Refused("SURFACE_UNAVAILABLE", f"{seen.surface} was removed, and {name} with it")
+        if tool.available.schema_digest != seen.available.schema_digest:
+            raise Refused(
+                "SURFACE_UNAVAILABLE",
+                f"{name} of {seen.surface} has other schemas than when the run started",
+                hint="the next run has them",
+            )
+        return tool
+
     def _admit(self, requested: RequestedCall) -> CatalogueTool:
         """Check a call before its request. Sealed arguments, and those in the blob store, are
         checked when they are fetched."""
-        tool = self.catalogue.require(requested.name)
+        tool = self._require_visible(requested.name)
         if requested.arguments is not UNSET and tool.can_check(requested):
             check_arguments(tool, requested.arguments)
         elif tool.waits_for:
@@ -311,6 +350,12 @@ class CallRules(NamedTuple):
 
 
 # --- facts ----------------------------------------------------------------------------------------
+
+
+def closed_fault(surface: str, code: str) -> ToolFault:
+    """Why a surface takes no call."""
+    is_draining = code == "SURFACE_DRAINING"
+    return fault(code, f"{surface} is being removed" if is_draining else f"{surface} was removed")
 
 
 def _may_begin(call: ToolCall) -> bool:
@@ -411,87 +456,3 @@ def _refused_call(call: ToolCall, wrong: ToolFault) -> facts.Refused:
         error=wrong,
         status=status_of(wrong),
     )
-
-
-def resolve(
-    rules: CallRules, state: SessionCalls, command: ResolveCall, *, by: str, now_ms: int
-) -> Sequence[facts.ToolFact]:
-    """The facts of an operator's resolution; ``by`` names the operator. It is refused while the
-    tool may still act, unless it says ``now``."""
-    if (command.completed is not UNSET) + (command.failed is not UNSET) + command.retry != 1:
-        raise Refused(
-            "INVALID_ARGUMENT",
-            "a resolution needs exactly one of completed, failed and retry",
-            hint="rookery runs resolve --help",
-        )
-    call = _resolvable_call(rules, state, command)
-    left = _resolution_facts(rules, call, command, by)
-    until_ms = acts_until_ms(call) if rules.is_orphaned(call) else call.acts_until_ms
-    if now_ms < until_ms and not command.now:
-        raise Refused(
-            "CALL_MAY_STILL_ACT",
-            f"{call.name} may still act on call {call.operation_id} for {until_ms - now_ms} ms, "
-            f"until {iso_time(until_ms)}",
-            hint="retry then, or add --now",
-        )
-    return left
-
-
-def _resolution_facts(
-    rules: CallRules, call: ToolCall, command: ResolveCall, by: str
-) -> Sequence[facts.ToolFact]:
-    if command.retry:
-        if not rules.is_offered(call):
-            raise Refused(
-                "UNKNOWN_TOOL", f"this node does not offer {call.name} with the schema of the call"
-            )
-        return (facts.RetryAllowed(**call_fields(call), resolved_by=by),)
-    if command.failed is not UNSET:
-        wrong = fault(command.failed.code, command.failed.message)
-        failed = facts.Failed(
-            **call_fields(call), error=wrong, status=status_of(wrong), duration_ms=0, resolved_by=by
-        )
-        return (failed,)
-    offered = rules.catalogue.get(call.name) if rules.is_offered(call) else None
-    completed = facts.Completed(
-        **call_fields(call),
-        value=command.completed,
-        response_digest=check_value(offered, command.completed),
-        duration_ms=0,
-        resolved_by=by,
-    )
-    return (completed,)
-
-
-def resolution_receipt(
-    state: SessionCalls, command: ResolveCall, left: Sequence[Any]
-) -> CallReceipt:
-    """The state of the call after a resolution."""
-    call = state.calls.get(command.operation_id)
-    match left:
-        case [facts.Completed()]:
-            reached = "completed"
-        case [facts.Failed()]:
-            reached = "failed"
-        case _:
-            reached = "forgotten" if call is None else call.reached
-    return CallReceipt(run_id=command.run_id, operation_id=command.operation_id, state=reached)
-
-
-def _resolvable_call(rules: CallRules, state: SessionCalls, command: ResolveCall) -> ToolCall:
-    """The call, if an operator may resolve it: it waits for an operator, is orphaned, or waits for
-    its next attempt."""
-    call = state.calls.get(command.operation_id)
-    if call is None or call.run != command.run_id:
-        raise Refused(
-            "CALL_NOT_FOUND",
-            f"run {command.run_id[:80]} has no call {command.operation_id[:80]}",
-            hint=f"rookery runs show {command.run_id[:80]}",
-        )
-    awaits_attempt = call.phase is CallPhase.REQUESTED and call.attempt > 0 and not command.retry
-    if not (call.phase is CallPhase.RECOVERY_REQUIRED or rules.is_orphaned(call) or awaits_attempt):
-        raise Refused(
-            "GUARD_REJECTED",
-            f"call {call.operation_id} does not wait for an operator: it is {call.phase}",
-        )
-    return call

@@ -113,6 +113,22 @@ class CallSlots:
         self._held: dict[CallAttempt, _HeldSlot] = {}
         self._reserved: dict[str, set[CallAttempt]] = {}
 
+    def declare(self, capability: Capability, *, share: int) -> None:
+        """Add a tool of a surface, which may be one that had other limits. ``share``: of how many
+        processes; each has its part of the limits."""
+        limits = capability.limits
+        rate = limits.rate_per_min
+        own = OwnLimit(
+            max(1, limits.concurrency // share), None if rate is None else max(1, rate // share)
+        )
+        with self._lock:
+            known = self._tools.get(capability.name)
+            in_use = known is not None and any(
+                slot.name == capability.name for slot in self._held.values()
+            )
+            if known is None or not (in_use or known.waiting):
+                self._tools[capability.name] = _ToolSlots(own)
+
     # --- for decisions, on the actor's thread -----------------------------------------------------
 
     def try_reserve(self, attempt: CallAttempt, session: str, name: str, now_ms: int) -> bool:

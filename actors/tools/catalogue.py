@@ -1,5 +1,5 @@
-"""The tools a node offers, by the names programs call them, with their checks. Fixed when the node
-starts."""
+"""The tools a node offers, by the names programs call them, with their checks: its own, which are
+fixed when it starts, and those of the surfaces in the realm's catalogue."""
 
 from __future__ import annotations
 
@@ -165,6 +165,8 @@ class ToolCatalogue:
                     hint="rename one of them",
                 )
             self._tools[tool.available.name] = tool
+        self._own = dict(self._tools)
+        self._removed: frozenset[str] = frozenset()
 
     @classmethod
     def local(
@@ -181,6 +183,22 @@ class ToolCatalogue:
             )
             for tool in registry
         )
+
+    def set_surfaces(
+        self, tools: Iterable[CatalogueTool], removed: frozenset[str] = frozenset()
+    ) -> None:
+        """Offer these tools beside the node's own, instead of earlier ones of surfaces.
+        ``removed``: the surfaces that were removed from the realm's catalogue."""
+        offered = {tool.available.name: tool for tool in tools} | self._own
+        self._tools, self._removed = dict(sorted(offered.items())), removed
+
+    def is_removed(self, surface: str) -> bool:
+        """Whether the realm has removed the surface, so that no node offers its tools."""
+        return surface in self._removed
+
+    def is_own(self, name: str) -> bool:
+        """Whether the node offered the tool when it started."""
+        return name in self._own
 
     def get(self, name: str) -> CatalogueTool | None:
         return self._tools.get(name)

@@ -40,6 +40,7 @@ from rookery.actors.tools.attempts import (
     AttemptResult,
     CallNotifier,
     attempt_result,
+    call_context,
     failed_attempt,
 )
 from rookery.actors.tools.authoring.credential import (
@@ -47,9 +48,8 @@ from rookery.actors.tools.authoring.credential import (
     CredentialSource,
     ToolCredential,
 )
-from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.bound_calls import call_with_credential, past_credentials
-from rookery.actors.tools.call_rules import acts_until_ms
+from rookery.actors.tools.call_rules import acts_until_ms, closed_fault
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
 from rookery.actors.tools.capability_checks import fault, fault_of
 from rookery.actors.tools.catalogue import (
@@ -135,7 +135,9 @@ class CallExecutor:
     async def prepare_call(self, effect: PrepareCall) -> None:
         """Bring a requested call to its intent, or refuse it for a fault of its arguments."""
         call = effect.call
-        wrong = await self._argument_fault(effect.session, call, self._require_tool(call))
+        wrong = self._removed_fault(call)
+        if wrong is UNSET:
+            wrong = await self._argument_fault(effect.session, call, self._require_tool(call))
         begin = BeginCall(operation_id=call.operation_id, fault=wrong)
         if wrong is UNSET:
             await self._request_intent(effect.session, call, begin)
@@ -146,7 +148,9 @@ class CallExecutor:
         """Request the approval, or refuse the call for a fault. Approvers may read its arguments in
         the blob store, under the digest that the approval is bound to."""
         call, session = effect.call, effect.session
-        found = await self._approval_subject(session, call, self._require_tool(call))
+        found: ApprovalSubject | ToolFault | UnsetType = self._removed_fault(call)
+        if found is UNSET:
+            found = await self._approval_subject(session, call, self._require_tool(call))
         if isinstance(found, ApprovalSubject):
             await self._blobs.put(found.text)
             await self._ask("approval", session, found.request, ApprovalAcknowledged)
@@ -222,6 +226,12 @@ class CallExecutor:
             raise NotExecutableHere(f"this node does not offer the tool of a call: {call.name}")
         return tool
 
+    def _removed_fault(self, call: ToolCall) -> ToolFault | UnsetType:
+        """Of a call whose surface no node offers any more: it must not wait for another node."""
+        if not self._catalogue.is_removed(call.surface):
+            return UNSET
+        return closed_fault(call.surface, "SURFACE_UNAVAILABLE")
+
     async def _approval_subject(
         self, session: str, call: ToolCall, tool: CatalogueTool
     ) -> ApprovalSubject | ToolFault:
@@ -282,7 +292,7 @@ class CallExecutor:
                 return
         elif not await self._is_awaited(session, call):
             lost = replace(lost, not_awaited=True)
-        else:
+        elif not self._catalogue.is_removed(call.surface):
             self._require_tool(call)  # If this node lacks it, another node may try again.
             if await self._wait_ready(call):
                 await self._request_intent(session, call, lost)
@@ -409,7 +419,7 @@ class CallExecutor:
         began_ms, began_s = self._now_ms(), perf_counter()
         if self._fault_before(call, call.deadline_at_ms - began_ms) is not None:
             return None
-        context = _call_context(session, call, arguments)
+        context = call_context(session, call, arguments)
         try:
             outcome = host.call_quickly(context, lambda: self._owns_session(session))
             if outcome is None:
@@ -444,10 +454,14 @@ class CallExecutor:
     ) -> AttemptResult:
         if isinstance(arguments, ToolFault):
             return AttemptResult(CallOutcome(error=arguments), b"")
-        host = self._hosts[call.surface]
+        host = self._hosts.get(call.surface)
+        if host is None:  # Removed since the intent.
+            return AttemptResult(
+                CallOutcome(error=closed_fault(call.surface, "SURFACE_UNAVAILABLE")), b""
+            )
         if (wrong := self._fault_before(call, left_ms)) is not None:
             return AttemptResult(CallOutcome(error=wrong), b"")
-        context, operation = _call_context(session, call, arguments), call.operation_id
+        context, operation = call_context(session, call, arguments), call.operation_id
         binding = self._catalogue.binding_of(call.name)
 
         def begin(credential: ToolCredential | None) -> Awaitable[CallOutcome]:
@@ -477,18 +491,3 @@ def _decode_arguments(data: bytes) -> CallArguments:
         return msgspec.json.decode(data, type=CallArguments)
     except msgspec.DecodeError as error:
         raise Refused("INVALID_ARGUMENT", f"the blob holds no arguments: {error}") from None
-
-
-def _call_context(session: str, call: ToolCall, arguments: CallArguments) -> ToolCallContext:
-    return ToolCallContext(
-        name=call.name,
-        args=arguments.args,
-        kwargs=arguments.kwargs,
-        idempotency_key=call.operation_id,
-        session_id=session,
-        run_id=call.run,
-        call_id=call.operation_id,
-        attempt=call.attempt,
-        deadline_ms=call.deadline_at_ms,
-        traceparent=None if call.traceparent is UNSET else call.traceparent,
-    )

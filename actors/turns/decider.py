@@ -31,13 +31,15 @@ from rookery.actors.kernel.machines import (
 )
 from rookery.actors.messages import (
     CallsQuery,
+    OpenCalls,
+    OpenCallsQuery,
     ParkRun,
     RecordStep,
     ReportBrokenHistory,
     UnparkRun,
 )
 from rookery.actors.protection import LeftRights, nothing_revoked
-from rookery.actors.tools import CallRules, SessionCalls, evolve_calls
+from rookery.actors.tools import CallRules, SessionCalls, VisibleTools, evolve_calls
 from rookery.actors.turns.evolve import END_TYPES, evolve_parking, evolve_requests, evolve_run
 from rookery.actors.turns.external_driver import (
     end_result,
@@ -49,6 +51,7 @@ from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouti
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN, ProductTurn
 from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
 from rookery.actors.turns.run_rules import RUN_EFFECT_TYPES, RunRules, active_run_view
+from rookery.actors.turns.run_surfaces import calls_in_flight, evolve_surfaces
 from rookery.actors.turns.slot_machine import SLOT, TurnSlot
 from rookery.actors.turns.state import Provisioner, SessionTurns
 from rookery.actors.turns.transitions import Turn, bind_run
@@ -58,7 +61,7 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.facts import approval, session, tool
+from rookery.schemas.facts import approval, session, surface, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.views import (
     ModelRoutingView,
@@ -136,7 +139,7 @@ class TurnsDecider(SessionMachineDecider):
     verbs: Mapping[str, type[msgspec.Struct]] = {v: COMMANDS[v] for v in _VERBS}
     codec: FactCodec[facts.TurnFact | tool.ToolFact] = FactCodec(facts.RUN_FACTS)
     older_codecs = MappingProxyType({"tool": FactCodec(tool.TOOL_FACTS)})
-    observes = frozenset({"session", "tool"})
+    observes = frozenset({"session", "surface", "tool"})
     reaction_types = frozenset({approval.Closed, approval.GrantConsumed})
     bindings = (
         MachineBinding(TURN, "turn", _turn_view, ("snapshot",)),
@@ -155,12 +158,14 @@ class TurnsDecider(SessionMachineDecider):
         on_evicted: Callable[[str], object] | None = None,
         call_rules: CallRules | None = None,
         revoked: LeftRights = nothing_revoked,
+        visible: VisibleTools | None = None,
     ) -> None:
         """``provisioner``: the environment that this node gives to runs; without it and
         ``call_rules``, the node executes none. ``on_evicted`` is called with the key of an evicted
-        session. ``revoked``: what revocations leave of the rights of runs."""
+        session. ``revoked``: what revocations leave of the rights of runs. ``visible``: the tools
+        of surfaces that runs see."""
         super().__init__(executes_runs=provisioner is not None)
-        self._calls = None if call_rules is None else RunCalls(self, call_rules, revoked)
+        self._calls = None if call_rules is None else RunCalls(self, call_rules, revoked, visible)
         self._on_evicted = on_evicted
         if provisioner is not None:
             self.reacts_to = frozenset({"session", "tool", "approval"})
@@ -245,6 +250,8 @@ class TurnsDecider(SessionMachineDecider):
     ) -> msgspec.Struct | CodedError:
         if isinstance(command.body, HandleInput):
             return super().reply(state, command, facts)
+        if isinstance(command.body, OpenCallsQuery):
+            return OpenCalls(in_flight=dict(calls_in_flight(state.known_calls)))
         if isinstance(command.body, (CallsQuery, *CALL_COMMANDS)):
             view: msgspec.Struct = self._required_calls.reply(state, command, facts)
             return view
@@ -321,8 +328,12 @@ class TurnsDecider(SessionMachineDecider):
         return self.with_host(replace(after, direct_run_id=direct), after.host)
 
     def observe(
-        self, state: SessionTurns, fact: session.SessionFact | tool.ToolFact
+        self, state: SessionTurns, fact: session.SessionFact | tool.ToolFact | surface.SurfaceFact
     ) -> SessionTurns:
+        if isinstance(fact, surface.SurfaceFact):
+            if fact.generation > state.generation:
+                state = self.begin_generation(state, fact.generation)
+            return replace(state, surfaces=evolve_surfaces(state.surfaces, fact))
         if isinstance(fact, tool.HistoryRestarted):
             return replace(state, older_calls=SessionCalls())
         if isinstance(fact, tool.CallFact):

@@ -66,7 +66,7 @@ def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
         driving = _started_run(fact)
         if driving is None and not fact.direct:
             state = replace(state, outside=state.outside | {fact.run})
-        return replace(state, driving=driving)
+        return replace(state, driving=driving, surfaces=state.surfaces.at_start)
     run = state.driving
     if run is None:
         return state

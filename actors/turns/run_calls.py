@@ -21,6 +21,7 @@ from rookery.actors.messages import (
 )
 from rookery.actors.protection import LeftRights, hide_tools, nothing_revoked
 from rookery.actors.tools import (
+    NO_TOOLS,
     NO_WAITS,
     AttemptLost,
     BeginCall,
@@ -29,6 +30,8 @@ from rookery.actors.tools import (
     IntentStatus,
     SessionCalls,
     SlotStage,
+    ToolSet,
+    VisibleTools,
     adopted_fact,
     call_effects,
     check_sender,
@@ -81,10 +84,16 @@ class RunCalls:
     """The rules of ``TurnsDecider`` for the calls of its runs."""
 
     def __init__(
-        self, decider: TurnsDecider, rules: CallRules, revoked: LeftRights = nothing_revoked
+        self,
+        decider: TurnsDecider,
+        rules: CallRules,
+        revoked: LeftRights = nothing_revoked,
+        visible: VisibleTools | None = None,
     ) -> None:
-        """``revoked``: what revocations leave, as this node knows them."""
+        """``revoked``: what revocations leave, as this node knows them. ``visible``: the tools of
+        surfaces that its runs see."""
         self._decider, self._rules, self._revoked = decider, rules, revoked
+        self._visible = visible
 
     # --- decisions --------------------------------------------------------------------------------
 
@@ -137,6 +146,7 @@ class RunCalls:
             match fact:
                 case facts.ToolCallsReturned():
                     rules = self._rules_for(builder.state, session, str(fact.run))
+                    rules = rules._replace(visible=self._visible_tools(run))
                     if run is not None and fact.traceparent is UNSET:
                         force_setattr(fact, "traceparent", run.traceparent)
                     calls = builder.state.known_calls
@@ -217,9 +227,18 @@ class RunCalls:
         run, of_session = state.driving, state.rights
         of_run = run.rights if run is not None and run.run_id == run_id else ()
         revoked = self._revoked(session, of_session.descends_from)
+        rules, closed = self._rules, state.surfaces.closed
+        if closed:
+            rules = rules._replace(closed=closed)
         if not (of_run or of_session.rights or revoked):
-            return self._rules
-        return self._rules._replace(rights=intersect(of_run, of_session.rights, revoked))
+            return rules
+        return rules._replace(rights=intersect(of_run, of_session.rights, revoked))
+
+    def _visible_tools(self, run: ActiveRun | None) -> ToolSet:
+        """The tools of surfaces that the run sees; its execution has loaded them."""
+        if run is None or run.offer.surfaces is UNSET or self._visible is None:
+            return NO_TOOLS
+        return self._visible.get(run.offer.surfaces)
 
     def may_record_after(self, state: SessionTurns, decided: Sequence[Fact]) -> bool:
         """Whether these facts are a step all of whose calls may be recorded after they are made;

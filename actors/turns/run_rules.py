@@ -34,6 +34,7 @@ from rookery.actors.turns.effects import (
     StopRun,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
+from rookery.actors.turns.run_surfaces import take_up_effects, without_closed
 from rookery.actors.turns.state import (
     ActiveRun,
     ImmediateKind,
@@ -60,6 +61,7 @@ if TYPE_CHECKING:
 __all__ = ["RUN_EFFECT_TYPES", "RunRules", "active_run_view"]
 
 RUN_EFFECT_TYPES: Final[frozenset[type[Fact]]] = END_TYPES | {
+    facts.BoundaryApplied,
     facts.CancelRequested,
     facts.Parked,
     facts.PrimitiveApplied,
@@ -223,15 +225,19 @@ class RunRules:
             return _result_effects(cast(End, fact))
         if run is None or fact.run != run.run_id or state.turn.phase.is_terminal:
             return ()
+        left: Sequence[Effect] = ()
         match fact:
             case facts.PrimitiveApplied() | facts.Unparked() if not run.parked:
                 view = active_run_view(state, run.run_id)
-                return (ExecuteRun(key=f"drive/{fact.id}", session=fact.session, view=view),)
+                execute = ExecuteRun(key=f"drive/{fact.id}", session=fact.session, view=view)
+                left = (execute, *take_up_effects(state, fact))
+            case facts.BoundaryApplied():
+                left = take_up_effects(state, fact)
             case facts.Parked() if run.parked:
-                return (_interim_effect(state, run, f"parked/{fact.id}", fact.session),)
+                left = (_interim_effect(state, run, f"parked/{fact.id}", fact.session),)
             case facts.CancelRequested():
-                return (StopRun(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
-        return ()
+                left = (StopRun(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
+        return left
 
     def pending_effects(self, state: SessionTurns, session: str) -> Sequence[Effect]:
         """The effects that the session's run calls for, from its state alone."""
@@ -274,6 +280,7 @@ class RunRules:
             if isinstance(environment, ImmediateKind):
                 return self._run_immediate(state, key, run_id, environment)
             if forked is UNSET:
+                environment = without_closed(environment, state.surfaces)
                 environment = self._decider.hide_tools(environment, state, key, rights)
             builder.transition(
                 "start_conversation_run",

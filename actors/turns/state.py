@@ -15,6 +15,7 @@ from rookery.actors.messages import ActiveRunView, RecordStep, TurnInput
 from rookery.actors.tools import SessionCalls
 from rookery.actors.turns.model_routing_machine import ModelRouting
 from rookery.actors.turns.realtime_turn_machine import ProductTurn
+from rookery.actors.turns.run_surfaces import RunSurfaces
 from rookery.actors.turns.slot_machine import TurnSlot
 from rookery.actors.turns.transitions import Turn
 from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
@@ -292,6 +293,7 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     """The guest of the snapshot that this generation began with, if it did."""
     rights: SessionRights = NO_RIGHTS
     """Admission's, of this generation."""
+    surfaces: RunSurfaces = RunSurfaces()
 
     @property
     def known_calls(self) -> SessionCalls:

@@ -25,6 +25,7 @@ from rookery.bus.ports import Backoff, ToolWorkers
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
+from rookery.schemas.surfaces import SurfaceTool
 from rookery.schemas.worker_protocol import (
     AttemptState,
     Job,
@@ -95,6 +96,18 @@ class RemoteToolHost:
             for tool in catalogue.tools:
                 _add_served(served, tool, catalogue.worker)
         return cls(crews, surface, served)
+
+    @property
+    def surface_tools(self) -> tuple[SurfaceTool, ...]:
+        """The tools as a catalogue of surfaces has them."""
+        return tuple(
+            SurfaceTool(
+                capability=tool.capability,
+                awaited=tool.available.awaited,
+                served_as=self._names[tool.capability.name],
+            )
+            for tool in self.catalogue_tools
+        )
 
     # --- port ToolHost ----------------------------------------------------------------------------
 

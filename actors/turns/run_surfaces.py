@@ -1,0 +1,101 @@
+"""The surfaces of a session as its turns see them: what a run may see when it starts, and which
+surfaces take no calls any more.
+
+A run sees the realm's catalogue as its node has it, without what the session is removing. The
+session takes the catalogue up at the boundaries of its turns; a removal that it has applied refuses
+the next call, whatever the run saw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+from immutables import Map
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.kernel import Effect
+from rookery.actors.messages import TakeUpSurfaces
+from rookery.actors.tools import CallPhase, SessionCalls
+from rookery.schemas.calls import RunEnvironment
+from rookery.schemas.envelope import Fact
+from rookery.schemas.facts import surface as facts
+
+if TYPE_CHECKING:
+    from rookery.actors.turns.state import SessionTurns
+
+__all__ = ["RunSurfaces", "calls_in_flight", "evolve_surfaces", "take_up_effects", "without_closed"]
+
+DRAINING: Final = "SURFACE_DRAINING"
+UNAVAILABLE: Final = "SURFACE_UNAVAILABLE"
+_DRAINS: Final = "ApplyBoundaryRemoveDraining"
+_STAGED: Final = (facts.AddStaged, facts.ReloadStaged, facts.RemoveStaged)
+
+
+class RunSurfaces(msgspec.Struct, frozen=True, kw_only=True):
+    """From the session's facts about surfaces."""
+
+    catalogued: int = 0
+    """The last change of the realm's catalogue that the session has taken up."""
+    staged: frozenset[str] = frozenset()
+    """Surfaces that the next boundary changes."""
+    closed: Map[str, str] = Map()
+    """By surface that takes no calls of this run: the code of the refusal."""
+
+    @property
+    def at_start(self) -> RunSurfaces:
+        """For a new run: the surfaces that were removed before are not what it sees."""
+        if UNAVAILABLE not in self.closed.values():
+            return self
+        draining = {name: code for name, code in self.closed.items() if code == DRAINING}
+        return replace(self, closed=Map(draining))
+
+
+def evolve_surfaces(state: RunSurfaces, fact: Any) -> RunSurfaces:
+    """Fold one fact of the family ``surface``."""
+    if isinstance(fact, _STAGED):
+        return replace(state, staged=state.staged | {fact.surface_id})
+    match fact:
+        case facts.BoundaryApplied(surface_id=name):
+            closed = state.closed.set(name, DRAINING) if fact.row == _DRAINS else state.closed
+            return replace(state, staged=state.staged - {name}, closed=closed)
+        case facts.RemovalFinalized(surface_id=name) | facts.RemovalForced(surface_id=name):
+            return replace(state, closed=state.closed.set(name, UNAVAILABLE))
+        case facts.PendingSucceeded(surface_id=name) if name in state.closed:
+            return replace(state, closed=state.closed.delete(name))
+        case facts.SnapshotAligned(catalogued=int(catalogued)):
+            return replace(state, catalogued=catalogued)
+    return state
+
+
+def take_up_effects(state: SessionTurns, fact: Fact) -> Sequence[Effect]:
+    """At a boundary of the active run: let the session take up a changed catalogue, if it is behind
+    the one that its run sees, or if it has staged a change."""
+    if state.driving is None:
+        return ()
+    visible, taken = state.driving.offer.surfaces, state.surfaces
+    is_behind = visible is not UNSET and visible.catalogued > taken.catalogued
+    if not (is_behind or taken.staged):
+        return ()
+    boundary = state.turn.boundary_count
+    return (TakeUpSurfaces(key=f"surfaces/{fact.id}", session=fact.session, boundary=boundary),)
+
+
+def without_closed(environment: RunEnvironment, state: RunSurfaces) -> RunEnvironment:
+    """The environment of a run that starts while the session removes surfaces."""
+    visible = environment.surfaces
+    closed = state.at_start.closed
+    if visible is UNSET or not closed:
+        return environment
+    return replace(environment, surfaces=replace(visible, without=tuple(sorted(closed))))
+
+
+def calls_in_flight(calls: SessionCalls) -> Mapping[str, int]:
+    """By surface: the calls that were begun and have no outcome."""
+    found: dict[str, int] = {}
+    for call in calls.calls.values():
+        if call.phase is CallPhase.INTENDED:
+            found[call.surface] = found.get(call.surface, 0) + 1
+    return found
