@@ -12,7 +12,13 @@ import signal
 
 from rookery.schemas.errors import Refused
 
-__all__ = ["FAILPOINTS", "LEASE_FAILPOINTS", "RUN_FAILPOINTS", "Failpoints"]
+__all__ = [
+    "FAILPOINTS",
+    "LEASE_FAILPOINTS",
+    "RUN_FAILPOINTS",
+    "SURFACE_FAILPOINTS",
+    "Failpoints",
+]
 
 FAILPOINTS = (
     "pulled",
@@ -44,12 +50,24 @@ LEASE_FAILPOINTS = (
 """In the order a refresh passes them; at the last, the sessions of waiting calls have the commands
 that end their waits, and the lease has not recorded it."""
 
+SURFACE_FAILPOINTS = (
+    "catalogue_listed",
+    "catalogue_recorded",
+    "surfaces_taken_up",
+    "surface_connected",
+    "surface_completed",
+    "surface_settled",
+)
+"""In the order in which a change passes them: the tools of a new surface are listed, the catalogue
+has the change, a session has applied it at a boundary, the node has connected, the session has its
+tools, and a removed surface has no call in flight."""
+
 
 class Failpoints:
     """The armed failpoint; all others pass."""
 
     def __init__(self, spec: str = "") -> None:
-        known = (*FAILPOINTS, *RUN_FAILPOINTS, *LEASE_FAILPOINTS)
+        known = (*FAILPOINTS, *RUN_FAILPOINTS, *LEASE_FAILPOINTS, *SURFACE_FAILPOINTS)
         name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")
         if spec and (name not in known or not count.isdecimal() or int(count) < 1):
             raise Refused(

@@ -6,13 +6,12 @@ family ``surface`` opens and closes it by the facts; calls of its tools are made
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 from rookery.actors.tools import ToolHost
 from rookery.schemas.machines.surface import McpServerState
-from rookery.schemas.surfaces import SurfaceSource
-from rookery.schemas.worker_protocol import ServedTool
+from rookery.schemas.surfaces import SurfaceSource, SurfaceTool
 
 __all__ = ["ConnectionReport", "SurfaceConnection", "SurfaceConnections"]
 
@@ -35,7 +34,7 @@ class SurfaceConnection(Protocol):
         """Calls its tools. It stays the same while the connection is lost and made again."""
 
     @property
-    def tools(self) -> tuple[ServedTool, ...]:
+    def tools(self) -> tuple[SurfaceTool, ...]:
         """The tools as the server lists them now, by the names that programs use."""
 
     @property
@@ -50,7 +49,12 @@ class SurfaceConnections(Protocol):
     """Opens connections. Used on the bus's loop."""
 
     async def open(
-        self, surface: str, source: SurfaceSource, report: Callable[[ConnectionReport], None]
+        self,
+        surface: str,
+        source: SurfaceSource,
+        report: Callable[[ConnectionReport], None],
+        known: Sequence[SurfaceTool] = (),
     ) -> SurfaceConnection:
         """Connect and list the tools once; a lost connection is made again until ``close``. Raises
-        ``Failed`` with ``SURFACE_UNAVAILABLE``, or ``Refused`` for an invalid source."""
+        ``Failed`` with ``SURFACE_UNAVAILABLE``, or ``Refused`` for an invalid source. ``known``:
+        the tools that the catalogue has, if it has the surface."""

@@ -1,0 +1,129 @@
+"""The catalogue of surfaces, of the realm or of one session: its entries, and how it changes.
+
+A change is decided on what its sender read. Names of tools are checked against that, so a catalogue
+that changed meanwhile refuses the change, and the sender begins again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+from immutables import Map
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.schemas.calls import OfferedSurface
+from rookery.schemas.errors import Failed
+from rookery.schemas.facts import surface as facts
+from rookery.schemas.surfaces import SurfaceSource
+
+__all__ = [
+    "Catalogue",
+    "CatalogueEntry",
+    "ReadCatalogue",
+    "RecordCatalogue",
+    "change_catalogue",
+    "evolve_catalogue",
+]
+
+
+class CatalogueEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One surface of a catalogue."""
+
+    surface: str
+    source: SurfaceSource
+    tools: str
+    """Digest of the JSON list of ``SurfaceTool``."""
+    sequence: int = 0
+    """Number of the change that added or reloaded it, or listed its tools anew."""
+    connection: int = 0
+    """Number of the last of these that calls for a new connection."""
+
+    @property
+    def offered(self) -> OfferedSurface:
+        return OfferedSurface(surface=self.surface, tools=self.tools, sequence=self.sequence)
+
+
+class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
+    """The surfaces of a realm or of a session."""
+
+    entries: Map[str, CatalogueEntry] = Map()
+    sequence: int = 0
+    """Number of the last change."""
+    listing: str = ""
+    """Digest of the list of all entries; empty before the first change."""
+
+    @property
+    def offered(self) -> tuple[OfferedSurface, ...]:
+        """All entries, by name."""
+        return tuple(self.entries[name].offered for name in sorted(self.entries))
+
+
+class ReadCatalogue(msgspec.Struct, frozen=True):
+    """A query: the catalogue as it is recorded."""
+
+
+class RecordCatalogue(msgspec.Struct, frozen=True, kw_only=True):
+    """Record a change whose tools have been listed and stored."""
+
+    after: int
+    """The last change that the sender knew."""
+    entries: tuple[CatalogueEntry, ...] = ()
+    """Added or reloaded."""
+    dropped: tuple[str, ...] = ()
+    reloaded: tuple[str, ...] = ()
+    """The surfaces of ``entries`` whose reload an operator requested."""
+    listing: str
+    """Digest of the list of all entries after the change."""
+    actor: str = ""
+
+
+def change_catalogue(
+    catalogue: Catalogue, change: RecordCatalogue
+) -> Sequence[facts.CatalogueFact]:
+    """The facts of a change, which share its number."""
+    if catalogue.sequence != change.after:
+        raise Failed(
+            "CONFLICT",
+            f"the catalogue is at change {catalogue.sequence}, this one follows {change.after}",
+        )
+    return tuple(_changes(catalogue, change))
+
+
+def _changes(catalogue: Catalogue, change: RecordCatalogue) -> Iterator[facts.CatalogueFact]:
+    sequence = change.after + 1
+    for name in change.dropped:
+        if name in catalogue.entries:
+            yield facts.Dropped(
+                surface_id=name, sequence=sequence, listing=change.listing, actor=change.actor
+            )
+    for entry in change.entries:
+        yield facts.Catalogued(
+            surface_id=entry.surface,
+            sequence=sequence,
+            listing=change.listing,
+            actor=change.actor,
+            origin=entry.source,
+            tools=entry.tools,
+            reload=entry.surface in change.reloaded or UNSET,
+        )
+
+
+def evolve_catalogue(catalogue: Catalogue, fact: facts.CatalogueFact) -> Catalogue:
+    """Fold one fact."""
+    name, entries = fact.surface_id, catalogue.entries
+    if isinstance(fact, facts.Catalogued):
+        known = entries.get(name)
+        keeps = known is not None and known.source == fact.origin and fact.reload is UNSET
+        entry = CatalogueEntry(
+            surface=name,
+            source=fact.origin,
+            tools=fact.tools,
+            sequence=fact.sequence,
+            connection=known.connection if known and keeps else fact.sequence,
+        )
+        entries = entries.set(name, entry)
+    elif name in entries:
+        entries = entries.delete(name)
+    return replace(catalogue, entries=entries, sequence=fact.sequence, listing=fact.listing)

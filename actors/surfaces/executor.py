@@ -1,0 +1,151 @@
+"""The executor of surfaces: lets sessions take up the catalogue, connects to their surfaces, and
+finalizes removals.
+
+An effect may start again after a crash. What it asks the actor names the job or the removal it is
+for, and the actor passes over one that has ended.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
+from rookery.actors.messages import OpenCalls, OpenCallsQuery, TakeUpSurfaces
+from rookery.actors.surfaces.effects import (
+    CompleteSurface,
+    ConnectSurface,
+    DrainSurface,
+    SettleRemoval,
+    TakeUp,
+)
+from rookery.actors.surfaces.live_catalogue import FAMILY, LiveCatalogue
+from rookery.bus.ports import TaskSet, Timer, Timers
+from rookery.schemas.codec import encode_json
+from rookery.schemas.digest import digest_bytes
+from rookery.schemas.errors import CodedError, Failed
+from rookery.schemas.machines.views import SurfacesView
+from rookery.schemas.surfaces import SurfaceDue
+
+__all__ = ["SurfaceExecutor"]
+
+log = logging.getLogger(__name__)
+
+POLL_S_MIN: Final = 0.02
+POLL_S_MAX: Final = 0.5
+
+
+class SurfaceExecutor:
+    """One per node; lives on the bus's loop."""
+
+    def __init__(
+        self,
+        *,
+        ask: AskActor,
+        timers: Timers,
+        live: LiveCatalogue,
+        running: Callable[[], Iterable[str]],
+        failpoints: Failpoints,
+    ) -> None:
+        """``running``: the sessions whose runs this node executes now."""
+        self._ask, self._timers, self._live = ask, timers, live
+        self._running, self._failpoints = running, failpoints
+        self._tasks = TaskSet()
+        live.on_offered = self._stage_running
+
+    @property
+    def handlers(self) -> Mapping[type[Effect], EffectHandler]:
+        return {
+            TakeUpSurfaces: self.take_up,
+            ConnectSurface: self.connect,
+            DrainSurface: self.drain,
+        }
+
+    async def take_up(self, effect: TakeUpSurfaces) -> None:
+        """Stage the session's difference to the catalogue, and apply it."""
+        session, offered = effect.session, self._live.offered
+        calls = await self._ask("turn", session, OpenCallsQuery(), OpenCalls)
+        taken = TakeUp(
+            entries=offered.offered,
+            catalogued=offered.sequence,
+            boundary=effect.boundary,
+            in_flight=calls.in_flight,
+        )
+        await self._ask(FAMILY, session, taken, SurfacesView)
+        self._failpoints.hit("surfaces_taken_up")
+
+    async def connect(self, effect: ConnectSurface) -> None:
+        """Connect to the surface, and end the job by the result."""
+        host, error = self._live.host(effect.surface), ""
+        if host is None:
+            why = self._live.refused.get(effect.surface, "the catalogue has dropped it")
+            error = f"SURFACE_UNAVAILABLE: {effect.surface}: {why}"
+        else:
+            try:
+                await host.connect()
+            except Failed as failure:
+                error = f"{failure.code}: {failure.message}"
+        self._failpoints.hit("surface_connected")
+        ended = CompleteSurface(
+            surface=effect.surface, task=effect.task, lineage=effect.lineage, error=error
+        )
+        await self._ask(FAMILY, effect.session, ended, SurfacesView)
+        self._failpoints.hit("surface_completed")
+
+    async def drain(self, effect: DrainSurface) -> None:
+        """Finalize the removal once no call is in flight. A timer ends it after its time, whatever
+        becomes of this process."""
+        session, surface, pause_s, timer = effect.session, effect.surface, POLL_S_MIN, None
+        while True:
+            calls = await self._ask("turn", session, OpenCallsQuery(), OpenCalls)
+            settled = SettleRemoval(
+                surface=surface,
+                timeout_at_ms=effect.timeout_at_ms,
+                in_flight=calls.in_flight.get(surface, 0),
+            )
+            view = await self._ask(FAMILY, session, settled, SurfacesView)
+            if not _is_draining(view, effect):
+                break
+            if timer is None:
+                timer = _timer(effect)
+                await self._timers.arm(timer)
+            await asyncio.sleep(pause_s)
+            pause_s = min(POLL_S_MAX, 2 * pause_s)
+        self._failpoints.hit("surface_settled")
+        if timer is not None:
+            await self._timers.cancel(timer.id)
+
+    def _stage_running(self) -> None:
+        """Stage a change in the sessions that have a run under way; others take it up when they
+        begin their next one."""
+        for session in tuple(self._running()):
+            self._tasks.start(self._stage(session))
+
+    async def _stage(self, session: str) -> None:
+        offered = self._live.offered
+        staged = TakeUp(entries=offered.offered, catalogued=offered.sequence)
+        try:
+            await self._ask(FAMILY, session, staged, SurfacesView)
+        except CodedError as error:  # Its next boundary takes the change up.
+            log.info("surfaces not staged", extra={"key": session, "code": error.code})
+
+
+def _is_draining(view: SurfacesView, effect: DrainSurface) -> bool:
+    return any(
+        entry.surface_id == effect.surface and entry.removal_timeout_at_ms == effect.timeout_at_ms
+        for entry in view.entries
+    )
+
+
+def _timer(effect: DrainSurface) -> Timer:
+    name = digest_bytes(f"{effect.session}/{effect.surface}".encode())[:24]
+    due = SurfaceDue(surface=effect.surface, timeout_at_ms=effect.timeout_at_ms)
+    return Timer(
+        id=f"surface.{name}",
+        due_ms=effect.timeout_at_ms,
+        verb="surface_due",
+        key=effect.session,
+        body=encode_json(due),
+    )
