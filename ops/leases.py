@@ -3,7 +3,7 @@ credentials."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from rookery.actors.kernel import (
     AskActor,
@@ -23,7 +23,7 @@ from rookery.actors.leases import (
     LeaseStates,
     Provider,
 )
-from rookery.actors.tools import ToolCatalogue
+from rookery.actors.tools import CatalogueTool
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, BusLoop
 from rookery.ops.bindings import bindings_of, open_providers
@@ -78,7 +78,7 @@ class LeaseServices:
         await services.states.open(services._bindings)
         return services
 
-    def require_bindings(self, catalogue: ToolCatalogue) -> None:
+    def require_bindings(self, catalogue: Iterable[CatalogueTool]) -> None:
         """Refuse a tool whose calls could never get a credential."""
         for tool in catalogue:
             name = tool.binding.partition(":")[0]

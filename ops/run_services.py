@@ -11,7 +11,6 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -64,14 +63,11 @@ from rookery.actors.tools import (
     CallExecutor,
     CallNotifier,
     CallRules,
-    CallSlots,
     LocalToolHost,
     RemoteToolHost,
     ToolCatalogue,
-    ToolHost,
     WaitExecutor,
     built_in_tools,
-    declared_limits,
     requires_approval,
 )
 from rookery.actors.tools.authoring import ToolRegistry
@@ -87,6 +83,7 @@ from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
+from rookery.ops.surfaces import SurfaceServices
 from rookery.schemas.calls import RecordMode
 from rookery.schemas.run import SessionLimits
 
@@ -110,9 +107,7 @@ class RunServices:
         loop: BusLoop,
         *,
         sandbox: Sandbox,
-        local: LocalToolHost,
-        remote: Sequence[RemoteToolHost],
-        catalogue: ToolCatalogue,
+        surfaces: SurfaceServices,
         provisioner: RunProvisioner,
         epoch: str,
         share: ProcessShare,
@@ -131,37 +126,34 @@ class RunServices:
         self._remover: SnapshotRemover | None = None
         self._ask: AskActor | None = None
         self._tasks = TaskSet()
-        self.catalogue = catalogue
-        hosts: Sequence[ToolHost] = (*remote, local)
-        self._hosts = {host.surface: host for host in hosts}
-        declared = [tool.capability for tool in catalogue]
-        self._share = share
-        inline = _inline_tools(catalogue, local)
-        self._call_slots = CallSlots(
-            declared, loop, SystemClock().now_ms, share.slots, inline=inline
-        )
-        self._provisioner, self.approvers = provisioner, approvers
+        self.surfaces, self.catalogue = surfaces, surfaces.tools
+        self._provisioner, self.approvers, self._share = provisioner, approvers, share
         self.revocations = revocations
-        self.validate_request = provisioner.validate
+        self.validate_request = self._provisioner.validate
         self.languages = frozenset(sandbox.builds)
         self.builds = sandbox.builds
         self.replies = RunReplies(bus.journal, bus.blobs, bus.request_endpoint)
         self.secrets = node_secrets
         self._seal = RingSeal(node_secrets.values, bus.realm, entropy)
-        self._history = RunHistoryReader(bus.journal, bus.blobs, self._seal)
+        self._history = RunHistoryReader(bus.journal, bus.blobs, self._seal, self.surfaces.visible)
         self._rebuilder = SessionRebuilder(
             sandbox, self._history, bus.images, node_secrets.snapshots, _replay_session_id
         )
         self._replayer = RunReplayer(self._rebuilder)
         self.queries = self._create_queries(payload_bytes_max)
-        call_rules = CallRules(catalogue, self._call_slots, epoch, lease_gate=leases.states.gate)
-        self.deciders: Sequence[Decider] = (
-            TurnsDecider(provisioner, self._evict, call_rules, revocations.left_for),
+        self.deciders = self._create_deciders(approvals)
+
+    def _create_deciders(self, approvals: ApprovalSettings) -> Sequence[Decider]:
+        surfaces, gate = self.surfaces, self.leases.states.gate
+        call_rules = CallRules(surfaces.tools, surfaces.slots, self._epoch, lease_gate=gate)
+        left_for = self.revocations.left_for
+        return (
+            TurnsDecider(self._provisioner, self._evict, call_rules, left_for, surfaces.visible),
             SnapshotsDecider(),
-            ApprovalsDecider(approvals, approvers.approver_of),
+            ApprovalsDecider(approvals, self.approvers.approver_of),
             SurfacesDecider(executes_runs=True),
             PeersDecider(executes_runs=True),
-            leases.decider,
+            self.leases.decider,
         )
 
     def _create_queries(self, payload_bytes_max: int) -> Mapping[str, QueryHandler]:
@@ -178,7 +170,7 @@ class RunServices:
         snapshots = SessionSnapshots(
             rebuilder,
             bus.images,
-            self.catalogue.available_tools,
+            lambda: self.catalogue.available_tools,
             self._ask_actor,
             destroyer,
             now_ms=now_ms,
@@ -193,6 +185,7 @@ class RunServices:
         )
         return {
             **self.leases.queries(self._ask_actor),
+            **self.surfaces.queries(self._ask_actor),
             "validate": validator.reply,
             "snapshot": snapshots.snapshot,
             "restore": snapshots.restore,
@@ -235,16 +228,23 @@ class RunServices:
         opened.callback(sandbox.close)
         local = LocalToolHost(registry)
         opened.callback(local.close, TOOLS_CLOSE_S)
+        surfaces = SurfaceServices(
+            bus,
+            loop,
+            tools=catalogue,
+            local=local,
+            remote=remote,
+            share=share,
+            check=leases.require_bindings,
+        )
         settings = approval_settings(bus.realm, approvals)
         approvers = await _open_approvers(bus, catalogue, settings)
         services = cls(
             bus,
             loop,
             sandbox=sandbox,
-            local=local,
-            remote=remote,
-            catalogue=catalogue,
-            provisioner=await _create_provisioner(bus, sandbox, catalogue, limits),
+            surfaces=surfaces,
+            provisioner=await _create_provisioner(bus, sandbox, surfaces, limits),
             epoch=epoch,
             share=share,
             payload_bytes_max=limits.payload_bytes_max,
@@ -256,16 +256,11 @@ class RunServices:
             metrics=metrics,
         )
         opened.callback(lambda: loop.run(services._close()))
-        services._open_slots()
+        await surfaces.open()
         return services
 
-    def _open_slots(self) -> None:
-        """Let the supervisor of several processes allocate the slots of calls."""
-        if self._share.slots is not None:
-            on_notice = partial(self._loop.call_soon, self._call_slots.on_notice)
-            self._share.slots.open(declared_limits(self.catalogue), on_notice)
-
     async def _close(self) -> None:
+        await self.surfaces.live.close()
         await self._replayer.close()
         for one in (self._keeper, self._remover):
             if one is not None:
@@ -282,8 +277,8 @@ class RunServices:
         """Create the executors; the handler of each of their effects. ``histories``: those of
         the sessions that this node owns."""
         self._ask, notifier = ask, CallNotifier()
-        history = RunHistoryReader(histories, self._bus.blobs, self._seal)
-        now_ms = SystemClock().now_ms
+        surfaces, now_ms = self.surfaces, SystemClock().now_ms
+        history = RunHistoryReader(histories, self._bus.blobs, self._seal, surfaces.visible)
         remover = SnapshotRemover(self._history, self._bus.images, acts_for, now_ms)
         runner = self._executor = self._create_run_executor(ask, notifier, history, remover)
         self._remover = remover
@@ -291,8 +286,8 @@ class RunServices:
             ask=ask,
             blobs=self._bus.blobs,
             visible=self.catalogue,
-            hosts=self._hosts,
-            places=self._call_slots,
+            hosts=surfaces.hosts,
+            places=surfaces.slots,
             board=notifier,
             epoch=self._epoch,
             now_ms=now_ms,
@@ -318,6 +313,7 @@ class RunServices:
             **waits.handlers,
             **approvals.handlers,
             **self.leases.handlers(ask, failpoints),
+            **surfaces.connect(ask, acts_for, lambda: runner.running_sessions, failpoints),
             **runner.handlers,
             **remover.handlers,
         }
@@ -328,6 +324,7 @@ class RunServices:
             "approvers": self.approvers.run,
             "revocations": self.revocations.run,
             "leases": self.leases.states.run,
+            "surfaces": self.surfaces.live.run,
             "snapshots": self._remove_snapshots,
             "secrets": self.secrets.watch,
         }
@@ -421,21 +418,18 @@ async def _open_revocations(bus: Bus) -> Revocations:
 
 
 async def _create_provisioner(
-    bus: Bus, sandbox: Sandbox, catalogue: ToolCatalogue, limits: LimitsConfig
+    bus: Bus, sandbox: Sandbox, surfaces: SurfaceServices, limits: LimitsConfig
 ) -> RunProvisioner:
+    """To be called before the realm's catalogue adds to the node's tools."""
+    tools = surfaces.tools
     return RunProvisioner(
         builds=sandbox.builds,
-        tools=catalogue.available_tools,
-        catalogue=await bus.blobs.put(catalogue.catalogue_bytes),
+        tools=tools.available_tools,
+        catalogue=await bus.blobs.put(tools.catalogue_bytes),
         limits_max=_limits_max(limits),
         entropy=entropy,
+        surfaces=lambda: surfaces.live.visible_surfaces,
     )
-
-
-def _inline_tools(catalogue: ToolCatalogue, local: LocalToolHost) -> frozenset[str]:
-    """The tools that this process's loop calls itself."""
-    offered = (tool.capability.name for tool in catalogue if tool.surface == local.surface)
-    return local.inline.intersection(offered)
 
 
 def _create_catalogue(

@@ -31,7 +31,7 @@ from rookery.actors.sandbox import (
     limits_in_force,
 )
 from rookery.actors.sandbox.sessions import ResultBatch
-from rookery.schemas.calls import AvailableTool, RunEnvironment
+from rookery.schemas.calls import AvailableTool, RunEnvironment, VisibleSurfaces
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, RunOutput, RunRequest, RunResult, SessionLimits
 
@@ -274,8 +274,11 @@ class RunProvisioner:
         catalogue: str,
         limits_max: SessionLimits,
         entropy: Callable[[int], bytes],
+        surfaces: Callable[[], VisibleSurfaces | UnsetType] = lambda: UNSET,
     ) -> None:
-        """``limits_max`` caps the limits of requests and sessions."""
+        """``tools`` and ``catalogue`` are the node's own. ``limits_max`` caps the limits of
+        requests and sessions. ``surfaces``: what a run sees of the realm's catalogue."""
+        self._surfaces = surfaces
         self._builds, self._tools, self._catalogue = dict(builds), tools, catalogue
         self._max, self._entropy = limits_max, entropy
         self._digests = {tool.name: tool.schema_digest for tool in tools}
@@ -297,6 +300,7 @@ class RunProvisioner:
             session_limits=session_limits,
             tools=self._tools,
             catalogue=self._catalogue,
+            surfaces=self._surfaces(),
         )
 
     def require_tools(self, environment: RunEnvironment) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
@@ -116,6 +116,11 @@ class RunExecutor:
         """How many runs this node executes now."""
         return len(self._executions)
 
+    @property
+    def running_sessions(self) -> Iterable[str]:
+        """The sessions of these runs."""
+        return tuple(execution.session for execution in self._executions.values())
+
     async def execute(self, effect: ExecuteRun) -> None:
         """Execute the run until it ends or parks."""
         lock, run_id = self._session_lock(effect.session), effect.view.run_id
@@ -219,7 +224,7 @@ class RunExecutor:
         view = await self.ask(
             "turn", effect.session, ActiveRunQuery(run_id=effect.run_id), ActiveRunView
         )
-        offered = () if view.offer is UNSET else view.offer.tools
+        offered = () if view.offer is UNSET else await self.reader.tools(view.offer)
         side_effects = {tool.name: tool.side_effect for tool in offered}
         reply = encode_json(interim_reply(effect, side_effects, known))
         self.send_replies([ReplyMessage(reply_to, reply) for reply_to in effect.reply_to])

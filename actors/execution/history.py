@@ -16,6 +16,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.execution.step_inputs import AnsweredBatch, FactPosition, StepInputs
+from rookery.actors.execution.surface_tools import SurfaceToolsReader
 from rookery.actors.kernel import last_restart
 from rookery.actors.protection import (
     NO_SEAL,
@@ -27,6 +28,7 @@ from rookery.actors.protection import (
 )
 from rookery.actors.sandbox import Tool, ToolResult
 from rookery.actors.sandbox.sessions import RecordedCall, RecordedRun, ResultBatch
+from rookery.actors.tools import VisibleTools
 from rookery.bus.ports import Blobs, StoredMessage, ValueSeal
 from rookery.schemas.calls import (
     CallOutcome,
@@ -141,9 +143,17 @@ class EntityReader(Protocol):
 class RunHistoryReader:
     """Reads histories. Lives on the bus's loop."""
 
-    def __init__(self, journal: EntityReader, blobs: Blobs, seal: ValueSeal = NO_SEAL) -> None:
-        """``seal`` opens sensitive values."""
+    def __init__(
+        self,
+        journal: EntityReader,
+        blobs: Blobs,
+        seal: ValueSeal = NO_SEAL,
+        visible: VisibleTools | None = None,
+    ) -> None:
+        """``seal`` opens sensitive values. ``visible``: the tools of surfaces, which the rules of
+        calls read, too."""
         self._journal, self._blobs, self._seal = journal, blobs, seal
+        self._surface_tools = SurfaceToolsReader(visible or VisibleTools(blobs))
         self._catalogues: dict[str, dict[str, Capability]] = {}
         self._sensitive: dict[str, dict[str, SensitiveParts]] = {}
         """Of each catalogue, the tools that have any."""
@@ -305,7 +315,10 @@ class RunHistoryReader:
     async def sensitive_tools(self, environment: RunEnvironment) -> Mapping[str, SensitiveParts]:
         """The run's tools that have sensitive arguments or results."""
         await self._catalogue(environment.catalogue)
-        return self._sensitive.get(environment.catalogue, {})
+        of_node = self._sensitive.get(environment.catalogue, {})
+        if environment.surfaces is UNSET:
+            return of_node
+        return {**(await self._surface_tools.read(environment.surfaces)).sensitive, **of_node}
 
     async def to_tool_result(
         self, session_id: str, operation_id: str, outcome: CallOutcome
@@ -324,7 +337,10 @@ class RunHistoryReader:
     async def tools(self, environment: RunEnvironment) -> tuple[Tool, ...]:
         """The run's tools, as declared when it started."""
         declared = await self._catalogue(environment.catalogue)
-        return tuple(
+        of_surfaces: tuple[Tool, ...] = ()
+        if environment.surfaces is not UNSET:
+            of_surfaces = (await self._surface_tools.read(environment.surfaces)).tools
+        of_node = tuple(
             Tool(
                 name=offered.name,
                 awaited=offered.awaited,
@@ -335,6 +351,7 @@ class RunHistoryReader:
             )
             for offered in environment.tools
         )
+        return of_node + of_surfaces
 
     async def to_recorded(self, run: PastRun) -> RecordedRun:
         """The run in the form that the sandbox replays."""

@@ -124,6 +124,10 @@ class RunExecution:
         self._stopping: asyncio.Task[RunResult | None] | None = None
         """The end of the program, with its output so far."""
 
+    @property
+    def session(self) -> str:
+        return self._session
+
     async def run(self) -> None:
         """Execute the run until it ends or parks."""
         continues = False

@@ -135,7 +135,7 @@ class SessionSnapshots:
         self,
         rebuilder: SessionRebuilder,
         images: Blobs,
-        offered: Sequence[AvailableTool],
+        offered: Callable[[], Sequence[AvailableTool]],
         ask: AskActor,
         destroyer: SessionDestroyer,
         *,
@@ -144,7 +144,7 @@ class SessionSnapshots:
         self._rebuilder, self._images, self._ask = rebuilder, images, ask
         self._destroyer, self._now_ms = destroyer, now_ms
         self._restore_lock = asyncio.Lock()
-        self._tools = [Tool(name=t.name, schema_digest=t.schema_digest) for t in offered]
+        self._offered = offered
 
     async def snapshot(self, delivery: Delivery) -> SnapshotView:
         """The query ``snapshot``. The snapshot is pinned, because the client knows it; a newer one
@@ -193,7 +193,8 @@ class SessionSnapshots:
         """Restore; a repeated request is recognised before anything is replaced."""
         blob = _digest(query.snapshot_id)
         data = await self._images.get(blob)
-        header = await self._rebuilder.inspect(data, self._tools)
+        tools = [Tool(name=t.name, schema_digest=t.schema_digest) for t in self._offered()]
+        header = await self._rebuilder.inspect(data, tools)
         if not await self._images.pin(blob):
             raise Failed("BLOB_NOT_FOUND", f"the snapshot {query.snapshot_id} is being deleted")
         source = await self._rebuilder.rights_of(header.session_id)

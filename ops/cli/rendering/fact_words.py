@@ -1,7 +1,7 @@
 """The words for a run's facts, for its timeline; and journal messages as lines, one for each fact.
 
-Lines for people leave out the fields that all facts share, and have words for facts of leases; JSON
-lines have every field.
+Lines for people leave out the fields that all facts share, and have words for facts of leases and
+surfaces; JSON lines have every field.
 """
 
 from __future__ import annotations
@@ -13,12 +13,14 @@ import msgspec
 
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.output import clock_time, printable
+from rookery.ops.cli.rendering.surface_words import SURFACE_WORDS
 from rookery.schemas.codec import encode_json, fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval, lease, session, tool, turn
 from rookery.schemas.facts.run_progress import SESSION_ENDS, TURN_ENDS
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.surfaces import SurfaceKind
 
 __all__ = [
     "LANES",
@@ -79,14 +81,21 @@ def facts_of_run(run_id: str, messages: Iterable[StoredMessage]) -> list[RunFact
 
 
 class Names:
-    """The displayed names of a run's calls: tool and number."""
+    """The displayed names of a run's calls: tool, number, and surface unless it is the node's."""
 
     def __init__(self, facts: Iterable[RunFact]) -> None:
         self._names: dict[str, str] = {}
         for fact in facts:
             for call in (*fact.fields.get("calls", ()), fact.fields):
                 if "operation_id" in call and "number" in call:
-                    self._names[call["operation_id"]] = f"{call['name']} #{call['number']}"
+                    name, surface = (
+                        f"{call['name']} #{call['number']}",
+                        call.get("surface", SurfaceKind.LOCAL),
+                    )
+                    if surface != SurfaceKind.LOCAL:
+                        name = f"{name} of {surface}"
+                    if len(name) >= len(self._names.get(call["operation_id"], "")):
+                        self._names[call["operation_id"]] = name
 
     def of(self, operation_id: str) -> str:
         return self._names.get(operation_id, operation_id)
@@ -351,8 +360,8 @@ def _text_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> st
         words.append(f"run={fact['run']}")
     if "by" in fact:
         words.append(f"by={fact['by']}")
-    if lease_words := _lease_words(kind, fact):
-        return "  ".join([*words, lease_words])
+    if own_words := _own_words(kind, fact):
+        return "  ".join([*words, own_words])
     words += [
         f"{name}={_short(value)}"
         for name, value in fact.items()
@@ -361,10 +370,11 @@ def _text_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> st
     return "  ".join(words)
 
 
-def _lease_words(kind: str, fact: FactFields) -> str:
-    """Empty for a fact of another family, and for one whose fields are none of a lease."""
+def _own_words(kind: str, fact: FactFields) -> str:
+    """Empty for a fact of another family, and for one whose fields are none of its kind."""
+    words = _LEASE_WORDS.get(kind) or SURFACE_WORDS.get(kind)
     try:
-        return _one_line(_LEASE_WORDS[kind](fact)) if kind in _LEASE_WORDS else ""
+        return "" if words is None else _one_line(words(fact))
     except (ArithmeticError, LookupError, OSError, TypeError, ValueError):
         return ""
 

@@ -1,0 +1,128 @@
+"""The surfaces of a node: the realm's catalogue as it offers it, the verbs about it, and the
+executor with which sessions take it up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints, QueryHandler
+from rookery.actors.surfaces import (
+    CatalogueChanges,
+    LiveCatalogue,
+    SurfaceConnections,
+    SurfaceExecutor,
+    WorkerConnections,
+)
+from rookery.actors.tools import (
+    CallSlots,
+    CatalogueTool,
+    LocalToolHost,
+    RemoteToolHost,
+    ToolCatalogue,
+    ToolHost,
+    VisibleTools,
+    declared_limits,
+)
+from rookery.bus.clock import SystemClock
+from rookery.bus.ports import Bus, BusLoop
+from rookery.ops.processes import ProcessShare
+from rookery.schemas.surfaces import SurfaceKind
+
+__all__ = ["SurfaceServices"]
+
+
+class SurfaceServices:
+    """One per node that executes runs."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        loop: BusLoop,
+        *,
+        tools: ToolCatalogue,
+        local: LocalToolHost,
+        remote: Sequence[RemoteToolHost],
+        share: ProcessShare,
+        check: Callable[[Iterable[CatalogueTool]], None],
+    ) -> None:
+        """``tools``, ``local`` and ``remote``: the node's own, which the catalogue adds to.
+        ``check`` refuses tools that lack their configuration."""
+        self._bus, self._loop, self._share = bus, loop, share
+        self._check, self._failpoints = check, Failpoints()
+        self._owns: Callable[[str], bool] = lambda _: False
+        hosts: Sequence[ToolHost] = (*remote, local)
+        self.tools, self.hosts = tools, {host.surface: host for host in hosts}
+        self.slots = CallSlots(
+            [tool.capability for tool in tools],
+            loop,
+            SystemClock().now_ms,
+            share.slots,
+            inline=_inline_tools(tools, local),
+        )
+        self.visible = VisibleTools(bus.blobs)
+        self.live = LiveCatalogue(
+            bus,
+            tools=tools,
+            visible=self.visible,
+            hosts=self.hosts,
+            connections=_connections(bus),
+            slots=self.slots,
+            processes=share.count,
+        )
+
+    async def open(self) -> None:
+        """Offer the realm's catalogue. Of several processes, the supervisor allocates the slots of
+        the node's own tools."""
+        if self._share.slots is not None:
+            on_notice = partial(self._loop.call_soon, self.slots.on_notice)
+            self._share.slots.open(declared_limits(self.tools), on_notice)
+        await self.live.open()
+
+    def queries(self, ask: AskActor) -> Mapping[str, QueryHandler]:
+        """The verbs about the catalogue."""
+        changes = CatalogueChanges(
+            ask,
+            self._bus.blobs,
+            self.live,
+            owns=self._acts_for,
+            check=self._check,
+            failpoint=self._hit,
+        )
+        return changes.queries
+
+    def connect(
+        self,
+        ask: AskActor,
+        acts_for: Callable[[str], bool],
+        running: Callable[[], Iterable[str]],
+        failpoints: Failpoints,
+    ) -> Mapping[type[Effect], EffectHandler]:
+        """Create the executor; the handler of each of its effects. ``running``: the sessions whose
+        runs this node executes now."""
+        self._owns, self._failpoints = acts_for, failpoints
+        executor = SurfaceExecutor(
+            ask=ask,
+            timers=self._bus.timers,
+            live=self.live,
+            running=running,
+            failpoints=failpoints,
+        )
+        return executor.handlers
+
+    def _acts_for(self, key: str) -> bool:
+        return self._owns(key)
+
+    def _hit(self, failpoint: str) -> None:
+        self._failpoints.hit(failpoint)
+
+
+def _inline_tools(catalogue: ToolCatalogue, local: LocalToolHost) -> frozenset[str]:
+    """The tools that this process's loop calls itself."""
+    offered = (tool.capability.name for tool in catalogue if tool.surface == local.surface)
+    return local.inline.intersection(offered)
+
+
+def _connections(bus: Bus) -> Mapping[SurfaceKind, SurfaceConnections]:
+    """By kind, what connects to surfaces."""
+    return {SurfaceKind.WORKER: WorkerConnections(bus.tool_workers)}
