@@ -279,9 +279,8 @@ class RunServices:
         self._ask, notifier = ask, CallNotifier()
         surfaces, now_ms = self.surfaces, SystemClock().now_ms
         history = RunHistoryReader(histories, self._bus.blobs, self._seal, surfaces.visible)
-        remover = SnapshotRemover(self._history, self._bus.images, acts_for, now_ms)
+        remover = self._remover = SnapshotRemover(self._history, self._bus.images, acts_for, now_ms)
         runner = self._executor = self._create_run_executor(ask, notifier, history, remover)
-        self._remover = remover
         calls = CallExecutor(
             ask=ask,
             blobs=self._bus.blobs,

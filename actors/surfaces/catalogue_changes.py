@@ -130,9 +130,11 @@ class CatalogueChanges:
         return self._live.offered
 
     def _sources(self, change: ChangeCatalogue, known: Catalogue) -> Mapping[str, SurfaceSource]:
-        """By surface, its source; ``Refused`` for an unknown or invalid one."""
+        """By surface, its source; ``Refused`` for an unknown or invalid one. To remove one again
+        changes nothing: the client may not have had the first reply."""
+        gone = {name for name in change.remove if self._live.was_removed(name)}
         for name in (*change.remove, *change.reload):
-            if name not in known.entries:
+            if name not in known.entries and name not in gone:
                 listed = ", ".join(sorted(known.entries)) or "none"
                 raise Refused(
                     "SURFACE_NOT_FOUND",
@@ -197,10 +199,13 @@ class CatalogueChanges:
         )
         entries |= {entry.surface: entry for entry in new}
         listing = encode_entries([entry.offered for entry in entries.values()])
+        dropped = tuple(n for n in change.remove if n in known.entries and n not in listed)
+        if not (new or dropped):
+            return CatalogueReceipt(sequence=known.sequence)
         record = RecordCatalogue(
             after=known.sequence,
             entries=new,
-            dropped=tuple(name for name in change.remove if name not in listed),
+            dropped=dropped,
             reloaded=change.reload,
             listing=await self._blobs.put(listing),
             actor=change.actor,

@@ -99,6 +99,10 @@ class LiveCatalogue(EntityFollower):
         lists = (offered.listing,) if offered.entries else ()
         return VisibleSurfaces(lists=lists, catalogued=offered.sequence)
 
+    def was_removed(self, surface: str) -> bool:
+        """Whether the realm had the surface and has it no more."""
+        return surface in self._dropped and surface not in self._known.entries
+
     def is_own(self, surface: str) -> bool:
         """Whether the surface is of the node's configuration."""
         return surface in self._own_surfaces

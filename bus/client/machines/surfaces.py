@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, ClassVar, Final
 
 import msgspec
+from msgspec import UNSET
 
 from rookery.bus.client.machines.machine_handle import (
     MachineHandle,
@@ -197,7 +198,8 @@ def _parameters(surface_input: facts.SurfaceFact) -> dict[str, Any]:
     """The fields beside the envelope's; ``cause_in`` has its suffix because the envelope has a
     ``cause`` too."""
     names = set(surface_input.__struct_fields__) - set(TransitionFact.__struct_fields__)
-    return {name.removesuffix("_in"): getattr(surface_input, name) for name in names}
+    given = {name.removesuffix("_in"): getattr(surface_input, name) for name in names}
+    return {name: value for name, value in given.items() if value is not UNSET}
 
 
 class McpServerLifecycleHandle(SessionMachineHandle):

@@ -12,11 +12,12 @@ import pytest
 
 from rookery.actors.kernel.decider import decode_state, encode_state
 from rookery.actors.messages import RecordOutcome
-from rookery.actors.tools.call_rules import CallRules, resolve
+from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallSlots
 from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
 from rookery.actors.tools.effects import AttemptLost
 from rookery.actors.tools.evolve import evolve_calls
+from rookery.actors.tools.resolutions import resolve
 from rookery.actors.tools.state import SessionCalls
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.commands import ResolveCall
