@@ -29,10 +29,17 @@ if TYPE_CHECKING:
     from rookery.actors.tools.builtin.sleep import built_in_tools
     from rookery.actors.tools.call_rules import NO_WAITS, CallRules
     from rookery.actors.tools.call_slots import CallSlots, SlotStage, SlotSupply
+    from rookery.actors.tools.capability_checks import (
+        CapabilityChecks,
+        fault,
+        fault_of,
+        schema_digest,
+    )
     from rookery.actors.tools.catalogue import (
         LOCAL,
         CatalogueTool,
         ToolCatalogue,
+        catalogue_name,
         check_surface,
         requires_approval,
     )
@@ -100,6 +107,7 @@ __all__ = [
     "CallPhase",
     "CallRules",
     "CallSlots",
+    "CapabilityChecks",
     "CatalogueTool",
     "CredentialWait",
     "DaemonThreadPool",
@@ -133,6 +141,7 @@ __all__ = [
     "adopted_fact",
     "built_in_tools",
     "call_effects",
+    "catalogue_name",
     "check_sender",
     "check_surface",
     "declared_limits",
@@ -141,6 +150,8 @@ __all__ = [
     "end_unapproved",
     "end_wait",
     "evolve_calls",
+    "fault",
+    "fault_of",
     "file_tools",
     "http_tools",
     "load_registry",
@@ -148,6 +159,7 @@ __all__ = [
     "requires_approval",
     "resolution_receipt",
     "resolve",
+    "schema_digest",
     "tool",
 ]
 
@@ -169,10 +181,12 @@ __getattr__ = lazy_names(
         "attempts": ("CallNotifier",),
         "call_rules": ("CallRules", "NO_WAITS"),
         "call_slots": ("CallSlots", "SlotStage", "SlotSupply"),
+        "capability_checks": ("CapabilityChecks", "fault", "fault_of", "schema_digest"),
         "catalogue": (
             "CatalogueTool",
             "LOCAL",
             "ToolCatalogue",
+            "catalogue_name",
             "check_surface",
             "requires_approval",
         ),

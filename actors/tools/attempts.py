@@ -142,6 +142,7 @@ def call_context(session: str, call: ToolCall, arguments: CallArguments) -> Tool
         attempt=call.attempt,
         deadline_ms=call.deadline_at_ms,
         traceparent=None if call.traceparent is UNSET else call.traceparent,
+        schema_digest=call.schema_digest,
     )
 
 

@@ -71,6 +71,8 @@ class ToolCallContext(msgspec.Struct, frozen=True):
     traceparent: str | None = None
     credential: ToolCredential | None = None
     """Of the tool's binding; ``None`` if it has none."""
+    schema_digest: str = ""
+    """The schema of the tool that the call was recorded, and approved, for."""
     cancelled: Callable[[], bool] = _never
     """Whether the result is no longer needed. The task of an asynchronous handler is cancelled as
     well; a synchronous one cannot be stopped and should check this between its steps."""
