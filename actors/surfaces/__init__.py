@@ -7,7 +7,11 @@ The rules of the two machines are in ``surface_machine`` and ``mcp_server_machin
 """
 
 from rookery.actors.surfaces.catalogue_changes import CatalogueChanges
-from rookery.actors.surfaces.connections import SurfaceConnections
+from rookery.actors.surfaces.connections import (
+    ConnectionReport,
+    SurfaceConnection,
+    SurfaceConnections,
+)
 from rookery.actors.surfaces.decider import SurfacesDecider
 from rookery.actors.surfaces.executor import SurfaceExecutor
 from rookery.actors.surfaces.live_catalogue import LiveCatalogue
@@ -20,7 +24,9 @@ __all__ = [
     "MCP_SERVERS",
     "SURFACES",
     "CatalogueChanges",
+    "ConnectionReport",
     "LiveCatalogue",
+    "SurfaceConnection",
     "SurfaceConnections",
     "SurfaceExecutor",
     "Surfaces",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import datetime
 import decimal
 import re
+import threading
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
@@ -17,6 +18,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from jsonschema import Draft202012Validator, FormatChecker, SchemaError, ValidationError
 from jsonschema.exceptions import best_match
+from jsonschema.validators import extend
 from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, SchemaResource
@@ -90,6 +92,54 @@ def _format_checker() -> FormatChecker:
 _FORMAT_CHECKER: Final = _format_checker()
 
 
+# --- steps ----------------------------------------------------------------------------------------
+
+STEPS_FREE: Final = 20_000
+STEPS_PER_PART: Final = 100
+STEPS_MAX: Final = 3_000_000
+"""Keywords checked for one value, by the number of its parts. The references of a schema of a few
+lines can multiply to any number of steps, and a schema may be a worker's or a server's."""
+
+
+class _StepsLeft(threading.local):
+    count = 0
+
+
+class _TooManyStepsError(Exception):
+    """A value has taken all its steps."""
+
+
+_LEFT: Final = _StepsLeft()
+
+
+def _allowed_steps(value: Any) -> int:
+    count, parts = 0, [value]
+    while parts and count < STEPS_MAX // STEPS_PER_PART:
+        part = parts.pop()
+        count += 1
+        if isinstance(part, dict):
+            parts += part.values()
+        elif isinstance(part, list):
+            parts += part
+    return min(STEPS_MAX, STEPS_FREE + STEPS_PER_PART * count)
+
+
+def _count_steps(check: Callable[..., Any]) -> Callable[..., Any]:
+    def check_counted(validator: Any, asked: Any, value: Any, schema: Any) -> Any:
+        _LEFT.count -= 1
+        if _LEFT.count < 0:
+            raise _TooManyStepsError
+        return check(validator, asked, value, schema)
+
+    return check_counted
+
+
+_BoundedValidator: Final = extend(  # type: ignore[no-untyped-call]
+    Draft202012Validator,
+    {keyword: _count_steps(check) for keyword, check in Draft202012Validator.VALIDATORS.items()},
+)
+
+
 # --- matching -------------------------------------------------------------------------------------
 
 
@@ -125,7 +175,7 @@ class SchemaValidator:
             raise _invalid_schema(what, refusal.message) from None
         except RecursionError:
             raise _invalid_schema(what, "it is nested too deeply") from None
-        self._validator = Draft202012Validator(
+        self._validator = _BoundedValidator(
             schema, registry=Registry(), format_checker=_FORMAT_CHECKER
         )
         self._accepts = compile_acceptor(schema)
@@ -135,9 +185,14 @@ class SchemaValidator:
         try:
             if self._accepts is not None and self._accepts(value):
                 return None
+            _LEFT.count = steps = _allowed_steps(value)
             if self._validator.is_valid(value):
                 return None
+            _LEFT.count = steps
             return _to_mismatch(best_match(self._validator.iter_errors(value)))
+        except _TooManyStepsError:
+            few = "a value that its schema checks in fewer steps"
+            return SchemaMismatch("$", few, _describe_value(value), of_shape=False)
         except RecursionError:
             return SchemaMismatch("$", "less nesting", _describe_value(value), of_shape=True)
 

@@ -1,0 +1,238 @@
+"""The host of a server's tools: makes calls whose intent is committed, and says what became of
+them. Its face is used on the bus's loop; a call itself runs on the loop of the connections."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+import anyio
+import mcp_types as types
+from mcp.shared.exceptions import MCPError
+from pydantic import TypeAdapter, ValidationError
+
+from rookery.actors.tools import ToolCallContext, fault, fault_of, requires_approval
+from rookery.actors.tools.hosts import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
+from rookery.bus.event_loop import LoopThread
+from rookery.bus.ports import Blobs, wait_first
+from rookery.ops.mcp_client.connection import LiveSession, McpTask, error_words
+from rookery.ops.mcp_client.http_transport import CURRENT_REQUEST, RequestScope
+from rookery.ops.mcp_client.results import CallResult, call_result, error_text, scrub_result
+from rookery.ops.mcp_client.server_tools import ServerTool
+from rookery.schemas.calls import CallOutcome
+from rookery.schemas.digest import canonical_json
+from rookery.schemas.errors import CodedError, Failed, Refused
+
+__all__ = ["McpToolHost"]
+
+FRESH_S: Final = 2.0
+"""How old the list of tools may be for a call that was approved."""
+LATE_S: Final = 0.25
+"""The loop of the connections has so long to end a call by itself."""
+INLINE_BYTES_MAX: Final = 64 << 10
+"""Larger results are checked on a thread."""
+_RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult]] = TypeAdapter(
+    types.CallToolResult | types.InputRequiredResult
+)
+_GATEWAY_ERROR: Final = "Server returned an error response"
+"""What the SDK says of a response that is no message of the server."""
+
+
+class _ServerCall:
+    """A call from its start to its outcome."""
+
+    def __init__(self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool]) -> None:
+        self.ctx, self.timeout_ms, self.may_act = ctx, timeout_ms, may_act
+        self.request = RequestScope(ctx.credential)
+        self.scope: anyio.CancelScope | None = None
+        self.is_sent = self.is_cancelled = False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+        if self.scope is not None:
+            self.scope.cancel()
+
+    def not_called(self, code: str, why: str) -> Failed:
+        """For a request that the server did not get. ``OutcomeUnknown`` after the first attempt,
+        which may have reached it."""
+        if self.ctx.attempt > 1:
+            raise OutcomeUnknown(why)
+        return Failed(code, f"{self.ctx.name} was not called: {why}")
+
+
+class McpToolHost:
+    """Implements the port ``ToolHost``."""
+
+    def __init__(self, task: McpTask, thread: LoopThread, blobs: Blobs) -> None:
+        self.surface = task.surface
+        self._task, self._thread, self._blobs = task, thread, blobs
+        self._calls: dict[str, _ServerCall] = {}
+
+    # --- port ToolHost ---
+
+    async def wait_ready(self, name: str) -> None:
+        ready = asyncio.run_coroutine_threadsafe(self._task.wait_tool(name), self._thread.loop)
+        await asyncio.wrap_future(ready)
+
+    def call_quickly(self, ctx: ToolCallContext, may_act: Callable[[], bool]) -> CallOutcome | None:
+        """None: a server is never quick."""
+        del ctx, may_act
+        return None
+
+    async def call(
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always_allowed
+    ) -> CallOutcome:
+        running = self._calls[ctx.call_id] = _ServerCall(ctx, timeout_ms, may_act)
+        work = asyncio.run_coroutine_threadsafe(self._perform(running), self._thread.loop)
+        result = asyncio.wrap_future(work)
+        try:
+            if not await wait_first((result,), timeout_ms / 1_000 + LATE_S):
+                self._thread.call_soon(running.cancel)
+                result.add_done_callback(_drop)
+                raise _timeout(running)
+            found = result.result()
+            for content in found.contents:
+                await self._blobs.put(content.data)
+            return CallOutcome(value=found.value)
+        except CodedError as error:
+            wrong = fault_of(error)
+            if ctx.credential is not None:
+                text = ctx.credential.scrubber.scrub_text(wrong.message)
+                wrong = fault(wrong.code, text)
+            return CallOutcome(error=fault(wrong.code, self._task.access.scrub(wrong.message)))
+        finally:
+            del self._calls[ctx.call_id]
+
+    def cancel(self, call_id: str) -> None:
+        if (running := self._calls.get(call_id)) is not None:
+            self._thread.call_soon(running.cancel)
+
+    async def wait_finished(self, call_id: str) -> None:
+        """Returns at once: a call that outlives its time occupies its server, and nothing here."""
+
+    async def query_outcome(self, past: PastAttempt) -> CallOutcome:
+        del past
+        raise OutcomeUnknown(f"the server of {self.surface} answers a call only once")
+
+    # --- on the loop of the connections ---
+
+    async def _perform(self, running: _ServerCall) -> CallResult:
+        """The checked result of a call. Raises coded errors and those of the port."""
+        deadline_s = anyio.current_time() + running.timeout_ms / 1_000
+        with anyio.CancelScope(deadline=deadline_s) as running.scope:
+            if running.is_cancelled:
+                running.scope.cancel()
+            async with self._task.borrow(running.ctx.credential) as live:
+                return await self._call_tool(running, live)
+        if not running.is_cancelled:
+            raise _timeout(running)
+        may_act = ", and its server may have acted" if running.is_sent else ""
+        raise Failed("CANCELLED", f"{running.ctx.name} was cancelled{may_act}")
+
+    async def _call_tool(self, running: _ServerCall, live: LiveSession) -> CallResult:
+        ctx = running.ctx
+        tool = await self._current_tool(ctx, live)
+        arguments = tool.tool.checks.bind(ctx.args, ctx.kwargs)
+        if not running.may_act():
+            raise NotCalled(ctx.name)
+        answer = await self._request(running, live, tool.name, arguments)
+        if isinstance(answer, types.InputRequiredResult):
+            raise Failed(
+                "UNSUPPORTED_FEATURE",
+                f"{ctx.name}: its server asks for more input before it acts, and a call has none",
+            )
+        if answer.is_error:
+            raise Refused("TOOL_ERROR", error_text(answer))
+        return await self._checked(running, tool, answer)
+
+    async def _current_tool(self, ctx: ToolCallContext, live: LiveSession) -> ServerTool:
+        """The tool as the server has it now. It must be what was recorded, and approved."""
+        tool = live.listing.tools.get(ctx.name)
+        if tool is not None and requires_approval(tool.tool):
+            await self._task.list_if_older(live, FRESH_S)
+            tool = live.listing.tools.get(ctx.name)
+        if tool is None:
+            raise Failed("UNKNOWN_TOOL", f"the server of {self.surface} has no {ctx.name} now")
+        if ctx.schema_digest not in ("", tool.tool.available.schema_digest):
+            raise Failed(
+                "TOOL_CHANGED",
+                f"the server of {self.surface} describes {ctx.name} in other words than when the "
+                "call was recorded, so it was not called",
+                hint=f"rookery surfaces show {self.surface}; the next run sees the new tool",
+            )
+        return tool
+
+    async def _request(
+        self, running: _ServerCall, live: LiveSession, name: str, arguments: dict[str, Any]
+    ) -> types.CallToolResult | types.InputRequiredResult:
+        params = types.CallToolRequestParams(name=name, arguments=arguments)
+        request = types.CallToolRequest(params=params)
+        CURRENT_REQUEST.set(running.request)
+        running.is_sent = True
+        try:
+            return await live.session.send_request(request, _RESULT)
+        except MCPError as error:
+            raise self._failure(running, error) from None
+        except ValidationError:
+            raise Failed(
+                "INVALID_RESULT", f"{running.ctx.name}: its server sent no result of the protocol"
+            ) from None
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError) as error:
+            raise OutcomeUnknown(f"the connection broke: {error_words(error)}") from None
+
+    def _failure(self, running: _ServerCall, error: MCPError) -> Exception:
+        """What an error means for a call: it is the server's own answer, or the request did not
+        arrive, or the answer did not."""
+        request, message = running.request, error.error.message
+        if request.not_sent:
+            return running.not_called("SURFACE_UNAVAILABLE", request.not_sent)
+        if request.lost:
+            return OutcomeUnknown(f"the answer did not arrive: {request.lost}")
+        if error.error.code == types.CONNECTION_CLOSED:
+            return OutcomeUnknown(f"the connection to {self.surface} ended during the call")
+        if request.status == 404:  # A session that the server has closed, or lost in a restart.
+            self._task.reconnect("has closed the session")
+            return running.not_called("SURFACE_UNAVAILABLE", message)
+        if request.status >= 500 and message == _GATEWAY_ERROR:
+            return OutcomeUnknown(f"the server answered with HTTP status {request.status}")
+        status = f" (HTTP status {request.status})" if request.status >= 400 else ""
+        return Refused("TOOL_ERROR", f"{running.ctx.name}: {message}{status}")
+
+    async def _checked(
+        self, running: _ServerCall, tool: ServerTool, answer: types.CallToolResult
+    ) -> CallResult:
+        """The result as its schema says, without credentials."""
+        given = running.ctx.credential
+        scrubbers = self._task.access.scrubbers + (() if given is None else (given.scrubber,))
+
+        def check() -> CallResult:
+            found = call_result(answer, has_schema=tool.has_output_schema)
+            found = scrub_result(found, scrubbers)
+            return found._replace(value=tool.tool.checks.check_result(found.value).value)
+
+        if _size(answer) > INLINE_BYTES_MAX:
+            return await asyncio.to_thread(check)
+        return check()
+
+
+def _size(answer: types.CallToolResult) -> int:
+    """About how large a result is."""
+    try:
+        structured = len(canonical_json(answer.structured_content))
+    except CodedError:
+        structured = 0
+    return structured + sum(
+        len(getattr(block, "text", "") or getattr(block, "data", "")) for block in answer.content
+    )
+
+
+def _timeout(running: _ServerCall) -> Failed:
+    text = f"{running.ctx.name} took longer than its {running.timeout_ms} ms"
+    return Failed("TIMEOUT_TOOL", text)
+
+
+def _drop(late: asyncio.Future[CallResult]) -> None:
+    """Nobody waits for it any more."""
+    if not late.cancelled():
+        late.exception()
