@@ -6,6 +6,7 @@ surfaces. One ``connection`` is one task on a loop of its own; ``server_process`
 is bounded, and what it says of itself is a claim.
 """
 
+from rookery.ops.mcp_client.configuration import sources_of
 from rookery.ops.mcp_client.connections import McpConnections, require_mcp
 
-__all__ = ["McpConnections", "require_mcp"]
+__all__ = ["McpConnections", "require_mcp", "sources_of"]

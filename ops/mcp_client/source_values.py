@@ -17,18 +17,14 @@ from rookery.bus.ports import ValueSeal
 from rookery.schemas.errors import Failed
 from rookery.schemas.protection.sealed_values import SealedValue
 
-__all__ = ["SourceValues", "expand", "seal_value", "variables"]
+__all__ = ["SourceValues", "expand", "is_secret", "seal_value"]
 
 _VARIABLE: Final = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 _SECRET_NAME: Final = re.compile(r"auth|cookie|cred|key|pass|private|secret|token", re.I)
 _SECRET_VALUE: Final = re.compile(r"(?=.*[0-9])(?=.*[A-Za-z])[A-Za-z0-9_.=+-]{20,}")
+_PATH: Final = re.compile(r"[/.~]|[a-z]+://")
 SECRET_MIN: Final = 8
 """A shorter value would be removed from many texts by chance."""
-
-
-def variables(text: str) -> tuple[str, ...]:
-    """The names of the variables in a value."""
-    return tuple(found[1] for found in _VARIABLE.finditer(text))
 
 
 def seal_value(
@@ -89,8 +85,17 @@ class SourceValues:
         return msgspec.json.decode(opened, type=str)
 
 
+def is_secret(name: str, text: str) -> bool:
+    """Whether a value, by its own form and by its name, is one that must not be shown. A folder or
+    a mode is none: results that name it would be of no use without it."""
+    if len(text) < SECRET_MIN or "${" in text or text.startswith("-"):
+        return False
+    if _PATH.match(text):
+        return False
+    return bool(_SECRET_NAME.search(name) or _SECRET_VALUE.fullmatch(text))
+
+
 def _secrets(name: str, text: str) -> Iterator[str]:
-    """What of a value must not be shown. A folder or a mode is none, though it is sealed, too:
-    results that name it would be of no use."""
-    if _SECRET_NAME.search(name) or _SECRET_VALUE.fullmatch(text):
+    """What of a value is removed from what a server returns and says."""
+    if is_secret(name, text):
         yield from (one for one in (text, text.rpartition(" ")[2]) if len(one) >= SECRET_MIN)
