@@ -75,8 +75,10 @@ def sensitive_parts(capability: Capability) -> SensitiveParts:
     return SensitiveParts(tuple(known), found, _is_marked(returned, own))
 
 
-def _is_marked(schema: Any, definitions: Any, seen: frozenset[str] = frozenset()) -> bool:
-    """Whether a value of the schema, or a part of it, is sensitive."""
+def _is_marked(schema: Any, definitions: Any, seen: set[str] | None = None) -> bool:
+    """Whether a value of the schema, or a part of it, is sensitive. ``seen``: references that were
+    followed; each is once, for a few lines of them can multiply to any number of parts."""
+    seen = set() if seen is None else seen
     if isinstance(schema, list):
         return any(_is_marked(one, definitions, seen) for one in schema)
     if not isinstance(schema, Mapping):
@@ -85,8 +87,8 @@ def _is_marked(schema: Any, definitions: Any, seen: frozenset[str] = frozenset()
         return True
     reference = schema.get("$ref")
     if isinstance(reference, str) and reference not in seen and isinstance(definitions, Mapping):
-        target = definitions.get(reference.removeprefix("#/$defs/"))
-        if _is_marked(target, definitions, seen | {reference}):
+        seen.add(reference)
+        if _is_marked(definitions.get(reference.removeprefix("#/$defs/")), definitions, seen):
             return True
     inner = (one for key, one in schema.items() if key not in ("$defs", "default", "examples"))
     return any(_is_marked(one, definitions, seen) for one in inner)

@@ -22,7 +22,7 @@ from pydantic import ValidationError
 
 from rookery.actors.tools import ToolCredential
 from rookery.bus.ports import Backoff
-from rookery.ops.mcp_client.message_stream import MessageStream, ServerFault
+from rookery.ops.mcp_client.message_stream import MessageStream, ServerEnded, ServerFault
 from rookery.ops.mcp_client.server_tools import TOOLS_MAX, ToolListing, list_tools
 from rookery.ops.mcp_client.source_access import SourceAccess
 from rookery.schemas.errors import CodedError, Failed
@@ -110,9 +110,9 @@ class McpTask:
     def is_closing(self) -> bool:
         return self._is_closing
 
-    def _has_early_fault(self) -> bool:
-        """Whether the server has failed before it was connected."""
-        return self._fault is not None and not self._was_connected
+    def _has_ended_early(self) -> bool:
+        """Whether the server has ended before it was connected."""
+        return isinstance(self._fault, ServerEnded) and not self._was_connected
 
     # --- for calls ---
 
@@ -189,11 +189,11 @@ class McpTask:
         """Connect and serve until the end of the connection; why it ended."""
         self._fault, self._wake = None, anyio.Event()
         error = await self._serve_once()
-        if self._has_early_fault() and not self._legacy:
+        if self._has_ended_early() and not self._legacy:
             # Servers of the first years end when they are asked for anything before "initialize".
             self._legacy, self._fault = True, None
             error = await self._serve_once()
-            self._legacy = not self._has_early_fault()
+            self._legacy = not self._has_ended_early()
         return self.access.scrub(error)[:ERROR_MAX]
 
     async def _serve_once(self) -> str:
@@ -297,6 +297,7 @@ class McpTask:
     def _fail(self, fault: ServerFault | None) -> None:
         if self._fault is None and fault is not None:
             self._fault = fault
+            self._set_live(None)
             self._wake.set()
 
 

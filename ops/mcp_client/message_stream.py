@@ -12,17 +12,21 @@ import anyio
 from mcp.client._transport import ReadStream
 from mcp.shared.message import SessionMessage
 
-__all__ = ["MESSAGE_BYTES_MAX", "MessageStream", "ServerFault"]
+__all__ = ["MESSAGE_BYTES_MAX", "MessageStream", "ServerEnded", "ServerFault"]
 
 MESSAGE_BYTES_MAX: Final = 32 << 20
 """Of one message of a server; a larger one ends the connection."""
-BURST: Final = 5_000
+BURST: Final = 2_000
 RATE: Final = 1_000
 """Messages a second after a burst. A server that sends more waits, as its pipe or socket fills."""
 
 
 class ServerFault(Exception):
     """What a server did that ends its connection; ``str`` continues "the server ..."."""
+
+
+class ServerEnded(ServerFault):
+    """The server has ended by itself."""
 
 
 class MessageStream:

@@ -14,7 +14,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Lock
 from typing import Final, NamedTuple
@@ -25,7 +25,12 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.client import Transport
 from mcp.shared.message import SessionMessage
 
-from rookery.ops.mcp_client.message_stream import MESSAGE_BYTES_MAX, MessageStream, ServerFault
+from rookery.ops.mcp_client.message_stream import (
+    MESSAGE_BYTES_MAX,
+    MessageStream,
+    ServerEnded,
+    ServerFault,
+)
 from rookery.schemas.errors import Refused
 
 __all__ = ["ServerLaunch", "ServerLog", "stdio_transport"]
@@ -163,9 +168,10 @@ class _ServerProcess:
         self._transports.append(transport)
         return reader
 
-    async def stop(self) -> int:
-        """End the server with all it has started; its exit code."""
-        if not await self._has_ended(CLOSE_S):  # Its input has ended: it may end by itself.
+    async def stop(self, patience_s: float) -> int:
+        """End the server with all it has started; its exit code. ``patience_s``: for it to end by
+        itself, because its input has."""
+        if not await self._has_ended(patience_s):
             os.close(self._control)
             self._control = -1
             if not await self._has_ended(2 * CLOSE_S + 1):
@@ -216,7 +222,7 @@ async def _opened(
                     received.close()
                     outgoing.close()
                     stdin.close()
-                    code = await process.stop()
+                    code = await process.stop(CLOSE_S if stream.fault is None else 0.0)
                     log.add(f"rookery: the server ended with {code}")
                     tasks.cancel_scope.cancel()
     finally:
@@ -238,31 +244,42 @@ async def _read_messages(
     stream: MessageStream,
     log: ServerLog,
 ) -> None:
-    """Read messages until the server ends, or breaks the rules of the protocol."""
-    garbage, parts, size = 0, list[bytes](), 0
+    """Read messages until the server ends, or breaks the rules of the protocol. The connection
+    learns that before the calls do, so that none begins on it any more."""
     async with into_session:
-        with suppress(anyio.ClosedResourceError, anyio.BrokenResourceError):
-            while chunk := await stdout.read(_CHUNK):
-                *lines, rest = chunk.split(b"\n")
-                for line in lines:
-                    message = _parsed(b"".join((*parts, line)))
-                    parts, size = [], 0
-                    if message is not None:
-                        garbage = 0
-                        await into_session.send(message)
-                    elif (garbage := garbage + 1) > GARBAGE_MAX:
-                        stream.fail(ServerFault("writes what is no message of the protocol"))
-                        return
-                    else:
-                        log.add(f"rookery: no message: {line[:200].decode(errors='replace')}")
-                        await stream.throttle()
-                parts.append(rest)
-                size += len(rest)
-                if size > MESSAGE_BYTES_MAX:
-                    text = f"sent a message of more than {MESSAGE_BYTES_MAX} bytes"
-                    stream.fail(ServerFault(text))
-                    return
-    stream.fail(ServerFault("ended"))
+        try:
+            await _deliver(stdout, into_session, stream, log)
+            stream.fail(ServerEnded("ended"))
+        except ServerFault as fault:
+            stream.fail(fault)
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            """The session is closed, and nothing that still comes is read."""
+
+
+async def _deliver(
+    stdout: asyncio.StreamReader,
+    into_session: MemoryObjectSendStream[Item],
+    stream: MessageStream,
+    log: ServerLog,
+) -> None:
+    garbage, parts, size = 0, list[bytes](), 0
+    while chunk := await stdout.read(_CHUNK):
+        *lines, rest = chunk.split(b"\n")
+        for line in lines:
+            message = _parsed(b"".join((*parts, line)))
+            parts, size = [], 0
+            if message is not None:
+                garbage = 0
+                await into_session.send(message)
+                continue
+            if (garbage := garbage + 1) > GARBAGE_MAX:
+                raise ServerFault("writes what is no message of the protocol")
+            log.add(f"rookery: no message: {line[:200].decode(errors='replace')}")
+            await stream.throttle()
+        parts.append(rest)
+        size += len(rest)
+        if size > MESSAGE_BYTES_MAX:
+            raise ServerFault(f"sent a message of more than {MESSAGE_BYTES_MAX} bytes")
 
 
 def _parsed(line: bytes) -> SessionMessage | None:
