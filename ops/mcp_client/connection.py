@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from rookery.actors.tools import ToolCredential
 from rookery.bus.ports import Backoff
 from rookery.ops.mcp_client.message_stream import MessageStream, ServerEnded, ServerFault
+from rookery.ops.mcp_client.server_process import LINE_MAX
 from rookery.ops.mcp_client.server_tools import TOOLS_MAX, ToolListing, list_tools
 from rookery.ops.mcp_client.source_access import SourceAccess
 from rookery.schemas.errors import CodedError, Failed
@@ -221,7 +222,7 @@ class McpTask:
                 return f"{self.surface} did not connect within {limit_s:g} s"
         except Exception as error:
             if self._fault is None:
-                return f"{self.surface}: {error_words(error)}"
+                return f"{self.surface}: {error_words(error)}{self.access.last_words()}"
         finally:
             self._set_live(None)
             await self.access.report_rejected()
@@ -270,8 +271,11 @@ class McpTask:
                 return
 
     async def _on_message(self, message: IncomingMessage) -> None:
-        if isinstance(message, types.ToolListChangedNotification):
-            self._relist()
+        match message:
+            case types.ToolListChangedNotification():
+                self._relist()
+            case types.LoggingMessageNotification(params=said):
+                self.access.log.add(f"{said.level}: {str(said.data)[:LINE_MAX]}")
 
     def _relist(self) -> None:
         self._is_listed = False

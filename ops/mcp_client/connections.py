@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["McpConnections", "require_mcp"]
 
+_LOGGERS: Final = ("client", "httpcore2", "httpx2", "mcp")
+"""Of the SDK. They log what servers send, without a limit and with tracebacks; each connection has
+a log of its own."""
 KINDS: Final = (SurfaceKind.MCP_STDIO, SurfaceKind.MCP_HTTP)
 
 
@@ -88,6 +92,8 @@ class McpConnections:
 
 
 def _load() -> type[ServerConnection]:
+    for name in _LOGGERS:
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     from rookery.ops.mcp_client.server_connection import (  # noqa: PLC0415 - of an extra.
         ServerConnection,
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 import anyio
@@ -171,7 +172,9 @@ class McpToolHost:
         CURRENT_REQUEST.set(running.request)
         running.is_sent = True
         try:
-            return await live.session.send_request(request, _RESULT)
+            return await live.session.send_request(
+                request, _RESULT, progress_callback=partial(self._log_progress, running.ctx)
+            )
         except MCPError as error:
             raise self._failure(running, error) from None
         except ValidationError:
@@ -187,17 +190,21 @@ class McpToolHost:
         request, message = running.request, error.error.message
         if request.not_sent:
             return running.not_called("SURFACE_UNAVAILABLE", request.not_sent)
-        if request.lost:
-            return OutcomeUnknown(f"the answer did not arrive: {request.lost}")
-        if error.error.code == types.CONNECTION_CLOSED:
-            return OutcomeUnknown(f"the connection to {self.surface} ended during the call")
+        if reason := _unknown_reason(request, error):
+            return OutcomeUnknown(f"{self.surface}: {reason}")
         if request.status == 404:  # A session that the server has closed, or lost in a restart.
             self._task.reconnect("has closed the session")
             return running.not_called("SURFACE_UNAVAILABLE", message)
-        if request.status >= 500 and message == _GATEWAY_ERROR:
-            return OutcomeUnknown(f"the server answered with HTTP status {request.status}")
         status = f" (HTTP status {request.status})" if request.status >= 400 else ""
         return Refused("TOOL_ERROR", f"{running.ctx.name}: {message}{status}")
+
+    async def _log_progress(
+        self, ctx: ToolCallContext, done: float, total: float | None, message: str | None
+    ) -> None:
+        """Nothing waits for it, but operators see how far a long call is."""
+        of_all = "" if total is None else f" of {total:g}"
+        text = f"rookery: {ctx.name} ({ctx.call_id}): {done:g}{of_all} {(message or '')[:200]}"
+        self._task.access.log.add(text)
 
     async def _checked(
         self, running: _ServerCall, tool: ServerTool, answer: types.CallToolResult
@@ -214,6 +221,20 @@ class McpToolHost:
         if _size(answer) > INLINE_BYTES_MAX:
             return await asyncio.to_thread(check)
         return check()
+
+
+def _unknown_reason(request: RequestScope, error: MCPError) -> str:
+    """Why a server may have acted although there is no answer of it; empty if there is one."""
+    if request.lost:
+        return f"the answer did not arrive: {request.lost}"
+    match error.error.code:
+        case types.CONNECTION_CLOSED:
+            return "the connection ended during the call"
+        case types.PARSE_ERROR:
+            return "the answer is no message of the protocol"
+        case _ if request.status >= 500 and error.error.message == _GATEWAY_ERROR:
+            return f"the server answered with HTTP status {request.status}"
+    return ""
 
 
 def _size(answer: types.CallToolResult) -> int:

@@ -33,7 +33,7 @@ from rookery.ops.mcp_client.message_stream import (
 )
 from rookery.schemas.errors import Refused
 
-__all__ = ["ServerLaunch", "ServerLog", "stdio_transport"]
+__all__ = ["LINE_MAX", "ServerLaunch", "ServerLog", "stdio_transport"]
 
 _GUARD: Final = Path(__file__).with_name("process_guard.py")
 _INHERITED: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TMPDIR", "TZ", "USER")

@@ -238,6 +238,14 @@ def handle(mode: str, message: Json) -> None:
                 send({"id": request, "result": {"resultType": "complete", **result}})
 
 
+def work(params: Json) -> Json:
+    token = params.get("_meta", {}).get("progressToken")
+    if token is not None and params["name"] == "echo":
+        note = {"progressToken": token, "progress": 1, "total": 2, "message": "half way"}
+        send({"method": "notifications/progress", "params": note})
+    return TOOLS[params["name"]](**params.get("arguments", {}))
+
+
 def reply(mode: str, method: str, params: Json, request: object) -> Json | None:
     match method:
         case "initialize":
@@ -256,7 +264,7 @@ def reply(mode: str, method: str, params: Json, request: object) -> Json | None:
         case "tools/list":
             return {"tools": tools(mode), **CACHED}
         case "tools/call":
-            return TOOLS[params["name"]](**params.get("arguments", {}))
+            return work(params)
         case _:
             raise ValueError("no such method")
 

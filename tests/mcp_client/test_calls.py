@@ -37,6 +37,17 @@ def test_results_are_values_and_failures_have_codes():
     play(scenario())
 
 
+def test_the_progress_of_a_call_is_in_the_log_of_its_server():
+    async def scenario() -> None:
+        async with opened(hostile()) as server:
+            await server.call("echo", {"text": "x"})
+            await until(
+                lambda: "rookery: shop_echo (echo): 1 of 2 half way" in server.connection.log
+            )
+
+    play(scenario())
+
+
 def test_contents_are_refs_to_the_blob_store():
     async def scenario() -> None:
         async with opened(hostile()) as server:
