@@ -22,7 +22,6 @@ from rookery.ops.mcp_client.http_transport import CURRENT_REQUEST, RequestScope
 from rookery.ops.mcp_client.results import CallResult, call_result, error_text, scrub_result
 from rookery.ops.mcp_client.server_tools import ServerTool
 from rookery.schemas.calls import CallOutcome
-from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import CodedError, Failed, Refused
 
 __all__ = ["McpToolHost"]
@@ -31,8 +30,10 @@ FRESH_S: Final = 2.0
 """How old the list of tools may be for a call that was approved."""
 LATE_S: Final = 0.25
 """The loop of the connections has so long to end a call by itself."""
-INLINE_BYTES_MAX: Final = 64 << 10
+LARGE_BYTES: Final = 64 << 10
 """Larger results are checked on a thread."""
+PART_BYTES: Final = 32
+"""About what a part of a structured result counts, beside its text."""
 _RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult]] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
@@ -218,7 +219,7 @@ class McpToolHost:
             found = scrub_result(found, scrubbers)
             return found._replace(value=tool.tool.checks.check_result(found.value).value)
 
-        if _size(answer) > INLINE_BYTES_MAX:
+        if _is_large(answer):
             return await asyncio.to_thread(check)
         return check()
 
@@ -237,15 +238,19 @@ def _unknown_reason(request: RequestScope, error: MCPError) -> str:
     return ""
 
 
-def _size(answer: types.CallToolResult) -> int:
-    """About how large a result is."""
-    try:
-        structured = len(canonical_json(answer.structured_content))
-    except CodedError:
-        structured = 0
-    return structured + sum(
-        len(getattr(block, "text", "") or getattr(block, "data", "")) for block in answer.content
-    )
+def _is_large(answer: types.CallToolResult) -> bool:
+    """Whether its check may take so long that other calls notice."""
+    texts = (getattr(block, "text", "") or getattr(block, "data", "") for block in answer.content)
+    left = LARGE_BYTES - sum(map(len, texts))
+    pending = [answer.structured_content]
+    while pending and left > 0:
+        part = pending.pop()
+        left -= len(part) if isinstance(part, str) else PART_BYTES
+        if isinstance(part, dict):
+            pending += part.values()
+        elif isinstance(part, list):
+            pending += part
+    return left <= 0
 
 
 def _timeout(running: _ServerCall) -> Failed:

@@ -82,6 +82,8 @@ def list_tools(surface: str, source: SurfaceSource, served: Iterable[types.Tool]
 def _server_tool(surface: str, source: SurfaceSource, tool: types.Tool, seen: str) -> ServerTool:
     if not (is_python_identifier(seen) and len(seen) <= NAME_MAX):
         raise Refused("INVALID_TOOL_NAME", f"programs cannot call {seen[:200]!r}")
+    if tool.execution is not None and tool.execution.task_support == "required":
+        raise Refused("UNSUPPORTED_FEATURE", "it runs as a task only, which the SDK cannot begin")
     default, own = source.policy.default, source.policy.tools.get(tool.name, ToolPolicy())
     description = (tool.description or tool.title or "")[:DESCRIPTION_MAX]
     output = tool.output_schema

@@ -54,7 +54,7 @@ SERVERS = (
     ),
     Published("memory", False, (), 9, "read_graph", {}, "entities"),
     Published(
-        "everything", False, (), 13, "get_structured_content", {"location": "Chicago"}, "humidity"
+        "everything", False, (), 12, "get_structured_content", {"location": "Chicago"}, "humidity"
     ),
 )
 
@@ -89,7 +89,9 @@ def test_the_tools_of_a_published_server_are_listed_and_called(server: Published
 
 def require_offered(connection: ServerConnection, server: Published) -> None:
     assert len(connection.capabilities) == server.tools, connection.capabilities
-    assert connection.problems == {}
+    # One tool of these runs as a task only.
+    only_task = {"simulate-research-query"} if server.name == "everything" else set()
+    assert set(connection.problems) == only_task
     for capability in connection.capabilities:
         assert capability.name.startswith(f"{server.name}_")
         assert capability.approval_policy is ApprovalMode.MANUAL
