@@ -163,9 +163,11 @@ class McpTask:
             self._notify(McpServerState.PENDING_CONNECT, "")
             began_s = anyio.current_time()
             self._error = await self._attempt()
-            if anyio.current_time() - began_s >= STABLE_S or self._is_renewing:
+            if anyio.current_time() - began_s >= STABLE_S:
                 backoff.reset()
-            self._is_renewing = False
+            is_renewed, self._is_renewing = self._is_renewing, False
+            if is_renewed and self._fault is None:
+                continue  # The server starts again with its new credential.
             if not self.first.done():
                 self.first.set_result(self._error)
             if self.is_closing:
@@ -234,9 +236,12 @@ class McpTask:
         async with transport as (received, outgoing):
             if isinstance(received, MessageStream):
                 received.on_fault = lambda: self._fail(received.fault)
-                if received.fault is not None:
-                    self._fail(received.fault)
-            yield received, outgoing
+                self._fail(received.fault)
+            try:
+                yield received, outgoing
+            finally:
+                if isinstance(received, MessageStream):
+                    received.on_fault = lambda: None  # That it ends now is no fault.
 
     async def _serve(self, client: Client, live: LiveSession) -> None:
         """Follow the changes of the server's tools until the connection ends."""

@@ -127,8 +127,11 @@ class McpToolHost:
                 running.scope.cancel()
             async with self._task.borrow(running.ctx.credential) as live:
                 return await self._call_tool(running, live)
-        if not running.is_cancelled:
+        if not running.is_cancelled and running.is_sent:
             raise _timeout(running)
+        if not running.is_cancelled:
+            why = f"its server was not ready within {running.timeout_ms} ms"
+            raise running.not_called("SURFACE_UNAVAILABLE", why)
         may_act = ", and its server may have acted" if running.is_sent else ""
         raise Failed("CANCELLED", f"{running.ctx.name} was cancelled{may_act}")
 

@@ -25,7 +25,7 @@ __all__ = ["CURRENT_REQUEST", "HttpTarget", "RequestScope", "http_transport"]
 CONNECT_S: Final = 10.0
 WRITE_S: Final = 30.0
 SOCKETS_MAX: Final = 128
-REFUSED: Final = (401, 403)
+REFUSED: Final = 401
 """What a service answers to a credential that it does not accept."""
 GATEWAY_ERROR: Final = 502
 
@@ -104,7 +104,7 @@ class _BoundedTransport(httpx2.AsyncBaseTransport):
         scope.status = response.status_code
         if response.status_code >= 400:
             self._target.last_error = f"HTTP status {response.status_code}"
-        if credential is not None and response.status_code in REFUSED:
+        if credential is not None and response.status_code == REFUSED:
             credential.reject()
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         response.stream = _BoundedStream(response.stream, scope, _is_events(response))

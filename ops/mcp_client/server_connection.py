@@ -4,6 +4,7 @@ Used on the bus's loop."""
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -30,6 +31,8 @@ from rookery.schemas.seed.content import ContentRef
 from rookery.schemas.surfaces import SurfaceSource
 
 __all__ = ["ServerConnection", "ServerResource"]
+
+log = logging.getLogger(__name__)
 
 READ_S: Final = 60.0
 """For a resource, or a page of their list."""
@@ -83,6 +86,7 @@ class ServerConnection:
         """Begin to connect; the error of the first attempt."""
         work = asyncio.run_coroutine_threadsafe(self._task.run(), self._thread.loop)
         self._running = asyncio.wrap_future(work)
+        self._running.add_done_callback(self._log_defect)
         first = asyncio.wrap_future(self._task.first)
         await wait_first((first, self._running))
         if not first.done():
@@ -146,6 +150,11 @@ class ServerConnection:
     async def _on_loop(self, work: Coroutine[Any, Any, T]) -> T:
         """Run ``work`` on the loop of the connections."""
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._thread.loop))
+
+    def _log_defect(self, ended: asyncio.Future[None]) -> None:
+        if not ended.cancelled() and (error := ended.exception()) is not None:
+            log.error("connection broke", extra={"surface": self._surface}, exc_info=error)
+            self._apply(McpServerState.FAILED, "NODE_FAILED: see the log of the node", None)
 
     def _notify(self, state: McpServerState, error: str) -> None:
         """On the loop of the connections."""

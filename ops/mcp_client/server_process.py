@@ -51,6 +51,9 @@ Item = SessionMessage | Exception
 
 LOG_LINES_MAX: Final = 1_000
 LINE_MAX: Final = 2_000
+CHUNK_LINES_MAX: Final = 100
+"""Of what is read at once; the lines before these are dropped."""
+FLOOD_PAUSE_S: Final = 0.1
 
 
 class ServerLog:
@@ -72,13 +75,15 @@ class ServerLog:
             self._lines.append(line)
 
     async def copy(self, stream: asyncio.StreamReader) -> None:
-        """Read a standard error to its end; it never fills."""
+        """Read a standard error to its end; it never fills, and a flood of it costs little."""
         rest = b""
         while chunk := await stream.read(_CHUNK):
             *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
+            for line in lines[-CHUNK_LINES_MAX:]:
                 self.add(line.decode(errors="replace").rstrip("\r"))
-            rest = rest[-_CHUNK:]
+            rest = rest[-LINE_MAX:]
+            if len(lines) > CHUNK_LINES_MAX:
+                await asyncio.sleep(FLOOD_PAUSE_S)
         if rest:
             self.add(rest.decode(errors="replace"))
 

@@ -197,7 +197,7 @@ def test_a_call_while_the_server_cannot_be_started_again_is_not_made(tmp_path: P
             os.kill((await server.call("environ")).value["pid"], signal.SIGKILL)
             await until(lambda: any(report.error for report in server.reports))
             outcome = await server.call("echo", {"text": "x"}, timeout_ms=500)
-            assert code_of(outcome) == "TIMEOUT_TOOL"
+            assert code_of(outcome) == "SURFACE_UNAVAILABLE"
             program.write_text(HOSTILE.read_text())
             assert (await server.call("echo", {"text": "x"})).value == "x"
             assert any("rookery: " in line for line in server.connection.log)

@@ -141,6 +141,7 @@ def test_a_process_is_started_again_with_a_renewed_credential():
             assert (await server.call("environ", credential=first)).value["pid"] == found[0]["pid"]
             await until(lambda: len(server.connection.log) >= 2)
             assert not any("token-000" in line for line in server.connection.log)
+            assert not any(report.error for report in server.reports)
 
     play(scenario())
 
