@@ -41,6 +41,8 @@ class RefreshCredential(Effect, frozen=True, kw_only=True):
     """The generation of the present credential."""
     sealed_as: int
     next_sealed_as: int
+    not_before_ms: int = 0
+    """When the provider may be asked."""
 
 
 class ArmLeaseTimer(Effect, frozen=True, kw_only=True):
@@ -146,6 +148,7 @@ def _refresh(entry: LeaseEntry, lease: str) -> Iterable[Effect]:
             credential=entry.generation,
             sealed_as=entry.sealed_as,
             next_sealed_as=next_sealed_as(entry),
+            not_before_ms=entry.not_before_ms,
         )
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 from weakref import WeakValueDictionary
@@ -44,6 +45,7 @@ from rookery.actors.leases.provider import (
     RetryLater,
 )
 from rookery.actors.leases.refresh_rules import (
+    RETRY_ASKED_MS_MAX,
     EndedWaits,
     IntendRefresh,
     LeaseStatus,
@@ -65,7 +67,10 @@ log = logging.getLogger(__name__)
 
 FAMILY: Final = "lease"
 PER_BINDING_MAX: Final = 8
-"""Refreshes of one binding at a time. A provider that hangs delays no other binding."""
+"""Refreshes of one binding at a time, but for those that take longer than ``SLOW_AFTER_S``."""
+SLOW_AFTER_S: Final = 1.0
+SLOW_MAX: Final = 64
+"""Refreshes of one binding at a time, with the slow ones; each may have a thread."""
 WAITS_AT_ONCE_MAX: Final = 100
 SEAL_RETRY_S: Final = 0.5
 _METRICS_OUTCOMES: Final[Mapping[type[Outcome], str]] = {
@@ -75,6 +80,31 @@ _METRICS_OUTCOMES: Final[Mapping[type[Outcome], str]] = {
 }
 TIMER_MS_MAX: Final = 9_000_000_000_000
 """A credential that expires after the year 2255 is not refreshed before."""
+
+
+class _Slots:
+    """Room for the refreshes of one binding. One whose provider hangs leaves its room to others, so
+    that it delays no other lease."""
+
+    def __init__(self) -> None:
+        self._quick, self._all = asyncio.Semaphore(PER_BINDING_MAX), asyncio.Semaphore(SLOW_MAX)
+
+    @asynccontextmanager
+    async def one(self) -> AsyncIterator[None]:
+        async with self._all:
+            await self._quick.acquire()
+            held = [self._quick]
+
+            def release() -> None:
+                while held:
+                    held.pop().release()
+
+            slow = asyncio.get_running_loop().call_later(SLOW_AFTER_S, release)
+            try:
+                yield
+            finally:
+                slow.cancel()
+                release()
 
 
 @dataclass(kw_only=True)
@@ -90,10 +120,8 @@ class LeaseExecutor:
     now_ms: Callable[[], int]
     metrics: KernelMetrics = NO_METRICS
     failpoints: Failpoints = field(default_factory=Failpoints)
-    _slots: dict[str, asyncio.Semaphore] = field(
-        default_factory=lambda: defaultdict(lambda: asyncio.Semaphore(PER_BINDING_MAX))
-    )
-
+    _slots: dict[str, _Slots] = field(default_factory=lambda: defaultdict(_Slots))
+    """By the name of the binding."""
     _locks: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
     """By lease: a later owner may find the same refresh in several facts."""
 
@@ -115,7 +143,8 @@ class LeaseExecutor:
         sealed is taken; nothing is asked again."""
         key = LeaseKey.parse(effect.lease)
         lock = self._locks.setdefault(effect.lease, asyncio.Lock())
-        async with lock, self._slots[key.binding]:
+        await asyncio.sleep(self._pause_s(effect))
+        async with lock, self._slots[key.binding].one():
             ended = await self._ended(effect, key)
             if ended is None:
                 return
@@ -125,6 +154,10 @@ class LeaseExecutor:
             if status.is_sealed_for_nothing:
                 await self.secrets.delete(secret_name(effect.lease), ended.sealed_as)
             self.failpoints.hit("refresh_recorded")
+
+    def _pause_s(self, effect: RefreshCredential) -> float:
+        """How long the provider may not be asked yet; never longer than a server may ask for."""
+        return min(max(0, effect.not_before_ms - self.now_ms()), RETRY_ASKED_MS_MAX) / 1_000
 
     async def _ended(self, effect: RefreshCredential, key: LeaseKey) -> RefreshEnded | None:
         """The end of the refresh. Where the secrets refuse to open or to seal a credential, a

@@ -100,6 +100,8 @@ class LeaseEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Generations that the secrets need no longer have; the last few."""
     acquiring: bool = False
     """The provider is asked for a credential, although there is none to refresh."""
+    acquisitions_failed: int = 0
+    """Since the last credential; the machine counts failed refreshes."""
     intended_by: str = ""
     """The process that has asked the provider last, or is about to; empty before."""
     rejected: int = 0
@@ -108,6 +110,8 @@ class LeaseEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no newer credential."""
     retry_at_ms: int = 0
     """When a timer begins the next attempt; 0 without a timer."""
+    not_before_ms: int = 0
+    """When the attempt that has begun may ask the provider, by the clock of the lease's owner."""
     waiting: Map[str, WaitingCall] = Map()
     """By operation: the calls that wait for a fresh credential."""
 
@@ -317,15 +321,23 @@ def _end_attempt(entry: LeaseEntry, fact: facts.LeaseFact) -> LeaseEntry:
     return replace(
         entry,
         acquiring=False,
+        acquisitions_failed=entry.acquisitions_failed + isinstance(fact, facts.AcquisitionFailed),
         intended_by="",
         reason=getattr(fact, "reason", ""),
         retry_at_ms=getattr(fact, "retry_at_ms", 0),
     )
 
 
-def _begin_attempt(entry: LeaseEntry, fact: facts.LeaseFact) -> LeaseEntry:
-    acquiring = isinstance(fact, facts.AcquisitionBegun)
-    return replace(entry, acquiring=acquiring, intended_by="", retry_at_ms=0)
+def _begin_attempt(
+    entry: LeaseEntry, fact: facts.AcquisitionBegun | facts.RefreshBegun
+) -> LeaseEntry:
+    return replace(
+        entry,
+        acquiring=isinstance(fact, facts.AcquisitionBegun),
+        intended_by="",
+        retry_at_ms=0,
+        not_before_ms=fact.not_before_ms or 0,
+    )
 
 
 def _intend(entry: LeaseEntry, fact: facts.RefreshIntended) -> LeaseEntry:

@@ -59,6 +59,8 @@ RETRY_MS_MAX: Final = 60_000
 RETRY_ASKED_MS_MAX: Final = 3_600_000
 """Servers may ask for more time than ``RETRY_MS_MAX``, but not for more than this."""
 REASON_MAX: Final = 300
+EARLY_MS: Final = 250
+"""By how much the clocks of a node and its server differ at least, where one is wrong."""
 FLOWS_MAX: Final = 100
 """Logins in progress, of all leases that this node owns."""
 REJECTED_AGAIN_MS: Final = 60_000
@@ -258,12 +260,16 @@ def begin_attempt(
 def on_due(entry: LeaseEntry, key: LeaseKey, *, now_ms: int) -> Sequence[facts.LeaseFact]:
     """The timer of the present credential, or of the next attempt. The server fires it by its own
     clock: where that of this node is far behind, a new credential would be due again at once, so
-    that calls begin its refresh instead."""
+    that calls begin its refresh instead; and the next attempt waits by the clock of this node."""
     published_ms = entry.credential_published_at_millis or 0
     is_new = 0 <= now_ms - published_ms < _lifetime_ms(entry) // 4
     if is_new and not entry.retry_at_ms and is_usable(entry, now_ms):
         return ()
-    return begin_attempt(entry, key)
+    begun = begin_attempt(entry, key)
+    for fact in begun if entry.retry_at_ms - now_ms > EARLY_MS else ():
+        if isinstance(fact, facts.RefreshBegun | facts.AcquisitionBegun):
+            force_setattr(fact, "not_before_ms", entry.retry_at_ms)
+    return begun
 
 
 def intend_attempt(
@@ -323,8 +329,9 @@ def _publication(
 
 def _retry_ms(entry: LeaseEntry, key: LeaseKey, ended: RefreshEnded) -> int:
     """Longer after each failure, and different for each lease."""
-    failures = 0 if entry.lease is None else min(entry.lease.refresh_attempt, 10)
-    pause_ms = min(RETRY_MS_MIN << failures, RETRY_MS_MAX)
+    refreshes_failed = 0 if entry.lease is None else entry.lease.refresh_attempt
+    failures = max(entry.acquisitions_failed, refreshes_failed)
+    pause_ms = min(RETRY_MS_MIN << min(failures, 10), RETRY_MS_MAX)
     pause_ms += int(pause_ms / 2 * _fraction(str(key)))
     return max(pause_ms, min(ended.retry_after_ms, RETRY_ASKED_MS_MAX))
 

@@ -34,6 +34,10 @@ class ExpiringMarked(TransitionFact, frozen=True, kw_only=True, tag="lease.expir
 class RefreshBegun(TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_begun.v1"):
     """A refresh is in flight; a second one may not begin."""
 
+    not_before_ms: Unsigned | UnsetType = UNSET
+    """When the provider may be asked again, by the clock of the lease's owner; only if that clock
+    is behind the clock of the server, which fired the timer."""
+
 
 class RefreshCompleted(TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_completed.v1"):
     """A newer credential was published; ``at_ms`` is its publication time."""
@@ -88,6 +92,9 @@ class FreshnessObserved(
 
 class AcquisitionBegun(Fact, frozen=True, kw_only=True, tag="lease.acquisition_begun.v1"):
     """The provider is to be asked for a credential, for a lease that has none it may refresh."""
+
+    not_before_ms: Unsigned | UnsetType = UNSET
+    """As that of ``RefreshBegun``."""
 
 
 class AcquisitionFailed(Fact, frozen=True, kw_only=True, tag="lease.acquisition_failed.v1"):

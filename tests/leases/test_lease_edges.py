@@ -4,6 +4,7 @@ calls get of a lease that changes meanwhile."""
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -41,6 +42,21 @@ def test_a_clock_that_is_ten_minutes_wrong_delays_no_wait_and_repeats_no_refresh
     world.wait_for(BANK, "o9")
     world.until(lambda: not world.entry(BANK).waiting)
     assert set(world.provider.used.values()) == {1}
+
+
+@pytest.mark.parametrize("error_s", [600, 0, -600])
+def test_a_node_whose_clock_is_wrong_asks_a_failing_provider_no_sooner_than_others(
+    world: LeaseWorld, error_s: int
+) -> None:
+    """Behind: the timer of the next attempt fires at once. Ahead: it fires later."""
+    world.clock_error_ms, world.provider.fails = error_s * 1_000, 1_000
+    world.begin()
+    world.wait_for(BANK, "o1")
+    world.pass_s(120)
+    asked_at_s = world.provider.asked_at_s
+    pauses_s = [later - sooner for sooner, later in pairwise(asked_at_s)]
+    assert len(pauses_s) == (0 if error_s > 0 else pytest.approx(6, abs=1))
+    assert [1, *pauses_s] == sorted([1, *pauses_s]), "each pause is longer than the one before"
 
 
 def test_the_waits_and_refusals_of_a_node_whose_clock_is_ahead_reach_their_lease_at_once(

@@ -67,7 +67,7 @@ class Server:
         self.active_max = max(self.active_max, self.active)
         try:
             await asyncio.sleep(self.latency_s)
-            while binding.key.binding in self.hangs:
+            while self.hangs & {binding.key.binding, str(binding.key)}:
                 await asyncio.sleep(1.0)
         finally:
             self.active -= 1
@@ -265,6 +265,21 @@ def test_a_provider_that_hangs_delays_no_other_binding(world: LeaseWorld) -> Non
     for number in range(20):
         lease = f"{BANK}:p{number}"
         world.until(lambda lease=lease: world.entry(lease).generation, patience_s=300)
+
+
+def test_a_profile_whose_refresh_hangs_delays_no_other_of_its_binding(world: LeaseWorld) -> None:
+    """Also where as many hang as are refreshed at a time, and twice as many."""
+    world.begin()
+    hanging = [f"{BANK}:p{number}" for number in range(16)]
+    world.provider.hangs |= {*hanging}
+    for number, lease in enumerate(hanging):
+        world.wait_for(lease, f"o{number}")
+    world.settle()
+    world.wait_for(BANK, "other")
+    world.until(lambda: world.entry(BANK).generation == 1, patience_s=5)
+    assert {world.entry(lease).generation for lease in hanging} == {0}
+    world.pass_s(45)
+    assert world.entry(hanging[0]).reason == "server gave no answer in 20 s"
 
 
 def test_a_provider_that_fails_is_asked_again_until_it_works(world: LeaseWorld) -> None:
