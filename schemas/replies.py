@@ -152,6 +152,8 @@ class ListedLease(msgspec.Struct, frozen=True, kw_only=True):
     """Why there is no newer credential."""
     retry_at_ms: int | None = None
     """When the next attempt begins."""
+    may_be_lost: bool = False
+    """Whether the refresh token may be used up: a refresh would use it a second time."""
 
 
 class LeaseList(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,9 +7,10 @@ It binds the inputs of auth_lease and the other methods of the contract's regist
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import msgspec
+from msgspec import Meta
 from msgspec.structs import asdict
 
 from rookery.actors.kernel import Effect
@@ -31,7 +32,6 @@ from rookery.actors.leases.refresh_rules import (
     EndFlow,
     IntendRefresh,
     RefreshEnded,
-    begin_attempt,
     begin_flow,
     end_attempt,
     end_flow,
@@ -41,6 +41,7 @@ from rookery.actors.leases.refresh_rules import (
     on_due,
     on_rejected,
     on_wait,
+    request_attempt,
 )
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
@@ -69,6 +70,10 @@ class _NoParams(msgspec.Struct, forbid_unknown_fields=True):
     """The parameters of a method without any."""
 
 
+class _RequestParams(msgspec.Struct, forbid_unknown_fields=True):
+    again: bool = False
+
+
 class _RefreshFailedParams(msgspec.Struct, forbid_unknown_fields=True):
     permanent: bool
 
@@ -83,7 +88,8 @@ class _BoundedSnapshot(AuthLeaseSnapshot, frozen=True, kw_only=True, forbid_unkn
 
 class _RestoreParams(msgspec.Struct, forbid_unknown_fields=True):
     snapshot: _BoundedSnapshot
-    expires_at: Unsigned | None = None
+    expires_at: Annotated[int, Meta(ge=0)] | None = None
+    """The inputs that it leads to check it: the largest number means never."""
 
 
 class LeaseState(msgspec.Struct, frozen=True, kw_only=True):
@@ -242,8 +248,8 @@ def _request_credential(
     entry: LeaseEntry, key: LeaseKey, params: Mapping[str, Any]
 ) -> Sequence[facts.LeaseFact]:
     """An operator requests a newer credential, in any phase."""
-    _convert_params(params, _NoParams)
-    return begin_attempt(entry, key, requested=True)
+    parsed = _convert_params(params, _RequestParams)
+    return request_attempt(entry, key, again=parsed.again)
 
 
 def _restore(

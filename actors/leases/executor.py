@@ -170,7 +170,7 @@ class LeaseExecutor:
             if error.code == "SEALING_KEY_MISSING":
                 raise NotExecutableHere(error.message) from None
             reason = f"the credential cannot be opened or stored: {error.code}"
-            return _failed(effect, LoginNeeded(reason))
+            return _failed(effect, LoginNeeded(reason, may_be_lost=True))
 
     async def _sealed(self, effect: RefreshCredential) -> RefreshEnded | None:
         """The end of a refresh whose owner died after it had sealed the credential."""
@@ -335,7 +335,7 @@ async def seal_credential(
 
 
 def _login_needed(_: float, reason: str) -> LoginNeeded:
-    return LoginNeeded(f"{reason}, and a refresh token may be lost")
+    return LoginNeeded(f"{reason}, and a refresh token may be lost", may_be_lost=True)
 
 
 def _published(
@@ -347,13 +347,10 @@ def _published(
 
 
 def _failed(effect: RefreshCredential, outcome: RetryLater | LoginNeeded) -> RefreshEnded:
-    later = isinstance(outcome, RetryLater)
-    return RefreshEnded(
-        credential=effect.credential,
-        reason=outcome.reason,
-        permanent=not later,
-        retry_after_ms=int(outcome.after_s * 1_000) if isinstance(outcome, RetryLater) else 0,
-    )
+    ended = RefreshEnded(credential=effect.credential, reason=outcome.reason)
+    if isinstance(outcome, RetryLater):
+        return msgspec.structs.replace(ended, retry_after_ms=int(outcome.after_s * 1_000))
+    return msgspec.structs.replace(ended, permanent=True, may_be_lost=outcome.may_be_lost)
 
 
 def _decode(value: bytes) -> LeaseCredential:

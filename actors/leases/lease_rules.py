@@ -102,6 +102,10 @@ class LeaseEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The provider is asked for a credential, although there is none to refresh."""
     acquisitions_failed: int = 0
     """Since the last credential; the machine counts failed refreshes."""
+    may_be_lost: bool = False
+    """The refresh token of the sealed credential may be used up."""
+    again: bool = False
+    """An operator lets the attempt that has begun use it nevertheless."""
     intended_by: str = ""
     """The process that has asked the provider last, or is about to; empty before."""
     rejected: int = 0
@@ -302,6 +306,7 @@ def _publish(entry: LeaseEntry, fact: facts.Acquired | facts.RefreshCompleted) -
         sealed_as=fact.sealed_as,
         sealed_before=entry.sealed_as if is_other else entry.sealed_before,
         published_before_millis=before_ms,
+        may_be_lost=entry.may_be_lost and not is_other,
         dropped=_last_sealed(dropped),
         rejected=entry.rejected,
         waiting=Map(calls),
@@ -322,6 +327,8 @@ def _end_attempt(entry: LeaseEntry, fact: facts.LeaseFact) -> LeaseEntry:
         entry,
         acquiring=False,
         acquisitions_failed=entry.acquisitions_failed + isinstance(fact, facts.AcquisitionFailed),
+        may_be_lost=entry.may_be_lost or getattr(fact, "may_be_lost", False) is True,
+        again=False,
         intended_by="",
         reason=getattr(fact, "reason", ""),
         retry_at_ms=getattr(fact, "retry_at_ms", 0),
@@ -337,6 +344,7 @@ def _begin_attempt(
         intended_by="",
         retry_at_ms=0,
         not_before_ms=fact.not_before_ms or 0,
+        again=fact.again is True,
     )
 
 

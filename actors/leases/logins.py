@@ -215,6 +215,7 @@ def _line(key: str, entry: LeaseEntry, now_ms: int) -> ListedLease:
         logins=flows,
         reason=entry.reason,
         retry_at_ms=entry.retry_at_ms or None,
+        may_be_lost=entry.may_be_lost,
     )
 
 

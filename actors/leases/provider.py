@@ -90,6 +90,8 @@ class LoginNeeded(msgspec.Struct, frozen=True):
 
     reason: str
     """In words without a secret; facts and people get it."""
+    may_be_lost: bool = False
+    """Whether the refresh token may be used up, and the one that replaces it lost."""
 
 
 Outcome: TypeAlias = Renewed | RetryLater | LoginNeeded

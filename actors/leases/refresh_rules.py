@@ -18,6 +18,7 @@ from msgspec import UNSET
 from msgspec.structs import force_setattr
 
 from rookery.actors.kernel import FactBuilder
+from rookery.actors.kernel.machines import RejectionKind, TransitionRejected
 from rookery.actors.leases.lease_rules import LeaseEntry, decide_input, evolve
 from rookery.actors.leases.state import REFRESH_WINDOW_SECS
 from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
@@ -48,6 +49,7 @@ __all__ = [
     "on_due",
     "on_rejected",
     "on_wait",
+    "request_attempt",
     "requires_login",
     "secret_name",
     "short_name",
@@ -88,6 +90,8 @@ class RefreshEnded(msgspec.Struct, frozen=True, kw_only=True):
     """Of the new credential."""
     reason: str = ""
     permanent: bool = False
+    may_be_lost: bool = False
+    """Whether the refresh token may be used up."""
     retry_after_ms: int = 0
 
 
@@ -238,6 +242,21 @@ def _fraction(key: str) -> float:
 # --- a refresh ----------------------------------------------------------------------------------
 
 
+def request_attempt(entry: LeaseEntry, key: LeaseKey, *, again: bool) -> Sequence[facts.LeaseFact]:
+    """Begin to renew the credential for an operator. ``again``: also with a refresh token that may
+    be used up."""
+    if entry.may_be_lost and not again and not is_in_work(entry, entry.generation):
+        raise TransitionRejected(
+            "request_credential",
+            f"the refresh token of {key} may be used up, and some servers end every session of an "
+            "account that uses one twice",
+            RejectionKind.GUARD_REJECTED,
+            hint=f"rookery leases login {key}; or rookery leases refresh {key} --again",
+        )
+    begun = begin_attempt(entry, key, requested=True)
+    return _marked(begun, again=True) if entry.may_be_lost else begun
+
+
 def begin_attempt(
     entry: LeaseEntry, key: LeaseKey, *, requested: bool = False
 ) -> Sequence[facts.LeaseFact]:
@@ -266,9 +285,16 @@ def on_due(entry: LeaseEntry, key: LeaseKey, *, now_ms: int) -> Sequence[facts.L
     if is_new and not entry.retry_at_ms and is_usable(entry, now_ms):
         return ()
     begun = begin_attempt(entry, key)
-    for fact in begun if entry.retry_at_ms - now_ms > EARLY_MS else ():
+    is_early = entry.retry_at_ms - now_ms > EARLY_MS
+    return _marked(begun, not_before_ms=entry.retry_at_ms) if is_early else begun
+
+
+def _marked(begun: Sequence[facts.LeaseFact], **fields: int) -> Sequence[facts.LeaseFact]:
+    """The facts of an attempt that begins, with more fields."""
+    for fact in begun:
         if isinstance(fact, facts.RefreshBegun | facts.AcquisitionBegun):
-            force_setattr(fact, "not_before_ms", entry.retry_at_ms)
+            for name, value in fields.items():
+                force_setattr(fact, name, value)
     return begun
 
 
@@ -276,13 +302,15 @@ def intend_attempt(
     entry: LeaseEntry, key: LeaseKey, intent: IntendRefresh, *, epoch: str, now_ms: int
 ) -> Sequence[facts.LeaseFact]:
     """Record that the provider is about to be asked. If a process that asked it before has lost the
-    answer, that is done again only if it does no harm."""
+    answer, that is done again only if it does no harm, or an operator lets it be done."""
     if not is_in_work(entry, intent.credential):
         return ()
-    if entry.intended_by and not intent.repeatable:
+    may_be_lost = entry.intended_by or (entry.may_be_lost and not entry.again)
+    if may_be_lost and not intent.repeatable:
         lost = RefreshEnded(
             credential=intent.credential,
             permanent=True,
+            may_be_lost=True,
             reason="the answer to an earlier refresh may be lost, and with it a refresh token",
         )
         return end_attempt(entry, key, lost, now_ms=now_ms)
@@ -302,6 +330,8 @@ def end_attempt(
     else:
         retry_at_ms = 0 if ended.permanent else now_ms + _retry_ms(entry, key, ended)
         fields["reason"] = ended.reason[:REASON_MAX]
+        if ended.may_be_lost:
+            fields["may_be_lost"] = True
         if not ended.permanent:
             fields["retry_at_ms"] = retry_at_ms
         if entry.acquiring:

@@ -37,6 +37,8 @@ class RefreshBegun(TransitionFact, frozen=True, kw_only=True, tag="lease.refresh
     not_before_ms: Unsigned | UnsetType = UNSET
     """When the provider may be asked again, by the clock of the lease's owner; only if that clock
     is behind the clock of the server, which fired the timer."""
+    again: bool | UnsetType = UNSET
+    """Whether an operator lets a refresh token be used that may be used up."""
 
 
 class RefreshCompleted(TransitionFact, frozen=True, kw_only=True, tag="lease.refresh_completed.v1"):
@@ -64,6 +66,8 @@ class RefreshFailedPermanent(
     """The refresh failed permanently: the owner of the account must log in again."""
 
     reason: str = ""
+    may_be_lost: bool | UnsetType = UNSET
+    """Whether the refresh token may be used up, and the one that replaces it lost."""
 
 
 class ReauthRequired(TransitionFact, frozen=True, kw_only=True, tag="lease.reauth_required.v1"):
@@ -94,7 +98,8 @@ class AcquisitionBegun(Fact, frozen=True, kw_only=True, tag="lease.acquisition_b
     """The provider is to be asked for a credential, for a lease that has none it may refresh."""
 
     not_before_ms: Unsigned | UnsetType = UNSET
-    """As that of ``RefreshBegun``."""
+    again: bool | UnsetType = UNSET
+    """Both as those of ``RefreshBegun``."""
 
 
 class AcquisitionFailed(Fact, frozen=True, kw_only=True, tag="lease.acquisition_failed.v1"):
@@ -103,6 +108,8 @@ class AcquisitionFailed(Fact, frozen=True, kw_only=True, tag="lease.acquisition_
     reason: str
     retry_at_ms: Unsigned = 0
     """When a timer begins the next attempt; 0 if only a login leads to a credential."""
+    may_be_lost: bool | UnsetType = UNSET
+    """As that of ``RefreshFailedPermanent``."""
 
 
 class RefreshIntended(Fact, frozen=True, kw_only=True, tag="lease.refresh_intended.v1"):

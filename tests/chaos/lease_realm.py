@@ -130,8 +130,9 @@ class LeaseRealm:
         return Counter(line.split()[0] for line in lines)
 
     async def request(self, client: Stock) -> None:
-        """Request a newer credential, as an operator does."""
-        body = {"input": "request_credential", "params": {}}
+        """Request a newer credential, as an operator does who has read that the refresh token may
+        be used up."""
+        body = {"input": "request_credential", "params": {"again": True}}
         answer = await client.ask("leases", self.lease, body)
         assert not answer.code, answer
 

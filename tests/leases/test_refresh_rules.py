@@ -233,6 +233,50 @@ def test_a_login_is_required_after_a_permanent_failure_until_there_is_a_credenti
     assert {name for name, _ in lease.effect(EndWaits).calls} == {"o2", "o3"}
 
 
+def test_a_refresh_token_that_may_be_used_up_is_used_again_only_if_an_operator_says_so(
+    lease: Lease,
+) -> None:
+    lease.due()
+    lease.intend()
+    lease.decider = LeasesDecider("node.2")
+    assert not lease.intend()
+    assert lease.last.may_be_lost is True
+    with pytest.raises(TransitionRejected, match="may be used up") as refused:
+        lease.input("request_credential")
+    assert "--again" in refused.value.hint
+    never = 2**64 - 1
+    snapshot = {"phase": "Valid", "credential_present": True, "generation": 1}
+    lease.input("restore_auth_lifecycle_snapshot", snapshot=snapshot, expires_at=never)
+    lease.put(LeaseRejected(credential=2))
+    assert not lease.intend(), "a restored credential has the same refresh token"
+    assert lease.kinds == ["refresh_failed_permanent"]
+    lease.input("request_credential", again=True)
+    assert (lease.kinds, lease.last.again) == (["acquisition_begun"], True)
+    assert lease.intend()
+    lease.end(reason="status 500")
+    lease.put(LeaseDue(credential=2))
+    assert not lease.intend(), "the word of the operator counts for one use"
+    lease.input("request_credential", again=True)
+    assert lease.intend()
+    lease.publish()
+    assert not lease.entry.may_be_lost
+    lease.input("request_credential")
+    assert lease.kinds == ["expiring_marked", "refresh_begun"]
+    assert lease.intend()
+
+
+def test_a_refresh_that_can_be_repeated_needs_no_word_of_an_operator(lease: Lease) -> None:
+    lease.due()
+    lease.intend()
+    lease.end(reason="invalid_grant", permanent=True)
+    assert not lease.entry.may_be_lost, "the server has refused it, and says so"
+    lease.input("request_credential")
+    lease.intend()
+    lease.end(reason="no answer", permanent=True, may_be_lost=True)
+    lease.input("request_credential", again=True)
+    assert lease.intend(repeatable=True)
+
+
 def test_a_withdrawn_call_waits_no_more(lease: Lease) -> None:
     lease.due()
     lease.wait("o2")

@@ -181,7 +181,7 @@ def _answer_outcome(
 def _lost(reason: str, *, repeatable: bool) -> RetryLater | LoginNeeded:
     if repeatable:
         return RetryLater(0.0, reason)
-    return LoginNeeded(f"{reason}; its refresh token or code may be used up")
+    return LoginNeeded(f"{reason}; its refresh token or code may be used up", may_be_lost=True)
 
 
 def _refusal(reason: str, error: str | None) -> RetryLater | LoginNeeded:

@@ -255,9 +255,11 @@ class AuthLeaseHandle(MachineHandle):
     async def begin_refresh(self, lease_key: LeaseKey) -> LeaseView:
         return await self._lease(lease_key, "begin_refresh")
 
-    async def request_credential(self, lease_key: LeaseKey) -> LeaseView:
-        """Let the node get a newer credential now."""
-        return await self._lease(lease_key, "request_credential")
+    async def request_credential(self, lease_key: LeaseKey, *, again: bool = False) -> LeaseView:
+        """Let the node get a newer credential now. ``again``: also with a refresh token that may
+        be used up."""
+        params = {"again": True} if again else {}  # Which older nodes do not know.
+        return await self._lease(lease_key, "request_credential", **params)
 
     async def complete_refresh(
         self, lease_key: LeaseKey, new_expires_at: int, now: int

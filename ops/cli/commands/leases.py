@@ -59,6 +59,8 @@ def show(lease: LeaseOption, *, options: Options = NO_OPTIONS) -> int:
         print_line(f"{'next attempt':<14} {clock_time(found.retry_at_ms)}")
     if found.login_required:
         print_line(f"log in: rookery leases login {found.lease}")
+    if found.may_be_lost:
+        print_line(f"{'refresh token':<14} may be used up: `leases refresh` needs --again")
     return 0
 
 
@@ -86,9 +88,17 @@ def login(
 
 
 @app.command
-def refresh(lease: LeaseOption, *, options: Options = NO_OPTIONS) -> int:
+def refresh(
+    lease: LeaseOption,
+    *,
+    again: Annotated[
+        bool,
+        Parameter(negative="", help="Also if that uses a refresh token which may be used up."),
+    ] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
     """Let the node get a newer credential now, also after a failure that required a login."""
-    return _print_view(options, lease, "request_credential", {})
+    return _print_view(options, lease, "request_credential", {"again": again} if again else {})
 
 
 @app.command

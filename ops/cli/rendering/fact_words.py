@@ -196,6 +196,11 @@ def _until(seconds: int | None) -> str:
     return "which never expires" if seconds is None else f"until {clock_time(seconds * 1_000)}"
 
 
+def _again(fields: FactFields) -> str:
+    is_again = fields.get("again") is True
+    return " with a refresh token that may be used up, for an operator" if is_again else ""
+
+
 def _retry(fields: FactFields) -> str:
     at_ms = fields.get("retry_at_ms")
     when = f"; next attempt at {clock_time(at_ms)}" if at_ms else ""
@@ -269,8 +274,8 @@ _OF_LEASES: Final[Mapping[type[Fact], _Words]] = {
     lease.Acquired: lambda fields: f"has a credential, {_until(fields.get('expires_at_ts'))}",
     lease.RefreshCompleted: lambda fields: f"renewed, {_until(fields.get('new_expires_at'))}",
     lease.ExpiringMarked: lambda _: "expires soon",
-    lease.RefreshBegun: lambda _: "begins a refresh",
-    lease.AcquisitionBegun: lambda _: "begins to get a credential",
+    lease.RefreshBegun: lambda fields: "begins a refresh" + _again(fields),
+    lease.AcquisitionBegun: lambda fields: "begins to get a credential" + _again(fields),
     lease.RefreshIntended: lambda fields: f"{fields['node']} asks the provider",
     lease.RefreshFailedTransient: _retry,
     lease.AcquisitionFailed: lambda fields: (

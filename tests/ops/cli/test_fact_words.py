@@ -65,6 +65,12 @@ def test_a_fact_after_which_a_person_has_to_act_names_the_command():
     assert "got no credential: status 500; next attempt at 1970-01-01" in line_of(failed)
 
 
+def test_a_second_use_of_a_refresh_token_is_shown():
+    for kind in (facts.RefreshBegun, facts.AcquisitionBegun):
+        assert "may be used up" in line_of(made(kind, again=True))
+        assert "may be used up" not in line_of(made(kind))
+
+
 def test_a_reason_cannot_break_the_line_or_command_the_terminal():
     line = line_of(made(facts.ReauthRequired, reason="a\n  b\x1b[2J"))
     assert line.endswith("(a b\ufffd[2J)")
