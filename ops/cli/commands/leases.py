@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from contextlib import closing
 from typing import Annotated, Any
@@ -15,7 +16,7 @@ from rookery.bus.clock import SystemClock
 from rookery.ops.cli.access.login_callback import LoginCallback
 from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, printable
 from rookery.schemas.commands import FinishLogin, HandleInput, LeasesQuery, StartLogin
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.machines.lease import LeaseKey
@@ -170,15 +171,24 @@ async def _login(options: Options, key: str, callback: LoginCallback) -> LoginSt
 
 
 async def _poll(realm: OfflineRealm, key: str, started: LoginStarted) -> LoginStatus:
-    pause_s = started.interval_s
+    pause_s, shown = started.interval_s, ""
     while _left_s(started) > 0:
         await asyncio.sleep(pause_s)
         finish = FinishLogin(flow_id=started.flow_id)
         status = await realm.ask("finish_login", key, finish, LoginStatus)
         if status.done:
             return status
+        line = _pending_line(status.reason, _left_s(started))
+        if line != shown:
+            shown = line
+            print(line, file=sys.stderr, flush=True)
         pause_s = max(started.interval_s, status.retry_after_s)
     raise _too_late()
+
+
+def _pending_line(reason: str, left_s: float) -> str:
+    """A line for each minute, and for each other reason."""
+    return f"no login yet, {math.ceil(left_s / 60)} min left: {printable(reason)}"
 
 
 async def _await_browser(
