@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import os
 import socket
 import stat
@@ -23,6 +24,8 @@ from rookery.schemas.errors import Refused
 
 __all__ = ["HttpAddress", "read_token", "serve_http"]
 
+log = logging.getLogger(__name__)
+
 PATH: Final = "/mcp"
 SESSIONS_MAX: Final = 100
 """Of clients of the older era; those of the newer one have none."""
@@ -34,6 +37,7 @@ STOP_S: Final = 2
 TOKEN_CHARS_MIN: Final = 16
 _FILE_BYTES_MAX: Final = 4_096
 _GROUP_OR_OTHER: Final = stat.S_IRWXG | stat.S_IRWXO
+_THIS_MACHINE: Final = ("127.0.0.1", "localhost", "::1")
 _LOOPBACK: Final = ("127.0.0.1", "localhost", "[::1]")
 _NEW_TOKEN: Final = "(umask 077; openssl rand -hex 32 > FILE)"  # noqa: S105 - a command.
 
@@ -106,6 +110,8 @@ async def serve_http(
     """Serve until the task is cancelled. ``origins``: of web pages that may call, beside those on
     this machine. ``on_ready`` gets the URL."""
     security = _security(address.host, origins)
+    if address.host not in _THIS_MACHINE:
+        log.warning("no TLS: the token can be read on the way", extra={"host": address.host})
     listener = address.bind()
     host, port = listener.getsockname()[:2]
     app = server.protocol.streamable_http_app(

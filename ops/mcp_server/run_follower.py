@@ -39,6 +39,8 @@ QUICK_S: Final = 0.25
 CANCEL_S: Final = 5.0
 ABSENCE_S_MAX: Final = 60.0
 """How long a run that was accepted may have no node before the request ends with an error."""
+REPEAT_S: Final = 10.0
+"""Without news: clients give up requests that are silent for a minute or so."""
 FLUSH_S: Final = 0.2
 """Between two notifications with output."""
 OUTPUT_CHARS_MAX: Final = 4_000
@@ -62,6 +64,7 @@ class ProgressReporter:
         self._number = 0
         self._output = ""
         self._phase = ""
+        self._notified_s = 0.0
         self._flushing = TaskSet()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -77,8 +80,8 @@ class ProgressReporter:
             self._timer = loop.call_later(FLUSH_S, self._start_flush)
 
     async def report_phase(self, phase: str) -> None:
-        """What the run does now; said once."""
-        if phase and phase != self._phase:
+        """What the run does now; repeated so that a client sees that it goes on."""
+        if phase != self._phase or monotonic_s() - self._notified_s >= REPEAT_S:
             self._phase = phase
             await self._notify(phase)
 
@@ -103,6 +106,7 @@ class ProgressReporter:
     async def _notify(self, text: str) -> None:
         if self._send is not None:
             self._number += 1
+            self._notified_s = monotonic_s()
             await self._send(self._number, text)
 
 

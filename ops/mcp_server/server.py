@@ -20,6 +20,7 @@ from mcp.server.models import InitializationOptions
 from mcp.server.subscriptions import InMemorySubscriptionBus, ListenHandler, ToolsListChanged
 from mcp.shared.exceptions import MCPError
 
+from rookery.bus.clock import monotonic_s
 from rookery.bus.event_loop import TaskSet
 from rookery.bus.roles import Role
 from rookery.ops.config import Config
@@ -41,7 +42,11 @@ log = logging.getLogger(__name__)
 
 CALLS_MAX: Final = 256
 """Calls under way; one more is refused."""
+PAGE_TOOLS: Final = 200
+"""Of the session's tools, in one answer."""
 TOOLS_POLL_S: Final = 5.0
+POLL_SHARE: Final = 100
+"""To look for changed tools takes at most one part in so many of the time."""
 SUBSCRIPTIONS_MAX: Final = 256
 INSTRUCTIONS: Final = """\
 Rookery runs programs in a sandbox and records every call of a tool before it is made.
@@ -112,15 +117,20 @@ class RealmMcpServer:
     # --- tools ------------------------------------------------------------------------------------
 
     async def _list_tools(
-        self, context: Context, _params: types.PaginatedRequestParams | None
+        self, context: Context, params: types.PaginatedRequestParams | None
     ) -> types.ListToolsResult:
+        """Rookery's own tools, then those of the session by name; a cursor is the last name."""
+        cursor = None if params is None else params.cursor
         self._listener = context.session
         try:
             self._offered = await self._read_offered()
         except CodedError as error:  # Until the realm is back, the list is that of before.
             log.warning("tools of the session not listed", extra={"reason": error})
-        own = [_tool_of(tool) for tool in self._own.values()]
-        return types.ListToolsResult(tools=[*own, *self._offered])
+        own = [_tool_of(tool) for tool in self._own.values()] if cursor is None else []
+        offered = [tool for tool in self._offered if cursor is None or tool.name > cursor]
+        page = offered[:PAGE_TOOLS]
+        more = page[-1].name if len(offered) > len(page) else None
+        return types.ListToolsResult(tools=[*own, *page], next_cursor=more)
 
     async def _call_tool(
         self, context: Context, params: types.CallToolRequestParams
@@ -143,14 +153,14 @@ class RealmMcpServer:
     ) -> msgspec.Struct:
         if (own := self._own.get(name)) is not None:
             return await own.call(arguments, progress)
-        tools = await read_session_tools(await self._link.client(), self._session)
-        tool = next((one for one in tools if one.name == name), None)
-        if tool is None:
+        tools = await read_session_tools(await self._link.client(), self._session, name)
+        if not tools:
             raise Refused(
                 "UNKNOWN_TOOL",
                 f"no tool {name[:80]!r} here",
                 hint="tools/list; or the rights of the session do not cover it",
             )
+        tool = tools[0]
         fields = {
             "code": call_program(tool, arguments),
             "language": tool.language,
@@ -160,18 +170,22 @@ class RealmMcpServer:
 
     async def _read_offered(self) -> tuple[types.Tool, ...]:
         tools = await read_session_tools(await self._link.client(), self._session)
-        return tuple(_tool_of(tool) for tool in tools if tool.name not in self._own)
+        named = [one for one in tools if one.name not in self._own and not one.is_sensitive]
+        return tuple(map(_tool_of, sorted(named, key=lambda tool: tool.name)))
 
     async def _watch_tools(self) -> None:
         """Tell clients when the tools of the session change."""
+        pause_s = TOOLS_POLL_S
         while True:
-            await asyncio.sleep(TOOLS_POLL_S)
+            await asyncio.sleep(pause_s)
             if self._listener is None:
                 continue
+            begun_s = monotonic_s()
             try:
                 offered = await self._read_offered()
             except CodedError:
                 continue
+            pause_s = max(TOOLS_POLL_S, POLL_SHARE * (monotonic_s() - begun_s))
             if offered != self._offered:
                 self._offered = offered
                 await self._events.publish(ToolsListChanged())

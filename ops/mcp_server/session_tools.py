@@ -14,16 +14,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.protection import is_ever_allowed
+from rookery.actors.protection import is_ever_allowed, sensitive_parts
 from rookery.bus.client import Client
-from rookery.ops.mcp_server.arguments import hoist_definitions, reply_schema
+from rookery.ops.mcp_server.arguments import hoist_definitions
 from rookery.ops.mcp_server.realm_link import PATIENCE_S
-from rookery.ops.mcp_server.run_report import RunReport
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ToolsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import RightsSet
-from rookery.schemas.replies import SessionView, ToolList, ToolView
+from rookery.schemas.replies import RunState, SessionView, ToolList, ToolView
 from rookery.schemas.run import Language, SessionLimits, SideEffect
 
 __all__ = ["SessionTool", "call_program", "read_session_tools"]
@@ -46,6 +45,12 @@ class SessionTool(NamedTuple):
     @property
     def name(self) -> str:
         return self.view.capability.name
+
+    @property
+    def is_sensitive(self) -> bool:
+        """Whether it takes or returns what no fact may show: a program that only makes the call
+        would show it in its source, or as its result."""
+        return bool(sensitive_parts(self.view.capability))
 
     @property
     def description(self) -> str:
@@ -78,13 +83,16 @@ class SessionTool(NamedTuple):
 
     @property
     def output_schema(self) -> dict[str, Any]:
-        """That of a run, whose result is the tool's."""
+        """That of a run whose result is the tool's, in short: a session may have many tools."""
         inner, definitions = hoist_definitions(self.view.capability.output_schema)
-        schema = reply_schema(RunReport)
-        return schema | {
-            "properties": schema["properties"] | {"result": inner},
-            **definitions,
+        properties = {
+            "run_id": {"type": "string"},
+            "status": {"type": "string", "enum": sorted(RunState)},
+            "result": inner,
+            "error": {"type": "object"},
+            "waits_for": {"type": "object"},
         }
+        return {"type": "object", "properties": properties, **definitions}
 
     @property
     def hints(self) -> dict[str, bool]:
@@ -103,10 +111,12 @@ class SessionTool(NamedTuple):
         return max(self.limits.wall_ms, self.view.capability.limits.timeout_ms + _MARGIN_MS)
 
 
-async def read_session_tools(client: Client, session: str) -> list[SessionTool]:
-    """The tools of a node that the rights of the session allow, by name."""
+async def read_session_tools(
+    client: Client, session: str, name: str | None = None
+) -> list[SessionTool]:
+    """The tools of a node that the rights of the session allow, by name; or only that ``name``."""
     listed, view = await asyncio.gather(
-        client.ask("tools", "all", ToolsQuery(), timeout_s=PATIENCE_S),
+        client.ask("tools", "all", ToolsQuery(name=name), timeout_s=PATIENCE_S),
         _find_session(client, session),
     )
     language, limits = Language.PYTHON, SessionLimits()
@@ -138,6 +148,12 @@ async def _find_session(client: Client, session: str) -> SessionView | None:
 
 def call_program(tool: SessionTool, arguments: Mapping[str, Any]) -> str:
     """The program that calls the tool and whose result is the tool's."""
+    if tool.is_sensitive:
+        raise Refused(
+            "UNSUPPORTED_FEATURE",
+            f"{tool.name} has sensitive values, which facts about this call would show",
+            hint="call it in a program that gets and uses them itself: run_code",
+        )
     positional, awaits = _positional(tool, arguments), "await " if tool.view.awaited else ""
     if tool.language is Language.PYTHON:
         written = ", ".join(

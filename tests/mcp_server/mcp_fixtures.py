@@ -44,7 +44,12 @@ async def slow(seconds: float) -> float:
     await asyncio.sleep(seconds)
     return seconds
 
-registry = ToolRegistry.of(price, pay, slow)
+@tool(side_effect="read", sensitive=["key"])
+def unlock(key: str) -> bool:
+    """Whether it is the key."""
+    return key == "sesame"
+
+registry = ToolRegistry.of(price, pay, slow, unlock)
 '''
 
 

@@ -9,7 +9,7 @@ import pytest
 from mcp import Client, MCPError
 
 from rookery.ops.cli.arguments import read_signer
-from rookery.ops.mcp_server import McpApprover
+from rookery.ops.mcp_server import McpApprover, server
 from tests.mcp_server.mcp_fixtures import McpRealm, Notices, eventually, scenario
 
 ERAS = ("auto", "legacy")
@@ -197,6 +197,36 @@ def test_the_tools_of_the_session_are_called_by_name_through_runs(shop: McpRealm
             assert "TYPE_ERROR" in wrong.structured_content["error"]["message"]
             (run, *_) = (await call(client, "runs_list", session=session))["runs"]
             assert (run["calls"], run["by"]) == (1, "client")
+
+    scenario(work)
+
+
+def test_many_tools_are_listed_in_pages(shop: McpRealm, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(server, "PAGE_TOOLS", 2)
+
+    async def work() -> None:
+        async with shop.client(session="pages") as client:
+            names: list[str] = []
+            cursor = None
+            while True:
+                page = await client.list_tools(cursor=cursor)
+                names += [tool.name for tool in page.tools]
+                if (cursor := page.next_cursor) is None:
+                    break
+            assert names[-4:] == ["pay", "price", "sleep", "slow"]
+            assert len(set(names)) == len(names)
+
+    scenario(work)
+
+
+def test_a_tool_with_sensitive_values_is_called_by_programs_only(shop: McpRealm):
+    async def work() -> None:
+        async with shop.client(session="sealed") as client:
+            assert "unlock" not in {tool.name for tool in (await client.list_tools()).tools}
+            refused = await refusal(client, "unlock", key="sesame")
+            assert refused["code"] == "UNSUPPORTED_FEATURE"
+            assert (await call(client, "runs_list", session="sealed"))["runs"] == []
+            assert (await call(client, "run_code", code="unlock('se' + 'same')"))["result"] is True
 
     scenario(work)
 
