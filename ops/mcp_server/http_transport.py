@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import uvicorn
 from mcp.server.transport_security import TransportSecuritySettings
+from starlette.middleware.cors import CORSMiddleware
 
 from rookery.ops.mcp_server.server import RealmMcpServer
 from rookery.schemas.codec import encode_json
@@ -122,7 +123,7 @@ async def serve_http(
         transport_security=security,
     )
     config = uvicorn.Config(
-        TokenGuard(app, token),
+        _for_web_pages(TokenGuard(app, token), origins),
         log_config=None,
         access_log=False,
         server_header=False,
@@ -158,6 +159,20 @@ def _security(host: str, origins: Sequence[str]) -> TransportSecuritySettings:
         pages.add(f"{url.scheme}://{url.netloc}")
         hosts.add(url.netloc)
     return TransportSecuritySettings(allowed_hosts=sorted(hosts), allowed_origins=sorted(pages))
+
+
+def _for_web_pages(app: AsgiApp, origins: Sequence[str]) -> AsgiApp:
+    """The app, which answers browsers that ask before they let a page of ``origins`` call."""
+    if not origins:
+        return app
+    pages: AsgiApp = CORSMiddleware(
+        app,
+        allow_origins=[origin.rstrip("/") for origin in origins],
+        allow_methods=["GET", "POST", "DELETE"],
+        allow_headers=["*"],
+        expose_headers=["mcp-session-id"],
+    )
+    return pages
 
 
 class TokenGuard:

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import msgspec
 from msgspec import UNSET
@@ -52,6 +52,7 @@ _NODE_DRAINED: Final = "NODE_DRAINED"
 """The code of a run that continues with the next node: no person has to act."""
 _PARKED: Final = (RunState.WAITING_FOR_APPROVAL, RunState.INTERRUPTED)
 
+T = TypeVar("T")
 SendProgress = Callable[[float, str], Awaitable[None]]
 
 
@@ -178,13 +179,13 @@ class RunFollower:
                     return run_report(answer)
                 run_id = answer.run_id
             else:
-                run_id = await handle.accepted()
+                run_id = await _accepted(handle)
             view = await self._find_patiently(run_id, progress)
             return await self._wait(view, progress, until_s, replying)
         except Failed as failure:
-            if not (handle.run_id and CODES[failure.code].retryable):
+            if not CODES[failure.code].retryable:
                 raise
-            raise _unanswered(handle.run_id, failure) from None
+            raise _unanswered(handle, failure) from None
         finally:
             await output.cancel()
             await progress.close()
@@ -293,18 +294,36 @@ async def _follow_output(handle: Handle, progress: ProgressReporter) -> None:
                 progress.add_output(piece.text)
 
 
-def _result_of(replying: asyncio.Task[dict[str, Any]]) -> dict[str, Any]:
-    if replying.cancelled():
-        raise Failed("SERVER_UNREACHABLE", "the server has moved before the reply")
-    return replying.result()
+async def _accepted(handle: Handle) -> str:
+    """The run's id. An end of the client's tasks is an error, and no cancellation of this one."""
+    accepting = asyncio.ensure_future(handle.accepted())
+    try:
+        await wait_first({accepting})
+    finally:
+        accepting.cancel()
+    return _result_of(accepting)
 
 
-def _unanswered(run_id: str, failure: Failed) -> Failed:
-    """The error for an accepted run without a reply: it may still run, so it is not repeated."""
+def _result_of(task: asyncio.Task[T]) -> T:
+    if task.cancelled():
+        raise Failed("NO_ANSWER", "the server has moved before the reply")
+    return task.result()
+
+
+def _unanswered(handle: Handle, failure: Failed) -> Failed:
+    """The error for a run without a reply: it may still run, so it is not to be repeated."""
+    if handle.run_id:
+        return Failed(
+            "NO_ANSWER",
+            f"run {handle.run_id} was accepted and continues when a node replies: "
+            f"{failure.message}",
+            hint=f"runs_result with run_id {handle.run_id}",
+        )
+    once = f"run_code with message_id {handle.message_id} starts no second run"
     return Failed(
-        "NO_ANSWER",
-        f"run {run_id} was accepted and continues when a node replies: {failure.message}",
-        hint=f"runs_result with run_id {run_id}",
+        failure.code,
+        f"{failure.message}; the run may have been accepted",
+        hint="; ".join(filter(None, [failure.hint, "runs_list shows whether it was", once])),
     )
 
 

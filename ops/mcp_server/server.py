@@ -9,7 +9,7 @@ import asyncio
 import importlib.metadata
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from typing import Any, Final
 
@@ -68,7 +68,7 @@ class RealmMcpServer:
         self._follower = RunFollower(self._link)
         self._own = RealmTools(self._link, self._follower, session, approver).by_name
         self._offered: tuple[types.Tool, ...] = ()
-        """The session's tools as they were listed last."""
+        """The session's tools as they were read last."""
         self._calls = 0
         self._events = InMemorySubscriptionBus()
         self._listener: Any = None
@@ -121,11 +121,11 @@ class RealmMcpServer:
     ) -> types.ListToolsResult:
         """Rookery's own tools, then those of the session by name; a cursor is the last name."""
         cursor = None if params is None else params.cursor
-        self._listener = context.session
         try:
-            self._offered = await self._read_offered()
+            await self._refresh()
         except CodedError as error:  # Until the realm is back, the list is that of before.
             log.warning("tools of the session not listed", extra={"reason": error})
+        self._listener = context.session
         own = [_tool_of(tool) for tool in self._own.values()] if cursor is None else []
         offered = [tool for tool in self._offered if cursor is None or tool.name > cursor]
         page = offered[:PAGE_TOOLS]
@@ -168,28 +168,27 @@ class RealmMcpServer:
         }
         return await self._follower.run(self._session, fields, progress)
 
-    async def _read_offered(self) -> tuple[types.Tool, ...]:
+    async def _refresh(self) -> None:
+        """Read the session's tools, and tell clients if they are others than before."""
         tools = await read_session_tools(await self._link.client(), self._session)
         named = [one for one in tools if one.name not in self._own and not one.is_sensitive]
-        return tuple(map(_tool_of, sorted(named, key=lambda tool: tool.name)))
+        offered = tuple(map(_tool_of, sorted(named, key=lambda tool: tool.name)))
+        if offered == self._offered:
+            return
+        self._offered = offered
+        if self._listener is not None:
+            await self._events.publish(ToolsListChanged())
+            await self._listener.send_tool_list_changed()
 
     async def _watch_tools(self) -> None:
-        """Tell clients when the tools of the session change."""
         pause_s = TOOLS_POLL_S
         while True:
             await asyncio.sleep(pause_s)
-            if self._listener is None:
-                continue
             begun_s = monotonic_s()
-            try:
-                offered = await self._read_offered()
-            except CodedError:
-                continue
+            if self._listener is not None:
+                with suppress(CodedError):
+                    await self._refresh()
             pause_s = max(TOOLS_POLL_S, POLL_SHARE * (monotonic_s() - begun_s))
-            if offered != self._offered:
-                self._offered = offered
-                await self._events.publish(ToolsListChanged())
-                await self._listener.send_tool_list_changed()
 
     # --- resources --------------------------------------------------------------------------------
 

@@ -85,10 +85,12 @@ class McpRealm:
         mode: str = "auto",
         session: str = SESSION,
         approver: McpApprover | None = None,
+        on_message: Callable[[Any], Awaitable[None]] | None = None,
     ) -> AsyncIterator[Client]:
         """A client beside the server, in this process."""
         server = self.server(session=session, approver=approver)
-        async with server.open(), Client(server.protocol, mode=mode) as client:
+        client = Client(server.protocol, mode=mode, message_handler=on_message)
+        async with server.open(), client:
             yield client
 
     @property

@@ -9,8 +9,9 @@ from urllib.parse import urlsplit
 
 import pytest
 from mcp import Client
+from mcp_types import ToolListChangedNotification
 
-from rookery.ops.mcp_server import realm_link, realm_tools, run_follower, session_tools
+from rookery.ops.mcp_server import realm_link, realm_tools, run_follower, server, session_tools
 from tests.mcp_server.mcp_fixtures import McpRealm, Notices, scenario
 from tests.mcp_server.test_requests import call, refusal
 
@@ -21,6 +22,7 @@ RETRYABLE = ("NO_ANSWER", "PARTITION_UNOWNED", "SERVER_UNREACHABLE")
 def realm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> McpRealm:
     for module in (realm_link, realm_tools, run_follower, session_tools):
         monkeypatch.setattr(module, "PATIENCE_S", 2.0)
+    monkeypatch.setattr(server, "TOOLS_POLL_S", 0.2)
     return McpRealm(tmp_path)
 
 
@@ -32,13 +34,20 @@ def test_requests_get_coded_errors_while_the_realm_is_away_and_runs_their_result
     realm: McpRealm,
 ):
     async def work() -> None:
-        async with realm.client(mode="legacy") as client:
+        has_changed = asyncio.Event()
+
+        async def on_message(message: object) -> None:
+            if isinstance(message, ToolListChangedNotification):
+                has_changed.set()
+
+        async with realm.client(mode="legacy", on_message=on_message) as client:
             missing = await refusal(client, "run_code", code="1")
             assert (missing["code"], missing["retryable"]) == ("SERVER_UNREACHABLE", True)
             assert "rookery up" in missing["hint"]
             own = await names(client)
             assert ("run_code" in own, "price" in own) == (True, False)
             with realm.served() as node:
+                await has_changed.wait()
                 assert "price" in await names(client)
                 notices = Notices()
                 code = {"code": "print('begun')\nawait slow(2)\n42", "timeout_ms": 60_000}

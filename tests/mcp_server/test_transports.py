@@ -262,6 +262,11 @@ def test_http_requests_without_the_token_or_from_foreign_pages_are_refused(shop:
             assert await status(url, Origin="https://tools.example.com") == 200
             assert await status(url, Host="evil.example.com") == 421
             async with httpx2.AsyncClient(trust_env=False) as http:
+                asks = {"Access-Control-Request-Method": "POST"}
+                for page, is_allowed in (("https://tools.example.com", True), ("null", False)):
+                    answer = await http.options(url, headers=asks | {"Origin": page})
+                    allows = answer.headers.get("access-control-allow-origin")
+                    assert (allows == page) is is_allowed
                 refused = await http.post(url, json=INITIALIZE)
                 assert (refused.status_code, refused.json()["error"]["code"]) == (
                     401,
