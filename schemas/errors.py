@@ -81,12 +81,13 @@ CODES: Final[dict[str, Code]] = {
     "TYPE_ERROR": Code("an argument has the wrong type"),
     "UNKNOWN_TOOL": Code("no tool has this name here"),
     "INVALID_TOOL_NAME": Code("a tool's name must be an identifier of its own"),
-    "SURFACE_UNAVAILABLE": Code("the surface of the tool has no connection", retryable=True),
     "TOOL_CHANGED": Code("the tool is not the one that the call was recorded, or approved, for"),
     "WORKER_UNAVAILABLE": Code("no worker took the call, and nothing was executed", retryable=True),
     "SURFACE_NOT_FOUND": Code("the catalogue has no such surface"),
     "SURFACE_DRAINING": Code("the surface of the call is being removed, and takes no new calls"),
-    "SURFACE_UNAVAILABLE": Code("the surface of the call was removed, or cannot be reached"),
+    "SURFACE_UNAVAILABLE": Code(
+        "the surface of the call was removed, or cannot be reached", retryable=True
+    ),
     "TOOL_NAME_CONFLICT": Code("two tools would have the same name here"),
     "RESULT_NOT_SERIALIZABLE": Code("the result is not plain JSON"),
     "SERIALIZE_ERROR": Code("the tool's result is not JSON"),
