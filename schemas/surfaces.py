@@ -108,8 +108,8 @@ _Names = Annotated[tuple[str, ...], Meta(max_length=SURFACES_MAX)]
 
 
 class ChangeCatalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Change the catalogue of the realm (verb ``catalogue``, key ``_realm``), or of one session
-    (key: the session). The change is one commit: if one surface is refused, none is changed."""
+    """Change the catalogue of the realm (verb ``catalogue``, key ``_realm``). The change is one
+    commit: if one surface is refused, none is changed."""
 
     add: Annotated[dict[str, SurfaceSource], Meta(max_length=SURFACES_MAX)] = {}
     """By name: new surfaces, and new sources of known ones."""
@@ -121,7 +121,7 @@ class ChangeCatalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 class CatalogueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """List the surfaces of a catalogue (verb ``catalogued``, key ``_realm`` or a session)."""
+    """List the surfaces that a node offers (verb ``catalogued``, key ``_realm``)."""
 
     surface: str | None = None
     """Only this one."""
@@ -137,12 +137,12 @@ class SurfaceDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class ListedSurface(msgspec.Struct, frozen=True, kw_only=True):
-    """A surface of a catalogue, as the node that answers has it."""
+    """A surface, as the node that answers has it."""
 
     surface: str
     source: SurfaceSource
-    sequence: int
-    """Number of the change that added or reloaded it."""
+    sequence: int = 0
+    """Number of the change that added or reloaded it; 0 for one of the node's configuration."""
     tools: tuple[str, ...] = ()
     """Their names in programs."""
     state: McpServerState = McpServerState.PENDING_CONNECT

@@ -33,6 +33,7 @@ class SurfaceTools(NamedTuple):
                 schema_digest=one.available.schema_digest,
                 hidden=bool(rights)
                 and not is_ever_allowed(rights, name, one.surface, one.available.side_effect),
+                of_surface=True,
                 capability=one.tool.capability,
             )
             for name, one in loaded.items()

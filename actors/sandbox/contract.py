@@ -113,6 +113,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of its schemas; a snapshot is restored only with tools of equal digests."""
     hidden: bool = False
     """Whether programs can call the tool without finding it in ``list_tools``."""
+    of_surface: bool = False
+    """Whether it is of the realm's catalogue, which programs search."""
     capability: Capability | None = None
     """The description that ``describe_tool`` returns, except for the name, which is ``name``."""
 

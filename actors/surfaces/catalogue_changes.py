@@ -25,7 +25,13 @@ from rookery.actors.surfaces.connections import ConnectionReport
 from rookery.actors.surfaces.decider import CatalogueRecorded
 from rookery.actors.surfaces.live_catalogue import FAMILY, LiveCatalogue, build_tools
 from rookery.actors.surfaces.surface_host import SurfaceHost
-from rookery.actors.tools import CatalogueTool, check_surface, encode_entries, encode_tools
+from rookery.actors.tools import (
+    LOCAL,
+    CatalogueTool,
+    check_surface,
+    encode_entries,
+    encode_tools,
+)
 from rookery.bus.ports import Blobs, Delivery, TaskSet
 from rookery.schemas.codec import decode_command
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -96,13 +102,16 @@ class CatalogueChanges:
             return await self._change(replace(change, actor=actor))
 
     async def list(self, delivery: Delivery) -> SurfaceList:
-        """The surfaces of the catalogue, with their tools and connections as this node has them."""
+        """The surfaces of this node's configuration and those of the catalogue, with their tools
+        and connections as this node has them."""
         _check_key(delivery.key)
         query = decode_command(delivery.body, CatalogueQuery, content_type=delivery.content_type)
         offered = self._live.offered
-        names = sorted(offered.entries) if query.surface is None else (query.surface,)
-        listed = tuple(self._shown(offered.entries[n]) for n in names if n in offered.entries)
-        return SurfaceList(sequence=offered.sequence, surfaces=listed)
+        of_node = (self._shown_own(name) for name in sorted(self._live.own_surfaces))
+        of_realm = (self._shown(offered.entries[name]) for name in sorted(offered.entries))
+        listed = (*of_node, *of_realm)
+        shown = tuple(one for one in listed if query.surface in (None, one.surface))
+        return SurfaceList(sequence=offered.sequence, surfaces=shown)
 
     # --- a change ---------------------------------------------------------------------------------
 
@@ -278,6 +287,12 @@ class CatalogueChanges:
             host.error = f"{error.code}: {error.message}"
 
     # --- lists ------------------------------------------------------------------------------------
+
+    def _shown_own(self, surface: str) -> ListedSurface:
+        kind = SurfaceKind.LOCAL if surface == LOCAL else SurfaceKind.WORKER
+        names = tuple(tool.available.name for tool in self._live.tools_of(surface))
+        source = SurfaceSource(kind=kind)
+        return ListedSurface(surface=surface, source=source, tools=names, state=CONNECTED)
 
     def _shown(self, entry: CatalogueEntry) -> ListedSurface:
         host = self._live.host(entry.surface)

@@ -71,7 +71,8 @@ class LiveCatalogue(EntityFollower):
         super().__init__(bus, EntityId(FAMILY, REALM_KEY))
         self.tools, self.visible, self.connections = tools, visible, connections
         self._hosts, self._slots, self._processes = hosts, slots, processes
-        self._own_surfaces = frozenset(hosts)
+        self.own_surfaces = frozenset(hosts)
+        """Of the node's configuration."""
         self._known = self.offered = Catalogue()
         self._dropped: frozenset[str] = frozenset()
         """Surfaces that the catalogue had once."""
@@ -105,7 +106,7 @@ class LiveCatalogue(EntityFollower):
 
     def is_own(self, surface: str) -> bool:
         """Whether the surface is of the node's configuration."""
-        return surface in self._own_surfaces
+        return surface in self.own_surfaces
 
     def host(self, surface: str) -> SurfaceHost | None:
         return self._surfaces.get(surface)
@@ -207,7 +208,7 @@ class LiveCatalogue(EntityFollower):
             for tool in tools:
                 self._slots.declare(tool.capability, share=self._processes)
         self._connect(target)
-        removed = self._dropped.difference(target.entries, self._own_surfaces)
+        removed = self._dropped.difference(target.entries, self.own_surfaces)
         self.tools.set_surfaces(offered.values(), removed)
         self.offered = target
         known = {(name, entry.tools) for name, entry in target.entries.items()}

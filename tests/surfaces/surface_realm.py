@@ -76,14 +76,16 @@ async def change(client: Stock, name: str = "", **body: Any) -> Answer:
     return await client.ask("catalogue", REALM_KEY, body, **headers)
 
 
-async def run(client: Stock, session: str, code: str, name: str = "") -> dict[str, Any]:
+async def run(
+    client: Stock, session: str, code: str, name: str = "", **more: Any
+) -> dict[str, Any]:
     headers = {"Nats_Msg_Id": name} if name else {}
     limits = {"max_external_calls": 2 * CALLS, "wall_ms": 60_000}
-    answer = await client.ask("run", session, {"code": code, "limits": limits}, **headers)
+    answer = await client.ask("run", session, {"code": code, "limits": limits, **more}, **headers)
     assert not answer.code, answer
     return answer.body
 
 
-def begin(client: Stock, session: str, code: str) -> asyncio.Task[dict[str, Any]]:
+def begin(client: Stock, session: str, code: str, **more: Any) -> asyncio.Task[dict[str, Any]]:
     """A run in progress."""
-    return asyncio.create_task(run(client, session, code))
+    return asyncio.create_task(run(client, session, code, **more))

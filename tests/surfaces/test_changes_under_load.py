@@ -137,7 +137,7 @@ def test_names_that_collide_are_refused_by_name(realm: SurfaceRealm):
             assert refused.code == "TOOL_NAME_CONFLICT", refused
             assert "a_b_act" in str(refused.body) or "a_b_work" in str(refused.body)
             listed = await client.ask("catalogued", "_realm", {})
-            assert [one["surface"] for one in listed.body["surfaces"]] == ["a_b"]
+            assert [one["surface"] for one in listed.body["surfaces"]] == ["local", "a_b"]
 
     with realm.node(), realm.worker("a_b"), realm.worker("a-b"):
         asyncio.run(scenario())

@@ -2,53 +2,160 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rookery.actors.sandbox.runtime.introspection import INTROSPECTION, SEARCH
 from rookery.bus.server.server import EmbeddedServer
-from rookery.schemas.facts.surface import REALM_KEY
-from tests.stock_client import Answer
-from tests.tools.worker_processes import Crafts, Visit
+from tests.nodes import Said, access_to, rookery_here
+from tests.stock_client import Stock
+from tests.surfaces.surface_realm import WORKER, SurfaceRealm, begin, change, run
 
-WORKER = {"kind": "worker"}
+_sessions = count(1)
 
 
 @pytest.fixture(scope="module")
-def crafts(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Crafts]:
-    """A node that started without any surface."""
+def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SurfaceRealm]:
+    """A node that started without any surface; each test has one of its own."""
     folder = tmp_path_factory.mktemp("live")
     with EmbeddedServer(folder / "store", admin=True) as server:
-        crafts = Crafts(server, folder)
-        with crafts.node():
-            yield crafts
+        realm = SurfaceRealm(server, "live", folder)
+        with realm.node():
+            yield realm
 
 
-async def change(visit: Visit, **body: Any) -> Answer:
-    return await visit.client.ask("catalogue", REALM_KEY, body)
+def session() -> str:
+    return f"session-{next(_sessions)}"
 
 
-async def listed_tools(visit: Visit) -> set[str]:
-    found = await visit.run("[tool['name'] for tool in list_tools()]")
-    return set(found["result"]) - {"list_tools", "describe_tool", "current_policy", "sleep"}
+async def listed(client: Stock, name: str, function: str = "list_tools()", **more: Any) -> set[str]:
+    found = await run(client, name, f"[tool['name'] for tool in {function}]", **more)
+    return set(found["result"]) - {*INTROSPECTION, SEARCH.name, "sleep"}
 
 
-def test_a_surface_is_added_and_removed_while_the_realm_runs(crafts: Crafts, tmp_path: Path):
-    async def scenario(visit: Visit) -> None:
-        assert await listed_tools(visit) == set()
-        added = await change(visit, add={"desk": WORKER})
-        assert not added.code, added
-        assert "desk_price" in added.body["surfaces"][0]["tools"]
-        assert "desk_price" in await listed_tools(visit)
-        found = await visit.run("desk_price('tea')")
-        assert (found["status"], found["result"]) == ("ok", 3), found
-        removed = await change(visit, remove=["desk"])
-        assert not removed.code, removed
-        assert await listed_tools(visit) == set()
-        found = await visit.run("desk_price('tea')")
-        assert found["status"] != "ok", found
+def test_a_surface_is_added_and_removed_while_the_realm_runs(realm: SurfaceRealm):
+    async def scenario() -> None:
+        async with realm.client() as client:
+            name = session()
+            assert await listed(client, name) == set()
+            added = await change(client, add={"desk": WORKER})
+            assert added.body["surfaces"][0]["tools"] == ["desk_act", "desk_brief", "desk_work"]
+            assert await listed(client, name) == {"desk_act", "desk_brief", "desk_work"}
+            assert await listed(client, session(), "search_tools('act')") == {"desk_act"}
+            found = await run(
+                client,
+                session(),
+                "search_tools('act').map(tool => tool.name)",
+                language="typescript",
+            )
+            assert found["result"] == ["desk_act"]
+            assert (await run(client, name, "await desk_act(7)"))["result"] == 7
+            view = (await client.ask("surfaces", name, {"input": "visible_surfaces"})).body
+            assert view["visible_surfaces"] == ["desk"]
+            assert not (await change(client, remove=["desk"])).code
+            assert await listed(client, name) == set()
+            refused = await run(client, name, "await desk_act(8)")
+            assert refused["error"]["code"] == "UNKNOWN_TOOL"
+            assert not (await change(client, remove=["desk"])).code, "again: nothing changes"
 
-    with crafts.worker("desk", tmp_path):
-        crafts.visit(scenario)
+    with realm.worker("desk"):
+        asyncio.run(scenario())
+
+
+def test_what_a_run_may_call_holds_for_new_tools(realm: SurfaceRealm):
+    async def scenario() -> None:
+        async with realm.client() as client:
+            await change(client, add={"shop": WORKER})
+            only = {"grants": {"tools": [{"tool": "shop_act"}]}}
+            assert await listed(client, session(), **only) == {"shop_act"}
+            found = await run(client, session(), "await shop_work(0)", **only)
+            assert "RIGHT_MISSING" in str(found["error"]), found
+            assert (await run(client, session(), "await shop_act(1)", **only))["result"] == 1
+
+    with realm.worker("shop"):
+        asyncio.run(scenario())
+
+
+def test_a_tool_with_other_schemas_is_refused_until_the_next_run(realm: SurfaceRealm):
+    """A right, or an approval, for the earlier tool never covers the later one."""
+    code = """
+said = ""
+while "SURFACE_" not in said:
+    await sleep(0.2)
+    try:
+        await mill_brief(0)
+    except Exception as error:
+        said = str(error)
+said
+"""
+
+    async def scenario() -> None:
+        async with realm.client() as client:
+            await change(client, add={"mill": WORKER})
+            name, only = (
+                session(),
+                {"grants": {"tools": [{"tool": "mill_brief"}, {"tool": "sleep"}]}},
+            )
+            running = begin(client, name, code, **only)
+            await realm.began(1)
+            await asyncio.to_thread(old.stop)
+            with realm.worker("mill", "changed_tools"):
+                assert not (await change(client, reload=["mill"])).code
+                said = (await running)["result"]
+                assert "SURFACE_UNAVAILABLE" in said
+                assert "other schemas" in said
+                found = await run(client, name, "await mill_brief(1, 'because')")
+                assert found["result"] == "1: because"
+
+    with realm.worker("mill") as old:
+        (realm.folder / "calls").unlink(missing_ok=True)
+        realm.let_go()
+        asyncio.run(scenario())
+
+
+def test_only_an_operator_changes_the_catalogue_and_only_nodes_end_its_jobs(realm: SurfaceRealm):
+    async def scenario() -> None:
+        async with realm.client() as client:
+            missing = await change(client, reload=["nowhere"])
+            assert missing.code == "SURFACE_NOT_FOUND"
+            unserved = await change(client, add={"nobody": WORKER})
+            assert unserved.code == "SURFACE_UNAVAILABLE"
+            assert "rookery tools serve" in str(unserved.body)
+            local = await change(client, add={"here": {"kind": "local"}})
+            assert local.code == "INVALID_ARGUMENT"
+            empty = await change(client)
+            assert empty.code == "INVALID_ARGUMENT"
+            name = session()
+            await run(client, name, "1")
+            raw = {"input": "mark_pending_succeeded"}
+            raw |= {"params": {"surface_id": "s", "task_seq": 0, "lineage_seq": 0}}
+            assert (await client.ask("surfaces", name, raw)).code == "GUARD_REJECTED"
+
+    asyncio.run(scenario())
+
+
+def test_the_command_line_shows_each_step(realm: SurfaceRealm, tmp_path: Path):
+    def rookery(*words: str, code: int = 0) -> Said:
+        said = rookery_here(tmp_path, *words, *access_to(realm.server, realm.realm))
+        assert said.code == code, said
+        return said
+
+    with realm.worker("tower"):
+        assert "tower --worker" in rookery("surfaces", "add", "tower", code=2).err
+        assert "tower_work" in rookery("surfaces", "add", "tower", "--worker").out
+        assert "tower" in rookery("surfaces", "list").out
+        assert "tower_act" in rookery("surfaces", "show", "tower").out
+        said = rookery("run", "-e", "await tower_act(5)", "--session", "towered")
+        assert said.out.strip() == "5"
+        runs = rookery("runs", "list", "--session", "towered", "--json").out
+        run_id = runs.partition('"run_id":"')[2].partition('"')[0]
+        assert "of tower" in rookery("runs", "show", run_id).out
+        assert "Active" in rookery("surfaces", "list", "--session", "towered").out
+        rookery("surfaces", "reload", "tower")
+        rookery("surfaces", "remove", "tower")
+        assert "SURFACE_NOT_FOUND" in rookery("surfaces", "show", "tower", code=4).err

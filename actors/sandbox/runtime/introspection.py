@@ -1,5 +1,5 @@
-"""The functions by which a program inspects its tools: ``list_tools``, ``describe_tool`` and
-``current_policy``.
+"""The functions by which a program inspects its tools: ``list_tools``, ``describe_tool``,
+``search_tools`` and ``current_policy``.
 
 Every program of every language has these synchronous functions. The host answers them from the
 tools of the run. They do not leave the sandbox, so they are neither counted nor recorded as calls,
@@ -11,7 +11,8 @@ a replay reads them there: so a replay under a newer version gets the same repli
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -19,7 +20,14 @@ import msgspec
 from rookery.actors.sandbox.contract import CallReply, Tool
 from rookery.schemas.calls import Capability, ToolFault
 
-__all__ = ["INTROSPECTION", "LIMITS", "ToolDescriptions", "callable_names"]
+__all__ = [
+    "INTROSPECTION",
+    "LIMITS",
+    "SEARCH",
+    "ToolDescriptions",
+    "callable_names",
+    "has_search",
+]
 
 _encode = msgspec.json.encode
 _POLICY: Final = {
@@ -53,8 +61,16 @@ INTROSPECTION: Final[Mapping[str, Capability]] = {
     )
 }
 """In the order of the list, after the tools of the host."""
+SEARCH: Final = _capability(
+    "search_tools", "Those of list_tools() that fit the words best.", "array", "words"
+)
+"""Only runs that see surfaces have it: another name in a program changes its fuel, and earlier runs
+are repeated exactly."""
 
 
+FOUND_MAX: Final = 20
+"""Tools that one search finds."""
+WORDS_CHARS_MAX: Final = 500
 LIMITS: Final = "current limits"
 """The call by which a guest reads the limits of the run; it is not a valid name of a tool."""
 
@@ -62,7 +78,13 @@ LIMITS: Final = "current limits"
 def callable_names(tools: Mapping[str, Tool]) -> dict[str, bool]:
     """By name of each callable: whether its calls are awaited."""
     offered = {name: tool.awaited for name, tool in sorted(tools.items())}
-    return offered | dict.fromkeys(INTROSPECTION, False)
+    offered |= dict.fromkeys(INTROSPECTION, False)
+    return offered | {SEARCH.name: False} if has_search(tools) else offered
+
+
+def has_search(tools: Mapping[str, Tool]) -> bool:
+    """Whether a run with these tools has ``search_tools``, and no tool of that name."""
+    return SEARCH.name not in tools and any(tool.of_surface for tool in tools.values())
 
 
 class ToolDescriptions(msgspec.Struct, frozen=True):
@@ -79,6 +101,8 @@ class ToolDescriptions(msgspec.Struct, frozen=True):
             name: _to_capability(tool) for name, tool in sorted(tools.items()) if not tool.hidden
         }
         described |= INTROSPECTION
+        if has_search(tools):
+            described[SEARCH.name] = SEARCH
         return cls({name: _encode(one) for name, one in described.items()}, dict(_POLICY))
 
     @property
@@ -86,14 +110,28 @@ class ToolDescriptions(msgspec.Struct, frozen=True):
         return sum(map(len, self.tools.values()))
 
     def reply_to(self, function: str, args: list[Any], kwargs: dict[str, Any]) -> CallReply:
-        """The reply to the function of this name in ``INTROSPECTION``."""
+        """The reply to ``SEARCH``, or to the function of this name in ``INTROSPECTION``."""
         if function == "describe_tool":
-            return self._describe(*args, **kwargs) if _names_one(args, kwargs) else _WRONG_ARGUMENTS
+            return self._describe(*args, **kwargs) if _is_one(args, kwargs, "name") else _NO_NAME
+        if function == "search_tools":
+            return self._search(*args, **kwargs) if _is_one(args, kwargs, "words") else _NO_WORDS
         if args or kwargs:
             return _error_reply("TYPE_ERROR", f"{function}() takes no arguments")
         if function == "list_tools":
             return CallReply(value=self._all)
         return CallReply(value={**self.policy, "tools": self._all})
+
+    def _search(self, words: str) -> CallReply:
+        """The best first; by name if they fit equally."""
+        wanted = sorted(set(_WORD.findall(words[:WORDS_CHARS_MAX].lower())))
+        found: list[tuple[int, int, str]] = []
+        for name, text in self.tools.items():
+            own = name in INTROSPECTION or name == SEARCH.name
+            points = [] if own else _points(name, text, wanted)
+            if matched := sum(map(bool, points)):
+                found.append((-matched, -sum(points), name))
+        best = sorted(found)[:FOUND_MAX]
+        return CallReply(value=msgspec.Raw(b"[%b]" % b",".join(self.tools[n] for *_, n in best)))
 
     @property
     def _all(self) -> msgspec.Raw:
@@ -114,15 +152,38 @@ def _to_capability(tool: Tool) -> Capability:
     return msgspec.structs.replace(declared, name=tool.name)
 
 
-def _names_one(args: list[Any], kwargs: dict[str, Any]) -> bool:
-    names = [*args, *kwargs.values()]
-    return len(names) == 1 and isinstance(names[0], str) and set(kwargs) <= {"name"}
+class _Named(msgspec.Struct):
+    """What a search reads of a description."""
+
+    description: str = ""
+
+
+_decode_named = msgspec.json.Decoder(_Named).decode
+_WORD: Final = re.compile(r"[^\W_]+")
+
+
+def _points(name: str, text: bytes, wanted: Sequence[str]) -> list[int]:
+    """For each word, how well it fits: a word of the name, the beginning of one, a word of the
+    description, a part of either."""
+    description = _decode_named(text).description.lower()
+    of_name, of_description = _WORD.findall(name.lower()), set(_WORD.findall(description))
+    return [
+        8 * (word in of_name)
+        + 4 * any(part.startswith(word) for part in of_name)
+        + 2 * (word in of_description)
+        + (word in name.lower() or word in description)
+        for word in wanted
+    ]
+
+
+def _is_one(args: list[Any], kwargs: dict[str, Any], name: str) -> bool:
+    given = [*args, *kwargs.values()]
+    return len(given) == 1 and isinstance(given[0], str) and set(kwargs) <= {name}
 
 
 def _error_reply(code: str, message: str) -> CallReply:
     return CallReply(error=ToolFault(code, message))
 
 
-_WRONG_ARGUMENTS: Final = _error_reply(
-    "TYPE_ERROR", "describe_tool() takes one argument, the tool's name"
-)
+_NO_NAME: Final = _error_reply("TYPE_ERROR", "describe_tool() takes one argument, the tool's name")
+_NO_WORDS: Final = _error_reply("TYPE_ERROR", "search_tools() takes one argument, a text of words")

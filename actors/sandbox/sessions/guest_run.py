@@ -38,7 +38,13 @@ from rookery.actors.sandbox.contract import (
     suspend,
 )
 from rookery.actors.sandbox.runtime.guest_values import argument_problem
-from rookery.actors.sandbox.runtime.introspection import INTROSPECTION, LIMITS, ToolDescriptions
+from rookery.actors.sandbox.runtime.introspection import (
+    INTROSPECTION,
+    LIMITS,
+    SEARCH,
+    ToolDescriptions,
+    has_search,
+)
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.sessions.meters import PendingAwait, RunMeters, Stopwatch, call_digest
 from rookery.actors.sandbox.sessions.run_files import (
@@ -321,7 +327,7 @@ class GuestRun:
             raise GuestStopped("RUNTIME_ERROR", f"unreadable arguments: {error}") from None
         if name == LIMITS:
             return _encode(CallReply(value=self.log.limits))
-        if name in INTROSPECTION:
+        if name in INTROSPECTION or (name == SEARCH.name and has_search(self.log.tools)):
             return _encode(self._tool_descriptions().reply_to(name, given.args, given.kwargs))
         tool = self.log.tools.get(name)
         if tool is None or tool.awaited:

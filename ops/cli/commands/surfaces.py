@@ -39,7 +39,7 @@ SessionOption = Annotated[str | None, Parameter(help="As this session has taken 
 
 @app.command(name="list")
 def list_(*, session: SessionOption = None, options: Options = NO_OPTIONS) -> int:
-    """List the surfaces of the realm's catalogue, or what a session has of them."""
+    """List the surfaces of the realm and of its node, or what a session has of the realm's."""
     if session is not None:
         return _list_session(session, options)
     found = asyncio.run(_ask(CatalogueQuery(), options))

@@ -62,7 +62,7 @@ def shop(sandbox: Sandbox, request: pytest.FixtureRequest) -> Iterator[Stage]:
 def test_list_tools_lists_the_hosts_by_name_and_then_itself(shop: Stage):
     listed = shop.value("list_tools()")
     assert listed == json_of(EXPECTED)
-    assert [one["name"] for one in listed][-3:] == ["list_tools", "describe_tool", "current_policy"]
+    assert [one["name"] for one in listed][-3:] == [*INTROSPECTION]
     assert set(listed[0]) == {*Capability.__struct_fields__} - {"record", "binding"}, (
         "which are unset here"
     )
@@ -239,3 +239,45 @@ def test_a_replay_refuses_introspection_that_the_record_lacks(shop: Stage):
     with pytest.raises(Failed) as failed:
         shop.resume("yes")
     assert failed.value.code == "REPLAY_DIVERGED"
+
+
+def test_search_tools_finds_by_words_the_best_first():
+    many = [
+        Tool(
+            name=f"git_show_{n}",
+            of_surface=True,
+            capability=Capability(name="x", description=f"Show object {n}"),
+        )
+        for n in range(30)
+    ]
+    described = ToolDescriptions.of({tool.name: tool for tool in (*TOOLS, *many)})
+
+    def found(words: str) -> list[str]:
+        reply = described.reply_to("search_tools", [words], {})
+        return [one["name"] for one in msgspec.json.decode(msgspec.json.encode(reply.value))]
+
+    assert found("sell") == ["sell"]
+    assert found("a thing to SELL")[0] == "sell"
+    assert found("person") == ["ask"], "by a word of its description"
+    assert found("git show") == sorted(f"git_show_{n}" for n in range(30))[:20], "bounded"
+    assert found("object 7")[0] == "git_show_7"
+    assert found("current policy") == [], "nor itself"
+    assert found("") == found("nothing fits") == []
+    wrong = described.reply_to("search_tools", [], {"text": "x"})
+    assert wrong.error is not None
+    assert wrong.error.code == "TYPE_ERROR"
+
+
+def test_programs_with_surfaces_search_their_tools(sandbox: Sandbox):
+    tools = [msgspec.structs.replace(tool, of_surface=True) for tool in TOOLS]
+    stage = Stage(sandbox, "searches", tools=tools)
+    try:
+        assert stage.value("[t['name'] for t in search_tools('sell things')]") == ["sell"]
+        assert stage.value("search_tools(words='person')") == json_of([ASK])
+        assert stage.value("list_tools()[-1]['name']") == "search_tools"
+    finally:
+        stage.end()
+
+
+def test_other_programs_have_the_names_that_they_had(shop: Stage):
+    assert shop.try_run("search_tools('sell')").error.code == "UNKNOWN_TOOL"
