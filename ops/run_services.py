@@ -220,7 +220,6 @@ class RunServices:
         """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
         ``opened`` gets what is to be closed after the kernel, off the loop."""
         catalogue = _create_catalogue(registry, record_reads, remote)
-        leases.require_bindings(catalogue)
         key = node_secrets.snapshots
         sandbox = await _load_sandbox(
             bus, loop, node, key=key, packages=packages, share=share, fibers=fibers
@@ -235,7 +234,8 @@ class RunServices:
             local=local,
             remote=remote,
             share=share,
-            check=leases.require_bindings,
+            leases=leases,
+            seal=RingSeal(node_secrets.values, bus.realm, entropy),
         )
         settings = approval_settings(bus.realm, approvals)
         approvers = await _open_approvers(bus, catalogue, settings)
@@ -260,7 +260,7 @@ class RunServices:
         return services
 
     async def _close(self) -> None:
-        await self.surfaces.live.close()
+        await self.surfaces.close()
         await self._replayer.close()
         for one in (self._keeper, self._remover):
             if one is not None:

@@ -3,6 +3,7 @@ executor with which sessions take it up."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 
@@ -16,7 +17,6 @@ from rookery.actors.surfaces import (
 )
 from rookery.actors.tools import (
     CallSlots,
-    CatalogueTool,
     LocalToolHost,
     RemoteToolHost,
     ToolCatalogue,
@@ -24,8 +24,11 @@ from rookery.actors.tools import (
     VisibleTools,
     declared_limits,
 )
+from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.clock import SystemClock
-from rookery.bus.ports import Bus, BusLoop
+from rookery.bus.ports import Bus, BusLoop, ValueSeal
+from rookery.ops.leases import LeaseServices
+from rookery.ops.mcp_client import McpConnections
 from rookery.ops.processes import ProcessShare
 from rookery.schemas.surfaces import SurfaceKind
 
@@ -44,12 +47,15 @@ class SurfaceServices:
         local: LocalToolHost,
         remote: Sequence[RemoteToolHost],
         share: ProcessShare,
-        check: Callable[[Iterable[CatalogueTool]], None],
+        leases: LeaseServices,
+        seal: ValueSeal,
     ) -> None:
         """``tools``, ``local`` and ``remote``: the node's own, which the catalogue adds to.
-        ``check`` refuses tools that lack their configuration."""
+        ``leases`` refuse tools whose credentials are not configured, and have those of servers;
+        ``seal`` opens the hidden values of sources."""
+        leases.require_bindings(tools)
         self._bus, self._loop, self._share = bus, loop, share
-        self._check, self._failpoints = check, Failpoints()
+        self._check, self._failpoints = leases.require_bindings, Failpoints()
         self._owns: Callable[[str], bool] = lambda _: False
         hosts: Sequence[ToolHost] = (*remote, local)
         self.tools, self.hosts = tools, {host.surface: host for host in hosts}
@@ -66,7 +72,7 @@ class SurfaceServices:
             tools=tools,
             visible=self.visible,
             hosts=self.hosts,
-            connections=_connections(bus),
+            connections=self._connections(seal, leases.credentials),
             slots=self.slots,
             processes=share.count,
         )
@@ -110,6 +116,22 @@ class SurfaceServices:
         )
         return executor.handlers
 
+    async def close(self) -> None:
+        """Close all connections: the node stops."""
+        await self.live.close()
+        await self._mcp.close()
+
+    def _connections(
+        self, seal: ValueSeal, credentials: CredentialSource
+    ) -> Mapping[SurfaceKind, SurfaceConnections]:
+        """By kind, what connects to surfaces."""
+        self._mcp = McpConnections(
+            self._bus.blobs, seal=seal, credentials=credentials, environ=os.environ
+        )
+        workers = WorkerConnections(self._bus.tool_workers)
+        mcp = dict.fromkeys((SurfaceKind.MCP_STDIO, SurfaceKind.MCP_HTTP), self._mcp)
+        return {SurfaceKind.WORKER: workers, **mcp}
+
     def _acts_for(self, key: str) -> bool:
         return self._owns(key)
 
@@ -121,8 +143,3 @@ def _inline_tools(catalogue: ToolCatalogue, local: LocalToolHost) -> frozenset[s
     """The tools that this process's loop calls itself."""
     offered = (tool.capability.name for tool in catalogue if tool.surface == local.surface)
     return local.inline.intersection(offered)
-
-
-def _connections(bus: Bus) -> Mapping[SurfaceKind, SurfaceConnections]:
-    """By kind, what connects to surfaces."""
-    return {SurfaceKind.WORKER: WorkerConnections(bus.tool_workers)}

@@ -125,6 +125,10 @@ class CatalogueQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
     surface: str | None = None
     """Only this one."""
+    log: bool = False
+    """Also what the servers said, to the node that answers."""
+    connect: bool = False
+    """First connect to each that has no connection, and wait for it."""
 
 
 class SurfaceDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,6 +153,11 @@ class ListedSurface(msgspec.Struct, frozen=True, kw_only=True):
     """Of the node's connection."""
     error: str = ""
     """Why the connection failed."""
+    problems: dict[str, str] = {}
+    """By its name: why a tool of the server is not offered."""
+    log: tuple[str, ...] = ()
+    """The last lines that the server wrote beside its messages, and what became of its
+    connection."""
 
 
 class SurfaceList(msgspec.Struct, frozen=True, kw_only=True):

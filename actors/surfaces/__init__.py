@@ -17,6 +17,7 @@ from rookery.actors.surfaces.executor import SurfaceExecutor
 from rookery.actors.surfaces.live_catalogue import LiveCatalogue
 from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS
 from rookery.actors.surfaces.state import Surfaces
+from rookery.actors.surfaces.surface_host import source_digest
 from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.actors.surfaces.worker_connections import WorkerConnections
 
@@ -32,4 +33,5 @@ __all__ = [
     "Surfaces",
     "SurfacesDecider",
     "WorkerConnections",
+    "source_digest",
 ]

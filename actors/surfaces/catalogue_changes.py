@@ -107,11 +107,19 @@ class CatalogueChanges:
         _check_key(delivery.key)
         query = decode_command(delivery.body, CatalogueQuery, content_type=delivery.content_type)
         offered = self._live.offered
-        of_node = (self._shown_own(name) for name in sorted(self._live.own_surfaces))
-        of_realm = (self._shown(offered.entries[name]) for name in sorted(offered.entries))
-        listed = (*of_node, *of_realm)
-        shown = tuple(one for one in listed if query.surface in (None, one.surface))
-        return SurfaceList(sequence=offered.sequence, surfaces=shown)
+        entries = [
+            offered.entries[name]
+            for name in sorted(offered.entries)
+            if query.surface in (None, name)
+        ]
+        if query.connect:
+            hosts = [self._live.host(entry.surface) for entry in entries]
+            opening = [host.connect() for host in hosts if host is not None]
+            await asyncio.gather(*opening, return_exceptions=True)  # Each host has its error.
+        own = sorted(name for name in self._live.own_surfaces if query.surface in (None, name))
+        shown = [self._shown_own(name) for name in own]
+        shown += [self._shown(entry, log=query.log) for entry in entries]
+        return SurfaceList(sequence=offered.sequence, surfaces=tuple(shown))
 
     # --- a change ---------------------------------------------------------------------------------
 
@@ -294,8 +302,9 @@ class CatalogueChanges:
         source = SurfaceSource(kind=kind)
         return ListedSurface(surface=surface, source=source, tools=names, state=CONNECTED)
 
-    def _shown(self, entry: CatalogueEntry) -> ListedSurface:
+    def _shown(self, entry: CatalogueEntry, *, log: bool = False) -> ListedSurface:
         host = self._live.host(entry.surface)
+        connection = None if host is None else host.connection
         refused = self._live.refused.get(entry.surface, "")
         names: Sequence[str] = [t.available.name for t in self._live.tools_of(entry.surface)]
         return ListedSurface(
@@ -305,6 +314,8 @@ class CatalogueChanges:
             tools=tuple(names),
             state=McpServerState.FAILED if host is None else host.state,
             error=refused or ("" if host is None else host.error),
+            problems={} if connection is None else dict(connection.problems),
+            log=connection.log if log and connection is not None else (),
         )
 
 

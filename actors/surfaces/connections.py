@@ -6,7 +6,7 @@ family ``surface`` opens and closes it by the facts; calls of its tools are made
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from rookery.actors.tools import ToolHost
@@ -40,6 +40,15 @@ class SurfaceConnection(Protocol):
     @property
     def instructions(self) -> str:
         """What the server says of its use; a claim of the server."""
+
+    @property
+    def problems(self) -> Mapping[str, str]:
+        """By the server's name of a tool: why it is not offered."""
+
+    @property
+    def log(self) -> tuple[str, ...]:
+        """The last lines that the server wrote beside its messages, and what became of the
+        connection."""
 
     async def close(self) -> None:
         """End the calls in flight as unknown or failed, then the connection and its process."""

@@ -163,11 +163,17 @@ class SurfaceHost:
     # --- inside -----------------------------------------------------------------------------------
 
     @property
-    def _host(self) -> ToolHost | None:
+    def connection(self) -> SurfaceConnection | None:
+        """The open connection; ``None`` before it is open, and after it could not be opened."""
         opening = self._opening
         if opening is None or not opening.done() or self._has_failed(opening):
             return None
-        return opening.result().host
+        return opening.result()
+
+    @property
+    def _host(self) -> ToolHost | None:
+        connection = self.connection
+        return None if connection is None else connection.host
 
     async def _open(self) -> SurfaceConnection:
         entry = self.entry

@@ -6,7 +6,7 @@ go. So a surface that the catalogue knows needs no worker to be connected.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from rookery.actors.surfaces.connections import ConnectionReport
 from rookery.actors.tools import RemoteToolHost
@@ -28,6 +28,8 @@ class WorkerConnection:
         self.host = host
         self.tools: tuple[SurfaceTool, ...] = host.surface_tools
         self.instructions = ""
+        self.problems: Mapping[str, str] = {}
+        self.log: tuple[str, ...] = ()
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -21,6 +21,7 @@ from rookery.ops.keys.sealing_keys import (
     keys_of,
     open_node_secrets,
     open_secrets,
+    read_value_seal,
     rotate,
     stored_name,
 )
@@ -40,6 +41,7 @@ __all__ = [
     "open_node_secrets",
     "open_secrets",
     "operator_voucher",
+    "read_value_seal",
     "root_key_of",
     "root_voucher",
     "rotate",

@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import KEY_BYTES, KeyRing, SealedSecrets
-from rookery.bus.ports import Secrets
+from rookery.bus.credentials import KEY_BYTES, KeyRing, RingSeal, SealedSecrets
+from rookery.bus.ports import Secrets, ValueSeal
 from rookery.ops.config import Config
 from rookery.ops.server import sealing_key_path
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -33,6 +33,7 @@ __all__ = [
     "keys_of",
     "open_node_secrets",
     "open_secrets",
+    "read_value_seal",
     "rotate",
     "stored_name",
     "write_durably",
@@ -399,6 +400,15 @@ class NodeSecrets:
         if reason and reason != self.unavailable_reason:
             log.error("the realm's secrets cannot be opened", extra={"why": reason})
         self.unavailable_reason = reason
+
+
+async def read_value_seal(sealed: SealedSecrets, realm: str) -> ValueSeal:
+    """What seals values for facts, without a node. Before the first node of a realm there is no
+    key yet."""
+    found = await sealed.get(VALUES)
+    if found is None:
+        raise Refused("SEALING_KEY_MISSING", "the realm has no key yet", hint="rookery up")
+    return RingSeal(KeyRing.parse(found.decode()), realm, entropy)
 
 
 def stored_name(name: str) -> str:

@@ -65,7 +65,7 @@ class LiveSession:
             served = await _served_tools(self.session)
             known, self.listing = self.listing, list_tools(surface, source, served)
             self.listed_at_s = anyio.current_time()
-            return known.capabilities != self.listing.capabilities
+            return known.surface_tools != self.listing.surface_tools
 
 
 async def _served_tools(session: ClientSession) -> list[types.Tool]:
@@ -221,14 +221,14 @@ class McpTask:
                     self._connected(live)
                     await self._serve(client, live)
             if scope.cancelled_caught:
-                return f"{self.surface} did not connect within {limit_s:g} s"
+                return f"it did not connect within {limit_s:g} s{self.access.last_words()}"
         except Exception as error:
             if self._fault is None:
-                return f"{self.surface}: {error_words(error)}{self.access.last_words()}"
+                return f"{error_words(error)}{self.access.last_words()}"
         finally:
             self._set_live(None)
             await self.access.report_rejected()
-        return f"{self.surface}: the server {self._fault}{self.access.last_words()}"
+        return f"the server {self._fault}{self.access.last_words()}"
 
     @asynccontextmanager
     async def _watched(self, transport: Transport) -> AsyncIterator[tuple[Any, Any]]:

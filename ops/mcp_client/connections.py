@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -14,7 +14,7 @@ from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import Blobs, ValueSeal
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.surfaces import SurfaceKind, SurfaceSource
+from rookery.schemas.surfaces import SurfaceKind, SurfaceSource, SurfaceTool
 
 if TYPE_CHECKING:
     from rookery.ops.mcp_client.server_connection import ServerConnection
@@ -54,8 +54,13 @@ class McpConnections:
         self._open: set[ServerConnection] = set()
 
     async def open(
-        self, surface: str, source: SurfaceSource, report: Callable[[ConnectionReport], None]
+        self,
+        surface: str,
+        source: SurfaceSource,
+        report: Callable[[ConnectionReport], None],
+        known: Sequence[SurfaceTool] = (),
     ) -> ServerConnection:
+        del known  # The server says which tools it has now.
         check_surface(surface)
         if source.kind not in KINDS:
             raise Refused("INVALID_ARGUMENT", f"{surface} is no MCP server but {source.kind}")
@@ -77,7 +82,7 @@ class McpConnections:
         self._open.add(connection)
         if error := await connection.open():
             await self._close(connection)
-            raise Failed("SURFACE_UNAVAILABLE", error, hint=f"rookery surfaces logs {surface}")
+            raise Failed("SURFACE_UNAVAILABLE", error)
         return connection
 
     async def close(self) -> None:

@@ -14,7 +14,7 @@ from mcp.client import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from rookery.actors.surfaces import ConnectionReport
+from rookery.actors.surfaces import ConnectionReport, source_digest
 from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import Blobs, ValueSeal, wait_first
@@ -23,12 +23,10 @@ from rookery.ops.mcp_client.host import McpToolHost
 from rookery.ops.mcp_client.results import Content, resource_contents
 from rookery.ops.mcp_client.server_tools import ToolListing
 from rookery.ops.mcp_client.source_access import NodeServices, SourceAccess
-from rookery.schemas.calls import Capability
-from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.seed.content import ContentRef
-from rookery.schemas.surfaces import SurfaceSource
+from rookery.schemas.surfaces import SurfaceSource, SurfaceTool
 
 __all__ = ["ServerConnection", "ServerResource"]
 
@@ -69,7 +67,7 @@ class ServerConnection:
         environ: Mapping[str, str],
         report: Callable[[ConnectionReport], None],
     ) -> None:
-        self._surface, self._digest = surface, digest_json(source)
+        self._surface, self._digest = surface, source_digest(source)
         self._thread, self._blobs, self._report = thread, blobs, report
         self._loop = asyncio.get_running_loop()
         node = NodeServices(seal, credentials, environ, self._loop)
@@ -78,7 +76,7 @@ class ServerConnection:
         self._host = McpToolHost(self._task, thread, blobs)
         self._running: asyncio.Future[None] | None = None
         self.state = McpServerState.DISCONNECTED
-        self.capabilities: tuple[Capability, ...] = ()
+        self.tools: tuple[SurfaceTool, ...] = ()
         self.problems: Mapping[str, str] = {}
         """Why a tool of the server is not offered, by the server's name of it."""
 
@@ -165,7 +163,7 @@ class ServerConnection:
     def _apply(self, state: McpServerState, error: str, listing: ToolListing | None) -> None:
         self.state = state
         if listing is not None:
-            self.capabilities, self.problems = listing.capabilities, listing.problems
+            self.tools, self.problems = listing.surface_tools, listing.problems
         self._report(ConnectionReport(self._surface, self._digest, state, error))
 
 

@@ -19,7 +19,7 @@ from rookery.schemas.calls import (
 )
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.run import SideEffect
-from rookery.schemas.surfaces import SurfaceSource, ToolPolicy
+from rookery.schemas.surfaces import SurfaceSource, SurfaceTool, ToolPolicy
 
 __all__ = ["TOOLS_MAX", "ServerTool", "ToolListing", "list_tools"]
 
@@ -48,8 +48,12 @@ class ToolListing(NamedTuple):
     """Why a tool is not offered, by the server's name of it."""
 
     @property
-    def capabilities(self) -> tuple[Capability, ...]:
-        return tuple(tool.tool.capability for tool in self.tools.values())
+    def surface_tools(self) -> tuple[SurfaceTool, ...]:
+        """As the catalogue of a realm has them. Programs await them: a server is never quick."""
+        return tuple(
+            SurfaceTool(capability=tool.tool.capability, awaited=True, served_as=tool.name)
+            for tool in self.tools.values()
+        )
 
 
 def list_tools(surface: str, source: SurfaceSource, served: Iterable[types.Tool]) -> ToolListing:

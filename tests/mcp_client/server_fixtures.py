@@ -20,7 +20,7 @@ from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import Blobs, ValueSeal
 from rookery.ops.mcp_client import McpConnections
 from rookery.ops.mcp_client.server_connection import ServerConnection
-from rookery.schemas.calls import ApprovalMode, CallOutcome
+from rookery.schemas.calls import ApprovalMode, CallOutcome, Capability
 from rookery.schemas.surfaces import SurfaceKind, SurfacePolicy, SurfaceSource, ToolPolicy
 
 __all__ = [
@@ -54,6 +54,11 @@ class OpenServer(NamedTuple):
     blobs: Blobs
     reports: list[ConnectionReport]
     connections: McpConnections
+
+    @property
+    def capabilities(self) -> tuple[Capability, ...]:
+        """Of the tools as the server lists them now."""
+        return tuple(tool.capability for tool in self.connection.tools)
 
     async def call(
         self,

@@ -66,7 +66,7 @@ def test_tools_are_external_and_need_an_approval_whatever_the_server_hints():
         one = ToolPolicy(approval=ApprovalMode.NONE, side_effect=SideEffect.READ, idempotent=True)
         policy = SurfacePolicy(tools={"echo": one, "nowhere": one}, allow=("echo", "fail"))
         async with opened(hostile(policy=policy)) as server:
-            echo, fail = server.connection.capabilities
+            echo, fail = server.capabilities
             assert (fail.approval_policy, fail.side_effect, fail.idempotent) == (
                 ApprovalMode.MANUAL,
                 SideEffect.EXTERNAL_SYSTEM,
@@ -168,7 +168,7 @@ def test_a_tool_that_changes_after_it_was_recorded_is_not_called(tool: str):
 
     async def scenario() -> None:
         async with opened(hostile(policy=policy)) as server:
-            host, known = server.connection.host, server.connection.capabilities
+            host, known = server.connection.host, server.capabilities
             (echo,) = (one for one in known if one.name == "shop_echo")
             recorded = schema_digest(echo)
             given = {"text": "x"}
@@ -178,9 +178,9 @@ def test_a_tool_that_changes_after_it_was_recorded_is_not_called(tool: str):
             assert code_of(await server.call("echo", given, schema_digest=recorded)) == (
                 "TOOL_CHANGED"
             )
-            await until(lambda: server.connection.capabilities != known)
+            await until(lambda: server.capabilities != known)
             await host.wait_ready("shop_echo")
-            (echo,) = (one for one in server.connection.capabilities if one.name == "shop_echo")
+            (echo,) = (one for one in server.capabilities if one.name == "shop_echo")
             assert echo.description == "the second words"
             outcome = await server.call("echo", given, schema_digest=schema_digest(echo))
             assert outcome.value == "x"

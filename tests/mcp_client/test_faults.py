@@ -85,11 +85,11 @@ def test_a_server_that_ends_at_a_newer_question_is_asked_in_the_older_way():
 def test_a_newer_server_is_followed_and_asks_in_vain():
     async def scenario() -> None:
         async with opened(hostile("modern")) as server:
-            known = server.connection.capabilities
+            known = server.capabilities
             assert code_of(await server.call("need_input")) == "UNSUPPORTED_FEATURE"
             assert (await server.call("announce")).value == "changed"
-            await until(lambda: server.connection.capabilities != known)
-            assert server.connection.capabilities[0].description == "the second words"
+            await until(lambda: server.capabilities != known)
+            assert server.capabilities[0].description == "the second words"
 
     play(scenario())
 
@@ -97,12 +97,12 @@ def test_a_newer_server_is_followed_and_asks_in_vain():
 def test_tools_that_cannot_be_offered_are_named_and_the_others_are_offered():
     async def scenario() -> None:
         async with opened(hostile("schemas")) as server:
-            names = [one.name for one in server.connection.capabilities]
+            names = [one.name for one in server.capabilities]
             assert names == ["shop_a_b", "shop_bomb", "shop_evil", "shop_fine"]
             problems = server.connection.problems
             assert sorted(problems) == ["a.b", "broken", "huge", "remote"]
             assert "TOOL_NAME_CONFLICT" in problems["a.b"]
-            evil = next(one for one in server.connection.capabilities if one.name == "shop_evil")
+            evil = next(one for one in server.capabilities if one.name == "shop_evil")
             assert "x-pattern" in evil.input_schema["properties"]["text"]
 
     play(scenario())

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import UNSET
 
-from rookery.ops.mcp_client.server_connection import ServerConnection
 from rookery.schemas.calls import ApprovalMode
 from rookery.schemas.run import SideEffect
 from rookery.schemas.surfaces import SurfaceKind, SurfaceSource
@@ -81,18 +80,18 @@ def test_the_tools_of_a_published_server_are_listed_and_called(server: Published
 
     async def scenario() -> None:
         async with opened(source, surface=server.name) as one:
-            require_offered(one.connection, server)
+            require_offered(one, server)
             await require_called(one, server, tmp_path)
 
     play(scenario())
 
 
-def require_offered(connection: ServerConnection, server: Published) -> None:
-    assert len(connection.capabilities) == server.tools, connection.capabilities
+def require_offered(one: OpenServer, server: Published) -> None:
+    assert len(one.capabilities) == server.tools, one.capabilities
     # One tool of these runs as a task only.
     only_task = {"simulate-research-query"} if server.name == "everything" else set()
-    assert set(connection.problems) == only_task
-    for capability in connection.capabilities:
+    assert set(one.connection.problems) == only_task
+    for capability in one.capabilities:
         assert capability.name.startswith(f"{server.name}_")
         assert capability.approval_policy is ApprovalMode.MANUAL
         assert capability.side_effect is SideEffect.EXTERNAL_SYSTEM

@@ -52,7 +52,7 @@ def test_an_official_server_is_called_with_the_headers_of_its_source():
         url = f"http://127.0.0.1:{port}/mcp"
         headers = {"X-Team": "${TEAM:-birds}"}
         async with opened(at(url, headers=headers)) as server:
-            assert [one.name for one in server.connection.capabilities] == [
+            assert [one.name for one in server.capabilities] == [
                 "shop_add",
                 "shop_header",
             ]

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated
 
 from cyclopts import App, Parameter
 
+from rookery.actors.protection import NO_SEAL
 from rookery.ops.cli.access.realm_access import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
+from rookery.ops.keys import read_value_seal
+from rookery.ops.mcp_client import require_mcp, sources_of
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.surface import REALM_KEY
@@ -49,7 +54,7 @@ def list_(*, session: SessionOption = None, options: Options = NO_OPTIONS) -> in
         print_table(
             _COLUMNS,
             map(_row, found.surfaces),
-            empty="no surfaces: rookery surfaces add NAME --worker",
+            empty="no surfaces: rookery surfaces add NAME --worker, or add --mcp FILE",
         )
     return 0
 
@@ -57,14 +62,7 @@ def list_(*, session: SessionOption = None, options: Options = NO_OPTIONS) -> in
 @app.command
 def show(name: Name, *, options: Options = NO_OPTIONS) -> int:
     """Show a surface: where its tools come from, and their names."""
-    found = asyncio.run(_ask(CatalogueQuery(surface=name), options)).surfaces
-    if not found:
-        raise Refused(
-            "SURFACE_NOT_FOUND",
-            f"the realm's catalogue has no surface {name[:80]!r}",
-            hint="rookery surfaces list",
-        )
-    (surface,) = found
+    (surface,) = _require(name, asyncio.run(_ask(CatalogueQuery(surface=name), options)).surfaces)
     if options.json:
         print_json(surface)
         return 0
@@ -72,6 +70,8 @@ def show(name: Name, *, options: Options = NO_OPTIONS) -> int:
         print_line(f"{label.lower():<10} {value}")
     for tool in surface.tools:
         print_line(f"{'tool':<10} {tool}")
+    for tool, why in surface.problems.items():
+        print_line(f"{'not':<10} {tool}: {why}")
     if surface.error:
         print_line(f"try again: rookery surfaces reload {surface.surface}")
     return 0
@@ -79,23 +79,27 @@ def show(name: Name, *, options: Options = NO_OPTIONS) -> int:
 
 @app.command
 def add(
-    name: Annotated[str, Parameter(help="The surface's name in the realm.")],
-    *,
+    *names: Annotated[str, Parameter(help="The surfaces' names; of a file, all by default.")],
     worker: Annotated[
         bool, Parameter(help="Its tools are served by `rookery tools serve`.", negative="")
     ] = False,
+    mcp: Annotated[
+        Path | None, Parameter(help="MCP servers, in a JSON file with `mcpServers`.")
+    ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Add a surface: the next runs of all sessions see its tools."""
-    if not worker:
+    """Add surfaces: the next runs of all sessions see their tools."""
+    if worker == (mcp is not None) or (worker and not names):
         raise Refused(
             "INVALID_ARGUMENT",
-            f"nothing says where the tools of {name} come from",
-            hint=f"rookery surfaces add {name} --worker",
+            "nothing says where the tools come from, or two things do",
+            hint="rookery surfaces add NAME --worker, or rookery surfaces add --mcp FILE",
         )
-    source = SurfaceSource(kind=SurfaceKind.WORKER)
-    receipt = asyncio.run(_change(ChangeCatalogue(add={name: source}), options))
-    return _print_receipt(receipt, "added", options)
+    if mcp is None:
+        sources = dict.fromkeys(names, SurfaceSource(kind=SurfaceKind.WORKER))
+        change = ChangeCatalogue(add=sources)
+        return _print_receipt(asyncio.run(_change(change, options)), "added", options)
+    return _print_receipt(asyncio.run(_add_servers(mcp, names, options)), "added", options)
 
 
 @app.command
@@ -117,6 +121,21 @@ def reload(*names: Name, options: Options = NO_OPTIONS) -> int:
     return _print_receipt(receipt, "reloaded", options)
 
 
+@app.command
+def logs(name: Name, *, options: Options = NO_OPTIONS) -> int:
+    """Print what a surface's server wrote beside its messages, and what became of its connection,
+    as the node has it that answers."""
+    query = CatalogueQuery(surface=name, log=True)
+    found = asyncio.run(_ask(query, options)).surfaces
+    (surface,) = _require(name, found)
+    if options.json:
+        print_json(surface.log)
+        return 0
+    for line in surface.log:
+        print_line(line)
+    return 0
+
+
 # --- requests -------------------------------------------------------------------------------------
 
 
@@ -132,10 +151,42 @@ async def _change(change: ChangeCatalogue, options: Options) -> CatalogueReceipt
         )
 
 
+async def _add_servers(path: Path, names: Sequence[str], options: Options) -> CatalogueReceipt:
+    """Add the servers of a file, or those of these names."""
+    require_mcp()
+    async with open_realm(options) as realm:
+        try:
+            sealed = realm.sealed_secrets(realm.keys)
+            seal = await read_value_seal(sealed, realm.subjects.realm)
+        except Refused:  # A file without values to hide needs no key.
+            seal = NO_SEAL
+        sources = sources_of(path, seal)
+        for name in names:
+            if name not in sources:
+                known = ", ".join(sources) or "none"
+                text = f"{path} has no server {name[:80]!r} that is not disabled"
+                raise Refused("SURFACE_NOT_FOUND", text, hint=f"there are: {known[:400]}")
+        chosen = {name: sources[name] for name in names or sources}
+        change = ChangeCatalogue(add=chosen)
+        return await realm.ask(
+            "catalogue", REALM_KEY, change, CatalogueReceipt, patience_s=CHANGE_TIMEOUT_S
+        )
+
+
 async def _read_session(session: str, options: Options) -> SurfacesView:
     async with open_realm(options) as realm:
         query = HandleInput(input="diagnostic_snapshot")
         return await realm.ask("surfaces", session, query, SurfacesView)
+
+
+def _require(name: str, found: Sequence[ListedSurface]) -> Sequence[ListedSurface]:
+    if not found:
+        raise Refused(
+            "SURFACE_NOT_FOUND",
+            f"the realm's catalogue has no surface {name[:80]!r}",
+            hint="rookery surfaces list",
+        )
+    return found
 
 
 # --- output ---------------------------------------------------------------------------------------
