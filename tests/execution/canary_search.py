@@ -4,16 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import zlib
 from base64 import b64encode
 from collections.abc import Iterable
+from pathlib import Path
 from secrets import token_hex
 from urllib.parse import quote
 from urllib.request import urlopen
 
+import msgspec
+
+from rookery.actors.sandbox.sessions.snapshot import open_snapshot
+from rookery.bus.credentials import SealedSecrets
+from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.roles import Role
+from rookery.ops.keys import ConfiguredKeys
+from rookery.ops.keys.sealing_keys import SNAPSHOTS
 from tests.execution.realm_fixture import Serving
+from tests.nodes import sealing_key_of
 from tests.stock_client import stock
 
-__all__ = ["expect_hidden", "expect_no_part", "forms", "parts", "shown", "stored"]
+__all__ = ["expect_hidden", "expect_no_part", "forms", "images", "parts", "shown", "stored"]
 
 
 def stored(serving: Serving) -> bytes:
@@ -44,6 +56,35 @@ def stored(serving: Serving) -> bytes:
     return asyncio.run(read())
 
 
+def images(serving: Serving) -> bytes:
+    """The opened images of all sessions: the memory of their programs, and the results in their
+    logs."""
+    server, realm = serving.server, serving.realm
+
+    async def read() -> bytes:
+        bus = JetStreamBus(server.url_for(Role.NODE, realm=realm), realm=realm, sync="always")
+        await bus.start()
+        try:
+            path = Path(sealing_key_of(server, realm)["ROOKERY_NODE_SEALING_KEY"])
+            keys = ConfiguredKeys("", path, {})
+            await asyncio.to_thread(keys.read)
+            key = await SealedSecrets(bus.secrets, realm, keys, os.urandom).get(SNAPSHOTS)
+            assert key is not None
+            digests = await bus.images.digests()
+            return b"\n".join([_opened(key, await bus.images.get(one)) for one in digests])
+        finally:
+            await bus.stop()
+
+    return asyncio.run(read())
+
+
+def _opened(key: bytes, data: bytes) -> bytes:
+    _, session = open_snapshot(key, data, lambda *_: None, None)
+    suspended = [] if session.turn is None or session.turn.image is None else [session.turn.image]
+    memories = [zlib.decompress(one.memory) for one in (session.base, *suspended)]
+    return b"\n".join([*memories, msgspec.json.encode(session.history)])
+
+
 def shown(serving: Serving, *run_ids: str) -> bytes:
     """What lists, exports, logs and metrics say."""
     export = serving.folder / f"export-{token_hex(4)}.jsonl"
@@ -52,6 +93,9 @@ def shown(serving: Serving, *run_ids: str) -> bytes:
         ("sessions", "list"),
         ("approvals", "list", "--all"),
         ("tools", "list"),
+        ("leases", "list"),
+        ("secrets", "list"),
+        ("doctor",),
         ("journal", "export", str(export)),
         *(("runs", "show", run_id) for run_id in run_ids),
     ]

@@ -24,7 +24,8 @@ from rookery.bus import connect_sync
 from rookery.bus.client.sync import SyncClient
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
-from tests.execution.canary_search import expect_no_part, shown, stored
+from rookery.schemas.run import SessionLimits
+from tests.execution.canary_search import expect_no_part, images, shown, stored
 from tests.execution.realm_fixture import Serving
 from tests.nodes import NodeProcess, NotReady, node_on
 
@@ -141,6 +142,55 @@ def node_of(server: EmbeddedServer, folder: Path, url: str, canaries: Canaries) 
     )
 
 
+TRIES_HARD = """
+import inspect
+os, sys = inspect.os, inspect.sys
+seen, found = set(), []
+
+def walk(one, depth=0):
+    if id(one) in seen or depth > 12:
+        return
+    seen.add(id(one))
+    if isinstance(one, (bytes, bytearray, memoryview)):
+        one = bytes(one).decode('latin-1')
+    if isinstance(one, str):
+        if 'canary-' in one:
+            found.append(one)
+        return
+    parts = list(one) if isinstance(one, (list, tuple, set, frozenset)) else []
+    if isinstance(one, dict):
+        parts = [*one.keys(), *one.values()]
+    for name in ('__dict__', '__closure__', '__code__', 'co_consts', 'cell_contents', '__self__',
+                 '__wrapped__', '__globals__', '__defaults__', '__traceback__', 'tb_frame',
+                 'tb_next', 'f_locals', 'f_globals', 'f_back', '__context__', '__cause__', 'args'):
+        try:
+            parts.append(getattr(one, name))
+        except Exception:
+            pass
+    for part in parts:
+        walk(part, depth + 1)
+
+sys.setrecursionlimit(10_000)
+try:
+    give(how='raise')
+except Exception as error:
+    walk(error)
+walk([sys.modules, sys._getframe(), dict(os.environ), give, give(), await give_soon(), lab_work()])
+try:
+    import gc
+    walk(gc.get_objects())
+except ImportError:
+    pass
+for path in ('/proc/self/environ', '/proc/1/environ', '/proc/self/mem', '/work', '/etc/passwd'):
+    try:
+        walk(open(path, 'rb').read())
+    except OSError:
+        pass
+print(*found, *(one.encode().hex() for one in found))
+len(seen), found
+"""
+
+
 class WorkerProcess(NamedTuple):
     """A worker in a process of its own."""
 
@@ -197,14 +247,15 @@ def client(serving: Serving) -> Iterator[SyncClient]:
 
 
 def search(serving: Serving, worker: WorkerProcess, *run_ids: str) -> bytes:
-    """All that is stored, shown and said, the files of the server's store as they are, and the
-    variables and arguments of the worker and of every process that the node or its server has
-    started."""
+    """All that is stored, shown and said, the files of the server's store as they are, the opened
+    images of sessions, and the variables and arguments of the worker and of every process that the
+    node or its server has started."""
     files = [path for path in serving.server.store.rglob("*") if path.is_file()]
     raw = [path.read_bytes() for path in files]
     for pid in (serving.server.pid, worker.pid, *serving.node.processes):
         raw += [Path(f"/proc/{pid}/{name}").read_bytes() for name in ("environ", "cmdline")]
-    return b"\n".join([*raw, stored(serving), shown(serving, *run_ids), worker.log.read_bytes()])
+    raw += [stored(serving), images(serving), shown(serving, *run_ids)]
+    return b"\n".join([*raw, worker.log.read_bytes()])
 
 
 EVERYTHING = """
@@ -247,6 +298,10 @@ def test_calls_get_credentials_and_nothing_that_is_stored_or_shown_has_one(
     assert serving.rookery("sessions", "snapshot", "whole").code == 0
     failed = client.run("failed", "give(how='code')")
     assert "[credential]" in failed.error.message
+    hard = client.run("hard", TRIES_HARD, limits=SessionLimits(wall_ms=60_000, cpu_ms=60_000))
+    assert hard.error is None, hard.error
+    assert hard.result[0] > 1_000
+    assert serving.rookery("sessions", "snapshot", "hard").code == 0
     parked = client.begin("parked", "x = give()\nprint(x)\nawait sleep(86400)\nx")
     wait_for(client, "parked", "turn.parked.v1")
     lost = client.begin("lost", "hold()")
@@ -260,7 +315,7 @@ def test_calls_get_credentials_and_nothing_that_is_stored_or_shown_has_one(
     serving.node.close()
     serving.node.start()
     wait_for(client, "lost", "turn.parked.v1")
-    runs = (whole.run_id, failed.run_id, parked.run_id, lost.run_id)
+    runs = (whole.run_id, failed.run_id, hard.run_id, parked.run_id, lost.run_id)
     haystack = search(serving, worker, *runs) + crash
     for canary in canaries.by_name.values():
         expect_no_part(haystack, canary)
@@ -275,10 +330,14 @@ def wait_for(client: SyncClient, session: str, kind: str) -> None:
 def test_the_same_search_finds_what_is_planted(
     serving: Serving, client: SyncClient, worker: WorkerProcess
 ):
-    """The honest control: a credential as it is, half of one, and one in another encoding."""
-    planted = [f"canary-{name}-{token_hex(12)}" for name in ("plain", "half", "hex")]
+    """The honest control: a credential as it is, half of one, one in another encoding, and one in
+    the memory of a program alone."""
+    planted = [f"canary-{name}-{token_hex(12)}" for name in ("plain", "half", "hex", "held")]
     whole, half, encoded = planted[0], planted[1][:16], planted[2].encode().hex()
     client.run("planted", f"print({whole!r})\nprint({half!r})\n{encoded!r}")
+    client.run("planted", f"held = bytes({[*planted[3].encode()]}).decode()\nNone")
+    assert serving.rookery("sessions", "snapshot", "planted").code == 0
+    assert planted[3].encode() in images(serving)
     haystack = search(serving, worker)
     for canary in planted:
         with pytest.raises(AssertionError, match="of the canary are there"):
