@@ -39,6 +39,8 @@ from rookery.schemas.run import OutputMessage
 from rookery.schemas.seed import (
     agent_error,
     hook,
+    hook_invocation,
+    hook_spec,
     lifecycle,
     policies,
     policy_decisions,
@@ -89,7 +91,7 @@ messages of the entity ``tool`` are older."""
 PUBLIC: Final = (
     *(commands, run, calls, refs, agent_error),
     *(policy_decisions, policies),
-    *(lifecycle, lifecycle, approval_record, hook, records, resource),
+    *(lifecycle, approval_record, hook, hook_invocation, hook_spec, records, resource),
 )
 """Modules with public structs that travel inside other structs."""
 

@@ -26,6 +26,7 @@ __all__ = [
     "EffectId",
     "EntityRefId",
     "EventId",
+    "HookExecutorRef",
     "HookId",
     "IdControlCharacter",
     "IdEmpty",
@@ -33,6 +34,7 @@ __all__ = [
     "IdValidationError",
     "IdempotencyKey",
     "Identifier",
+    "JournalCursor",
     "LineageId",
     "MessageId",
     "PolicyId",
@@ -316,6 +318,18 @@ class ApprovalRequestId(Identifier):
 
 
 class HookId(Identifier):
+    __slots__ = ()
+
+
+class HookExecutorRef(Identifier):
+    """The executor that invokes a hook."""
+
+    __slots__ = ()
+
+
+class JournalCursor(Identifier):
+    """The position of a record in the journal of its run; ends in ``.<number>``."""
+
     __slots__ = ()
 
 

@@ -41,8 +41,8 @@ from rookery.schemas.seed.refs import SourceKind
 
 __all__ = [
     "ApprovalBroker",
+    "DispatchJournal",
     "Ruling",
-    "RunJournal",
     "intent_record",
     "record_base",
     "result_record",
@@ -59,8 +59,8 @@ _APPROVED: Final = {
 }
 
 
-class RunJournal(Protocol):
-    """Port: the journal of one run."""
+class DispatchJournal(Protocol):
+    """Port: the journal of the run whose call waits for the approval."""
 
     async def append(
         self, record: JournalRecord, outcome: ApprovalBrokerOutcome | None = None
@@ -204,7 +204,7 @@ def _recovery_record(request: ApprovalRequest, seq: int) -> JournalRecord:
 class ApprovalBroker:
     """Requests approvals of one run."""
 
-    def __init__(self, journal: RunJournal, *, first_seq: int = 1) -> None:
+    def __init__(self, journal: DispatchJournal, *, first_seq: int = 1) -> None:
         """Number the records from ``first_seq``."""
         self._journal, self._next_seq = journal, first_seq
         self._cancelled: set[str] = set()

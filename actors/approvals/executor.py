@@ -213,7 +213,7 @@ class _RecordingFanOut(FanOutDispatcher):
 
 @dataclass
 class _ActorJournal:
-    """The broker's port ``RunJournal``, implemented by the approval actor.
+    """The broker's port ``DispatchJournal``, implemented by the approval actor.
 
     The intent is committed together with the request, so the first append only asks whether the
     approval is still pending. The actor numbers the records.

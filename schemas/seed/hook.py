@@ -5,19 +5,24 @@ A record proves that a response was judged and journaled before it took effect.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Final
 
 import msgspec
 
 from rookery.schemas.ids import HookId
+from rookery.schemas.scalars import Variant
 from rookery.schemas.seed.refs import EntityKind, EntityRef, PolicyRef
 
 __all__ = [
+    "CRITICAL_POINTS",
     "HOOK_RECORD_SCHEMA_VERSION",
     "CancelledInvocation",
     "CompletedInvocation",
     "FailedInvocation",
+    "HookFailurePolicy",
     "HookPoint",
     "HookRecord",
     "HookResponseClass",
@@ -34,7 +39,7 @@ HOOK_RECORD_SCHEMA_VERSION: Final = 1
 RIGHTS_CHECKED: Final = "checked_against_point_and_spec_rights"
 
 
-class HookPoint(StrEnum):
+class HookPoint(Variant):
     """The points of a run that call hooks, in sort order."""
 
     RUN_STARTING = "run_starting"
@@ -60,30 +65,113 @@ class HookPoint(StrEnum):
     BEFORE_COMPACTION = "before_compaction"
     AFTER_COMPACTION = "after_compaction"
 
+    @property
+    def allowed_response_classes(self) -> frozenset[HookResponseClass]:
+        """The classes a hook may answer with at this point."""
+        return _ALLOWED[self]
 
-class HookResponseClass(StrEnum):
-    """Classes of responses; the right to a response has the same word."""
+    @property
+    def is_security_critical(self) -> bool:
+        """Whether a failed hook at this point may not let the run continue."""
+        return self in CRITICAL_POINTS
+
+
+CRITICAL_POINTS: Final = frozenset(
+    {
+        HookPoint.BEFORE_TOOL_CALL,
+        HookPoint.BEFORE_APPROVAL_REQUEST,
+        HookPoint.BEFORE_SUBAGENT_START,
+        HookPoint.BEFORE_ISOLATION_PROCESS_START,
+        HookPoint.BEFORE_RUN_COMPLETE,
+    }
+)
+
+
+class HookResponseClass(Variant):
+    """Classes of responses; the right to a response has the same word.
+
+    The order of declaration is that of rights in a spec, and part of its hash.
+    """
 
     OBSERVE = "observe"
     INJECT_CONTEXT = "inject_context"
     MODIFY_PROJECTION = "modify_projection"
     REQUEST_COMPACTION = "request_compaction"
     MODIFY_VALIDATION_HINTS = "modify_validation_hints"
-    DENY = "deny"
     MODIFY_TOOL_REQUEST = "modify_tool_request"
+    MODIFY_APPROVAL_REQUEST = "modify_approval_request"
+    DENY = "deny"
     REQUEST_APPROVAL = "request_approval"
     REQUEST_RETRY = "request_retry"
     REWRITE_TOOL_RESULT = "rewrite_tool_result"
-    MODIFY_APPROVAL_REQUEST = "modify_approval_request"
     MODIFY_SUBAGENT_REQUEST = "modify_subagent_request"
-    REQUEST_USAGE_ROLLUP_REPAIR = "request_usage_rollup_repair"
     MODIFY_PROCESS_REQUEST = "modify_process_request"
-    REQUEST_CLEANUP_REPAIR = "request_cleanup_repair"
     VALIDATE_DETACH = "validate_detach"
-    STOP_RUN = "stop_run"
-    STOP_COMPLETION_WITH_REPAIR_NEEDED = "stop_completion_with_repair_needed"
+    REQUEST_USAGE_ROLLUP_REPAIR = "request_usage_rollup_repair"
+    REQUEST_CLEANUP_REPAIR = "request_cleanup_repair"
     MARK_PROTECTED_CONTEXT = "mark_protected_context"
     REQUEST_PROJECTION_AUDIT_REPAIR = "request_projection_audit_repair"
+    STOP_COMPLETION_WITH_REPAIR_NEEDED = "stop_completion_with_repair_needed"
+    STOP_RUN = "stop_run"
+
+    @property
+    def changes_behavior(self) -> bool:
+        return self is not HookResponseClass.OBSERVE
+
+
+_CLASS = HookResponseClass
+_ALSO_ALLOWED: Final[Mapping[HookPoint, tuple[HookResponseClass, ...]]] = MappingProxyType(
+    {
+        HookPoint.RUN_STARTING: (_CLASS.INJECT_CONTEXT, _CLASS.STOP_RUN),
+        HookPoint.BEFORE_CONTEXT_ASSEMBLY: (_CLASS.INJECT_CONTEXT,),
+        HookPoint.AFTER_CONTEXT_ASSEMBLY: (_CLASS.REQUEST_COMPACTION, _CLASS.STOP_RUN),
+        HookPoint.BEFORE_PROVIDER_PROJECTION: (_CLASS.MODIFY_PROJECTION, _CLASS.STOP_RUN),
+        HookPoint.BEFORE_MODEL_CALL: (
+            _CLASS.MODIFY_PROJECTION,
+            _CLASS.REQUEST_APPROVAL,
+            _CLASS.STOP_RUN,
+        ),
+        HookPoint.AFTER_MODEL_CALL: (_CLASS.REQUEST_RETRY, _CLASS.STOP_RUN),
+        HookPoint.BEFORE_STRUCTURED_OUTPUT_VALIDATION: (_CLASS.MODIFY_VALIDATION_HINTS,),
+        HookPoint.AFTER_STRUCTURED_OUTPUT_VALIDATION: (_CLASS.REQUEST_RETRY,),
+        HookPoint.BEFORE_TOOL_CALL: (
+            _CLASS.MODIFY_TOOL_REQUEST,
+            _CLASS.DENY,
+            _CLASS.REQUEST_APPROVAL,
+        ),
+        HookPoint.AFTER_TOOL_CALL: (_CLASS.REQUEST_RETRY, _CLASS.REWRITE_TOOL_RESULT),
+        HookPoint.BEFORE_APPROVAL_REQUEST: (_CLASS.MODIFY_APPROVAL_REQUEST, _CLASS.DENY),
+        HookPoint.BEFORE_SUBAGENT_START: (_CLASS.DENY, _CLASS.MODIFY_SUBAGENT_REQUEST),
+        HookPoint.AFTER_SUBAGENT_TERMINAL: (_CLASS.REQUEST_USAGE_ROLLUP_REPAIR,),
+        HookPoint.BEFORE_ISOLATION_PROCESS_START: (_CLASS.DENY, _CLASS.MODIFY_PROCESS_REQUEST),
+        HookPoint.AFTER_ISOLATION_PROCESS_EXIT: (_CLASS.REQUEST_CLEANUP_REPAIR,),
+        HookPoint.ON_RUN_CANCEL_REQUESTED: (_CLASS.REQUEST_CLEANUP_REPAIR,),
+        HookPoint.BEFORE_RUN_COMPLETE: (
+            _CLASS.REQUEST_RETRY,
+            _CLASS.VALIDATE_DETACH,
+            _CLASS.STOP_COMPLETION_WITH_REPAIR_NEEDED,
+        ),
+        HookPoint.BEFORE_COMPACTION: (_CLASS.MARK_PROTECTED_CONTEXT,),
+        HookPoint.AFTER_COMPACTION: (_CLASS.REQUEST_PROJECTION_AUDIT_REPAIR,),
+    }
+)
+"""What each point allows besides ``observe``, which every point allows."""
+_ALLOWED: Final = MappingProxyType(
+    {point: frozenset({_CLASS.OBSERVE, *_ALSO_ALLOWED.get(point, ())}) for point in HookPoint}
+)
+
+
+class HookFailurePolicy(Variant):
+    """What follows if a hook fails; words in records are the variants' names."""
+
+    FAIL_OPEN_OBSERVE_ONLY = "fail_open_observe_only"
+    DENY = "deny"
+    INTERRUPT_RUN = "interrupt_run"
+    FAIL_RUN = "fail_run"
+
+    @property
+    def fails_closed(self) -> bool:
+        return self is not HookFailurePolicy.FAIL_OPEN_OBSERVE_ONLY
 
 
 class HookResponseDecision(StrEnum):

@@ -1,0 +1,58 @@
+"""Ports of hooks: the executors that invoke them, and the journal of the run they belong to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from rookery.schemas.ids import HookExecutorRef, JournalCursor
+from rookery.schemas.seed.hook_invocation import HookInput, HookResponse
+from rookery.schemas.seed.records import JournalRecord
+
+__all__ = ["HookExecutor", "HookExecutorRegistry", "HookExecutors", "RunJournal"]
+
+
+class HookExecutor(Protocol):
+    """Port: invokes hooks."""
+
+    @property
+    def executor_ref(self) -> HookExecutorRef: ...
+
+    async def invoke(self, hook_input: HookInput) -> HookResponse:
+        """The response of the hook. Any exception means that there is none; a cancelled invocation
+        ends at once."""
+
+
+class HookExecutorRegistry(Protocol):
+    """Port: the executors of a node."""
+
+    def resolve(self, executor_ref: HookExecutorRef) -> HookExecutor | None: ...
+
+    def contains(self, executor_ref: HookExecutorRef) -> bool: ...
+
+
+class RunJournal(Protocol):
+    """Port: the journal of one run."""
+
+    async def append(self, record: JournalRecord) -> JournalCursor:
+        """Journal a record and return its position. Any exception means that the record is not
+        journaled."""
+
+
+class HookExecutors:
+    """Executors in memory, by their refs."""
+
+    def __init__(self, executors: Iterable[HookExecutor] = ()) -> None:
+        self._executors: dict[HookExecutorRef, HookExecutor] = {}
+        for executor in executors:
+            self.register(executor)
+
+    def register(self, executor: HookExecutor) -> None:
+        """Add an executor; it replaces one of the same ref."""
+        self._executors[executor.executor_ref] = executor
+
+    def resolve(self, executor_ref: HookExecutorRef) -> HookExecutor | None:
+        return self._executors.get(executor_ref)
+
+    def contains(self, executor_ref: HookExecutorRef) -> bool:
+        return executor_ref in self._executors

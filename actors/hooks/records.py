@@ -1,0 +1,218 @@
+"""Records of hooks: events of an invocation, and the journal records of a judged response.
+
+An accepted response has three records, numbered in a row: the decision, the intent of the change
+and its result. A rejected one has the first only. Both are functions of their arguments.
+"""
+
+from __future__ import annotations
+
+from typing import Final, NamedTuple
+
+from msgspec.structs import replace
+
+from rookery.actors.hooks.context import HookLifecycleContext
+from rookery.schemas.ids import EffectId
+from rookery.schemas.seed.hook import (
+    CancelledInvocation,
+    CompletedInvocation,
+    FailedInvocation,
+    HookRecord,
+    HookResponseClass,
+    HookResponseDecision,
+    ResponseDecision,
+    TimedOutInvocation,
+    hook_entity_ref,
+)
+from rookery.schemas.seed.hook_spec import HookSpec
+from rookery.schemas.seed.lifecycle import (
+    EffectIntent,
+    EffectKind,
+    EffectResult,
+    EffectTerminalStatus,
+)
+from rookery.schemas.seed.records import (
+    HookPayload,
+    JournalRecord,
+    JournalRecordBase,
+    JournalRecordKind,
+)
+from rookery.schemas.seed.refs import PrivacyClass, SourceKind, SourceRef
+
+__all__ = [
+    "AcceptedRecords",
+    "Judged",
+    "accepted_records",
+    "cancelled_record",
+    "completed_record",
+    "decision_record",
+    "failed_record",
+    "hook_source",
+    "rejected_record",
+    "timed_out_record",
+]
+
+FAMILY: Final = "hook"
+EVENT_KIND: Final = "hook_response_decision"
+REDACTION_POLICY: Final = "policy.redaction.hook.default"
+
+
+class Judged(NamedTuple):
+    """A response that was judged, and by which invocation it was given."""
+
+    spec: HookSpec
+    context: HookLifecycleContext
+    invocation_id: str
+    response_class: HookResponseClass
+
+
+class AcceptedRecords(NamedTuple):
+    """The records of an accepted response, in the order of their appends."""
+
+    hook_record: HookRecord
+    response: JournalRecord
+    intent: JournalRecord
+    result: JournalRecord
+
+
+def hook_source(spec: HookSpec) -> SourceRef:
+    """The hook as the source of what it does."""
+    return SourceRef.new(spec.hook_id.as_str(), SourceKind.HOOK)
+
+
+# --- events of an invocation ----------------------------------------------------------------------
+
+
+def completed_record(spec: HookSpec, invocation_id: str) -> HookRecord:
+    """The contract writes no time of a hook that only observed."""
+    return _record(spec, CompletedInvocation(invocation_id=invocation_id, elapsed_ms=0))
+
+
+def cancelled_record(spec: HookSpec, invocation_id: str) -> HookRecord:
+    return _record(spec, CancelledInvocation(invocation_id=invocation_id))
+
+
+def timed_out_record(spec: HookSpec, invocation_id: str, elapsed_ms: int) -> HookRecord:
+    event = TimedOutInvocation(
+        invocation_id=invocation_id,
+        elapsed_ms=elapsed_ms,
+        failure_policy=spec.failure.variant,
+    )
+    return _record(spec, event)
+
+
+def failed_record(spec: HookSpec, invocation_id: str, summary: str) -> HookRecord:
+    event = FailedInvocation(
+        invocation_id=invocation_id,
+        failure_policy=spec.failure.variant,
+        redacted_summary=summary,
+    )
+    return _record(spec, event)
+
+
+def decision_record(
+    spec: HookSpec,
+    invocation_id: str,
+    decision: HookResponseDecision,
+    response_class: HookResponseClass,
+) -> HookRecord:
+    """The decision on a response; only an accepted one has a target, the hook itself."""
+    accepted = decision is HookResponseDecision.ACCEPTED_JOURNALED_BEFORE_APPLY
+    event = ResponseDecision(
+        invocation_id=invocation_id,
+        decision=decision,
+        response_class=response_class,
+        target_domain_refs=(hook_entity_ref(spec.hook_id),) if accepted else (),
+    )
+    return _record(spec, event)
+
+
+def _record(
+    spec: HookSpec,
+    event: CompletedInvocation
+    | CancelledInvocation
+    | TimedOutInvocation
+    | FailedInvocation
+    | ResponseDecision,
+) -> HookRecord:
+    return HookRecord(hook_id=spec.hook_id, point=spec.point, payload=event)
+
+
+# --- journal records ------------------------------------------------------------------------------
+
+
+def accepted_records(judged: Judged, seq: int) -> AcceptedRecords:
+    """The three records of an accepted response, numbered from ``seq``."""
+    spec, variant = judged.spec, judged.response_class.variant
+    hook_record = decision_record(
+        spec,
+        judged.invocation_id,
+        HookResponseDecision.ACCEPTED_JOURNALED_BEFORE_APPLY,
+        judged.response_class,
+    )
+    intent = EffectIntent(
+        effect_id=EffectId(f"effect.hook.{spec.hook_id.as_str()}.{judged.invocation_id}"),
+        kind=EffectKind.HOOK_MUTATION,
+        subject_ref=hook_entity_ref(spec.hook_id),
+        source=hook_source(spec),
+        policy_refs=(spec.policy_ref,),
+        redacted_summary=f"accepted hook response {variant}",
+    )
+    result = EffectResult(
+        effect_id=intent.effect_id,
+        terminal_status=EffectTerminalStatus.COMPLETED,
+        redacted_summary=f"accepted hook response {variant} journaled before apply",
+    )
+    record_id = _record_id(spec, seq)
+    return AcceptedRecords(
+        hook_record=hook_record,
+        response=_response_record(judged, seq, hook_record),
+        intent=JournalRecord.effect_intent(_base(judged, seq + 1, f"{record_id}.intent"), intent),
+        result=JournalRecord.effect_result(_base(judged, seq + 2, f"{record_id}.result"), result),
+    )
+
+
+def rejected_record(judged: Judged, seq: int) -> tuple[HookRecord, JournalRecord]:
+    """The record of a response that the guard refused."""
+    hook_record = decision_record(
+        judged.spec,
+        judged.invocation_id,
+        HookResponseDecision.REJECTED_POLICY,
+        judged.response_class,
+    )
+    return hook_record, _response_record(judged, seq, hook_record)
+
+
+def _response_record(judged: Judged, seq: int, hook_record: HookRecord) -> JournalRecord:
+    """Its source is the hook; those of intent and result are what their effect says."""
+    base = _base(judged, seq, f"{_record_id(judged.spec, seq)}.response")
+    return JournalRecord.feature_record(
+        replace(base, source=hook_source(judged.spec), tags=(FAMILY,)),
+        JournalRecordKind.HOOK,
+        event_family=FAMILY,
+        event_kind=EVENT_KIND,
+        subject_ref=hook_entity_ref(judged.spec.hook_id),
+        payload=HookPayload(
+            hook_id=hook_record.hook_id, point=hook_record.point, payload=hook_record.payload
+        ),
+    )
+
+
+def _record_id(spec: HookSpec, seq: int) -> str:
+    return f"journal.hook.{spec.hook_id.as_str()}.{seq}"
+
+
+def _base(judged: Judged, seq: int, record_id: str) -> JournalRecordBase:
+    context = judged.context
+    return JournalRecordBase(
+        journal_seq=seq,
+        record_id=record_id,
+        run_id=context.run_id,
+        session_id=context.session_id,
+        agent_id=context.agent_id,
+        turn_id=context.turn_id,
+        attempt_id=context.attempt_id,
+        source=context.source,
+        runtime_package_fingerprint=context.package_fingerprint.as_str(),
+        privacy=PrivacyClass.CONTENT_REFS_ONLY,
+        redaction_policy_id=REDACTION_POLICY,
+    )
