@@ -75,6 +75,10 @@ CODES: Final[dict[str, Code]] = {
     "GRANT_NOT_FOUND": Code("no such grant in this session"),
     "RIGHT_MISSING": Code("the rights of the run do not cover this call, or no longer do"),
     "RULE_INVALID": Code("the rule of an approval or the condition of a right does not parse"),
+    # Hooks.
+    "HOOK_INVALID": Code("a rule for hooks refuses this registration; the text names the rule"),
+    "HOOK_POINT_NOT_LIVE": Code("nothing calls this point, or not a hook of this kind"),
+    # Quotas.
     "QUOTA_EXCEEDED": Code("a quota of the realm is used up", retryable=True),
     # Programs: how a run may end, and what a program may meet.
     "SYNTAX_ERROR": Code("the source is not a program of its language"),

@@ -1,0 +1,260 @@
+"""Registrations: which are refused by which rule, and the package that a run's hooks are in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.hooks.package import check_sidecars, hook_sidecar, run_fingerprint, run_package
+from rookery.actors.hooks.registration import (
+    HOOKS_MAX,
+    POINT_HOOKS_MAX,
+    check_registration,
+    check_registrations,
+)
+from rookery.schemas.calls import AvailableTool, RunEnvironment
+from rookery.schemas.errors import Refused
+from rookery.schemas.hooks import HookMode, HookRegistration, PythonHook, RuleHook
+from rookery.schemas.ids import HookExecutorRef
+from rookery.schemas.run import Language, SessionLimits, SideEffect
+from rookery.schemas.seed.agent_error import AgentError
+from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookResponseClass
+from rookery.schemas.seed.hook_invocation import DenyResponse, ReasonedSummary
+from rookery.schemas.seed.hook_spec import (
+    HookOrdering,
+    HookOrderingPhase,
+    HookSpec,
+    HookTimeoutPolicy,
+    NonBlockingHook,
+    hook_policy_ref,
+)
+from tests.hooks.hook_fixtures import MATRIX, spec
+
+CALL = HookPoint.BEFORE_TOOL_CALL
+DENY, APPROVAL = HookResponseClass.DENY, HookResponseClass.REQUEST_APPROVAL
+MODIFY = HookResponseClass.MODIFY_TOOL_REQUEST
+EARLY, LATE = HookOrderingPhase.EARLY, HookOrderingPhase.LATE
+FAIL_OPEN = HookFailurePolicy.FAIL_OPEN_OBSERVE_ONLY
+OBSERVE = NonBlockingHook()
+
+LIVE = {
+    *("run_starting", "before_tool_call", "after_tool_call", "before_approval_request"),
+    *("after_approval_decision", "on_run_cancel_requested", "before_run_complete"),
+    "after_run_terminal",
+}
+
+
+def registration(of: HookSpec, **changes: Any) -> HookRegistration:
+    made = HookRegistration(
+        spec=of, mode=HookMode.ENFORCE, executor=PythonHook(function="guards.pay")
+    )
+    made = replace(made, **changes)
+    return replace(made, spec=replace(of, executor_ref=HookExecutorRef(made.executor_ref())))
+
+
+def hook(hook_id: str, *rights: HookResponseClass, **changes: Any) -> HookRegistration:
+    return registration(spec(CALL, *rights, hook_id=hook_id, **changes))
+
+
+def refused(one: HookRegistration, *others: HookRegistration, **limits: int) -> tuple[str, str]:
+    """The code and the rule of the refusal; empty if there is none."""
+    try:
+        check_registration(one, others, **limits)
+    except Refused as refusal:
+        return refusal.code, refusal.message.split(": ")[1]
+    return "", ""
+
+
+# --- single specs ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("one", "rule"),
+    [
+        (hook("Guard"), "id"),
+        (hook(".guard"), "id"),
+        (hook("a" * 64), "id"),
+        (hook("guard", timeout=HookTimeoutPolicy(timeout_ms=30_001)), "timeout"),
+        (hook("guard", timeout=HookTimeoutPolicy(timeout_ms=0)), "contract"),
+        (hook("guard", HookResponseClass.STOP_RUN), "contract"),
+        (hook("guard", failure=FAIL_OPEN), "contract"),
+    ],
+)
+def test_an_invalid_spec_is_refused_with_the_name_of_the_rule(one: HookRegistration, rule: str):
+    assert refused(one, point_timeout_ms_max=100_000) == ("HOOK_INVALID", rule)
+
+
+def test_a_valid_registration_is_accepted():
+    one = hook("a" * 63, DENY, timeout=HookTimeoutPolicy(timeout_ms=5_000))
+    assert check_registration(one) is one
+
+
+def test_a_relevant_hook_says_its_mode():
+    one = hook("guard", DENY)
+    assert refused(replace(one, mode=UNSET)) == ("HOOK_INVALID", "mode")
+    watcher = registration(spec(HookPoint.RUN_STARTING, hook_id="watcher"))
+    assert refused(replace(watcher, mode=UNSET)) == ("", "")
+
+
+def test_the_executor_of_the_spec_is_the_registrations():
+    one = hook("guard", DENY)
+    other = replace(one, executor=PythonHook(function="guards.other"))
+    assert refused(other) == ("HOOK_INVALID", "executor")
+
+
+def test_a_rule_has_a_condition_and_the_right_to_its_verdict():
+    verdict = DenyResponse(payload=ReasonedSummary(code="limit", redacted_summary="too much"))
+    rule = {"executor": RuleHook(then=verdict), "when": "args.amount > 100"}
+    assert refused(registration(spec(CALL, DENY), **rule)) == ("", "")
+    assert refused(registration(spec(CALL, DENY), **{**rule, "when": ""}))[1] == "executor"
+    assert refused(registration(spec(CALL, APPROVAL), **rule))[1] == "executor"
+
+
+# --- points ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("point", [point for point in HookPoint if point.value not in LIVE])
+def test_a_hook_of_a_point_that_nothing_calls_is_refused_with_the_reason(point: HookPoint):
+    one = registration(spec(point))
+    with pytest.raises(Refused, match=f"{point.value} is not live: (no|agents)") as caught:
+        check_registration(one)
+    assert caught.value.code == "HOOK_POINT_NOT_LIVE"
+
+
+def test_twenty_pairs_can_be_registered():
+    accepted = []
+    for point in HookPoint:
+        for word in MATRIX[point.value]:
+            observes = word == "observe" and not point.is_security_critical
+            one = spec(point, HookResponseClass(word))
+            if observes:
+                one = replace(one, execution=OBSERVE, failure=FAIL_OPEN)
+            if refused(registration(one)) == ("", ""):
+                accepted.append((point.value, word))
+    assert {point for point, _ in accepted} == LIVE
+    assert len(accepted) == 20
+
+
+@pytest.mark.parametrize("point", [HookPoint.AFTER_APPROVAL_DECISION, HookPoint.AFTER_RUN_TERMINAL])
+def test_nothing_waits_after_the_fact(point: HookPoint):
+    assert refused(registration(spec(point)))[0] == "HOOK_POINT_NOT_LIVE"
+    assert refused(registration(spec(point, execution=OBSERVE))) == ("", "")
+
+
+@pytest.mark.parametrize("point", [CALL, HookPoint.BEFORE_RUN_COMPLETE])
+def test_a_critical_point_has_only_blocking_hooks(point: HookPoint):
+    assert refused(registration(spec(point, execution=OBSERVE)))[0] == "HOOK_POINT_NOT_LIVE"
+
+
+def test_nothing_can_be_detached_yet():
+    one = registration(spec(HookPoint.BEFORE_RUN_COMPLETE, HookResponseClass.VALIDATE_DETACH))
+    assert refused(one)[0] == "HOOK_POINT_NOT_LIVE"
+
+
+# --- several hooks --------------------------------------------------------------------------------
+
+
+def test_a_point_and_a_realm_have_limits():
+    short = HookTimeoutPolicy(timeout_ms=1)
+    of_point = [hook(f"a{number}", timeout=short) for number in range(POINT_HOOKS_MAX)]
+    assert refused(hook("b", timeout=short), *of_point) == ("HOOK_INVALID", "count")
+    assert refused(of_point[0], *of_point) == ("", "")
+    elsewhere = registration(spec(HookPoint.AFTER_TOOL_CALL, hook_id="b"))
+    assert refused(elsewhere, *of_point) == ("", "")
+    realm = [hook(f"a{number}", timeout=short) for number in range(HOOKS_MAX)]
+    assert refused(elsewhere, *realm) == ("HOOK_INVALID", "count")
+
+
+def test_the_blocking_hooks_of_a_point_share_its_time():
+    first = hook("a", timeout=HookTimeoutPolicy(timeout_ms=4_900))
+    second = hook("b", timeout=HookTimeoutPolicy(timeout_ms=101))
+    assert refused(second, first) == ("HOOK_INVALID", "timeout")
+    assert refused(second, first, point_timeout_ms_max=5_001) == ("", "")
+    later = registration(replace(second.spec, point=HookPoint.AFTER_TOOL_CALL))
+    assert refused(later, first) == ("", "")
+
+
+def test_a_hook_changes_or_judges():
+    assert refused(hook("both", MODIFY, APPROVAL)) == ("HOOK_INVALID", "order")
+    elsewhere = (HookResponseClass.REQUEST_RETRY, HookResponseClass.REWRITE_TOOL_RESULT)
+    assert refused(registration(spec(HookPoint.AFTER_TOOL_CALL, *elsewhere))) == ("", "")
+
+
+@pytest.mark.parametrize("judgement", [DENY, APPROVAL])
+def test_every_changer_comes_before_every_judge_whichever_is_registered_last(
+    judgement: HookResponseClass,
+):
+    judge = hook("m", judgement)
+    before, after = hook("a", MODIFY), hook("z", MODIFY)
+    for ordering, expected in [
+        (HookOrdering(), ""),
+        (HookOrdering(phase=EARLY, order=500), ""),
+        (HookOrdering(order=101), "order"),
+        (HookOrdering(phase=LATE, order=0), "order"),
+    ]:
+        changer = registration(replace(before.spec, ordering=ordering))
+        assert refused(changer, judge)[1] == expected
+        assert refused(judge, changer)[1] == expected
+    assert refused(after, judge)[1] == "order"
+    with pytest.raises(Refused, match="z changes what m has judged"):
+        check_registrations([before, judge, after])
+    check_registrations([judge, before])
+
+
+def test_two_hooks_of_one_id_are_one_too_many():
+    with pytest.raises(Refused, match="id: another hook has the same id"):
+        check_registrations([hook("a", DENY), hook("a", DENY)])
+
+
+# --- package --------------------------------------------------------------------------------------
+
+PAY = AvailableTool(name="pay", schema_digest="d", side_effect=SideEffect.WRITE)
+ENVIRONMENT = RunEnvironment(
+    language=Language.PYTHON,
+    build="build",
+    seed="00",
+    limits=SessionLimits(),
+    tools=(PAY, AvailableTool(name="look")),
+    catalogue="catalogue",
+)
+GUARD, OTHER = spec(CALL, DENY, hook_id="guard"), spec(CALL, hook_id="other")
+
+
+def test_the_sidecar_of_a_hook_names_its_hash_and_policy():
+    ref = {
+        "sidecar_id": "hook.guard",
+        "kind": "hook_spec",
+        "version": "v1",
+        "content_hash": GUARD.spec_hash(),
+    }
+    policies = [{"kind": "runtime_package", "id": "policy.hooks"}]
+    assert hook_sidecar(GUARD) == {**ref, "refs": [ref], "policy_refs": policies}
+
+
+def test_a_package_whose_sidecar_is_missing_or_another_is_refused():
+    package = run_package(ENVIRONMENT, [GUARD])
+    check_sidecars(package, [GUARD])
+    with pytest.raises(AgentError, match="hook other has no sidecar"):
+        check_sidecars(package, [GUARD, OTHER])
+    changed = replace(GUARD, policy_ref=hook_policy_ref("policy.other"))
+    with pytest.raises(AgentError, match="hook guard differs from its sidecar"):
+        check_sidecars(package, [changed])
+
+
+def test_a_fingerprint_is_of_tools_hooks_policy_and_guest_and_of_nothing_else():
+    base = run_fingerprint(ENVIRONMENT, [GUARD, OTHER], policy_digest="p")
+    turned = replace(ENVIRONMENT, tools=ENVIRONMENT.tools[::-1])
+    assert run_fingerprint(turned, [OTHER, GUARD], policy_digest="p") == base
+    hidden = replace(ENVIRONMENT, seed="01", tools=(replace(PAY, hidden=True), turned.tools[0]))
+    assert run_fingerprint(hidden, [GUARD, OTHER], policy_digest="p") == base
+    others = [
+        run_fingerprint(ENVIRONMENT, [GUARD], policy_digest="p"),
+        run_fingerprint(ENVIRONMENT, [GUARD, OTHER]),
+        run_fingerprint(replace(ENVIRONMENT, build="b"), [GUARD, OTHER], policy_digest="p"),
+        run_fingerprint(replace(ENVIRONMENT, tools=(PAY,)), [GUARD, OTHER], policy_digest="p"),
+        run_fingerprint(replace(ENVIRONMENT, catalogue=""), [GUARD, OTHER], policy_digest="p"),
+    ]
+    assert len({base, *others}) == 6
