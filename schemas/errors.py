@@ -74,7 +74,9 @@ CODES: Final[dict[str, Code]] = {
     "SELF_APPROVAL": Code("the requester of an approval cannot answer it"),
     "GRANT_NOT_FOUND": Code("no such grant in this session"),
     "RIGHT_MISSING": Code("the rights of the run do not cover this call, or no longer do"),
-    "RULE_INVALID": Code("the rule of an approval or the condition of a right does not parse"),
+    "RULE_INVALID": Code(
+        "the rule of an approval, or a condition of a right or hook, does not parse"
+    ),
     # Hooks.
     "HOOK_INVALID": Code("a rule for hooks refuses this registration; the text names the rule"),
     "HOOK_POINT_NOT_LIVE": Code("nothing calls this point, or not a hook of this kind"),

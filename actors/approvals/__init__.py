@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from rookery.actors.approvals.lifecycle_machine import APPROVALS
     from rookery.actors.approvals.rules import (
         ApprovalRule,
+        HookRule,
         RuleInput,
         RuleUndecided,
         check_rule,
@@ -45,6 +46,7 @@ __all__ = [
     "ApproverLine",
     "GrantPhase",
     "GrantProofs",
+    "HookRule",
     "RuleInput",
     "RuleUndecided",
     "SessionApprovals",
@@ -73,7 +75,7 @@ __getattr__ = lazy_names(
         "grant_proofs": ("GrantProofs",),
         "grants": ("is_made_by_node",),
         "lifecycle_machine": ("APPROVALS",),
-        "rules": ("ApprovalRule", "RuleInput", "RuleUndecided", "check_rule"),
+        "rules": ("ApprovalRule", "HookRule", "RuleInput", "RuleUndecided", "check_rule"),
         "state": (
             "APPROVERS_KEY",
             "ApprovalSettings",

@@ -1,7 +1,8 @@
-"""Approval rules: expressions over one tool call that decide without asking an approver.
+"""Rules: expressions over one tool call, or over another step of a run.
 
-A rule is true, false or undecided for a call. Only a true rule allows the call; any other result
-asks an approver::
+A rule is true, false or undecided. Only a true approval rule allows its call; any other result asks
+an approver. A hook is not invoked if its condition is false, and a hook that is itself a rule fails
+if it is undecided::
 
     side_effect == "read" or (args.amount <= 50 and args.to in ["ann", "bob"])
     counts.session < 10 and starts_with(args.path, "/tmp/") and not (".." in args.path)
@@ -9,8 +10,9 @@ asks an approver::
 Variables: ``name``, ``surface``, ``side_effect``, ``idempotent`` and ``session`` of the call;
 ``args``, its arguments by name (``args.path``, ``args["path"]``) or, where the tool takes a list,
 by index (``args[0]``); ``counts.run`` and ``counts.session``, the number of earlier calls of the
-tool. Values: numbers, strings in either quotes, ``true false null``, lists. Operators: ``or and
-not``, ``== != < <= > >=``, ``in``, ``not in``. Functions: ``len(x)``, ``starts_with(x, y)``,
+tool. Rules of hooks have ``point``, ``result`` of a call that was made, and ``run.limits``, too.
+Values: numbers, strings in either quotes, ``true false null``, lists. Operators: ``or and not``,
+``== != < <= > >=``, ``in``, ``not in``. Functions: ``len(x)``, ``starts_with(x, y)``,
 ``ends_with(x, y)``. Numbers and strings are ordered among themselves. A rule converts no value,
 and a missing value makes it undecided.
 
@@ -25,58 +27,82 @@ import ast
 import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple, Self, cast
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.schemas.calls import AutoApproval, Capability
 from rookery.schemas.errors import Refused
 
-__all__ = ["ApprovalRule", "RuleInput", "RuleUndecided", "check_rule"]
+__all__ = ["ApprovalRule", "HookRule", "RuleInput", "RuleUndecided", "check_rule"]
 
 TEXT_MAX: Final = 2_000
 DEPTH_MAX: Final = 32
 
 
 class RuleUndecided(Exception):
-    """The rule has no truth value for this call: a value is missing or of another type."""
+    """The rule has no truth value here: a value is missing or of another type."""
 
 
 class RuleInput(NamedTuple):
-    """The variables of a rule."""
+    """The variables of a rule; ``UNSET`` is a missing one."""
 
-    name: str
-    surface: str
-    side_effect: str
-    idempotent: bool
+    name: str | UnsetType
+    surface: str | UnsetType
+    side_effect: str | UnsetType
+    idempotent: bool | UnsetType
     session: str
     args: Any
-    counts: Mapping[str, int]
+    counts: Mapping[str, int] | UnsetType
+    point: str | UnsetType = UNSET
+    result: Any = UNSET
+    run: Mapping[str, Any] | UnsetType = UNSET
 
 
-class ApprovalRule:
+class _Rule:
     """One parsed rule."""
+
+    VARIABLES: ClassVar[frozenset[str]]
 
     def __init__(self, text: str) -> None:
         """Parse the text; raises ``RULE_INVALID``."""
         if len(text) > TEXT_MAX:
             raise _invalid(f"it has {len(text)} characters, the limit is {TEXT_MAX}")
         self.text = text
-        self._evaluate = _parse(text)
+        self._evaluate = _parse(text, self.VARIABLES)
 
     @classmethod
-    def of(cls, text: str) -> ApprovalRule:
+    def of(cls, text: str) -> Self:
         """The parsed rule, from a cache."""
-        return _cached_rule(text)
+        return cast("Self", _cached_rule(cls, text))  # type: ignore[arg-type] # It is hashable.
+
+    def is_true(self, subject: RuleInput) -> bool:
+        """Whether the rule is true; raises ``RuleUndecided``."""
+        return _require_bool(self._evaluate(subject))
+
+
+class ApprovalRule(_Rule):
+    """A rule of an approval, or a condition of a right."""
+
+    VARIABLES = frozenset(
+        {"name", "surface", "side_effect", "idempotent", "session", "args", "counts"}
+    )
 
     def allows(self, call: RuleInput) -> bool:
         """Whether the rule is true for the call; raises ``RuleUndecided``."""
-        return _require_bool(self._evaluate(call))
+        return self.is_true(call)
+
+
+class HookRule(_Rule):
+    """The condition of a hook."""
+
+    VARIABLES = frozenset(RuleInput._fields)
 
 
 @lru_cache(maxsize=512)
-def _cached_rule(text: str) -> ApprovalRule:
-    return ApprovalRule(text)
+def _cached_rule(kind: type[_Rule], text: str) -> _Rule:
+    return kind(text)
 
 
 def check_rule(capability: Capability) -> None:
@@ -216,8 +242,8 @@ class _TokenGate:
     trailing commas) and less (``args.in``), so it sees no operand, only its index.
     """
 
-    def __init__(self, text: str) -> None:
-        self._tokens = _tokens(text)
+    def __init__(self, text: str, variables: frozenset[str]) -> None:
+        self._tokens, self._variables = _tokens(text), variables
         self._next = 0
         self._operand_due = True
         self._open_brackets = 0
@@ -244,7 +270,7 @@ class _TokenGate:
             case "true" | "false" | "null":
                 self._next += 1
                 self._add_operand(_constant(_LITERALS[token.text]))
-            case variable if variable in RuleInput._fields:
+            case variable if variable in self._variables:
                 self._add_operand(self._path())
             case function if function in _FUNCTIONS and self._tokens[self._next + 1].text == "(":
                 self._write()
@@ -357,6 +383,8 @@ def _constant(value: Any) -> _Evaluator:
 def _variable(name: str, path: list[Any]) -> _Evaluator:
     def read(call: RuleInput) -> Any:
         value = getattr(call, name)
+        if value is UNSET:
+            raise RuleUndecided(f"there is no {name} here")
         for key in path:
             value = _member(value, key)
         return value
@@ -367,8 +395,8 @@ def _variable(name: str, path: list[Any]) -> _Evaluator:
 # --- Python's syntax tree -------------------------------------------------------------------------
 
 
-def _parse(text: str) -> _Evaluator:
-    gate = _TokenGate(text)
+def _parse(text: str, variables: frozenset[str]) -> _Evaluator:
+    gate = _TokenGate(text, variables)
     expression = gate.expression()
     try:
         tree = ast.parse(expression, mode="eval")

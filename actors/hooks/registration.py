@@ -11,6 +11,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Final
 
+from rookery.actors.hooks.conditions import check_condition
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookRegistration, RuleHook
 from rookery.schemas.seed.agent_error import AgentError
@@ -70,6 +71,7 @@ def check_registration(
     _check_spec(spec)
     _check_point(spec)
     _check_executor(registration)
+    check_condition(registration)
     beside = [one.spec for one in others if one.spec.hook_id != spec.hook_id]
     _check_counts(spec, beside, point_timeout_ms_max)
     _check_order(spec, beside)

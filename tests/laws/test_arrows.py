@@ -86,6 +86,7 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
         "rookery.actors.admission.evolve_host",
         "rookery.actors.admission.apply_input",
         "rookery.actors.approvals.ApprovalRule",
+        "rookery.actors.approvals.HookRule",
         "rookery.actors.approvals.RuleInput",
         "rookery.actors.approvals.RuleUndecided",
         "rookery.actors.approvals.check_rule",
