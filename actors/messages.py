@@ -18,6 +18,7 @@ from rookery.schemas.calls import (
     RequestedCall,
     RunEnvironment,
 )
+from rookery.schemas.facts.hook import HookFact
 from rookery.schemas.run import RunOutput, RunRequest, RunResult, SideEffect
 
 __all__ = [
@@ -93,6 +94,10 @@ class RecordStep(msgspec.Struct, frozen=True, kw_only=True):
     """For the input ``llm_returned_tool_calls``."""
     outcomes: tuple[RecordOutcome, ...] = ()
     """The outcomes that the driver continued with before they were recorded."""
+    hooks: tuple[HookFact, ...] = ()
+    """What hooks said about the calls of this step."""
+    executed: dict[str, str] = {}
+    """By operation, the digest of arguments that hooks have changed."""
     result: RunResult | UnsetType = UNSET
     """For a step that ends the run."""
     result_blob: str | UnsetType = UNSET
@@ -163,6 +168,8 @@ class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
     output_blob: str | UnsetType = UNSET
     """Digest of the same in the blob store, if it is long."""
     forked: ForkedRun | UnsetType = UNSET
+    hook_records: int = 0
+    """The journal records of hooks so far."""
 
     @property
     def start(self) -> RunStart:
@@ -223,6 +230,8 @@ class RequestApproval(msgspec.Struct, frozen=True, kw_only=True):
     arguments_ref: str
     hidden: dict[str, str] = {}
     """The digests of sensitive arguments, by name."""
+    changed_by: str = ""
+    """Which hooks have changed the call."""
 
 
 class WithdrawApproval(msgspec.Struct, frozen=True, kw_only=True):

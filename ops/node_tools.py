@@ -69,7 +69,9 @@ def registry_of(node: NodeConfig) -> ToolRegistry:
     own = load_registry(node.tools) if node.tools else ToolRegistry()
     if not (node.mounts or node.allow_http):
         return own
-    return ToolRegistry.of(*own, *file_tools(_mounts(node.mounts)), *_http_tools(node.allow_http))
+    return ToolRegistry.of(
+        *own, *own.hooks, *file_tools(_mounts(node.mounts)), *_http_tools(node.allow_http)
+    )
 
 
 def _mounts(texts: tuple[str, ...]) -> dict[str, Mount]:

@@ -11,6 +11,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -42,6 +43,7 @@ from rookery.actors.execution.queries import (
     SessionFiles,
     SessionSnapshots,
 )
+from rookery.actors.hooks import HookPoints, NodeHooks
 from rookery.actors.kernel import (
     AskActor,
     Decider,
@@ -244,7 +246,9 @@ class RunServices:
             loop,
             sandbox=sandbox,
             surfaces=surfaces,
-            provisioner=await _create_provisioner(bus, sandbox, surfaces, limits),
+            provisioner=await _create_provisioner(
+                bus, sandbox, surfaces, limits, NodeHooks(registry.hooks)
+            ),
             epoch=epoch,
             share=share,
             payload_bytes_max=limits.payload_bytes_max,
@@ -359,6 +363,9 @@ class RunServices:
             reader=history,
             session_cache=cache,
             driver=lambda: SandboxDriver(self._sandbox, metrics),
+            hook_points=partial(
+                HookPoints, self._provisioner.hooks, self.catalogue, SystemClock().now_ms
+            ),
             require_tools=self._provisioner.require_tools,
             send_replies=bus.request_endpoint.reply,
             send_output=bus.send_output,
@@ -417,7 +424,11 @@ async def _open_revocations(bus: Bus) -> Revocations:
 
 
 async def _create_provisioner(
-    bus: Bus, sandbox: Sandbox, surfaces: SurfaceServices, limits: LimitsConfig
+    bus: Bus,
+    sandbox: Sandbox,
+    surfaces: SurfaceServices,
+    limits: LimitsConfig,
+    hooks: NodeHooks,
 ) -> RunProvisioner:
     """To be called before the realm's catalogue adds to the node's tools."""
     tools = surfaces.tools
@@ -427,6 +438,7 @@ async def _create_provisioner(
         catalogue=await bus.blobs.put(tools.catalogue_bytes),
         limits_max=_limits_max(limits),
         entropy=entropy,
+        hooks=hooks,
         surfaces=lambda: surfaces.live.visible_surfaces,
     )
 

@@ -27,6 +27,7 @@ __all__ = [
     "ForkPoint",
     "ForkedRun",
     "OfferedSurface",
+    "PinnedHook",
     "RecordMode",
     "RequestedCall",
     "RunEnvironment",
@@ -76,6 +77,14 @@ class VisibleSurfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """What the run could reach when it started: ``list_tools()`` shows no other tools."""
 
 
+class PinnedHook(msgspec.Struct, frozen=True, kw_only=True):
+    """A hook of a run, as it was registered when the run started."""
+
+    hook_id: str
+    digest: str
+    """Of the registration."""
+
+
 class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """Everything of its node that a run depends on."""
 
@@ -93,6 +102,10 @@ class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of the JSON list of declared tools, in the blob store."""
     surfaces: VisibleSurfaces | UnsetType = UNSET
     """The tools of surfaces, beside ``tools``; unset if no catalogue has any."""
+    hooks: tuple[PinnedHook, ...] | UnsetType = UNSET
+    """Unset if there are none."""
+    package_fingerprint: str | UnsetType = UNSET
+    """Of tools, hooks and guest, if there are hooks."""
 
 
 class ForkPoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -37,7 +37,7 @@ class EntityId(NamedTuple):
         return f"{self.family}/{self.key}"
 
 
-HELD_BY: Final = {"tool": "turn"}
+HELD_BY: Final = {"hook": "turn", "tool": "turn"}
 """Families whose facts are in the messages of another entity; those of their own are older."""
 
 

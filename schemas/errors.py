@@ -79,6 +79,8 @@ CODES: Final[dict[str, Code]] = {
     ),
     # Hooks.
     "HOOK_INVALID": Code("a rule for hooks refuses this registration; the text names the rule"),
+    "HOOK_ANSWER_INVALID": Code("a hook answered with something else than a response"),
+    "HOOK_FAILED": Code("a hook failed whose failure policy is that its run fails"),
     "HOOK_POINT_NOT_LIVE": Code("nothing calls this point, or not a hook of this kind"),
     # Quotas.
     "QUOTA_EXCEEDED": Code("a quota of the realm is used up", retryable=True),

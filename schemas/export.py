@@ -24,6 +24,7 @@ from rookery.schemas.commands import COMMANDS, INTERNAL_VERBS, HandleInput, audi
 from rookery.schemas.envelope import Mode, Sealed
 from rookery.schemas.errors import CODES
 from rookery.schemas.facts.approval import APPROVAL_FACTS
+from rookery.schemas.facts.hook import HOOK_FACTS
 from rookery.schemas.facts.lease import LEASE_FACTS
 from rookery.schemas.facts.node import NODE_FACTS
 from rookery.schemas.facts.peer import PEER_FACTS
@@ -73,6 +74,7 @@ REQUEST_ADDRESS: Final = "rookery.{realm}.api.{verb}.{key}"
 
 FAMILIES: Final[dict[str, Any]] = {
     "approval": APPROVAL_FACTS,
+    "hook": HOOK_FACTS,
     "lease": LEASE_FACTS,
     "node": NODE_FACTS,
     "peer": PEER_FACTS,
@@ -85,8 +87,8 @@ FAMILIES: Final[dict[str, Any]] = {
 """Union of the facts of every family."""
 
 ENTITIES: Final[dict[str, Any]] = {**FAMILIES, "turn": RUN_FACTS}
-"""Union of the facts in the messages of every entity. Facts of calls are in those of their turn;
-messages of the entity ``tool`` are older."""
+"""Union of the facts in the messages of every entity. Facts of calls and hooks are in those of
+their turn; messages of the entity ``tool`` are older."""
 
 PUBLIC: Final = (
     *(commands, run, calls, refs, agent_error),
@@ -326,6 +328,7 @@ def _refusal() -> Document:
 
 _ENTITY_SUMMARIES: Final = {
     "turn": "The facts of one decision about a run and its calls, in order.",
+    "hook": "Reserved. Facts of hooks are in the messages of their turn.",
     "tool": "Older facts of calls. Newer ones are in the messages of their turn.",
 }
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from rookery.actors.approvals.grant_proofs import GrantProofs
     from rookery.actors.approvals.grants import is_made_by_node
     from rookery.actors.approvals.lifecycle_machine import APPROVALS
+    from rookery.actors.approvals.request_record import redacted_summary
     from rookery.actors.approvals.rules import (
         ApprovalRule,
         HookRule,
@@ -55,6 +56,7 @@ __all__ = [
     "is_made_by_node",
     "is_signed_by",
     "read_signer",
+    "redacted_summary",
     "signed_answer",
     "signed_revocation",
 ]
@@ -75,6 +77,7 @@ __getattr__ = lazy_names(
         "grant_proofs": ("GrantProofs",),
         "grants": ("is_made_by_node",),
         "lifecycle_machine": ("APPROVALS",),
+        "request_record": ("redacted_summary",),
         "rules": ("ApprovalRule", "HookRule", "RuleInput", "RuleUndecided", "check_rule"),
         "state": (
             "APPROVERS_KEY",

@@ -161,10 +161,16 @@ def _new_request(
         policy=policy_id(command.policy),
         request_digest=command.request_digest,
         arguments_ref=command.arguments_ref,
-        summary=redacted_summary(command.name, command.arguments, command.hidden),
+        summary=_summary(command),
         asked_at_ms=now_ms,
         due_ms=now_ms + settings.timeout_ms,
     )
+
+
+def _summary(command: RequestApproval) -> str:
+    """The call for approvers, and which hooks have changed it."""
+    of_call = redacted_summary(command.name, command.arguments, command.hidden)
+    return f"{of_call}; {command.changed_by}" if command.changed_by else of_call
 
 
 def _grants_for(

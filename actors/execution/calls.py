@@ -20,6 +20,7 @@ from msgspec import UNSET
 from rookery.actors.execution.driver import CallsRequested
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
+from rookery.actors.hooks import HookPoints
 from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.actors.tools import WAITING_FOR_LEASE, WAITING_FOR_TIMER
@@ -194,8 +195,10 @@ class CallCoordinator:
         call_notifier: CallNotifierPort,
         reader: RunHistoryReader,
         limit_ms: int,
+        hooks: HookPoints,
     ) -> None:
         self._recorder, self._notifier, self._reader = record, call_notifier, reader
+        self._hooks = hooks
         self._limit_ms, self._started_s = limit_ms, 0.0
         self._pending = PendingCalls(call_notifier)
         self._has_mixed_steps = False
@@ -218,6 +221,7 @@ class CallCoordinator:
 
     def stop(self) -> None:
         """Make every wait raise ``RunEnded``."""
+        self._hooks.cancel()
         if not self._stopped.done():
             self._stopped.set_result(None)
 
@@ -264,9 +268,19 @@ class CallCoordinator:
         barrier = [self._recorder.operation_id(call.id) for call in requested.calls]
         inputs = (*requested.inputs, *request_calls(calls, barrier, self._pending.operations))
         recovering = self._recorder.is_recovering
+        if not recovering:
+            await self._invoke_hooks(calls)
         await self._recorder.record_request(inputs, calls, requested.timer_ms)
         if recovering:
             await self._reload_outcomes()
+
+    async def _invoke_hooks(self, calls: Sequence[RequestedCall]) -> None:
+        """Invoke the hooks of new calls; what they said is recorded with the request. Calls on
+        record have their hooks on record."""
+        hooked = await self._hooks.before_tool_calls(calls)
+        self._recorder.set_hooked(hooked)
+        if hooked.run_error:
+            raise Refused("HOOK_FAILED", hooked.run_error)
 
     async def _reload_outcomes(self) -> None:
         """Collect outcomes that were committed before this wait began."""

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.execution.history import without_limits
+from rookery.actors.hooks import NodeHooks
 from rookery.actors.kernel import NO_METRICS, KernelMetrics, NotExecutableHere
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox import (
@@ -274,11 +275,12 @@ class RunProvisioner:
         catalogue: str,
         limits_max: SessionLimits,
         entropy: Callable[[int], bytes],
+        hooks: NodeHooks,
         surfaces: Callable[[], VisibleSurfaces | UnsetType] = lambda: UNSET,
     ) -> None:
         """``tools`` and ``catalogue`` are the node's own. ``limits_max`` caps the limits of
         requests and sessions. ``surfaces``: what a run sees of the realm's catalogue."""
-        self._surfaces = surfaces
+        self._surfaces, self.hooks = surfaces, hooks
         self._builds, self._tools, self._catalogue = dict(builds), tools, catalogue
         self._max, self._entropy = limits_max, entropy
         self._digests = {tool.name: tool.schema_digest for tool in tools}
@@ -292,7 +294,7 @@ class RunProvisioner:
         self, request: RunRequest, session_limits: SessionLimits | UnsetType = UNSET
     ) -> RunEnvironment:
         session = SessionLimits() if session_limits is UNSET else session_limits
-        return RunEnvironment(
+        environment = RunEnvironment(
             language=request.language,
             build=self._build(request.language),
             seed=self._entropy(SEED_BYTES).hex(),
@@ -302,10 +304,12 @@ class RunProvisioner:
             catalogue=self._catalogue,
             surfaces=self._surfaces(),
         )
+        return self.hooks.pin(environment)
 
     def require_tools(self, environment: RunEnvironment) -> None:
-        """Check the tools before a run continues: ``NotExecutableHere`` for a missing tool,
+        """Check tools and hooks before a run continues: ``NotExecutableHere`` for a missing one,
         ``Refused`` for a tool with another schema."""
+        self.hooks.require(environment)
         if missing := [tool.name for tool in environment.tools if tool.name not in self._digests]:
             raise NotExecutableHere(
                 f"a run needs tools that this node lacks: {', '.join(missing)[:400]}"

@@ -22,6 +22,7 @@ from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import SendOutput
 from rookery.actors.execution.run_execution import Resumptions, RunExecution, SessionCachePort
 from rookery.actors.execution.step_recorder import parked_output
+from rookery.actors.hooks import HookPoints
 from rookery.actors.kernel import (
     AskActor,
     Effect,
@@ -81,6 +82,8 @@ class RunExecutor:
     reader: RunHistoryReader
     session_cache: SessionCachePort
     driver: Callable[[], Driver]
+    hook_points: Callable[[str, ActiveRunView], HookPoints]
+    """The points of a session's run that its hooks are invoked at."""
     require_tools: Callable[[RunEnvironment], None]
     """Raises ``Refused`` if a tool of the run no longer exists, ``NotExecutableHere`` if this node
     lacks it."""

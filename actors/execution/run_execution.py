@@ -22,6 +22,7 @@ from rookery.actors.execution.driver import (
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import LiveOutput, SendOutput
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder, parked_output
+from rookery.actors.hooks import HookPoints
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import ProgramCall, Tool, ToolResult
@@ -95,6 +96,9 @@ class ExecutionServices(Protocol):
     session_cache: SessionCachePort
 
     @property
+    def hook_points(self) -> Callable[[str, ActiveRunView], HookPoints]: ...
+
+    @property
     def send_output(self) -> SendOutput: ...
 
 
@@ -111,7 +115,11 @@ class RunExecution:
             services.ask, services.blobs, session, view, services.call_notifier.begin_step
         )
         self._calls = CallCoordinator(
-            self._recorder, services.call_notifier, services.reader, self._limit_ms
+            self._recorder,
+            services.call_notifier,
+            services.reader,
+            self._limit_ms,
+            services.hook_points(session, view),
         )
         self._output = LiveOutput(
             services.send_output, session, view.run_id, lambda: self._recorder.is_recovering
@@ -160,11 +168,13 @@ class RunExecution:
         await self._services.session_cache.evict(self._session)
 
     async def fail(self, why: CodedError) -> None:
-        """End the run with ``why`` as its error; it cannot be executed."""
+        """End the run with ``why`` as its error: it cannot be executed, or may not continue."""
         error = ErrorObject(code=why.code, message=why.message, hint=why.hint or None)
         await self._services.session_cache.evict(self._session)
         output = await parked_output(self._services.blobs, self._view)
-        failed = RunResult.failed(RunStatus.VALIDATION_ERROR, error)
+        is_hook = why.code == "HOOK_FAILED"
+        status = RunStatus.RUNTIME_ERROR if is_hook else RunStatus.VALIDATION_ERROR
+        failed = RunResult.failed(status, error)
         await self._end(Finished(failed.with_output(output), kept=False))
 
     # --- steps ------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.hooks import HookedCalls
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import (
     ActiveRunView,
@@ -31,6 +32,7 @@ from rookery.actors.turns import cancelled_result, end_run, end_unexecuted
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
 from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import Refused
 from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.run import RunOutput, RunResult, RunStatus
 
@@ -76,6 +78,8 @@ class StepRecorder:
         self._seal: CallSeal | None = None
         self._outcomes: list[RecordOutcome] = []
         """The outcomes that the driver got before they were recorded."""
+        self._hooked = HookedCalls()
+        """What hooks said of the calls of the next step."""
 
     def resume_at(self, steps: int, *, answered: bool) -> None:
         """Continue after this many steps. ``answered``: whether the driver got the last step's
@@ -160,6 +164,10 @@ class StepRecorder:
         if passed_ms:
             self._passed_ms.append(passed_ms)
 
+    def set_hooked(self, hooked: HookedCalls) -> None:
+        """Set what hooks said of the calls of the next recorded step."""
+        self._hooked = hooked
+
     async def record_request(
         self, moves: tuple[TurnInput, ...], calls: tuple[RequestedCall, ...], timer_ms: int | None
     ) -> None:
@@ -176,6 +184,7 @@ class StepRecorder:
         """Record the next step, unless it is recorded; raises ``RunEnded`` if the run has ended."""
         self._steps += 1
         outcomes, self._outcomes = tuple(self._outcomes), []
+        hooked, self._hooked = self._hooked, HookedCalls()
         given, passed_ms = self._answered_operations, tuple(self._passed_ms)
         self._answered_operations, self._passed_ms = UNSET, []
         if self._steps <= self._view.steps:
@@ -187,11 +196,18 @@ class StepRecorder:
             given=given,
             passed_ms=passed_ms,
             outcomes=outcomes,
+            hooks=hooked.facts,
+            executed=dict(hooked.executed),
             moves=moves,
             calls=calls,
             timer_ms=UNSET if timer_ms is None else timer_ms,
         )
-        view = await self._commit(step)
+        try:
+            view = await self._commit(step)
+        except Refused:  # Nothing of it is recorded: the run ends with the outcomes so far.
+            self._steps, self._outcomes = self._steps - 1, list(outcomes)
+            self._answered_operations, self._passed_ms = given, list(passed_ms)
+            raise
         if view.cancelling or view.ended:
             raise RunEnded
 
@@ -248,6 +264,7 @@ class StepRecorder:
             given=self._answered_operations,
             passed_ms=tuple(self._passed_ms),
             outcomes=tuple(self._outcomes),
+            hooks=self._hooked.facts,
             moves=end_run(self.run_id, result) if moves is None else moves,
             result=result,
             kept=kept,

@@ -6,12 +6,14 @@ and its result. A rejected one has the first only. Both are functions of their a
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
+import msgspec
 from msgspec.structs import replace
 
 from rookery.actors.hooks.context import HookLifecycleContext
-from rookery.schemas.ids import EffectId
+from rookery.schemas.facts import hook as facts
+from rookery.schemas.ids import AgentId, EffectId
 from rookery.schemas.seed.hook import (
     CancelledInvocation,
     CompletedInvocation,
@@ -42,12 +44,16 @@ __all__ = [
     "AcceptedRecords",
     "Judged",
     "accepted_records",
+    "agent_source",
     "cancelled_record",
     "completed_record",
     "decision_record",
     "failed_record",
     "hook_source",
+    "intent_of",
+    "journal_records",
     "rejected_record",
+    "result_of",
     "timed_out_record",
 ]
 
@@ -216,3 +222,56 @@ def _base(judged: Judged, seq: int, record_id: str) -> JournalRecordBase:
         privacy=PrivacyClass.CONTENT_REFS_ONLY,
         redaction_policy_id=REDACTION_POLICY,
     )
+
+
+# --- records and facts ----------------------------------------------------------------------------
+
+_S = TypeVar("_S", bound=msgspec.Struct)
+
+
+def intent_of(record: JournalRecord) -> EffectIntent:
+    """The intent in a record, as a fact has it."""
+    return _plain(EffectIntent, record.payload)
+
+
+def result_of(record: JournalRecord) -> EffectResult:
+    """The result in a record, as a fact has it."""
+    return _plain(EffectResult, record.payload)
+
+
+def _plain(kind: type[_S], payload: Any) -> _S:
+    return kind(**{name: getattr(payload, name) for name in kind.__struct_fields__})
+
+
+def journal_records(
+    decided: facts.ResponseDecided,
+    intended: facts.MutationIntended,
+    resulted: facts.MutationResulted,
+) -> tuple[JournalRecord, JournalRecord, JournalRecord]:
+    """The records that the coordinator appended, from the facts that hold them."""
+    first = decided.record
+    record_id = first.record_id.removesuffix(".response")
+    base = JournalRecordBase(
+        journal_seq=first.journal_seq + 1,
+        record_id=f"{record_id}.intent",
+        run_id=first.run_id,
+        session_id=first.session_id,
+        agent_id=first.agent_id,
+        turn_id=first.turn_id,
+        attempt_id=first.attempt_id,
+        source=agent_source(first.agent_id),
+        runtime_package_fingerprint=first.runtime_package_fingerprint,
+        privacy=first.privacy,
+        redaction_policy_id=first.redaction_policy_id,
+    )
+    last = replace(base, journal_seq=first.journal_seq + 2, record_id=f"{record_id}.result")
+    return (
+        first,
+        JournalRecord.effect_intent(base, intended.effect_intent),
+        JournalRecord.effect_result(last, resulted.effect_result),
+    )
+
+
+def agent_source(agent_id: AgentId) -> SourceRef:
+    """The agent of a session, for whose step hooks are invoked."""
+    return SourceRef.new(agent_id.as_str(), SourceKind.EXTENSION)

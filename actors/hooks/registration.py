@@ -15,7 +15,7 @@ from rookery.actors.hooks.conditions import check_condition
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookRegistration, RuleHook
 from rookery.schemas.seed.agent_error import AgentError
-from rookery.schemas.seed.hook import HookPoint, HookResponseClass
+from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookResponseClass
 from rookery.schemas.seed.hook_spec import HookSpec
 
 __all__ = ["POINT_TIMEOUT_MS_MAX", "check_registration", "check_registrations"]
@@ -30,7 +30,15 @@ _HOOK_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _MODEL: Final = "no model driver calls it yet"
 _AGENTS: Final = "agents are no tools yet"
 _PROCESSES: Final = "no run starts processes yet"
+_RUNS: Final = "runs do not call it yet"
 _NOT_LIVE: Final = {
+    HookPoint.RUN_STARTING: _RUNS,
+    HookPoint.AFTER_TOOL_CALL: _RUNS,
+    HookPoint.BEFORE_APPROVAL_REQUEST: _RUNS,
+    HookPoint.AFTER_APPROVAL_DECISION: _RUNS,
+    HookPoint.ON_RUN_CANCEL_REQUESTED: _RUNS,
+    HookPoint.BEFORE_RUN_COMPLETE: _RUNS,
+    HookPoint.AFTER_RUN_TERMINAL: _RUNS,
     HookPoint.BEFORE_CONTEXT_ASSEMBLY: _MODEL,
     HookPoint.AFTER_CONTEXT_ASSEMBLY: _MODEL,
     HookPoint.BEFORE_PROVIDER_PROJECTION: _MODEL,
@@ -46,7 +54,6 @@ _NOT_LIVE: Final = {
     HookPoint.BEFORE_COMPACTION: _MODEL,
     HookPoint.AFTER_COMPACTION: _MODEL,
 }
-_AFTER_THE_FACT: Final = (HookPoint.AFTER_APPROVAL_DECISION, HookPoint.AFTER_RUN_TERMINAL)
 _CHANGE: Final = {
     HookPoint.BEFORE_TOOL_CALL: HookResponseClass.MODIFY_TOOL_REQUEST,
     HookPoint.BEFORE_APPROVAL_REQUEST: HookResponseClass.MODIFY_APPROVAL_REQUEST,
@@ -96,10 +103,8 @@ def _check_spec(spec: HookSpec) -> None:
 
 def _check_point(spec: HookSpec) -> None:
     point, reason = spec.point, _NOT_LIVE.get(spec.point, "")
-    if HookResponseClass.VALIDATE_DETACH in spec.mutation_rights.rights:
-        reason = "no run detaches anything, so validate_detach has no effect"
-    if spec.is_blocking and point in _AFTER_THE_FACT:
-        reason = "what it observes is on record, so a hook can only observe without blocking"
+    if spec.failure is HookFailurePolicy.INTERRUPT_RUN:
+        reason = "no run parks for a hook yet: say deny or fail_run for its failure"
     if not spec.is_blocking and point.is_security_critical:
         reason = "the run waits for every hook of this point, so none is non-blocking"
     if reason:

@@ -2,7 +2,7 @@
 
 ``authoring`` is for authors of tools; ``builtin`` holds the tools for files and HTTP.
 ``call_rules`` decides which facts of calls are committed, ``waits`` those of awaited calls,
-and ``evolve`` folds them; all are pure.
+``resolutions`` those of an operator, and ``evolve`` folds them; all are pure.
 ``executor`` performs the effects, with ``call_slots`` for limits and a host: ``local_host`` for
 functions of this process, ``remote_host`` for those of a ``worker``.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from rookery.actors.tools.authoring.credential import ToolCredential
     from rookery.actors.tools.authoring.decorator import tool
     from rookery.actors.tools.authoring.registry import (
+        HOOK_ATTRIBUTE,
         RegisteredTool,
         ToolCallContext,
         ToolError,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         CatalogueTool,
         ToolCatalogue,
         catalogue_name,
+        check_arguments,
         check_surface,
         requires_approval,
     )
@@ -67,10 +69,13 @@ if TYPE_CHECKING:
     )
     from rookery.actors.tools.state import (
         LEASE_REAUTH_REQUIRED,
+        NO_VERDICT,
+        NO_VERDICTS,
         WAITING_FOR_APPROVAL,
         WAITING_FOR_LEASE,
         WAITING_FOR_TIMER,
         CallPhase,
+        HookVerdict,
         SessionCalls,
     )
     from rookery.actors.tools.visible_tools import (
@@ -91,9 +96,12 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "HOOK_ATTRIBUTE",
     "LEASE_REAUTH_REQUIRED",
     "LOCAL",
     "NO_TOOLS",
+    "NO_VERDICT",
+    "NO_VERDICTS",
     "NO_WAITS",
     "WAITING_FOR_APPROVAL",
     "WAITING_FOR_LEASE",
@@ -112,6 +120,7 @@ __all__ = [
     "CredentialWait",
     "DaemonThreadPool",
     "DeclaredLimit",
+    "HookVerdict",
     "HttpCredential",
     "IntentStatus",
     "LeaseGate",
@@ -142,6 +151,7 @@ __all__ = [
     "built_in_tools",
     "call_effects",
     "catalogue_name",
+    "check_arguments",
     "check_sender",
     "check_surface",
     "declared_limits",
@@ -169,6 +179,7 @@ __getattr__ = lazy_names(
         "authoring.credential": ("ToolCredential",),
         "authoring.decorator": ("tool",),
         "authoring.registry": (
+            "HOOK_ATTRIBUTE",
             "RegisteredTool",
             "ToolCallContext",
             "ToolError",
@@ -187,6 +198,7 @@ __getattr__ = lazy_names(
             "LOCAL",
             "ToolCatalogue",
             "catalogue_name",
+            "check_arguments",
             "check_surface",
             "requires_approval",
         ),
@@ -213,7 +225,10 @@ __getattr__ = lazy_names(
         ),
         "state": (
             "CallPhase",
+            "HookVerdict",
             "LEASE_REAUTH_REQUIRED",
+            "NO_VERDICT",
+            "NO_VERDICTS",
             "SessionCalls",
             "WAITING_FOR_APPROVAL",
             "WAITING_FOR_LEASE",

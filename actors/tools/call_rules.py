@@ -26,7 +26,15 @@ from rookery.actors.tools.catalogue import (
     requires_approval,
 )
 from rookery.actors.tools.effects import AttemptLost, BeginCall
-from rookery.actors.tools.state import WAITING_FOR_APPROVAL, CallPhase, SessionCalls, ToolCall
+from rookery.actors.tools.state import (
+    NO_VERDICT,
+    NO_VERDICTS,
+    WAITING_FOR_APPROVAL,
+    CallPhase,
+    HookVerdict,
+    SessionCalls,
+    ToolCall,
+)
 from rookery.actors.tools.visible_tools import NO_TOOLS, ToolSet
 from rookery.actors.tools.waits import (
     LeaseGate,
@@ -81,21 +89,27 @@ class CallRules(NamedTuple):
         *,
         now_ms: int,
         inherited: Mapping[int, int] = NO_WAITS,
+        verdicts: Mapping[str, HookVerdict] = NO_VERDICTS,
     ) -> list[facts.ToolFact]:
         """A program requests calls: each is refused, or requested and begun if possible.
-        ``inherited``: see ``begin_wait``."""
+        ``inherited``: see ``begin_wait``; ``verdicts``: of hooks, by operation."""
         left: list[facts.ToolFact] = []
         new = [one for one in batch.calls if one.operation_id not in state.calls]
         ordinal = state.requested
         for requested in new:
+            verdict = verdicts.get(requested.operation_id, NO_VERDICT)
+            requested = verdict.applied(requested)  # noqa: PLW2901 - what is executed.
             try:
                 tool = self._admit(requested)
+                if verdict.fault is not UNSET:
+                    left.append(_refused_request(batch, requested, verdict.fault))
+                    continue
                 if self.rights:
                     tool.require_right(self.rights, session, requested, now_ms, ordinal=ordinal + 1)
             except Refused as refusal:
                 left.append(_refused_request(batch, requested, fault_of(refusal)))
                 continue
-            call, ordinal = _new_call(batch, requested, tool), ordinal + 1
+            call, ordinal = _new_call(batch, requested, tool, verdict), ordinal + 1
             if tool.waits_for:
                 wait = begin_wait(call, tool, requested.arguments, inherited, now_ms=now_ms)
                 left += (_requested(call, tool, waits=False), wait)
@@ -141,7 +155,7 @@ class CallRules(NamedTuple):
         call = state.calls.get(used.operation_id)
         if call is None or not call.is_awaited(WAITING_FOR_APPROVAL):
             return ()
-        if used.request_digest not in (UNSET, call.request_digest) or not used.grant_id:
+        if used.request_digest not in (UNSET, call.approved_digest) or not used.grant_id:
             return ()
         wrong = self._closed_fault(call)
         if wrong is UNSET:
@@ -293,7 +307,7 @@ class CallRules(NamedTuple):
             return closed_fault(call.surface, "SURFACE_UNAVAILABLE")
         return UNSET
 
-    def _require_visible(self, name: str) -> CatalogueTool:
+    def require_visible(self, name: str) -> CatalogueTool:
         """The tool, if the run sees it, and if its surface takes the call. A surface that was added
         since the run started gives the run nothing."""
         if self.catalogue.is_own(name):
@@ -320,7 +334,7 @@ class CallRules(NamedTuple):
     def _admit(self, requested: RequestedCall) -> CatalogueTool:
         """Check a call before its request. Sealed arguments, and those in the blob store, are
         checked when they are fetched."""
-        tool = self._require_visible(requested.name)
+        tool = self.require_visible(requested.name)
         if requested.arguments is not UNSET and tool.can_check(requested):
             check_arguments(tool, requested.arguments)
         elif tool.waits_for:
@@ -380,7 +394,10 @@ def _refused_request(
 
 
 def _new_call(
-    batch: turn.ToolCallsReturned, requested: RequestedCall, tool: CatalogueTool
+    batch: turn.ToolCallsReturned,
+    requested: RequestedCall,
+    tool: CatalogueTool,
+    verdict: HookVerdict,
 ) -> ToolCall:
     return ToolCall(
         operation_id=requested.operation_id,
@@ -390,10 +407,12 @@ def _new_call(
         phase=CallPhase.REQUESTED,
         number=requested.number,
         surface=tool.surface,
-        approval=tool.capability.approval_policy if requires_approval(tool) else UNSET,
+        approval=verdict.policy(tool.capability),
         idempotent=tool.capability.idempotent,
         schema_digest=tool.available.schema_digest,
         request_digest=requested.digest,
+        executed_digest=verdict.executed_digest,
+        changed_by=verdict.changed_by,
         timeout_ms=tool.capability.limits.timeout_ms,
         traceparent=batch.traceparent,
         arguments=requested.arguments,
@@ -412,6 +431,8 @@ def _requested(call: ToolCall, tool: CatalogueTool, *, waits: bool) -> facts.Req
         idempotency_key=call.operation_id,
         schema_digest=call.schema_digest,
         request_digest=call.request_digest,
+        executed_digest=call.executed_digest or UNSET,
+        changed_by=call.changed_by or UNSET,
         timeout_ms=call.timeout_ms,
         arguments=call.arguments,
         arguments_blob=call.arguments_blob,

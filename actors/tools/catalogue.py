@@ -296,7 +296,7 @@ def approval_subject(
         text = tool.checks.encode_request(arguments.args, arguments.kwargs)
     except CodedError as error:
         return fault_of(error)
-    if digest_bytes(text) != call.request_digest or call.approval is UNSET:
+    if digest_bytes(text) != call.approved_digest or call.approval is UNSET:
         return fault("INVALID_ARGUMENT", f"these are not the arguments {call.name} was called with")
     request = RequestApproval(
         operation_id=call.operation_id,
@@ -308,8 +308,9 @@ def approval_subject(
         idempotent=call.idempotent,
         schema_digest=call.schema_digest,
         policy=call.approval,
-        request_digest=call.request_digest,
+        request_digest=call.approved_digest,
         arguments=bound,
-        arguments_ref=f"blob:{call.request_digest}",
+        arguments_ref=f"blob:{call.approved_digest}",
+        changed_by=call.changed_by,
     )
     return ApprovalSubject(request, text)

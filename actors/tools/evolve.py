@@ -69,6 +69,8 @@ def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
         idempotent=fact.idempotent,
         schema_digest=fact.schema_digest,
         request_digest=fact.request_digest,
+        executed_digest=fact.executed_digest or "",
+        changed_by=fact.changed_by or "",
         timeout_ms=fact.timeout_ms,
         traceparent=fact.traceparent,
         arguments=fact.arguments,

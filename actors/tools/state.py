@@ -5,8 +5,10 @@ Arguments stay until a call has an outcome, outcomes until another run begins to
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Final
+from types import MappingProxyType
+from typing import Final, NamedTuple
 
 import msgspec
 from immutables import Map
@@ -15,16 +17,27 @@ from msgspec.structs import replace
 
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.call_slots import CallAttempt
-from rookery.schemas.calls import ApprovalPolicy, CallArguments, CallOutcome
+from rookery.schemas.calls import (
+    ApprovalMode,
+    ApprovalPolicy,
+    CallArguments,
+    CallOutcome,
+    Capability,
+    RequestedCall,
+    ToolFault,
+)
 
 __all__ = [
     "LEASE_REAUTH_REQUIRED",
     "LEASE_WAITS",
+    "NO_VERDICT",
+    "NO_VERDICTS",
     "RECOVERY_REQUIRED",
     "WAITING_FOR_APPROVAL",
     "WAITING_FOR_LEASE",
     "WAITING_FOR_TIMER",
     "CallPhase",
+    "HookVerdict",
     "SessionCalls",
     "ToolCall",
 ]
@@ -71,6 +84,11 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     idempotent: bool = False
     schema_digest: str = ""
     request_digest: str = ""
+    """Of the arguments that the program wrote."""
+    executed_digest: str = ""
+    """Of those that are executed, if a hook has changed them."""
+    changed_by: str = ""
+    """Which hooks have changed it, for approvers."""
     timeout_ms: int = 0
     traceparent: str | UnsetType = UNSET
     arguments: CallArguments | UnsetType = UNSET
@@ -96,6 +114,11 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """Until when the tool may still act on an attempt with an unknown outcome, from the last
     ``recovery_required``; unset before the first one."""
     outcome: CallOutcome | UnsetType = UNSET
+
+    @property
+    def approved_digest(self) -> str:
+        """Of what an approval of the call is bound to: what is executed."""
+        return self.executed_digest or self.request_digest
 
     @property
     def current_attempt(self) -> CallAttempt:
@@ -158,3 +181,35 @@ class SessionCalls(msgspec.Struct, frozen=True, kw_only=True):
         """In the order of their requests."""
         found = [call for call in self.calls.values() if call.run == run]
         return sorted(found, key=lambda call: call.number)
+
+
+# --- hooks ----------------------------------------------------------------------------------------
+
+
+class HookVerdict(NamedTuple):
+    """What the hooks of a call have decided before its request."""
+
+    fault: ToolFault | UnsetType = UNSET
+    """Why it is refused."""
+    arguments: CallArguments | UnsetType = UNSET
+    """What is executed instead of the program's arguments."""
+    executed_digest: str = ""
+    needs_approval: bool = False
+    changed_by: str = ""
+
+    def applied(self, requested: RequestedCall) -> RequestedCall:
+        """The call as it is executed, with the digest of what the program wrote."""
+        if self.arguments is UNSET:
+            return requested
+        return replace(requested, arguments=self.arguments, arguments_blob=UNSET)
+
+    def policy(self, capability: Capability) -> ApprovalPolicy | UnsetType:
+        """The approval that the call needs, if any: never less than its tool says."""
+        policy = capability.approval_policy
+        if self.needs_approval and policy is not ApprovalMode.MANUAL_ANY_ARGUMENTS:
+            return ApprovalMode.MANUAL
+        return UNSET if policy is ApprovalMode.NONE else policy
+
+
+NO_VERDICT: Final = HookVerdict()
+NO_VERDICTS: Final[Mapping[str, HookVerdict]] = MappingProxyType({})

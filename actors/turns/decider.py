@@ -39,8 +39,14 @@ from rookery.actors.messages import (
     UnparkRun,
 )
 from rookery.actors.protection import LeftRights, nothing_revoked
-from rookery.actors.tools import CallRules, SessionCalls, VisibleTools, evolve_calls
-from rookery.actors.turns.evolve import END_TYPES, evolve_parking, evolve_requests, evolve_run
+from rookery.actors.tools import NO_VERDICTS, CallRules, SessionCalls, VisibleTools, evolve_calls
+from rookery.actors.turns.evolve import (
+    END_TYPES,
+    evolve_hooks,
+    evolve_parking,
+    evolve_requests,
+    evolve_run,
+)
 from rookery.actors.turns.external_driver import (
     end_result,
     turn_reservation,
@@ -61,7 +67,7 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.facts import approval, session, surface, tool
+from rookery.schemas.facts import approval, hook, session, surface, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.views import (
     ModelRoutingView,
@@ -78,6 +84,7 @@ _START_TYPES: frozenset[type[Fact]] = frozenset(
     {facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted}
 )
 _CALL_TYPES: frozenset[type[Fact]] = frozenset(tool.CallFact.__args__)
+_HOOK_TYPES: frozenset[type[Fact]] = frozenset(hook.HookFact.__args__)
 _VERBS = ("turns", "resolve", "wait_ended")
 START_FACTS = (facts.Started, facts.PrimitiveApplied)
 STEP_HOLD_S = 0.005
@@ -137,7 +144,7 @@ class TurnsDecider(SessionMachineDecider):
     family = "turn"
     schema = 2
     verbs: Mapping[str, type[msgspec.Struct]] = {v: COMMANDS[v] for v in _VERBS}
-    codec: FactCodec[facts.TurnFact | tool.ToolFact] = FactCodec(facts.RUN_FACTS)
+    codec: FactCodec[facts.TurnFact | tool.ToolFact | hook.HookFact] = FactCodec(facts.RUN_FACTS)
     older_codecs = MappingProxyType({"tool": FactCodec(tool.TOOL_FACTS)})
     observes = frozenset({"session", "surface", "tool"})
     reaction_types = frozenset({approval.Closed, approval.GrantConsumed})
@@ -199,16 +206,24 @@ class TurnsDecider(SessionMachineDecider):
     def _record_step(
         self, state: SessionTurns, key: str, step: RecordStep, now_ms: int
     ) -> Sequence[Fact]:
-        """The outcomes that the driver continued with, the step, and the calls it requests."""
-        outcomes: Sequence[Fact] = ()
+        """The outcomes that the driver continued with, what hooks said of the calls that the step
+        requests, the step, and the calls."""
+        left: list[Fact] = []
+        verdicts = NO_VERDICTS
         if step.outcomes:
             outcomes, state = self._required_calls.record_outcomes(state, step.outcomes)
+            left += outcomes
+        if step.hooks:
+            of_hooks, verdicts, state = self._required_calls.record_hooks(state, step)
+            left += of_hooks
         decided, after = self._run_rules.record_step(state, key, step)
         _name_clients(state, decided)
         if self._calls is not None and decided:
-            builder = self._calls.follow(state, key, decided, now_ms=now_ms, after=after)
+            builder = self._calls.follow(
+                state, key, decided, now_ms=now_ms, after=after, verdicts=verdicts
+            )
             decided, after = builder.facts, builder.state
-        return FoldedFacts([*outcomes, *decided], after)
+        return FoldedFacts([*left, *decided], after)
 
     def _with_calls(
         self, state: SessionTurns, key: str, decided: Sequence[Fact], now_ms: int
@@ -312,6 +327,8 @@ class TurnsDecider(SessionMachineDecider):
         kind = type(fact)
         if kind in _CALL_TYPES:
             return replace(state, calls=evolve_calls(state.calls, fact))
+        if kind in _HOOK_TYPES:
+            return evolve_hooks(state, fact)
         if kind is facts.HistoryRestarted:
             return SessionTurns(generation=fact.generation)
         if kind is facts.Parked or kind is facts.Unparked:

@@ -10,11 +10,11 @@ from msgspec.structs import replace
 
 from rookery.actors.turns.state import ActiveRun, InheritedGuest, RequestedRun, SessionTurns
 from rookery.schemas.calls import RunEnvironment
-from rookery.schemas.facts import session
+from rookery.schemas.facts import hook, session
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.run import Language, RunRequest, unset_if_default
 
-__all__ = ["END_TYPES", "End", "evolve_parking", "evolve_requests", "evolve_run"]
+__all__ = ["END_TYPES", "End", "evolve_hooks", "evolve_parking", "evolve_requests", "evolve_run"]
 
 End = facts.Completed | facts.Failed | facts.Cancelled
 END_TYPES: Final = frozenset(End.__args__)
@@ -129,6 +129,14 @@ _PROGRESS: Final[dict[type, Callable[[ActiveRun, Any], ActiveRun]]] = {
     facts.OpsRegistered: _with_registered_ops,
     facts.ToolCallsResolved: _without_calls,
 }
+
+
+def evolve_hooks(state: SessionTurns, fact: hook.HookFact) -> SessionTurns:
+    """Count the journal records of hooks; the facts of calls say what they changed."""
+    run = state.driving
+    if run is None or run.run_id != fact.run or isinstance(fact, hook.Noted):
+        return state
+    return replace(state, driving=replace(run, hook_records=run.hook_records + 1))
 
 
 def evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> SessionTurns:

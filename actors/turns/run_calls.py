@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
+from rookery.actors.hooks import call_verdict
 from rookery.actors.kernel import Effect, FactBuilder
-from rookery.actors.messages import (
-    CallsQuery,
-    CallsView,
-    RecordOutcome,
-)
+from rookery.actors.messages import CallsQuery, CallsView, RecordOutcome, RecordStep
 from rookery.actors.protection import LeftRights, hide_tools, nothing_revoked
 from rookery.actors.tools import (
     NO_TOOLS,
+    NO_VERDICT,
+    NO_VERDICTS,
     NO_WAITS,
     AttemptLost,
     BeginCall,
     CallPhase,
     CallRules,
+    HookVerdict,
     IntentStatus,
     SessionCalls,
     SlotStage,
@@ -42,12 +42,13 @@ from rookery.actors.tools import (
     resolve,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
-from rookery.schemas.calls import RecordMode, RunEnvironment
+from rookery.schemas.calls import RecordMode, RequestedCall, RunEnvironment
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Command, Fact
-from rookery.schemas.errors import Failed
-from rookery.schemas.facts import approval, tool
+from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.facts import approval, hook, tool
 from rookery.schemas.facts import turn as facts
+from rookery.schemas.machines.turn import TurnPhase
 from rookery.schemas.protection.rights import RightsSet, intersect
 from rookery.schemas.replies import CallReceipt
 
@@ -70,6 +71,7 @@ CALL_COMMANDS: Final = (
 _ENDS: Final = (tool.Completed, tool.Failed, tool.Refused)
 _STEP_FACTS: Final = frozenset(
     {
+        hook.Noted,
         facts.BoundaryApplied,
         facts.OpsBarrierSatisfied,
         facts.OpsRegistered,
@@ -77,7 +79,14 @@ _STEP_FACTS: Final = frozenset(
         facts.ToolCallsReturned,
     }
 )
-"""The facts of a step that requests calls."""
+"""The facts of a step that requests calls. A note of a hook waits with it; a change by one is on
+record first."""
+
+
+_OVER: Final = frozenset(
+    phase for phase in TurnPhase if phase.is_terminal or phase is TurnPhase.CANCELLING
+)
+"""Such a turn requests no calls."""
 
 
 class RunCalls:
@@ -129,6 +138,27 @@ class RunCalls:
                 )
         return builder.facts, builder.state
 
+    def record_hooks(
+        self, state: SessionTurns, step: RecordStep
+    ) -> tuple[Sequence[Fact], Mapping[str, HookVerdict], SessionTurns]:
+        """The facts of the hooks of a step, what they decided about each call it requests, and the
+        state after them. A run that is over has no hooks. The decisions are derived again: what is
+        not on record, or not of the run's hooks, raises ``GUARD_REJECTED``."""
+        run = state.driving
+        if run is None or run.run_id != step.run_id or state.turn.phase in _OVER:
+            return (), NO_VERDICTS, state
+        pinned = () if run.offer.hooks is UNSET else run.offer.hooks
+        known = {pin.hook_id for pin in pinned}
+        for fact in step.hooks:
+            if fact.run != run.run_id or fact.hook_id.as_str() not in known:
+                text = f"hook {fact.hook_id.as_str()} is none of the hooks of run {run.run_id}"
+                raise Refused("GUARD_REJECTED", text)
+        rules = self._rules._replace(visible=self._visible_tools(run))
+        verdicts = {call.operation_id: _hook_verdict(rules, step, call) for call in step.calls}
+        builder = CallFacts(self._decider, state, ())
+        builder.facts.extend(step.hooks)
+        return builder.facts, verdicts, builder.state
+
     def follow(
         self,
         state: SessionTurns,
@@ -137,9 +167,10 @@ class RunCalls:
         *,
         now_ms: int,
         after: SessionTurns | None = None,
+        verdicts: Mapping[str, HookVerdict] = NO_VERDICTS,
     ) -> CallFacts:
         """The turn's facts with those of calls that follow from them; calls end before their run.
-        ``state``: before these facts; ``after``: behind them, if known."""
+        ``state``: before these facts; ``after``: behind them, if known; ``verdicts``: of hooks."""
         builder = self._with_ended_calls(state, decided, now_ms, after)
         run = builder.state.driving
         for fact in decided:
@@ -151,7 +182,12 @@ class RunCalls:
                         force_setattr(fact, "traceparent", run.traceparent)
                     calls = builder.state.known_calls
                     left = rules.on_requested(
-                        calls, session, fact, now_ms=now_ms, inherited=_inherited_waits(run)
+                        calls,
+                        session,
+                        fact,
+                        now_ms=now_ms,
+                        inherited=_inherited_waits(run),
+                        verdicts=verdicts,
                     )
                     _drop_requested_arguments(fact, left)
                     builder.extend(left)
@@ -331,6 +367,23 @@ class CallFacts(FactBuilder["SessionTurns", Any]):
         self.add(adopted_fact(older))
 
 
+def _hook_verdict(rules: CallRules, step: RecordStep, call: RequestedCall) -> HookVerdict:
+    """What the hooks of a call decided; nothing of a call that the rules refuse anyway."""
+    try:
+        tool = rules.require_visible(call.name)
+    except Refused:
+        return NO_VERDICT
+    try:
+        verdict = call_verdict(tool, call, step.hooks)
+    except CodedError as error:
+        text = f"the recorded change of {call.name} does not fit it: {error.message}"
+        raise Refused("GUARD_REJECTED", text) from None
+    if verdict.executed_digest != step.executed.get(call.operation_id, ""):
+        text = f"the recorded changes of {call.name} do not give what its hooks saw"
+        raise Refused("GUARD_REJECTED", text)
+    return verdict
+
+
 def _inherited_waits(run: ActiveRun | None) -> Mapping[int, int]:
     """Until when calls of the run that this one was forked from waited."""
     waits = UNSET if run is None or run.forked is UNSET else run.forked.waits
@@ -338,8 +391,13 @@ def _inherited_waits(run: ActiveRun | None) -> Mapping[int, int]:
 
 
 def _drop_requested_arguments(batch: facts.ToolCallsReturned, left: Sequence[Fact]) -> None:
-    """The arguments of a requested call are in its own fact of the same message."""
-    requested = {fact.operation_id for fact in left if isinstance(fact, tool.Requested)}
+    """The arguments of a requested call are in its own fact of the same message, unless hooks have
+    changed them."""
+    requested = {
+        fact.operation_id
+        for fact in left
+        if isinstance(fact, tool.Requested) and fact.executed_digest is UNSET
+    }
     calls = tuple(
         replace(call, arguments=UNSET, arguments_blob=UNSET)
         if call.operation_id in requested

@@ -492,4 +492,5 @@ def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
         output=run.output,
         output_blob=run.output_blob,
         forked=run.forked,
+        hook_records=run.hook_records,
     )

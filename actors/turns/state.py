@@ -135,6 +135,8 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """The same in the blob store, if it is long."""
     over: bool | UnsetType = UNSET
     """Whether its end is recorded; unset in states of older versions."""
+    hook_records: int = 0
+    """How many journal records of hooks it has."""
 
 
 def start_params(run_id: str) -> dict[str, Any]:
@@ -224,6 +226,7 @@ def end_run(run_id: str, result: RunResult) -> tuple[TurnInput, ...]:
 _CANCELLED: Final = (TurnInput("cancellation_observed"),)
 _FATAL: Final = TurnTerminalCauseKind.FATAL_FAILURE
 _CAUSES: Final = {
+    "HOOK_FAILED": TurnTerminalCauseKind.HOOK_FAILURE,
     "TOOL_ERROR": TurnTerminalCauseKind.TOOL_FAILURE,
     "TIMEOUT_TOOL": TurnTerminalCauseKind.TOOL_FAILURE,
 }

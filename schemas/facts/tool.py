@@ -54,8 +54,14 @@ class Requested(_ToolCallFact, frozen=True, kw_only=True, tag="tool.requested.v1
     """The same for every attempt of the call."""
     schema_digest: str
     request_digest: str
+    """Of the arguments that the program wrote."""
+    executed_digest: str | UnsetType = UNSET
+    """Of ``arguments``, if hooks have changed them."""
+    changed_by: str | UnsetType = UNSET
+    """Which hooks have changed the call, for approvers."""
     timeout_ms: Unsigned
     arguments: CallArguments | UnsetType = UNSET
+    """What is executed."""
     arguments_blob: str | UnsetType = UNSET
     waits: bool = False
     """The call waits for a slot or for a check of its arguments; otherwise its intent is in the

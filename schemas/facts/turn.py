@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType, field
 
 from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
+from rookery.schemas.facts.hook import HookFact
 from rookery.schemas.facts.tool import ToolFact
 from rookery.schemas.machines.turn import (
     ContentShape,
@@ -552,5 +553,5 @@ TurnFact = (
     | HistoryRestarted
 )
 TURN_FACTS = TurnFact
-RUN_FACTS = TurnFact | ToolFact
+RUN_FACTS = TurnFact | ToolFact | HookFact
 """What the messages of the entity ``turn`` contain: its runs, with their calls."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,6 +21,8 @@ from rookery.actors.execution.driver import Finished, RunInput, Step, SyncCall
 from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import ResultSender
+from rookery.actors.hooks import HookPoints, NodeHooks
+from rookery.actors.hooks.authoring import LocalHook
 from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider, FoldedFacts
 from rookery.actors.kernel.kernel import Kernel
@@ -237,12 +240,15 @@ class ScriptedWorld(World):
     """Nodes that play scripts, and call the tools of one backend."""
 
     scripts: Mapping[str, Callable[[str], Script]] = SCRIPTS
+    hooks: Sequence[LocalHook] = ()
+    hook_points = HookPoints
 
     def __init__(self, *, threads: bool = False) -> None:
         super().__init__(threads=threads)
         self.backend, self.visible = ToolBackend(), node_tools(*CAPABILITIES)
         self.memory: ScriptMemory | None = None
         """The node that began last."""
+        self.node_hooks = NodeHooks(self.hooks)
 
     def begin(self) -> Any:
         admission = AdmissionDecider(
@@ -322,6 +328,7 @@ class ScriptedWorld(World):
             blobs=blobs,
             reader=reader,
             require_tools=lambda offer: None,
+            hook_points=partial(self.hook_points, self.node_hooks, self.visible, self.now_ms),
             send_replies=node.bus.request_endpoint.reply,
             send_output=node.bus.send_output,
             **self.mind(reader, blobs, kernel.ask),
@@ -343,13 +350,14 @@ class ScriptedWorld(World):
         """Other code is stored in the session as its value."""
         if request.code in IMMEDIATE:
             return IMMEDIATE[request.code]
-        return RunEnvironment(
+        environment = RunEnvironment(
             language=Language.PYTHON,
             build="scripts",
             seed="",
             limits=SessionLimits(wall_ms=WALL_MS),
             tools=tuple(tool.available for tool in self.visible),
         )
+        return self.node_hooks.pin(environment)
 
     # --- what clients do --------------------------------------------------------------------------
 

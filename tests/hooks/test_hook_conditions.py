@@ -131,7 +131,6 @@ def test_a_condition_that_does_not_parse_is_refused_with_the_hook():
 
 def invoke(registration: HookRegistration, ledger: RunLedger) -> Any:
     """The outcome of a rule hook for the call."""
-    check_registration(registration)
     coordinator = HookLifecycleCoordinator(
         HookExecutors([RuleExecutor(registration, CALL)]), ledger, 1, now_ms=HookClock()
     )

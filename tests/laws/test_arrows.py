@@ -79,7 +79,8 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
     """Projections fold the facts of every concern, ``execution`` drives programs between them, the
     catalogue names the machines of all; no concern depends on these. Every concern may follow the
     session's host, which only admission writes, read the rules of approvals, which are text, use
-    keys, rights and the tools, which have rules for calls but no facts of their own."""
+    keys, rights and the tools, which have rules for calls but no facts of their own, and apply what
+    hooks have said."""
     shared = (
         "rookery.actors.kernel",
         "rookery.actors.messages",
@@ -90,6 +91,8 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
         "rookery.actors.approvals.RuleInput",
         "rookery.actors.approvals.RuleUndecided",
         "rookery.actors.approvals.check_rule",
+        "rookery.actors.approvals.redacted_summary",
+        "rookery.actors.hooks.call_verdict",
         "rookery.actors.keys",
         "rookery.actors.protection",
         "rookery.actors.tools",

@@ -19,9 +19,12 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed
 from rookery.schemas.export import FAMILIES
 from rookery.schemas.facts.session import SESSION_FACTS
-from rookery.schemas.ids import decode_typed_text, encode_typed_text
+from rookery.schemas.ids import TypedText, decode_typed_text, encode_typed_text
 from rookery.schemas.protection.rights import Rights
+from rookery.schemas.seed.hook_invocation import AnyHookResponse
+from rookery.schemas.seed.lifecycle import EffectIntent, EffectResult
 from rookery.schemas.seed.records import JournalRecord
+from rookery.schemas.seed.refs import EntityRef, SourceRef
 from rookery.schemas.surfaces import SurfaceSource
 from tests.approvals.request_fixtures import REQUEST
 
@@ -83,6 +86,15 @@ def value(hint: Any) -> Any:
     of_origin = {str: "x", int: 7, bool: True}
     if hint is JournalRecord:
         return msgspec.to_builtins(intent_record(REQUEST, 1), enc_hook=encode_typed_text)
+    if isinstance(hint, type) and issubclass(hint, TypedText):
+        return "x"
+    if hint == AnyHookResponse:
+        return {"type": "observe_only"}
+    if hint in (EffectIntent, EffectResult):
+        fields = [field for field in msgspec.structs.fields(hint) if field.required]
+        return {field.name: value(field.type) for field in fields}
+    if hint is EntityRef or hint is SourceRef:
+        return msgspec.to_builtins(REQUEST.source, enc_hook=encode_typed_text) | {"kind": "hook"}
     if hint is Rights:
         return {"calls": 7}
     if hint is SurfaceSource:

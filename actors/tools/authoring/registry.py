@@ -21,6 +21,7 @@ from rookery.schemas.calls import Capability, is_python_identifier
 from rookery.schemas.errors import Refused
 
 __all__ = [
+    "HOOK_ATTRIBUTE",
     "TOOL_ATTRIBUTE",
     "RegisteredTool",
     "SyncToolFn",
@@ -46,6 +47,8 @@ __all__ = [
 
 TOOL_ATTRIBUTE: Final = "__rookery_tool__"
 """The attribute of a decorated function that holds its tool."""
+HOOK_ATTRIBUTE: Final = "__rookery_hook__"
+"""The attribute that holds the hook of a decorated function; a hook has itself there."""
 
 
 def _never() -> bool:
@@ -186,6 +189,11 @@ def tool_of(found: object) -> RegisteredTool:
     return tool
 
 
+def hook_of(found: object) -> object | None:
+    """The hook of an object; ``None`` if it has none."""
+    return getattr(found, HOOK_ATTRIBUTE, None)
+
+
 def check_tool_name(name: str) -> None:
     if not is_python_identifier(name):
         raise Refused(
@@ -200,12 +208,15 @@ class ToolRegistry:
 
     def __init__(self) -> None:
         self._tools: dict[str, RegisteredTool] = {}
+        self.hooks: list[Any] = []
+        """What decorated functions hold for ``actors/hooks``, in order."""
 
     @classmethod
     def of(cls, *tools: RegisteredTool | Callable[..., Any]) -> ToolRegistry:
         """A registry of tools with different names."""
         registry = cls()
-        for tool in map(tool_of, tools):
+        registry.hooks += [hook for one in tools if (hook := hook_of(one)) is not None]
+        for tool in (tool_of(one) for one in tools if hook_of(one) is None):
             if registry.contains(tool.capability.name):
                 raise Refused("INVALID_TOOL_NAME", f"two tools are called {tool.capability.name}")
             registry.register(tool)
@@ -283,10 +294,13 @@ def _is_part(missing: str | None, module_name: str) -> bool:
     return missing is not None and f"{module_name}.".startswith(f"{missing}.")
 
 
-def _flatten(tools: Iterable[Any]) -> Iterator[RegisteredTool]:
+def _flatten(tools: Iterable[Any]) -> Iterator[Any]:
+    """Tools and hooks, one by one."""
     for tool in tools:
         if isinstance(tool, ToolRegistry):
-            yield from tool
+            yield from (*tool, *tool.hooks)
+        elif (hook := hook_of(tool)) is not None:
+            yield hook
         else:
             yield tool_of(tool)
 

@@ -17,7 +17,7 @@ from rookery.ops.cli.rendering.surface_words import SURFACE_WORDS
 from rookery.schemas.codec import encode_json, fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts import approval, lease, session, tool, turn
+from rookery.schemas.facts import approval, hook, lease, session, tool, turn
 from rookery.schemas.facts.run_progress import SESSION_ENDS, TURN_ENDS
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.surfaces import SurfaceKind
@@ -36,10 +36,11 @@ LANES: Final = {
     "session": "admission",
     "turn": "turns",
     "tool": "tools",
+    "hook": "tools",
     "approval": "approvals",
     "sandbox": "sandbox",
 }
-"""The lane of each family."""
+"""The lane of each family; hooks are in that of the calls they judge."""
 _NEEDS_LOGIN: Final = "LEASE_REAUTH_REQUIRED"
 
 FactFields = dict[str, Any]
@@ -227,6 +228,20 @@ def _calls_end(fields: FactFields) -> str:
     return "1 call waits no more" if count == 1 else f"{count} calls wait no more"
 
 
+def _response_words(response: FactFields) -> str:
+    """What a response of a hook changes."""
+    payload = response.get("payload", {})
+    code = f"{payload['code']}: " if "code" in payload else ""
+    return f"{response['type']}: {code}{payload.get('redacted_summary', '')}"
+
+
+def _note_words(fields: FactFields) -> str:
+    """What an audited hook would have done, or how one has failed."""
+    if error := fields.get("error"):
+        return f"FAILED after {fields['elapsed_ms']} ms: {error}"
+    return f"would {fields.get('would')} ({fields['mode']})"
+
+
 _Words = Callable[[FactFields], str]
 _CallWords = Callable[[str, FactFields], str]
 _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
@@ -253,6 +268,15 @@ _OF_CALLS: Final[Mapping[type[Fact], _CallWords]] = {
         f"{call} may have acted, its outcome is unknown: {fields['reason']}{_may_act_words(fields)}"
     ),
     tool.RetryAllowed: lambda call, fields: f"{call} will be tried again{_by(fields)}",
+    hook.ResponseDecided: lambda call, fields: (
+        f"hook {fields['hook_id']} of {call}: {_response_words(fields['change'])}"
+    ),
+    hook.MutationIntended: lambda call, fields: f"hook {fields['hook_id']} changes {call}",
+    hook.MutationResulted: lambda call, fields: f"hook {fields['hook_id']} has changed {call}",
+    hook.ResponseRejected: lambda call, fields: (
+        f"hook {fields['hook_id']} of {call} wanted what it may not: {fields['reason']}"
+    ),
+    hook.Noted: lambda call, fields: f"hook {fields['hook_id']} of {call} {_note_words(fields)}",
     approval.Requested: lambda call, fields: _and(f"{call} needs approval", fields.get("why")),
     approval.DispatchIntended: lambda call, fields: (
         f"{call} was sent to {', '.join(fields['dispatchers'])}"

@@ -152,8 +152,9 @@ class _TimelineLayout(NamedTuple):
     titles: tuple[str, ...]
 
 
+_LANES: Final = tuple(dict.fromkeys(LANES.values()))
 _LAYOUTS: Final = (
-    (110, _TimelineLayout(11, tuple(LANES.values()))),
+    (110, _TimelineLayout(11, _LANES)),
     (64, _TimelineLayout(5, ("adm", "turn", "tool", "appr", "box"))),
     (0, _TimelineLayout(0, ())),
 )
@@ -259,7 +260,7 @@ class _Drawing:
         """Wrapped ``words`` beside the lanes; the first marks the fact in the lane ``at``."""
         for line in self._folded(words):
             row = Text().append(head, style="dim")
-            for lane in LANES.values():
+            for lane in _LANES:
                 state = self._lanes.state_of(lane)
                 glyph = self._glyphs.fact if lane == at else self._glyphs.of(state)
                 row.append(f"{glyph:{self._layout.lane_width}}", style=_STYLES[lane])

@@ -20,6 +20,7 @@ from rookery.actors.admission.decider import AdmissionDecider
 from rookery.actors.admission.in_flight import InFlightCounter
 from rookery.actors.admission.session_claims import ClaimRegistry
 from rookery.actors.execution.driver import RunProvisioner
+from rookery.actors.hooks import NodeHooks
 from rookery.bus import connect_sync
 from rookery.bus.client.sync import SyncClient
 from rookery.bus.roles import Role
@@ -256,6 +257,7 @@ def test_a_language_without_a_guest_is_refused_before_any_fact():
         catalogue="",
         limits_max=SessionLimits(),
         entropy=bytes,
+        hooks=NodeHooks(),
     )
     admission = AdmissionDecider(
         queued_max=9,

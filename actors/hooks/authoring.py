@@ -1,0 +1,209 @@
+"""``@hook``: makes a function of the node's process a hook. It goes into the registry of tools.
+
+The function gets a ``HookInput`` and returns ``None`` if nothing is to change, or one of the
+responses below. It runs on a thread, so it may block; its time is limited, and one that takes
+longer is abandoned. A hook that raises has failed, and its failure policy decides.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from contextvars import copy_context
+from typing import Any, Final, NamedTuple, TypeVar
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.tools import HOOK_ATTRIBUTE
+from rookery.schemas.errors import Refused
+from rookery.schemas.hooks import HookMode, HookRegistration, PythonHook, RuleHook, RuleVerdict
+from rookery.schemas.ids import HookExecutorRef, HookId
+from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookResponseClass
+from rookery.schemas.seed.hook_invocation import (
+    DenyResponse,
+    HookInput,
+    HookResponse,
+    ModifyToolRequestResponse,
+    ObserveOnlyResponse,
+    ReasonedSummary,
+    RequestApprovalResponse,
+    SummaryOnly,
+    ToolRequestPatch,
+)
+from rookery.schemas.seed.hook_spec import (
+    BlockingHook,
+    HookMutationRights,
+    HookOrdering,
+    HookOrderingPhase,
+    HookPrivacyPolicy,
+    HookSource,
+    HookSpec,
+    HookTimeoutPolicy,
+    hook_policy_ref,
+)
+
+__all__ = [
+    "LocalHook",
+    "LocalRule",
+    "deny",
+    "hook",
+    "modify_arguments",
+    "require_approval",
+    "rule_hook",
+]
+
+POLICY: Final = "policy.hooks.in_process"
+_OBSERVED: Final = ObserveOnlyResponse()
+
+HookFunction = Callable[[HookInput], Any]
+F = TypeVar("F", bound=HookFunction)
+
+
+# --- responses ------------------------------------------------------------------------------------
+
+
+def deny(code: str, summary: str) -> DenyResponse:
+    """Refuse the call; the program can catch ``PERMISSION_DENIED``."""
+    return DenyResponse(payload=ReasonedSummary(code=code, redacted_summary=summary))
+
+
+def modify_arguments(patch: Any, summary: str) -> ModifyToolRequestResponse:
+    """Change the arguments: a merge patch (RFC 7396) of named ones, a whole list of others."""
+    payload = ToolRequestPatch(redacted_summary=summary, arguments_patch=patch)
+    return ModifyToolRequestResponse(payload=payload)
+
+
+def require_approval(summary: str) -> RequestApprovalResponse:
+    """Ask an approver, whatever the tool's own policy says."""
+    return RequestApprovalResponse(payload=SummaryOnly(redacted_summary=summary))
+
+
+# --- decorator ------------------------------------------------------------------------------------
+
+
+class LocalHook:
+    """A hook of this process: its registration, and the executor of its function."""
+
+    def __init__(self, registration: HookRegistration, function: HookFunction) -> None:
+        self.registration, self._function = registration, function
+        self.threads: Executor | None = None
+        """Set when a node opens; without, the running loop's default ones."""
+
+    @property
+    def __rookery_hook__(self) -> LocalHook:
+        return self
+
+    @property
+    def executor_ref(self) -> HookExecutorRef:
+        return self.registration.spec.executor_ref
+
+    async def invoke(self, hook_input: HookInput) -> HookResponse:
+        loop = asyncio.get_running_loop()
+        answer = await loop.run_in_executor(
+            self.threads, copy_context().run, self._answer, hook_input
+        )
+        if answer is None:
+            return _OBSERVED
+        if not isinstance(answer, HookResponse):
+            raise Refused(
+                "HOOK_ANSWER_INVALID",
+                f"the hook returned {type(answer).__name__}",
+                hint="return None or a response, such as deny(code, summary)",
+            )
+        return answer
+
+    def _answer(self, hook_input: HookInput) -> Any:
+        """On a thread, where an asynchronous function gets a loop of its own."""
+        try:
+            found = self._function(hook_input)
+            return asyncio.run(found) if inspect.iscoroutine(found) else found
+        except (StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
+            raise RuntimeError(f"the hook raised {type(error).__name__}") from error
+
+
+def hook(
+    point: HookPoint | str,
+    *,
+    rights: Iterable[HookResponseClass | str] = (),
+    mode: HookMode | str | None = None,
+    when: str = "",
+    failure: HookFailurePolicy | str = HookFailurePolicy.DENY,
+    timeout_ms: int = 250,
+    phase: HookOrderingPhase | str = HookOrderingPhase.NORMAL,
+    order: int = 100,
+    sees: HookPrivacyPolicy | str = HookPrivacyPolicy.ENVELOPE_AND_REDACTED_SUMMARY,
+    name: str = "",
+) -> Callable[[F], F]:
+    """Decorate a function as a blocking hook; ``name`` is its id, by default the function's name
+    with hyphens. ``sees`` says how much of a call it gets: ``content_capture_allowed`` for the
+    arguments."""
+
+    def decorated(function: F) -> F:
+        executor = PythonHook(function=f"{function.__module__}.{function.__qualname__}")
+        registration = HookRegistration(
+            spec=HookSpec(
+                hook_id=HookId(name or function.__name__.replace("_", "-")),
+                point=HookPoint(point),
+                source=HookSource.IN_PROCESS,
+                ordering=HookOrdering(phase=HookOrderingPhase(phase), order=order),
+                execution=BlockingHook(),
+                timeout=HookTimeoutPolicy(timeout_ms=timeout_ms),
+                failure=HookFailurePolicy(failure),
+                mutation_rights=HookMutationRights.from_rights(map(HookResponseClass, rights)),
+                privacy=HookPrivacyPolicy(sees),
+                policy_ref=hook_policy_ref(POLICY),
+                executor_ref=HookExecutorRef(f"python:{executor.function}"),
+            ),
+            mode=UNSET if mode is None else HookMode(mode),
+            when=when,
+            executor=executor,
+        )
+        setattr(function, HOOK_ATTRIBUTE, LocalHook(registration, function))
+        return function
+
+    return decorated
+
+
+class LocalRule(NamedTuple):
+    """A hook of this process that is a rule; it needs no function."""
+
+    registration: HookRegistration
+
+    @property
+    def __rookery_hook__(self) -> LocalRule:
+        return self
+
+
+def rule_hook(
+    name: str,
+    point: HookPoint | str,
+    *,
+    when: str,
+    then: RuleVerdict,
+    mode: HookMode | str,
+    failure: HookFailurePolicy | str = HookFailurePolicy.DENY,
+    phase: HookOrderingPhase | str = HookOrderingPhase.NORMAL,
+    order: int = 100,
+) -> LocalRule:
+    """A hook that answers ``then`` if ``when`` is true, and fails if that is undecided."""
+    unnamed = HookRegistration(
+        spec=HookSpec(
+            hook_id=HookId(name),
+            point=HookPoint(point),
+            source=HookSource.IN_PROCESS,
+            ordering=HookOrdering(phase=HookOrderingPhase(phase), order=order),
+            execution=BlockingHook(),
+            failure=HookFailurePolicy(failure),
+            mutation_rights=HookMutationRights.from_rights([then.response_class]),
+            policy_ref=hook_policy_ref(POLICY),
+            executor_ref=HookExecutorRef("rule"),
+        ),
+        mode=HookMode(mode),
+        when=when,
+        executor=RuleHook(then=then),
+    )
+    spec = replace(unnamed.spec, executor_ref=HookExecutorRef(unnamed.executor_ref()))
+    return LocalRule(replace(unnamed, spec=spec))

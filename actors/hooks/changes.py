@@ -1,0 +1,152 @@
+"""Changes of calls by hooks: what a response may change, and what it makes of a call. Pure.
+
+The executor of a run and the decider of its turn derive the same verdict from the same facts, so
+that a turn applies only what is on record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET, UnsetType
+
+from rookery.actors.tools import NO_VERDICT, CatalogueTool, HookVerdict, check_arguments, fault
+from rookery.bus.ports import IN_FACT_BYTES_MAX
+from rookery.schemas.calls import CallArguments, RequestedCall
+from rookery.schemas.codec import encode_json
+from rookery.schemas.digest import digest_bytes
+from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.facts import hook as facts
+from rookery.schemas.seed.hook_invocation import (
+    SUMMARY_MAX,
+    DenyResponse,
+    HookResponse,
+    ModifyToolRequestResponse,
+    RequestApprovalResponse,
+    ToolRequestPatch,
+)
+
+__all__ = ["CallChange", "call_verdict", "merge_patch", "refusal_of_call_response"]
+
+DENIED: Final = "PERMISSION_DENIED"
+
+
+def merge_patch(target: Any, patch: Any) -> Any:
+    """RFC 7396: ``null`` removes a member, an object is merged, any other value replaces."""
+    if not isinstance(patch, Mapping):
+        return patch
+    merged = dict(target) if isinstance(target, Mapping) else {}
+    for name, value in patch.items():
+        if value is None:
+            merged.pop(name, None)
+        else:
+            merged[name] = merge_patch(merged.get(name), value)
+    return merged
+
+
+class CallChange(NamedTuple):
+    """A call with the changes of hooks so far."""
+
+    tool: CatalogueTool
+    call: RequestedCall
+    verdict: HookVerdict = NO_VERDICT
+
+    @property
+    def arguments(self) -> CallArguments | UnsetType:
+        """What is to be executed; unset if it is in the blob store."""
+        changed = self.verdict.arguments
+        return self.call.arguments if changed is UNSET else changed
+
+    @property
+    def bound(self) -> Any:
+        """The arguments as conditions see them: by name, or a list, without sensitive ones; unset
+        if they are in the blob store."""
+        found = self.arguments
+        return UNSET if found is UNSET else self.tool.checks.visible(found.args, found.kwargs)
+
+    def patched(self, hook_id: str, patch: ToolRequestPatch) -> CallChange:
+        """With a change of its arguments; raises ``Refused`` if the tool does not take them."""
+        verdict = _with_line(self.verdict, hook_id, patch.redacted_summary)
+        if patch.arguments_patch is UNSET:
+            return self._replace(verdict=verdict)
+        if not self.tool.can_check(self.call) or self.tool.waits_for:
+            raise Refused("INVALID_ARGUMENT", "these arguments cannot be changed")
+        before = self.arguments
+        assert before is not UNSET, "its arguments can be checked"
+        bound = self.tool.checks.bind(before.args, before.kwargs)
+        after = merge_patch(bound, patch.arguments_patch)
+        if type(after) is not type(bound):
+            raise Refused("INVALID_ARGUMENT", "the patch replaces the arguments by another type")
+        executed = (
+            CallArguments(kwargs=after) if isinstance(after, dict) else CallArguments(args=after)
+        )
+        check_arguments(self.tool, executed)
+        if len(encode_json(executed)) > IN_FACT_BYTES_MAX:
+            raise Refused("PAYLOAD_TOO_LARGE", "the changed arguments do not fit into a fact")
+        text = self.tool.checks.encode_request(executed.args, executed.kwargs)
+        verdict = verdict._replace(arguments=executed, executed_digest=digest_bytes(text))
+        return self._replace(verdict=verdict)
+
+
+def _with_line(verdict: HookVerdict, hook_id: str, summary: str) -> HookVerdict:
+    """With a line for approvers more."""
+    line = f"changed by hook {hook_id}: {summary}"
+    return verdict._replace(changed_by="; ".join(filter(None, (verdict.changed_by, line))))
+
+
+def refusal_of_call_response(change: CallChange, hook_id: str, response: HookResponse) -> str:
+    """Why the response may not change the call; empty if it may."""
+    match response:
+        case DenyResponse(payload=payload):
+            return _summary_refusal(payload.redacted_summary)
+        case RequestApprovalResponse(payload=payload):
+            if change.tool.waits_for:
+                return f"calls of {change.call.name} need no approval: nothing of them acts"
+            return _summary_refusal(payload.redacted_summary)
+        case ModifyToolRequestResponse(payload=payload):
+            try:
+                change.patched(hook_id, payload)
+            except CodedError as error:
+                return error.message
+            return _summary_refusal(payload.redacted_summary)
+    return f"nothing of {response.response_class} can be applied to a call"
+
+
+def _summary_refusal(summary: str) -> str:
+    if 1 <= len(summary) <= SUMMARY_MAX:
+        return ""
+    return f"a summary has 1 to {SUMMARY_MAX} characters, this one {len(summary)}"
+
+
+def call_verdict(
+    tool: CatalogueTool, call: RequestedCall, recorded: Sequence[facts.HookFact]
+) -> HookVerdict:
+    """What the hooks of a call decided, from the facts about them in order."""
+    change = CallChange(tool, call)
+    for fact in recorded:
+        if fact.operation_id == call.operation_id:
+            change = applied(change, fact)
+    return change.verdict
+
+
+def applied(change: CallChange, fact: facts.HookFact) -> CallChange:
+    """The call after a fact about it; raises ``Refused`` if the tool does not take the change."""
+    hook_id = fact.hook_id.as_str()
+    match fact:
+        case facts.ResponseDecided(change=DenyResponse(payload=reason)):
+            text = f"{reason.redacted_summary} (hook.{reason.code}, by hook {hook_id})"
+            return _refused(change, text)
+        case facts.ResponseDecided(change=RequestApprovalResponse()):
+            return change._replace(verdict=change.verdict._replace(needs_approval=True))
+        case facts.ResponseDecided(change=ModifyToolRequestResponse(payload=patch)):
+            return change.patched(hook_id, patch)
+        case facts.ResponseRejected():
+            return _refused(change, f"the response of hook {hook_id} was refused: {fact.reason}")
+        case facts.Noted(refuses=True):
+            return _refused(change, f"hook {hook_id} failed: {fact.error}")
+    return change
+
+
+def _refused(change: CallChange, text: str) -> CallChange:
+    return change._replace(verdict=change.verdict._replace(fault=fault(DENIED, text)))
