@@ -183,6 +183,7 @@ class RunServices:
             bus.images,
             bus.blobs,
             check=provisioner.require_same_schemas,
+            pin_hooks=self._hooks.pin,
             now_ms=now_ms,
         )
         return {

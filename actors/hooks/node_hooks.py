@@ -1,7 +1,7 @@
 """The hooks of a node: registered by its own process, fixed when it starts.
 
-A run is bound to the hooks it started with, by the digests of their registrations. A node that
-lacks one of them leaves the run to others.
+A run has the hooks that its node had when it started, in their present form. A node that lacks one
+of them leaves the run to others; one that has switched it off does not.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.tools import DaemonThreadPool
 from rookery.schemas.calls import PinnedHook, RunEnvironment
 from rookery.schemas.hooks import HookRegistration
-from rookery.schemas.seed.hook_spec import HookSpec
 
 __all__ = ["NodeHooks"]
 
@@ -32,9 +31,13 @@ class NodeHooks:
     def __init__(self, hooks: Iterable[LocalHook | LocalRule] = ()) -> None:
         hooks = tuple(hooks)
         check_registrations([one.registration for one in hooks])
-        enabled = [one.registration for one in hooks if one.registration.is_enabled]
-        enabled.sort(key=lambda registration: registration.spec.sort_key())
-        self._registrations = {_pin(one): one for one in enabled}
+        registrations = sorted(
+            (one.registration for one in hooks), key=lambda one: one.spec.sort_key()
+        )
+        self._registrations = {one.spec.hook_id.as_str(): one for one in registrations}
+        self._enabled = [one for one in registrations if one.is_enabled]
+        self._pins = tuple(map(_pin, self._enabled))
+        self._fingerprints: dict[tuple[str, str, str], str] = {}
         local = [one for one in hooks if isinstance(one, LocalHook)]
         threads = DaemonThreadPool(THREADS_MAX)
         for one in local:
@@ -43,27 +46,35 @@ class NodeHooks:
 
     def pin(self, environment: RunEnvironment) -> RunEnvironment:
         """The environment of a run that starts now, with the hooks of the node."""
-        if not self._registrations:
-            return environment
-        pinned = replace(environment, hooks=tuple(self._registrations))
-        fingerprint = run_fingerprint(environment, self._specs)
-        return replace(pinned, package_fingerprint=fingerprint.as_str())
+        if not self._enabled:
+            return (
+                environment
+                if environment.hooks is UNSET
+                else replace(environment, hooks=UNSET, package_fingerprint=UNSET)
+            )
+        fingerprint = self._fingerprint(environment)
+        return replace(environment, hooks=self._pins, package_fingerprint=fingerprint)
+
+    def _fingerprint(self, environment: RunEnvironment) -> str:
+        """Of the package of a run; runs with the same tools and guest share it."""
+        key = (environment.language, environment.build, environment.catalogue)
+        if (found := self._fingerprints.get(key)) is None:
+            specs = [one.spec for one in self._enabled]
+            found = self._fingerprints[key] = run_fingerprint(environment, specs).as_str()
+        return found
 
     def require(self, environment: RunEnvironment) -> None:
         """Raise ``NotExecutableHere`` if a hook of the run is missing here."""
         pins = () if environment.hooks is UNSET else environment.hooks
-        if missing := [pin.hook_id for pin in pins if pin not in self._registrations]:
+        if missing := [pin.hook_id for pin in pins if pin.hook_id not in self._registrations]:
             text = f"a run needs hooks that this node lacks: {', '.join(missing)[:400]}"
             raise NotExecutableHere(text)
 
-    def of_run(self, environment: RunEnvironment) -> tuple[HookRegistration, ...]:
+    def of_run(self, environment: RunEnvironment) -> list[HookRegistration]:
         """The hooks of a run that this node may execute, in order."""
         pins = () if environment.hooks is UNSET else environment.hooks
-        return tuple(self._registrations[pin] for pin in pins)
-
-    @property
-    def _specs(self) -> list[HookSpec]:
-        return [registration.spec for registration in self._registrations.values()]
+        names = {pin.hook_id for pin in pins}
+        return [one for one in self._enabled if one.spec.hook_id.as_str() in names]
 
 
 def _pin(registration: HookRegistration) -> PinnedHook:

@@ -227,3 +227,15 @@ def test_a_replay_is_equal_and_invokes_no_hook(realm: HookedRealm):
 
     assert asyncio.run(wait_until(replayed))["state"] == "equal"
     assert realm.book() == []
+
+
+def test_a_fork_invokes_the_hooks_of_calls_after_the_fork_only(realm: HookedRealm):
+    realm.session = f"hooks-{next(NUMBERS)}"
+    answer = realm.client.run(realm.session, "[pay('bob', n) for n in (500, 600)]")
+    ends = [fact for fact in realm.of_kind("tool.completed") if fact["run"] == answer.run_id]
+    realm.book()
+    into = f"{realm.session}-fork"
+    run_id = realm.client.fork(realm.session, answer.run_id, ends[0]["seq"], into)["run_id"]
+    realm.client.run(into, "0")  # Waits for its turn behind the fork.
+    assert realm.client.result(into, run_id).result == ["paid 100 to bob"] * 2
+    assert realm.book() == ["cap 600", "judge 100", "paid 100 bob"]

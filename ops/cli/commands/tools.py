@@ -164,6 +164,12 @@ def serve(
     scrub_output()
     configure(config.log.level, config.log.format, sys.stderr)
     registry = load_registry(place)
+    if registry.hooks:
+        raise Refused(
+            "HOOK_POINT_NOT_LIVE",
+            f"{place[:200]} has hooks, and a worker invokes none",
+            hint=f"load them into nodes: rookery up --tools {place[:200]}",
+        )
     with stop_signals() as stopped:
         worker = WorkerProcess(config, registry, surface=surface, concurrency=concurrency)
         if not worker.start(stopped):
