@@ -183,7 +183,7 @@ class RunServices:
             bus.images,
             bus.blobs,
             check=provisioner.require_same_schemas,
-            pin_hooks=self._hooks.pin,
+            pin_hooks=provisioner.hooks.pin,
             now_ms=now_ms,
         )
         return {
@@ -247,9 +247,7 @@ class RunServices:
             loop,
             sandbox=sandbox,
             surfaces=surfaces,
-            provisioner=await _create_provisioner(
-                bus, sandbox, surfaces, limits, NodeHooks(registry.hooks)
-            ),
+            provisioner=await _create_provisioner(bus, sandbox, surfaces, limits, registry),
             epoch=epoch,
             share=share,
             payload_bytes_max=limits.payload_bytes_max,
@@ -429,7 +427,7 @@ async def _create_provisioner(
     sandbox: Sandbox,
     surfaces: SurfaceServices,
     limits: LimitsConfig,
-    hooks: NodeHooks,
+    registry: ToolRegistry,
 ) -> RunProvisioner:
     """To be called before the realm's catalogue adds to the node's tools."""
     tools = surfaces.tools
@@ -439,7 +437,7 @@ async def _create_provisioner(
         catalogue=await bus.blobs.put(tools.catalogue_bytes),
         limits_max=_limits_max(limits),
         entropy=entropy,
-        hooks=hooks,
+        hooks=NodeHooks(registry.hooks),
         surfaces=lambda: surfaces.live.visible_surfaces,
     )
 

@@ -6,7 +6,7 @@ of them leaves the run to others; one that has switched it off does not.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -37,7 +37,7 @@ class NodeHooks:
         self._registrations = {one.spec.hook_id.as_str(): one for one in registrations}
         self._enabled = [one for one in registrations if one.is_enabled]
         self._pins = tuple(map(_pin, self._enabled))
-        self._fingerprints: dict[tuple[str, str, str], str] = {}
+        self._fingerprints: dict[Hashable, str] = {}
         local = [one for one in hooks if isinstance(one, LocalHook)]
         threads = DaemonThreadPool(THREADS_MAX)
         for one in local:
@@ -57,7 +57,12 @@ class NodeHooks:
 
     def _fingerprint(self, environment: RunEnvironment) -> str:
         """Of the package of a run; runs with the same tools and guest share it."""
-        key = (environment.language, environment.build, environment.catalogue)
+        key = (
+            environment.language,
+            environment.build,
+            environment.catalogue,
+            environment.surfaces,
+        )
         if (found := self._fingerprints.get(key)) is None:
             specs = [one.spec for one in self._enabled]
             found = self._fingerprints[key] = run_fingerprint(environment, specs).as_str()

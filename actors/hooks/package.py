@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
+from msgspec import UNSET
 
 from rookery.schemas.calls import AvailableTool, RunEnvironment
 from rookery.schemas.ids import encode_typed_text
@@ -62,6 +63,7 @@ def run_package(
         "package_id": PACKAGE_ID,
         "capabilities": [_capability(tool) for tool in environment.tools],
         "catalogue": environment.catalogue,
+        "surfaces": _surfaces(environment),
         "sidecars": [hook_sidecar(spec) for spec in specs],
         "policies": {"digest": policy_digest},
         "guest": {"language": environment.language.value, "build": environment.build},
@@ -73,6 +75,12 @@ def run_fingerprint(
 ) -> RuntimePackageFingerprint:
     """The fingerprint of the package of a run; the order of tools and hooks does not count."""
     return package_fingerprint(run_package(environment, specs, policy_digest=policy_digest))
+
+
+def _surfaces(environment: RunEnvironment) -> dict[str, Any]:
+    """The tools of surfaces, by the digests of their lists."""
+    seen = environment.surfaces
+    return {} if seen is UNSET else {"lists": list(seen.lists), "without": list(seen.without)}
 
 
 def _capability(tool: AvailableTool) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from rookery.actors.hooks.registration import (
     check_registration,
     check_registrations,
 )
-from rookery.schemas.calls import AvailableTool, RunEnvironment
+from rookery.schemas.calls import AvailableTool, RunEnvironment, VisibleSurfaces
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookMode, HookRegistration, PythonHook, RuleHook
 from rookery.schemas.ids import HookExecutorRef
@@ -233,4 +233,11 @@ def test_a_fingerprint_is_of_tools_hooks_policy_and_guest_and_of_nothing_else():
         run_fingerprint(replace(ENVIRONMENT, tools=(PAY,)), [GUARD, OTHER], policy_digest="p"),
         run_fingerprint(replace(ENVIRONMENT, catalogue=""), [GUARD, OTHER], policy_digest="p"),
     ]
-    assert len({base, *others}) == 6
+    others.append(
+        run_fingerprint(
+            replace(ENVIRONMENT, surfaces=VisibleSurfaces(lists=("list",))),
+            [GUARD, OTHER],
+            policy_digest="p",
+        )
+    )
+    assert len({base, *others}) == 7

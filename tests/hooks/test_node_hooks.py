@@ -12,6 +12,7 @@ from rookery.actors.hooks import NodeHooks, deny, hook, rule_hook
 from rookery.actors.hooks.changes import merge_patch
 from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.tools import HOOK_ATTRIBUTE, ToolRegistry
+from rookery.ops.examples import payment_guard
 from rookery.schemas.calls import AvailableTool, RunEnvironment
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, SessionLimits
@@ -87,6 +88,11 @@ def test_a_registry_has_tools_and_hooks():
     assert spec.hook_id.as_str() == "no-calls"
     assert spec.executor_ref.as_str() == f"python:{no_calls.__module__}.{no_calls.__qualname__}"
     assert len(ToolRegistry.of(*registry, *registry.hooks).hooks) == 2
+
+
+def test_the_example_opens_with_its_hooks_in_order():
+    hooks = NodeHooks(payment_guard.registry.hooks)
+    assert names(hooks, hooks.pin(ENVIRONMENT)) == ["cap-payments", "no-eve", "no-evenings"]
 
 
 @pytest.mark.parametrize(

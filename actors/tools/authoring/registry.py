@@ -11,7 +11,7 @@ from contextvars import copy_context
 from functools import reduce
 from pathlib import Path
 from types import ModuleType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -203,6 +203,13 @@ def check_tool_name(name: str) -> None:
         )
 
 
+class HookHolder(Protocol):
+    """A hook of a node, made by ``actors/hooks``."""
+
+    @property
+    def __rookery_hook__(self) -> object: ...
+
+
 class ToolRegistry:
     """Tools by name. A later tool replaces an earlier one of the same name."""
 
@@ -212,8 +219,8 @@ class ToolRegistry:
         """What decorated functions hold for ``actors/hooks``, in order."""
 
     @classmethod
-    def of(cls, *tools: RegisteredTool | Callable[..., Any]) -> ToolRegistry:
-        """A registry of tools with different names."""
+    def of(cls, *tools: RegisteredTool | Callable[..., Any] | HookHolder) -> ToolRegistry:
+        """A registry of hooks, and of tools with different names."""
         registry = cls()
         registry.hooks += [hook for one in tools if (hook := hook_of(one)) is not None]
         for tool in (tool_of(one) for one in tools if hook_of(one) is None):
