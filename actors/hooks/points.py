@@ -138,6 +138,8 @@ class HookPoints:
         """Invoke the hooks of calls that are about to be requested."""
         if not (self._before_call and calls):
             return HookedCalls()
+        if len(calls) == 1:
+            return await self._hook_call(calls[0])
         hooked = await asyncio.gather(*map(self._hook_call, calls))
         return HookedCalls(
             tuple(fact for one in hooked for fact in one.facts),
@@ -154,6 +156,9 @@ class HookPoints:
             return HookedCalls()
         change, left, error = CallChange(tool, call), list[facts.HookFact](), ""
         try:
+            subject = self._subject(change)
+            if all(is_skipped(one, subject) for one in self._before_call):
+                return HookedCalls()
             if call.arguments is not UNSET and tool.can_check(call):
                 check_arguments(tool, call.arguments)
         except CodedError:
