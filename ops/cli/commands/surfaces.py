@@ -93,7 +93,7 @@ def add(
         raise Refused(
             "INVALID_ARGUMENT",
             "nothing says where the tools come from, or two things do",
-            hint="rookery surfaces add NAME --worker, or rookery surfaces add --mcp FILE",
+            hint=f"rookery surfaces add {' '.join(names) or 'NAME'} --worker, or --mcp FILE",
         )
     if mcp is None:
         sources = dict.fromkeys(names, SurfaceSource(kind=SurfaceKind.WORKER))
