@@ -72,6 +72,10 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.chaos.run_kills
 	@echo "== a lease whose owner dies at every failpoint, on one, two and three nodes"
 	@$(BIN)/python -m tests.chaos.lease_kills
+	@echo "== models that drive runs, their node killed at every failpoint, by each kind of provider"
+	@$(BIN)/python -m tests.agents.model_kills 5
+	@$(BIN)/python -m tests.agents.model_kills 2 openai
+	@$(BIN)/python -m tests.agents.model_kills 2 anthropic
 	@echo "== a thousand runs, a till, and three kills"
 	@$(BIN)/python -m tests.chaos.effect_audit
 	@echo "== the same, and nodes that leave, are paused and die"

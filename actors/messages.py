@@ -18,6 +18,7 @@ from rookery.schemas.calls import (
     RequestedCall,
     RunEnvironment,
 )
+from rookery.schemas.envelope import Fact
 from rookery.schemas.facts.hook import HookFact
 from rookery.schemas.run import RunOutput, RunRequest, RunResult, SideEffect
 
@@ -98,6 +99,11 @@ class RecordStep(msgspec.Struct, frozen=True, kw_only=True):
     """What hooks said about the calls of this step."""
     executed: dict[str, str] = {}
     """By operation, the digest of arguments that hooks have changed."""
+    answers: tuple[Fact, ...] = ()
+    """What became of the open question to a model, and calls of its answer that were refused; they
+    precede the moves."""
+    questions: tuple[Fact, ...] = ()
+    """Messages that join the conversation, and the next question; they follow the moves."""
     result: RunResult | UnsetType = UNSET
     """For a step that ends the run."""
     result_blob: str | UnsetType = UNSET
@@ -170,6 +176,9 @@ class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
     forked: ForkedRun | UnsetType = UNSET
     hook_records: int = 0
     """The journal records of hooks so far."""
+
+    conversation: int = 0
+    """How many facts the session's conversation is folded from."""
 
     @property
     def start(self) -> RunStart:

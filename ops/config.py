@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from rookery.bus.nats import ACCESS_VARIABLES, split_urls
+from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.bindings import BindingName, BindingSettings
 
@@ -189,6 +190,17 @@ class LogConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """``auto``: text on a terminal, JSON lines elsewhere."""
 
 
+ModelName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
+
+
+class ModelsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which models runs with a prompt may have: a table ``[models.NAME]`` each."""
+
+    default: str = ""
+    """The NAME of the model of requests that name none."""
+    known: dict[ModelName, ConfiguredModel] = {}
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     realm: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,32}\Z")] = "default"
     url: str = ""
@@ -203,6 +215,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     approvals: ApprovalsConfig = ApprovalsConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
+    models: ModelsConfig = ModelsConfig()
     bindings: dict[BindingName, BindingSettings] = {}
     """Tables ``[bindings.NAME]`` of the file: the credentials that tools may use, by their names.
     ``provider`` says how each is got: ``static``, ``client_credentials``, ``authorization_code`` or
@@ -228,8 +241,9 @@ Layer = dict[str, tuple[Any, str]]
 """Dotted key to value and origin."""
 
 DEFAULT = "default"
-_BINDINGS = "bindings."
-"""Before the name of each binding; its table is one value."""
+_BINDINGS, _MODELS = "bindings.", "models."
+"""Before the name of each binding and model; its table is one value."""
+_TABLES = (_BINDINGS, _MODELS)
 _READ_ELSEWHERE = frozenset({"ROOKERY_FAILPOINT"})
 
 
@@ -251,17 +265,17 @@ def load(
     merged: Layer = {}
     for layer in layers:
         for key, (value, origin) in layer.items():
-            if key not in known and not key.startswith(_BINDINGS):
+            if key not in known and not key.startswith(_TABLES):
                 raise _unknown(key, origin, known)
             merged[key] = (value, origin)
-    bindings = {key: merged.pop(key) for key in merged.keys() - known.keys()}
+    tables = {key: merged.pop(key) for key in merged.keys() - known.keys()}
     checked = {key: _check(key, *merged[key], known[key][0]) for key in known}
-    checked_bindings = {key: _check_binding(key, *bindings[key]) for key in sorted(bindings)}
+    checked_tables = {key: _check_table(key, *tables[key]) for key in sorted(tables)}
     settings = [
-        Setting(key=key, value=value, origin=(merged | bindings)[key][1])
-        for key, value in (checked | checked_bindings).items()
+        Setting(key=key, value=value, origin=(merged | tables)[key][1])
+        for key, value in (checked | checked_tables).items()
     ]
-    return LoadedConfig(config=_build(checked, checked_bindings), settings=tuple(settings))
+    return LoadedConfig(config=_build(checked, checked_tables), settings=tuple(settings))
 
 
 _SECRETS = frozenset({"server.token", "server.user", "server.password", "approvals.webhook_secret"})
@@ -303,7 +317,7 @@ def _keys(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str,
     for field in msgspec.structs.fields(struct):
         if isinstance(field.default, msgspec.Struct):
             yield from _keys(type(field.default), f"{prefix}{field.name}.")
-        elif f"{prefix}{field.name}." != _BINDINGS:
+        elif f"{prefix}{field.name}" not in ("bindings", "models.known"):
             yield f"{prefix}{field.name}", (types[field.name], field.default)
 
 
@@ -327,7 +341,7 @@ def _from_file(path: Path | None) -> Layer:
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
-        if isinstance(value, dict) and value and prefix != _BINDINGS:
+        if isinstance(value, dict) and value and prefix not in _TABLES:
             yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value
@@ -378,6 +392,23 @@ def _check(key: str, value: Any, origin: str, kind: Any) -> Any:
         ) from None
 
 
+def _check_table(key: str, value: Any, origin: str) -> dict[str, Any]:
+    return (_check_model if key.startswith(_MODELS) else _check_binding)(key, value, origin)
+
+
+def _check_model(key: str, value: Any, origin: str) -> dict[str, Any]:
+    """The table of a model with its defaults."""
+    name = key.removeprefix(_MODELS)
+    try:
+        found = msgspec.convert({name: value}, dict[ModelName, ConfiguredModel])
+    except msgspec.ValidationError as error:
+        wrong = str(error).partition(" - at `")[0]
+        text, hint = f"[{key[:100]}]: {wrong}", f"it was set by: {origin}"
+        raise Refused("CONFIG_INVALID", text, hint=hint) from None
+    settings: dict[str, Any] = msgspec.to_builtins(found[name])
+    return settings
+
+
 def _check_binding(key: str, value: Any, origin: str) -> dict[str, Any]:
     """The table of a binding with its defaults; no error shows a value, which may be a secret."""
     name = key.removeprefix(_BINDINGS)
@@ -395,9 +426,13 @@ def _check_binding(key: str, value: Any, origin: str) -> dict[str, Any]:
     return settings
 
 
-def _build(values: Mapping[str, Any], bindings: Mapping[str, Any]) -> Config:
+def _build(values: Mapping[str, Any], tables: Mapping[str, Any]) -> Config:
+    def named(prefix: str) -> dict[str, Any]:
+        return {k.removeprefix(prefix): v for k, v in tables.items() if k.startswith(prefix)}
+
     tree: dict[str, Any] = {
-        "bindings": {key.removeprefix(_BINDINGS): value for key, value in bindings.items()}
+        "bindings": named(_BINDINGS),
+        "models": {"known": named(_MODELS)},
     }
     for key, value in values.items():
         section, dot, name = key.rpartition(".")

@@ -14,6 +14,7 @@ from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from functools import partial
 from importlib.metadata import version
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -27,6 +28,7 @@ from rookery.actors.admission import (
     InFlightShare,
     RunReplies,
 )
+from rookery.actors.agents import open_models
 from rookery.actors.approvals import ApprovalsDecider
 from rookery.actors.execution import ResultSender
 from rookery.actors.execution.queries import MessageQuarantine
@@ -418,6 +420,8 @@ class Node:
         leases = self._loop.run(
             LeaseServices.open(bus, self._loop, config, secrets, epoch=epoch, metrics=self.metrics)
         )
+        models = open_models(config.models.known, config.models.default, Path.cwd())
+        opened.callback(models.close)
         opening = RunServices.open(
             bus,
             self._loop,
@@ -433,6 +437,7 @@ class Node:
             approvals=config.approvals,
             node_secrets=secrets,
             leases=leases,
+            models=models,
             metrics=self.metrics,
             opened=opened,
         )

@@ -17,6 +17,7 @@ from typing import TypeVar
 import msgspec
 
 from rookery.actors.admission import RunReplies
+from rookery.actors.agents import Models
 from rookery.actors.approvals import (
     ApprovalExecutor,
     ApprovalsDecider,
@@ -34,6 +35,7 @@ from rookery.actors.execution import (
     SessionRebuilder,
     SnapshotKeeper,
     SnapshotRemover,
+    model_execution,
 )
 from rookery.actors.execution.queries import (
     RequestValidator,
@@ -217,6 +219,7 @@ class RunServices:
         approvals: ApprovalsConfig,
         node_secrets: NodeSecrets,
         leases: LeaseServices,
+        models: Models,
         metrics: NodeMetrics,
         opened: ExitStack,
     ) -> RunServices:
@@ -247,7 +250,7 @@ class RunServices:
             loop,
             sandbox=sandbox,
             surfaces=surfaces,
-            provisioner=await _create_provisioner(bus, sandbox, surfaces, limits, registry),
+            provisioner=await _provision(bus, sandbox, surfaces, limits, registry, models=models),
             epoch=epoch,
             share=share,
             payload_bytes_max=limits.payload_bytes_max,
@@ -283,7 +286,7 @@ class RunServices:
         surfaces, now_ms = self.surfaces, SystemClock().now_ms
         history = RunHistoryReader(histories, self._bus.blobs, self._seal, surfaces.visible)
         remover = self._remover = SnapshotRemover(self._history, self._bus.images, acts_for, now_ms)
-        runner = self._executor = self._create_run_executor(ask, notifier, history, remover)
+        runner = self._executor = self._run_executor(ask, notifier, history, remover, failpoints)
         calls = CallExecutor(
             ask=ask,
             blobs=self._bus.blobs,
@@ -336,14 +339,15 @@ class RunServices:
         assert self._remover is not None
         await self._remover.run()
 
-    def _create_run_executor(
+    def _run_executor(
         self,
         ask: AskActor,
         notifier: CallNotifier,
         history: RunHistoryReader,
         remover: SnapshotRemover,
+        failpoints: Failpoints,
     ) -> RunExecutor:
-        bus, metrics = self._bus, self._metrics
+        bus, metrics, check = self._bus, self._metrics, self.catalogue.check_call
         keeper = self._keeper = SnapshotKeeper(
             self._sandbox, self._history, bus.images, ask, SystemClock().now_ms, metrics=metrics
         )
@@ -369,6 +373,7 @@ class RunServices:
             send_replies=bus.request_endpoint.reply,
             send_output=bus.send_output,
             eviction_candidates=cache.eviction_candidates,
+            agents=model_execution(self._provisioner.models, history, bus.blobs, check, failpoints),
         )
 
     @property
@@ -422,23 +427,25 @@ async def _open_revocations(bus: Bus) -> Revocations:
     return revocations
 
 
-async def _create_provisioner(
+async def _provision(
     bus: Bus,
     sandbox: Sandbox,
     surfaces: SurfaceServices,
     limits: LimitsConfig,
     registry: ToolRegistry,
+    *,
+    models: Models,
 ) -> RunProvisioner:
     """To be called before the realm's catalogue adds to the node's tools."""
-    tools = surfaces.tools
     return RunProvisioner(
         builds=sandbox.builds,
-        tools=tools.available_tools,
-        catalogue=await bus.blobs.put(tools.catalogue_bytes),
+        tools=surfaces.tools.available_tools,
+        catalogue=await bus.blobs.put(surfaces.tools.catalogue_bytes),
         limits_max=_limits_max(limits),
         entropy=entropy,
         hooks=NodeHooks(registry.hooks),
         surfaces=lambda: surfaces.live.visible_surfaces,
+        models=models,
     )
 
 

@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.schemas.agents import ModelEnvironment
 from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import Language, SessionLimits, SideEffect
 
@@ -106,6 +107,8 @@ class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """Unset if there are none."""
     package_fingerprint: str | UnsetType = UNSET
     """Of tools, hooks and guest, if there are hooks."""
+    model: ModelEnvironment | UnsetType = UNSET
+    """Set if a model drives the run, instead of a program."""
 
 
 class ForkPoint(msgspec.Struct, frozen=True, kw_only=True):

@@ -7,11 +7,12 @@ machine is a ``HandleInput`` under its decider's verb; a read leaves no fact.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from rookery.schemas.agents import MESSAGE_BYTES_MAX
 from rookery.schemas.approvals.lists import (
     GrantedQuery,
     PendingQuery,
@@ -35,6 +36,7 @@ __all__ = [
     "AUDIENCES",
     "COMMANDS",
     "INTERNAL_VERBS",
+    "AppendMessage",
     "ApprovalDue",
     "Audience",
     "Cancel",
@@ -61,6 +63,7 @@ __all__ = [
     "RunsQuery",
     "SessionQuery",
     "SessionsQuery",
+    "SetContext",
     "SnapshotSession",
     "StartLogin",
     "ToolsQuery",
@@ -247,6 +250,24 @@ class ChangeLimits(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return msgspec.structs.replace(limits, **changed)
 
 
+MessageText = Annotated[str, Meta(min_length=1, max_length=MESSAGE_BYTES_MAX)]
+
+
+class AppendMessage(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Add a message to a session's conversation (verb ``append``); no model is asked."""
+
+    text: MessageText
+    role: Literal["user", "system"] = "user"
+
+
+class SetContext(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Add a message to a session's conversation that replaces the older one of its key (verb
+    ``context``); no model is asked. A session has at most 256 keys."""
+
+    context_key: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.:-]{1,128}\Z")]
+    text: MessageText
+
+
 class RevokeRights(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Take rights from a session and from every session that is or will be forked or restored from
     it (verb ``revoke``). It applies to the next call, also of a run in progress."""
@@ -380,6 +401,8 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "sessions": SessionsQuery,
     "runs": RunsQuery,
     "tools": ToolsQuery,
+    "append": AppendMessage,
+    "context": SetContext,
     "create": CreateSession,
     "limits": ChangeLimits,
     "revoke": RevokeRights,
@@ -413,6 +436,8 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "run",
         "validate",
         "cancel",
+        "append",
+        "context",
         "create",
         "limits",
         "snapshot",

@@ -37,8 +37,9 @@ class EntityId(NamedTuple):
         return f"{self.family}/{self.key}"
 
 
-HELD_BY: Final = {"hook": "turn", "tool": "turn"}
-"""Families whose facts are in the messages of another entity; those of their own are older."""
+HELD_BY: Final = {"conversation": "turn", "hook": "turn", "model": "turn", "tool": "turn"}
+"""Families whose facts are in the messages of another entity; those of their own are older, and
+only of ``tool``."""
 
 
 class Mode(StrEnum):

@@ -119,6 +119,15 @@ CODES: Final[dict[str, Code]] = {
     "SNAPSHOT_FOREIGN_BUILD": Code("the snapshot was taken from another guest build"),
     "SNAPSHOT_CAPABILITY_MISMATCH": Code("a tool of the snapshot is not available"),
     "GUEST_BUILD_FAILED": Code("the guest could not be built or linked"),
+    # Models: how a run with a prompt may be refused or end.
+    "MODEL_UNKNOWN": Code("the node's configuration has no model of this name"),
+    "MODEL_FAILED": Code("the model of a run gave no answer"),
+    "MODEL_REFUSED": Code("the provider of a model refused to answer"),
+    "MODEL_MISBEHAVED": Code("a model wanted nothing that it may have, three times in a row"),
+    "MODEL_OUTPUT_CUT": Code("a model's answer was cut at its limit; a warning, not an end"),
+    "TURN_LIMIT": Code("the model was asked as often as the run allows"),
+    "TOO_MANY_CALLS": Code("a model wanted more calls at once than one answer may want"),
+    "RECOVERY_WORK_EXCEEDED": Code("the answers to one question were lost too often"),
     # Facts and exports.
     "FACT_INVALID": Code("a stored fact cannot be decoded"),
     "FACT_UNKNOWN": Code("a stored fact has a type this version does not know"),

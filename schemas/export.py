@@ -17,15 +17,17 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from rookery.schemas import calls, commands, ids, run
+from rookery.schemas import agents, calls, commands, ids, run
 from rookery.schemas.approvals import records as approval_record
 from rookery.schemas.codec import JSON, MSGPACK, strict, wire_names
 from rookery.schemas.commands import COMMANDS, INTERNAL_VERBS, HandleInput, audience_of
 from rookery.schemas.envelope import Mode, Sealed
 from rookery.schemas.errors import CODES
 from rookery.schemas.facts.approval import APPROVAL_FACTS
+from rookery.schemas.facts.conversation import CONVERSATION_FACTS
 from rookery.schemas.facts.hook import HOOK_FACTS
 from rookery.schemas.facts.lease import LEASE_FACTS
+from rookery.schemas.facts.model import MODEL_FACTS
 from rookery.schemas.facts.node import NODE_FACTS
 from rookery.schemas.facts.peer import PEER_FACTS
 from rookery.schemas.facts.sandbox import SANDBOX_FACTS
@@ -74,8 +76,10 @@ REQUEST_ADDRESS: Final = "rookery.{realm}.api.{verb}.{key}"
 
 FAMILIES: Final[dict[str, Any]] = {
     "approval": APPROVAL_FACTS,
+    "conversation": CONVERSATION_FACTS,
     "hook": HOOK_FACTS,
     "lease": LEASE_FACTS,
+    "model": MODEL_FACTS,
     "node": NODE_FACTS,
     "peer": PEER_FACTS,
     "sandbox": SANDBOX_FACTS,
@@ -86,12 +90,15 @@ FAMILIES: Final[dict[str, Any]] = {
 }
 """Union of the facts of every family."""
 
-ENTITIES: Final[dict[str, Any]] = {**FAMILIES, "turn": RUN_FACTS}
-"""Union of the facts in the messages of every entity. Facts of calls and hooks are in those of
-their turn; messages of the entity ``tool`` are older."""
+ENTITIES: Final[dict[str, Any]] = {
+    **{name: union for name, union in FAMILIES.items() if name not in ("conversation", "model")},
+    "turn": RUN_FACTS,
+}
+"""Union of the facts in the messages of every entity. Facts of calls, hooks, models and
+conversations are in those of their turn; messages of the entity ``tool`` are older."""
 
 PUBLIC: Final = (
-    *(commands, run, calls, refs, agent_error),
+    *(commands, run, calls, agents, refs, agent_error),
     *(policy_decisions, policies),
     *(lifecycle, approval_record, hook, hook_invocation, hook_spec, records, resource),
 )

@@ -422,6 +422,8 @@ REPLIES: dict[str, Any] = {
     "sessions": SessionList,
     "runs": RunList,
     "tools": ToolList,
+    "append": RunAnswer | RunReceipt,
+    "context": RunAnswer | RunReceipt,
     "create": SessionView,
     "limits": SessionView,
     "revoke": RevocationReceipt,

@@ -9,10 +9,12 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict
 
+from rookery.schemas.agents import ImmediateMessage, ModelSettings, ModelUsage, PromptPart
 from rookery.schemas.codec import range_of
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import Rights, SideEffect
 from rookery.schemas.seed.content import ContentRef
+from rookery.schemas.seed.lifecycle import ProviderStopReason
 
 __all__ = [
     "SNAPSHOT_BYTES_MAX",
@@ -28,6 +30,7 @@ __all__ = [
     "OutputPiece",
     "OutputStream",
     "ResultKind",
+    "RunLimits",
     "RunOutput",
     "RunRequest",
     "RunResult",
@@ -127,6 +130,17 @@ class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_stdout_bytes: NonNegativeLimit = 65_536
     max_external_calls: NonNegativeLimit = 32
     max_stack_depth: StackDepth = 256
+
+
+class RunLimits(SessionLimits, frozen=True, kw_only=True):
+    """The limits of one run; those that a session has not are of runs with a prompt."""
+
+    turns: PositiveLimit | UnsetType = UNSET
+    """Questions to the model, 50."""
+    tool_calls: NonNegativeLimit | UnsetType = UNSET
+    """Calls that the model makes, 256."""
+    agent_wall_ms: PositiveLimit | UnsetType = UNSET
+    """Time while the run is not parked, 600,000."""
 
 
 class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -238,14 +252,15 @@ class FileInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A program to run. ``session_id`` defaults to the subject's; a different one is refused."""
+    """A program to run, or a prompt. ``session_id`` defaults to the subject's; a different one is
+    refused."""
 
     session_id: str = "default"
     language: Language = Language.PYTHON
     code: str = ""
     inputs: dict[str, Any] = {}
     timeout_ms: PositiveLimit | None = None
-    limits: SessionLimits | None = None
+    limits: RunLimits | None = None
     return_snapshot: bool = False
     validate_only: bool = False
     rights: Rights | UnsetType = msgspec.field(default=UNSET, name="grants")
@@ -255,6 +270,32 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     below ``/work``; ``null`` removes a file or an empty folder."""
     inputs_blob: str | UnsetType = UNSET
     """Digest of a JSON object in the blob store with further inputs."""
+    prompt: str | tuple[PromptPart, ...] | UnsetType = UNSET
+    """What a model is asked, instead of a program: it drives the run with the run's tools."""
+    model: str | UnsetType = UNSET
+    """Alias of the model in the node's configuration; unset: ``models.default``."""
+    instructions: str | UnsetType = UNSET
+    """What the model is to heed throughout the run."""
+    settings: ModelSettings | UnsetType = UNSET
+    tools: tuple[str, ...] | UnsetType = UNSET
+    """The tools that the model sees; unset: all that the run may call."""
+    immediate: ImmediateMessage | UnsetType = UNSET
+    """Set by the verbs ``append`` and ``context``: no model is asked about the prompt."""
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether a model drives the run."""
+        return self.prompt is not UNSET
+
+    @property
+    def prompt_parts(self) -> tuple[PromptPart, ...]:
+        """The prompt."""
+        match self.prompt:
+            case str() as text:
+                return (PromptPart(text=text),)
+            case tuple() as parts:
+                return parts
+        return ()
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -277,6 +318,10 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """The files that the run wrote below ``/work/out``; their contents are blobs."""
     artifacts_cut: bool | UnsetType = UNSET
     """Whether some of these files were too many or too large, and are left out."""
+    usage: ModelUsage | UnsetType = UNSET
+    """Of a run that a model drove."""
+    stop_reason: ProviderStopReason | UnsetType = UNSET
+    """Why its model stopped last."""
 
     @classmethod
     def failed(
@@ -316,7 +361,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
 
 _RANGES: Final = {
     field.name: allowed
-    for kind in (SessionLimits, RunRequest)
+    for kind in (RunLimits, RunRequest)
     for field in msgspec.structs.fields(kind)
     if (allowed := range_of(field.type)) is not None
 }
@@ -325,7 +370,8 @@ _RANGES: Final = {
 def check_limits(limits: SessionLimits) -> SessionLimits:
     """The limits, or ``INVALID_ARGUMENT`` for the first one out of range."""
     for name, value in asdict(limits).items():
-        _check(name, value)
+        if value is not UNSET:
+            _check(name, value)
     return limits
 
 

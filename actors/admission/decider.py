@@ -46,14 +46,17 @@ from rookery.actors.messages import (
     RunEndRecorded,
 )
 from rookery.actors.protection import check_rights
+from rookery.schemas.agents import ImmediateMessage, MessageRole
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
     COMMANDS,
+    AppendMessage,
     Cancel,
     ChangeLimits,
     CreateSession,
     HandleInput,
     SessionQuery,
+    SetContext,
 )
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
@@ -100,7 +103,7 @@ _RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
 
 _READS_FIRST = frozenset((Cancel, RecordRunEnd, HandleInput, ReportBrokenHistory, SessionQuery))
 """Commands that may depend on facts not yet delivered here."""
-VERBS = ("run", "create", "limits", "cancel", "admission", "session")
+VERBS = ("run", "append", "context", "create", "limits", "cancel", "admission", "session")
 FENCED = frozenset({facts.Retired, facts.Destroyed, facts.Reset})
 """Facts that close a session; committed only while no family of it has unseen facts."""
 END_HOLD_S = 0.02
@@ -196,15 +199,33 @@ class AdmissionDecider(Decider):
                 self._check(
                     state, with_session_id(command.key, request), repeated=command.is_duplicate
                 )
-                load = self._in_flight.load(command.key, state.pending_count, self._in_flight_max)
-                quotas = AdmissionQuotas(self._queued_max, load.limit, load.in_flight, load.counted)
-                return accept(state, command, now_ms=now_ms, quotas=quotas)
+                return self._accept(state, command, now_ms)
+            case AppendMessage() | SetContext() as body:
+                run = replace(command, body=self._message(body))
+                return self._accept(state, run, now_ms)
             case HandleInput():
                 return handle_input(state, command, now_ms=now_ms, driven=self._executes_runs)
             case Fact() as fact if type(fact) not in self.reaction_types:
                 return ()  # It is observed.
             case body:
                 return _RULES[type(body)](state, command, now_ms=now_ms)
+
+    def _accept(
+        self, state: Admission, command: Command[RunRequest], now_ms: int
+    ) -> Sequence[facts.SessionFact]:
+        load = self._in_flight.load(command.key, state.pending_count, self._in_flight_max)
+        quotas = AdmissionQuotas(self._queued_max, load.limit, load.in_flight, load.counted)
+        return accept(state, command, now_ms=now_ms, quotas=quotas)
+
+    def _message(self, body: AppendMessage | SetContext) -> RunRequest:
+        """A message for the conversation as the input of a run without a model."""
+        if not self._executes_runs:
+            raise Refused("UNSUPPORTED_FEATURE", "this node has no conversations")
+        if isinstance(body, SetContext):
+            immediate = ImmediateMessage(role=MessageRole.SYSTEM, context_key=body.context_key)
+        else:
+            immediate = ImmediateMessage(role=MessageRole(body.role))
+        return RunRequest(prompt=body.text, immediate=immediate)
 
     def _check(self, state: Admission, request: RunRequest, *, repeated: bool) -> None:
         """Validate a request. A duplicate was validated the first time."""
@@ -213,7 +234,7 @@ class AdmissionDecider(Decider):
         self._validate(request)
         if request.rights is not UNSET:
             check_rights(request.rights)
-        if self._executes_runs and state.is_open:
+        if self._executes_runs and state.is_open and not request.has_prompt:
             check_language(state.meta, request.language)
 
     def evolve(self, state: Admission, fact: facts.SessionFact) -> Admission:
@@ -231,7 +252,7 @@ class AdmissionDecider(Decider):
         match command.body:
             case RecordRunEnd() | ReportBrokenHistory():
                 return RunEndRecorded()
-            case RunRequest():
+            case RunRequest() | AppendMessage() | SetContext():
                 found = state.input_of_command(command.id)
                 if not isinstance(found, EndedInput) or found.at_sequence:
                     return None

@@ -101,7 +101,7 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
             immediate=running and mode is Mode.INTERRUPT,
             interrupt_yielding=running and mode is Mode.STEER,
             wake_if_idle=mode is not Mode.PASSIVE,
-            request=replace(request, code="", inputs={}, files=UNSET) if command.blob else request,
+            request=_without_content(request) if command.blob else request,
             request_blob=command.blob or UNSET,
             reply_to=command.reply_to or UNSET,
             reply_waits=command.caller_waits,
@@ -168,3 +168,9 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
         command = self._command
         generation = str(self._generation)
         return derived_uuid7(self._now_ms, command.key, generation, command.id, what)
+
+
+def _without_content(request: RunRequest) -> RunRequest:
+    """The request without what its blob has; a prompt is empty then, but given."""
+    prompt = "" if request.has_prompt else UNSET
+    return replace(request, code="", inputs={}, files=UNSET, prompt=prompt)

@@ -249,7 +249,8 @@ class CallCoordinator:
         for call in dropped:
             self._notifier.drop(self._recorder.run_id, call.operation_id)
         try:
-            return await self.wait([call.id for call in requested.calls], requested.timer_ms)
+            numbers = [call.id for call in requested.calls]
+            return await self.wait(numbers, requested.timer_ms, whole=requested.whole)
         except ParkRequested:
             if not must_record:
                 await self._record_request(requested, [])
@@ -266,11 +267,12 @@ class CallCoordinator:
         self._has_mixed_steps |= len(self._pending) > 0 and any(call.awaited for call in calls)
         self._pending.add(calls)
         barrier = [self._recorder.operation_id(call.id) for call in requested.calls]
-        inputs = (*requested.inputs, *request_calls(calls, barrier, self._pending.operations))
+        moves = request_calls(calls, barrier, self._pending.operations, requested.wanted)
+        inputs = (*requested.inputs, *moves)
         recovering = self._recorder.is_recovering
         if not recovering:
             await self._invoke_hooks(calls)
-        await self._recorder.record_request(inputs, calls, requested.timer_ms)
+        await self._recorder.record_request(inputs, calls, requested.timer_ms, requested.answers)
         if recovering:
             await self._reload_outcomes()
 
@@ -294,18 +296,19 @@ class CallCoordinator:
     # --- outcomes ---------------------------------------------------------------------------------
 
     async def wait(
-        self, numbers: Sequence[int], timer_ms: int | None
+        self, numbers: Sequence[int], timer_ms: int | None, *, whole: bool = False
     ) -> tuple[dict[int, ToolResult], int]:
-        """Wait for the calls; their outcomes, and by how many ms the driver's clock advances."""
+        """Wait for the calls; their outcomes, and by how many ms the driver's clock advances.
+        ``whole``: no outcome ends the wait before the others."""
         began_s = self._loop.time()
-        answered = await self._wait_answered(numbers, began_s, timer_ms)
+        answered = await self._wait_answered(numbers, began_s, timer_ms, whole=whole)
         passed_ms = 0
         if (timer_ms is not None or self._has_resumed_calls) and self._pending.are_awaited(numbers):
             waited_s = self._loop.time() - began_s
             passed_ms = _passed_ms(waited_s, timer_ms, some=bool(answered))
-        whole = len(answered) == len(numbers)
-        operations = UNSET if whole else tuple(map(self._recorder.operation_id, answered))
-        self._has_partial_steps |= not whole
+        are_all = len(answered) == len(numbers)
+        operations = UNSET if are_all else tuple(map(self._recorder.operation_id, answered))
+        self._has_partial_steps |= not are_all
         unrecorded = self._pending.pop_unrecorded(answered)
         self._recorder.set_answers(operations, passed_ms, unrecorded)
         answers = {
@@ -317,7 +320,7 @@ class CallCoordinator:
         return answers, passed_ms
 
     async def _wait_answered(
-        self, numbers: Sequence[int], began_s: float, timer_ms: int | None
+        self, numbers: Sequence[int], began_s: float, timer_ms: int | None, *, whole: bool
     ) -> list[int]:
         """Wait until all calls have ended or the timer fires. If calls of several steps are open,
         the first outcome ends the wait."""
@@ -327,7 +330,7 @@ class CallCoordinator:
             open_calls.collect()
             answered = open_calls.answered(numbers)
             splits = self._has_mixed_steps or open_calls.any_by_event(numbers)
-            if len(answered) == len(numbers) or (splits and answered):
+            if len(answered) == len(numbers) or (splits and answered and not whole):
                 return answered
             park_s = self._park_after_s(timer_s, limit_s)
             waited_s = self._loop.time() - began_s

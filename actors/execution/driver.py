@@ -13,6 +13,7 @@ from typing import NamedTuple, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.agents import NO_MODELS, Models
 from rookery.actors.execution.history import without_limits
 from rookery.actors.hooks import NodeHooks
 from rookery.actors.kernel import NO_METRICS, KernelMetrics, NotExecutableHere
@@ -32,11 +33,14 @@ from rookery.actors.sandbox import (
     limits_in_force,
 )
 from rookery.actors.sandbox.sessions import ResultBatch
+from rookery.actors.turns import ImmediateKind
 from rookery.schemas.calls import AvailableTool, RunEnvironment, VisibleSurfaces
+from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, RunOutput, RunRequest, RunResult, SessionLimits
 
 __all__ = [
+    "AskModel",
     "CallsRequested",
     "Driver",
     "Finished",
@@ -84,6 +88,22 @@ class CallsRequested(NamedTuple):
     """Machine inputs that precede those of the calls."""
     timer_ms: int | None = None
     """The driver continues after this time with the outcomes by then."""
+    answers: tuple[Fact, ...] = ()
+    """What a model answered, and its calls that are refused."""
+    wanted: int | None = None
+    """How many calls the model wanted, with those that are refused."""
+    whole: bool = False
+    """The driver continues only when all calls have ended."""
+
+
+class AskModel(NamedTuple):
+    """The driver asks its model as soon as this is recorded: it continues without outcomes."""
+
+    questions: tuple[Fact, ...]
+    """Messages that join the conversation, and the question."""
+    answers: tuple[Fact, ...] = ()
+    """What became of the question before."""
+    inputs: tuple[TurnInput, ...] = ()
 
 
 class TurnInputs(NamedTuple):
@@ -102,9 +122,11 @@ class Finished(NamedTuple):
     """The inputs that end the turn; by default those of the result."""
     artifacts: tuple[bytes, ...] = ()
     """The contents of the result's artifacts."""
+    answers: tuple[Fact, ...] = ()
+    """What a model answered, or why it did not."""
 
 
-Step = CallsRequested | TurnInputs | Finished
+Step = CallsRequested | AskModel | TurnInputs | Finished
 
 
 class Driver(Protocol):
@@ -277,10 +299,11 @@ class RunProvisioner:
         entropy: Callable[[int], bytes],
         hooks: NodeHooks,
         surfaces: Callable[[], VisibleSurfaces | UnsetType] = lambda: UNSET,
+        models: Models = NO_MODELS,
     ) -> None:
         """``tools`` and ``catalogue`` are the node's own. ``limits_max`` caps the limits of
         requests and sessions. ``surfaces``: what a run sees of the realm's catalogue."""
-        self._surfaces, self.hooks = surfaces, hooks
+        self._surfaces, self.hooks, self.models = surfaces, hooks, models
         self._builds, self._tools, self._catalogue = dict(builds), tools, catalogue
         self._max, self._entropy = limits_max, entropy
         self._digests = {tool.name: tool.schema_digest for tool in tools}
@@ -288,11 +311,15 @@ class RunProvisioner:
     def validate(self, request: RunRequest) -> None:
         """Raise ``Refused`` if this node could execute the request in no session."""
         check_new_request(request)
+        self.models.check(request)
         self._build(request.language)
 
     def __call__(
         self, request: RunRequest, session_limits: SessionLimits | UnsetType = UNSET
-    ) -> RunEnvironment:
+    ) -> RunEnvironment | ImmediateKind:
+        if request.immediate is not UNSET:
+            has_key = request.immediate.context_key is not UNSET
+            return ImmediateKind.CONTEXT if has_key else ImmediateKind.APPEND
         session = SessionLimits() if session_limits is UNSET else session_limits
         environment = RunEnvironment(
             language=request.language,
@@ -303,6 +330,7 @@ class RunProvisioner:
             tools=self._tools,
             catalogue=self._catalogue,
             surfaces=self._surfaces(),
+            model=self.models.environment(request) if request.has_prompt else UNSET,
         )
         return self.hooks.pin(environment)
 
@@ -315,6 +343,8 @@ class RunProvisioner:
                 f"a run needs tools that this node lacks: {', '.join(missing)[:400]}"
             )
         self.require_same_schemas(environment)
+        if environment.model is not UNSET:
+            self.models.require_here(environment.model)
 
     def require_same_schemas(self, environment: RunEnvironment) -> None:
         """Raise ``Refused`` if a tool is missing or has another schema."""

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -65,11 +65,18 @@ from rookery.schemas.run import (
     SideEffect,
 )
 
-__all__ = ["RunExecutor"]
+__all__ = ["AgentExecution", "RunExecutor"]
 
 log = logging.getLogger(__name__)
 
 NOT_OURS: Final = "PARTITION_UNOWNED"
+
+
+class AgentExecution(NamedTuple):
+    """What the runs of models have in the place of a sandbox."""
+
+    driver: Callable[[], Driver]
+    conversations: SessionCachePort
 
 
 @dataclass(kw_only=True)
@@ -91,6 +98,8 @@ class RunExecutor:
     send_output: SendOutput
     eviction_candidates: Callable[[Callable[[str], bool]], Sequence[str]]
     """Idle sessions to evict from memory."""
+    agents: AgentExecution | None = None
+    """What executes the runs that models drive, where there are any."""
     resumptions: Resumptions = field(init=False)
     _executions: dict[str, RunExecution] = field(default_factory=dict)
     _failed_runs: set[str] = field(default_factory=set)
@@ -191,6 +200,8 @@ class RunExecutor:
         """Evict a session from memory: it is idle, surplus, or belongs to another node."""
         async with self._session_lock(session):
             await self.session_cache.evict(session)
+            if self.agents is not None:
+                await self.agents.conversations.evict(session)
 
     async def can_continue(self, session: str, run_id: str) -> bool:
         """Whether the run can continue after an approved call. If it never can, the run fails and
@@ -202,13 +213,13 @@ class RunExecutor:
             return not view.ended
         try:
             self.require_tools(view.offer)
-            await self.session_cache.require(view.offer)
+            await self._memory(view.offer).require(view.offer)
         except CodedError as error:
             if CODES[error.code].retryable:
                 raise
             log.warning("run cannot continue", extra={"run": run_id, "code": error.code})
             async with self._session_lock(session):
-                await RunExecution(self, self.driver(), session, view).fail(error)
+                await self._new_execution(session, view, view.offer).fail(error)
             return False
         return True
 
@@ -250,7 +261,8 @@ class RunExecutor:
     ) -> None:
         """Execute with a fresh ``RunExecution``. Retryable failures are raised; any other one fails
         the run."""
-        execution = self._executions[view.run_id] = RunExecution(self, self.driver(), session, view)
+        execution = self._new_execution(session, view, environment)
+        self._executions[view.run_id] = execution
         try:
             try:
                 self.require_tools(environment)
@@ -268,6 +280,21 @@ class RunExecutor:
         finally:
             del self._executions[view.run_id]
             self.resumptions.end(view.run_id)
+
+    def _new_execution(
+        self, session: str, view: ActiveRunView, environment: RunEnvironment
+    ) -> RunExecution:
+        agents = self.agents if environment.model is not UNSET else None
+        driver = self.driver() if agents is None else agents.driver()
+        return RunExecution(self, driver, self._memory(environment), session, view)
+
+    def _memory(self, environment: RunEnvironment) -> SessionCachePort:
+        """What has the session of a run in this environment between its steps."""
+        if environment.model is UNSET:
+            return self.session_cache
+        if self.agents is None:
+            raise NotExecutableHere("this node asks no models")
+        return self.agents.conversations
 
     async def _end_unexecuted(self, session: str, view: ActiveRunView) -> None:
         """End a run that has no driver: it is parked or has not begun."""

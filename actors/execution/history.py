@@ -6,7 +6,7 @@ Two entities tell the history of a run: ``turn`` has its environment, requests, 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final, NamedTuple, Protocol
@@ -218,10 +218,11 @@ class RunHistoryReader:
         return blob
 
     async def find(self, session: str, run_id: str) -> PastRun:
-        """The beginning of a run; ``Refused`` if the session has no such run that a node
-        executed."""
+        """The beginning of a run; ``Refused`` if the session has no such run of a program that a
+        node executed."""
         for position, fact in await self.facts("turn", session, 0):
             if isinstance(fact, turn.Started) and fact.run == run_id and fact.offer is not UNSET:
+                _require_program(fact, fact.offer)
                 return await self._past_run(position, fact, fact.offer)
         raise Refused("RUN_NOT_FOUND", f"no node has executed a run {run_id} in session {session}")
 
@@ -233,8 +234,8 @@ class RunHistoryReader:
     async def runs(
         self, session: str, generation: int, base: SnapshotFact | None, until: str = ""
     ) -> list[PastRun]:
-        """The executed runs after ``base``, oldest first, up to ``until`` if given; the last one
-        may be unfinished."""
+        """The executed runs of programs after ``base``, oldest first, up to ``until`` if given; the
+        last one may be unfinished. Runs that models drive leave the sandbox as it is."""
         after = 0 if base is None else base.after_sequence
         turn_facts = await self.facts("turn", session, after)
         outcomes = await self._outcomes(session, after, turn_facts)
@@ -242,9 +243,7 @@ class RunHistoryReader:
         runs: list[PastRun] = []
         steps: list[StepInputs] = []
         numbers: dict[str, int] = {}
-        for position, fact in turn_facts:
-            if fact.generation != generation:
-                continue
+        for position, fact in _of_programs(turn_facts, generation):
             match fact:
                 case turn.Started(offer=RunEnvironment() as environment):
                     if runs and runs[-1].run_id == until:
@@ -444,6 +443,24 @@ class RunHistoryReader:
             for stored in found
             for number, fact in enumerate(codec.decode(stored.body), 1)
         ]
+
+
+def _of_programs(
+    facts: Sequence[tuple[FactPosition, Fact]], generation: int
+) -> Iterator[tuple[FactPosition, Fact]]:
+    """The facts of a generation, without the runs that models drove."""
+    has_model = False
+    for position, fact in facts:
+        if isinstance(fact, turn.Started):
+            has_model = fact.offer is not UNSET and fact.offer.model is not UNSET
+        if fact.generation == generation and not has_model:
+            yield position, fact
+
+
+def _require_program(fact: turn.Started, environment: RunEnvironment) -> None:
+    if environment.model is not UNSET:
+        text = f"a model drove run {fact.run}: it cannot be replayed or forked"
+        raise Refused("UNSUPPORTED_FEATURE", text, hint=f"rookery runs show {fact.run}")
 
 
 def _size_of(file: FileInput | None) -> int:

@@ -12,6 +12,7 @@ from msgspec import UNSET
 
 from rookery.actors.execution.calls import CallCoordinator, CallNotifierPort, ParkRequested
 from rookery.actors.execution.driver import (
+    AskModel,
     CallsRequested,
     Driver,
     Finished,
@@ -93,7 +94,6 @@ class ExecutionServices(Protocol):
     call_notifier: CallNotifierPort
     blobs: Blobs
     reader: RunHistoryReader
-    session_cache: SessionCachePort
 
     @property
     def hook_points(self) -> Callable[[str, ActiveRunView], HookPoints]: ...
@@ -106,11 +106,18 @@ class RunExecution:
     """Lives on the bus's loop."""
 
     def __init__(
-        self, services: ExecutionServices, driver: Driver, session: str, view: ActiveRunView
+        self,
+        services: ExecutionServices,
+        driver: Driver,
+        memory: SessionCachePort,
+        session: str,
+        view: ActiveRunView,
     ) -> None:
         assert view.offer is not UNSET
         self._services, self._driver, self._session, self._view = services, driver, session, view
-        self._environment, self._limit_ms = view.offer, view.offer.limits.wall_ms
+        self._memory = memory
+        self._environment, model = view.offer, view.offer.model
+        self._limit_ms = view.offer.limits.wall_ms if model is UNSET else model.limits.wall_ms
         self._recorder = StepRecorder(
             services.ask, services.blobs, session, view, services.call_notifier.begin_step
         )
@@ -165,12 +172,12 @@ class RunExecution:
     async def abandon(self) -> None:
         """Drop the run: another node owns it, or it is executed again."""
         self._calls.stop()
-        await self._services.session_cache.evict(self._session)
+        await self._memory.evict(self._session)
 
     async def fail(self, why: CodedError) -> None:
         """End the run with ``why`` as its error: it cannot be executed, or may not continue."""
         error = ErrorObject(code=why.code, message=why.message, hint=why.hint or None)
-        await self._services.session_cache.evict(self._session)
+        await self._memory.evict(self._session)
         output = await parked_output(self._services.blobs, self._view)
         is_hook = why.code == "HOOK_FAILED"
         status = RunStatus.RUNTIME_ERROR if is_hook else RunStatus.VALIDATION_ERROR
@@ -198,24 +205,40 @@ class RunExecution:
             self._output.add,
         )
         if view.snapshot_blob and view.calls:
-            await services.session_cache.restore_parked(session, view, tools)
+            await self._memory.restore_parked(session, view, tools)
             self._recorder.resume_at(view.steps, answered=False)
             await self._calls.resume((*view.calls, *view.beside), split=view.split)
             timer_ms = None if view.timer_ms is UNSET else view.timer_ms
             numbers = [call.number for call in view.calls]
             answers, advance_ms = await self._calls.wait(numbers, timer_ms)
             return await self._driver.resume_parked(run_input, answers, self._sync_call, advance_ms)
-        recorded = await services.session_cache.prepare(session, view, tools)
+        recorded = await self._memory.prepare(session, view, tools)
+        if self._environment.model is not UNSET:
+            return await self._continue_with_model(run_input)
         steps = len(recorded) - (0 if view.forked is UNSET else view.forked.batches)
         self._recorder.resume_at(steps, answered=steps == view.steps)
         await self._calls.resume(view.beside, split=any(not batch.whole for batch in recorded))
         return await self._driver.begin(run_input._replace(recorded=recorded), self._sync_call)
 
-    async def _next(self, step: CallsRequested | TurnInputs) -> Step:
+    async def _continue_with_model(self, run_input: RunInput) -> Step:
+        """Go on from the record, which says what the model knows: no step is repeated."""
+        view = self._view
+        self._recorder.resume_at(view.steps, answered=not view.calls)
+        await self._calls.resume(view.calls)
+        if not view.calls:
+            return await self._driver.begin(run_input, self._sync_call)
+        numbers = [call.number for call in view.calls]
+        answers, _ = await self._calls.wait(numbers, None, whole=True)
+        return await self._driver.resume_parked(run_input, answers, self._sync_call)
+
+    async def _next(self, step: CallsRequested | AskModel | TurnInputs) -> Step:
         if self._call_error is not None:
             raise self._call_error
         if isinstance(step, TurnInputs):
             await self._recorder.record(step.inputs)
+            return await self._driver.next_step({})
+        if isinstance(step, AskModel):
+            await self._recorder.record(step.inputs, answers=step.answers, questions=step.questions)
             return await self._driver.next_step({})
         try:
             answers, advance_ms = await self._calls.request_and_wait(step)
@@ -254,18 +277,13 @@ class RunExecution:
     async def _end(self, last: Finished) -> None:
         """Record the end. The run's changes to its session are valid if the turn accepted the
         result."""
-        cache, session, result, kept = (
-            self._services.session_cache,
-            self._session,
-            last.result,
-            last.kept,
-        )
+        cache, session, result, kept = self._memory, self._session, last.result, last.kept
         if kept and result.snapshot_id is not None:
             result = await self._with_snapshot(result)
         self._output.flush()
         for content in last.artifacts:
             await self._services.blobs.put(content)
-        view = await self._recorder.end(result, kept=kept, moves=last.inputs)
+        view = await self._recorder.end(result, kept=kept, moves=last.inputs, answers=last.answers)
         self._on_unparked()
         is_valid = kept and view.ended in ("Completed", "Failed")
         if kept and not is_valid:
@@ -277,9 +295,7 @@ class RunExecution:
         """Add a snapshot to the result. If the session is too large to store, the result gets a
         warning instead: the run has ended normally."""
         try:
-            snapshot_id = await self._services.session_cache.store_snapshot(
-                self._session, self._environment
-            )
+            snapshot_id = await self._memory.store_snapshot(self._session, self._environment)
         except Refused as refusal:
             warning = Diagnostic(
                 severity=Severity.WARNING,
@@ -300,7 +316,7 @@ class RunExecution:
     async def _end_stopped(self) -> None:
         """End a run that was stopped."""
         result = await self._stop_driver()
-        await self._services.session_cache.evict(self._session)
+        await self._memory.evict(self._session)
         self._output.flush()
         await self._recorder.end_stopped(result)
         self._on_unparked()
@@ -309,7 +325,7 @@ class RunExecution:
         """Park the run. True if it is still to continue when a call ends."""
         output = self._driver.output()
         self._output.flush()
-        snapshot = await self._services.session_cache.park(
+        snapshot = await self._memory.park(
             self._session, self._view, is_repeatable=request.is_repeatable and not self._image
         )
         continues = await self._recorder.park(
@@ -321,7 +337,7 @@ class RunExecution:
     def _on_unparked(self, named: str = "") -> None:
         """Give up the image that the run was resumed from, unless it is still ``named``."""
         if self._image and self._image != named:
-            self._services.session_cache.on_unparked(self._image)
+            self._memory.on_unparked(self._image)
 
 
 # --- resumptions ----------------------------------------------------------------------------------

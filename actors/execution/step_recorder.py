@@ -32,11 +32,12 @@ from rookery.actors.turns import cancelled_result, end_run, end_unexecuted
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
 from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_json
+from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.run import RunOutput, RunResult, RunStatus
 
-__all__ = ["RunEnded", "StepRecorder", "parked_output"]
+__all__ = ["RunEnded", "StepRecorder", "operation_id", "parked_output"]
 
 BATCH_BYTES_MAX = 128 << 10
 """Limit for the arguments of one step, whose facts are one message."""
@@ -48,6 +49,11 @@ TIME_STEPS_MAX = 1_000
 
 class RunEnded(Exception):
     """The run's end is recorded, or it must end now."""
+
+
+def operation_id(started_at_ms: int, session: str, run_id: str, number: int) -> str:
+    """The id of a run's call."""
+    return derived_uuid7(started_at_ms, session, run_id, str(number))
 
 
 class StepRecorder:
@@ -97,7 +103,7 @@ class StepRecorder:
         found = self._operation_ids.get(number)
         if found is None:
             view = self._view
-            found = derived_uuid7(view.started_at_ms, self._session, view.run_id, str(number))
+            found = operation_id(view.started_at_ms, self._session, view.run_id, number)
             self._operation_ids[number] = found
         return found
 
@@ -169,10 +175,14 @@ class StepRecorder:
         self._hooked = hooked
 
     async def record_request(
-        self, moves: tuple[TurnInput, ...], calls: tuple[RequestedCall, ...], timer_ms: int | None
+        self,
+        moves: tuple[TurnInput, ...],
+        calls: tuple[RequestedCall, ...],
+        timer_ms: int | None,
+        answers: tuple[Fact, ...] = (),
     ) -> None:
         """Record the next step, after which the driver waits for calls."""
-        await self.record(moves, calls, timer_ms)
+        await self.record(moves, calls, timer_ms, answers=answers)
         self._answered = False
 
     async def record(
@@ -180,6 +190,9 @@ class StepRecorder:
         moves: tuple[TurnInput, ...],
         calls: tuple[RequestedCall, ...] = (),
         timer_ms: int | None = None,
+        *,
+        answers: tuple[Fact, ...] = (),
+        questions: tuple[Fact, ...] = (),
     ) -> None:
         """Record the next step, unless it is recorded; raises ``RunEnded`` if the run has ended."""
         self._steps += 1
@@ -201,6 +214,8 @@ class StepRecorder:
             moves=moves,
             calls=calls,
             timer_ms=UNSET if timer_ms is None else timer_ms,
+            answers=answers,
+            questions=questions,
         )
         try:
             view = await self._commit(step)
@@ -252,7 +267,12 @@ class StepRecorder:
         return not view.cancelling and not view.ended
 
     async def end(
-        self, result: RunResult, *, kept: bool, moves: tuple[TurnInput, ...] | None = None
+        self,
+        result: RunResult,
+        *,
+        kept: bool,
+        moves: tuple[TurnInput, ...] | None = None,
+        answers: tuple[Fact, ...] = (),
     ) -> ActiveRunView:
         """Record the last step as the driver took it. The run may have ended differently
         meanwhile."""
@@ -266,6 +286,7 @@ class StepRecorder:
             outcomes=tuple(self._outcomes),
             hooks=self._hooked.facts,
             moves=end_run(self.run_id, result) if moves is None else moves,
+            answers=answers,
             result=result,
             kept=kept,
         )

@@ -15,6 +15,7 @@ from rookery.schemas.errors import Refused
 __all__ = [
     "FAILPOINTS",
     "LEASE_FAILPOINTS",
+    "MODEL_FAILPOINTS",
     "RUN_FAILPOINTS",
     "SURFACE_FAILPOINTS",
     "Failpoints",
@@ -39,6 +40,13 @@ RUN_FAILPOINTS = (
 )
 """In the order a run passes them: its start waits to be committed with its next step, the tool of a
 call has ended, and the program has the outcome. None of that is recorded yet."""
+
+MODEL_FAILPOINTS = (
+    "model_request_recorded",
+    "model_answered",
+)
+"""In the order a model step passes them: its question is on record and was not asked; the answer is
+there and is not recorded."""
 
 LEASE_FAILPOINTS = (
     "refresh_intended",
@@ -67,7 +75,8 @@ class Failpoints:
     """The armed failpoint; all others pass."""
 
     def __init__(self, spec: str = "") -> None:
-        known = (*FAILPOINTS, *RUN_FAILPOINTS, *LEASE_FAILPOINTS, *SURFACE_FAILPOINTS)
+        of_runs = (*RUN_FAILPOINTS, *MODEL_FAILPOINTS)
+        known = (*FAILPOINTS, *of_runs, *LEASE_FAILPOINTS, *SURFACE_FAILPOINTS)
         name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")
         if spec and (name not in known or not count.isdecimal() or int(count) < 1):
             raise Refused(

@@ -218,6 +218,10 @@ class ToolCatalogue:
             )
         return tool
 
+    def check_call(self, name: str, arguments: CallArguments) -> None:
+        """Refuse a call whose tool is unknown, or does not accept the arguments."""
+        check_arguments(self.require(name), arguments)
+
     def __contains__(self, name: object) -> bool:
         return name in self._tools
 

@@ -13,7 +13,13 @@ from rookery.actors.turns.effects import (
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN
 from rookery.actors.turns.slot_machine import SLOT
-from rookery.actors.turns.state import cancelled_result, end_run, end_unexecuted, request_calls
+from rookery.actors.turns.state import (
+    ImmediateKind,
+    cancelled_result,
+    end_run,
+    end_unexecuted,
+    request_calls,
+)
 from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
 
@@ -24,6 +30,7 @@ __all__ = [
     "TURN",
     "ContinueRun",
     "ExecuteRun",
+    "ImmediateKind",
     "ReportTurnOver",
     "SendInterim",
     "SendResult",

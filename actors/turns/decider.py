@@ -43,8 +43,10 @@ from rookery.actors.tools import NO_VERDICTS, CallRules, SessionCalls, VisibleTo
 from rookery.actors.turns.evolve import (
     END_TYPES,
     evolve_hooks,
+    evolve_model,
     evolve_parking,
     evolve_requests,
+    evolve_result,
     evolve_run,
 )
 from rookery.actors.turns.external_driver import (
@@ -67,8 +69,9 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.facts import approval, hook, session, surface, tool
+from rookery.schemas.facts import approval, hook, model, session, surface, tool
 from rookery.schemas.facts import turn as facts
+from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.machines.views import (
     ModelRoutingView,
     RealtimeProductTurnView,
@@ -84,10 +87,16 @@ _START_TYPES: frozenset[type[Fact]] = frozenset(
     {facts.Started, facts.ImmediateAppendStarted, facts.ImmediateContextStarted}
 )
 _CALL_TYPES: frozenset[type[Fact]] = frozenset(tool.CallFact.__args__)
-_HOOK_TYPES: frozenset[type[Fact]] = frozenset(hook.HookFact.__args__)
+_FOLDS: Mapping[type[Fact], Callable[[SessionTurns, Any], SessionTurns]] = {
+    **dict.fromkeys(hook.HookFact.__args__, evolve_hooks),
+    **dict.fromkeys((MessageAdded, *model.ModelFact.__args__), evolve_model),
+}
+"""Of facts that are neither of the machines nor of calls."""
 _VERBS = ("turns", "resolve", "wait_ended")
 START_FACTS = (facts.Started, facts.PrimitiveApplied)
 STEP_HOLD_S = 0.005
+QUESTION_HOLD_S = 0.25
+"""A conversation may have to be read before its model can be asked."""
 
 
 def _turn_view(turn: Turn, _: Params) -> TurnView:
@@ -144,7 +153,7 @@ class TurnsDecider(SessionMachineDecider):
     family = "turn"
     schema = 2
     verbs: Mapping[str, type[msgspec.Struct]] = {v: COMMANDS[v] for v in _VERBS}
-    codec: FactCodec[facts.TurnFact | tool.ToolFact | hook.HookFact] = FactCodec(facts.RUN_FACTS)
+    codec: FactCodec[Any] = FactCodec(facts.RUN_FACTS)
     older_codecs = MappingProxyType({"tool": FactCodec(tool.TOOL_FACTS)})
     observes = frozenset({"session", "surface", "tool"})
     reaction_types = frozenset({approval.Closed, approval.GrantConsumed})
@@ -278,6 +287,8 @@ class TurnsDecider(SessionMachineDecider):
         """A start waits for its run's first step: until then a program does nothing but compute.
         A step waits for the next one if its calls may be recorded after they are made."""
         is_start = tuple(map(type, facts)) == START_FACTS
+        if is_start and state.driving is not None and state.driving.has_model:
+            return QUESTION_HOLD_S
         if is_start or (self._calls is not None and self._calls.may_record_after(state, facts)):
             return STEP_HOLD_S
         return 0.0
@@ -326,9 +337,9 @@ class TurnsDecider(SessionMachineDecider):
     def evolve(self, state: SessionTurns, fact: Any) -> SessionTurns:
         kind = type(fact)
         if kind in _CALL_TYPES:
-            return replace(state, calls=evolve_calls(state.calls, fact))
-        if kind in _HOOK_TYPES:
-            return evolve_hooks(state, fact)
+            return evolve_result(replace(state, calls=evolve_calls(state.calls, fact)), fact)
+        if (fold := _FOLDS.get(kind)) is not None:
+            return fold(state, fact)
         if kind is facts.HistoryRestarted:
             return SessionTurns(generation=fact.generation)
         if kind is facts.Parked or kind is facts.Unparked:

@@ -8,13 +8,30 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.turns.state import ActiveRun, InheritedGuest, RequestedRun, SessionTurns
+from rookery.actors.turns.state import (
+    ActiveRun,
+    InheritedGuest,
+    OpenQuestion,
+    RequestedRun,
+    SessionTurns,
+)
 from rookery.schemas.calls import RunEnvironment
-from rookery.schemas.facts import hook, session
+from rookery.schemas.facts import hook, session, tool
 from rookery.schemas.facts import turn as facts
+from rookery.schemas.facts.conversation import ConversationFact, MessageAdded
+from rookery.schemas.facts.model import Answered, ModelFact, Requested
 from rookery.schemas.run import Language, RunRequest, unset_if_default
 
-__all__ = ["END_TYPES", "End", "evolve_hooks", "evolve_parking", "evolve_requests", "evolve_run"]
+__all__ = [
+    "END_TYPES",
+    "End",
+    "evolve_hooks",
+    "evolve_model",
+    "evolve_parking",
+    "evolve_requests",
+    "evolve_result",
+    "evolve_run",
+]
 
 End = facts.Completed | facts.Failed | facts.Cancelled
 END_TYPES: Final = frozenset(End.__args__)
@@ -66,6 +83,8 @@ def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
         driving = _started_run(fact)
         if driving is None and not fact.direct:
             state = replace(state, outside=state.outside | {fact.run})
+        if driving is not None and driving.has_model:
+            state = replace(state, has_new_context=False)
         return replace(state, driving=driving, surfaces=state.surfaces.at_start)
     run = state.driving
     if run is None:
@@ -78,8 +97,34 @@ def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
         run = replace(run, over=True)
     if fact.step is not UNSET:
         run = replace(run, steps=fact.step)
-        return replace(state, driving=run, runs_ended=state.runs_ended + is_end)
+        runs_ended = state.runs_ended + (is_end and not run.has_model)
+        return replace(state, driving=run, runs_ended=runs_ended)
     return state if run is state.driving else replace(state, driving=run)
+
+
+def evolve_model(state: SessionTurns, fact: ModelFact | ConversationFact) -> SessionTurns:
+    """Fold a question to a model, its end, or a message."""
+    count, run = state.conversation, state.driving
+    if isinstance(fact, MessageAdded | Answered):
+        state = replace(state, conversation=count + 1)
+    if isinstance(fact, MessageAdded) and fact.context_key is not UNSET:
+        keys = state.context_keys | {fact.context_key}
+        state = replace(state, context_keys=keys, has_new_context=True)
+    if run is None or run.run_id != fact.run or isinstance(fact, MessageAdded):
+        return state
+    if isinstance(fact, Requested):
+        asked = OpenQuestion(fact.step, fact.attempt)
+        return replace(state, driving=replace(run, question=asked, steps=fact.recorded_step))
+    return replace(state, driving=replace(run, question=UNSET))
+
+
+def evolve_result(state: SessionTurns, fact: Any) -> SessionTurns:
+    """Count the outcome of a call that a model wanted, as long as its run goes on."""
+    run = state.driving
+    if run is None or not run.has_model or run.run_id != fact.run or run.over is True:
+        return state
+    is_result = isinstance(fact, tool.Completed | tool.Failed | tool.Refused)
+    return replace(state, conversation=state.conversation + 1) if is_result else state
 
 
 def _started_run(fact: facts.Started) -> ActiveRun | None:

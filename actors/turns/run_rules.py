@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec import UNSET
 from msgspec.structs import asdict, force_setattr, replace
 
-from rookery.actors.kernel import Effect, FactBuilder
+from rookery.actors.kernel import Effect
 from rookery.actors.messages import (
     ActiveRunView,
     ParkRun,
     RecordStep,
     ReportBrokenHistory,
     RunStart,
-    TurnInput,
 )
 from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
 from rookery.actors.turns.effects import (
@@ -39,20 +38,22 @@ from rookery.actors.turns.state import (
     ActiveRun,
     ImmediateKind,
     Provisioner,
-    cancelled_result,
     external_result,
     refused_result,
     resolve_calls,
     start_params,
 )
+from rookery.actors.turns.step_facts import END_INPUTS, StepFacts, TurnFacts
+from rookery.schemas.agents import ConversationMessage, ImmediateMessage, TextPart
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import session, tool
 from rookery.schemas.facts import turn as facts
+from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind, TurnTerminalOutcome
 from rookery.schemas.protection.rights import RightsSet, intersect
-from rookery.schemas.run import RunRequest, RunResult, RunStatus
+from rookery.schemas.run import RunRequest, RunResult
 
 if TYPE_CHECKING:
     from rookery.actors.turns.decider import TurnsDecider
@@ -69,13 +70,8 @@ RUN_EFFECT_TYPES: Final[frozenset[type[Fact]]] = END_TYPES | {
 }
 """The facts that ``RunRules.effects`` knows."""
 
-_END_INPUTS: Final = {
-    TurnPhase.COMPLETED: "run_completed",
-    TurnPhase.FAILED: "run_failed",
-    TurnPhase.CANCELLED: "run_cancelled",
-}
-"""By the phase in which a turn has ended."""
-BOUNDARIES: Final = ("boundary_continue", "boundary_complete", "primitive_applied")
+
+CONTEXT_KEYS_MAX: Final = 256
 
 
 class RunRules:
@@ -114,7 +110,7 @@ class RunRules:
         run = state.driving
         if run is None or run.run_id != state.host.current_run_id:
             return ()
-        if state.turn.phase.is_terminal:
+        if state.ended:
             return ()
         text = f"the history of {report.family} cannot be folded: {report.message}"
         refusal = Refused(report.code, text, hint=f"rookery sessions destroy {key}")
@@ -129,7 +125,7 @@ class RunRules:
         are recorded in order, each once: a second driver, or one whose earlier steps were lost
         before their commit, gets CONFLICT and restarts from the recorded steps."""
         run = state.driving
-        if run is None or run.run_id != step.run_id or state.turn.phase.is_terminal:
+        if run is None or run.run_id != step.run_id or state.ended:
             return (), state
         if step.start is not UNSET and step.start != RunStart(run.started_at_ms, run.offer):
             raise Failed("CONFLICT", f"run {step.run_id} was started again since its driver began")
@@ -143,6 +139,7 @@ class RunRules:
             step_facts.cancel()
         else:
             waited = run.calls if step.answered else ()
+            step_facts.add_answers()
             step_facts.apply_inputs(*resolve_calls(waited, step.given), *step.moves)
         return step_facts.facts, step_facts.state
 
@@ -160,7 +157,7 @@ class RunRules:
             return ()
         cause = state.turn.terminal_cause_kind or TurnTerminalCauseKind.FATAL_FAILURE
         outcome = state.turn.terminal_outcome or TurnTerminalOutcome.FAILED
-        on = _END_INPUTS[phase]
+        on = END_INPUTS[phase]
         params: dict[str, Any] = {"run_id": run.run_id}
         if on == "run_failed":
             params |= {
@@ -180,7 +177,7 @@ class RunRules:
         run, phase = state.driving, state.turn.phase
         if run is None or run.run_id != parked.run_id or run.parked:
             return ()
-        if phase.is_terminal or phase is TurnPhase.CANCELLING:
+        if state.ended or phase is TurnPhase.CANCELLING:
             return ()
         fact = facts.Parked(
             run=parked.run_id,
@@ -223,7 +220,7 @@ class RunRules:
         run = state.driving
         if type(fact) in END_TYPES:
             return _result_effects(cast(End, fact))
-        if run is None or fact.run != run.run_id or state.turn.phase.is_terminal:
+        if run is None or fact.run != run.run_id or state.ended:
             return ()
         left: Sequence[Effect] = ()
         match fact:
@@ -244,7 +241,7 @@ class RunRules:
         run, phase = state.driving, state.turn.phase
         if self._provisioner is None:
             return ()
-        if phase.is_terminal:
+        if state.ended:
             run_id = state.host.current_run_id
             key = f"over/{run_id}"
             return (
@@ -278,13 +275,13 @@ class RunRules:
                 forked.offer if forked is not UNSET else self._provision(state, requested.request)
             )
             if isinstance(environment, ImmediateKind):
-                return self._run_immediate(state, key, run_id, environment)
+                return self._run_immediate(state, key, run_id, environment, requested.request)
             if forked is UNSET:
                 environment = without_closed(environment, state.surfaces)
                 environment = self._decider.hide_tools(environment, state, key, rights)
             builder.transition(
                 "start_conversation_run",
-                start_params(run_id),
+                start_params(run_id, context=has_model(environment) and state.has_new_context),
                 offer=environment,
                 request=requested.request,
                 request_blob=requested.request_blob,
@@ -309,12 +306,15 @@ class RunRules:
         return replace(environment, language=inherited.language, build=inherited.build)
 
     def _run_immediate(
-        self, state: SessionTurns, key: str, run_id: str, kind: ImmediateKind
+        self, state: SessionTurns, key: str, run_id: str, kind: ImmediateKind, request: RunRequest
     ) -> Sequence[Fact]:
         """Start and complete a run that only adds to the session."""
         params = {"run_id": run_id}
         builder = TurnFacts(self._decider, state, key)
         builder.transition(kind.value, params)
+        if request.immediate is not UNSET:
+            added = immediate_message(state, run_id, request, request.immediate)
+            builder.add(self._stamp_generation(state, added))
         builder.transition("primitive_applied", {})
         builder.transition("run_completed", params, result=RunResult())
         return builder.facts
@@ -365,70 +365,24 @@ def _present_code(state: SessionTurns, parked: ParkRun) -> str:
     return parked.code
 
 
-class TurnFacts(FactBuilder["SessionTurns", Fact]):
-    """The facts of one decision about a session's turn."""
-
-    def __init__(self, decider: TurnsDecider, state: SessionTurns, key: str) -> None:
-        super().__init__(state, decider.evolve)
-        self._decider, self._key = decider, key
-
-    def transition(self, on: str, params: Any, **fields: Any) -> Any:
-        """Add the fact of a machine's input, with these fields set."""
-        (fact,) = self._decider.decide_input(self.state, self._key, on, params)
-        for name, value in fields.items():
-            force_setattr(fact, name, value)
-        return self.add(fact)
+def has_model(environment: RunEnvironment) -> bool:
+    return environment.model is not UNSET
 
 
-class StepFacts(TurnFacts):
-    """The facts of one step of a driver."""
-
-    def __init__(
-        self, decider: TurnsDecider, state: SessionTurns, key: str, step: RecordStep
-    ) -> None:
-        super().__init__(decider, state, key)
-        self._step = step
-
-    def apply_inputs(self, *moves: TurnInput) -> None:
-        """Apply the step's inputs in order. A boundary at which a cancelled run ends is the last
-        one."""
-        for move in moves:
-            fact = self.transition(move.input, move.params)
-            if isinstance(fact, facts.ToolCallsReturned):
-                self.amend(calls=self._step.calls)
-            elif isinstance(fact, facts.ToolCallsResolved):
-                self.amend(passed_ms=self._step.passed_ms or UNSET)
-            elif type(fact) in END_TYPES:
-                self._set_result(fact, self._step.result)
-            if move.input in BOUNDARIES and self.state.turn.phase is TurnPhase.CANCELLED:
-                self._end_cancelled("the run was cancelled at its boundary")
-                break
-        self._stamp_step()
-
-    def cancel(self) -> None:
-        self.transition("cancellation_observed", {})
-        self._end_cancelled("")
-        self._stamp_step()
-
-    def _end_cancelled(self, reason: str) -> None:
-        fact = self.transition("run_cancelled", {"run_id": self._step.run_id})
-        self._set_result(fact, cancelled_result(self._step.result, reason))
-
-    def _set_result(self, fact: Any, result: RunResult | Any) -> None:
-        """Set the result of the run's end. A cancelled run keeps no changes, and its large result
-        only if that says cancelled too."""
-        step = self._step
-        if isinstance(fact, facts.Cancelled) and result is not UNSET:
-            self.amend(result=result)
-            if step.result is not UNSET and step.result.status is RunStatus.CANCELLED:
-                self.amend(result_blob=step.result_blob)
-            return
-        self.amend(result=result, result_blob=step.result_blob, kept=step.kept)
-
-    def _stamp_step(self) -> None:
-        self.amend(step=self._step.number)
-        if isinstance(self.facts[-1], facts.OpsRegistered):
-            self.amend(timer_ms=self._step.timer_ms)
+def immediate_message(
+    state: SessionTurns, run_id: str, request: RunRequest, immediate: ImmediateMessage
+) -> MessageAdded:
+    """The message of a run that asks no model."""
+    key = immediate.context_key
+    if key is not UNSET and len(state.context_keys | {key}) > CONTEXT_KEYS_MAX:
+        text = f"the session has {CONTEXT_KEYS_MAX} keys of context"
+        raise Refused("QUOTA_EXCEEDED", text, hint="use a key that it has")
+    message = ConversationMessage(
+        id=f"{run_id}.message",
+        role=immediate.role,
+        parts=tuple(TextPart(text=part.text) for part in request.prompt_parts),
+    )
+    return MessageAdded(run=run_id, index=state.conversation, context_key=key, message=message)
 
 
 def rights_at_start(state: SessionTurns, request: RunRequest) -> RightsSet:
@@ -469,7 +423,7 @@ def _interim_effect(state: SessionTurns, run: ActiveRun, key: str, session: str)
 
 def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
     """The active run as its driver needs it; ``Forgotten`` if the run is not the active one."""
-    run, phase = state.driving, state.turn.phase
+    run, ended = state.driving, state.ended
     if run is None or run.run_id != run_id:
         return ActiveRunView(run_id=run_id, ended="Forgotten")
     return ActiveRunView(
@@ -477,15 +431,15 @@ def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
         steps=run.steps,
         started_at_ms=run.started_at_ms,
         generation=state.generation,
-        runs_before=state.runs_ended - phase.is_terminal,
+        runs_before=state.runs_ended - (bool(ended) and not run.has_model),
         request=run.request,
         request_blob=run.request_blob,
         calls=run.calls,
         beside=() if run.beside is UNSET else run.beside,
         timer_ms=run.timer_ms,
         offer=run.offer,
-        cancelling=phase is TurnPhase.CANCELLING,
-        ended=phase.value if phase.is_terminal else "",
+        cancelling=state.turn.phase is TurnPhase.CANCELLING,
+        ended=ended,
         parked=run.parked,
         snapshot_blob=run.snapshot_blob,
         split=run.split is True,
@@ -493,4 +447,5 @@ def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
         output_blob=run.output_blob,
         forked=run.forked,
         hook_records=run.hook_records,
+        conversation=state.conversation,
     )

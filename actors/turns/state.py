@@ -42,6 +42,7 @@ __all__ = [
     "ActiveRun",
     "ImmediateKind",
     "InheritedGuest",
+    "OpenQuestion",
     "Provisioner",
     "RequestedRun",
     "SessionTurns",
@@ -103,6 +104,13 @@ class InheritedGuest(msgspec.Struct, frozen=True):
     build: str
 
 
+class OpenQuestion(msgspec.Struct, frozen=True):
+    """A question to a model whose end is not recorded."""
+
+    step: int
+    attempt: int
+
+
 class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """The run that a node executes, or executed last."""
 
@@ -137,14 +145,21 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its end is recorded; unset in states of older versions."""
     hook_records: int = 0
     """How many journal records of hooks it has."""
+    question: OpenQuestion | UnsetType = UNSET
+
+    @property
+    def has_model(self) -> bool:
+        """Whether a model drives it, instead of a program."""
+        return self.offer.model is not UNSET
 
 
-def start_params(run_id: str) -> dict[str, Any]:
-    """The parameters of a program's turn: it counts as a conversation turn."""
+def start_params(run_id: str, *, context: bool = False) -> dict[str, Any]:
+    """The parameters of a turn that a program or a model drives; a program counts as conversation.
+    ``context``: of the conversation there is new context, too."""
     return {
         "run_id": run_id,
         "primitive_kind_in": TurnPrimitiveKind.CONVERSATION_TURN,
-        "shape": ContentShape.CONVERSATION.variant,
+        "shape": ContentShape.of_staged(conversation=True, context=context).variant,
         "vision": False,
         "image_results": False,
         "max_retries": 0,
@@ -171,13 +186,18 @@ def resolve_calls(
 
 
 def request_calls(
-    calls: Sequence[RequestedCall], barrier: Iterable[str], under_way: Iterable[str]
+    calls: Sequence[RequestedCall],
+    barrier: Iterable[str],
+    under_way: Iterable[str],
+    wanted: int | None = None,
 ) -> tuple[TurnInput, ...]:
-    """The inputs for new calls; the driver waits for the operations of the barrier."""
+    """The inputs for new calls; the driver waits for the operations of the barrier. ``wanted``:
+    their number with those that are refused, if any are."""
     inputs = (_register_ops(under_way, barrier),)
     if not calls:
         return inputs
-    return (TurnInput("llm_returned_tool_calls", {"tool_count": len(calls)}), *inputs)
+    count = len(calls) if wanted is None else wanted
+    return (TurnInput("llm_returned_tool_calls", {"tool_count": count}), *inputs)
 
 
 def _register_ops(operations: Iterable[str], barrier: Iterable[str]) -> TurnInput:
@@ -270,6 +290,12 @@ def refused_result(refusal: CodedError) -> RunResult:
 # The state of a session's turns and of the run they execute.
 
 
+_END_PHASES: Final[dict[TurnTerminalOutcome | None, TurnPhase]] = {
+    TurnTerminalOutcome.COMPLETED: TurnPhase.COMPLETED,
+    TurnTerminalOutcome.CANCELLED: TurnPhase.CANCELLED,
+}
+
+
 class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     """The states of the four machines."""
 
@@ -297,6 +323,23 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     rights: SessionRights = NO_RIGHTS
     """Admission's, of this generation."""
     surfaces: RunSurfaces = RunSurfaces()
+    conversation: int = 0
+    """How many facts its conversation is folded from, in this generation."""
+    context_keys: frozenset[str] = frozenset()
+    """The keys of its context messages."""
+    has_new_context: bool = False
+    """Whether one was set since the last turn began."""
+
+    @property
+    def ended(self) -> str:
+        """The phase in which the last turn ended; empty if it has not. The end of a model's turn is
+        acknowledged at once, which makes the turn ready for the next."""
+        phase = self.turn.phase
+        if phase.is_terminal:
+            return phase.value
+        if self.driving is None or self.driving.over is not True:
+            return ""
+        return _END_PHASES.get(self.turn.terminal_outcome, TurnPhase.FAILED).value
 
     @property
     def known_calls(self) -> SessionCalls:

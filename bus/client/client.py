@@ -149,14 +149,15 @@ class Client(ApprovalsMixin, SessionsMixin):
     async def run(
         self,
         session: str,
-        run: RunSpec,
+        run: RunSpec = "",
         *,
         message_id: str | None = None,
         mode: str = "queue",
         timeout_s: float | None = None,
         **options: Unpack[RunOptions],
     ) -> RunAnswer:
-        """Run code in a session and wait for the result, also across restarts of nodes.
+        """Run code in a session, or a ``prompt``, and wait for the result, also across restarts of
+        nodes.
 
         Every end of the run is a result; ``Refused`` if the run was not accepted.
         """
@@ -169,7 +170,7 @@ class Client(ApprovalsMixin, SessionsMixin):
     async def validate(
         self,
         session: str,
-        run: RunSpec,
+        run: RunSpec = "",
         *,
         timeout_s: float | None = 30.0,
         **options: Unpack[RunOptions],
@@ -184,7 +185,7 @@ class Client(ApprovalsMixin, SessionsMixin):
     async def submit(
         self,
         session: str,
-        run: RunSpec,
+        run: RunSpec = "",
         *,
         message_id: str | None = None,
         mode: str = "queue",
@@ -207,7 +208,7 @@ class Client(ApprovalsMixin, SessionsMixin):
     async def begin(
         self,
         session: str,
-        run: RunSpec,
+        run: RunSpec = "",
         *,
         message_id: str | None = None,
         mode: str = "queue",

@@ -171,6 +171,14 @@ class SessionsMixin(ABC):
             body["grants"] = rights
         return await self.ask("create", session, body)
 
+    async def append(self, session: str, text: str, *, role: str = "user") -> dict[str, Any]:
+        """Add a message to the session's conversation; no model is asked."""
+        return await self.ask("append", session, {"text": text, "role": role})
+
+    async def set_context(self, session: str, key: str, text: str) -> dict[str, Any]:
+        """Set what the session's models are to know under a key, in the place of what it had."""
+        return await self.ask("context", session, {"context_key": key, "text": text})
+
     async def set_limits(self, session: str, **limits: int) -> dict[str, Any]:
         """Change a session's limits from its next run on; absent ones keep their value."""
         return await self.ask("limits", session, limits)

@@ -7,12 +7,13 @@ every client.
 from __future__ import annotations
 
 from base64 import b64decode
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final, TypedDict, Unpack
 
 import msgspec
 from msgspec import UNSET
 
+from rookery.schemas.agents import ModelSettings
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Failed, Refused
@@ -51,6 +52,14 @@ class RunOptions(TypedDict, total=False):
     """What the run may call, beside the rights of its session."""
     files: Mapping[str, FileInput | bytes | str | None]
     """Files of the session to write first, by path: content, or ``None`` to remove one."""
+    prompt: str
+    """What a model is asked, instead of code; the options below are for it."""
+    model: str
+    """Alias in the node's configuration."""
+    instructions: str
+    settings: ModelSettings | Mapping[str, Any]
+    tools: Sequence[str]
+    """The tools that the model sees."""
 
 
 def encode_run(session: str, run: RunSpec, **options: Unpack[RunOptions]) -> bytes:

@@ -76,7 +76,7 @@ class SyncClient:
     def run(
         self,
         session: str,
-        run: RunSpec,
+        run: RunSpec = "",
         *,
         message_id: str | None = None,
         mode: str = "queue",
@@ -91,7 +91,7 @@ class SyncClient:
     def validate(
         self,
         session: str,
-        run: RunSpec,
+        run: RunSpec = "",
         *,
         timeout_s: float | None = 30.0,
         **options: Unpack[RunOptions],
@@ -102,7 +102,7 @@ class SyncClient:
     def submit(
         self,
         session: str,
-        run: RunSpec,
+        run: RunSpec = "",
         *,
         message_id: str | None = None,
         mode: str = "queue",
@@ -117,7 +117,7 @@ class SyncClient:
     def begin(
         self,
         session: str,
-        run: RunSpec,
+        run: RunSpec = "",
         *,
         message_id: str | None = None,
         mode: str = "queue",
@@ -190,6 +190,12 @@ class SyncClient:
     ) -> Fields:
         work = self._client.create(session, language=language, limits=limits, rights=rights)
         return self._thread.run(work)
+
+    def append(self, session: str, text: str, *, role: str = "user") -> Fields:
+        return self._thread.run(self._client.append(session, text, role=role))
+
+    def set_context(self, session: str, key: str, text: str) -> Fields:
+        return self._thread.run(self._client.set_context(session, key, text))
 
     def narrow_rights(self, session: str, rights: Rights | Mapping[str, Any]) -> Fields:
         return self._thread.run(self._client.narrow_rights(session, rights))

@@ -28,6 +28,7 @@ from rookery.schemas.protection.rights import Rights, ToolRight
 from rookery.schemas.run import (
     FileInput,
     Language,
+    RunLimits,
     RunRequest,
     SessionLimits,
     SideEffect,
@@ -36,9 +37,11 @@ from rookery.schemas.run import (
 
 __all__ = [
     "NO_PROGRAM_OPTIONS",
+    "NO_PROMPT_OPTIONS",
     "NO_RIGHTS_OPTIONS",
     "File",
     "ProgramOptions",
+    "PromptOptions",
     "RightsOptions",
     "find_language",
     "make_key",
@@ -152,24 +155,62 @@ class ProgramOptions:
 NO_PROGRAM_OPTIONS = ProgramOptions()
 
 
-def run_request(file: str | None, words: ProgramOptions, **more: Any) -> RunRequest:
+@Parameter(name="*")
+@dataclass(frozen=True, kw_only=True)
+class PromptOptions:
+    """A prompt instead of a program, and its model."""
+
+    prompt: Annotated[
+        str | None,
+        Parameter(help="Ask a model, which uses the tools.", allow_leading_hyphen=True),
+    ] = None
+    model: Annotated[
+        str | None, Parameter(help="Model, as NAME of [models.NAME]; default: models.default.")
+    ] = None
+    instructions: Annotated[
+        str | None, Parameter(help="What the model is to heed.", allow_leading_hyphen=True)
+    ] = None
+
+    def fields(self) -> dict[str, Any]:
+        """The fields of the request that are given."""
+        given = {"prompt": self.prompt, "model": self.model, "instructions": self.instructions}
+        return {name: value for name, value in given.items() if value is not None}
+
+
+NO_PROMPT_OPTIONS = PromptOptions()
+
+
+def run_request(
+    file: str | None,
+    words: ProgramOptions,
+    prompt: PromptOptions = NO_PROMPT_OPTIONS,
+    **more: Any,
+) -> RunRequest:
     """The run request of a command line."""
     return RunRequest(
         session_id=check_session_id(words.session),
         language=_language(words.language, file),
-        code=_source(file, words.code),
+        code=_source(file, words.code, prompt=prompt.prompt is not None),
         inputs=dict(_input(text) for text in words.input or ()),
         files=dict(_put(text) for text in words.put) if words.put else UNSET,
         timeout_ms=words.timeout_ms,
-        limits=SessionLimits(**parse_limits(words.limit, "--limit ")) if words.limit else None,
+        limits=RunLimits(**parse_limits(words.limit, "--limit ", RunLimits))
+        if words.limit
+        else None,
+        **prompt.fields(),
         **more,
     )
 
 
-def _source(file: str | None, code: str | None) -> str:
-    if (file is None) == (code is None):
-        text = "nothing to run" if file is None else "both a file and -e"
-        raise Refused("INVALID_ARGUMENT", text, hint="give a FILE, - or -e CODE")
+def _source(file: str | None, code: str | None, *, prompt: bool) -> str:
+    """The program; none beside a prompt."""
+    if (file is not None) + (code is not None) + prompt != 1:
+        is_empty = file is None and code is None
+        text = "nothing to run" if is_empty else "more than one of a file, -e and --prompt"
+        hint = "give a FILE, -, -e CODE or --prompt TEXT"
+        raise Refused("INVALID_ARGUMENT", text, hint=hint)
+    if prompt:
+        return ""
     if code is not None:
         return code
     return _text(str(file), sys.stdin.buffer.read() if file == STDIN else _bytes(str(file)))
@@ -222,9 +263,11 @@ def _put(text: str) -> tuple[str, FileInput]:
     return path, FileInput(data=_bytes(file))
 
 
-def parse_limits(texts: Sequence[str], option: str = "") -> dict[str, int]:
+def parse_limits(
+    texts: Sequence[str], option: str = "", kind: type[SessionLimits] = SessionLimits
+) -> dict[str, int]:
     """The limits in arguments of the form NAME=NUMBER."""
-    known, limits = SessionLimits.__struct_fields__, dict[str, int]()
+    known, limits = kind.__struct_fields__, dict[str, int]()
     for text in texts:
         name, value = _pair(text, option, "NAME=NUMBER")
         if name not in known:

@@ -12,7 +12,9 @@ from msgspec import UNSET, UnsetType, field
 
 from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
+from rookery.schemas.facts.conversation import ConversationFact
 from rookery.schemas.facts.hook import HookFact
+from rookery.schemas.facts.model import ModelFact
 from rookery.schemas.facts.tool import ToolFact
 from rookery.schemas.machines.turn import (
     ContentShape,
@@ -553,5 +555,5 @@ TurnFact = (
     | HistoryRestarted
 )
 TURN_FACTS = TurnFact
-RUN_FACTS = TurnFact | ToolFact | HookFact
-"""What the messages of the entity ``turn`` contain: its runs, with their calls."""
+RUN_FACTS = TurnFact | ToolFact | HookFact | ModelFact | ConversationFact
+"""What the messages of the entity ``turn`` contain: its runs, with their calls and models."""

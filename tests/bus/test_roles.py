@@ -26,6 +26,8 @@ PUBLIC = [
     "run",
     "validate",
     "cancel",
+    "append",
+    "context",
     "create",
     "limits",
     "snapshot",

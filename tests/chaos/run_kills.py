@@ -27,7 +27,16 @@ from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, NotReady, node_on
 from tests.stock_client import Stock, stock, until
 
-__all__ = ["PROGRAMS", "RESULTS", "KillRecord", "faults", "kill_at", "passes"]
+__all__ = [
+    "PROGRAMS",
+    "RESULTS",
+    "KillRecord",
+    "faults",
+    "kill_at",
+    "operate",
+    "passes",
+    "replace_node",
+]
 
 SESSIONS = ("one", "two")
 PROGRAMS = (
@@ -84,7 +93,7 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> KillR
     with closing(mortal), closing(successor):
         with suppress(NotReady):
             await asyncio.to_thread(mortal.start)
-        replacing = asyncio.create_task(_replace(mortal, successor))
+        replacing = asyncio.create_task(replace_node(mortal, successor))
         try:
             async with stock(server, realm, Role.OPERATOR) as client:
                 return await _tell(client, server, realm, ledger, mortal)
@@ -94,7 +103,7 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> KillR
                 await replacing
 
 
-async def _replace(mortal: NodeProcess, successor: NodeProcess) -> None:
+async def replace_node(mortal: NodeProcess, successor: NodeProcess) -> None:
     await until(lambda: not mortal.running, deadline_s=600)
     await asyncio.to_thread(successor.start)
 
@@ -103,7 +112,7 @@ async def _tell(
     client: Stock, server: EmbeddedServer, realm: str, ledger: Path, mortal: NodeProcess
 ) -> KillRecord:
     recovered: list[str] = []
-    operator = asyncio.create_task(_operate(client, ledger, recovered))
+    operator = asyncio.create_task(operate(client, ledger, recovered))
     results = {session: list[Any]() for session in SESSIONS}
 
     async def session(name: str) -> None:
@@ -125,7 +134,7 @@ async def _tell(
     return KillRecord(results, done, recovered, killed=not mortal.running)
 
 
-async def _operate(client: Stock, ledger: Path, recovered: list[str]) -> None:
+async def operate(client: Stock, ledger: Path, recovered: list[str]) -> None:
     """Look into the ledger, and say what became of calls nobody knows of."""
     subject, stream = f"rookery.{client.realm}.ev.turn.*", f"ROOKERY_{client.realm}_JOURNAL"
     found = await (await client.admin()).subscribe(subject, stream=stream, ordered_consumer=True)

@@ -15,6 +15,7 @@ from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
 from rookery.schemas.codec import MSGPACK, NESTING_MAX, decode_command, encode_json, strict
 from rookery.schemas.commands import (
     COMMANDS,
+    AppendMessage,
     ApprovalDue,
     Cancel,
     ChangeApprover,
@@ -39,6 +40,7 @@ from rookery.schemas.commands import (
     RunsQuery,
     SessionQuery,
     SessionsQuery,
+    SetContext,
     SnapshotSession,
     StartLogin,
     ToolsQuery,
@@ -47,7 +49,7 @@ from rookery.schemas.commands import (
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import Rights, ToolRight
 from rookery.schemas.replies import RunState
-from rookery.schemas.run import Language, RunRequest, SessionLimits
+from rookery.schemas.run import Language, RunLimits, RunRequest, SessionLimits
 from rookery.schemas.surfaces import (
     CatalogueQuery,
     ChangeCatalogue,
@@ -57,7 +59,7 @@ from rookery.schemas.surfaces import (
 )
 
 EXAMPLES = {
-    "run": RunRequest(code="1+1", inputs={"a": [1, None]}, limits=SessionLimits(cpu_ms=9)),
+    "run": RunRequest(code="1+1", inputs={"a": [1, None]}, limits=RunLimits(cpu_ms=9)),
     "validate": RunRequest(code="1+", language=Language.TYPESCRIPT),
     "cancel": Cancel(run_id="r", reason="enough"),
     "resolve": ResolveCall(run_id="r", operation_id="o", completed=[None, 1.5]),
@@ -89,6 +91,8 @@ EXAMPLES = {
     "sessions": SessionsQuery(phase="Idle", limit=3),
     "runs": RunsQuery(status=RunState.OK, since_ms=1, before="7.1"),
     "tools": ToolsQuery(name="price"),
+    "append": AppendMessage(text="It is raining.", role="system"),
+    "context": SetContext(context_key="weather", text="rain"),
     "create": CreateSession(limits=SessionLimits(wall_ms=9)),
     "limits": ChangeLimits(memory_mb=128),
     "revoke": RevokeRights(rights=Rights(without=(ToolRight(tool="pay"),)), reason="lost"),
@@ -161,7 +165,7 @@ def test_a_struct_in_a_container_refuses_a_field_it_does_not_know(place: str):
 def test_a_decoded_command_is_the_struct_itself_so_that_facts_fold_back_equal():
     request = decode_command(b'{"limits":{"cpu_ms":5}}', RunRequest)
     assert type(request) is RunRequest
-    assert type(request.limits) is SessionLimits
+    assert type(request.limits) is RunLimits
     assert strict(Cancel) is Cancel
 
 

@@ -14,6 +14,7 @@ from rookery.bus.journal import reader
 from rookery.schemas import export
 from rookery.schemas.codec import wire_names
 from rookery.schemas.commands import COMMANDS, INTERNAL_VERBS
+from rookery.schemas.envelope import HELD_BY
 from rookery.schemas.reads import READS
 
 ASYNCAPI = export.asyncapi()
@@ -104,16 +105,17 @@ def test_asyncapi_has_what_version_3_requires():
 
 def test_asyncapi_has_a_channel_for_every_subject_a_client_may_use():
     addresses = {channel["address"] for channel in ASYNCAPI["channels"].values()} - {None}
-    expected = {export.FACT_ADDRESS.replace("{family}", family) for family in export.FAMILIES}
+    expected = {export.FACT_ADDRESS.replace("{family}", entity) for entity in export.ENTITIES}
     for door in (export.COMMAND_ADDRESS, export.REQUEST_ADDRESS):
         expected |= {door.replace("{verb}", verb) for verb in COMMANDS.keys() - INTERNAL_VERBS}
     expected |= {read.address for read in READS.values()} | {export.OUTPUT_ADDRESS}
     assert addresses == expected
 
 
-def test_every_fact_is_in_the_message_of_its_family():
+def test_every_fact_is_in_the_message_of_its_family_or_of_the_entity_that_holds_it():
     for family, union in export.FAMILIES.items():
-        found = set(references(ASYNCAPI["components"]["messages"][f"ev.{family}"]))
+        entity = family if family in export.ENTITIES else HELD_BY[family]
+        found = set(references(ASYNCAPI["components"]["messages"][f"ev.{entity}"]))
         assert {f"#/components/schemas/{name}" for name in wire_names(union)} <= found
 
 

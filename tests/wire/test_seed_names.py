@@ -102,7 +102,8 @@ def check_fields(owner: Any, about: dict[str, Any], seed: str) -> None:
 
 
 def check_shape(annotation: Any, shape: str, seed: str) -> None:
-    """A shape is a scalar or a name, with ``[]`` for many of it and ``?`` for perhaps none."""
+    """A shape is a scalar or a name, with ``[]`` for many of it and ``?`` for perhaps none. A type
+    that derives from the seed's has fields of ours beside its own."""
     options = [*options_of(annotation)]
     if shape in ("json", "json?"):
         assert annotation is Any or get_origin(annotation) is dict
@@ -116,7 +117,8 @@ def check_shape(annotation: Any, shape: str, seed: str) -> None:
     elif shape in SCALARS:
         assert options == [SCALARS[shape]], (annotation, shape)
     elif f"{seed}.{shape}" in HERE and not callable_only(f"{seed}.{shape}"):
-        assert options == [*options_of(ours(ENTRIES[f"{seed}.{shape}"]["ours"]))]
+        seeds = [*options_of(ours(ENTRIES[f"{seed}.{shape}"]["ours"]))]
+        assert options == seeds or [option.__base__ for option in options] == seeds
     else:
         (option,) = options
         assert option is str or option.__name__ == shape, (annotation, shape)

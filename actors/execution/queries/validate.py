@@ -17,6 +17,7 @@ from rookery.actors.kernel import AskActor
 from rookery.actors.kernel.machines import DESTROYED, INITIALIZING
 from rookery.actors.sandbox import Sandbox
 from rookery.bus.ports import Delivery
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import SessionQuery
 from rookery.schemas.errors import Refused
@@ -57,9 +58,12 @@ class RequestValidator:
 
     async def _validate(self, session: str, request: RunRequest) -> RunResult:
         self._provisioner.validate(request)
+        if request.has_prompt:
+            return RunResult()
         meta = await self._meta(session, request)
         check_language(meta, request.language)
         environment = self._provisioner(request, meta.limits)
+        assert isinstance(environment, RunEnvironment), "an immediate message is not validated"
         tools = await self._reader.tools(environment)
         checked_request = replace(
             without_limits(request), validate_only=True, limits=environment.limits, timeout_ms=None

@@ -38,7 +38,14 @@ from rookery.actors.sandbox.typescript import JavaScriptGuest
 from rookery.ops.bench.harness.load import Task
 from rookery.ops.bench.harness.process_usage import resident_bytes
 from rookery.schemas.errors import Failed
-from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits, SideEffect
+from rookery.schemas.run import (
+    Language,
+    RunLimits,
+    RunRequest,
+    RunResult,
+    SessionLimits,
+    SideEffect,
+)
 
 __all__ = [
     "BenchSession",
@@ -219,7 +226,7 @@ def _overrun_of_program_ms(sandbox: Sandbox, code: str) -> float:
         return ToolResult(1)
 
     BenchSession(sandbox, "runaway")
-    limits = SessionLimits(wall_ms=_LIMIT_MS)
+    limits = RunLimits(wall_ms=_LIMIT_MS)
     request = RunRequest(session_id="runaway", code=code, limits=limits)
     try:
         return timed_ms(lambda: sandbox.run(request, answer=stuck, now_ms=0)) - _LIMIT_MS

@@ -1,4 +1,4 @@
-"""``rookery run``: submit a program, show its progress on stderr, and print its result.
+"""``rookery run``: submit a program or a prompt, show its progress on stderr, and print its result.
 
 Ctrl-C cancels the run.
 """
@@ -15,9 +15,11 @@ from rookery.bus.client import Client, Handle, new_id
 from rookery.ops.cli.access.realm_access import with_realm_client
 from rookery.ops.cli.arguments import (
     NO_PROGRAM_OPTIONS,
+    NO_PROMPT_OPTIONS,
     NO_RIGHTS_OPTIONS,
     File,
     ProgramOptions,
+    PromptOptions,
     RightsOptions,
     run_request,
 )
@@ -45,6 +47,7 @@ def run(
     /,
     *,
     words: ProgramOptions = NO_PROGRAM_OPTIONS,
+    ask: PromptOptions = NO_PROMPT_OPTIONS,
     may: RightsOptions = NO_RIGHTS_OPTIONS,
     mode: Annotated[Mode, Parameter(help="How the run joins the session.")] = Mode.QUEUE,
     snapshot: Annotated[
@@ -61,8 +64,8 @@ def run(
     tools: NodeTools = NO_TOOLS,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Run a program and print its result."""
-    request = run_request(file, words, return_snapshot=snapshot, rights=may.rights())
+    """Run a program, or a model with a prompt, and print its result."""
+    request = run_request(file, words, ask, return_snapshot=snapshot, rights=may.rights())
     submission = _RunSubmission(request, mode, wait=wait, json=options.json)
     return with_realm_client(
         options, tools, submission.submit if detach else submission.wait_for_end

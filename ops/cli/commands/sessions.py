@@ -7,7 +7,7 @@ when a run starts.
 from __future__ import annotations
 
 import asyncio
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import msgspec
 from cyclopts import App, Parameter
@@ -34,11 +34,13 @@ from rookery.ops.cli.options import NO_OPTIONS, Options, parse_time_ms
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
+    AppendMessage,
     ChangeLimits,
     CreateSession,
     HandleInput,
     RevokeRights,
     SessionsQuery,
+    SetContext,
 )
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.node import RIGHTS_KEY, RightsRevoked
@@ -46,8 +48,8 @@ from rookery.schemas.facts.session import SESSION_FACTS, RightsNarrowed
 from rookery.schemas.facts.turn import RUN_FACTS, Started
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.protection.rights import NO_RIGHTS, Rights, SessionRights, ToolRight
-from rookery.schemas.replies import RevocationReceipt, SessionList, SessionView
-from rookery.schemas.run import Language, SessionLimits, SessionMeta
+from rookery.schemas.replies import RevocationReceipt, RunAnswer, SessionList, SessionView
+from rookery.schemas.run import Language, RunStatus, SessionLimits, SessionMeta
 
 __all__ = ["app"]
 
@@ -245,6 +247,51 @@ def _print_limits(view: SessionView, options: Options) -> int:
         meta = view.meta
         print_line(f"session {meta.id} ({meta.language}): {limit_words(meta.limits)}")
     return 0
+
+
+# --- its conversation -----------------------------------------------------------------------------
+
+
+@app.command
+def append(
+    session: ID,
+    text: Annotated[str, Parameter(help="The message.")],
+    *,
+    role: Annotated[Literal["user", "system"], Parameter(help="Whose message it is.")] = "user",
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Add a message to the conversation of a session; no model is asked."""
+    body = AppendMessage(text=text, role=role)
+    return _add_message("append", session, body, options)
+
+
+@app.command
+def context(
+    session: ID,
+    key: Annotated[str, Parameter(help="Replaces the older message of this key.")],
+    text: Annotated[str, Parameter(help="What the session's models are to know.")],
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Set a message of context in the conversation of a session; no model is asked."""
+    return _add_message("context", session, SetContext(context_key=key, text=text), options)
+
+
+def _add_message(verb: str, session: str, body: object, options: Options) -> int:
+    check_session_id(session)
+
+    async def add() -> RunAnswer:
+        async with open_realm(options) as realm:
+            return await realm.ask(verb, session, body, RunAnswer)
+
+    answer = asyncio.run(add())
+    if options.json:
+        print_json(answer)
+    elif answer.error is not None:
+        raise Refused(answer.error.code, answer.error.message, hint=answer.error.hint or "")
+    else:
+        print_line(f"session {session} has the message")
+    return 0 if answer.status is RunStatus.OK else 1
 
 
 # --- which inputs a session takes; a node refuses to change that during a run ---------------------

@@ -6,7 +6,14 @@ from cyclopts import App
 
 from rookery.bus.client import Client
 from rookery.ops.cli.access.realm_access import with_realm_client
-from rookery.ops.cli.arguments import NO_PROGRAM_OPTIONS, File, ProgramOptions, run_request
+from rookery.ops.cli.arguments import (
+    NO_PROGRAM_OPTIONS,
+    NO_PROMPT_OPTIONS,
+    File,
+    ProgramOptions,
+    PromptOptions,
+    run_request,
+)
 from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, NodeTools, Options
 from rookery.ops.cli.output import print_line
 from rookery.ops.cli.rendering.run_output import show_result
@@ -23,11 +30,12 @@ def validate(
     /,
     *,
     words: ProgramOptions = NO_PROGRAM_OPTIONS,
+    ask: PromptOptions = NO_PROMPT_OPTIONS,
     tools: NodeTools = NO_TOOLS,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Check a program; nothing is executed and no session changes."""
-    request = run_request(file, words)
+    """Check a program or a prompt; nothing is executed and no session changes."""
+    request = run_request(file, words, ask)
 
     async def check(client: Client) -> int:
         answer = await client.validate(request.session_id, request)

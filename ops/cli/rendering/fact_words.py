@@ -17,7 +17,16 @@ from rookery.ops.cli.rendering.surface_words import SURFACE_WORDS
 from rookery.schemas.codec import encode_json, fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts import approval, hook, lease, session, tool, turn
+from rookery.schemas.facts import (
+    approval,
+    conversation,
+    hook,
+    lease,
+    model,
+    session,
+    tool,
+    turn,
+)
 from rookery.schemas.facts.run_progress import SESSION_ENDS, TURN_ENDS
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.surfaces import SurfaceKind
@@ -37,10 +46,13 @@ LANES: Final = {
     "turn": "turns",
     "tool": "tools",
     "hook": "tools",
+    "model": "turns",
+    "conversation": "turns",
     "approval": "approvals",
     "sandbox": "sandbox",
 }
-"""The lane of each family; hooks are in that of the calls they judge."""
+"""The lane of each family; hooks are in that of the calls they judge, models in that of the turns
+they drive."""
 _NEEDS_LOGIN: Final = "LEASE_REAUTH_REQUIRED"
 
 FactFields = dict[str, Any]
@@ -151,6 +163,22 @@ def _accepted(fields: FactFields) -> str:
     return "accepted" if mode == "queue" else f"accepted, mode {mode}"
 
 
+def _model_requested(fields: FactFields) -> str:
+    asked = f"step {fields['step']}: {fields['model']} is asked, {fields['messages']} messages"
+    lost = fields.get("repeats")
+    return asked if lost is None else f"{asked}, as the answer of attempt {lost} was lost"
+
+
+def _model_answered(fields: FactFields) -> str:
+    usage = fields.get("usage", {})
+    tokens = f"{usage.get('input_tokens', 0):,} > {usage.get('output_tokens', 0):,} tokens"
+    return f"step {fields['step']}: answered after {fields['duration_ms']} ms, {tokens}"
+
+
+def _model_failed(fields: FactFields) -> str:
+    return f"step {fields['step']}: no answer: {fields['code']}: {fields['message']}"
+
+
 def _to_end(fields: FactFields) -> str:
     when = "now" if fields.get("now") else "at its next boundary"
     return _and(f"must end {when}", fields.get("reason"))
@@ -256,6 +284,11 @@ _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
     turn.OpsRegistered: lambda fields: f"waits for {_counted(fields['barrier_ids'])}",
     turn.OpsBarrierSatisfied: lambda fields: f"{_counted(fields['operation_ids'])} answered",
     turn.Parked: lambda fields: f"parked: {fields['code']}",
+    conversation.MessageAdded: lambda fields: f"message {fields['index']} of the conversation",
+    model.Requested: _model_requested,
+    model.Answered: _model_answered,
+    model.Failed: _model_failed,
+    model.Lost: lambda fields: f"step {fields['step']}: the answer was lost with {fields['node']}",
 }
 _OF_CALLS: Final[Mapping[type[Fact], _CallWords]] = {
     tool.Requested: _requested,

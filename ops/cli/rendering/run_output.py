@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable
 from contextlib import aclosing, suppress
 
+from msgspec import UNSET
 from rich.cells import cell_len
 
 from rookery.bus.client import Fields, Handle
@@ -138,7 +139,8 @@ def show_result(
     else:
         show_output(answer)
         if answer.result is not None:
-            print_line(encode_json(answer.result).decode())
+            text = encode_json(answer.result).decode()
+            print_line(text if answer.usage is UNSET else str(answer.result))
             for note in result_notes(answer):
                 print_stderr(note)
         for line in artifact_lines(answer):

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum, auto
 from operator import attrgetter
 from textwrap import wrap
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, get_args
 
 from rich.text import Text
 
@@ -14,7 +14,8 @@ from rookery.ops.cli.output import LAYOUT, clock_time, printable
 from rookery.ops.cli.rendering.fact_words import LANES, Names, RunFact, fact_words
 from rookery.schemas.codec import fact_name
 from rookery.schemas.envelope import Fact
-from rookery.schemas.facts import session, turn
+from rookery.schemas.facts import model, session, turn
+from rookery.schemas.facts.model import ModelEnd
 from rookery.schemas.facts.run_progress import (
     SESSION_ENDS,
     TURN_ENDS,
@@ -49,6 +50,7 @@ class LaneState(Enum):
     WAITS = auto()
 
 
+MODEL_ENDS: Final[tuple[type[Fact], ...]] = get_args(ModelEnd)
 _AWAY, _AT_WORK, _WAITS = LaneState.AWAY, LaneState.AT_WORK, LaneState.WAITS
 _KINDS: Final[Mapping[type[Fact], Mapping[str, LaneState]]] = {
     session.InputAccepted: {"admission": _WAITS},
@@ -57,6 +59,8 @@ _KINDS: Final[Mapping[type[Fact], Mapping[str, LaneState]]] = {
     **{kind: {"admission": _AWAY} for kind in SESSION_ENDS},
     turn.Started: {"turns": _AT_WORK},
     turn.PrimitiveApplied: {"sandbox": _AT_WORK},
+    model.Requested: {"turns": _WAITS, "sandbox": _AWAY},
+    **{kind: {"turns": _AT_WORK, "sandbox": _AWAY} for kind in MODEL_ENDS},
     turn.ToolCallsReturned: {"turns": _WAITS, "sandbox": _WAITS},
     turn.ToolCallsResolved: {"turns": _AT_WORK, "sandbox": _AT_WORK},
     turn.Parked: {"turns": _WAITS, "sandbox": _AWAY},
@@ -72,10 +76,13 @@ class TimelineLanes:
         self._names = names
         self._states = dict.fromkeys(LANES.values(), LaneState.AWAY)
         self._progress = RunProgress()
+        self._asks_model = False
 
     def apply(self, fact: RunFact) -> None:
         self._progress.apply_fields(fact.fields)
         self._states |= _STATE_CHANGES.get(fact.kind, {})
+        if fact.kind.startswith("model."):
+            self._asks_model = fact.kind == fact_name(model.Requested)
         self._states["approvals"] = _WAITS if self._undecided() else _AWAY
         if self._calls(OpenCallPhase.INTENDED):
             self._states["tools"] = _AT_WORK
@@ -98,7 +105,8 @@ class TimelineLanes:
             return f"waits for an operator to resolve {self._named(unknown)}"
         if called := self._calls(*_CALLED):
             return f"waits for a slot for {self._named(called)}"
-        return "computes" if self._states["sandbox"] is _AT_WORK else "waits"
+        computes = "computes" if self._states["sandbox"] is _AT_WORK else "waits"
+        return "waits for its model" if self._asks_model else computes
 
     def _undecided(self) -> list[OpenRunCall]:
         return [call for call in self._progress.calls.values() if call.awaits_decision]

@@ -1,0 +1,44 @@
+"""Agents: models, and the conversations in which they drive runs.
+
+``model_port`` is how any model is asked, ``scripted_model`` one without a network, ``models`` those
+of a node by their aliases. ``conversation`` folds what was said from facts, and ``model_calls``
+judges the calls of an answer; both are pure. ``actors/execution/model_driver.py`` takes the steps.
+"""
+
+from rookery.actors.agents.conversation import CallEnd, Conversation
+from rookery.actors.agents.model_calls import (
+    CALLS_MAX,
+    CheckArguments,
+    JudgedCall,
+    judge_calls,
+    storable,
+)
+from rookery.actors.agents.model_port import (
+    Model,
+    ModelAnswer,
+    ModelFailure,
+    ModelQuestion,
+    ModelTool,
+)
+from rookery.actors.agents.models import NO_MODELS, Models, open_models
+from rookery.actors.agents.scripted_model import ModelScript, ScriptedAnswer
+
+__all__ = [
+    "CALLS_MAX",
+    "NO_MODELS",
+    "CallEnd",
+    "CheckArguments",
+    "Conversation",
+    "JudgedCall",
+    "Model",
+    "ModelAnswer",
+    "ModelFailure",
+    "ModelQuestion",
+    "ModelScript",
+    "ModelTool",
+    "Models",
+    "ScriptedAnswer",
+    "judge_calls",
+    "open_models",
+    "storable",
+]

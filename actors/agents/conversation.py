@@ -1,0 +1,232 @@
+"""``Conversation``: the messages of a session, and how far its run's model is.
+
+It is folded from facts, by the same methods whether a fact was read from the journal or has just
+been decided: a resumed run asks exactly what an undisturbed one asks. The results of calls are
+projected from their outcomes, in the order of the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, Final, NamedTuple
+
+from msgspec import UNSET, UnsetType
+
+from rookery.actors.agents.model_port import ModelTool
+from rookery.schemas.agents import (
+    CallPart,
+    ConversationMessage,
+    MessageRole,
+    ModelUsage,
+    ResultPart,
+)
+from rookery.schemas.calls import ToolFault
+from rookery.schemas.codec import encode_json
+from rookery.schemas.digest import chain, digest_json
+from rookery.schemas.facts import model
+from rookery.schemas.run import CallStatus, ErrorObject, ExternalCallRecord
+from rookery.schemas.seed.lifecycle import ProviderStopReason
+
+__all__ = ["CallEnd", "Conversation", "ModelRun"]
+
+RESULT_BYTES_MAX: Final = 16 << 10
+"""Of a result as a model sees it."""
+NO_TOOLS: Final[Mapping[str, ModelTool]] = MappingProxyType({})
+NO_MESSAGES: Final = "0" * 64
+_INTERRUPTED: Final = ToolFault("CANCELLED", "the run ended before this call did")
+_HIDDEN: Final = "the result is sensitive: it was given to no model"
+_STATUSES: Final = {"PERMISSION_DENIED": CallStatus.DENIED, "TIMEOUT_TOOL": CallStatus.TIMEOUT}
+
+
+class CallEnd(NamedTuple):
+    """The outcome of a call that a model wanted."""
+
+    value: Any = None
+    error: ToolFault | None = None
+    duration_ms: int = 0
+    hidden: bool = False
+    """The value is sensitive."""
+
+
+class ModelRun:
+    """How far the model of a run is."""
+
+    def __init__(self, run_id: str) -> None:
+        self.run_id = run_id
+        self.step = self.attempt = 0
+        self.question: model.Requested | None = None
+        """The question without a recorded end."""
+        self.losses = 0
+        """How many answers to this step's question were lost."""
+        self.number = 0
+        """Of the last call that was wanted."""
+        self.made = 0
+        """Calls that were not refused when they were wanted."""
+        self.answers_in_vain = 0
+        """The last answers in a row that wanted calls of which all were refused."""
+        self.empty_answers = 0
+        """The last answers in a row that wanted and said nothing."""
+        self.has_waited = False
+        """Whether a barrier of calls was satisfied."""
+        self.usage = ModelUsage()
+        self.duration_ms = 0
+        self.stop_reason = ProviderStopReason.UNKNOWN
+        self.records: list[ExternalCallRecord] = []
+
+
+class Conversation:
+    """The conversation of one session generation."""
+
+    def __init__(self) -> None:
+        self.messages: list[ConversationMessage] = []
+        self.facts = 0
+        """How many facts it is folded from, as ``SessionTurns.conversation`` counts them."""
+        self.run = ModelRun("")
+        self._tools: Mapping[str, ModelTool] = NO_TOOLS
+        self._keyed: dict[str, ConversationMessage] = {}
+        """The messages of context, by key."""
+        self._head = NO_MESSAGES
+        self._chained = 0
+        self._wanted: tuple[CallPart, ...] = ()
+        """The calls of the last answer, until their results are a message."""
+        self._admitted: frozenset[str] = frozenset()
+        self._ends: dict[str, CallEnd] = {}
+
+    @property
+    def head(self) -> str:
+        """The digest of the chain of messages."""
+        for message in self.messages[self._chained :]:
+            self._head = chain(self._head, encode_json(message))
+        self._chained = len(self.messages)
+        return self._head
+
+    # --- the fold ---------------------------------------------------------------------------------
+
+    def start(self, run_id: str, tools: Mapping[str, ModelTool] = NO_TOOLS) -> None:
+        """A run begins that a model drives with these tools."""
+        self.close_calls()
+        self.run, self._tools = ModelRun(run_id), tools
+
+    def end(self) -> None:
+        """The run has ended: outcomes that come later are in no message."""
+        self.close_calls()
+        self.run = ModelRun("")
+
+    def add(self, message: ConversationMessage, key: str | UnsetType = UNSET) -> None:
+        """``conversation.message_added``; with a key it replaces the older message of the key."""
+        self.close_calls()
+        self.facts += 1
+        if key is not UNSET and (older := self._keyed.get(key)) is not None:
+            self.messages.remove(older)
+            self._head, self._chained = NO_MESSAGES, 0
+        self.messages.append(message)
+        if key is not UNSET:
+            self._keyed[key] = message
+
+    def ask(self, fact: model.Requested) -> None:
+        self.close_calls()
+        run = self.run
+        run.losses = run.losses if fact.step == run.step else 0
+        run.step, run.attempt, run.question = fact.step, fact.attempt, fact
+
+    def answer(self, fact: model.Answered, message: ConversationMessage) -> None:
+        run, calls = self.run, message.calls
+        self.facts += 1
+        run.question, run.stop_reason = None, fact.stop_reason
+        run.usage = run.usage.plus(fact.usage)
+        run.duration_ms += fact.duration_ms
+        run.number = max([run.number, *(call.number for call in calls)])
+        run.answers_in_vain = run.answers_in_vain + 1 if calls else 0
+        is_empty = not calls and not message.text
+        run.empty_answers = run.empty_answers + 1 if is_empty else 0
+        self.messages.append(message)
+        self._wanted, self._admitted, self._ends = calls, frozenset(), {}
+
+    def lose(self, _: model.Lost) -> None:
+        self.run.question = None
+        self.run.losses += 1
+
+    def fail(self, _: model.Failed) -> None:
+        self.run.question = None
+
+    def admit(self, operation_ids: Sequence[str]) -> None:
+        """``turn.tool_calls_returned``: these calls of the answer were not refused at once."""
+        self._admitted = frozenset(operation_ids)
+        self.run.made += len(operation_ids)
+        self.run.answers_in_vain = 0
+        self.run.has_waited = True
+
+    def end_call(self, operation_id: str, end: CallEnd) -> None:
+        """A wanted call was refused or has ended."""
+        if operation_id not in self._ends:
+            self.facts += 1
+        self._ends[operation_id] = end
+
+    def hides_result(self, operation_id: str) -> bool:
+        """Whether the result of this call is sensitive."""
+        names = (call.name for call in self._wanted if call.operation_id == operation_id)
+        return any(self._tools[name].hides_result for name in names if name in self._tools)
+
+    def close_calls(self) -> None:
+        """The results of the last answer's calls become a message; a call without one was
+        interrupted."""
+        if not self._wanted:
+            return
+        parts = []
+        for call in self._wanted:
+            end = self._ends.get(call.operation_id, CallEnd(error=_INTERRUPTED))
+            parts.append(_result_part(call, end))
+            tool = self._tools.get(call.name)  # Those of past runs are not looked up.
+            if tool is not None and call.operation_id in self._admitted:
+                self.run.records.append(_record(call, end, tool))
+        answer = self.messages[-1]
+        results = ConversationMessage(
+            id=f"{answer.id}.results", role=MessageRole.TOOL, parts=tuple(parts)
+        )
+        self.messages.append(results)
+        self._wanted, self._ends = (), {}
+
+
+# --- projection -----------------------------------------------------------------------------------
+
+
+def _result_part(call: CallPart, end: CallEnd) -> ResultPart:
+    """The result as its model sees it, version ``v1``: compact JSON, cut where it is long."""
+    if end.error is not None:
+        shown = {"error": {"code": end.error.code, "message": end.error.message}}
+        text = encode_json(shown).decode()
+    elif end.hidden:
+        text = _HIDDEN
+    else:
+        text = _cut(encode_json(end.value))
+    return ResultPart(
+        operation_id=call.operation_id,
+        content=text,
+        is_error=end.error is not None,
+        provider_id=call.provider_id,
+    )
+
+
+def _cut(text: bytes) -> str:
+    if len(text) <= RESULT_BYTES_MAX:
+        return text.decode()
+    kept = text[:RESULT_BYTES_MAX].decode(errors="ignore")
+    return f"{kept} [cut: the result has {len(text)} bytes of JSON]"
+
+
+def _record(call: CallPart, end: CallEnd, tool: ModelTool) -> ExternalCallRecord:
+    error, digest = None, None
+    if end.error is not None:
+        error = ErrorObject(code=end.error.code, message=end.error.message)
+    elif not end.hidden:
+        digest = digest_json(end.value)
+    return ExternalCallRecord(
+        name=call.name,
+        side_effect=tool.side_effect,
+        duration_ms=end.duration_ms,
+        status=_STATUSES.get(error.code, CallStatus.ERROR) if error else CallStatus.OK,
+        request_digest=digest_json(tool.bind(call.arguments)),
+        response_digest=digest,
+        error=error,
+    )

@@ -1,0 +1,117 @@
+"""``Model``: the port through which a driver asks a model, whichever provider it has.
+
+An adapter knows its provider and nothing of journals. It asks once: whether a question is repeated
+is decided, and recorded, by the driver.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, Protocol
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from rookery.schemas.agents import ConversationMessage, ModelSettings, ModelUsage, RequestSent
+from rookery.schemas.calls import CallArguments, Capability
+from rookery.schemas.errors import Refused
+from rookery.schemas.protection.rights import SideEffect
+from rookery.schemas.seed.lifecycle import ProviderStopReason
+
+__all__ = ["Model", "ModelAnswer", "ModelCall", "ModelFailure", "ModelQuestion", "ModelTool"]
+
+MODEL_FAILED: Final = "MODEL_FAILED"
+
+
+class ModelTool(msgspec.Struct, frozen=True, kw_only=True):
+    """A tool as a model sees it."""
+
+    name: str
+    description: str
+    schema: Any
+    """JSON Schema of an object with its arguments."""
+    side_effect: SideEffect = SideEffect.NONE
+    by_position: bool = False
+    """Its arguments are a list, which the object has as ``args``."""
+    hides_result: bool = False
+    """Its results are sensitive: no model gets them."""
+
+    @classmethod
+    def of(cls, capability: Capability, *, hides_result: bool = False) -> ModelTool:
+        """A capability; models write their arguments by name."""
+        schema = capability.input_schema
+        by_position = isinstance(schema, dict) and schema.get("type") == "array"
+        if by_position:
+            schema = {"type": "object", "properties": {"args": schema}, "required": ["args"]}
+        return cls(
+            name=capability.name,
+            description=capability.description,
+            schema=schema,
+            side_effect=capability.side_effect,
+            by_position=by_position,
+            hides_result=hides_result,
+        )
+
+    def bind(self, arguments: Any) -> CallArguments:
+        """The arguments of a call, from the object that a model wrote."""
+        if not self.by_position:
+            return CallArguments(kwargs=arguments)
+        if not (isinstance(arguments, dict) and isinstance(arguments.get("args"), list)):
+            raise Refused("INVALID_ARGUMENT", f"{self.name}: $.args is not a list")
+        return CallArguments(args=arguments["args"])
+
+
+class ModelQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """One request to a model."""
+
+    session_id: str
+    run_id: str
+    step: int
+    """Number of the model step in its run, from 1."""
+    attempt: int
+    provider_model: str
+    instructions: str = ""
+    messages: tuple[ConversationMessage, ...] = ()
+    tools: tuple[ModelTool, ...] = ()
+    settings: ModelSettings = ModelSettings()
+
+
+class ModelCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call in an answer, as the model wrote it."""
+
+    name: str
+    arguments: Any = {}
+    """An object, or the text that should have been one."""
+    id: str = ""
+
+
+class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a model answered."""
+
+    text: str = ""
+    calls: tuple[ModelCall, ...] = ()
+    stop_reason: ProviderStopReason = ProviderStopReason.END_TURN
+    usage: ModelUsage = ModelUsage()
+    response_id: str | UnsetType = UNSET
+
+
+class ModelFailure(Exception):
+    """A question that led to no answer."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = MODEL_FAILED,
+        sent: RequestSent = RequestSent.MAYBE,
+        status: int | UnsetType = UNSET,
+    ) -> None:
+        """``status``: of the provider's HTTP response."""
+        super().__init__(message)
+        self.message, self.code, self.sent, self.status = message, code, sent, status
+
+
+class Model(Protocol):
+    """A model of one provider. Used on the bus's loop."""
+
+    async def ask(self, question: ModelQuestion) -> ModelAnswer:
+        """Ask once; raises ``ModelFailure``. To cancel the task is to give the question up."""

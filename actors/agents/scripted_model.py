@@ -1,0 +1,148 @@
+"""``ScriptedModel``: a model whose answers are written down, without a network.
+
+For tests of agents, for demonstrations and for comparisons: the run, its calls, approvals and facts
+are those of any model. The answer depends on the question alone, so a question that is asked again
+after a crash gets the same one. A script is a JSON file, or a Python object::
+
+    {"answers": [
+        {"calls": [{"name": "price", "arguments": {"item": "tea"}}]},
+        {"text": "Tea costs 3."}
+    ]}
+
+An entry answers the model step of its place among those without ``match``; one with ``match``, a
+regular expression, answers any question whose last message it is found in, and takes precedence.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable
+from inspect import isawaitable
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from rookery.actors.agents.model_port import (
+    ModelAnswer,
+    ModelCall,
+    ModelFailure,
+    ModelQuestion,
+)
+from rookery.schemas.agents import ModelUsage, RequestSent, ResultPart
+from rookery.schemas.errors import Refused
+from rookery.schemas.seed.lifecycle import ProviderStopReason
+
+__all__ = ["ModelScript", "ScriptFunction", "ScriptedAnswer", "ScriptedModel", "read_script"]
+
+
+class ScriptedFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A question that fails."""
+
+    message: str
+    status: int | UnsetType = UNSET
+    sent: RequestSent = RequestSent.REFUSED
+
+
+class ScriptedCall(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A call that the answer wants."""
+
+    name: str
+    arguments: dict[str, Any] | str = {}
+    """A text is what a model writes that makes a mistake."""
+    id: str = ""
+
+
+class ScriptedAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One entry of a script."""
+
+    match: str | UnsetType = UNSET
+    text: str = ""
+    calls: tuple[ScriptedCall, ...] = ()
+    usage: ModelUsage = ModelUsage()
+    stop_reason: ProviderStopReason | UnsetType = UNSET
+    delay_ms: Annotated[int, Meta(ge=0)] = 0
+    failure: ScriptedFailure | UnsetType = UNSET
+
+    def answer(self) -> ModelAnswer:
+        """The answer of a model that says this."""
+        stop_reason = self.stop_reason
+        if stop_reason is UNSET:
+            wants = ProviderStopReason.TOOL_USE if self.calls else ProviderStopReason.END_TURN
+            stop_reason = wants
+        return ModelAnswer(
+            text=self.text,
+            calls=tuple(
+                ModelCall(name=call.name, arguments=call.arguments, id=call.id)
+                for call in self.calls
+            ),
+            stop_reason=stop_reason,
+            usage=self.usage,
+        )
+
+
+class ModelScript(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The answers of a model."""
+
+    answers: tuple[ScriptedAnswer, ...]
+
+
+ScriptFunction = Callable[[ModelQuestion], ScriptedAnswer | Awaitable[ScriptedAnswer]]
+"""A script as a function of the question; it may raise ``ModelFailure``."""
+
+
+def read_script(text: bytes, name: str) -> ModelScript:
+    """The script in a file called ``name``."""
+    try:
+        script = msgspec.json.decode(text, type=ModelScript)
+        for entry in script.answers:
+            re.compile(entry.match or "")
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise Refused("CONFIG_INVALID", f"the script {name}: {error}") from None
+    except re.error as error:
+        raise Refused("CONFIG_INVALID", f"the script {name}: match: {error}") from None
+    return script
+
+
+class ScriptedModel:
+    """A ``Model`` that answers by a script."""
+
+    def __init__(self, script: ModelScript | ScriptFunction) -> None:
+        self._script = script
+
+    async def ask(self, question: ModelQuestion) -> ModelAnswer:
+        if isinstance(self._script, ModelScript):
+            said = _entry_for(self._script, question)
+        else:
+            given = self._script(question)
+            said = await given if isawaitable(given) else given
+        if said.delay_ms:
+            await asyncio.sleep(said.delay_ms / 1_000)
+        if said.failure is not UNSET:
+            failure = said.failure
+            raise ModelFailure(failure.message, sent=failure.sent, status=failure.status)
+        return said.answer()
+
+
+def _entry_for(script: ModelScript, question: ModelQuestion) -> ScriptedAnswer:
+    last = _last_text(question)
+    for entry in script.answers:
+        if entry.match is not UNSET and re.search(entry.match, last):
+            return entry
+    ordered = [entry for entry in script.answers if entry.match is UNSET]
+    if question.step > len(ordered):
+        raise ModelFailure(
+            f"the script has no answer for model step {question.step}, "
+            f"whose last message is {last[:200]!r}",
+            sent=RequestSent.NO,
+        )
+    return ordered[question.step - 1]
+
+
+def _last_text(question: ModelQuestion) -> str:
+    if not question.messages:
+        return ""
+    last = question.messages[-1]
+    results = [part.content for part in last.parts if isinstance(part, ResultPart)]
+    return "\n".join([last.text, *results]) if last.text else "\n".join(results)

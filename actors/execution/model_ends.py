@@ -1,0 +1,155 @@
+"""How a run ends that a model drove: its result, and the inputs of the turn's machine.
+
+The decider acknowledges the end in the same message: a model's turn waits for no client.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET
+
+from rookery.actors.agents import Conversation, ModelAnswer, storable
+from rookery.actors.execution.driver import Finished
+from rookery.actors.messages import TurnInput
+from rookery.actors.turns import cancelled_result
+from rookery.schemas.envelope import Fact
+from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
+from rookery.schemas.run import (
+    Diagnostic,
+    ErrorObject,
+    Metrics,
+    ResultKind,
+    RunResult,
+    RunStatus,
+    Severity,
+)
+from rookery.schemas.seed.lifecycle import ProviderStopReason
+
+__all__ = ["cancelled_end", "completed_end", "failed_end", "limit_end", "timeout_end"]
+
+_CUT = Diagnostic(
+    severity=Severity.WARNING,
+    code="MODEL_OUTPUT_CUT",
+    message="the model's answer reached its limit of tokens",
+    hint="settings.max_output_tokens",
+)
+
+
+def completed_end(
+    run_id: str, conversation: Conversation, answer: ModelAnswer, answers: tuple[Fact, ...]
+) -> Finished:
+    """The model's last text is the result."""
+    is_cut = answer.stop_reason is ProviderStopReason.MAX_TOKENS
+    result = RunResult(
+        result=storable(answer.text),
+        result_kind=ResultKind.JSON,
+        diagnostics=(_CUT,) if is_cut else (),
+        **_use(conversation),
+    )
+    inputs = (
+        TurnInput("llm_returned_terminal"),
+        TurnInput("boundary_complete"),
+        TurnInput("run_completed", {"run_id": run_id}),
+    )
+    return Finished(result, kept=True, inputs=inputs, answers=answers)
+
+
+def failed_end(
+    run_id: str, conversation: Conversation, code: str, message: str, answers: tuple[Fact, ...]
+) -> Finished:
+    """The model gave no answer, or none that leads on."""
+    cause = TurnTerminalCauseKind.LLM_FAILURE
+    text = f"{code}: {message}"
+    failing = TurnInput("fatal_failure", {"cause_kind": cause.variant, "error": text})
+    inputs = (failing, _run_failed(run_id, TurnTerminalOutcome.FAILED, cause, text))
+    status = RunStatus.RUNTIME_ERROR
+    if code == "RECOVERY_WORK_EXCEEDED":
+        status = RunStatus.RESOURCE_EXHAUSTED
+    result = _failed_result(conversation, status, ErrorObject(code=code, message=message))
+    return Finished(result, kept=True, inputs=inputs, answers=answers)
+
+
+def limit_end(
+    run_id: str,
+    conversation: Conversation,
+    turns: int,
+    answers: tuple[Fact, ...],
+    before: tuple[TurnInput, ...],
+) -> Finished:
+    """The model may not be asked again. ``before``: the inputs of the step that would ask."""
+    error = ErrorObject(
+        code="TURN_LIMIT",
+        message=f"the model was asked {turns} times",
+        hint="limits.turns of the request",
+    )
+    cause = TurnTerminalCauseKind.TURN_LIMIT_REACHED
+    text = f"{error.code}: {error.message}"
+    inputs = (
+        *before,
+        TurnInput("turn_limit_reached"),
+        _run_failed(run_id, TurnTerminalOutcome.FAILED, cause, text),
+    )
+    result = _failed_result(conversation, RunStatus.RESOURCE_EXHAUSTED, error)
+    return Finished(result, kept=True, inputs=inputs, answers=answers)
+
+
+def timeout_end(
+    run_id: str, conversation: Conversation, limit_ms: int, answers: tuple[Fact, ...]
+) -> Finished:
+    """The run's time is up."""
+    error = ErrorObject(
+        code="TIMEOUT_WALL",
+        message=f"the run took longer than {limit_ms} ms",
+        hint="limits.agent_wall_ms of the request",
+    )
+    outcome = TurnTerminalOutcome.TIME_BUDGET_EXCEEDED
+    cause = TurnTerminalCauseKind.TIME_BUDGET_EXCEEDED
+    text = f"{error.code}: {error.message}"
+    inputs = (
+        TurnInput("time_budget_exceeded"),
+        _run_failed(run_id, outcome, cause, text),
+    )
+    result = _failed_result(conversation, RunStatus.TIMEOUT, error)
+    return Finished(result, kept=False, inputs=inputs, answers=answers)
+
+
+def cancelled_end(conversation: Conversation) -> Finished:
+    """The run was cancelled while its model was asked."""
+    return Finished(cancelled_result(RunResult(**_use(conversation))), kept=False)
+
+
+def _use(conversation: Conversation) -> dict[str, Any]:
+    """What the run used, as fields of its result."""
+    conversation.close_calls()
+    run = conversation.run
+    metrics = Metrics(duration_ms=run.duration_ms, external_calls_count=len(run.records))
+    return {
+        "metrics": metrics,
+        "external_calls": tuple(run.records),
+        "usage": run.usage,
+        "stop_reason": run.stop_reason if run.usage.turns else UNSET,
+    }
+
+
+def _failed_result(conversation: Conversation, status: RunStatus, error: ErrorObject) -> RunResult:
+    return RunResult(
+        status=status,
+        error=error,
+        diagnostics=(Diagnostic.error(error),),
+        **_use(conversation),
+    )
+
+
+def _run_failed(
+    run_id: str, outcome: TurnTerminalOutcome, cause: TurnTerminalCauseKind, text: str
+) -> TurnInput:
+    params = {
+        "run_id": run_id,
+        "apply_cause": None,
+        "apply_message": None,
+        "outcome": outcome.variant,
+        "cause_kind": cause.variant,
+        "error": text,
+    }
+    return TurnInput("run_failed", params)

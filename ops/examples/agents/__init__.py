@@ -1,0 +1,1 @@
+"""A scripted model that uses tools: ``README.md`` says what to type."""

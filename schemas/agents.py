@@ -1,0 +1,200 @@
+"""Agents: the messages of a conversation, what a run says about its model, and a model's use.
+
+A message is stored once, in our own form. What a provider needs of it again and nobody else reads
+is its adapter's matter.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any, Final
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from rookery.schemas.scalars import Unsigned
+
+__all__ = [
+    "MESSAGE_BYTES_MAX",
+    "PROJECTION",
+    "CallPart",
+    "ConfiguredModel",
+    "ConversationMessage",
+    "ImmediateMessage",
+    "MessageRole",
+    "ModelEnvironment",
+    "ModelLimits",
+    "ModelPurpose",
+    "ModelSettings",
+    "ModelUsage",
+    "Part",
+    "PromptPart",
+    "RequestSent",
+    "ResultPart",
+    "TextPart",
+]
+
+MESSAGE_BYTES_MAX: Final = 16 << 10
+"""Of a message in a fact; a longer one is in the blob store."""
+PROJECTION: Final = "v1"
+"""How a model sees the results of its calls; a run keeps the form that it began with."""
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+class MessageRole(StrEnum):
+    SYSTEM = "system"
+    USER = "user"
+    ASSISTANT = "assistant"
+    TOOL = "tool"
+
+
+class TextPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="text"):
+    text: str
+
+
+class CallPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="call"):
+    """A call that a model wants."""
+
+    operation_id: str
+    """Of the call, also if it was refused."""
+    number: Unsigned
+    """Number of the call in its run, from 1."""
+    name: str
+    arguments: Any = None
+    text: str | UnsetType = UNSET
+    """The arguments as the model wrote them, if they are not a JSON object."""
+    provider_id: str | UnsetType = UNSET
+    """The model's own id of the call."""
+
+
+class ResultPart(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="result"):
+    """The outcome of a call, as the model sees it. Never stored: the call's own facts have it."""
+
+    operation_id: str
+    content: str
+    is_error: bool = False
+    provider_id: str | UnsetType = UNSET
+
+
+Part = TextPart | CallPart | ResultPart
+
+
+class ConversationMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """One message of a conversation."""
+
+    id: str
+    role: MessageRole
+    parts: tuple[Part, ...] = ()
+    source: str | UnsetType = UNSET
+    """Where it is from, if neither a prompt nor the model of its run said it."""
+
+    @property
+    def text(self) -> str:
+        """Its texts."""
+        return "".join(part.text for part in self.parts if isinstance(part, TextPart))
+
+    @property
+    def calls(self) -> tuple[CallPart, ...]:
+        """The calls it wants."""
+        return tuple(part for part in self.parts if isinstance(part, CallPart))
+
+
+class PromptPart(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of a prompt."""
+
+    text: str
+
+
+class ImmediateMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """A message that joins the conversation without a question to a model."""
+
+    role: MessageRole = MessageRole.USER
+    context_key: str | UnsetType = UNSET
+    """Replaces the older message of this key."""
+
+
+# --- the model of a run ---------------------------------------------------------------------------
+
+
+Probability = Annotated[float, Meta(ge=0, le=1)]
+
+
+class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a request may set of its model; the provider has the defaults."""
+
+    temperature: Annotated[float, Meta(ge=0, le=2)] | UnsetType = UNSET
+    top_p: Probability | UnsetType = UNSET
+    max_output_tokens: Annotated[int, Meta(ge=1)] | UnsetType = UNSET
+    seed: int | UnsetType = UNSET
+    parallel_tool_calls: bool | UnsetType = UNSET
+
+
+class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """The limits of a run that a model drives."""
+
+    turns: int = 50
+    """Questions to the model; an answer that was lost and is asked for again counts once."""
+    tool_calls: int = 256
+    wall_ms: int = 600_000
+    """Counts anew on each node, and not while the run is parked."""
+
+
+class ModelEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """What a run that a model drives began with."""
+
+    model: str
+    """The alias of its model in the configuration."""
+    limits: ModelLimits = ModelLimits()
+    instructions: str = ""
+    settings: ModelSettings = ModelSettings()
+    tools: tuple[str, ...] | UnsetType = UNSET
+    """The tools that the model sees, if not all that the run may call."""
+    projection: str = PROJECTION
+
+
+# --- what a model was asked and answered ----------------------------------------------------------
+
+
+class ConfiguredModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table ``[models.NAME]`` of a node's configuration. A request names a model by the NAME
+    alone."""
+
+    provider: str
+    """``scripted``, or of the extra ``rookery[agents]``: ``openai`` and ``anthropic``."""
+    model: str = ""
+    """The provider's name of it."""
+    base_url: str = ""
+    """Of a server that is compatible with the provider's; empty: the provider's own."""
+    script: str = ""
+    """Of a scripted model: a JSON file, or ``module:object``."""
+
+
+class ModelPurpose(StrEnum):
+    """Why a model is asked."""
+
+    TURN = "turn"
+
+
+class RequestSent(StrEnum):
+    """Whether a failed request may have reached the provider."""
+
+    NO = "no"
+    MAYBE = "maybe"
+    REFUSED = "refused"
+    """The provider answered with an error."""
+
+
+class ModelUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The use of models by a run, or by one answer; ``turns`` counts answers."""
+
+    turns: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cached_tokens: int = 0
+
+    def plus(self, other: ModelUsage) -> ModelUsage:
+        """Both together."""
+        fields = self.__struct_fields__
+        return ModelUsage(**{name: getattr(self, name) + getattr(other, name) for name in fields})

@@ -1,0 +1,213 @@
+"""A server that speaks as OpenAI's and Anthropic's do, and counts what it is asked.
+
+    python -m tests.agents.provider_server
+
+It prints its port. Its model looks two things up, pays what they come to, and says the sum. A
+prompt ``fault: KIND`` makes it fail. ``GET /requests`` lists all requests: ids, paths and bodies.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.request import urlopen
+
+__all__ = ["FAULTS", "ProviderServer"]
+
+HOST = "127.0.0.1"
+FAULTS = ("429", "500", "401", "400", "quota", "garbage", "cut", "hang", "empty")
+
+
+class ProviderServer:
+    """The process, from the test's side."""
+
+    def __enter__(self) -> ProviderServer:
+        command = [sys.executable, "-m", "tests.agents.provider_server"]
+        self._process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
+        )
+        assert self._process.stdout is not None
+        self.port = int(self._process.stdout.readline())
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._process.kill()
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def requests(self) -> list[dict[str, Any]]:
+        with urlopen(f"http://{HOST}:{self.port}/requests", timeout=10) as answer:
+            found: list[dict[str, Any]] = json.loads(answer.read())
+            return found
+
+    async def questions(self) -> list[str]:
+        """All that were asked, in order: run, step and attempt."""
+        found = await asyncio.to_thread(self.requests)
+        return [request["id"].replace("/", " ") for request in found]
+
+    def table(self, provider: str) -> str:
+        """``[models.served]`` for this server."""
+        path = "/v1" if provider == "openai" else ""
+        return (
+            f'[models]\ndefault = "served"\n[models.served]\nprovider = "{provider}"\n'
+            f'model = "test-model"\nbase_url = "http://{HOST}:{self.port}{path}"\n'
+        )
+
+
+# --- the process ----------------------------------------------------------------------------------
+
+requests: list[dict[str, Any]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self) -> None:
+        self._send(200, requests)
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        name = self.headers["X-Client-Request-Id"]
+        key = self.headers["Idempotency-Key"]
+        requests.append({"id": name, "key": key, "path": self.path, "body": body})
+        texts, results = _said(body)
+        fault = next((text[7:] for text in texts if text.startswith("fault: ")), "")
+        if fault:
+            self._fail(fault)
+        elif self.path.endswith("/chat/completions"):
+            self._send(200, _as_openai(body, *_answer(results)))
+        else:
+            self._send(200, _as_anthropic(body, *_answer(results)))
+
+    def _fail(self, fault: str) -> None:
+        error = {"type": "error", "error": {"type": "api_error", "message": fault, "code": None}}
+        if fault.isdecimal():
+            self._send(int(fault), error, retry_after="7" if fault == "429" else "")
+        elif fault == "quota":
+            error["error"] |= {"code": "insufficient_quota", "type": "insufficient_quota"}
+            self._send(429, error)
+        elif fault == "garbage":
+            self._send_bytes(200, b"<html>not a model</html>")
+        elif fault == "empty":
+            self._send(
+                200, _as_openai({}, "", []) if "chat" in self.path else _as_anthropic({}, "", [])
+            )
+        elif fault == "cut":
+            self.send_response(200)
+            self.send_header("Content-Length", "1000")
+            self.end_headers()
+            self.wfile.write(b'{"id": "cut')
+            self.close_connection = True
+        else:
+            time.sleep(60)
+
+    def _send(self, status: int, body: object, retry_after: str = "") -> None:
+        self._send_bytes(status, json.dumps(body).encode(), retry_after)
+
+    def _send_bytes(self, status: int, body: bytes, retry_after: str = "") -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        if retry_after:
+            self.send_header("Retry-After", retry_after)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        """Nothing."""
+
+
+def _said(body: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """The texts of users, and the results of this run's calls: those after the last text."""
+    texts: list[str] = []
+    results: list[str] = []
+    for message in body["messages"]:
+        content = message.get("content")
+        if message["role"] == "tool":
+            results.append(str(content))
+        elif message["role"] == "user":
+            for part in [content] if isinstance(content, str) else content:
+                if isinstance(part, str) or part["type"] == "text":
+                    texts.append(part if isinstance(part, str) else part["text"])
+                    results = []
+                else:
+                    found = part["content"]
+                    results.append(found if isinstance(found, str) else found[0]["text"])
+    return texts[-1:], results
+
+
+def _answer(results: list[str]) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
+    """The text and the calls of the next step."""
+    if not results:
+        return "I look.", [("look", {"name": "tea"}), ("look", {"name": "cake"})]
+    if len(results) == 2:
+        return "", [("pay", {"amount": sum(map(int, results))}), ("beg", {"much": True})]
+    return f"paid {results[2]}", []
+
+
+def _as_openai(body: dict[str, Any], text: str, calls: list[Any]) -> dict[str, Any]:
+    wanted = [
+        {
+            "id": f"call_{number}",
+            "type": "function",
+            "function": {"name": name, "arguments": json.dumps(arguments)},
+        }
+        for number, (name, arguments) in enumerate(calls)
+    ]
+    message = {"role": "assistant", "content": text or None}
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 1,
+        "model": body.get("model", ""),
+        "choices": [
+            {
+                "index": 0,
+                "message": message | ({"tool_calls": wanted} if wanted else {}),
+                "finish_reason": "tool_calls" if wanted else "stop",
+            }
+        ],
+        "usage": {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14},
+    }
+
+
+def _as_anthropic(body: dict[str, Any], text: str, calls: list[Any]) -> dict[str, Any]:
+    content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
+    content += [
+        {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": arguments}
+        for number, (name, arguments) in enumerate(calls)
+    ]
+    return {
+        "id": "msg_1",
+        "type": "message",
+        "role": "assistant",
+        "model": body.get("model", ""),
+        "content": content,
+        "stop_reason": "tool_use" if calls else "end_turn",
+        "stop_sequence": None,
+        "usage": {"input_tokens": 11, "output_tokens": 3},
+    }
+
+
+def main() -> None:
+    server = ThreadingHTTPServer((HOST, 0), Handler)
+    server.daemon_threads = True
+    print(server.server_address[1], flush=True)
+    server.serve_forever()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,230 @@
+"""A prompt reaches a node by every endpoint, and what the node cannot do is refused by its code."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from rookery.bus.client import Client
+from rookery.bus.client.sync import SyncClient
+from rookery.bus.roles import Role
+from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.errors import Refused
+from rookery.schemas.run import RunStatus
+from tests.execution.realm_fixture import Serving
+from tests.nodes import NodeProcess, access_to, node_on, rookery_here
+from tests.stock_client import Stock, until
+
+REALM = "prompts"
+CONFIG = """
+[models]
+default = "clerk"
+[models.clerk]
+provider = "scripted"
+script = "clerk.json"
+"""
+SCRIPT: dict[str, Any] = {
+    "answers": [
+        {"match": "How much", "calls": [{"name": "price", "arguments": {"item": "tea"}}]},
+        {"match": r"^3$", "text": "Tea costs 3.", "usage": {"input_tokens": 7}},
+        {
+            "match": "Pay",
+            "text": "I pay, and look at the sky.",
+            "calls": [
+                {"name": "pay", "arguments": {"to": "Ann", "amount": 5}, "id": "call_1"},
+                {"name": "weather", "arguments": {"city": "Oslo"}, "id": "call_1"},
+            ],
+        },
+        {"match": "paid 5 to Ann", "text": "Ann is paid."},
+        {"match": "PERMISSION_DENIED", "text": "Ann is not paid."},
+        {"match": "rights", "calls": [{"name": "price", "arguments": {"item": "cake"}}]},
+        {"match": "UNKNOWN_TOOL", "text": "I may not."},
+    ]
+}
+
+
+def prompting_node(server: EmbeddedServer, folder: Path, realm: str = REALM) -> NodeProcess:
+    (folder / "rookery.toml").write_text(CONFIG, encoding="utf-8")
+    (folder / "clerk.json").write_bytes(msgspec.json.encode(SCRIPT))
+    root = str(Path(__file__).parents[2])
+    tools = ("--driver", "sandbox", "--tools", "tests.agents.clerk_tools:registry")
+    variables = {"PYTHONPATH": root, "PAYMENTS": str(folder / "payments.txt")}
+    return node_on(server, realm, folder, *tools, **variables)
+
+
+@pytest.fixture(scope="module")
+def prompting(
+    server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("prompts")
+    with prompting_node(server, folder) as node:
+        yield Serving(server, node, REALM, folder, Role.OPERATOR)
+
+
+QUESTION = "How much is tea?"
+
+
+def test_the_request_endpoint_and_the_inbox_take_a_prompt(prompting: Serving):
+    async def ask(client: Stock) -> None:
+        body = {"prompt": QUESTION}
+        answer = await client.ask("run", "by-request", body)
+        assert answer.body["result"] == "Tea costs 3."
+        assert answer.body["usage"] == {"turns": 2, "input_tokens": 7}
+        assert [call["name"] for call in answer.body["external_calls"]] == ["price"]
+        reply = client.reply("inbox")
+        await client.submit("run", "by-inbox", body, Rookery_Reply=reply)
+        (found,) = await until(lambda: client.answers["inbox"])
+        assert found.body["result"] == "Tea costs 3."
+
+    prompting.visit(ask)
+
+
+def test_the_clients_take_a_prompt(prompting: Serving):
+    async def ask() -> None:
+        async with Client(prompting.url, realm=REALM) as client:
+            parts = [{"text": "How much "}, {"text": "is tea?"}]
+            answer = await client.run("client", prompt=QUESTION, instructions="Be short.")
+            assert (answer.status, answer.result) == (RunStatus.OK, "Tea costs 3.")
+            again = await client.run("client", {"prompt": parts, "model": "clerk"})
+            assert again.result == "Tea costs 3."
+            checked = await client.validate("client", prompt=QUESTION)
+            assert (checked.status, checked.run_id) == (RunStatus.OK, "")
+            past = await client.result("client", answer.run_id)
+            assert past.usage == answer.usage
+
+    asyncio.run(ask())
+    with SyncClient(Client(prompting.url, realm=REALM)) as client:
+        run = client.submit("sync-client", prompt=QUESTION)
+        assert run.result().result == "Tea costs 3."
+
+
+def test_the_command_line_takes_a_prompt_and_shows_the_run(prompting: Serving):
+    said = prompting.rookery(
+        "run", "--prompt", QUESTION, "--session", "shell", "--limit", "turns=9"
+    )
+    assert said.code == 0, said.err
+    answer = msgspec.json.decode(said.out)
+    assert answer["result"] == "Tea costs 3."
+    shown = prompting.rookery("runs", "show", answer["run_id"])
+    assert shown.code == 0, shown.err
+    assert "model.answered" in shown.out
+    drawn = rookery_here(
+        prompting.folder, "runs", "show", answer["run_id"], *access_to(prompting.server, REALM)
+    )
+    assert "step 2: answered after" in drawn.out
+    both = prompting.rookery("run", "--prompt", "x", "-e", "1")
+    assert "more than one of" in both.out
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "code too": ({"prompt": "x", "code": "1"}, "INVALID_ARGUMENT"),
+    "inputs too": ({"prompt": "x", "inputs": {"a": 1}}, "INVALID_ARGUMENT"),
+    "model alone": ({"code": "1", "model": "clerk"}, "INVALID_ARGUMENT"),
+    "unknown model": ({"prompt": "x", "model": "http://127.0.0.1:1/v1"}, "MODEL_UNKNOWN"),
+    "unknown setting": ({"prompt": "x", "settings": {"magic": 1}}, "UNKNOWN_FIELD"),
+    "hot": ({"prompt": "x", "settings": {"temperature": 3}}, "INVALID_ARGUMENT"),
+    "no turns": ({"prompt": "x", "limits": {"turns": 0}}, "INVALID_ARGUMENT"),
+    "NUL": ({"prompt": "a\0b"}, "INVALID_ARGUMENT"),
+    "no text": ({"prompt": [{"image": "x"}]}, "UNKNOWN_FIELD"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_a_wrong_prompt_is_refused_and_leaves_no_fact(prompting: Serving, case: str):
+    body, code = WRONG[case]
+    session = f"wrong-{case.replace(' ', '-')}"
+
+    async def ask(client: Stock) -> None:
+        for verb in ("run", "validate"):
+            answer = await client.ask(verb, session, body)
+            assert answer.code == code, answer
+        assert (await client.ask("session", session)).code == "SESSION_NOT_FOUND"
+
+    prompting.visit(ask)
+
+
+def test_a_tool_without_a_right_is_not_there_for_the_model(prompting: Serving):
+    async def ask() -> None:
+        async with Client(prompting.url, realm=REALM) as client:
+            rights = {"tools": [{"tool": "weather"}]}
+            answer = await client.run("narrow", prompt="Without rights", rights=rights)
+            assert answer.result == "I may not."
+            narrowed = await client.run("narrow", prompt="By tools, no rights", tools=["weather"])
+            assert narrowed.result == "I may not."
+
+    asyncio.run(ask())
+
+
+def test_past_prompts_are_neither_replayed_nor_forked_yet(prompting: Serving):
+    async def ask() -> None:
+        async with Client(prompting.url, realm=REALM) as client:
+            answer = await client.run("past", prompt=QUESTION)
+            with pytest.raises(Refused, match="UNSUPPORTED_FEATURE"):
+                await client.replay("past", answer.run_id)
+            assert (await client.run("past", "x = 40")).status is RunStatus.OK
+            await client.run("past", prompt=QUESTION)
+            assert (await client.run("past", "x + 2")).result == 42
+
+    asyncio.run(ask())
+
+
+# --- awaited calls --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("decision", ["approved", "denied"])
+def test_an_approval_parks_the_run_and_any_node_goes_on_with_it(
+    server: EmbeddedServer, tmp_path: Path, decision: str
+):
+    realm = f"approval-{decision}"
+    with prompting_node(server, tmp_path, realm) as node:
+        asyncio.run(_park(server, realm))
+        node.kill()
+    with prompting_node(server, tmp_path, realm):
+        answer = asyncio.run(_decide(server, realm, decision))
+    paid = "paid" if decision == "approved" else "not paid"
+    assert answer == f"Ann is {paid}."
+    book = tmp_path / "payments.txt"
+    written = book.read_text(encoding="utf-8").splitlines() if book.exists() else []
+    assert written == (["5 Ann"] if decision == "approved" else [])
+
+
+async def _park(server: EmbeddedServer, realm: str) -> None:
+    url = server.url_for(Role.OPERATOR, realm=realm)
+    async with Client(url, realm=realm) as client:
+        handle = await client.begin("s", prompt="Pay Ann.", message_id="m", through_parks=False)
+        parked = await handle.result()
+        assert parked.error is not None
+        assert parked.error.code == "WAITING_FOR_APPROVAL"
+
+
+async def _decide(server: EmbeddedServer, realm: str, decision: Any) -> str:
+    url = server.url_for(Role.OPERATOR, realm=realm)
+    async with Client(url, realm=realm) as client:
+        (waiting,) = await client.approvals("s")
+        await client.decide(waiting, decision, actor="ann")
+        handle = await client.begin("s", prompt="Pay Ann.", message_id="m")
+        return str((await handle.result()).result)
+
+
+def test_messages_and_context_are_added_by_commands_and_by_the_command_line(prompting: Serving):
+    async def ask() -> None:
+        async with Client(prompting.url, realm=REALM) as client:
+            assert (await client.append("notes", "It is Friday."))["status"] == "ok"
+            assert (await client.set_context("notes", "sky", "rain"))["status"] == "ok"
+            with pytest.raises(Refused, match="INVALID_ARGUMENT"):
+                await client.set_context("notes", "a key", "x")
+            with pytest.raises(Refused, match="INVALID_ARGUMENT"):
+                await client.run("notes", {"prompt": "x", "immediate": {}})
+
+    asyncio.run(ask())
+    assert (
+        prompting.rookery("sessions", "append", "notes", "Be kind.", "--role", "system").code == 0
+    )
+    assert prompting.rookery("sessions", "context", "notes", "sky", "sun").code == 0
+    said = prompting.rookery("run", "--prompt", QUESTION, "--session", "notes")
+    assert msgspec.json.decode(said.out)["result"] == "Tea costs 3."
