@@ -20,7 +20,7 @@ from msgspec import UNSET
 from rookery.actors.execution.driver import CallsRequested
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
-from rookery.actors.hooks import HookPoints
+from rookery.actors.hooks import HookedCalls, HookPoints
 from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.actors.tools import WAITING_FOR_LEASE, WAITING_FOR_TIMER
@@ -136,10 +136,10 @@ class PendingCalls:
         found = self._waits_for
         return {self._calls[n].operation_id: found[n] for n in numbers if n in found}
 
-    def pop(self, numbers: Iterable[int]) -> list[tuple[int, CallOutcome]]:
-        """Remove these calls and return their outcomes."""
+    def pop(self, numbers: Iterable[int]) -> list[tuple[RequestedCall, CallOutcome]]:
+        """Remove these calls and return them with their outcomes."""
         self._by_event.difference_update(numbers)
-        return [(self._calls.pop(number).number, self._outcomes.pop(number)) for number in numbers]
+        return [(self._calls.pop(number), self._outcomes.pop(number)) for number in numbers]
 
     def pop_unrecorded(self, numbers: Iterable[int]) -> list[RecordOutcome]:
         """Remove and return the outcomes of these calls that are to be recorded."""
@@ -279,10 +279,28 @@ class CallCoordinator:
     async def _invoke_hooks(self, calls: Sequence[RequestedCall]) -> None:
         """Invoke the hooks of new calls; what they said is recorded with the request. Calls on
         record have their hooks on record."""
-        hooked = await self._hooks.before_tool_calls(calls)
-        self._recorder.set_hooked(hooked)
+        self._add_hooked(await self._hooks.before_tool_calls(calls))
+
+    def _add_hooked(self, hooked: HookedCalls) -> None:
+        self._recorder.add_hooked(hooked)
+        if self._hooks.is_cancelled:
+            raise RunEnded
         if hooked.run_error:
             raise Refused("HOOK_FAILED", hooked.run_error)
+
+    async def hook_result(self, call: RequestedCall, result: ToolResult) -> ToolResult:
+        """The result as the program gets it. What hooks say of it is recorded with the step that
+        continues with it."""
+        if not self._hooks.judge_results:
+            return result
+        outcome = CallOutcome(
+            value=result.value, error=result.error or UNSET, duration_ms=result.duration_ms
+        )
+        after, hooked = await self._hooks.after_tool_call(call, outcome)
+        self._add_hooked(hooked)
+        if after is outcome:
+            return result
+        return ToolResult(after.value, after.error or None, result.duration_ms)
 
     async def _reload_outcomes(self) -> None:
         """Collect outcomes that were committed before this wait began."""
@@ -312,8 +330,10 @@ class CallCoordinator:
         unrecorded = self._pending.pop_unrecorded(answered)
         self._recorder.set_answers(operations, passed_ms, unrecorded)
         answers = {
-            number: await self._recorder.to_tool_result(self._reader, number, outcome)
-            for number, outcome in self._pending.pop(answered)
+            call.number: await self.hook_result(
+                call, await self._recorder.to_tool_result(self._reader, call.number, outcome)
+            )
+            for call, outcome in self._pending.pop(answered)
         }
         self._has_resumed_calls = len(self._pending) > 0
         self._has_mixed_steps &= self._has_resumed_calls

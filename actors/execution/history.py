@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from rookery.actors.execution.step_inputs import AnsweredBatch, FactPosition, StepInputs
 from rookery.actors.execution.surface_tools import SurfaceToolsReader
+from rookery.actors.hooks import outcome_after_hooks
 from rookery.actors.kernel import last_restart
 from rookery.actors.protection import (
     NO_SEAL,
@@ -40,7 +41,7 @@ from rookery.schemas.calls import (
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.facts import sandbox, session, tool, turn
+from rookery.schemas.facts import hook, sandbox, session, tool, turn
 from rookery.schemas.facts.run_progress import TURN_ENDS, TurnEnd
 from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import FileInput, RunRequest, RunResult
@@ -412,7 +413,8 @@ class RunHistoryReader:
     async def _outcomes(
         self, session: str, after: int, turn_facts: Sequence[tuple[FactPosition, Fact]]
     ) -> dict[str, tuple[FactPosition, CallOutcome]]:
-        """By operation: the position of its outcome, and the outcome."""
+        """By operation: the position of its outcome, and the outcome as hooks let the program get
+        it."""
         outcomes: dict[str, tuple[FactPosition, CallOutcome]] = {}
         older = await self.facts("tool", session, after)
         for position, fact in (*older, *turn_facts):
@@ -428,6 +430,11 @@ class RunHistoryReader:
                     outcome = CallOutcome(error=fact.error, duration_ms=fact.duration_ms)
                 case tool.Refused():
                     outcome = CallOutcome(error=fact.error)
+                case hook.ResponseDecided() | hook.ResponseRejected() | hook.Noted():
+                    if fact.operation_id in outcomes:
+                        at, given = outcomes[fact.operation_id]
+                        outcomes[fact.operation_id] = at, outcome_after_hooks(given, (fact,))
+                    continue
                 case _:
                     continue
             outcomes[fact.operation_id] = position, outcome

@@ -29,7 +29,7 @@ from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import ProgramCall, Tool, ToolResult
 from rookery.actors.sandbox.sessions import ResultBatch
 from rookery.bus.ports import Blobs, wait_first
-from rookery.schemas.calls import RunEnvironment
+from rookery.schemas.calls import RequestedCall, RunEnvironment
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.run import Diagnostic, ErrorObject, RunResult, RunStatus, Severity
 
@@ -217,6 +217,8 @@ class RunExecution:
             return await self._continue_with_model(run_input)
         steps = len(recorded) - (0 if view.forked is UNSET else view.forked.batches)
         self._recorder.resume_at(steps, answered=steps == view.steps)
+        if view.steps and steps == view.steps:
+            recorded = [*recorded[:-1], await self._hook_last(recorded[-1])]
         await self._calls.resume(view.beside, split=any(not batch.whole for batch in recorded))
         return await self._driver.begin(run_input._replace(recorded=recorded), self._sync_call)
 
@@ -230,6 +232,20 @@ class RunExecution:
         numbers = [call.number for call in view.calls]
         answers, _ = await self._calls.wait(numbers, None, whole=True)
         return await self._driver.resume_parked(run_input, answers, self._sync_call)
+
+    async def _hook_last(self, batch: ResultBatch) -> ResultBatch:
+        """Invoke the hooks of results that no recorded step continues with."""
+        calls = []
+        for one in batch.calls:
+            call = RequestedCall(
+                operation_id=self._recorder.operation_id(one.number),
+                number=one.number,
+                name=one.name,
+                digest=one.digest,
+            )
+            answer = await self._calls.hook_result(call, one.answer)
+            calls.append(msgspec.structs.replace(one, answer=answer))
+        return msgspec.structs.replace(batch, calls=tuple(calls))
 
     async def _next(self, step: CallsRequested | AskModel | TurnInputs) -> Step:
         if self._call_error is not None:

@@ -85,7 +85,7 @@ class StepRecorder:
         self._outcomes: list[RecordOutcome] = []
         """The outcomes that the driver got before they were recorded."""
         self._hooked = HookedCalls()
-        """What hooks said of the calls of the next step."""
+        """What hooks said since the last step."""
 
     def resume_at(self, steps: int, *, answered: bool) -> None:
         """Continue after this many steps. ``answered``: whether the driver got the last step's
@@ -170,9 +170,10 @@ class StepRecorder:
         if passed_ms:
             self._passed_ms.append(passed_ms)
 
-    def set_hooked(self, hooked: HookedCalls) -> None:
-        """Set what hooks said of the calls of the next recorded step."""
-        self._hooked = hooked
+    def add_hooked(self, hooked: HookedCalls) -> None:
+        """Add what hooks said of results, or of the calls of the next recorded step."""
+        if hooked.facts:
+            self._hooked = HookedCalls(self._hooked.facts + hooked.facts, hooked.executed)
 
     async def record_request(
         self,

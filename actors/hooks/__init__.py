@@ -17,9 +17,10 @@ if TYPE_CHECKING:
         hook,
         modify_arguments,
         require_approval,
+        rewrite_result,
         rule_hook,
     )
-    from rookery.actors.hooks.changes import call_verdict
+    from rookery.actors.hooks.changes import call_verdict, outcome_after_hooks
     from rookery.actors.hooks.context import (
         HookInvocationOutcome,
         HookInvocationStatus,
@@ -43,7 +44,9 @@ __all__ = [
     "deny",
     "hook",
     "modify_arguments",
+    "outcome_after_hooks",
     "require_approval",
+    "rewrite_result",
     "rule_hook",
     "validate_package_hooks",
 ]
@@ -51,8 +54,15 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "authoring": ("deny", "hook", "modify_arguments", "require_approval", "rule_hook"),
-        "changes": ("call_verdict",),
+        "authoring": (
+            "deny",
+            "hook",
+            "modify_arguments",
+            "require_approval",
+            "rewrite_result",
+            "rule_hook",
+        ),
+        "changes": ("call_verdict", "outcome_after_hooks"),
         "context": ("HookInvocationOutcome", "HookInvocationStatus", "HookLifecycleContext"),
         "coordinator": ("HookLifecycleCoordinator", "validate_package_hooks"),
         "executors": ("HookExecutors",),

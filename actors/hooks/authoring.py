@@ -30,8 +30,10 @@ from rookery.schemas.seed.hook_invocation import (
     ObserveOnlyResponse,
     ReasonedSummary,
     RequestApprovalResponse,
+    RewriteToolResultResponse,
     SummaryOnly,
     ToolRequestPatch,
+    ToolResultPatch,
 )
 from rookery.schemas.seed.hook_spec import (
     BlockingHook,
@@ -52,6 +54,7 @@ __all__ = [
     "hook",
     "modify_arguments",
     "require_approval",
+    "rewrite_result",
     "rule_hook",
 ]
 
@@ -79,6 +82,12 @@ def modify_arguments(patch: Any, summary: str) -> ModifyToolRequestResponse:
 def require_approval(summary: str) -> RequestApprovalResponse:
     """Ask an approver, whatever the tool's own policy says."""
     return RequestApprovalResponse(payload=SummaryOnly(redacted_summary=summary))
+
+
+def rewrite_result(result: Any, summary: str) -> RewriteToolResultResponse:
+    """Give the program another result; the record of the call keeps the original."""
+    payload = ToolResultPatch(redacted_summary=summary, result=result)
+    return RewriteToolResultResponse(payload=payload)
 
 
 # --- decorator ------------------------------------------------------------------------------------

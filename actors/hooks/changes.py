@@ -6,28 +6,38 @@ that a turn applies only what is on record.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.tools import NO_VERDICT, CatalogueTool, HookVerdict, check_arguments, fault
 from rookery.bus.ports import IN_FACT_BYTES_MAX
-from rookery.schemas.calls import CallArguments, RequestedCall
+from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import hook as facts
+from rookery.schemas.seed.hook import HookPoint
 from rookery.schemas.seed.hook_invocation import (
     SUMMARY_MAX,
     DenyResponse,
     HookResponse,
     ModifyToolRequestResponse,
     RequestApprovalResponse,
+    RewriteToolResultResponse,
     ToolRequestPatch,
 )
 
-__all__ = ["CallChange", "call_verdict", "merge_patch", "refusal_of_call_response"]
+__all__ = [
+    "CallChange",
+    "ReturnedCall",
+    "call_verdict",
+    "merge_patch",
+    "outcome_after_hooks",
+    "refusal_of_call_response",
+    "refusal_of_result_response",
+]
 
 DENIED: Final = "PERMISSION_DENIED"
 
@@ -150,3 +160,62 @@ def applied(change: CallChange, fact: facts.HookFact) -> CallChange:
 
 def _refused(change: CallChange, text: str) -> CallChange:
     return change._replace(verdict=change.verdict._replace(fault=fault(DENIED, text)))
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+class ReturnedCall(NamedTuple):
+    """A call that has returned a value, with the changes of hooks so far."""
+
+    tool: CatalogueTool
+    call: RequestedCall
+    outcome: CallOutcome
+    """As the program gets it."""
+
+    @property
+    def bound(self) -> Any:
+        """The arguments of the program as conditions see them."""
+        return CallChange(self.tool, self.call).bound
+
+    @property
+    def visible_result(self) -> Any:
+        """Unset if the result is sensitive."""
+        return UNSET if self.tool.checks.sensitive.result else self.outcome.value
+
+
+def refusal_of_result_response(given: ReturnedCall, response: HookResponse) -> str:
+    """Why the response may not change the result; empty if it may."""
+    if not isinstance(response, RewriteToolResultResponse):
+        return f"nothing of {response.response_class} can be applied to a result"
+    payload = response.payload
+    if payload.result is not UNSET:
+        if given.tool.checks.sensitive.result:
+            return f"the result of {given.call.name} is sensitive, and this one would be shown"
+        try:
+            checked = given.tool.checks.check_result(payload.result)
+        except CodedError as error:
+            return error.message
+        if len(checked.text) > IN_FACT_BYTES_MAX:
+            return "the rewritten result does not fit into a fact"
+    return _summary_refusal(payload.redacted_summary)
+
+
+def outcome_after_hooks(outcome: CallOutcome, recorded: Iterable[facts.HookFact]) -> CallOutcome:
+    """The outcome of a call as the program gets it, from the facts about its result in order."""
+    for fact in recorded:
+        hook_id = fact.hook_id.as_str()
+        match fact:
+            case facts.ResponseDecided(change=RewriteToolResultResponse(payload=patch)):
+                if patch.result is not UNSET:
+                    outcome = CallOutcome(value=patch.result, duration_ms=outcome.duration_ms)
+            case facts.ResponseRejected(point=HookPoint.AFTER_TOOL_CALL):
+                text = f"the response of hook {hook_id} was refused: {fact.reason}"
+                outcome = _refused_outcome(outcome, text)
+            case facts.Noted(point=HookPoint.AFTER_TOOL_CALL, refuses=True):
+                outcome = _refused_outcome(outcome, f"hook {hook_id} failed: {fact.error}")
+    return outcome
+
+
+def _refused_outcome(outcome: CallOutcome, text: str) -> CallOutcome:
+    return CallOutcome(error=fault(DENIED, text), duration_ms=outcome.duration_ms)

@@ -17,8 +17,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.approvals import RuleInput, redacted_summary
-from rookery.actors.hooks.changes import CallChange, applied, refusal_of_call_response
+from rookery.actors.approvals import RuleInput
+from rookery.actors.hooks.changes import (
+    CallChange,
+    ReturnedCall,
+    applied,
+    outcome_after_hooks,
+    refusal_of_call_response,
+    refusal_of_result_response,
+)
 from rookery.actors.hooks.conditions import RuleExecutor, is_skipped
 from rookery.actors.hooks.context import (
     HookInvocationOutcome,
@@ -29,40 +36,26 @@ from rookery.actors.hooks.coordinator import HookLifecycleCoordinator
 from rookery.actors.hooks.executors import HookExecutorRegistry, HookExecutors
 from rookery.actors.hooks.node_hooks import NodeHooks
 from rookery.actors.hooks.records import agent_source, intent_of, result_of
+from rookery.actors.hooks.views import call_subject, call_view, result_view
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.tools import ToolCatalogue, check_arguments
-from rookery.schemas.calls import RequestedCall
+from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import hook as facts
 from rookery.schemas.hooks import HookMode, HookRegistration, RuleHook
-from rookery.schemas.ids import (
-    AgentId,
-    ContentRef,
-    JournalCursor,
-    RunId,
-    SessionId,
-    ToolCallId,
-    TurnId,
-)
+from rookery.schemas.ids import AgentId, JournalCursor, RunId, SessionId, TurnId
 from rookery.schemas.seed.agent_error import AgentError
-from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint
-from rookery.schemas.seed.hook_invocation import SUMMARY_MAX, HookResponse, HookView
-from rookery.schemas.seed.hook_spec import HookPrivacyPolicy, HookSpec
+from rookery.schemas.seed.hook import FailedInvocation, HookFailurePolicy, HookPoint
+from rookery.schemas.seed.hook_invocation import HookResponse, HookView
+from rookery.schemas.seed.hook_spec import HookSpec
 from rookery.schemas.seed.package import RuntimePackageFingerprint
 from rookery.schemas.seed.records import JournalRecord
-from rookery.schemas.seed.refs import (
-    DestinationKind,
-    DestinationRef,
-    EntityKind,
-    EntityRef,
-    PrivacyClass,
-)
+from rookery.schemas.seed.refs import DestinationKind, DestinationRef
 
 __all__ = ["HookPoints", "HookedCalls"]
 
 AT_ONCE_MAX: Final = 16
 """Calls of one step whose hooks are invoked at once."""
-CUT: Final = " ..."
 
 
 class HookedCalls(NamedTuple):
@@ -91,15 +84,33 @@ class _Invocation:
     """One invocation of a hook for a call."""
 
     registration: HookRegistration
-    change: CallChange
-    invocation_id: str
-    started_ms: int
+    step: CallChange | ReturnedCall
+    subject: RuleInput
+    invocation_id: str = ""
+    started_ms: int = 0
     refusals: list[str] = field(default_factory=list)
     """Why the guard refused the response."""
 
+    @property
+    def spec(self) -> HookSpec:
+        return self.registration.spec
+
+    @property
+    def is_audited(self) -> bool:
+        return self.registration.mode is HookMode.AUDIT
+
+    def view(self) -> HookView:
+        if isinstance(self.step, CallChange):
+            return call_view(self.spec, self.step)
+        return result_view(self.spec, self.step)
+
     def accept(self, _spec: HookSpec, response: HookResponse) -> bool:
-        hook_id = self.registration.spec.hook_id.as_str()
-        if refusal := refusal_of_call_response(self.change, hook_id, response):
+        if isinstance(self.step, CallChange):
+            hook_id = self.spec.hook_id.as_str()
+            refusal = refusal_of_call_response(self.step, hook_id, response)
+        else:
+            refusal = refusal_of_result_response(self.step, response)
+        if refusal:
             self.refusals.append(refusal)
         return not refusal
 
@@ -118,19 +129,24 @@ class HookPoints:
         assert view.offer is not UNSET
         self._executors, self._catalogue = hooks.executors, catalogue
         self._session, self._view, self._now_ms = session, view, now_ms
-        self._before_call = [
-            one for one in hooks.of_run(view.offer) if one.spec.point is HookPoint.BEFORE_TOOL_CALL
-        ]
+        of_run = hooks.of_run(view.offer)
+        self._before_call = [one for one in of_run if one.spec.point is HookPoint.BEFORE_TOOL_CALL]
+        self._after_call = [one for one in of_run if one.spec.point is HookPoint.AFTER_TOOL_CALL]
         self._limits = {"limits": msgspec.to_builtins(view.offer.limits)}
         self._fingerprint = view.offer.package_fingerprint or ""
         self._next_seq = view.hook_records + 1
         self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
         self._active: set[HookLifecycleCoordinator] = set()
-        self._cancelled = False
+        self.is_cancelled = False
+
+    @property
+    def judge_results(self) -> bool:
+        """Whether any hook is invoked for results."""
+        return bool(self._after_call)
 
     def cancel(self) -> None:
         """Cancel all invocations: the run ends."""
-        self._cancelled = True
+        self.is_cancelled = True
         for coordinator in self._active:
             coordinator.cancel()
 
@@ -147,6 +163,26 @@ class HookPoints:
             next((one.run_error for one in hooked if one.run_error), ""),
         )
 
+    async def after_tool_call(
+        self, call: RequestedCall, outcome: CallOutcome
+    ) -> tuple[CallOutcome, HookedCalls]:
+        """Invoke the hooks of a call that has returned a value; its outcome as the program gets
+        it."""
+        tool = self._catalogue.get(call.name)
+        if tool is None or outcome.error is not UNSET:
+            return outcome, HookedCalls()
+        given, left, error = ReturnedCall(tool, call, outcome), list[facts.HookFact](), ""
+        for registration in self._after_call:
+            if given.outcome.error is not UNSET or error or self.is_cancelled:
+                break
+            subject = call_subject(given, self._session, self._limits)
+            if is_skipped(registration, subject):
+                continue
+            found, error = await self._invoke(_Invocation(registration, given, subject))
+            left += found
+            given = given._replace(outcome=outcome_after_hooks(given.outcome, found))
+        return given.outcome, HookedCalls(tuple(left), run_error=error)
+
     # --- one call ---------------------------------------------------------------------------------
 
     async def _hook_call(self, call: RequestedCall) -> HookedCalls:
@@ -156,7 +192,7 @@ class HookPoints:
             return HookedCalls()
         change, left, error = CallChange(tool, call), list[facts.HookFact](), ""
         try:
-            subject = self._subject(change)
+            subject = call_subject(change, self._session, self._limits)
             if all(is_skipped(one, subject) for one in self._before_call):
                 return HookedCalls()
             if call.arguments is not UNSET and tool.can_check(call):
@@ -165,36 +201,34 @@ class HookPoints:
             return HookedCalls()
         async with self._at_once:
             for registration in self._before_call:
-                if change.verdict.fault is not UNSET or error or self._cancelled:
+                if change.verdict.fault is not UNSET or error or self.is_cancelled:
                     break
-                subject = self._subject(change)
+                subject = call_subject(change, self._session, self._limits)
                 if is_skipped(registration, subject):
                     continue
-                found, error = await self._invoke(registration, change, subject)
+                found, error = await self._invoke(_Invocation(registration, change, subject))
                 left += found
                 for fact in found:
                     change = applied(change, fact)
         digest = change.verdict.executed_digest
         return HookedCalls(tuple(left), {call.operation_id: digest} if digest else {}, error)
 
-    async def _invoke(
-        self, registration: HookRegistration, change: CallChange, subject: RuleInput
-    ) -> tuple[list[facts.HookFact], str]:
+    async def _invoke(self, one: _Invocation) -> tuple[list[facts.HookFact], str]:
         """The facts of one invocation, and why the run has to fail, if it has."""
-        spec, audited = registration.spec, registration.mode is HookMode.AUDIT
-        journal, registry = _StagedRecords(), self._registry(registration, subject)
+        journal = _StagedRecords()
         coordinator = HookLifecycleCoordinator(
-            registry,
+            self._registry(one),
             journal,
             self._next_seq,
             now_ms=self._now_ms,
-            sequence_allocator=None if audited else self._reserve,
+            sequence_allocator=None if one.is_audited else self._reserve,
         )
-        one = _Invocation(registration, change, f"hook.invocation.{self._next_seq}", self._now_ms())
+        one.invocation_id = f"hook.invocation.{self._next_seq}"
+        one.started_ms = self._now_ms()
         self._active.add(coordinator)
         try:
             (outcome,) = await coordinator.invoke_point_guarded(
-                (spec,), spec.point, self._context(change), _view(spec, change), one.accept
+                (one.spec,), one.spec.point, self._context(one.step), one.view(), one.accept
             )
         except AgentError as error:
             return self._failure(one, error.context.message)
@@ -205,24 +239,27 @@ class HookPoints:
     def _said(
         self, one: _Invocation, outcome: HookInvocationOutcome, records: list[JournalRecord]
     ) -> tuple[list[facts.HookFact], str]:
-        match outcome.status:
-            case HookInvocationStatus.COMPLETED | HookInvocationStatus.CANCELLED:
-                return [], ""
-            case HookInvocationStatus.APPLIED_JOURNALED_MUTATION:
-                assert outcome.accepted_response is not None
-                return self._accepted(one, outcome.accepted_response, records), ""
-            case HookInvocationStatus.REJECTED_POLICY:
-                return self._rejected(one, records, outcome), ""
-            case status:
-                answer = outcome.response_class
-                return self._failure(one, f"its answer {answer} is {status.replace('_', ' ')}")
+        status, answer = outcome.status, outcome.response_class
+        if status in (HookInvocationStatus.COMPLETED, HookInvocationStatus.CANCELLED):
+            return [], ""
+        if status is HookInvocationStatus.APPLIED_JOURNALED_MUTATION:
+            assert outcome.accepted_response is not None
+            return self._accepted(one, outcome.accepted_response, records), ""
+        if status is HookInvocationStatus.REJECTED_POLICY:
+            return self._rejected(one, records, outcome), ""
+        if answer is None:  # It failed open.
+            return [self._noted(one, status, error=_error_of(outcome))], ""
+        text = f"its answer {answer} is {status.replace('_', ' ')}"
+        if one.spec.point.is_security_critical:
+            return self._failure(one, text)
+        return [self._noted(one, status, error=text)], ""
 
     # --- facts ------------------------------------------------------------------------------------
 
     def _accepted(
         self, one: _Invocation, response: HookResponse, records: Sequence[JournalRecord]
     ) -> list[facts.HookFact]:
-        if one.registration.mode is HookMode.AUDIT:
+        if one.is_audited:
             return [
                 self._noted(one, would=_would(response), response_class=response.response_class)
             ]
@@ -231,7 +268,7 @@ class HookPoints:
         return [
             facts.ResponseDecided(
                 **about,
-                point=one.registration.spec.point,
+                point=one.spec.point,
                 record=decided,
                 change=response,  # type: ignore[arg-type] # Each class is in the union.
             ),
@@ -243,34 +280,32 @@ class HookPoints:
         self, one: _Invocation, records: Sequence[JournalRecord], outcome: HookInvocationOutcome
     ) -> list[facts.HookFact]:
         reason = one.refusals[-1]
-        if one.registration.mode is HookMode.AUDIT:
+        if one.is_audited:
             would = f"be refused: {reason}"
             return [self._noted(one, would=would, response_class=outcome.response_class or UNSET)]
         (record,) = records
-        point = one.registration.spec.point
+        point = one.spec.point
         return [
             facts.ResponseRejected(**self._about(one), point=point, record=record, reason=reason)
         ]
 
     def _failure(self, one: _Invocation, message: str) -> tuple[list[facts.HookFact], str]:
         """What follows from a failed hook: nothing if it is audited."""
-        if one.registration.mode is HookMode.AUDIT:
-            return [self._noted(one, error=message)], ""
-        spec = one.registration.spec
-        fails_run = spec.failure is HookFailurePolicy.FAIL_RUN
-        noted = self._noted(one, error=message, refuses=UNSET if fails_run else True)
-        hook_id = spec.hook_id.as_str()
+        if one.is_audited:
+            return [self._noted(one, "failed", error=message)], ""
+        fails_run = one.spec.failure is HookFailurePolicy.FAIL_RUN
+        refuses = UNSET if fails_run else True
+        noted = self._noted(one, "failed_closed", error=message, refuses=refuses)
+        hook_id = one.spec.hook_id.as_str()
         return [noted], f"hook {hook_id} failed: {message}" if fails_run else ""
 
-    def _noted(self, one: _Invocation, **fields: Any) -> facts.Noted:
-        mode = one.registration.mode or HookMode.ENFORCE
-        is_closed = "error" in fields and mode is HookMode.ENFORCE
+    def _noted(self, one: _Invocation, status: str = "audited", **fields: Any) -> facts.Noted:
         return facts.Noted(
             **self._about(one),
-            point=one.registration.spec.point,
+            point=one.spec.point,
             invocation_id=one.invocation_id,
-            status="failed_closed" if is_closed else "failed" if "error" in fields else "audited",
-            mode=mode,
+            status=status,
+            mode=one.registration.mode or HookMode.ENFORCE,
             elapsed_ms=max(0, self._now_ms() - one.started_ms),
             **fields,
         )
@@ -279,37 +314,22 @@ class HookPoints:
         return {
             "run": self._view.run_id,
             "generation": self._view.generation,
-            "operation_id": one.change.call.operation_id,
-            "hook_id": one.registration.spec.hook_id,
+            "operation_id": one.step.call.operation_id,
+            "hook_id": one.spec.hook_id,
         }
 
     # --- inputs -----------------------------------------------------------------------------------
 
-    def _registry(self, registration: HookRegistration, subject: RuleInput) -> HookExecutorRegistry:
-        if isinstance(registration.executor, RuleHook):
-            return HookExecutors([RuleExecutor(registration, subject)])
+    def _registry(self, one: _Invocation) -> HookExecutorRegistry:
+        if isinstance(one.registration.executor, RuleHook):
+            return HookExecutors([RuleExecutor(one.registration, one.subject)])
         return self._executors
 
     def _reserve(self, width: int) -> int:
         seq, self._next_seq = self._next_seq, self._next_seq + width
         return seq
 
-    def _subject(self, change: CallChange) -> RuleInput:
-        """The variables of conditions. How often the tool was called is not known here."""
-        capability = change.tool.capability
-        return RuleInput(
-            name=change.call.name,
-            surface=change.tool.surface,
-            side_effect=capability.side_effect.value,
-            idempotent=capability.idempotent,
-            session=self._session,
-            args=change.bound,
-            counts=UNSET,
-            point=HookPoint.BEFORE_TOOL_CALL.value,
-            run=self._limits,
-        )
-
-    def _context(self, change: CallChange) -> HookLifecycleContext:
+    def _context(self, step: CallChange | ReturnedCall) -> HookLifecycleContext:
         agent_id, run_id = AgentId(f"agent.{self._session}"), self._view.run_id
         return HookLifecycleContext(
             run_id=RunId(run_id),
@@ -318,29 +338,18 @@ class HookPoints:
             turn_id=TurnId(f"turn.{run_id}"),
             source=agent_source(agent_id),
             destination=DestinationRef.new(
-                f"{change.tool.surface}/{change.call.name}", DestinationKind.TOOL
+                f"{step.tool.surface}/{step.call.name}", DestinationKind.TOOL
             ),
             package_fingerprint=RuntimePackageFingerprint(self._fingerprint),
         )
 
 
-def _view(spec: HookSpec, change: CallChange) -> HookView:
-    """What a hook sees of a call; sensitive arguments are in no view."""
-    call, bound = change.call, change.bound
-    summary = call.name if bound is UNSET else redacted_summary(call.name, bound)
-    if len(summary) > SUMMARY_MAX:
-        summary = summary[: SUMMARY_MAX - len(CUT)] + CUT
-    sees_content = spec.privacy is HookPrivacyPolicy.CONTENT_CAPTURE_ALLOWED
-    sees_refs = spec.privacy is not HookPrivacyPolicy.ENVELOPE_AND_REDACTED_SUMMARY
-    has_blob = call.arguments_blob is not UNSET
-    refs = (ContentRef(f"blob:{call.arguments_blob}"),) if sees_refs and has_blob else ()
-    return HookView(
-        privacy=PrivacyClass.CONTENT_REFS_ONLY,
-        redacted_summary=summary,
-        subject_refs=(EntityRef.new(EntityKind.TOOL_CALL, ToolCallId(call.operation_id)),),
-        content_refs=refs,
-        content=bound if sees_content else UNSET,
-    )
+def _error_of(outcome: HookInvocationOutcome) -> str:
+    """Why a hook failed open."""
+    payload = outcome.record.payload
+    if isinstance(payload, FailedInvocation):
+        return payload.redacted_summary
+    return "it took longer than its time limit"
 
 
 def _would(response: HookResponse) -> str:

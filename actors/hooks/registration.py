@@ -33,7 +33,6 @@ _PROCESSES: Final = "no run starts processes yet"
 _RUNS: Final = "runs do not call it yet"
 _NOT_LIVE: Final = {
     HookPoint.RUN_STARTING: _RUNS,
-    HookPoint.AFTER_TOOL_CALL: _RUNS,
     HookPoint.BEFORE_APPROVAL_REQUEST: _RUNS,
     HookPoint.AFTER_APPROVAL_DECISION: _RUNS,
     HookPoint.ON_RUN_CANCEL_REQUESTED: _RUNS,
@@ -103,6 +102,10 @@ def _check_spec(spec: HookSpec) -> None:
 
 def _check_point(spec: HookSpec) -> None:
     point, reason = spec.point, _NOT_LIVE.get(spec.point, "")
+    if point is HookPoint.AFTER_TOOL_CALL and not spec.is_blocking:
+        reason = "no run feeds an observer yet: the run can wait for it, in mode audit"
+    if HookResponseClass.REQUEST_RETRY in spec.mutation_rights.rights:
+        reason = "no call is retried for a hook yet"
     if spec.failure is HookFailurePolicy.INTERRUPT_RUN:
         reason = "no run parks for a hook yet: say deny or fail_run for its failure"
     if not spec.is_blocking and point.is_security_critical:

@@ -16,6 +16,7 @@ from rookery.actors.hooks import (
     hook,
     modify_arguments,
     require_approval,
+    rewrite_result,
     rule_hook,
 )
 from rookery.actors.tools import ToolRegistry
@@ -118,6 +119,23 @@ def fatal_guard(call: HookInput) -> Any:
     raise ValueError("the guard is broken for good")
 
 
+@hook(
+    "after_tool_call",
+    rights=["rewrite_tool_result"],
+    when='name == "look" and not (args.value in [1, 2])',
+    **SEEN,
+)
+def redact(call: HookInput) -> Any:
+    """Hides card numbers, and fails for a broken one."""
+    value = call.view.content
+    write(f"redact {value}")
+    if value == "card broken":
+        raise ValueError("the redactor is broken")
+    if isinstance(value, str) and value.startswith("card"):
+        return rewrite_result("card ****", "a card number")
+    return None
+
+
 SECRET = rule_hook(
     "no-secrets",
     POINT,
@@ -136,6 +154,7 @@ registry = ToolRegistry.of(
     audit_payments,
     fragile_guard,
     fatal_guard,
+    redact,
     SECRET,
 )
 plain = ToolRegistry.of(pay, look, fragile)

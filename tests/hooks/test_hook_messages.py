@@ -5,13 +5,15 @@ The hooks answer on the loop, within the tick that an outcome waits for the step
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
-from rookery.actors.hooks import HookedCalls, HookPoints, hook, modify_arguments
+from rookery.actors.execution.driver import Finished
+from rookery.actors.hooks import HookedCalls, HookPoints, hook, modify_arguments, rewrite_result
 from rookery.actors.hooks.authoring import LocalHook
 from rookery.actors.hooks.records import journal_records
 from rookery.actors.tools import HOOK_ATTRIBUTE
@@ -19,9 +21,11 @@ from rookery.schemas.calls import RequestedCall
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import digest_json
 from rookery.schemas.facts import hook as facts
-from rookery.schemas.facts import tool
+from rookery.schemas.facts import tool, turn
 from rookery.schemas.ids import HookId
+from rookery.schemas.run import RunResult
 from rookery.schemas.seed.hook_invocation import HookInput, HookResponse
+from tests.execution.driver_scripts import SCRIPTS, Script, wants
 from tests.execution.scripted_driver import SESSION, ScriptedWorld
 from tests.execution.test_scripted_driver import settle_calls
 
@@ -113,6 +117,84 @@ def test_a_node_may_die_with_any_message_and_what_is_executed_is_on_record(later
 
 
 _DECIDED = facts.ResponseDecided
+
+
+# --- results --------------------------------------------------------------------------------------
+
+
+@hook(
+    "after_tool_call",
+    rights=["rewrite_tool_result"],
+    mode="enforce",
+    sees="content_capture_allowed",
+    timeout_ms=5_000,
+)
+def rewrite(call: HookInput) -> Any:
+    return rewrite_result(f"{call.view.content}!", "louder")
+
+
+def return_results(run: str) -> Script:
+    """Ten calls, one after the other, whose values are the result."""
+    del run
+    values = []
+    for number in range(1, CALLS + 1):
+        results = yield wants(number)
+        values.append(results[number].value)
+    yield Finished(RunResult(result=values), kept=True)
+
+
+class RewritingWorld(ScriptedWorld):
+    hooks = (quick(rewrite),)
+    scripts: Mapping[str, Callable[[str], Script]] = {**SCRIPTS, "return_results": return_results}
+
+
+def test_rewritten_results_add_no_message_to_a_run():
+    with ScriptedWorld() as plain, RewritingWorld() as hooked:
+        assert played(hooked) == played(plain)
+        assert len(hooked.recorded("hook")) == 3 * CALLS
+
+
+@pytest.mark.parametrize("later", range(3, 14))
+def test_a_node_may_die_with_any_message_and_the_program_gets_what_is_on_record(later: int):
+    with RewritingWorld() as world:
+        world.begin()
+        world.play("return_results")
+        world.kill_after(later)
+        settle_calls(world)
+        (end,) = [fact for fact in world.recorded() if isinstance(fact, turn.Completed)]
+        assert end.result.result == ["done!"] * CALLS
+        changed = [fact for fact in world.recorded("hook") if isinstance(fact, _DECIDED)]
+        assert len({fact.operation_id for fact in changed}) == len(changed) == CALLS
+
+
+class GatedHook(QuickHook):
+    """A hook that answers once its gate is open."""
+
+    is_open = False
+
+    async def invoke(self, hook_input: HookInput) -> HookResponse:
+        while not self.is_open:
+            await asyncio.sleep(0.005)
+        return await super().invoke(hook_input)
+
+
+def test_a_result_whose_hook_had_not_answered_when_its_node_died_is_judged_by_the_next_node():
+    gated = GatedHook(quick(rewrite).registration, rewrite)
+
+    class GatedWorld(RewritingWorld):
+        hooks = (gated,)
+
+    with GatedWorld() as world:
+        world.begin()
+        world.play("return_results")
+        world.until(lambda: "completed" in world.kinds("tool"))
+        assert not world.recorded("hook"), "the outcome is recorded alone"
+        world.nodes[-1].crash()
+        gated.is_open = True
+        world.begin()
+        settle_calls(world)
+        (end,) = [fact for fact in world.recorded() if isinstance(fact, turn.Completed)]
+        assert end.result.result == ["done!"] * CALLS
 
 
 # --- forged ---------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from rookery.schemas.seed.hook_spec import (
 )
 from tests.hooks.hook_fixtures import MATRIX, spec
 
-CALL = HookPoint.BEFORE_TOOL_CALL
+CALL, RESULT = HookPoint.BEFORE_TOOL_CALL, HookPoint.AFTER_TOOL_CALL
 DENY, APPROVAL = HookResponseClass.DENY, HookResponseClass.REQUEST_APPROVAL
 MODIFY = HookResponseClass.MODIFY_TOOL_REQUEST
 EARLY, LATE = HookOrderingPhase.EARLY, HookOrderingPhase.LATE
@@ -108,7 +108,7 @@ def test_a_rule_has_a_condition_and_the_right_to_its_verdict():
 # --- points ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", [point for point in HookPoint if point is not CALL])
+@pytest.mark.parametrize("point", [point for point in HookPoint if point not in (CALL, RESULT)])
 def test_a_hook_of_a_point_that_nothing_calls_is_refused_with_the_reason(point: HookPoint):
     with pytest.raises(Refused, match=f"{point.value} is not live: (no|agents|runs)") as caught:
         check_registration(registration(spec(point)))
@@ -118,6 +118,15 @@ def test_a_hook_of_a_point_that_nothing_calls_is_refused_with_the_reason(point: 
 @pytest.mark.parametrize("word", MATRIX[CALL.value])
 def test_every_class_of_the_point_before_a_call_can_be_registered(word: str):
     assert refused(hook("guard", HookResponseClass(word))) == ("", "")
+
+
+def test_a_result_can_be_observed_and_rewritten_and_no_call_is_retried():
+    rewrite, retry = HookResponseClass.REWRITE_TOOL_RESULT, HookResponseClass.REQUEST_RETRY
+    assert refused(registration(spec(RESULT, rewrite))) == ("", "")
+    assert refused(registration(spec(RESULT, failure=FAIL_OPEN))) == ("", "")
+    assert refused(registration(spec(RESULT, retry)))[0] == "HOOK_POINT_NOT_LIVE"
+    observer = registration(spec(RESULT, execution=OBSERVE, failure=FAIL_OPEN))
+    assert refused(observer)[0] == "HOOK_POINT_NOT_LIVE"
 
 
 def test_the_run_waits_for_every_hook_of_a_critical_point():

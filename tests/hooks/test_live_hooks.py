@@ -197,6 +197,45 @@ def test_a_hook_whose_failure_fails_the_run_ends_it(realm: HookedRealm):
     assert realm.client.run(realm.session, "1 + 1").result == 2
 
 
+# --- results --------------------------------------------------------------------------------------
+
+
+def test_a_rewritten_result_is_what_the_program_gets_and_the_record_has_the_original(
+    realm: HookedRealm,
+):
+    assert realm.tried("look('card 1234')") == "card ****"
+    (completed,) = realm.of_kind("tool.completed")
+    assert completed["value"] == "card 1234"
+    (decided,) = realm.of_kind("hook.response_decided")
+    assert (decided["point"], decided["change"]["payload"]["result"]) == (
+        "after_tool_call",
+        "card ****",
+    )
+    assert realm.tried("look('plain')") == "plain"
+
+
+def test_a_hook_of_a_result_that_fails_refuses_it(realm: HookedRealm):
+    said = realm.tried("look('card broken')")
+    assert said.endswith("PERMISSION_DENIED: hook redact failed: the redactor is broken")
+    (completed,) = realm.of_kind("tool.completed")
+    assert completed["value"] == "card broken"
+
+
+def test_a_replay_has_rewritten_results_and_invokes_no_hook(realm: HookedRealm):
+    realm.session = f"hooks-{next(NUMBERS)}"
+    values = "('card 1', 'plain', 'card broken')"
+    answer = realm.client.run(realm.session, f"{TRY}[attempt(lambda: look(v)) for v in {values}]")
+    assert answer.result[:2] == ["card ****", "plain"]
+    realm.book()
+
+    def replayed() -> Any:
+        report = realm.client.replay(realm.session, answer.run_id)
+        return report if report["state"] != "replaying" else None
+
+    assert asyncio.run(wait_until(replayed))["state"] == "equal"
+    assert realm.book() == []
+
+
 # --- approvals ------------------------------------------------------------------------------------
 
 
