@@ -51,6 +51,8 @@ from rookery.schemas.surfaces import (
 __all__ = ["CatalogueChanges"]
 
 TRIES_MAX: Final = 5
+CHANGES_MAX: Final = 64
+"""Changes whose repetitions are recognised."""
 TOOLS_MAX: Final = 5_000
 """Of all surfaces together."""
 CONNECTED: Final = McpServerState.CONNECTED
@@ -83,6 +85,8 @@ class CatalogueChanges:
         self._ask, self._blobs, self._live, self._check = ask, blobs, live, check
         self._owns, self._hit = owns, failpoint
         self._lock = asyncio.Lock()
+        self._changes: dict[str, asyncio.Task[CatalogueReceipt]] = {}
+        """By the id of the command."""
         self._tasks = TaskSet()
         live.on_report = self._on_report
 
@@ -92,14 +96,19 @@ class CatalogueChanges:
 
     async def change(self, delivery: Delivery) -> CatalogueReceipt:
         """Record a change of the catalogue. When this returns, the node offers it; the others do
-        as soon as the fact reaches them."""
+        as soon as the fact reaches them. A client repeats its request until it has the reply, and a
+        server may take long to connect: the repetitions get the reply of the first."""
         _check_key(delivery.key)
         change = decode_command(delivery.body, ChangeCatalogue, content_type=delivery.content_type)
         if not (change.add or change.remove or change.reload):
             raise Refused("INVALID_ARGUMENT", "the change names no surface", hint=_HELP)
-        actor = change.actor or delivery.by
-        async with self._lock:
-            return await self._change(replace(change, actor=actor))
+        under_way = self._changes.get(delivery.id)
+        if under_way is None or (under_way.done() and under_way.exception() is not None):
+            while len(self._changes) >= CHANGES_MAX:
+                del self._changes[next(iter(self._changes))]
+            named = replace(change, actor=change.actor or delivery.by)
+            under_way = self._changes[delivery.id] = self._tasks.start(self._in_turn(named))
+        return await asyncio.shield(under_way)
 
     async def list(self, delivery: Delivery) -> SurfaceList:
         """The surfaces of this node's configuration and those of the catalogue, with their tools
@@ -122,6 +131,10 @@ class CatalogueChanges:
         return SurfaceList(sequence=offered.sequence, surfaces=tuple(shown))
 
     # --- a change ---------------------------------------------------------------------------------
+
+    async def _in_turn(self, change: ChangeCatalogue) -> CatalogueReceipt:
+        async with self._lock:
+            return await self._change(change)
 
     async def _change(self, change: ChangeCatalogue) -> CatalogueReceipt:
         known = await self._read()

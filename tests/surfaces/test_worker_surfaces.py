@@ -146,7 +146,7 @@ def test_the_command_line_shows_each_step(realm: SurfaceRealm, tmp_path: Path):
         return said
 
     with realm.worker("tower"):
-        assert "tower --worker" in rookery("surfaces", "add", "tower", code=2).err
+        assert "--worker" in rookery("surfaces", "add", "tower", code=2).err
         assert "tower_work" in rookery("surfaces", "add", "tower", "--worker").out
         assert "tower" in rookery("surfaces", "list").out
         assert "tower_act" in rookery("surfaces", "show", "tower").out
