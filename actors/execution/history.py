@@ -61,6 +61,7 @@ FILES_BYTES_MAX: Final = 16 << 20
 """Of the files that one run is given; a session holds no more."""
 
 
+TOOL_SETS_MAX: Final = 64
 _CODECS: Final[Mapping[str, FactCodec[Any]]] = {
     "session": FactCodec(session.SESSION_FACTS),
     "turn": FactCodec(turn.RUN_FACTS),
@@ -154,6 +155,8 @@ class RunHistoryReader:
         """``seal`` opens sensitive values. ``visible``: the tools of surfaces, which the rules of
         calls read, too."""
         self._journal, self._blobs, self._seal = journal, blobs, seal
+        self._tools: dict[Any, tuple[Tool, ...]] = {}
+        """By the parts of an environment that say what they are."""
         self._surface_tools = SurfaceToolsReader(visible or VisibleTools(blobs))
         self._catalogues: dict[str, dict[str, Capability]] = {}
         self._sensitive: dict[str, dict[str, SensitiveParts]] = {}
@@ -335,7 +338,18 @@ class RunHistoryReader:
         return ToolResult(value, failure, max(1, outcome.duration_ms))
 
     async def tools(self, environment: RunEnvironment) -> tuple[Tool, ...]:
-        """The run's tools, as declared when it started."""
+        """The run's tools, as declared when it started: the same tuple for the same tools, from
+        which the sandbox derives everything else once."""
+        key = environment.catalogue, environment.tools, environment.surfaces
+        if (found := self._tools.get(key)) is None:
+            if len(self._tools) >= TOOL_SETS_MAX:
+                self._tools.clear()
+            found = self._tools[key] = await self._read_tools(environment)
+        elif environment.surfaces is not UNSET:
+            await self._surface_tools.read(environment.surfaces)  # The rules of calls need them.
+        return found
+
+    async def _read_tools(self, environment: RunEnvironment) -> tuple[Tool, ...]:
         declared = await self._catalogue(environment.catalogue)
         of_surfaces: tuple[Tool, ...] = ()
         if environment.surfaces is not UNSET:

@@ -58,6 +58,7 @@ __all__ = [
     "SuspendedRun",
     "Tool",
     "ToolResult",
+    "ToolTable",
     "ignore_output",
     "status_of",
     "suspend",
@@ -117,6 +118,13 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is of the realm's catalogue, which programs search."""
     capability: Capability | None = None
     """The description that ``describe_tool`` returns, except for the name, which is ``name``."""
+
+
+class ToolTable(dict[str, Tool]):
+    """Checked tools by name. Runs with the same tools share it, and what is derived from it."""
+
+    callable_names: dict[str, bool] | None = None
+    """By name of each callable, whether its calls are awaited; ``None`` before the first run."""
 
 
 class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ from keyword import iskeyword
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.sandbox.contract import Tool
+from rookery.actors.sandbox.contract import Tool, ToolTable
 from rookery.actors.sandbox.runtime.introspection import INTROSPECTION
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
@@ -17,6 +17,9 @@ from rookery.schemas.run import FileInput, Language, RunRequest, SessionLimits, 
 
 __all__ = ["check_new_request", "check_request", "limits_in_force", "tools_by_name"]
 
+TABLES_MAX = 64
+_TABLES: dict[int, tuple[tuple[Tool, ...], ToolTable]] = {}
+"""By the identity of a tuple, which its entry keeps alive."""
 FILES_MAX = 256
 """Of one request."""
 
@@ -84,8 +87,22 @@ def check_new_request(request: RunRequest) -> None:
             )
 
 
-def tools_by_name(tools: Iterable[Tool]) -> dict[str, Tool]:
-    found: dict[str, Tool] = {}
+def tools_by_name(tools: Iterable[Tool]) -> ToolTable:
+    """The tools of a run; ``Refused`` for an invalid name. The same tuple has the same table."""
+    if not isinstance(tools, tuple):
+        return _tools_by_name(tools)
+    known = _TABLES.get(id(tools))
+    if known is not None and known[0] is tools:
+        return known[1]
+    found = _tools_by_name(tools)
+    if len(_TABLES) >= TABLES_MAX:
+        _TABLES.clear()
+    _TABLES[id(tools)] = tools, found
+    return found
+
+
+def _tools_by_name(tools: Iterable[Tool]) -> ToolTable:
+    found = ToolTable()
     for tool in tools:
         if not tool.name.isidentifier() or tool.name in found or tool.name in INTROSPECTION:
             raise Refused("INVALID_TOOL_NAME", f"{tool.name[:80]!r} cannot be a tool's name here")

@@ -12,7 +12,7 @@ import msgspec
 
 from rookery.actors.approvals import check_rule
 from rookery.actors.protection import sensitive_parts, visible_arguments
-from rookery.actors.tools.schema_validator import SchemaValidator
+from rookery.actors.tools.schema_validator import validator_of
 from rookery.schemas.calls import ApprovalMode, Capability, CapabilityLimits, RecordMode, ToolFault
 from rookery.schemas.codec import NESTING_MAX
 from rookery.schemas.digest import canonical_json, digest_json
@@ -65,10 +65,10 @@ class CapabilityChecks:
         """What facts do not show."""
         self._limits = capability.limits
         self._names = _names_in_order(capability)
-        self._input = SchemaValidator(
+        self._input = validator_of(
             capability.input_schema, f"the input schema of {capability.name}"
         )
-        self._output = SchemaValidator(
+        self._output = validator_of(
             capability.output_schema, f"the output schema of {capability.name}"
         )
 

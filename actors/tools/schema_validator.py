@@ -23,10 +23,11 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, SchemaResource
 
+from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 
-__all__ = ["SchemaMismatch", "SchemaValidator", "compile_acceptor"]
+__all__ = ["SchemaMismatch", "SchemaValidator", "compile_acceptor", "validator_of"]
 
 _SHOWN_MAX: Final = 80
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -156,6 +157,26 @@ class SchemaMismatch(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.path}: expected {self.expected}, given {self.given}"
+
+
+VALIDATORS_MAX: Final = 8_192
+_VALIDATORS: dict[bytes, SchemaValidator] = {}
+
+
+def validator_of(schema: Any, what: str) -> SchemaValidator:
+    """The validator of a schema; the same one for the same text. A catalogue of thousands of tools
+    is read by several parts of a node, and to check a schema costs a millisecond."""
+    try:
+        text = encode_json(schema)
+    except (TypeError, ValueError, RecursionError, msgspec.MsgspecError):
+        return SchemaValidator(schema, what)  # Which says what is wrong.
+    found = _VALIDATORS.get(text)
+    if found is None:
+        found = SchemaValidator(schema, what)
+        if len(_VALIDATORS) >= VALIDATORS_MAX:
+            _VALIDATORS.clear()
+        _VALIDATORS[text] = found
+    return found
 
 
 class SchemaValidator:

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rookery.actors.sandbox.contract import CallReply, Tool
+from rookery.actors.sandbox.contract import CallReply, Tool, ToolTable
 from rookery.schemas.calls import Capability, ToolFault
 
 __all__ = [
@@ -77,6 +77,14 @@ LIMITS: Final = "current limits"
 
 def callable_names(tools: Mapping[str, Tool]) -> dict[str, bool]:
     """By name of each callable: whether its calls are awaited."""
+    if not isinstance(tools, ToolTable):
+        return _callable_names(tools)
+    if tools.callable_names is None:
+        tools.callable_names = _callable_names(tools)
+    return tools.callable_names
+
+
+def _callable_names(tools: Mapping[str, Tool]) -> dict[str, bool]:
     offered = {name: tool.awaited for name, tool in sorted(tools.items())}
     offered |= dict.fromkeys(INTROSPECTION, False)
     return offered | {SEARCH.name: False} if has_search(tools) else offered

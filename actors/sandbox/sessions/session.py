@@ -85,12 +85,12 @@ class Session:
         self,
         session_id: str,
         guest: tuple[Language, str],
-        tools: Mapping[str, Tool],
+        tools: dict[str, Tool],
         saved: SavedSession,
         instances: InstanceSource,
     ) -> None:
         """``guest``: language and build of the session, and of ``instances``."""
-        self.id, (self.language, self.build), self.tools = session_id, guest, dict(tools)
+        self.id, (self.language, self.build), self.tools = session_id, guest, tools
         self.limits, self.created_at = saved.limits, saved.created_at
         begun_ns = max((log.now_ns for log in saved.history), default=0)
         self.last_used_at = max(saved.created_at, begun_ns // _NS_PER_MS)
