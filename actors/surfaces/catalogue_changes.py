@@ -88,7 +88,7 @@ class CatalogueChanges:
         self._changes: dict[str, asyncio.Task[CatalogueReceipt]] = {}
         """By the id of the command."""
         self._tasks = TaskSet()
-        live.on_report = self._on_report
+        live.reports.append(self._on_report)
 
     @property
     def queries(self) -> Mapping[str, QueryHandler]:
@@ -210,7 +210,7 @@ class CatalogueChanges:
     def _host(self, name: str, source: SurfaceSource) -> SurfaceHost:
         entry = CatalogueEntry(surface=name, source=source, tools="")
         opener = self._live.connections.get(source.kind)
-        return SurfaceHost(entry, (), opener, self._live.on_report)
+        return SurfaceHost(entry, (), opener, self._live.report)
 
     async def _record(
         self, change: ChangeCatalogue, known: Catalogue, listed: Mapping[str, _Listed]

@@ -36,6 +36,7 @@ from rookery.actors.surfaces.catalogue import (
 from rookery.actors.surfaces.effects import (
     EFFECT_TYPES,
     CompleteSurface,
+    ReportServer,
     SettleRemoval,
     TakeUp,
     pending_surface_effects,
@@ -47,6 +48,7 @@ from rookery.actors.surfaces.session_rules import (
     complete,
     evolve_taken,
     force_removal,
+    report_server,
     settle,
     take_up,
 )
@@ -147,6 +149,8 @@ class SurfacesDecider(SessionMachineDecider):
                 left = take_up(self, state, command.key, taken, now_ms=now_ms)
             case CompleteSurface() as ended:
                 left = complete(self, state, command.key, ended)
+            case ReportServer() as report:
+                left = report_server(self, state, command.key, report)
             case SettleRemoval() as settled:
                 left = settle(self, state, command.key, settled)
             case SurfaceDue(surface=surface, timeout_at_ms=timeout_at_ms):

@@ -19,6 +19,7 @@ from rookery.schemas.facts import surface as facts
 from rookery.schemas.machines.surface import (
     ExternalToolSurfaceBaseState,
     ExternalToolSurfacePendingOp,
+    McpServerState,
 )
 
 if TYPE_CHECKING:
@@ -29,6 +30,8 @@ __all__ = [
     "CompleteSurface",
     "ConnectSurface",
     "DrainSurface",
+    "ReconnectServer",
+    "ReportServer",
     "SettleRemoval",
     "TakeUp",
     "pending_surface_effects",
@@ -56,6 +59,13 @@ class DrainSurface(Effect, frozen=True, kw_only=True):
     timeout_at_ms: int
 
 
+class ReconnectServer(Effect, frozen=True, kw_only=True):
+    """A client requested a new connection to an MCP server."""
+
+    session: str
+    server: str
+
+
 # --- what is put to the actor ---------------------------------------------------------------------
 
 
@@ -80,6 +90,16 @@ class CompleteSurface(msgspec.Struct, frozen=True, kw_only=True):
     lineage: int
     error: str = ""
     """Why there is no connection; empty if there is."""
+    is_server: bool = False
+    """Whether it is an MCP server, whose machine learns the same."""
+
+
+class ReportServer(msgspec.Struct, frozen=True, kw_only=True):
+    """The connection to an MCP server that the session has taken up is in this state now."""
+
+    surface: str
+    state: McpServerState
+    error: str = ""
 
 
 class SettleRemoval(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,16 +113,21 @@ class SettleRemoval(msgspec.Struct, frozen=True, kw_only=True):
 
 # --- effects --------------------------------------------------------------------------------------
 
-EFFECT_TYPES: Final[frozenset[type[Fact]]] = frozenset({facts.BoundaryApplied})
+EFFECT_TYPES: Final[frozenset[type[Fact]]] = frozenset(
+    {facts.BoundaryApplied, facts.ServerReloadRequested}
+)
 """The facts that ``surface_effects`` knows."""
 
 
 def surface_effects(state: Surfaces, fact: Fact) -> Sequence[Effect]:
     """The effects of ``fact``; ``state``: after it, or later. The connection of a removed surface
     is the node's, which closes it when the catalogue has dropped the surface."""
-    if not isinstance(fact, facts.BoundaryApplied):
-        return ()
-    return _effects_of(state, fact.session, fact.surface_id)
+    match fact:
+        case facts.BoundaryApplied(surface_id=surface):
+            return _effects_of(state, fact.session, surface)
+        case facts.ServerReloadRequested(server_id=server):
+            return (ReconnectServer(key=fact.id, session=fact.session, server=server),)
+    return ()
 
 
 def pending_surface_effects(state: Surfaces, session: str) -> Sequence[Effect]:

@@ -12,12 +12,17 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
+import msgspec
+
 from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
 from rookery.actors.messages import OpenCalls, OpenCallsQuery, TakeUpSurfaces
+from rookery.actors.surfaces.connections import ConnectionReport
 from rookery.actors.surfaces.effects import (
     CompleteSurface,
     ConnectSurface,
     DrainSurface,
+    ReconnectServer,
+    ReportServer,
     SettleRemoval,
     TakeUp,
 )
@@ -26,13 +31,15 @@ from rookery.bus.ports import TaskSet, Timer, Timers
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import CodedError, Failed
+from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.machines.views import SurfacesView
-from rookery.schemas.surfaces import SurfaceDue
+from rookery.schemas.surfaces import SurfaceDue, SurfaceKind
 
 __all__ = ["SurfaceExecutor"]
 
 log = logging.getLogger(__name__)
 
+SERVER_KINDS: Final = (SurfaceKind.MCP_STDIO, SurfaceKind.MCP_HTTP)
 POLL_S_MIN: Final = 0.02
 POLL_S_MAX: Final = 0.5
 
@@ -54,6 +61,7 @@ class SurfaceExecutor:
         self._running, self._failpoints = running, failpoints
         self._tasks = TaskSet()
         live.on_offered = self._stage_running
+        live.reports.append(self._report_running)
 
     @property
     def handlers(self) -> Mapping[type[Effect], EffectHandler]:
@@ -61,6 +69,7 @@ class SurfaceExecutor:
             TakeUpSurfaces: self.take_up,
             ConnectSurface: self.connect,
             DrainSurface: self.drain,
+            ReconnectServer: self.reconnect,
         }
 
     async def take_up(self, effect: TakeUpSurfaces) -> None:
@@ -78,18 +87,23 @@ class SurfaceExecutor:
 
     async def connect(self, effect: ConnectSurface) -> None:
         """Connect to the surface, and end the job by the result."""
-        host, error = self._live.host(effect.surface), ""
+        host, error, is_server = self._live.host(effect.surface), "", False
         if host is None:
             why = self._live.refused.get(effect.surface, "the catalogue has dropped it")
             error = f"SURFACE_UNAVAILABLE: {effect.surface}: {why}"
         else:
+            is_server = host.entry.source.kind in SERVER_KINDS
             try:
                 await host.connect()
             except Failed as failure:
                 error = f"{failure.code}: {failure.message}"
         self._failpoints.hit("surface_connected")
         ended = CompleteSurface(
-            surface=effect.surface, task=effect.task, lineage=effect.lineage, error=error
+            surface=effect.surface,
+            task=effect.task,
+            lineage=effect.lineage,
+            error=error,
+            is_server=is_server,
         )
         await self._ask(FAMILY, effect.session, ended, SurfacesView)
         self._failpoints.hit("surface_completed")
@@ -117,19 +131,41 @@ class SurfaceExecutor:
         if timer is not None:
             await self._timers.cancel(timer.id)
 
+    async def reconnect(self, effect: ReconnectServer) -> None:
+        """Connect to a server anew, for all sessions that share the connection."""
+        host, error = self._live.host(effect.server), "the catalogue has no such server"
+        if host is not None:
+            await host.abandon()
+            try:
+                await host.connect()
+            except Failed:
+                error = host.error
+            else:
+                error = ""
+        reached = McpServerState.FAILED if error else McpServerState.CONNECTED
+        body = ReportServer(surface=effect.server, state=reached, error=error)
+        await self._ask(FAMILY, effect.session, body, SurfacesView)
+
+    def _report_running(self, report: ConnectionReport) -> None:
+        """Let the sessions that have a run under way know the state of a server; others learn it
+        when they take up its next change."""
+        body = ReportServer(surface=report.surface, state=report.state, error=report.error)
+        for session in tuple(self._running()):
+            self._tasks.start(self._put(session, body))
+
     def _stage_running(self) -> None:
         """Stage a change in the sessions that have a run under way; others take it up when they
         begin their next one."""
-        for session in tuple(self._running()):
-            self._tasks.start(self._stage(session))
-
-    async def _stage(self, session: str) -> None:
         offered = self._live.offered
         staged = TakeUp(entries=offered.offered, catalogued=offered.sequence)
+        for session in tuple(self._running()):
+            self._tasks.start(self._put(session, staged))
+
+    async def _put(self, session: str, body: msgspec.Struct) -> None:
         try:
-            await self._ask(FAMILY, session, staged, SurfacesView)
-        except CodedError as error:  # Its next boundary takes the change up.
-            log.info("surfaces not staged", extra={"key": session, "code": error.code})
+            await self._ask(FAMILY, session, body, SurfacesView)
+        except CodedError as error:  # Its next boundary takes a change up.
+            log.info("surfaces not changed", extra={"key": session, "code": error.code})
 
 
 def _is_draining(view: SurfacesView, effect: DrainSurface) -> bool:

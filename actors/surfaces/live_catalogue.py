@@ -84,7 +84,8 @@ class LiveCatalogue(EntityFollower):
         self._prepared: dict[str, SurfaceHost] = {}
         self.on_offered: Callable[[], None] = lambda: None
         """Called when the offered tools have changed."""
-        self.on_report: Callable[[ConnectionReport], None] = lambda _: None
+        self.reports: list[Callable[[ConnectionReport], None]] = []
+        """Called with what connections report."""
         self._changed = asyncio.Event()
         self._loading = False
         self._tasks = TaskSet()
@@ -235,7 +236,7 @@ class LiveCatalogue(EntityFollower):
             elif present is None or not _keeps(present.entry, entry):
                 known = self._built[name, entry.tools].listed
                 opener = self.connections.get(entry.source.kind)
-                self._replace(name, SurfaceHost(entry, known, opener, self._on_report))
+                self._replace(name, SurfaceHost(entry, known, opener, self.report))
             else:
                 present.entry = entry
 
@@ -247,8 +248,10 @@ class LiveCatalogue(EntityFollower):
         if host is not None:
             self._surfaces[surface] = self._hosts[surface] = host
 
-    def _on_report(self, report: ConnectionReport) -> None:
-        self.on_report(report)
+    def report(self, report: ConnectionReport) -> None:
+        """A connection has another state, or its server other tools."""
+        for heard in self.reports:
+            heard(report)
 
     def _notify(self) -> None:
         changed, self._changed = self._changed, asyncio.Event()

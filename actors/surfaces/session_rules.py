@@ -5,7 +5,8 @@ ends jobs and removals. Pure: each rule puts inputs to the machine, one after th
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from immutables import Map
@@ -14,7 +15,12 @@ from msgspec.structs import force_setattr
 
 from rookery.actors.kernel import FactBuilder
 from rookery.actors.kernel.machines import TransitionRejected
-from rookery.actors.surfaces.effects import CompleteSurface, SettleRemoval, TakeUp
+from rookery.actors.surfaces.effects import (
+    CompleteSurface,
+    ReportServer,
+    SettleRemoval,
+    TakeUp,
+)
 from rookery.schemas.calls import OfferedSurface
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import surface as facts
@@ -22,14 +28,29 @@ from rookery.schemas.machines.surface import (
     ExternalToolSurfaceBaseState,
     ExternalToolSurfaceFailureCause,
     ExternalToolSurfaceStagedOp,
+    McpServerState,
 )
 
 if TYPE_CHECKING:
     from rookery.actors.surfaces.decider import SessionSurfaces, SurfacesDecider
 
-__all__ = ["TakenEntry", "complete", "evolve_taken", "force_removal", "settle", "take_up"]
+__all__ = [
+    "TakenEntry",
+    "complete",
+    "evolve_taken",
+    "force_removal",
+    "report_server",
+    "settle",
+    "take_up",
+]
 
 ACTIVE, REMOVING = ExternalToolSurfaceBaseState.ACTIVE, ExternalToolSurfaceBaseState.REMOVING
+_SERVER_INPUTS: Final = {
+    McpServerState.PENDING_CONNECT: "apply_connect_pending",
+    McpServerState.CONNECTED: "apply_connected",
+    McpServerState.FAILED: "apply_failed",
+    McpServerState.DISCONNECTED: "apply_disconnected",
+}
 CALLS_NOTED_MAX = 1_000
 """``call_started`` facts of one removal; a message has a limited size."""
 
@@ -89,6 +110,9 @@ def complete(
     if numbers != (command.task, command.lineage):
         return ()
     builder = SurfaceFacts(decider, state, key)
+    if command.is_server:
+        reached = McpServerState.FAILED if command.error else McpServerState.CONNECTED
+        builder.set_server(name, reached, command.error)
     params: dict[str, Any] = {
         "surface_id": name,
         "task_seq": command.task,
@@ -106,6 +130,16 @@ def complete(
             builder.align()
     except TransitionRejected:  # No turn is served: the next run tries again.
         return ()
+    return builder.facts
+
+
+def report_server(
+    decider: SurfacesDecider, state: SessionSurfaces, key: str, report: ReportServer
+) -> Sequence[Fact]:
+    """Record a new state of the connection to a server that the session has."""
+    builder = SurfaceFacts(decider, state, key)
+    if report.surface in state.servers.mcp_server_states:
+        builder.set_server(report.surface, report.state, report.error)
     return builder.facts
 
 
@@ -192,6 +226,16 @@ class SurfaceFacts(FactBuilder["SessionSurfaces", Any]):
         for name, value in fields.items():
             force_setattr(fact, name, value)
         self.add(fact)
+
+    def set_server(self, server: str, reached: McpServerState, error: str) -> None:
+        """Let the server's machine have this state, unless it has it or the session is gone."""
+        if self.state.servers.mcp_server_states.get(server) is reached:
+            return
+        params = {"server_id": server}
+        if reached is McpServerState.FAILED:
+            params["error"] = error
+        with suppress(TransitionRejected):
+            self.put(_SERVER_INPUTS[reached], params)
 
     def align(self, catalogued: int | None = None) -> None:
         """The session's list of tools is the one of this epoch from now on."""

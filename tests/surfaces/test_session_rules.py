@@ -18,6 +18,7 @@ from rookery.actors.surfaces.effects import (
     CompleteSurface,
     ConnectSurface,
     DrainSurface,
+    ReportServer,
     SettleRemoval,
     TakeUp,
 )
@@ -26,6 +27,7 @@ from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import surface as facts
+from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.surfaces import SurfaceDue, SurfaceKind, SurfaceSource
 
 SESSION = "s"
@@ -210,6 +212,24 @@ def test_any_history_ends_with_what_the_catalogue_has(seed: int):
         world.take_up(entries, 100 + number)
         world.perform()
     assert world.visible == set(entries)
+
+
+def test_the_machine_of_a_server_learns_how_its_connection_is():
+    world = World()
+    host = msgspec.structs.replace(world.state.host, session_id=SESSION)
+    world.state = world.decider.with_host(world.state, host)
+    world.take_up({"a": 1}, 1)
+    (connect,) = world.effects
+    numbers = {"surface": "a", "task": connect.task, "lineage": connect.lineage}
+    left = world.put(CompleteSurface(**numbers, is_server=True))
+    assert kinds(left) == ["ServerConnected", "PendingSucceeded", "SnapshotAligned"]
+    lost = ReportServer(surface="a", state=McpServerState.FAILED, error="EOF")
+    assert kinds(world.put(lost)) == ["ServerFailed"]
+    assert world.put(lost) == [], "it is known"
+    again = ReportServer(surface="a", state=McpServerState.PENDING_CONNECT)
+    assert kinds(world.put(again)) == ["ServerConnecting"]
+    other = ReportServer(surface="b", state=McpServerState.CONNECTED)
+    assert world.put(other) == [], "the session does not have it"
 
 
 # --- the catalogue --------------------------------------------------------------------------------

@@ -159,3 +159,4 @@ def test_the_command_line_shows_each_step(realm: SurfaceRealm, tmp_path: Path):
         rookery("surfaces", "reload", "tower")
         rookery("surfaces", "remove", "tower")
         assert "SURFACE_NOT_FOUND" in rookery("surfaces", "show", "tower", code=4).err
+        assert "equal" in rookery("runs", "replay", run_id).out, "with the tools of its start"
