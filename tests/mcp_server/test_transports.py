@@ -21,6 +21,7 @@ from mcp.client.streamable_http import streamable_http_client
 from rookery.ops.cli import main
 from rookery.ops.mcp_server import HttpAddress, http_transport, read_token, serve_http
 from rookery.schemas.errors import Refused
+from tests.forkserver import fork
 from tests.mcp_server.mcp_fixtures import SESSION, McpRealm, Notices, eventually, scenario
 from tests.mcp_server.test_requests import call
 from tests.node_packages import node_folder
@@ -85,12 +86,14 @@ def hosted(realm: McpRealm, *arguments: str) -> Iterator[Host]:
 # --- stdio ----------------------------------------------------------------------------------------
 
 
-def test_the_official_client_uses_the_server_as_a_process(shop: McpRealm):
+def test_the_official_client_uses_the_server_as_a_process_and_its_end_cancels_nothing(
+    shop: McpRealm,
+):
     async def work() -> None:
+        notices = Notices()
         async with Client(shop.command) as client:
             names = {tool.name for tool in (await client.list_tools()).tools}
             assert {"run_code", "price", "pay"} <= names
-            notices = Notices()
             result = await client.call_tool(
                 "run_code",
                 {"code": "print('säule')\nawait slow(0.5)\n1 + 1", "session": "process"},
@@ -98,36 +101,41 @@ def test_the_official_client_uses_the_server_as_a_process(shop: McpRealm):
             )
             assert result.structured_content["result"] == 2
             assert "säule" in "".join(notices.texts)
+            notices.has_any.clear()
+            left = asyncio.ensure_future(
+                client.call_tool(
+                    "run_code",
+                    {"code": "await slow(1)", "session": "left-close"},
+                    progress_callback=notices,
+                )
+            )
+            await notices.has_any.wait()
+        await asyncio.gather(left, return_exceptions=True)
+        await run_ends(shop, "left-close")
 
     scenario(work)
 
 
-def test_a_run_continues_when_its_host_closes_the_server_and_when_a_signal_ends_it(shop: McpRealm):
-    begun = "print('begun')\nawait slow(1)\n'done'"
-    for number, end in enumerate(("close", "signal"), 10):
-        with hosted(shop) as host:
-            host.send(request(number, "run_code", code=begun, session=f"left-{end}"))
-            assert host.read()["method"] == "notifications/progress"  # The run has begun.
-            if end == "close":
-                assert host.process.stdin is not None
-                host.process.stdin.close()
-            else:
-                host.process.send_signal(signal.SIGTERM)
-            assert host.process.wait(ENDED_S) == 0
-            assert host.process.stderr is not None
-            assert host.process.stderr.read() == ""
+def test_a_run_continues_when_a_signal_ends_the_server(shop: McpRealm):
+    with hosted(shop) as host:
+        host.send(request(10, "run_code", code="await slow(1)", session="left-signal"))
+        assert host.read()["method"] == "notifications/progress"  # The run has begun.
+        host.process.send_signal(signal.SIGTERM)
+        assert host.process.wait(ENDED_S) == 0
+        assert host.process.stderr is not None
+        assert host.process.stderr.read() == ""
+    scenario(lambda: run_ends(shop, "left-signal"))
 
-    async def work() -> None:
-        async with shop.client() as client:
-            for end in ("close", "signal"):
 
-                async def is_done(session: str = f"left-{end}") -> bool:
-                    (run,) = (await call(client, "runs_list", session=session))["runs"]
-                    return bool(run["status"] == "ok")
+async def run_ends(realm: McpRealm, session: str) -> None:
+    """Wait until the session's only run has ended as it would by itself."""
+    async with realm.client() as client:
 
-                await eventually(is_done)
+        async def is_done() -> bool:
+            (run,) = (await call(client, "runs_list", session=session))["runs"]
+            return bool(run["status"] == "ok")
 
-    scenario(work)
+        await eventually(is_done)
 
 
 def test_what_is_no_message_costs_no_connection_and_an_endless_line_ends_it(shop: McpRealm):
@@ -297,8 +305,10 @@ def test_a_server_by_http_ends_with_a_signal(shop: McpRealm, tmp_path: Path):
     secret.write_text(f"{TOKEN}\n")
     secret.chmod(0o600)
     arguments = ("mcp", "--http", "127.0.0.1:0", "--token-file", str(secret), "--json")
-    with shop.shell.started(*arguments) as process:
-        assert process.stdout is not None
+    with (tmp_path / "log").open("wb") as log:
+        environment = shop.shell.environment
+        process = fork(arguments, env=environment, cwd=shop.home, stderr=log.fileno())
+    with process.stdout:
         ready = json.loads(process.stdout.readline())
         assert ready["url"].startswith("http://127.0.0.1:")
         process.send_signal(signal.SIGTERM)
