@@ -7,13 +7,15 @@ above all if the server acks before data is on disk, and warns where the doctor 
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 import msgspec
 
+from rookery.bus.client import Client
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats import ApiError
+from rookery.bus.ports import Journal
 from rookery.bus.roles import Role
 from rookery.bus.server import Store
 from rookery.ops import checks
@@ -21,8 +23,12 @@ from rookery.ops.checks import CheckVerdict, Finding, check_host, check_store, f
 from rookery.ops.config import Config, NodeConfig, address_of
 from rookery.ops.keys import keys_of, trust_roots
 from rookery.ops.node_tools import registry_of
-from rookery.ops.server import RealmServer, server_of, store_of
+from rookery.ops.server import RealmServer, client_of, server_of, store_of
+from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.facts.surface import REALM_KEY
+from rookery.schemas.machines.surface import McpServerState
+from rookery.schemas.surfaces import CatalogueQuery, ListedSurface, SurfaceList
 
 __all__ = ["Report", "durability_of", "examine", "is_embedded"]
 
@@ -165,6 +171,8 @@ async def _check_jetstream(
         yield await checks.check_approvers(bus.journal, config.realm, roots.root_key)
         yield await checks.check_node_keys(bus.journal, roots)
         yield await checks.check_leases(bus.journal, now_ms())
+        operator = client_of(server_of(config, Role.OPERATOR), config.realm)
+        yield await _check_surfaces(bus.journal, operator)
     if bus.secrets.spec.name in streams:
         yield await checks.check_secrets(bus.secrets, config.realm, keys_of(config))
 
@@ -183,3 +191,64 @@ def _check_durability(config: Config, journal: dict[str, Any] | None) -> Finding
         detail="unknown and accepted: make sure the server says sync_interval: always",
         code="DURABILITY_UNKNOWN",
     )
+
+
+# --- surfaces -------------------------------------------------------------------------------------
+
+
+_NODE_TIMEOUT_S, _CONNECT_TIMEOUT_S = 2.0, 40.0
+_DETAIL_MAX = 2_000
+_UNANSWERED = ("NO_ANSWER", "PARTITION_UNOWNED")
+_SURFACE_WORDS = {
+    McpServerState.PENDING_CONNECT: "is not connected yet",
+    McpServerState.DISCONNECTED: "is disconnected",
+    McpServerState.FAILED: "failed",
+}
+
+
+async def _check_surfaces(journal: Journal, client: Client) -> Finding:
+    """Check that a node can connect to each surface, if the realm has a catalogue of them, and that
+    it offers all their tools."""
+    if await journal.last(EntityId("surface", REALM_KEY)) is None:
+        return Finding(check="surfaces", detail="none")
+    try:
+        async with client:
+            surfaces = await _read_surfaces(client)
+    except CodedError as error:
+        if error.code not in _UNANSWERED:
+            return failed("surfaces", error)
+        return Finding(check="surfaces", detail="not checked: no node serves the realm")
+    away = [one for one in surfaces if one.state is not McpServerState.CONNECTED]
+    problems = [
+        f"{one.surface} does not offer {name}: {why}"
+        for one in surfaces
+        for name, why in sorted(one.problems.items())
+    ]
+    if away or problems:
+        first = (away or [one for one in surfaces if one.problems])[0].surface
+        return Finding(
+            check="surfaces",
+            verdict=CheckVerdict.WARN,
+            detail="; ".join([*map(_surface_words, away), *problems])[:_DETAIL_MAX],
+            hint=f"rookery surfaces show {first}, then rookery surfaces reload {first}",
+            code="SURFACE_UNAVAILABLE",
+        )
+    tools = sum(len(one.tools) for one in surfaces)
+    return Finding(check="surfaces", detail=f"{len(surfaces)} connected, {tools} tools")
+
+
+async def _read_surfaces(client: Client) -> Sequence[ListedSurface]:
+    """The surfaces of a node, which tries once to connect to those without a connection."""
+    found: Sequence[ListedSurface] = ()
+    for connect, timeout_s in ((False, _NODE_TIMEOUT_S), (True, _CONNECT_TIMEOUT_S)):
+        query = CatalogueQuery(connect=connect)
+        reply = await client.ask("catalogued", REALM_KEY, query, timeout_s=timeout_s)
+        found = msgspec.convert(reply, SurfaceList).surfaces
+        if all(one.state is McpServerState.CONNECTED for one in found):
+            break
+    return found
+
+
+def _surface_words(surface: ListedSurface) -> str:
+    why = f": {surface.error}" if surface.error else ""
+    return f"{surface.surface} {_SURFACE_WORDS[surface.state]}{why}"

@@ -18,6 +18,7 @@ import pytest
 from rookery.actors.keys import SigningKey
 from rookery.actors.leases.lease_rules import LeaseEntry, decide_input
 from rookery.bus.clock import SystemClock
+from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats.connection import Connection
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer, find_server
@@ -30,7 +31,10 @@ from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.lease import AcquisitionFailed
 from rookery.schemas.facts.node import Started
+from rookery.schemas.facts.surface import REALM_KEY, Catalogued
 from rookery.schemas.machines.lease import LeaseKey
+from rookery.schemas.surfaces import SurfaceKind, SurfaceSource
+from tests.nodes import node_on
 from tests.ops.fixtures import Realm
 
 NOW_MS = SystemClock().now_ms
@@ -105,6 +109,31 @@ def test_a_good_embedded_server_has_nothing_wrong(realm: Realm):
     assert of(report, "durability").detail.startswith("always")
     assert of(report, "chain").detail == "3 of 3 messages verified"
     assert "held by nats-server" in of(report, "lock").detail
+
+
+def test_surfaces_that_no_node_is_connected_to_are_named(realm: Realm, tmp_path: Path):
+    realm.write("one", 1)
+    assert of(report_on(embedded(realm)), "surfaces").detail == "none"
+    source = SurfaceSource(kind=SurfaceKind.WORKER)
+    empty = asyncio.run(stored(realm, b"[]"))
+    added = Catalogued(surface_id="desk", origin=source, sequence=1, tools=empty, listing=empty)
+    realm.write_facts(EntityId("surface", REALM_KEY), [added])
+    found = of(report_on(embedded(realm)), "surfaces")
+    assert (found.verdict, found.detail) == ("ok", "not checked: no node serves the realm")
+    with node_on(realm.server, realm.name, tmp_path, "--driver", "sandbox"):
+        found = of(report_on(embedded(realm)), "surfaces")
+    assert (found.verdict, found.code) == ("warn", "SURFACE_UNAVAILABLE")
+    assert "rookery surfaces reload desk" in found.hint
+    assert found.detail.startswith("desk ")
+
+
+async def stored(realm: Realm, content: bytes) -> str:
+    """The digest of a blob of the realm."""
+    bus = JetStreamBus(realm.server.url_for(Role.NODE, realm=realm.name), realm=realm.name)
+    await bus.start()
+    digest = await bus.blobs.put(content)
+    await bus.stop()
+    return digest
 
 
 def test_a_lease_that_needs_a_login_is_named_with_the_command(realm: Realm):
