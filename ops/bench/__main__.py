@@ -19,6 +19,8 @@ _ROLES = {
     "leases": "rookery.ops.bench.harness.bench_nodes:serve_leases",
     "followed": "rookery.ops.bench.loads.lease_load:report_followed",
     "tokens": "rookery.ops.bench.loads.lease_load:serve_tokens",
+    "mcp_many": "rookery.ops.bench.loads.mcp_load:serve_many",
+    "mcp_same": "rookery.ops.bench.loads.mcp_load:serve_same",
     "memory": "rookery.ops.bench.loads.sandbox_load:report_memory",
 }
 """By name, so that a load generator does not import a node, which takes as long as its start."""

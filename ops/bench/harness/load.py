@@ -72,6 +72,8 @@ class LoadResult(msgspec.Struct, frozen=True):
     """Messages in the journal, if the load counts them."""
     beside_p50_us: float = 0.0
     """Of a second duration, if the load measures one beside its own."""
+    figures: dict[str, float] = {}
+    """Of a load that measures several things in turn."""
 
     @property
     def rate(self) -> float:

@@ -18,6 +18,7 @@ from rookery.ops.bench.loads import (
     lease_load,
     rebuild_load,
     run_load,
+    surface_load,
 )
 
 __all__ = ["generate"]
@@ -34,6 +35,8 @@ _KINDS: Mapping[str, Callable[[Connection, Task], Awaitable[LoadResult]]] = {
     "js_publish": jetstream_load.js_publish,
     "lease_calls": lease_load.lease_calls,
     "looked_at": approval_load.touch_sessions,
+    "many_surfaces": surface_load.many_surfaces,
+    "mcp_calls": surface_load.mcp_calls,
     "parked": approval_load.park_runs,
     "piped": jetstream_load.publish_pipelined,
     "programs": run_load.programs,

@@ -36,6 +36,7 @@ from rookery.ops.bench.suites import (
     rebuild,
     runs,
     sandbox,
+    surfaces,
 )
 
 __all__ = ["measure", "measure_and_print", "record_rows"]
@@ -63,6 +64,7 @@ _BENCHES: Mapping[str, Bench] = {
     "runs": Bench(runs.lines, runs.measure, ("always",)),
     "approvals": Bench(approvals.lines, approvals.measure, ("always",)),
     "leases": Bench(leases.lines, leases.measure, ("always",)),
+    "surfaces": Bench(surfaces.lines, surfaces.measure, ("always",)),
     "sandbox": Bench(sandbox.lines, sandbox.measure, ("always",)),
     "languages": Bench(languages.lines, languages.measure, ("always",)),
     "views": Bench(projections.lines, projections.measure, ("always",)),
