@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import pytest
 from mcp import Client, MCPError
 
+from rookery.ops.bench.harness.load import Task
+from rookery.ops.bench.loads.mcp_load import role_command
 from rookery.ops.cli.arguments import read_signer
 from rookery.ops.mcp_server import McpApprover, server
 from tests.mcp_server.mcp_fixtures import McpRealm, Notices, eventually, scenario
+from tests.ops.fixtures import Ended
 
 ERAS = ("auto", "legacy")
 
@@ -286,7 +290,7 @@ def test_a_call_that_needs_an_approval_answers_at_once_with_what_to_type(shop: M
             )
             assert decided["code"] == "UNKNOWN_TOOL"
             assert "30 Ann" not in shop.paid
-            said = await asyncio.to_thread(shop.shell.rookery, *command.split()[1:])
+            said = await typed(shop, *command.split()[1:])
             assert said.code == 0, said.err
             ended = await call(client, "runs_result", run_id=behind["run_id"])
             assert ended["result"] == "3 EUR"
@@ -324,3 +328,32 @@ def test_with_the_key_of_an_approver_clients_decide_and_sign(shop: McpRealm):
             assert (listed["actor"], listed["state"]) == ("ann", "denied")
 
     scenario(work)
+
+
+def test_a_tool_of_a_foreign_server_is_offered_approved_and_called(shop: McpRealm):
+    task = Task(url="", client_url="", admin_url="", sync="always")
+    program, *arguments = role_command("mcp_same", task)
+    servers = {"mcpServers": {"foreign": {"command": program, "args": arguments}}}
+    (shop.home / "servers.json").write_text(json.dumps(servers))
+
+    async def work() -> None:
+        async with shop.client(session="both-ways") as client:
+            added = await typed(shop, "surfaces", "add", "--mcp", "servers.json")
+            assert added.code == 0, added.err
+            assert "foreign_same" in {tool.name for tool in (await client.list_tools()).tools}
+            parked = await call(client, "foreign_same", value=2)
+            (approval,) = parked["waits_for"]["approvals"]
+            said = await typed(shop, *approval["command"].split()[1:])
+            assert said.code == 0, said.err
+            ended = await call(client, "runs_result", run_id=parked["run_id"])
+            assert ended["result"] == {"result": 2}
+            removed = await typed(shop, "surfaces", "remove", "foreign")
+            assert removed.code == 0, removed.err
+            assert (await refusal(client, "foreign_same", value=2))["code"] == "UNKNOWN_TOOL"
+
+    scenario(work)
+
+
+async def typed(realm: McpRealm, *words: str) -> Ended:
+    """A command of the command line."""
+    return await asyncio.to_thread(realm.shell.rookery, *words)
