@@ -168,9 +168,11 @@ class HookPoints:
     ) -> tuple[CallOutcome, HookedCalls]:
         """Invoke the hooks of a call that has returned a value; its outcome as the program gets
         it."""
-        tool = self._catalogue.get(call.name)
-        if tool is None or outcome.error is not UNSET:
+        if outcome.error is not UNSET:
             return outcome, HookedCalls()
+        tool = self._catalogue.get(call.name)
+        if tool is None:
+            return self._refuse_unjudged(call, outcome)
         given, left, error = ReturnedCall(tool, call, outcome), list[facts.HookFact](), ""
         for registration in self._after_call:
             if given.outcome.error is not UNSET or error or self.is_cancelled:
@@ -182,6 +184,28 @@ class HookPoints:
             left += found
             given = given._replace(outcome=outcome_after_hooks(given.outcome, found))
         return given.outcome, HookedCalls(tuple(left), run_error=error)
+
+    def _refuse_unjudged(
+        self, call: RequestedCall, outcome: CallOutcome
+    ) -> tuple[CallOutcome, HookedCalls]:
+        """Refuse the result of a tool that is no longer offered, unless its hooks only audit."""
+        enforced = next((one for one in self._after_call if one.mode is not HookMode.AUDIT), None)
+        if enforced is None:
+            return outcome, HookedCalls()
+        noted = facts.Noted(
+            run=self._view.run_id,
+            generation=self._view.generation,
+            operation_id=call.operation_id,
+            hook_id=enforced.spec.hook_id,
+            point=enforced.spec.point,
+            invocation_id=f"hook.invocation.{self._next_seq}",
+            status="failed_closed",
+            mode=HookMode.ENFORCE,
+            elapsed_ms=0,
+            error=f"{call.name[:128]} is no longer offered, so its result cannot be judged",
+            refuses=True,
+        )
+        return outcome_after_hooks(outcome, (noted,)), HookedCalls((noted,))
 
     # --- one call ---------------------------------------------------------------------------------
 

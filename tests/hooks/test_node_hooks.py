@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.hooks import NodeHooks, deny, hook, rule_hook
+from rookery.actors.hooks import HookPoints, NodeHooks, deny, hook, rule_hook
 from rookery.actors.hooks.changes import merge_patch
 from rookery.actors.kernel import NotExecutableHere
-from rookery.actors.tools import HOOK_ATTRIBUTE, ToolRegistry
+from rookery.actors.messages import ActiveRunView
+from rookery.actors.tools import HOOK_ATTRIBUTE, ToolCatalogue, ToolRegistry
 from rookery.ops.examples import payment_guard
-from rookery.schemas.calls import AvailableTool, RunEnvironment
+from rookery.schemas.calls import AvailableTool, CallOutcome, RequestedCall, RunEnvironment
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, SessionLimits
 
@@ -88,6 +90,24 @@ def test_a_registry_has_tools_and_hooks():
     assert spec.hook_id.as_str() == "no-calls"
     assert spec.executor_ref.as_str() == f"python:{no_calls.__module__}.{no_calls.__qualname__}"
     assert len(ToolRegistry.of(*registry, *registry.hooks).hooks) == 2
+
+
+@pytest.mark.parametrize(("mode", "code"), [("enforce", "PERMISSION_DENIED"), ("audit", "")])
+def test_the_result_of_a_tool_that_is_gone_is_refused_because_no_hook_can_judge_it(
+    mode: str, code: str
+):
+    decorated = hook("after_tool_call", rights=["rewrite_tool_result"], mode=mode, name="judge")
+    hooks = NodeHooks([getattr(decorated(lambda call: None), HOOK_ATTRIBUTE)])
+    view = ActiveRunView(run_id="run", offer=hooks.pin(ENVIRONMENT))
+    call = RequestedCall(operation_id="o", number=1, name="gone", digest="d")
+
+    async def judged() -> Any:
+        points = HookPoints(hooks, ToolCatalogue(), lambda: 0, "s", view)
+        return await points.after_tool_call(call, CallOutcome(value="secret"))
+
+    outcome, hooked = asyncio.run(judged())
+    assert (outcome.error.code if outcome.error else "") == code
+    assert len(hooked.facts) == bool(code)
 
 
 def test_the_example_opens_with_its_hooks_in_order():
