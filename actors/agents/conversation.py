@@ -163,6 +163,10 @@ class Conversation:
             self.facts += 1
         self._ends[operation_id] = end
 
+    def call_end(self, operation_id: str) -> CallEnd | None:
+        """How a call of the last answer ended, if it has."""
+        return self._ends.get(operation_id)
+
     def hides_result(self, operation_id: str) -> bool:
         """Whether the result of this call is sensitive."""
         names = (call.name for call in self._wanted if call.operation_id == operation_id)

@@ -17,15 +17,16 @@ from msgspec import UNSET
 
 from rookery.actors.agents import CallEnd, Conversation, ModelTool
 from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.hooks import outcome_after_hooks
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import Tool
 from rookery.actors.sandbox.sessions import ResultBatch
 from rookery.bus.ports import Blobs
 from rookery.schemas.agents import ConversationMessage
-from rookery.schemas.calls import RunEnvironment
+from rookery.schemas.calls import CallOutcome, RunEnvironment
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts import model, tool, turn
+from rookery.schemas.facts import hook, model, tool, turn
 from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.facts.run_progress import TURN_ENDS
 from rookery.schemas.run import RunResult
@@ -159,6 +160,8 @@ class ConversationCache:
                 conversation.admit([call.operation_id for call in calls])
             case tool.Completed() | tool.Failed() | tool.Refused():
                 conversation.end_call(fact.operation_id, await self._call_end(fact))
+            case hook.ResponseDecided() | hook.ResponseRejected() | hook.Noted():
+                _apply_hook(conversation, fact)
             case _ if type(fact) in TURN_ENDS:
                 conversation.end()
 
@@ -182,6 +185,21 @@ class ConversationCache:
         if fact.value_blob is not UNSET:
             value = msgspec.json.decode(await self._blobs.get(fact.value_blob))
         return CallEnd(value, duration_ms=duration_ms)
+
+
+def _apply_hook(conversation: Conversation, fact: hook.HookFact) -> None:
+    """What a hook said of a result before the model got it."""
+    operation_id = "" if fact.operation_id is UNSET else fact.operation_id
+    end = conversation.call_end(operation_id)
+    if end is None:
+        return
+    outcome = CallOutcome(value=end.value, error=end.error or UNSET, duration_ms=end.duration_ms)
+    after = outcome_after_hooks(outcome, (fact,))
+    if after is not outcome:
+        refused = None if after.error is UNSET else after.error
+        hidden = end.hidden and refused is None
+        ended = CallEnd(None if hidden else after.value, refused, end.duration_ms, hidden)
+        conversation.end_call(operation_id, ended)
 
 
 def _is_current(found: _CachedConversation, view: ActiveRunView) -> bool:
