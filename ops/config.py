@@ -20,6 +20,7 @@ from rookery.bus.nats import ACCESS_VARIABLES, split_urls
 from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.bindings import BindingName, BindingSettings
+from rookery.schemas.seed.refs import PrivacyClass
 
 __all__ = [
     "ApprovalsConfig",
@@ -34,9 +35,11 @@ __all__ = [
     "MetricsConfig",
     "NodeConfig",
     "QuotasConfig",
+    "ResourcesConfig",
     "SandboxConfig",
     "ServerConfig",
     "Setting",
+    "StaticResource",
     "address_of",
     "hide_secret",
     "load",
@@ -150,6 +153,29 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     stack_depth_max: Count = 1_000
 
 
+class StaticResource(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A file of this machine as ``memory://NAME``, as it is when the node starts."""
+
+    name: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,127}\Z")]
+    file: Annotated[str, Meta(min_length=1)]
+    mime: str = ""
+    """Empty: by the file's name."""
+    privacy: PrivacyClass = PrivacyClass.CONTENT_REFS_ONLY
+    """Programs and clients read ``public`` and ``content_refs_only``; of others they get refs."""
+
+
+class ResourcesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What ``rookery resources`` and the tools for resources read."""
+
+    tools: bool = False
+    """Offer ``resource_resolve`` and ``resource_read`` to programs, also where are neither
+    static resources nor ``@resource`` functions. They read the mounts and servers of ``node``."""
+    max_bytes: Annotated[int, Meta(ge=1, le=64 << 20)] = 16 << 20
+    """The most that one request may capture."""
+    static: tuple[StaticResource, ...] = ()
+    """Tables ``[[resources.static]]`` of the file."""
+
+
 class ApprovalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dispatchers: tuple[DispatcherName, ...] = ("inbox",)
     """Which dispatchers carry requests. With none, a call that needs an approval is denied."""
@@ -212,6 +238,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     quotas: QuotasConfig = QuotasConfig()
     sandbox: SandboxConfig = SandboxConfig()
     limits: LimitsConfig = LimitsConfig()
+    resources: ResourcesConfig = ResourcesConfig()
     approvals: ApprovalsConfig = ApprovalsConfig()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()

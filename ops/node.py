@@ -61,6 +61,7 @@ from rookery.ops.http_server import Page, Probe
 from rookery.ops.keys import NodeKey, keys_of, open_node_key, open_node_secrets
 from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import GaugeValue, NodeMetrics
+from rookery.ops.node_resources import NodeResources
 from rookery.ops.node_tools import StartStopped, discover_workers, registry_of
 from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes, build_service
 from rookery.ops.process_identity import (
@@ -422,6 +423,8 @@ class Node:
         )
         models = open_models(config.models.known, config.models.default, Path.cwd())
         opened.callback(models.close)
+        registry = registry_of(config.node)
+        resources = self._loop.run(NodeResources.open(bus, config, registry, secrets, opened))
         opening = RunServices.open(
             bus,
             self._loop,
@@ -431,7 +434,8 @@ class Node:
             fibers=config.node.fibers,
             packages=config.sandbox.packages,
             limits=config.limits,
-            registry=registry_of(config.node),
+            registry=registry,
+            resources=resources,
             record_reads=RecordMode(config.node.record_reads),
             remote=discover_workers(bus, self._loop, config.node.workers, self._stopping),
             approvals=config.approvals,

@@ -40,7 +40,9 @@ __all__ = [
     "StartStopped",
     "WorkerProcess",
     "discover_workers",
+    "mounts_of",
     "registry_of",
+    "servers_of",
 ]
 
 # --- node tools -----------------------------------------------------------------------------------
@@ -69,9 +71,19 @@ def registry_of(node: NodeConfig) -> ToolRegistry:
     own = load_registry(node.tools) if node.tools else ToolRegistry()
     if not (node.mounts or node.allow_http):
         return own
-    return ToolRegistry.of(
-        *own, *own.hooks, *file_tools(_mounts(node.mounts)), *_http_tools(node.allow_http)
-    )
+    built_in = (*file_tools(mounts_of(node)), *_http_tools(node.allow_http))
+    return ToolRegistry.of(*own, *own.hooks, *own.resources.values(), *built_in)
+
+
+def mounts_of(node: NodeConfig) -> dict[str, Mount]:
+    """The mounted folders, by their names."""
+    return _mounts(node.mounts)
+
+
+def servers_of(node: NodeConfig) -> list[Allowed]:
+    """What may be read of which servers without a credential."""
+    allowed = _allowed_by_credential(node.allow_http).get(None, ())
+    return [entry for entry in allowed if "GET" in entry.methods]
 
 
 def _mounts(texts: tuple[str, ...]) -> dict[str, Mount]:
@@ -91,6 +103,14 @@ def _mounts(texts: tuple[str, ...]) -> dict[str, Mount]:
 
 
 def _http_tools(texts: tuple[str, ...]) -> list[RegisteredTool]:
+    return [
+        tool
+        for credential, entries in _allowed_by_credential(texts).items()
+        for tool in http_tools(entries, credential=credential)
+    ]
+
+
+def _allowed_by_credential(texts: tuple[str, ...]) -> dict[HttpCredential | None, list[Allowed]]:
     allowed: dict[HttpCredential | None, list[Allowed]] = {}
     for text in texts:
         matched = _RULE.match(text)
@@ -108,11 +128,7 @@ def _http_tools(texts: tuple[str, ...]) -> list[RegisteredTool]:
             hint = refusal.hint or "GET+POST=https://api.example.com/v1"
             raise _refused("node.allow_http", text, refusal.message, hint) from None
         allowed.setdefault(credential, []).append(entry)
-    return [
-        tool
-        for credential, entries in allowed.items()
-        for tool in http_tools(entries, credential=credential)
-    ]
+    return allowed
 
 
 def _http_credential(words: list[str]) -> HttpCredential | None:

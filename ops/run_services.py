@@ -85,6 +85,7 @@ from rookery.ops.config import ApprovalsConfig, LimitsConfig
 from rookery.ops.keys import NodeSecrets, root_key_of
 from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import NodeMetrics
+from rookery.ops.node_resources import NodeResources
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
 from rookery.ops.surfaces import SurfaceServices
@@ -112,6 +113,7 @@ class RunServices:
         *,
         sandbox: Sandbox,
         surfaces: SurfaceServices,
+        resources: NodeResources,
         provisioner: RunProvisioner,
         epoch: str,
         share: ProcessShare,
@@ -144,7 +146,7 @@ class RunServices:
             sandbox, self._history, bus.images, node_secrets.snapshots, _replay_session_id
         )
         self._replayer = RunReplayer(self._rebuilder)
-        self.queries = self._create_queries(payload_bytes_max)
+        self.queries = {**resources.queries, **self._create_queries(payload_bytes_max)}
         self.deciders = self._create_deciders(approvals)
 
     def _create_deciders(self, approvals: ApprovalSettings) -> Sequence[Decider]:
@@ -216,6 +218,7 @@ class RunServices:
         registry: ToolRegistry,
         record_reads: RecordMode,
         remote: Sequence[RemoteToolHost],
+        resources: NodeResources,
         approvals: ApprovalsConfig,
         node_secrets: NodeSecrets,
         leases: LeaseServices,
@@ -225,7 +228,7 @@ class RunServices:
     ) -> RunServices:
         """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
         ``opened`` gets what is to be closed after the kernel, off the loop."""
-        catalogue = _create_catalogue(registry, record_reads, remote)
+        catalogue = _create_catalogue(registry, record_reads, remote, resources)
         key = node_secrets.snapshots
         sandbox = await _load_sandbox(
             bus, loop, node, key=key, packages=packages, share=share, fibers=fibers
@@ -238,7 +241,7 @@ class RunServices:
             loop,
             tools=catalogue,
             local=local,
-            remote=remote,
+            others=(*remote, *resources.hosts),
             share=share,
             leases=leases,
             seal=RingSeal(node_secrets.values, bus.realm, entropy),
@@ -250,6 +253,7 @@ class RunServices:
             loop,
             sandbox=sandbox,
             surfaces=surfaces,
+            resources=resources,
             provisioner=await _provision(bus, sandbox, surfaces, limits, registry, models=models),
             epoch=epoch,
             share=share,
@@ -450,12 +454,17 @@ async def _provision(
 
 
 def _create_catalogue(
-    registry: ToolRegistry, record_reads: RecordMode, remote: Sequence[RemoteToolHost]
+    registry: ToolRegistry,
+    record_reads: RecordMode,
+    remote: Sequence[RemoteToolHost],
+    resources: NodeResources,
 ) -> ToolCatalogue:
     """The node's tools: local ones, built-in ones, and those of workers."""
     local_tools = ToolCatalogue.local(registry, record_reads)
     remote_tools = (tool for host in remote for tool in host.catalogue_tools)
-    return ToolCatalogue([*local_tools, *built_in_tools(registry), *remote_tools])
+    return ToolCatalogue(
+        [*local_tools, *built_in_tools(registry), *resources.tools, *remote_tools]
+    )
 
 
 async def _load_sandbox(

@@ -18,7 +18,6 @@ from rookery.actors.surfaces import (
 from rookery.actors.tools import (
     CallSlots,
     LocalToolHost,
-    RemoteToolHost,
     ToolCatalogue,
     ToolHost,
     VisibleTools,
@@ -45,19 +44,19 @@ class SurfaceServices:
         *,
         tools: ToolCatalogue,
         local: LocalToolHost,
-        remote: Sequence[RemoteToolHost],
+        others: Sequence[ToolHost],
         share: ProcessShare,
         leases: LeaseServices,
         seal: ValueSeal,
     ) -> None:
-        """``tools``, ``local`` and ``remote``: the node's own, which the catalogue adds to.
+        """``tools``, ``local`` and ``others``: the node's own, which the catalogue adds to.
         ``leases`` refuse tools whose credentials are not configured, and have those of servers;
         ``seal`` opens the hidden values of sources."""
         leases.require_bindings(tools)
         self._bus, self._loop, self._share = bus, loop, share
         self._check, self._failpoints = leases.require_bindings, Failpoints()
         self._owns: Callable[[str], bool] = lambda _: False
-        hosts: Sequence[ToolHost] = (*remote, local)
+        hosts: Sequence[ToolHost] = (*others, local)
         self.tools, self.hosts = tools, {host.surface: host for host in hosts}
         self.slots = CallSlots(
             [tool.capability for tool in tools],

@@ -21,6 +21,7 @@ from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import RunState
+from rookery.schemas.resources import ReadResource, ResolveResource, ResourcesQuery
 from rookery.schemas.run import (
     Language,
     NonNegativeLimit,
@@ -403,6 +404,9 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "tools": ToolsQuery,
     "append": AppendMessage,
     "context": SetContext,
+    "resources": ResourcesQuery,
+    "resource_resolve": ResolveResource,
+    "resource_read": ReadResource,
     "create": CreateSession,
     "limits": ChangeLimits,
     "revoke": RevokeRights,
@@ -444,6 +448,8 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "restore",
         "destroy",
         "files",
+        "resource_resolve",
+        "resource_read",
         "replay",
         "fork",
     ),
@@ -453,6 +459,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "runs",
         "tools",
         "catalogued",
+        "resources",
         "pending",
         "granted",
         "leased",

@@ -21,6 +21,7 @@ from rookery.schemas.machines.views import (
     TurnsReply,
 )
 from rookery.schemas.protection.rights import Rights, SessionRights
+from rookery.schemas.resources import ResourceGrant, ResourceList, ResourcePiece
 from rookery.schemas.run import ErrorObject, Language, RunResult, RunStatus, SessionMeta
 from rookery.schemas.surfaces import CatalogueReceipt, SurfaceList
 
@@ -424,6 +425,9 @@ REPLIES: dict[str, Any] = {
     "tools": ToolList,
     "append": RunAnswer | RunReceipt,
     "context": RunAnswer | RunReceipt,
+    "resources": ResourceList,
+    "resource_resolve": ResourceGrant,
+    "resource_read": ResourcePiece,
     "create": SessionView,
     "limits": SessionView,
     "revoke": RevocationReceipt,

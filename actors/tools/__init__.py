@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     )
     from rookery.actors.tools.catalogue import (
         LOCAL,
+        RESOURCES,
         CatalogueTool,
         ToolCatalogue,
         catalogue_name,
@@ -103,6 +104,7 @@ __all__ = [
     "NO_VERDICT",
     "NO_VERDICTS",
     "NO_WAITS",
+    "RESOURCES",
     "WAITING_FOR_APPROVAL",
     "WAITING_FOR_LEASE",
     "WAITING_FOR_TIMER",
@@ -196,6 +198,7 @@ __getattr__ = lazy_names(
         "catalogue": (
             "CatalogueTool",
             "LOCAL",
+            "RESOURCES",
             "ToolCatalogue",
             "catalogue_name",
             "check_arguments",

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCAL",
+    "RESOURCES",
     "ApprovalSubject",
     "CatalogueTool",
     "ToolCatalogue",
@@ -48,6 +49,9 @@ __all__ = [
 
 LOCAL = "local"
 """The surface of functions in the node's own process."""
+RESOURCES = "resources"
+"""The surface of the built-in tools for resources. The node alone serves it, so that the refs in
+the results of its calls can be trusted."""
 _SURFACE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _INVALID_NAME_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
 
@@ -59,14 +63,15 @@ def check_surface(surface: str) -> None:
             "INVALID_ARGUMENT",
             f"surface {surface[:80]!r} must be 1 to 64 letters, digits, '-' or '_'",
         )
-    if surface == LOCAL:
-        raise Refused("INVALID_ARGUMENT", f"{LOCAL} is the surface of each node's own functions")
+    if surface in (LOCAL, RESOURCES):
+        text = f"{surface} is a surface of each node's own functions"
+        raise Refused("INVALID_ARGUMENT", text, hint="another name")
 
 
 def ends_with_node(surface: str) -> bool:
     """Whether the calls of a surface end with the process of their node, and end on time by its
     clock. A worker outlives the node, and has a grace period after the deadline."""
-    return surface == LOCAL
+    return surface in (LOCAL, RESOURCES)
 
 
 def catalogue_name(surface: str, tool: str) -> str:
@@ -101,7 +106,7 @@ class CatalogueTool(NamedTuple):
     def of(cls, surface: str, capability: Capability, *, awaited: bool) -> CatalogueTool:
         """The tool of a surface. Calls of workers are recorded before they are made, because a
         worker recognises a repeated call by its attempt, and so are calls with a credential."""
-        if surface != LOCAL:
+        if not ends_with_node(surface):
             check_surface(surface)
         if capability.binding is not UNSET:
             AuthBindingRef.parse(surface, capability.binding)

@@ -26,6 +26,7 @@ from rookery.bus.client.handle import (
     read_past_result,
 )
 from rookery.bus.client.realm_methods import ApprovalsMixin, SessionsMixin
+from rookery.bus.client.resource_methods import ResourcesMixin
 from rookery.bus.client.retrying_request import RetryingRequest, RetrySchedule
 from rookery.bus.client.run_request import RunOptions, RunSpec, encode_body, encode_large_run
 from rookery.bus.client.server_lookup import find_server_and_access
@@ -75,7 +76,7 @@ def connect(
     return Client(url, access, realm=realm, credential=own)
 
 
-class Client(ApprovalsMixin, SessionsMixin):
+class Client(ApprovalsMixin, SessionsMixin, ResourcesMixin):
     """One connection to one realm, used on one event loop."""
 
     def __init__(

@@ -24,6 +24,12 @@ from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import CallReceipt, FileEntry, GrantReceipt, RunAnswer
+from rookery.schemas.resources import (
+    CAPTURE_BYTES,
+    ResourceGrant,
+    ResourceList,
+    ResourcePiece,
+)
 from rookery.schemas.run import Language, SessionLimits
 from rookery.schemas.seed.content import ContentRef
 
@@ -242,6 +248,25 @@ class SyncClient:
 
     def artifact(self, ref: ContentRef) -> bytes:
         return self._thread.run(self._client.artifact(ref))
+
+    def resources(self) -> ResourceList:
+        return self._thread.run(self._client.resources())
+
+    def resolve_resource(
+        self, session: str, uri: str, *, max_bytes: int = CAPTURE_BYTES
+    ) -> ResourceGrant:
+        return self._thread.run(self._client.resolve_resource(session, uri, max_bytes=max_bytes))
+
+    def read_resource(
+        self,
+        session: str,
+        uri: str | ResourceGrant,
+        *,
+        max_bytes: int = CAPTURE_BYTES,
+        offset: int = 0,
+    ) -> ResourcePiece:
+        work = self._client.read_resource(session, uri, max_bytes=max_bytes, offset=offset)
+        return self._thread.run(work)
 
     def approvals(
         self, session: str | None = None, *, ended: bool = False

@@ -42,6 +42,7 @@ for _name, _help in {
     "runs": "List, show, cancel, resolve, replay, prove and fork runs; print result or artifact.",
     "sessions": "Manage sessions: their memory, their settings and the inputs they take.",
     "files": "Put, get, list and remove files of a session.",
+    "resources": "List, resolve and read resources, for a session.",
     "approvals": "List, show, approve and deny approvals, and list or revoke grants.",
     "approvers": "List, add and revoke approvers.",
     "tools": "List, describe and serve the tools that programs may call.",

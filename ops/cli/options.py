@@ -75,6 +75,10 @@ class NodeTools:
         list[str] | None,
         Parameter(help="Folder that tools read, and write with :rw: NAME=DIR[:rw].", negative=""),
     ] = None
+    resources: Annotated[
+        bool | None,
+        Parameter(help="Offer resource_resolve and resource_read to programs.", negative=""),
+    ] = None
     allow_http: Annotated[
         list[str] | None,
         Parameter(
@@ -88,6 +92,7 @@ class NodeTools:
         return {
             "node.tools": self.tools,
             "node.mounts": self.mount,
+            "resources.tools": self.resources,
             "node.allow_http": self.allow_http,
         }
 
@@ -97,6 +102,7 @@ class NodeTools:
         words = [] if self.tools is None else [f"--tools {self.tools}"]
         words += [f"--mount {quote(text)}" for text in self.mount or ()]
         words += [f"--allow-http {quote(text)}" for text in self.allow_http or ()]
+        words += ["--resources"] if self.resources else []
         return " ".join(words)
 
 

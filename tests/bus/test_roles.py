@@ -34,10 +34,13 @@ PUBLIC = [
     "restore",
     "destroy",
     "files",
+    "resource_resolve",
+    "resource_read",
     "replay",
     "fork",
 ]
 QUERIES = ["session", "sessions", "runs", "tools", "catalogued", "pending", "granted", "leased"]
+QUERIES += ["resources"]
 OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke", "login", "finish_login"]
 OPERATORS += ["catalogue"]
 MACHINES = ["admission", "turns", "surfaces", "leases", "peers", "approvals"]

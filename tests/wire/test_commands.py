@@ -49,6 +49,7 @@ from rookery.schemas.commands import (
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import Rights, ToolRight
 from rookery.schemas.replies import RunState
+from rookery.schemas.resources import ReadResource, ResolveResource, ResourcesQuery
 from rookery.schemas.run import Language, RunLimits, RunRequest, SessionLimits
 from rookery.schemas.surfaces import (
     CatalogueQuery,
@@ -93,6 +94,9 @@ EXAMPLES = {
     "tools": ToolsQuery(name="price"),
     "append": AppendMessage(text="It is raining.", role="system"),
     "context": SetContext(context_key="weather", text="rain"),
+    "resources": ResourcesQuery(),
+    "resource_resolve": ResolveResource(uri="file://data/a.csv", max_bytes=9),
+    "resource_read": ReadResource(uri="blob:" + "0" * 64, offset=5),
     "create": CreateSession(limits=SessionLimits(wall_ms=9)),
     "limits": ChangeLimits(memory_mb=128),
     "revoke": RevokeRights(rights=Rights(without=(ToolRight(tool="pay"),)), reason="lost"),

@@ -37,7 +37,7 @@ OPEN = {name: concern for concern, names in LIST["open"].items() for name in nam
 HERE = [name for name in ENTRIES if name not in OPEN]
 
 NAMES = 683
-OPEN_MAX = 8
+OPEN_MAX = 0
 """Counted with the members of open types. It goes down; nothing makes it go up."""
 
 SCALARS = {"int": int, "bool": bool, "text": str}

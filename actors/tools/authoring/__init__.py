@@ -1,5 +1,5 @@
-"""Authoring of tools: the decorator, signatures, the registry, and loading a module. Hosts in other
-packages get credentials by the names here."""
+"""Authoring of tools and resources: decorators, signatures, the registry, and its loader. Hosts in
+other packages get credentials by the names here."""
 
 from rookery.actors.tools.authoring.credential import (
     NO_CREDENTIALS,
@@ -8,13 +8,17 @@ from rookery.actors.tools.authoring.credential import (
     report_rejected,
 )
 from rookery.actors.tools.authoring.registry import ToolError, ToolRegistry, load_registry
+from rookery.actors.tools.authoring.resource import RegisteredResource, ResourceContent, resource
 
 __all__ = [
     "NO_CREDENTIALS",
     "CredentialSource",
+    "RegisteredResource",
+    "ResourceContent",
     "ToolError",
     "ToolRegistry",
     "load_registry",
     "read_credential",
     "report_rejected",
+    "resource",
 ]

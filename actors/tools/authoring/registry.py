@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol, TypeAlias
 import msgspec
 
 from rookery.actors.tools.authoring.credential import ToolCredential
+from rookery.actors.tools.authoring.resource import RegisteredResource, resource_of
 from rookery.actors.tools.capability_checks import CapabilityChecks
 from rookery.schemas.calls import Capability, is_python_identifier
 from rookery.schemas.errors import Refused
@@ -217,13 +218,22 @@ class ToolRegistry:
         self._tools: dict[str, RegisteredTool] = {}
         self.hooks: list[Any] = []
         """What decorated functions hold for ``actors/hooks``, in order."""
+        self.resources: dict[str, RegisteredResource] = {}
+        """By scheme."""
 
     @classmethod
-    def of(cls, *tools: RegisteredTool | Callable[..., Any] | HookHolder) -> ToolRegistry:
-        """A registry of hooks, and of tools with different names."""
+    def of(
+        cls, *tools: RegisteredTool | Callable[..., Any] | HookHolder | RegisteredResource
+    ) -> ToolRegistry:
+        """A registry of hooks, of tools with different names, and of resources with different
+        schemes."""
         registry = cls()
         registry.hooks += [hook for one in tools if (hook := hook_of(one)) is not None]
-        for tool in (tool_of(one) for one in tools if hook_of(one) is None):
+        for one in tools:
+            if (resource := resource_of(one)) is not None:
+                registry.register_resource(resource)
+        others = (one for one in tools if hook_of(one) is None and resource_of(one) is None)
+        for tool in map(tool_of, others):
             if registry.contains(tool.capability.name):
                 raise Refused("INVALID_TOOL_NAME", f"two tools are called {tool.capability.name}")
             registry.register(tool)
@@ -234,6 +244,13 @@ class ToolRegistry:
         found = tool_of(tool)
         check_tool_name(found.capability.name)
         self._tools[found.capability.name] = found
+
+    def register_resource(self, resource: RegisteredResource) -> None:
+        """Add a resource; refuse a second one of its scheme."""
+        scheme = resource.scheme.as_str()
+        if scheme in self.resources:
+            raise Refused("INVALID_ARGUMENT", f"two resources have the scheme {scheme}")
+        self.resources[scheme] = resource
 
     def get(self, name: str) -> RegisteredTool | None:
         return self._tools.get(name)
@@ -302,14 +319,14 @@ def _is_part(missing: str | None, module_name: str) -> bool:
 
 
 def _flatten(tools: Iterable[Any]) -> Iterator[Any]:
-    """Tools and hooks, one by one."""
+    """Tools, hooks and resources, one by one."""
     for tool in tools:
         if isinstance(tool, ToolRegistry):
-            yield from (*tool, *tool.hooks)
+            yield from (*tool, *tool.hooks, *tool.resources.values())
         elif (hook := hook_of(tool)) is not None:
             yield hook
         else:
-            yield tool_of(tool)
+            yield resource_of(tool) or tool_of(tool)
 
 
 def _refused(place: str, why: str, *, hint: str = "") -> Refused:

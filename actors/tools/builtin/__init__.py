@@ -1,19 +1,51 @@
-"""Built-in tools for files and HTTP, each limited by an allow-list."""
+"""Built-in tools for files, HTTP and resources, each limited by what the operator allows."""
 
-from rookery.actors.tools.builtin.allowlist import parse_url
-from rookery.actors.tools.builtin.http_transport import (
-    HttpExchange,
-    HttpRequest,
-    HttpResponse,
-    HttpTransport,
-    run_on_own_thread,
-)
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rookery.schemas.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rookery.actors.tools.builtin.allowlist import parse_url
+    from rookery.actors.tools.builtin.files import Mounts, read_prefix
+    from rookery.actors.tools.builtin.http import HttpReader
+    from rookery.actors.tools.builtin.http_transport import (
+        HttpExchange,
+        HttpRequest,
+        HttpResponse,
+        HttpTransport,
+        run_on_own_thread,
+    )
+    from rookery.actors.tools.builtin.resources import ResourcePort, resource_tools
 
 __all__ = [
     "HttpExchange",
+    "HttpReader",
     "HttpRequest",
     "HttpResponse",
     "HttpTransport",
+    "Mounts",
+    "ResourcePort",
     "parse_url",
+    "read_prefix",
+    "resource_tools",
     "run_on_own_thread",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "allowlist": ("parse_url",),
+        "files": ("Mounts", "read_prefix"),
+        "http": ("HttpReader",),
+        "http_transport": (
+            "HttpExchange",
+            "HttpRequest",
+            "HttpResponse",
+            "HttpTransport",
+            "run_on_own_thread",
+        ),
+        "resources": ("ResourcePort", "resource_tools"),
+    },
+)

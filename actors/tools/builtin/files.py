@@ -34,6 +34,7 @@ __all__ = [
     "Written",
     "file_tools",
     "invalid_name_reason",
+    "read_prefix",
     "require_file",
 ]
 
@@ -107,6 +108,11 @@ class Mounts:
             if not mount.path.is_dir():
                 text = f"{mount.path}, mounted at {_join(names)}, is no folder"
                 raise Refused("CONFIG_INVALID", text)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The mounts' virtual paths without the first slash, sorted."""
+        return tuple(sorted("/".join(names) for names in self._mounts))
 
     def resolve(self, path: str) -> MountPath:
         """The mount and the names of ``path``; refuses a path that could leave the mount."""
@@ -298,6 +304,13 @@ def _write_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
 
 
 def _read_file(place: MountPath, size_bytes_max: int) -> bytes:
+    data = read_prefix(place, size_bytes_max + 1)
+    _check_size(len(data), size_bytes_max, place.path)
+    return data
+
+
+def read_prefix(place: MountPath, size_bytes_max: int) -> bytes:
+    """The first bytes of a file: all of a shorter one."""
     with place.open_parent() as (folder, name):
         # Before it is opened, because opening a pipe or a device affects its other end, and
         # after, because another file may have replaced it by then.
@@ -306,9 +319,8 @@ def _read_file(place: MountPath, size_bytes_max: int) -> bytes:
         try:
             require_file(os.fstat(file), place.path)
             data = bytearray()
-            while piece := os.read(file, _PIECE_BYTES):
+            while piece := os.read(file, min(_PIECE_BYTES, size_bytes_max - len(data))):
                 data += piece
-                _check_size(len(data), size_bytes_max, place.path)
             return bytes(data)
         finally:
             os.close(file)

@@ -50,7 +50,14 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.run import SideEffect
 
-__all__ = ["Allowed", "HttpAnswer", "HttpCredential", "HttpTransport", "http_tools"]
+__all__ = [
+    "Allowed",
+    "HttpAnswer",
+    "HttpCredential",
+    "HttpReader",
+    "HttpTransport",
+    "http_tools",
+]
 
 T = TypeVar("T")
 
@@ -209,6 +216,20 @@ def _http_send(client: _HttpClient) -> Callable[..., Any]:
     return client.declare(http_send, SideEffect.EXTERNAL_SYSTEM, idempotent=False)
 
 
+class HttpReader:
+    """Gets the beginning of what an allowed server has at a URL, as the tools do."""
+
+    def __init__(self, allowed: Sequence[Allowed], transport: HttpTransport | None = None) -> None:
+        self._allowlist, self._transport = Allowlist(allowed), transport or HttpTransport()
+        self.servers = tuple(entry.url for entry in allowed if "GET" in entry.methods)
+
+    async def get(self, url: str, bytes_max: int, timeout_ms: int) -> tuple[Target, HttpResponse]:
+        """Where it came from in the end, and the response, cut at ``bytes_max``."""
+        limits = CapabilityLimits(timeout_ms=timeout_ms, max_response_bytes=bytes_max)
+        client = _HttpClient(self._allowlist, self._transport, limits, None, cuts=True)
+        return await client.get(url, {}, ToolCallContext("resource_read", [], {}))
+
+
 class _HttpClient:
     """Sends allowed requests of programs, within a deadline."""
 
@@ -218,9 +239,11 @@ class _HttpClient:
         transport: HttpTransport,
         limits: CapabilityLimits,
         credential: HttpCredential | None,
+        *,
+        cuts: bool = False,
     ) -> None:
         self.allowlist, self.limits, self._transport = allowlist, limits, transport
-        self._credential = credential
+        self._credential, self._cuts = credential, cuts
 
     def declare(
         self, function: Callable[..., Any], side_effect: SideEffect, *, idempotent: bool
@@ -286,6 +309,7 @@ class _HttpClient:
             permits=self.allowlist.rule_for(request.method, request.target).permits,
             body_bytes_max=self.limits.max_response_bytes,
             connect_timeout_s=self.limits.timeout_ms / 1000,
+            cuts=self._cuts,
         )
         try:
             return await run_on_own_thread(exchange.run)

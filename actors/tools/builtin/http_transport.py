@@ -60,6 +60,8 @@ class HttpResponse(msgspec.Struct, frozen=True):
     headers: dict[str, str]
     """Names in lower case; what came several times is joined by commas."""
     body: bytes
+    truncated: bool = False
+    """Whether the body is cut at its limit."""
 
 
 def system_addresses(host: str, port: int) -> list[IPAddress]:
@@ -103,10 +105,12 @@ class HttpExchange:
         permits: Callable[[IPAddress], bool],
         body_bytes_max: int,
         connect_timeout_s: float,
+        cuts: bool = False,
     ) -> None:
+        """``cuts``: a longer body is cut at its limit, where it is refused otherwise."""
         self._transport, self._request, self._target = transport, request, request.target
         self._permits, self._body_bytes_max = permits, body_bytes_max
-        self._connect_timeout_s = connect_timeout_s
+        self._connect_timeout_s, self._cuts = connect_timeout_s, cuts
         self._abort_handle = _AbortHandle()
         self.is_sent = False
         """Whether the server may have got any of the request."""
@@ -139,7 +143,9 @@ class HttpExchange:
         )
         with closing(connection.getresponse()) as response:
             headers = self._headers(response)
-            return HttpResponse(response.status, headers, self._body(response))
+            body = self._body(response)
+            most = self._body_bytes_max
+            return HttpResponse(response.status, headers, body[:most], truncated=len(body) > most)
 
     def _connect(self) -> socket.socket:
         addresses = self._resolve_allowed()
@@ -190,7 +196,7 @@ class HttpExchange:
 
     def _body(self, response: HTTPResponse) -> bytes:
         body = bytearray()
-        expected = response.length or 0
+        expected = 0 if self._cuts else response.length or 0
         while max(len(body), expected) <= self._body_bytes_max:
             piece = response.read1(_PIECE_BYTES)
             if not piece:
@@ -198,6 +204,8 @@ class HttpExchange:
                     raise self._failure("its response ended too early")
                 return bytes(body)
             body += piece
+        if self._cuts:
+            return bytes(body)
         text = f"{self._target.authority} sent more than {self._body_bytes_max} bytes"
         raise ToolError("PAYLOAD_TOO_LARGE", text)
 

@@ -121,9 +121,8 @@ class LocalToolHost:
     """Calls the functions of a registry: synchronous ones on threads, asynchronous ones on a loop
     of their own, so that none can block the bus. Its own loop calls a quick one."""
 
-    surface = LOCAL
-
-    def __init__(self, registry: ToolRegistry) -> None:
+    def __init__(self, registry: ToolRegistry, surface: str = LOCAL) -> None:
+        self.surface = surface
         self._tools = {tool.capability.name: tool for tool in registry}
         places = sum(tool.capability.limits.concurrency for tool in registry)
         self._pool = DaemonThreadPool(max(1, min(places, THREADS_MAX)))

@@ -344,6 +344,7 @@ NO_SESSION = {
     "approvers",
     "quarantine",
     "sessions",
+    "resources",
     "runs",
     "tools",
     "pending",

@@ -1,0 +1,128 @@
+"""The resources of a node by its configuration: what it resolves, and the tools of programs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from rookery.actors.kernel import QueryHandler
+from rookery.actors.resources import (
+    CaptureStore,
+    FileResolver,
+    FunctionResolver,
+    HttpResolver,
+    MemoryResolver,
+    ResourceReader,
+    ResourceResolver,
+    StaticContent,
+    mime_of,
+)
+from rookery.actors.tools import (
+    RESOURCES,
+    CatalogueTool,
+    DaemonThreadPool,
+    LocalToolHost,
+    ToolRegistry,
+)
+from rookery.actors.tools.builtin import HttpReader, Mounts, resource_tools
+from rookery.bus.clock import entropy
+from rookery.bus.credentials import RingSeal
+from rookery.bus.ports import BLOB_BYTES_MAX, Blobs, Bus
+from rookery.ops.config import Config, StaticResource
+from rookery.ops.keys import NodeSecrets
+from rookery.ops.node_tools import mounts_of, servers_of
+from rookery.schemas.errors import Refused
+
+__all__ = ["NodeResources"]
+
+FUNCTION_THREADS: Final = 16
+"""For functions of the application; one that hangs takes no thread of a tool."""
+CLOSE_S: Final = 1.0
+
+
+class NodeResources(NamedTuple):
+    """What the rest of the node uses."""
+
+    queries: Mapping[str, QueryHandler]
+    hosts: Sequence[LocalToolHost]
+    tools: Sequence[CatalogueTool]
+
+    @classmethod
+    async def open(
+        cls,
+        bus: Bus,
+        config: Config,
+        functions: ToolRegistry,
+        node_secrets: NodeSecrets,
+        opened: ExitStack,
+    ) -> NodeResources:
+        """Store the static resources, and create the reader. Programs have its tools if they are
+        switched on, or if the application has resources of its own."""
+        store = CaptureStore(bus.blobs, config.resources.max_bytes)
+        static = await _store_static(bus.blobs, config.resources.static)
+        pool = DaemonThreadPool(FUNCTION_THREADS)
+        opened.callback(pool.shutdown)
+        seal = RingSeal(node_secrets.values, bus.realm, entropy)
+        resolvers = _resolvers(config, functions, static, pool, store)
+        reader = ResourceReader(bus.journal, bus.blobs, store, seal, resolvers)
+        if not (config.resources.tools or static or functions.resources):
+            return cls(reader.queries, (), ())
+        tools = resource_tools(reader)
+        host = LocalToolHost(tools, RESOURCES)
+        opened.callback(host.close, CLOSE_S)
+        offered = [CatalogueTool.of(RESOURCES, one.capability, awaited=True) for one in tools]
+        return cls(reader.queries, (host,), offered)
+
+
+def _resolvers(
+    config: Config,
+    functions: ToolRegistry,
+    static: Mapping[str, StaticContent],
+    pool: DaemonThreadPool,
+    store: CaptureStore,
+) -> list[ResourceResolver]:
+    """Those that serve every session alike; a scheme without anything behind it has none."""
+    found: list[ResourceResolver] = []
+    if mounts := mounts_of(config.node):
+        found.append(FileResolver(Mounts(mounts), store))
+    if servers := servers_of(config.node):
+        reader = HttpReader(servers)
+        found += [HttpResolver(scheme, reader, store) for scheme in ("http", "https")]
+    if static:
+        found.append(MemoryResolver(static))
+    for resource in functions.resources.values():
+        found.append(FunctionResolver(resource, pool, store))
+    return found
+
+
+async def _store_static(
+    blobs: Blobs, configured: Sequence[StaticResource]
+) -> dict[str, StaticContent]:
+    found: dict[str, StaticContent] = {}
+    for one in configured:
+        if one.name in found:
+            raise Refused("CONFIG_INVALID", f"resources.static has {one.name!r} twice")
+        data = _read(one)
+        found[one.name] = StaticContent(
+            digest=await blobs.put(data),
+            size_bytes=len(data),
+            mime=one.mime or mime_of(one.file),
+            privacy=one.privacy,
+        )
+    return found
+
+
+def _read(one: StaticResource) -> bytes:
+    place = Path(one.file).expanduser()
+    try:
+        with place.open("rb") as file:
+            data = file.read(BLOB_BYTES_MAX + 1)
+    except OSError as error:
+        text = f"resources.static: {one.name}: {place}: {error.strerror}"
+        raise Refused("CONFIG_INVALID", text, hint="file = a file of this machine") from None
+    if len(data) > BLOB_BYTES_MAX:
+        text = f"resources.static: {one.name}: {place} has more than {BLOB_BYTES_MAX} bytes"
+        raise Refused("CONFIG_INVALID", text)
+    return data
