@@ -462,9 +462,7 @@ def _create_catalogue(
     """The node's tools: local ones, built-in ones, and those of workers."""
     local_tools = ToolCatalogue.local(registry, record_reads)
     remote_tools = (tool for host in remote for tool in host.catalogue_tools)
-    return ToolCatalogue(
-        [*local_tools, *built_in_tools(registry), *resources.tools, *remote_tools]
-    )
+    return ToolCatalogue([*local_tools, *built_in_tools(registry), *resources.tools, *remote_tools])
 
 
 async def _load_sandbox(

@@ -72,8 +72,10 @@ class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False
     """Of a client's command: the name of its credential, as its signature proves it, or
     ``unsigned``."""
     traceparent: str | UnsetType = UNSET
-    privacy: PrivacyClass = PrivacyClass.INTERNAL
-    retention: RetentionClass = RetentionClass.DURABLE
+    privacy: PrivacyClass | UnsetType = UNSET
+    """Unset: ``internal``; ``event_index`` chooses it."""
+    retention: RetentionClass | UnsetType = UNSET
+    """Unset: ``durable``."""
 
 
 class TransitionFact(Fact, frozen=True, kw_only=True):
@@ -147,6 +149,8 @@ def fill_envelope(
     source: str,
     traceparent: str,
     by: str = "",
+    privacy: PrivacyClass = PrivacyClass.INTERNAL,
+    retention: RetentionClass = RetentionClass.DURABLE,
 ) -> None:
     """Fill in the fields that only the kernel knows, once, before the fact is shared.
 
@@ -164,3 +168,7 @@ def fill_envelope(
         put(fact, "traceparent", traceparent)
     if by:
         put(fact, "by", by)
+    if privacy is not PrivacyClass.INTERNAL:
+        put(fact, "privacy", privacy)
+    if retention is not RetentionClass.DURABLE:
+        put(fact, "retention", retention)

@@ -178,6 +178,7 @@ CODES: Final[dict[str, Code]] = {
     "CLAIM_LOST": Code("another holder has taken the claim"),
     "BLOB_NOT_FOUND": Code("no blob has this digest"),
     "BLOB_CORRUPT": Code("the stored bytes do not have the digest they are named by"),
+    "CURSOR_SCOPE_MISMATCH": Code("the cursor is of another filter, which never continues from it"),
     "FEED_GAP": Code("facts between the cursor and the next message are gone"),
     "TIMER_INVALID": Code("the due time of a timer cannot be scheduled"),
     "DEAD_LETTER_NOT_FOUND": Code("no such dead letter"),

@@ -21,6 +21,7 @@ from rookery.schemas.codec import encode_facts, fact_name
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import Command, Fact, fill_envelope
 from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.event_index import fact_classes
 from rookery.schemas.ids import fact_id
 
 __all__ = ["UNIT_BYTES_MAX", "UnitOfWork"]
@@ -128,22 +129,10 @@ class UnitOfWork:
     ) -> None:
         """Add a command and its facts. All rules are called before anything is changed, so an
         exception leaves the unit as it was."""
-        decider, command, entity = self._decider, pending.command, self.entity
+        decider, command = self._decider, pending.command
         state = self.state
         effects: list[Effect] = []
-        (family, key), cause = entity.id, (command.id, *causes)
-        for number, fact in enumerate(facts, entity.fact_count + len(self.facts) + 1):
-            fill_envelope(
-                fact,
-                id=fact_id(family, key, number),
-                at_ms=now_ms,
-                session=key,
-                cause=cause,
-                cause_digest=pending.digest,
-                source=self._source,
-                traceparent=command.traceparent,
-                by=command.by,
-            )
+        self._fill_envelopes(facts, pending, now_ms, (command.id, *causes))
         if isinstance(facts, FoldedFacts):
             state = facts.state
         else:
@@ -168,6 +157,27 @@ class UnitOfWork:
         self._parts.append(part)
         self._size += len(part) + 1
         self.end(pending, "committed", replies)
+
+    def _fill_envelopes(
+        self, facts: Sequence[Fact], pending: PendingCommand, now_ms: int, cause: tuple[str, ...]
+    ) -> None:
+        """What only the kernel knows of new facts."""
+        (family, key), command = self.entity.id, pending.command
+        for number, fact in enumerate(facts, self.entity.fact_count + len(self.facts) + 1):
+            classes = fact_classes(fact)
+            fill_envelope(
+                fact,
+                id=fact_id(family, key, number),
+                at_ms=now_ms,
+                session=key,
+                cause=cause,
+                cause_digest=pending.digest,
+                source=self._source,
+                traceparent=command.traceparent,
+                by=command.by,
+                privacy=classes.privacy,
+                retention=classes.retention,
+            )
 
     @property
     def follows(self) -> int:

@@ -17,6 +17,7 @@ from typing import Any, Final, Unpack
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.bus.client.filtered_events import EventsMixin
 from rookery.bus.client.handle import (
     Fields,
     Handle,
@@ -76,7 +77,7 @@ def connect(
     return Client(url, access, realm=realm, credential=own)
 
 
-class Client(ApprovalsMixin, SessionsMixin, ResourcesMixin):
+class Client(ApprovalsMixin, SessionsMixin, ResourcesMixin, EventsMixin):
     """One connection to one realm, used on one event loop."""
 
     def __init__(

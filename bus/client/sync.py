@@ -14,6 +14,7 @@ from typing import Any, Literal, TypeVar, Unpack
 from msgspec import UNSET, UnsetType
 
 from rookery.bus.client.client import Client, Fields, Handle, client_closed, connect
+from rookery.bus.client.filtered_events import SelectedEvent
 from rookery.bus.client.handle import PrintedText
 from rookery.bus.client.run_request import RunOptions, RunSpec
 from rookery.bus.event_loop import LoopThread
@@ -22,6 +23,7 @@ from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import RevokeGrant
+from rookery.schemas.events import EventCursor, EventFilter
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import CallReceipt, FileEntry, GrantReceipt, RunAnswer
 from rookery.schemas.resources import (
@@ -326,6 +328,11 @@ class SyncClient:
         after: int = 0,
     ) -> Generator[Fields, None, None]:
         return _iterate(self._thread, self._client.events(family, key, run, after))
+
+    def filtered_events(
+        self, where: EventFilter, cursor: EventCursor | None = None, *, after: int = 0
+    ) -> Generator[SelectedEvent, None, None]:
+        return _iterate(self._thread, self._client.filtered_events(where, cursor, after=after))
 
 
 class _ClientThread(LoopThread):

@@ -11,16 +11,18 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 from hashlib import sha3_256
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.bus.journal.audit import AuditResult, ChainAudit, scope_of
+from rookery.bus.journal.audit import AuditResult, AuditScope, ChainAudit, scope_of
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
+from rookery.schemas.event_index import select_fact
+from rookery.schemas.events import EventFilter
 
 __all__ = ["ExportReader", "JournalExport", "seal_line", "verify_lines"]
 
@@ -39,6 +41,8 @@ class _ExportHead(msgspec.Struct, forbid_unknown_fields=True):
     key: str | None
     run: str | None
     after: int
+    filter: EventFilter | UnsetType = UNSET
+    """Selects every fact of the messages; others are left out."""
 
 
 class _ExportLine(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,8 +63,16 @@ class _ExportEnd(msgspec.Struct, forbid_unknown_fields=True):
 class JournalExport:
     """Encodes an export: the head, a line for each message of a scan, the end."""
 
-    def __init__(self, subjects: Subjects, where: Filter, after: int = 0) -> None:
+    def __init__(
+        self,
+        subjects: Subjects,
+        where: Filter,
+        after: int = 0,
+        only: EventFilter | UnsetType = UNSET,
+    ) -> None:
+        """``only``: leave out each message with a fact that it does not select."""
         self._subjects, self._where, self._after = subjects, where, after
+        self._only = only
         self._seal = ""
         self._count = 0
 
@@ -68,9 +80,26 @@ class JournalExport:
         where = self._where
         return self._sealed(
             _ExportHead(
-                _FORMAT, self._subjects.realm, where.family, where.key, where.run, self._after
+                _FORMAT,
+                self._subjects.realm,
+                where.family,
+                where.key,
+                where.run,
+                self._after,
+                self._only,
             )
         )
+
+    def selects(self, stored: StoredMessage) -> bool:
+        """Whether the message belongs into the export; one that does not decode has no class."""
+        if self._only is UNSET:
+            return True
+        try:
+            facts = msgspec.json.decode(stored.body, type=list[dict[str, Any]])
+        except msgspec.MsgspecError:
+            return False
+        key = stored.entity.key
+        return all(select_fact(self._only, fact, key) is not None for fact in facts)
 
     def line(self, stored: StoredMessage) -> bytes:
         raw: bytes | UnsetType = UNSET
@@ -135,6 +164,8 @@ class ExportReader:
         self.realm = head.realm
         self._subjects = Subjects(head.realm)
         self.scope = scope_of(Filter(head.family, head.key, head.run), head.after)
+        if head.filter is not UNSET:
+            self.scope = AuditScope.PARTS
 
     def __iter__(self) -> Iterator[StoredMessage]:
         count = 0

@@ -40,4 +40,10 @@ def echo(value: str) -> dict[str, Any]:
     return {"ref": value, "resolution": {"content_ref": value, "privacy": "public"}}
 
 
-registry = ToolRegistry.of(echo, crm)
+@tool(sensitive=["key"])
+def unlock(key: str) -> str:
+    """A call that has something to hide."""
+    return f"{len(key)} characters"
+
+
+registry = ToolRegistry.of(echo, unlock, crm)

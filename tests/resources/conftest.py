@@ -13,7 +13,15 @@ import pytest
 from rookery.bus.client.client import Client
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
-from tests.nodes import NodeProcess, Said, access_to, node_on, rookery_here
+from tests.nodes import (
+    ROOKERY,
+    NodeProcess,
+    Said,
+    access_to,
+    clean_environment,
+    node_on,
+    rookery_here,
+)
 from tests.tools.builtin.web_server import Web
 
 REALM = "resources"
@@ -58,6 +66,16 @@ class Realm(NamedTuple):
                 await scenario(client)
 
         asyncio.run(connected())
+
+    async def started(self, *arguments: str) -> asyncio.subprocess.Process:
+        """A command that does not end by itself."""
+        command = (ROOKERY, *arguments, *access_to(self.server, REALM))
+        return await asyncio.create_subprocess_exec(
+            *command,
+            cwd=self.folder,
+            stdout=asyncio.subprocess.PIPE,
+            env=clean_environment(self.folder),
+        )
 
     def rookery(self, *arguments: str) -> Said:
         return rookery_here(self.folder, *arguments, *access_to(self.server, REALM))

@@ -12,6 +12,7 @@ from typing import Annotated, BinaryIO
 import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
+from msgspec import UNSET, UnsetType
 
 from rookery.bus.clock import SystemClock
 from rookery.bus.journal import AuditResult, AuditScope, ExportReader, JournalExport
@@ -39,7 +40,10 @@ from rookery.ops.keys import trust_roots
 from rookery.ops.memory_tuning import collecting_rarely
 from rookery.schemas.commands import QuarantineMessage
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.event_index import up_to
+from rookery.schemas.events import EventFilter
 from rookery.schemas.replies import QuarantineReceipt
+from rookery.schemas.seed.refs import PrivacyClass
 
 __all__ = ["app"]
 
@@ -127,16 +131,21 @@ def export(
     *,
     session: Session = None,
     family: Family = None,
+    privacy_max: Annotated[
+        PrivacyClass | None,
+        Parameter(help="Leave out messages with a fact above this privacy class."),
+    ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Write messages as sealed JSON lines that `journal verify FILE` checks anywhere."""
     where = fact_selection(session, family)
+    only = UNSET if privacy_max is None else up_to(privacy_max)
     if file is None:
         with local_server(options), writing():
-            asyncio.run(_export(where, sys.stdout.buffer, options))
+            asyncio.run(_export(where, only, sys.stdout.buffer, options))
         return 0
     with local_server(options), atomic_file(file) as target:
-        count = asyncio.run(_export(where, target, options))
+        count = asyncio.run(_export(where, only, target, options))
     if options.json:
         print_json({"file": str(file), "messages": count})
     else:
@@ -231,14 +240,17 @@ def _new_check(
     )
 
 
-async def _export(where: Filter, target: BinaryIO, options: Options) -> int:
+async def _export(
+    where: Filter, only: EventFilter | UnsetType, target: BinaryIO, options: Options
+) -> int:
     count = 0
     async with open_realm(options) as realm:
-        export = JournalExport(realm.subjects, where)
+        export = JournalExport(realm.subjects, where, only=only)
         target.write(export.head())
         async for page in realm.stored_journal.scan(where):
-            count += len(page)
-            target.writelines(export.line(stored) for stored in page)
+            selected = [stored for stored in page if export.selects(stored)]
+            count += len(selected)
+            target.writelines(map(export.line, selected))
         target.write(export.end())
     target.flush()
     return count

@@ -17,6 +17,8 @@ from rookery.ops.cli.rendering.surface_words import SURFACE_WORDS
 from rookery.schemas.codec import encode_json, fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
+from rookery.schemas.event_index import select_fact
+from rookery.schemas.events import EventCursor, EventFilter
 from rookery.schemas.facts import (
     approval,
     conversation,
@@ -377,15 +379,31 @@ def _check_family(family: str) -> None:
         raise Refused("INVALID_ARGUMENT", f"{family[:80]!r} is no family of facts", hint=known)
 
 
-def fact_lines(stored: StoredMessage, where: Filter, *, json: bool) -> Iterator[str]:
-    """A line for each selected fact of a message; a fact's position is ``<sequence>.<n>``."""
+def fact_lines(
+    stored: StoredMessage,
+    where: Filter,
+    *,
+    json: bool,
+    only: EventFilter | None = None,
+    behind: EventCursor | None = None,
+) -> Iterator[str]:
+    """A line for each selected fact of a message; a fact's position is ``<sequence>.<n>``. With
+    ``only``, JSON lines have the cursor to continue from; ``behind``: that of the last line."""
     for number, fact in enumerate(_facts_of(stored), 1):
+        if behind is not None and (stored.sequence, number) <= (behind.sequence, behind.fact):
+            continue
+        if only is not None and select_fact(only, fact, stored.entity.key) is None:
+            continue
         if where.run is not None and fact.get("run") != where.run:
             continue
         if where.family is not None and _family(stored, fact) != where.family:
             continue
         position = f"{stored.sequence}.{number}"
-        yield _json_line(stored, position, fact) if json else _text_line(stored, position, fact)
+        cursor = "" if only is None else f"{position}@{only.fingerprint}"
+        if json:
+            yield _json_line(stored, position, fact, cursor)
+        else:
+            yield _text_line(stored, position, fact)
 
 
 def _facts_of(stored: StoredMessage) -> list[dict[str, Any]]:
@@ -399,14 +417,16 @@ def _facts_of(stored: StoredMessage) -> list[dict[str, Any]]:
     return [fact if isinstance(fact, dict) else unreadable for fact in facts]
 
 
-def _json_line(stored: StoredMessage, position: str, fact: dict[str, Any]) -> str:
-    head = {
+def _json_line(stored: StoredMessage, position: str, fact: dict[str, Any], cursor: str = "") -> str:
+    head: FactFields = {
         "position": position,
         "sequence": stored.sequence,
         "family": _family(stored, fact),
         "key": stored.entity.key,
         "stored_at_ms": stored.stored_at_ms,
     }
+    if cursor:
+        head["cursor"] = cursor
     return encode_json(head | {"fact": fact}).decode()
 
 
