@@ -14,10 +14,11 @@ import msgspec
 
 from rookery.bus.client import Client
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.nats import ApiError
+from rookery.bus.nats import ApiError, Connection
 from rookery.bus.ports import Journal
 from rookery.bus.roles import Role
 from rookery.bus.server import Store
+from rookery.bus.subjects import Subjects
 from rookery.ops import checks
 from rookery.ops.checks import CheckVerdict, Finding, check_host, check_store, failed
 from rookery.ops.config import Config, NodeConfig, address_of
@@ -30,7 +31,7 @@ from rookery.schemas.facts.surface import REALM_KEY
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.surfaces import CatalogueQuery, ListedSurface, SurfaceList
 
-__all__ = ["Report", "durability_of", "examine", "is_embedded"]
+__all__ = ["Report", "durability_of", "examine", "read_durability"]
 
 _REPLICAS_THAT_SURVIVE = 3
 _WORTH = {
@@ -102,6 +103,13 @@ def durability_of(config: Config, *, embedded: bool, replicas: int) -> str:
         "say whether it syncs before it acks",
         hint="set sync_interval: always in its jetstream block, then --accept-unknown-durability",
     )
+
+
+async def read_durability(connection: Connection, config: Config, *, embedded: bool) -> str:
+    """As ``durability_of``, for a server that runs; ``embedded``: this node started it."""
+    info = await connection.api(f"STREAM.INFO.{Subjects(config.realm).journal_stream}")
+    replicas = info["config"].get("num_replicas", 1)
+    return durability_of(config, embedded=embedded or is_embedded(config), replicas=replicas)
 
 
 def is_embedded(config: Config) -> bool:

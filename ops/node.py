@@ -56,7 +56,7 @@ from rookery.bus.subjects import Subjects, partition_of
 from rookery.ops.approval_dispatchers import ApprovalDispatchers, open_callback
 from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks, poll_drain
 from rookery.ops.config import Config
-from rookery.ops.doctor import durability_of, is_embedded
+from rookery.ops.doctor import read_durability
 from rookery.ops.http_server import Page, Probe
 from rookery.ops.keys import NodeKey, keys_of, open_node_key, open_node_secrets
 from rookery.ops.leases import LeaseServices
@@ -219,7 +219,9 @@ class Node:
 
     def _open_kernel(self, bus: JetStreamBus, opened: ExitStack) -> None:
         """``opened`` closes in reverse order: discovery, the kernel, then what its work needs."""
-        durability = self._loop.run(self._durability(bus))
+        is_ours = self._server is not None or self._share.is_embedded
+        reading = read_durability(bus.connection, self._config, embedded=is_ours)
+        durability = self._loop.run(reading)
         self._key = open_node_key(self._config)
         here = this_process()
         projections = self._projections = RealmProjections(
@@ -446,18 +448,6 @@ class Node:
             opened=opened,
         )
         return self._loop.run(opening)
-
-    async def _durability(self, bus: JetStreamBus) -> str:
-        """What this server's ack guarantees; ``Refused`` where it may guarantee nothing."""
-        stream = Subjects(self._config.realm).journal_stream
-        info = await bus.connection.api(f"STREAM.INFO.{stream}")
-        return durability_of(
-            self._config,
-            embedded=self._server is not None
-            or self._share.is_embedded
-            or is_embedded(self._config),
-            replicas=info["config"].get("num_replicas", 1),
-        )
 
     # --- questions --------------------------------------------------------------------------------
 

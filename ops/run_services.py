@@ -6,9 +6,7 @@ executors ask its actors.
 
 from __future__ import annotations
 
-import asyncio
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -45,7 +43,7 @@ from rookery.actors.execution.queries import (
     SessionFiles,
     SessionSnapshots,
 )
-from rookery.actors.hooks import HookPoints, NodeHooks
+from rookery.actors.hooks import HookPoints
 from rookery.actors.kernel import (
     AskActor,
     Decider,
@@ -58,9 +56,6 @@ from rookery.actors.peers import PeersDecider
 from rookery.actors.projections import Approvers
 from rookery.actors.protection import Revocations, RightsRevoker
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.sandbox.python import GuestCache, RealmBuild, cache_folder
-from rookery.actors.sandbox.runtime import open_sandbox
-from rookery.actors.sandbox.typescript import JavaScriptBuild
 from rookery.actors.session_snapshots import SnapshotsDecider
 from rookery.actors.surfaces import SurfacesDecider
 from rookery.actors.tools import (
@@ -71,7 +66,6 @@ from rookery.actors.tools import (
     RemoteToolHost,
     ToolCatalogue,
     WaitExecutor,
-    built_in_tools,
     requires_approval,
 )
 from rookery.actors.tools.authoring import ToolRegistry
@@ -88,9 +82,9 @@ from rookery.ops.metrics import NodeMetrics
 from rookery.ops.node_resources import NodeResources
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
+from rookery.ops.run_environment import create_catalogue, load_sandbox, provision
 from rookery.ops.surfaces import SurfaceServices
 from rookery.schemas.calls import RecordMode
-from rookery.schemas.run import SessionLimits
 
 __all__ = ["RunServices", "approval_settings"]
 
@@ -99,8 +93,6 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 TOOLS_CLOSE_S = 5.0
-LIVE_MB_MAX = 2048
-"""Of a node's programs that wait; while they hold more, no other run begins."""
 
 
 class RunServices:
@@ -228,9 +220,9 @@ class RunServices:
     ) -> RunServices:
         """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
         ``opened`` gets what is to be closed after the kernel, off the loop."""
-        catalogue = _create_catalogue(registry, record_reads, remote, resources)
+        catalogue = create_catalogue(registry, record_reads, remote, resources)
         key = node_secrets.snapshots
-        sandbox = await _load_sandbox(
+        sandbox = await load_sandbox(
             bus, loop, node, key=key, packages=packages, share=share, fibers=fibers
         )
         opened.callback(sandbox.close)
@@ -254,7 +246,7 @@ class RunServices:
             sandbox=sandbox,
             surfaces=surfaces,
             resources=resources,
-            provisioner=await _provision(bus, sandbox, surfaces, limits, registry, models=models),
+            provisioner=await provision(bus, sandbox, surfaces, limits, registry, models=models),
             epoch=epoch,
             share=share,
             payload_bytes_max=limits.payload_bytes_max,
@@ -429,77 +421,6 @@ async def _open_revocations(bus: Bus) -> Revocations:
     revocations = Revocations(bus)
     await revocations.open()
     return revocations
-
-
-async def _provision(
-    bus: Bus,
-    sandbox: Sandbox,
-    surfaces: SurfaceServices,
-    limits: LimitsConfig,
-    registry: ToolRegistry,
-    *,
-    models: Models,
-) -> RunProvisioner:
-    """To be called before the realm's catalogue adds to the node's tools."""
-    return RunProvisioner(
-        builds=sandbox.builds,
-        tools=surfaces.tools.available_tools,
-        catalogue=await bus.blobs.put(surfaces.tools.catalogue_bytes),
-        limits_max=_limits_max(limits),
-        entropy=entropy,
-        hooks=NodeHooks(registry.hooks),
-        surfaces=lambda: surfaces.live.visible_surfaces,
-        models=models,
-    )
-
-
-def _create_catalogue(
-    registry: ToolRegistry,
-    record_reads: RecordMode,
-    remote: Sequence[RemoteToolHost],
-    resources: NodeResources,
-) -> ToolCatalogue:
-    """The node's tools: local ones, built-in ones, and those of workers."""
-    local_tools = ToolCatalogue.local(registry, record_reads)
-    remote_tools = (tool for host in remote for tool in host.catalogue_tools)
-    return ToolCatalogue([*local_tools, *built_in_tools(registry), *resources.tools, *remote_tools])
-
-
-async def _load_sandbox(
-    bus: Bus,
-    loop: BusLoop,
-    node: str,
-    *,
-    key: bytes,
-    packages: Sequence[str],
-    share: ProcessShare,
-    fibers: bool,
-) -> Sandbox:
-    """Open the sandbox with the realm's guest, and store that guest for other nodes."""
-    cache = GuestCache(cache_folder(os.environ), packages=packages)
-    shared = RealmBuild(cache, bus.blobs, bus.claims, node)
-    await shared.agree()
-    await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.installed, cache)).piece)
-    return await asyncio.to_thread(
-        open_sandbox,
-        key,
-        cache,
-        lambda build: loop.run(shared.fetch(build)),
-        has_fibers=fibers,
-        live_mb_max=share.divide(LIVE_MB_MAX),
-    )
-
-
-def _limits_max(limits: LimitsConfig) -> SessionLimits:
-    """The highest limits a run or a session may request."""
-    return SessionLimits(
-        memory_mb=limits.memory_mb_max,
-        cpu_ms=limits.cpu_ms_max,
-        wall_ms=limits.wall_ms_max,
-        max_stdout_bytes=limits.stdout_bytes_max,
-        max_external_calls=limits.external_calls_max,
-        max_stack_depth=limits.stack_depth_max,
-    )
 
 
 def _replay_session_id() -> str:

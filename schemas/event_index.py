@@ -119,6 +119,13 @@ FAMILY_INDEXES: Final[dict[str, FamilyIndex]] = {
         " recovery_required answer_refused grant_issued session_grant_issued approver_added"
         " approver_refused history_restarted",
     ),
+    "conversation": _family(EntityKind.MESSAGE, "run", ends="", steps="message_added"),
+    "hook": _family(
+        EntityKind.HOOK,
+        "hook_id",
+        ends="mutation_resulted response_rejected",
+        steps="response_decided mutation_intended noted",
+    ),
     "lease": _family(
         EntityKind.CAPABILITY,
         "",
@@ -130,6 +137,7 @@ FAMILY_INDEXES: Final[dict[str, FamilyIndex]] = {
         " waits_ended browser_flow_admitted browser_flow_verified device_flow_admitted"
         " device_flow_verified device_poll_begun device_poll_finished release_undone restored",
     ),
+    "model": _family(EntityKind.ATTEMPT, "run", ends="answered failed lost", steps="requested"),
     "node": _family(
         EntityKind.EXECUTION_ENVIRONMENT,
         "node",

@@ -1,0 +1,107 @@
+"""What every run gets of its node: the tools, the guest, and the highest limits."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Sequence
+
+from rookery.actors.agents import Models
+from rookery.actors.execution import (
+    RunProvisioner,
+)
+from rookery.actors.hooks import NodeHooks
+from rookery.actors.sandbox import Sandbox
+from rookery.actors.sandbox.python import GuestCache, RealmBuild, cache_folder
+from rookery.actors.sandbox.runtime import open_sandbox
+from rookery.actors.sandbox.typescript import JavaScriptBuild
+from rookery.actors.tools import (
+    RemoteToolHost,
+    ToolCatalogue,
+    built_in_tools,
+)
+from rookery.actors.tools.authoring import ToolRegistry
+from rookery.bus.clock import entropy
+from rookery.bus.ports import Bus, BusLoop
+from rookery.ops.config import LimitsConfig
+from rookery.ops.node_resources import NodeResources
+from rookery.ops.processes import ProcessShare
+from rookery.ops.surfaces import SurfaceServices
+from rookery.schemas.calls import RecordMode
+from rookery.schemas.run import SessionLimits
+
+__all__ = ["create_catalogue", "load_sandbox", "provision"]
+
+LIVE_MB_MAX = 2048
+"""Of a node's programs that wait; while they hold more, no other run begins."""
+
+
+async def provision(
+    bus: Bus,
+    sandbox: Sandbox,
+    surfaces: SurfaceServices,
+    limits: LimitsConfig,
+    registry: ToolRegistry,
+    *,
+    models: Models,
+) -> RunProvisioner:
+    """To be called before the realm's catalogue adds to the node's tools."""
+    return RunProvisioner(
+        builds=sandbox.builds,
+        tools=surfaces.tools.available_tools,
+        catalogue=await bus.blobs.put(surfaces.tools.catalogue_bytes),
+        limits_max=_limits_max(limits),
+        entropy=entropy,
+        hooks=NodeHooks(registry.hooks),
+        surfaces=lambda: surfaces.live.visible_surfaces,
+        models=models,
+    )
+
+
+def create_catalogue(
+    registry: ToolRegistry,
+    record_reads: RecordMode,
+    remote: Sequence[RemoteToolHost],
+    resources: NodeResources,
+) -> ToolCatalogue:
+    """The node's tools: local ones, built-in ones, and those of workers."""
+    local_tools = ToolCatalogue.local(registry, record_reads)
+    remote_tools = (tool for host in remote for tool in host.catalogue_tools)
+    return ToolCatalogue([*local_tools, *built_in_tools(registry), *resources.tools, *remote_tools])
+
+
+async def load_sandbox(
+    bus: Bus,
+    loop: BusLoop,
+    node: str,
+    *,
+    key: bytes,
+    packages: Sequence[str],
+    share: ProcessShare,
+    fibers: bool,
+) -> Sandbox:
+    """Open the sandbox with the realm's guest, and store that guest for other nodes."""
+    cache = GuestCache(cache_folder(os.environ), packages=packages)
+    shared = RealmBuild(cache, bus.blobs, bus.claims, node)
+    await shared.agree()
+    await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.installed, cache)).piece)
+    return await asyncio.to_thread(
+        open_sandbox,
+        key,
+        cache,
+        lambda build: loop.run(shared.fetch(build)),
+        has_fibers=fibers,
+        live_mb_max=share.divide(LIVE_MB_MAX),
+    )
+
+
+def _limits_max(limits: LimitsConfig) -> SessionLimits:
+    """The highest limits a run or a session may request."""
+    return SessionLimits(
+        memory_mb=limits.memory_mb_max,
+        cpu_ms=limits.cpu_ms_max,
+        wall_ms=limits.wall_ms_max,
+        max_stdout_bytes=limits.stdout_bytes_max,
+        max_external_calls=limits.external_calls_max,
+        max_stack_depth=limits.stack_depth_max,
+    )
