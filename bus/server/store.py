@@ -22,7 +22,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
-from rookery.bus.clock import wait_until
+from rookery.bus.clock import SystemClock, wait_until
 from rookery.bus.credentials import Credential, CredentialStore
 from rookery.bus.roles import Role
 from rookery.schemas.errors import Failed, Refused
@@ -110,16 +110,30 @@ class Store:
             )
         if made:
             self.reload(found, accepted=True)
+        elif self._is_new(found):
+            self._await(found, accepted=True)
         return found
+
+    def _is_new(self, credential: Credential) -> bool:
+        """Whether another process may have made it just now, and the server not read it yet."""
+        made_ms = self.credentials.path(credential).stat().st_mtime_ns // 1_000_000
+        return SystemClock().now_ms() - made_ms < _RELOAD_PATIENCE_S * 1_000
 
     def reload(self, credential: Credential, *, accepted: bool) -> None:
         """Let the running server read its users again; returns when it accepts the credential, or
         refuses it. Without a server there is nothing to do."""
-        server = self.running_server() if self.is_locked() else None
+        if server := self._server():
+            os.kill(server.pid, signal.SIGHUP)
+            self._await(credential, accepted=accepted)
+
+    def _server(self) -> RunningServer | None:
+        return self.running_server() if self.is_locked() else None
+
+    def _await(self, credential: Credential, *, accepted: bool) -> None:
+        server = self._server()
         if server is None:
             return
         address, user, password = server.address, credential.user, credential.password
-        os.kill(server.pid, signal.SIGHUP)
         if not wait_until(
             lambda: is_accepted(address, user, password) is accepted, _RELOAD_PATIENCE_S
         ):

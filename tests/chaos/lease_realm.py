@@ -74,7 +74,6 @@ class LeaseRealm:
         self.realm = f"leases{next(_realms)}"
         self.lease = f"{self.realm}:bank"
         self.nodes: list[NodeProcess] = []
-        server.url_for(Role.NODE, realm=self.realm)  # Nodes that start together find a credential.
         (folder / "paying.py").write_text(TOOLS, encoding="utf-8")
         (folder / "rookery.toml").write_text(CONFIG.format(url=tokens.url), encoding="utf-8")
 

@@ -9,6 +9,7 @@ import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from rookery.bus.server.server import (
     find_running,
     find_server,
 )
-from rookery.bus.server.store import Store
+from rookery.bus.server.store import Store, is_accepted
 from rookery.schemas.errors import Failed, Refused
 
 PATIENCE_S = 15.0
@@ -130,6 +131,22 @@ def test_a_server_gets_no_variable_that_may_be_a_secret_of_its_node(
         variables = Path(f"/proc/{server.pid}/environ").read_bytes()
         assert b"canary" not in variables
         assert b"GOMAXPROCS=2" in variables
+
+
+def test_processes_that_begin_a_realm_together_get_a_credential_that_is_accepted(
+    server: EmbeddedServer,
+) -> None:
+    """One makes it; the server reads it a moment later."""
+    for number in range(3):
+        with ThreadPoolExecutor(8) as pool:
+            urls = pool.map(lambda _, n=number: accepted_url(server, f"together{n}"), range(8))
+        assert len(set(urls)) == 1
+
+
+def accepted_url(server: EmbeddedServer, realm: str) -> str:
+    credential = Store(server.store).credential(realm, Role.NODE)
+    assert is_accepted(server.address, credential.user, credential.password)
+    return credential.url(server.address)
 
 
 def test_the_store_is_for_its_owner_only(server: EmbeddedServer) -> None:
