@@ -53,7 +53,7 @@ async def provision(
         limits_max=_limits_max(limits),
         entropy=entropy,
         hooks=NodeHooks(registry.hooks),
-        surfaces=lambda: surfaces.live.visible_surfaces,
+        surfaces=surfaces.live.visible_to,
         models=models,
     )
 

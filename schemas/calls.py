@@ -62,14 +62,17 @@ class OfferedSurface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Digest of the JSON list of ``SurfaceTool``, in the blob store."""
     sequence: int = 0
     """Number of the change of the catalogue that added or reloaded the surface."""
+    only: str = ""
+    """The session that alone sees the surface; empty: all sessions do."""
 
 
 class VisibleSurfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The surfaces of catalogues that a run sees, whatever changes later."""
 
     lists: tuple[str, ...] = ()
-    """Digests of JSON lists of ``OfferedSurface``, in the blob store: the realm's, and the
-    session's own."""
+    """Digests of JSON lists of ``OfferedSurface``, in the blob store."""
+    session: str = ""
+    """The session that sees surfaces of its own among them; empty if it has none."""
     catalogued: int = 0
     """Number of the last change of the realm's catalogue."""
     without: tuple[str, ...] = ()

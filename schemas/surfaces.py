@@ -116,6 +116,8 @@ class ChangeCatalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     remove: _Names = ()
     reload: _Names = ()
     """List the tools of these surfaces again; sessions connect to them anew."""
+    session: str = ""
+    """Only this session sees the surfaces of ``add``; empty: all sessions do."""
     actor: Annotated[str, Meta(max_length=256)] = ""
     """The operator's name as the client sends it, unchecked."""
 
@@ -147,6 +149,8 @@ class ListedSurface(msgspec.Struct, frozen=True, kw_only=True):
     source: SurfaceSource
     sequence: int = 0
     """Number of the change that added or reloaded it; 0 for one of the node's configuration."""
+    session: str = ""
+    """The session that alone sees it; empty: all sessions do."""
     tools: tuple[str, ...] = ()
     """Their names in programs."""
     state: McpServerState = McpServerState.PENDING_CONNECT

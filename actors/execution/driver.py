@@ -298,11 +298,11 @@ class RunProvisioner:
         limits_max: SessionLimits,
         entropy: Callable[[int], bytes],
         hooks: NodeHooks,
-        surfaces: Callable[[], VisibleSurfaces | UnsetType] = lambda: UNSET,
+        surfaces: Callable[[str], VisibleSurfaces | UnsetType] = lambda _: UNSET,
         models: Models = NO_MODELS,
     ) -> None:
         """``tools`` and ``catalogue`` are the node's own. ``limits_max`` caps the limits of
-        requests and sessions. ``surfaces``: what a run sees of the realm's catalogue."""
+        requests and sessions. ``surfaces``: what a session sees of the catalogue."""
         self._surfaces, self.hooks, self.models = surfaces, hooks, models
         self._builds, self._tools, self._catalogue = dict(builds), tools, catalogue
         self._max, self._entropy = limits_max, entropy
@@ -315,7 +315,10 @@ class RunProvisioner:
         self._build(request.language)
 
     def __call__(
-        self, request: RunRequest, session_limits: SessionLimits | UnsetType = UNSET
+        self,
+        request: RunRequest,
+        session_limits: SessionLimits | UnsetType = UNSET,
+        key: str = "",
     ) -> RunEnvironment | ImmediateKind:
         if request.immediate is not UNSET:
             has_key = request.immediate.context_key is not UNSET
@@ -329,7 +332,7 @@ class RunProvisioner:
             session_limits=session_limits,
             tools=self._tools,
             catalogue=self._catalogue,
-            surfaces=self._surfaces(),
+            surfaces=self._surfaces(key),
             model=self.models.environment(request) if request.has_prompt else UNSET,
         )
         return self.hooks.pin(environment)

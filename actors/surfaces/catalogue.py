@@ -1,4 +1,4 @@
-"""The catalogue of surfaces, of the realm or of one session: its entries, and how it changes.
+"""The realm's catalogue of surfaces: its entries, and how it changes.
 
 A change is decided on what its sender read. Names of tools are checked against that, so a catalogue
 that changed meanwhile refuses the change, and the sender begins again.
@@ -39,14 +39,18 @@ class CatalogueEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the change that added or reloaded it, or listed its tools anew."""
     connection: int = 0
     """Number of the last of these that calls for a new connection."""
+    only: str = ""
+    """The session that alone sees it; empty: all sessions do."""
 
     @property
     def offered(self) -> OfferedSurface:
-        return OfferedSurface(surface=self.surface, tools=self.tools, sequence=self.sequence)
+        return OfferedSurface(
+            surface=self.surface, tools=self.tools, sequence=self.sequence, only=self.only
+        )
 
 
 class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
-    """The surfaces of a realm or of a session."""
+    """The surfaces of a realm."""
 
     entries: Map[str, CatalogueEntry] = Map()
     sequence: int = 0
@@ -58,6 +62,10 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     def offered(self) -> tuple[OfferedSurface, ...]:
         """All entries, by name."""
         return tuple(self.entries[name].offered for name in sorted(self.entries))
+
+    def offered_to(self, session: str) -> tuple[OfferedSurface, ...]:
+        """The entries that a session sees."""
+        return tuple(entry for entry in self.offered if entry.only in ("", session))
 
 
 class ReadCatalogue(msgspec.Struct, frozen=True):
@@ -107,6 +115,7 @@ def _changes(catalogue: Catalogue, change: RecordCatalogue) -> Iterator[facts.Ca
             origin=entry.source,
             tools=entry.tools,
             reload=entry.surface in change.reloaded or UNSET,
+            only=entry.only or UNSET,
         )
 
 
@@ -122,6 +131,7 @@ def evolve_catalogue(catalogue: Catalogue, fact: facts.CatalogueFact) -> Catalog
             tools=fact.tools,
             sequence=fact.sequence,
             connection=known.connection if known and keeps else fact.sequence,
+            only=fact.only or "",
         )
         entries = entries.set(name, entry)
     elif name in entries:

@@ -36,6 +36,7 @@ from rookery.bus.ports import Blobs, Delivery, TaskSet
 from rookery.schemas.codec import decode_command
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.facts.surface import REALM_KEY
+from rookery.schemas.ids import check_client_session
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.surfaces import (
     CatalogueQuery,
@@ -138,10 +139,10 @@ class CatalogueChanges:
 
     async def _change(self, change: ChangeCatalogue) -> CatalogueReceipt:
         known = await self._read()
-        sources = self._sources(change, known)
+        entries = self._entries(change, known)
         listed: dict[str, _Listed] = {}
         try:
-            await self._list_tools(sources, listed)
+            await self._list_tools(entries, listed)
             self._hit("catalogue_listed")
             for _ in range(TRIES_MAX):
                 with suppress(_Changed):
@@ -159,9 +160,9 @@ class CatalogueChanges:
         await self._live.wait_for(reply.catalogue.sequence)
         return self._live.offered
 
-    def _sources(self, change: ChangeCatalogue, known: Catalogue) -> Mapping[str, SurfaceSource]:
-        """By surface, its source; ``Refused`` for an unknown or invalid one. To remove one again
-        changes nothing: the client may not have had the first reply."""
+    def _entries(self, change: ChangeCatalogue, known: Catalogue) -> Sequence[CatalogueEntry]:
+        """The entries whose tools are to be listed; ``Refused`` for an unknown or invalid surface.
+        To remove one again changes nothing: the client may not have had the first reply."""
         gone = {name for name in change.remove if self._live.was_removed(name)}
         for name in (*change.remove, *change.reload):
             if name not in known.entries and name not in gone:
@@ -171,6 +172,8 @@ class CatalogueChanges:
                     f"the realm's catalogue has no surface {name[:80]!r}",
                     hint=f"rookery surfaces list; there are: {listed[:400]}",
                 )
+        if change.session:
+            check_client_session(change.session)
         for name, source in change.add.items():
             check_surface(name)
             if source.kind is SurfaceKind.LOCAL:
@@ -185,14 +188,18 @@ class CatalogueChanges:
                     f"this node has a surface {name} by its configuration",
                     hint="add it under another name, or start the node without it",
                 )
-        reloaded = {name: known.entries[name].source for name in change.reload}
-        return {**reloaded, **change.add}
+        reloaded = {name: known.entries[name] for name in change.reload}
+        added = {
+            name: CatalogueEntry(surface=name, source=source, tools="", only=change.session)
+            for name, source in change.add.items()
+        }
+        return tuple({**reloaded, **added}.values())
 
     async def _list_tools(
-        self, sources: Mapping[str, SurfaceSource], listed: dict[str, _Listed]
+        self, entries: Sequence[CatalogueEntry], listed: dict[str, _Listed]
     ) -> None:
         """Connect to all sources at once, and list their tools."""
-        hosts = [self._host(name, source) for name, source in sources.items()]
+        hosts = [self._host(entry) for entry in entries]
         for host in hosts:
             self._live.prepare(host)
             listed[host.surface] = _Listed(host, (), ())
@@ -207,9 +214,8 @@ class CatalogueChanges:
             one.tools, one.built = tools, built
             one.digest = await self._blobs.put(encode_tools(tools))
 
-    def _host(self, name: str, source: SurfaceSource) -> SurfaceHost:
-        entry = CatalogueEntry(surface=name, source=source, tools="")
-        opener = self._live.connections.get(source.kind)
+    def _host(self, entry: CatalogueEntry) -> SurfaceHost:
+        opener = self._live.connections.get(entry.source.kind)
         return SurfaceHost(entry, (), opener, self._live.report)
 
     async def _record(
@@ -224,6 +230,7 @@ class CatalogueChanges:
                 source=one.host.entry.source,
                 tools=one.digest,
                 sequence=known.sequence + 1,
+                only=one.host.entry.only,
             )
             for name, one in sorted(listed.items())
         )
@@ -324,6 +331,7 @@ class CatalogueChanges:
             surface=entry.surface,
             source=entry.source,
             sequence=entry.sequence,
+            session=entry.only,
             tools=tuple(names),
             state=McpServerState.FAILED if host is None else host.state,
             error=refused or ("" if host is None else host.error),

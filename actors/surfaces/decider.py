@@ -1,5 +1,5 @@
 """The decider of the family ``surface``: binds its two machines to the session, and keeps the
-catalogues of the realm and of sessions.
+realm's catalogue.
 
 The machines record what is requested and what was done; the executor connects and closes. If this
 node executes runs, only the executor completes jobs and removals.
@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 from immutables import Map
 from msgspec import UNSET
-from msgspec.structs import asdict, force_setattr, replace
+from msgspec.structs import asdict, replace
 
 from rookery.actors.admission import evolve_host
 from rookery.actors.kernel import Effect
@@ -66,18 +66,15 @@ __all__ = ["CatalogueRecorded", "SessionSurfaces", "SurfacesDecider"]
 
 
 class SessionSurfaces(SessionMachineState, frozen=True, kw_only=True):
-    """The states of the two machines, and of the key's own catalogue."""
+    """The states of the two machines, or under its key the realm's catalogue."""
 
     surfaces: Surfaces = Surfaces()
     servers: McpServers = McpServers()
     catalogue: Catalogue = Catalogue()
-    """Of the realm under its key, else of this session alone."""
     taken: Map[str, TakenEntry] = Map()
-    """By surface, what the session has taken up of the catalogues."""
+    """By surface, what the session has taken up of the catalogue."""
     catalogued: int = 0
-    """The last change of the realm's catalogue that it has taken up."""
-    changed: bool = False
-    """Whether its own catalogue has changed since."""
+    """The last change of the catalogue that it has taken up."""
 
 
 class CatalogueRecorded(msgspec.Struct, frozen=True, kw_only=True):
@@ -143,8 +140,6 @@ class SurfacesDecider(SessionMachineDecider):
                 left = super().decide(state, command, now_ms=now_ms)
             case RecordCatalogue() as change:
                 left = change_catalogue(state.catalogue, change)
-                for fact in left:
-                    force_setattr(fact, "generation", state.generation)
             case TakeUp() as taken:
                 left = take_up(self, state, command.key, taken, now_ms=now_ms)
             case CompleteSurface() as ended:
@@ -188,13 +183,10 @@ class SurfacesDecider(SessionMachineDecider):
 
     def evolve(self, state: SessionSurfaces, fact: Any) -> SessionSurfaces:
         if isinstance(fact, facts.CatalogueFact):
-            if fact.generation > state.generation:
-                state = self.begin_generation(state, fact.generation)
-            catalogue = evolve_catalogue(state.catalogue, fact)
-            return replace(state, catalogue=catalogue, changed=True)
+            return replace(state, catalogue=evolve_catalogue(state.catalogue, fact))
         after: SessionSurfaces = super().evolve(state, fact)
         if isinstance(fact, facts.SnapshotAligned) and fact.catalogued is not UNSET:
-            return replace(after, catalogued=fact.catalogued, changed=False)
+            return replace(after, catalogued=fact.catalogued)
         return replace(after, taken=evolve_taken(after.taken, fact))
 
     def effects(self, state: SessionSurfaces, fact: Any) -> Sequence[Effect]:

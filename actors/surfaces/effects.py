@@ -70,10 +70,10 @@ class ReconnectServer(Effect, frozen=True, kw_only=True):
 
 
 class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
-    """Stage the session's difference to the catalogues; at a boundary, apply what is staged."""
+    """Stage the session's difference to the catalogue; at a boundary, apply what is staged."""
 
     entries: tuple[OfferedSurface, ...]
-    """The realm's catalogue."""
+    """Those of the catalogue that the session sees."""
     catalogued: int
     """Number of its last change."""
     boundary: int | None = None

@@ -77,7 +77,7 @@ class SurfaceExecutor:
         session, offered = effect.session, self._live.offered
         calls = await self._ask("turn", session, OpenCallsQuery(), OpenCalls)
         taken = TakeUp(
-            entries=offered.offered,
+            entries=offered.offered_to(session),
             catalogued=offered.sequence,
             boundary=effect.boundary,
             in_flight=calls.in_flight,
@@ -157,8 +157,9 @@ class SurfaceExecutor:
         """Stage a change in the sessions that have a run under way; others take it up when they
         begin their next one."""
         offered = self._live.offered
-        staged = TakeUp(entries=offered.offered, catalogued=offered.sequence)
         for session in tuple(self._running()):
+            entries = offered.offered_to(session)
+            staged = TakeUp(entries=entries, catalogued=offered.sequence)
             self._tasks.start(self._put(session, staged))
 
     async def _put(self, session: str, body: msgspec.Struct) -> None:

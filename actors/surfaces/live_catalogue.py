@@ -82,6 +82,8 @@ class LiveCatalogue(EntityFollower):
         self.refused: dict[str, str] = {}
         """By surface: why this node does not offer it."""
         self._prepared: dict[str, SurfaceHost] = {}
+        self._sessions: set[str] = set()
+        """Those that see surfaces of their own."""
         self.on_offered: Callable[[], None] = lambda: None
         """Called when the offered tools have changed."""
         self.reports: list[Callable[[ConnectionReport], None]] = []
@@ -92,14 +94,15 @@ class LiveCatalogue(EntityFollower):
 
     # --- what the node offers ---------------------------------------------------------------------
 
-    @property
-    def visible_surfaces(self) -> VisibleSurfaces | UnsetType:
-        """What a run sees that starts now; unset if the realm has never had a surface."""
+    def visible_to(self, session: str) -> VisibleSurfaces | UnsetType:
+        """What a run of the session sees that starts now; unset if the realm has never had a
+        surface."""
         offered = self.offered
         if not offered.sequence:
             return UNSET
         lists = (offered.listing,) if offered.entries else ()
-        return VisibleSurfaces(lists=lists, catalogued=offered.sequence)
+        own = session if session in self._sessions else ""
+        return VisibleSurfaces(lists=lists, catalogued=offered.sequence, session=own)
 
     def was_removed(self, surface: str) -> bool:
         """Whether the realm had the surface and has it no more."""
@@ -212,6 +215,7 @@ class LiveCatalogue(EntityFollower):
         removed = self._dropped.difference(target.entries, self.own_surfaces)
         self.tools.set_surfaces(offered.values(), removed)
         self.offered = target
+        self._sessions = {entry.only for entry in target.entries.values()}
         known = {(name, entry.tools) for name, entry in target.entries.items()}
         self._built = {key: built for key, built in self._built.items() if key in known}
         self._notify()

@@ -1,4 +1,4 @@
-"""What a session does with the catalogues: it stages its difference, applies it at a boundary, and
+"""What a session does with the catalogue: it stages its difference, applies it at a boundary, and
 ends jobs and removals. Pure: each rule puts inputs to the machine, one after the other.
 """
 
@@ -80,7 +80,6 @@ def take_up(
     nothing up: its next run does."""
     builder = SurfaceFacts(decider, state, key)
     entries = {one.surface: one for one in command.entries}
-    entries |= {one.surface: one for one in state.catalogue.offered}
     try:
         for on, surface, entry in _difference(state, entries):
             params = {"surface_id": surface, "now_ms": now_ms}
@@ -91,7 +90,7 @@ def take_up(
         if command.boundary is None:
             return builder.facts
         _apply_staged(builder, command, now_ms)
-        if builder.facts or state.catalogued != command.catalogued or state.changed:
+        if builder.facts or state.catalogued != command.catalogued:
             builder.align(command.catalogued)
     except TransitionRejected:
         return ()

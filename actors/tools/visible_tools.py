@@ -87,7 +87,7 @@ class VisibleTools:
                 entries |= {entry.surface: entry for entry in listed}
             found = {}
             for name, entry in sorted(entries.items()):
-                if name not in surfaces.without:
+                if name not in surfaces.without and entry.only in ("", surfaces.session):
                     found |= {tool.available.name: tool for tool in await self.load_surface(entry)}
         self._sets[key] = found  # The newest are last.
         while len(self._sets) > SETS_MAX:
@@ -110,7 +110,7 @@ class VisibleTools:
 
 def _key(surfaces: VisibleSurfaces) -> VisibleSurfaces:
     """The part that says which tools there are."""
-    return VisibleSurfaces(lists=surfaces.lists, without=surfaces.without)
+    return VisibleSurfaces(lists=surfaces.lists, session=surfaces.session, without=surfaces.without)
 
 
 def _available(tool: SurfaceTool) -> AvailableTool:

@@ -272,7 +272,7 @@ class RunRules:
         rights = rights_at_start(state, requested.request)
         try:
             environment = (
-                forked.offer if forked is not UNSET else self._provision(state, requested.request)
+                self._provision(state, key, requested.request) if forked is UNSET else forked.offer
             )
             if isinstance(environment, ImmediateKind):
                 return self._run_immediate(state, key, run_id, environment, requested.request)
@@ -294,12 +294,12 @@ class RunRules:
         return builder.facts
 
     def _provision(
-        self, state: SessionTurns, request: RunRequest
+        self, state: SessionTurns, key: str, request: RunRequest
     ) -> RunEnvironment | ImmediateKind:
         """The environment of a run. A session keeps the guest it began with on every node, because
         memory fits only its own build."""
         assert self._provisioner is not None
-        environment = self._provisioner(request, state.limits)
+        environment = self._provisioner(request, state.limits, key)
         inherited = state.began if state.driving is None else state.driving.offer
         if inherited is UNSET or isinstance(environment, ImmediateKind):
             return environment

@@ -72,9 +72,10 @@ class Provisioner(Protocol):
     """Provides the environment of the runs that a node starts."""
 
     def __call__(
-        self, request: RunRequest, session_limits: SessionLimits | UnsetType
+        self, request: RunRequest, session_limits: SessionLimits | UnsetType, key: str
     ) -> RunEnvironment | ImmediateKind:
-        """The run's environment; ``Refused`` if this node cannot execute such a program."""
+        """The environment of a run of the session ``key``; ``Refused`` if this node cannot execute
+        such a program."""
 
 
 class RequestedRun(msgspec.Struct, frozen=True, kw_only=True):

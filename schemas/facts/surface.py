@@ -3,8 +3,8 @@
 The machines write one fact per accepted input: the input's parameters and the name of the row that
 fired. Folding applies the row.
 
-The catalogue of the realm stands under ``_realm``, that of one session under the session. Sessions
-take up what it says at the boundaries of their turns.
+The catalogue of the realm stands under ``_realm``. Sessions take up what it says at the boundaries
+of their turns.
 """
 
 from __future__ import annotations
@@ -41,6 +41,8 @@ class Catalogued(_OfCatalogue, frozen=True, kw_only=True, tag="surface.catalogue
     """Digest of the JSON list of ``SurfaceTool``, in the blob store."""
     reload: bool | UnsetType = UNSET
     """An operator requested it, although nothing may have changed."""
+    only: str | UnsetType = UNSET
+    """The session that alone sees the surface; unset: all sessions do."""
 
 
 class Dropped(_OfCatalogue, frozen=True, kw_only=True, tag="surface.dropped.v1"):

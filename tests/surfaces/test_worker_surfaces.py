@@ -67,6 +67,25 @@ def test_a_surface_is_added_and_removed_while_the_realm_runs(realm: SurfaceRealm
         asyncio.run(scenario())
 
 
+def test_a_surface_of_one_session_is_seen_by_no_other(realm: SurfaceRealm):
+    async def scenario() -> None:
+        async with realm.client() as client:
+            mine, other = session(), session()
+            assert not (await change(client, add={"den": WORKER}, session=mine)).code
+            assert "den_act" in await listed(client, mine)
+            assert "den_act" not in await listed(client, other)
+            assert (await run(client, mine, "await den_act(1)"))["result"] == 1
+            found = await run(client, other, "await den_act(2)")
+            assert found["error"]["code"] == "UNKNOWN_TOOL"
+            assert not (await change(client, reload=["den"])).code
+            assert "den_act" not in await listed(client, other), "a reload keeps whose it is"
+            wrong = await change(client, add={"den": WORKER}, session="_x")
+            assert wrong.code == "INVALID_SESSION_ID"
+
+    with realm.worker("den"):
+        asyncio.run(scenario())
+
+
 def test_what_a_run_may_call_holds_for_new_tools(realm: SurfaceRealm):
     async def scenario() -> None:
         async with realm.client() as client:

@@ -62,7 +62,7 @@ class RequestValidator:
             return RunResult()
         meta = await self._meta(session, request)
         check_language(meta, request.language)
-        environment = self._provisioner(request, meta.limits)
+        environment = self._provisioner(request, meta.limits, session)
         assert isinstance(environment, RunEnvironment), "an immediate message is not validated"
         tools = await self._reader.tools(environment)
         checked_request = replace(

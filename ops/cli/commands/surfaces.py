@@ -36,7 +36,7 @@ app = App(name="surfaces", help_format="plaintext")
 
 CHANGE_TIMEOUT_S = 60.0
 """A server may take half a minute to connect."""
-_COLUMNS = ["SURFACE", "KIND", "TOOLS", "STATE", "CHANGE", "WHY"]
+_COLUMNS = ["SURFACE", "KIND", "FOR", "TOOLS", "STATE", "CHANGE", "WHY"]
 _SESSION_COLUMNS = ["SURFACE", "STATE", "STAGED", "PENDING", "CALLS", "LAST CHANGE"]
 Name = Annotated[str, Parameter(help="The surface's name in the realm.")]
 SessionOption = Annotated[str | None, Parameter(help="As this session has taken the catalogue up.")]
@@ -86,9 +86,12 @@ def add(
     mcp: Annotated[
         Path | None, Parameter(help="MCP servers, in a JSON file with `mcpServers`.")
     ] = None,
+    session: Annotated[
+        str | None, Parameter(help="Only this session sees their tools; default: all.")
+    ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Add surfaces: the next runs of all sessions see their tools."""
+    """Add surfaces: the next runs of all sessions, or of one, see their tools."""
     if worker == (mcp is not None) or (worker and not names):
         raise Refused(
             "INVALID_ARGUMENT",
@@ -97,9 +100,10 @@ def add(
         )
     if mcp is None:
         sources = dict.fromkeys(names, SurfaceSource(kind=SurfaceKind.WORKER))
-        change = ChangeCatalogue(add=sources)
+        change = ChangeCatalogue(add=sources, session=session or "")
         return _print_receipt(asyncio.run(_change(change, options)), "added", options)
-    return _print_receipt(asyncio.run(_add_servers(mcp, names, options)), "added", options)
+    receipt = asyncio.run(_add_servers(mcp, names, session or "", options))
+    return _print_receipt(receipt, "added", options)
 
 
 @app.command
@@ -151,7 +155,9 @@ async def _change(change: ChangeCatalogue, options: Options) -> CatalogueReceipt
         )
 
 
-async def _add_servers(path: Path, names: Sequence[str], options: Options) -> CatalogueReceipt:
+async def _add_servers(
+    path: Path, names: Sequence[str], session: str, options: Options
+) -> CatalogueReceipt:
     """Add the servers of a file, or those of these names."""
     require_mcp()
     async with open_realm(options) as realm:
@@ -167,7 +173,7 @@ async def _add_servers(path: Path, names: Sequence[str], options: Options) -> Ca
                 text = f"{path} has no server {name[:80]!r} that is not disabled"
                 raise Refused("SURFACE_NOT_FOUND", text, hint=f"there are: {known[:400]}")
         chosen = {name: sources[name] for name in names or sources}
-        change = ChangeCatalogue(add=chosen)
+        change = ChangeCatalogue(add=chosen, session=session)
         return await realm.ask(
             "catalogue", REALM_KEY, change, CatalogueReceipt, patience_s=CHANGE_TIMEOUT_S
         )
@@ -206,6 +212,7 @@ def _row(surface: ListedSurface) -> tuple[object, ...]:
     return (
         surface.surface,
         surface.source.kind,
+        surface.session or "all",
         len(surface.tools),
         surface.state,
         surface.sequence,
