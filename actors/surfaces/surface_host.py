@@ -71,6 +71,15 @@ class SurfaceHost:
             opening = self._opening = asyncio.create_task(self._open())
         try:
             return await asyncio.shield(opening)
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if not opening.cancelled() or (task is not None and task.cancelling()):
+                raise
+            raise Failed(
+                "SURFACE_UNAVAILABLE",
+                f"{self.surface}: its connection was closed",
+                hint=f"rookery surfaces show {self.surface}",
+            ) from None
         except CodedError as error:
             text = error.message if error.code == "SURFACE_UNAVAILABLE" else str(error)
             raise Failed(
