@@ -57,14 +57,17 @@ class LiveSession:
         self.in_flight = 0
         self._lock = anyio.Lock()
 
-    async def list_again(self, surface: str, source: SurfaceSource, older_s: float) -> bool:
-        """List the tools unless that was done within ``older_s``; whether they have changed."""
+    async def list_again(self, surface: str, source: SurfaceSource) -> bool:
+        """List the tools, unless that begins meanwhile for another call; whether they have
+        changed."""
+        since_s = anyio.current_time()
         async with self._lock:
-            if self.listed_at_s and anyio.current_time() - self.listed_at_s < older_s:
+            if self.listed_at_s >= since_s:
                 return False
+            began_s = anyio.current_time()
             served = await _served_tools(self.session)
             known, self.listing = self.listing, list_tools(surface, source, served)
-            self.listed_at_s = anyio.current_time()
+            self.listed_at_s = began_s
             return known.surface_tools != self.listing.surface_tools
 
 
@@ -145,9 +148,10 @@ class McpTask:
             if self._is_renewing:
                 self._wake.set()
 
-    async def list_if_older(self, live: LiveSession, older_s: float) -> None:
-        """Make sure of the server's tools before a call that was approved by their words."""
-        if await live.list_again(self.surface, self.source, older_s):
+    async def list_again(self, live: LiveSession) -> None:
+        """Make sure of the server's tools, such as before a call that was approved by their
+        words."""
+        if await live.list_again(self.surface, self.source):
             self._signal()
             self._notify(McpServerState.CONNECTED, "")
 
@@ -215,7 +219,7 @@ class McpTask:
                 ) as client:
                     generation = 0 if credential is None else credential.generation
                     live = LiveSession(client.session, generation)
-                    await live.list_again(self.surface, self.source, 0.0)
+                    await live.list_again(self.surface, self.source)
                     scope.deadline = float("inf")
                     self.instructions = (client.instructions or "")[:ERROR_MAX]
                     self._connected(live)
@@ -258,7 +262,7 @@ class McpTask:
                 if not self._is_listed:
                     self._is_listed = True
                     await anyio.sleep(max(0.0, live.listed_at_s + RELIST_S - anyio.current_time()))
-                    await self.list_if_older(live, RELIST_S / 2)
+                    await self.list_again(live)
             tasks.cancel_scope.cancel()
 
     async def _listen(self, client: Client) -> None:

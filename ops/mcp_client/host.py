@@ -19,6 +19,7 @@ from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import Blobs, wait_first
 from rookery.ops.mcp_client.connection import LiveSession, McpTask, error_words
 from rookery.ops.mcp_client.http_transport import CURRENT_REQUEST, RequestScope
+from rookery.ops.mcp_client.message_stream import ServerFault
 from rookery.ops.mcp_client.results import CallResult, call_result, error_text, scrub_result
 from rookery.ops.mcp_client.server_tools import ServerTool
 from rookery.schemas.calls import CallOutcome
@@ -26,8 +27,6 @@ from rookery.schemas.errors import CodedError, Failed, Refused
 
 __all__ = ["McpToolHost"]
 
-FRESH_S: Final = 2.0
-"""How old the list of tools may be for a call that was approved."""
 LATE_S: Final = 0.25
 """The loop of the connections has so long to end a call by itself."""
 LARGE_BYTES: Final = 64 << 10
@@ -37,6 +36,7 @@ PART_BYTES: Final = 32
 _RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult]] = TypeAdapter(
     types.CallToolResult | types.InputRequiredResult
 )
+_BROKEN: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 _GATEWAY_ERROR: Final = "Server returned an error response"
 """What the SDK says of a response that is no message of the server."""
 
@@ -137,7 +137,7 @@ class McpToolHost:
 
     async def _call_tool(self, running: _ServerCall, live: LiveSession) -> CallResult:
         ctx = running.ctx
-        tool = await self._current_tool(ctx, live)
+        tool = await self._current_tool(running, live)
         arguments = tool.tool.checks.bind(ctx.args, ctx.kwargs)
         if not running.may_act():
             raise NotCalled(ctx.name)
@@ -151,11 +151,16 @@ class McpToolHost:
             raise Refused("TOOL_ERROR", error_text(answer))
         return await self._checked(running, tool, answer)
 
-    async def _current_tool(self, ctx: ToolCallContext, live: LiveSession) -> ServerTool:
+    async def _current_tool(self, running: _ServerCall, live: LiveSession) -> ServerTool:
         """The tool as the server has it now. It must be what was recorded, and approved."""
+        ctx = running.ctx
         tool = live.listing.tools.get(ctx.name)
         if tool is not None and requires_approval(tool.tool):
-            await self._task.list_if_older(live, FRESH_S)
+            try:
+                await self._task.list_again(live)
+            except (MCPError, ServerFault, ValidationError, *_BROKEN) as error:
+                why = f"its server does not list its tools: {error_words(error)}"
+                raise running.not_called("SURFACE_UNAVAILABLE", why) from None
             tool = live.listing.tools.get(ctx.name)
         if tool is None:
             raise Failed("UNKNOWN_TOOL", f"the server of {self.surface} has no {ctx.name} now")
@@ -185,7 +190,7 @@ class McpToolHost:
             raise Failed(
                 "INVALID_RESULT", f"{running.ctx.name}: its server sent no result of the protocol"
             ) from None
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError) as error:
+        except _BROKEN as error:
             raise OutcomeUnknown(f"the connection broke: {error_words(error)}") from None
 
     def _failure(self, running: _ServerCall, error: MCPError) -> Exception:
