@@ -62,7 +62,7 @@ from rookery.ops.keys import NodeKey, keys_of, open_node_key, open_node_secrets
 from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.node_resources import NodeResources
-from rookery.ops.node_tools import StartStopped, discover_workers, registry_of
+from rookery.ops.node_tools import StartStopped, discover_workers
 from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes, build_service
 from rookery.ops.process_identity import (
     ProcessIdentity,
@@ -80,7 +80,6 @@ from rookery.ops.server import (
     find_server,
     store_of,
 )
-from rookery.schemas.calls import RecordMode
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped
@@ -425,8 +424,7 @@ class Node:
         )
         models = open_models(config.models.known, config.models.default, Path.cwd())
         opened.callback(models.close)
-        registry = registry_of(config.node)
-        resources = self._loop.run(NodeResources.open(bus, config, registry, secrets, opened))
+        resources = self._loop.run(NodeResources.open(bus, config, secrets, opened))
         opening = RunServices.open(
             bus,
             self._loop,
@@ -436,9 +434,7 @@ class Node:
             fibers=config.node.fibers,
             packages=config.sandbox.packages,
             limits=config.limits,
-            registry=registry,
             resources=resources,
-            record_reads=RecordMode(config.node.record_reads),
             remote=discover_workers(bus, self._loop, config.node.workers, self._stopping),
             approvals=config.approvals,
             node_secrets=secrets,

@@ -1,4 +1,4 @@
-"""The resources of a node by its configuration: what it resolves, and the tools of programs."""
+"""The tools and resources of a node by its configuration: what it offers to programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,10 @@ from rookery.actors.tools import (
     CatalogueTool,
     DaemonThreadPool,
     LocalToolHost,
+    RemoteToolHost,
+    ToolCatalogue,
     ToolRegistry,
+    built_in_tools,
 )
 from rookery.actors.tools.builtin import HttpReader, Mounts, resource_tools
 from rookery.bus.clock import entropy
@@ -32,7 +35,8 @@ from rookery.bus.credentials import RingSeal
 from rookery.bus.ports import BLOB_BYTES_MAX, Blobs, Bus
 from rookery.ops.config import Config, StaticResource
 from rookery.ops.keys import NodeSecrets
-from rookery.ops.node_tools import mounts_of, servers_of
+from rookery.ops.node_tools import mounts_of, registry_of, servers_of
+from rookery.schemas.calls import RecordMode
 from rookery.schemas.errors import Refused
 
 __all__ = ["NodeResources"]
@@ -45,6 +49,9 @@ CLOSE_S: Final = 1.0
 class NodeResources(NamedTuple):
     """What the rest of the node uses."""
 
+    registry: ToolRegistry
+    """The functions of the configuration, with hooks and resources."""
+    record_reads: RecordMode
     queries: Mapping[str, QueryHandler]
     hosts: Sequence[LocalToolHost]
     tools: Sequence[CatalogueTool]
@@ -54,12 +61,12 @@ class NodeResources(NamedTuple):
         cls,
         bus: Bus,
         config: Config,
-        functions: ToolRegistry,
         node_secrets: NodeSecrets,
         opened: ExitStack,
     ) -> NodeResources:
         """Store the static resources, and create the reader. Programs have its tools if they are
         switched on, or if the application has resources of its own."""
+        functions, record_reads = registry_of(config.node), RecordMode(config.node.record_reads)
         store = CaptureStore(bus.blobs, config.resources.max_bytes)
         static = await _store_static(bus.blobs, config.resources.static)
         pool = DaemonThreadPool(FUNCTION_THREADS)
@@ -68,12 +75,18 @@ class NodeResources(NamedTuple):
         resolvers = _resolvers(config, functions, static, pool, store)
         reader = ResourceReader(bus.journal, bus.blobs, store, seal, resolvers)
         if not (config.resources.tools or static or functions.resources):
-            return cls(reader.queries, (), ())
+            return cls(functions, record_reads, reader.queries, (), ())
         tools = resource_tools(reader)
         host = LocalToolHost(tools, RESOURCES)
         opened.callback(host.close, CLOSE_S)
         offered = [CatalogueTool.of(RESOURCES, one.capability, awaited=True) for one in tools]
-        return cls(reader.queries, (host,), offered)
+        return cls(functions, record_reads, reader.queries, (host,), offered)
+
+    def catalogue(self, remote: Sequence[RemoteToolHost]) -> ToolCatalogue:
+        """The node's own functions, built-in tools, those for resources, and those of workers."""
+        local = ToolCatalogue.local(self.registry, self.record_reads)
+        of_workers = (tool for host in remote for tool in host.catalogue_tools)
+        return ToolCatalogue([*local, *built_in_tools(self.registry), *self.tools, *of_workers])
 
 
 def _resolvers(

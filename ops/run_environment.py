@@ -1,4 +1,4 @@
-"""What every run gets of its node: the tools, the guest, and the highest limits."""
+"""What every run gets of its node: its guest, its tools and the highest limits."""
 
 from __future__ import annotations
 
@@ -15,22 +15,15 @@ from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python import GuestCache, RealmBuild, cache_folder
 from rookery.actors.sandbox.runtime import open_sandbox
 from rookery.actors.sandbox.typescript import JavaScriptBuild
-from rookery.actors.tools import (
-    RemoteToolHost,
-    ToolCatalogue,
-    built_in_tools,
-)
 from rookery.actors.tools.authoring import ToolRegistry
 from rookery.bus.clock import entropy
 from rookery.bus.ports import Bus, BusLoop
 from rookery.ops.config import LimitsConfig
-from rookery.ops.node_resources import NodeResources
 from rookery.ops.processes import ProcessShare
 from rookery.ops.surfaces import SurfaceServices
-from rookery.schemas.calls import RecordMode
 from rookery.schemas.run import SessionLimits
 
-__all__ = ["create_catalogue", "load_sandbox", "provision"]
+__all__ = ["load_sandbox", "provision"]
 
 LIVE_MB_MAX = 2048
 """Of a node's programs that wait; while they hold more, no other run begins."""
@@ -56,18 +49,6 @@ async def provision(
         surfaces=surfaces.live.visible_to,
         models=models,
     )
-
-
-def create_catalogue(
-    registry: ToolRegistry,
-    record_reads: RecordMode,
-    remote: Sequence[RemoteToolHost],
-    resources: NodeResources,
-) -> ToolCatalogue:
-    """The node's tools: local ones, built-in ones, and those of workers."""
-    local_tools = ToolCatalogue.local(registry, record_reads)
-    remote_tools = (tool for host in remote for tool in host.catalogue_tools)
-    return ToolCatalogue([*local_tools, *built_in_tools(registry), *resources.tools, *remote_tools])
 
 
 async def load_sandbox(

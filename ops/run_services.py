@@ -68,7 +68,6 @@ from rookery.actors.tools import (
     WaitExecutor,
     requires_approval,
 )
-from rookery.actors.tools.authoring import ToolRegistry
 from rookery.actors.turns import TurnsDecider
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.credentials import RingSeal
@@ -82,9 +81,8 @@ from rookery.ops.metrics import NodeMetrics
 from rookery.ops.node_resources import NodeResources
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
-from rookery.ops.run_environment import create_catalogue, load_sandbox, provision
+from rookery.ops.run_environment import load_sandbox, provision
 from rookery.ops.surfaces import SurfaceServices
-from rookery.schemas.calls import RecordMode
 
 __all__ = ["RunServices", "approval_settings"]
 
@@ -207,8 +205,6 @@ class RunServices:
         fibers: bool,
         packages: Sequence[str],
         limits: LimitsConfig,
-        registry: ToolRegistry,
-        record_reads: RecordMode,
         remote: Sequence[RemoteToolHost],
         resources: NodeResources,
         approvals: ApprovalsConfig,
@@ -220,7 +216,7 @@ class RunServices:
     ) -> RunServices:
         """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
         ``opened`` gets what is to be closed after the kernel, off the loop."""
-        catalogue = create_catalogue(registry, record_reads, remote, resources)
+        catalogue, registry = resources.catalogue(remote), resources.registry
         key = node_secrets.snapshots
         sandbox = await load_sandbox(
             bus, loop, node, key=key, packages=packages, share=share, fibers=fibers

@@ -119,12 +119,12 @@ FAMILY_INDEXES: Final[dict[str, FamilyIndex]] = {
         " recovery_required answer_refused grant_issued session_grant_issued approver_added"
         " approver_refused history_restarted",
     ),
-    "conversation": _family(EntityKind.MESSAGE, "run", ends="", steps="message_added"),
+    "conversation": _family(EntityKind.MESSAGE, "", ends="", steps="message_added"),
     "hook": _family(
         EntityKind.HOOK,
         "hook_id",
         ends="mutation_resulted response_rejected",
-        steps="response_decided mutation_intended noted",
+        steps="mutation_intended noted response_decided",
     ),
     "lease": _family(
         EntityKind.CAPABILITY,

@@ -25,7 +25,14 @@ __all__ = ["KnownContent", "SessionFacts", "facts_in"]
 JSON: Final = "application/json"
 ANCESTORS_MAX: Final = 16
 """How many forks back a ref is looked for."""
-_BLOB_FIELDS: Final = ("request_blob", "result_blob", "value_blob", "arguments_blob", "output_blob")
+_BLOB_FIELDS: Final = (
+    "request_blob",
+    "result_blob",
+    "value_blob",
+    "arguments_blob",
+    "output_blob",
+    "message_blob",
+)
 _ENDS: Final = frozenset(kind.__struct_config__.tag for kind in TURN_ENDS)
 _SNAPSHOT: Final = SnapshotKept.__struct_config__.tag
 _REQUESTED: Final = (Requested.__struct_config__.tag, Adopted.__struct_config__.tag)
