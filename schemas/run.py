@@ -250,6 +250,11 @@ class FileInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     blob: str | UnsetType = UNSET
     """Digest of the content in the blob store, where any role that runs programs may store it."""
 
+    @property
+    def size_bytes(self) -> int:
+        """Of what the request itself has."""
+        return len(self.data or b"") + len(self.text or "")
+
 
 class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """A program to run, or a prompt. ``session_id`` defaults to the subject's; a different one is

@@ -299,7 +299,8 @@ class RunHistoryReader:
         for path, file in files.items():
             if file is not None and file.blob is not UNSET:
                 files[path] = FileInput(data=await self._blobs.get(file.blob))
-            size_bytes += _size_of(files[path])
+            if (given := files[path]) is not None:
+                size_bytes += given.size_bytes
             if size_bytes > FILES_BYTES_MAX:
                 text = f"the files of the run have more than {FILES_BYTES_MAX} bytes"
                 raise Refused("FILES_FULL", text, hint="write them in several runs, or fewer")
@@ -482,10 +483,6 @@ def _require_program(fact: turn.Started, environment: RunEnvironment) -> None:
     if environment.model is not UNSET:
         text = f"a model drove run {fact.run}: it cannot be replayed or forked"
         raise Refused("UNSUPPORTED_FEATURE", text, hint=f"rookery runs show {fact.run}")
-
-
-def _size_of(file: FileInput | None) -> int:
-    return 0 if file is None else len(file.data or b"") + len(file.text or "")
 
 
 def is_replaceable(snapshot: SnapshotFact) -> bool:
