@@ -47,6 +47,7 @@ class SourceAccess:
         self._values = SourceValues(surface, node.seal, node.environ)
         self._given: ToolCredential | None = None
         """The last one that the server got outside calls."""
+        self._reported: ToolCredential | None = None
         self.log = ServerLog(self.scrub)
         self._target: HttpTarget | None = None
 
@@ -82,8 +83,9 @@ class SourceAccess:
 
     async def report_rejected(self) -> None:
         """Report the credential that the server refused outside calls, so that it is renewed."""
-        given, self._given = self._given, None
-        if given is not None and given.is_rejected:
+        given = self._given
+        if given is not None and given.is_rejected and given is not self._reported:
+            self._reported = given
             work = report_rejected(self._node.credentials, self._source.binding, given)
             await self._node.on_bus(work)
 

@@ -248,6 +248,8 @@ def work(params: Json) -> Json:
 
 def reply(mode: str, method: str, params: Json, request: object) -> Json | None:
     match method:
+        case "initialize" | "server/discover" if mode == "refusing":
+            raise ValueError(f"this is no token: {os.environ['API_TOKEN']}")
         case "initialize":
             info = {"name": "hostile", "version": "1"}
             own = {"capabilities": CAPABILITIES, "instructions": "be careful"}

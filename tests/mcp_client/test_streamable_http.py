@@ -146,6 +146,17 @@ def test_a_process_is_started_again_with_a_renewed_credential():
     play(scenario())
 
 
+def test_the_error_of_a_server_that_refuses_its_credential_does_not_show_it():
+    async def scenario() -> None:
+        source = hostile("refusing", binding="shop", binding_target="API_TOKEN")
+        with pytest.raises(CodedError, match=r"this is no token: \[credential\]") as refused:
+            async with opened(source, credentials=Leases("the-first-token-0001")):
+                raise AssertionError("it connected")
+        assert "token-0001" not in str(refused.value)
+
+    play(scenario())
+
+
 @pytest.mark.parametrize(
     "tool", ["drop", "giant", "endless", "events", "garbage", "encoded", "broken"]
 )
