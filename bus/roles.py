@@ -44,7 +44,7 @@ class Role(StrEnum):
 
 _AUDIENCES: Final[dict[Role, tuple[Audience, ...]]] = {
     Role.NODE: (),
-    Role.OPERATOR: tuple(audience for audience in Audience if audience is not Audience.NODE),
+    Role.OPERATOR: tuple(one for one in Audience if one not in (Audience.NODE, Audience.PEER)),
     Role.CLIENT: (Audience.PUBLIC, Audience.QUERY),
     Role.DRIVER: (Audience.QUERY, Audience.MACHINE),
     Role.APPROVER: (Audience.QUERY, Audience.APPROVER),
@@ -121,7 +121,8 @@ def _sends(root: str, verbs: Iterable[str]) -> list[str]:
 def _of_node(subjects: Subjects, inbox: str) -> Permissions:
     """A node answers in every inbox of its realm, and uses the realm's streams; none is deleted."""
     root = subjects.root
-    publish = [f"{root}.>", f"_INBOX.{subjects.realm}.>", subjects.services, *_DISCOVERY]
+    publish = ["rookery.*.cmd.envelope.*"]
+    publish += [f"{root}.>", f"_INBOX.{subjects.realm}.>", subjects.services, *_DISCOVERY]
     publish += [f"$JS.API.STREAM.{verb}.{subjects.upgrade_stream}" for verb in _UPGRADE_API]
     publish.append("$JS.API.INFO")
     for stream in subjects.streams:

@@ -255,6 +255,17 @@ class NodeMetrics:
         self._facts, self._leases = _FactMetrics(registry), _LeaseMetrics(registry)
         self._create_journal_metrics(registry)
         self._create_sandbox_metrics(registry)
+        self._create_failure_metrics(registry)
+        registry.register(BuildInfo(version))
+        ProcessCollector(registry=registry)
+
+    def _create_failure_metrics(self, registry: CollectorRegistry) -> None:
+        self._envelopes_refused = Counter(
+            "rookery_envelope_refused",
+            "Envelopes of peers that were refused before any fact.",
+            ["code"],
+            registry=registry,
+        )
         self._quarantined = Counter(
             "rookery_command_quarantined",
             "Commands that became dead letters after three failures.",
@@ -270,8 +281,6 @@ class NodeMetrics:
         self._restarted = Counter(
             "rookery_actor_restart", "Actors restarted.", ["actor"], registry=registry
         )
-        registry.register(BuildInfo(version))
-        ProcessCollector(registry=registry)
 
     def _create_journal_metrics(self, registry: CollectorRegistry) -> None:
         self._appended = Counter(
@@ -367,6 +376,9 @@ class NodeMetrics:
 
     def credential_awaited(self, provider: str, seconds: float) -> None:
         self._leases.waits.labels(provider).observe(seconds)
+
+    def envelope_refused(self, code: str) -> None:
+        self._envelopes_refused.labels(code).inc()
 
     # --- reading ----------------------------------------------------------------------------------
 

@@ -52,7 +52,6 @@ from rookery.actors.kernel import (
     Failpoints,
     QueryHandler,
 )
-from rookery.actors.peers import PeersDecider
 from rookery.actors.projections import Approvers
 from rookery.actors.protection import Revocations, RightsRevoker
 from rookery.actors.sandbox import Sandbox
@@ -79,6 +78,7 @@ from rookery.ops.keys import NodeSecrets, root_key_of
 from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.node_resources import NodeResources
+from rookery.ops.peers import PeerServices
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
 from rookery.ops.run_environment import load_sandbox, provision
@@ -113,10 +113,11 @@ class RunServices:
         revocations: Revocations,
         node_secrets: NodeSecrets,
         leases: LeaseServices,
+        peers: PeerServices,
         metrics: NodeMetrics,
     ) -> None:
         self._bus, self._loop, self._sandbox, self._epoch = bus, loop, sandbox, epoch
-        self._metrics, self.leases = metrics, leases
+        self._metrics, self.leases, self.peers = metrics, leases, peers
         self._executor: RunExecutor | None = None
         self._keeper: SnapshotKeeper | None = None
         self._remover: SnapshotRemover | None = None
@@ -148,7 +149,7 @@ class RunServices:
             SnapshotsDecider(),
             ApprovalsDecider(approvals, self.approvers.approver_of),
             SurfacesDecider(executes_runs=True),
-            PeersDecider(executes_runs=True),
+            self.peers.decider,
             self.leases.decider,
         )
 
@@ -217,7 +218,7 @@ class RunServices:
         """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
         ``opened`` gets what is to be closed after the kernel, off the loop."""
         catalogue, registry = resources.catalogue(remote), resources.registry
-        key = node_secrets.snapshots
+        key, seal = node_secrets.snapshots, RingSeal(node_secrets.values, bus.realm, entropy)
         sandbox = await load_sandbox(
             bus, loop, node, key=key, packages=packages, share=share, fibers=fibers
         )
@@ -232,10 +233,9 @@ class RunServices:
             others=(*remote, *resources.hosts),
             share=share,
             leases=leases,
-            seal=RingSeal(node_secrets.values, bus.realm, entropy),
+            seal=seal,
         )
-        settings = approval_settings(bus.realm, approvals)
-        approvers = await _open_approvers(bus, catalogue, settings)
+        approvers = await _open_approvers(bus, catalogue, approvals)
         services = cls(
             bus,
             loop,
@@ -246,11 +246,12 @@ class RunServices:
             epoch=epoch,
             share=share,
             payload_bytes_max=limits.payload_bytes_max,
-            approvals=settings,
+            approvals=approval_settings(bus.realm, approvals),
             approvers=approvers,
             revocations=await _open_revocations(bus),
             node_secrets=node_secrets,
             leases=leases,
+            peers=await PeerServices.open(bus, node_secrets.sealed, approvers, metrics),
             metrics=metrics,
         )
         opened.callback(lambda: loop.run(services._close()))
@@ -305,15 +306,10 @@ class RunServices:
             can_continue=runner.can_continue,
             resume_in_turn=runner.resumptions.admit,
         )
-        return {
-            **calls.handlers,
-            **waits.handlers,
-            **approvals.handlers,
-            **self.leases.handlers(ask, failpoints),
-            **surfaces.connect(ask, acts_for, lambda: runner.running_sessions, failpoints),
-            **runner.handlers,
-            **remover.handlers,
-        }
+        found = [one.handlers for one in (calls, waits, approvals, runner, remover)]
+        found += [one.handlers(ask, failpoints) for one in (self.leases, self.peers)]
+        found.append(surfaces.connect(ask, acts_for, lambda: runner.running_sessions, failpoints))
+        return {effect: handler for each in found for effect, handler in each.items()}
 
     @property
     def background_tasks(self) -> Mapping[str, BackgroundTask]:
@@ -321,6 +317,8 @@ class RunServices:
             "approvers": self.approvers.run,
             "revocations": self.revocations.run,
             "leases": self.leases.states.run,
+            "roster": self.peers.roster.run,
+            "peers": self.peers.watch,
             "surfaces": self.surfaces.live.run,
             "snapshots": self._remove_snapshots,
             "secrets": self.secrets.watch,
@@ -399,10 +397,9 @@ def approval_settings(realm: str, config: ApprovalsConfig) -> ApprovalSettings:
     )
 
 
-async def _open_approvers(
-    bus: Bus, catalogue: ToolCatalogue, settings: ApprovalSettings
-) -> Approvers:
+async def _open_approvers(bus: Bus, catalogue: ToolCatalogue, config: ApprovalsConfig) -> Approvers:
     """The approvers; it warns where a credential is enough to approve a call."""
+    settings = approval_settings(bus.realm, config)
     asking = [tool.capability.name for tool in catalogue if requires_approval(tool)]
     if asking and not settings.require_keys:
         log.warning(

@@ -19,6 +19,9 @@ from rookery.schemas.approvals.lists import (
 )
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import CallOutcome, ToolFault
+from rookery.schemas.peers.envelope import Envelope
+from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
+from rookery.schemas.peers.roster import NamePeer
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import RunState
 from rookery.schemas.resources import ReadResource, ResolveResource, ResourcesQuery
@@ -37,6 +40,7 @@ __all__ = [
     "AUDIENCES",
     "COMMANDS",
     "INTERNAL_VERBS",
+    "SIGNED_VERBS",
     "AppendMessage",
     "ApprovalDue",
     "Audience",
@@ -55,6 +59,7 @@ __all__ = [
     "LeaseRejected",
     "LeaseWait",
     "LeasesQuery",
+    "NamePeer",
     "QuarantineMessage",
     "ReplayQuery",
     "ResolveCall",
@@ -396,6 +401,11 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "catalogued": CatalogueQuery,
     "surface_due": SurfaceDue,
     "approvers": ChangeApprover,
+    "roster": NamePeer,
+    "envelope": Envelope,
+    "send": SendEnvelope,
+    "peer_due": PeerDue,
+    "exchanges": ExchangesQuery,
     "pending": PendingQuery,
     "granted": GrantedQuery,
     "session": SessionQuery,
@@ -431,9 +441,14 @@ class Audience(StrEnum):
     OPERATOR = "operator"
     MACHINE = "machine"
     """Inputs of machines, which a node refuses for what it drives itself."""
+    PEER = "peer"
+    """Durable commands that prove their sender by themselves."""
     NODE = "node"
     """Sent by timers, and by nodes to themselves."""
 
+
+SIGNED_VERBS: Final = frozenset({"envelope"})
+"""Commands whose body is signed by the key of their sender, whatever the credential."""
 
 AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
     Audience.PUBLIC: (
@@ -452,6 +467,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "resource_read",
         "replay",
         "fork",
+        "send",
     ),
     Audience.QUERY: (
         "session",
@@ -463,11 +479,13 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "pending",
         "granted",
         "leased",
+        "exchanges",
     ),
     Audience.APPROVER: ("decide",),
     Audience.OPERATOR: (
         "resolve",
         "approvers",
+        "roster",
         "grants",
         "quarantine",
         "revoke",
@@ -476,12 +494,14 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "catalogue",
     ),
     Audience.MACHINE: ("admission", "turns", "surfaces", "leases", "peers", "approvals"),
+    Audience.PEER: tuple(sorted(SIGNED_VERBS)),
     Audience.NODE: (
         "approval_due",
         "wait_ended",
         "lease_due",
         "lease_wait",
         "lease_rejected",
+        "peer_due",
         "surface_due",
     ),
 }

@@ -20,7 +20,13 @@ import msgspec
 from rookery.schemas import agents, calls, commands, ids, run
 from rookery.schemas.approvals import records as approval_record
 from rookery.schemas.codec import JSON, MSGPACK, strict, wire_names
-from rookery.schemas.commands import COMMANDS, INTERNAL_VERBS, HandleInput, audience_of
+from rookery.schemas.commands import (
+    COMMANDS,
+    INTERNAL_VERBS,
+    SIGNED_VERBS,
+    HandleInput,
+    audience_of,
+)
 from rookery.schemas.envelope import Mode, Sealed
 from rookery.schemas.errors import CODES
 from rookery.schemas.facts.approval import APPROVAL_FACTS
@@ -137,13 +143,11 @@ def asyncapi() -> Document:
     for verb, kind in sorted(COMMANDS.items()):
         if verb in INTERNAL_VERBS:
             continue
-        summary = _summary(kind)
-        for door, trait in (("cmd", "durable"), ("api", "request")):
-            messages[f"{door}.{verb}"] = _message(strict(kind).__name__, summary, trait)
-        messages[f"answer.{verb}"] = answer = _reply_message(_reply_of(verb))
-        if kind is HandleInput:
-            answer["traits"] = [_reference("components", "messageTraits", "view")]
-        _add_request_channels(channels, operations, verb)
+        messages |= _messages_of(verb, kind)
+        if verb in SIGNED_VERBS:
+            _add_command_channel(channels, operations, verb)
+        else:
+            _add_request_channels(channels, operations, verb)
     for name, read in READS.items():
         messages[f"{name}.query"] = _one_of(read.queries)
         _add_read(channels, operations, name, read)
@@ -229,14 +233,35 @@ def _add_output(channels: Document, operations: Document, messages: Document) ->
     operations["publish.output"] = _operation("send", "output", "output")
 
 
-def _add_request_channels(channels: Document, operations: Document, verb: str) -> None:
-    durable, request, answer = f"cmd.{verb}", f"api.{verb}", f"answer.{verb}"
-    address = COMMAND_ADDRESS.replace("{verb}", verb)
+def _messages_of(verb: str, kind: type[msgspec.Struct]) -> Document:
+    """The messages of a command: as it is sent, and the answer to a request."""
+    summary = _summary(kind)
+    if verb in SIGNED_VERBS:
+        return {f"cmd.{verb}": _message(kind.__name__, summary, "signed")}
+    made = {
+        f"{door}.{verb}": _message(strict(kind).__name__, summary, trait)
+        for door, trait in (("cmd", "durable"), ("api", "request"))
+    }
+    made[f"answer.{verb}"] = answer = _reply_message(_reply_of(verb))
+    if kind is HandleInput:
+        answer["traits"] = [_reference("components", "messageTraits", "view")]
+    return made
+
+
+def _add_command_channel(channels: Document, operations: Document, verb: str) -> Document:
+    """The channel of durable commands; the tags of the verb."""
+    durable, address = f"cmd.{verb}", COMMAND_ADDRESS.replace("{verb}", verb)
     channels[durable] = _channel(address, {"command": durable})
     tags: Document = {"tags": [{"name": audience_of(verb).value}]}
     if inputs := inputs_of_verb(verb):
         tags["x-inputs"] = inputs
     operations[f"accept.{durable}"] = _operation("receive", durable, "command") | tags
+    return tags
+
+
+def _add_request_channels(channels: Document, operations: Document, verb: str) -> None:
+    request, answer = f"api.{verb}", f"answer.{verb}"
+    tags = _add_command_channel(channels, operations, verb)
     address = REQUEST_ADDRESS.replace("{verb}", verb)
     channels[request] = _channel(address, {"command": request})
     channels[answer] = {
@@ -355,6 +380,21 @@ def _facts_message(family: str) -> Document:
     }
 
 
+_SIGNED_HEADERS: Final[Document] = {
+    "Nats-Msg-Id": {"type": "string", "description": "The id in the envelope."},
+    "Rookery-Signature": {
+        "type": "string",
+        "pattern": "^[0-9a-f]{128}$",
+        "description": "Ed25519 by the key in the envelope, over 'rookery.envelope.v1', a line "
+        "feed and the body.",
+    },
+    "Rookery-Vouch": {
+        "type": "string",
+        "description": "The word of the sender's realm that the key is the sender's.",
+    },
+}
+
+
 def _traits() -> Document:
     text = {"type": "string"}
     message_id = {**text, "description": "Idempotency key within the subject's key."}
@@ -369,6 +409,7 @@ def _traits() -> Document:
     headers = {
         "durable": {**command, "Rookery-Reply": reply},
         "request": command,
+        "signed": _SIGNED_HEADERS,
         "facts": {
             "Nats-Msg-Id": {**text, "description": "Unique for ever, names the append."},
             "Rookery-Chain": {

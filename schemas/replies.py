@@ -12,6 +12,7 @@ from rookery.schemas.approvals.lists import ApprovalList, GrantList
 from rookery.schemas.approvals.records import DecisionReceipt
 from rookery.schemas.calls import Capability
 from rookery.schemas.machines.lease import AuthLeasePhase, AuthStatusPhase
+from rookery.schemas.machines.peer import PeerIngressAdmission
 from rookery.schemas.machines.views import (
     ApprovalsReply,
     LeaseView,
@@ -20,6 +21,8 @@ from rookery.schemas.machines.views import (
     SurfacesView,
     TurnsReply,
 )
+from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList
+from rookery.schemas.peers.roster import RosterReceipt
 from rookery.schemas.protection.rights import Rights, SessionRights
 from rookery.schemas.resources import ResourceGrant, ResourceList, ResourcePiece
 from rookery.schemas.run import ErrorObject, Language, RunResult, RunStatus, SessionMeta
@@ -417,6 +420,11 @@ REPLIES: dict[str, Any] = {
     "catalogued": SurfaceList,
     "surface_due": SurfacesView,
     "approvers": ApproverReceipt,
+    "roster": RosterReceipt,
+    "envelope": PeerIngressAdmission,
+    "send": EnvelopeReceipt,
+    "peer_due": EnvelopeReceipt,
+    "exchanges": ExchangeList,
     "pending": ApprovalList,
     "granted": GrantList,
     "session": SessionView,

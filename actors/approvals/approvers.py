@@ -176,6 +176,8 @@ class ApproverLine:
         """Name and signature of the last revocation, which may have several facts."""
         self.approvers: dict[str, Approver] = {}
         """By key id."""
+        self.former: dict[str, str] = {}
+        """The public keys of revoked approvers, by their ids."""
         self.count = 0
         """The number of changes that count: the next one has the number after it."""
         for change in changes:
@@ -201,6 +203,7 @@ class ApproverLine:
         self._is_numbered |= bool(fact.change)
         if isinstance(fact, facts.ApproverAdded):
             self._last = ("", "")
+            self.former.pop(fact.key_id, None)
             self.approvers[fact.key_id] = Approver(
                 name=fact.name,
                 key_id=fact.key_id,
@@ -209,7 +212,8 @@ class ApproverLine:
             )
         else:
             self._last = (fact.name, fact.signature)
-            self.approvers.pop(fact.key_id, None)
+            if (revoked := self.approvers.pop(fact.key_id, None)) is not None:
+                self.former[fact.key_id] = revoked.public_key
         return ""
 
     def _fault(self, fact: ApproverChange) -> str:

@@ -136,13 +136,13 @@ class CommandProcessor:
         if pending.delivery is None:
             log.info("reaction refused", extra={"code": error.code, "id": pending.command.id})
         else:
-            self._completions.refuse(pending.delivery, error)
+            self._completions.refuse_by(self._decider, pending.delivery, error)
         self._finish(entity, pending, "refused")
 
     def refuse_undecoded(self, delivery: Delivery, error: CodedError) -> None:
         """Refuse a delivery that could not be decoded."""
         self._context.metrics.command("invalid", "refused", 0.0)
-        self._completions.refuse(delivery, error)
+        self._completions.refuse_by(self._decider, delivery, error)
 
     def release(self, pending_commands: Sequence[PendingCommand]) -> None:
         """Drop commands of keys that moved to another node. The inbox and the journal deliver inbox

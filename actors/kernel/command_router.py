@@ -18,7 +18,7 @@ from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import CommandsArrived, LocalAsk, error_reply, is_local
 from rookery.bus.ports import Bus, Delivery, ReplyMessage, TaskSet
 from rookery.schemas.codec import decode_command, encode_json
-from rookery.schemas.commands import INTERNAL_VERBS
+from rookery.schemas.commands import INTERNAL_VERBS, SIGNED_VERBS
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.ids import check_command_id
@@ -64,8 +64,8 @@ class CommandRouter:
 
     @property
     def verbs(self) -> frozenset[str]:
-        """The verbs of commands and queries that this node serves to clients."""
-        return frozenset((*self._mailboxes, *self._queries)) - INTERNAL_VERBS
+        """The verbs of commands and queries that this node answers to clients."""
+        return frozenset((*self._mailboxes, *self._queries)) - INTERNAL_VERBS - SIGNED_VERBS
 
     def deliver(self, deliveries: list[Delivery]) -> None:
         """Pass each command of a batch to its actor's mailbox, in order per actor. A delivery
@@ -91,8 +91,11 @@ class CommandRouter:
             mailbox.post(commands)
 
     def _mailbox_of(self, delivery: Delivery) -> Mailbox | None:
-        """``None`` for a verb without an actor, and for an internal one that no timer sent."""
+        """``None`` for a verb without an actor, for an internal one that no timer sent, and for a
+        request with a verb that only the inbox has."""
         if delivery.verb in INTERNAL_VERBS and not delivery.is_from_timer:
+            return None
+        if delivery.verb in SIGNED_VERBS and delivery.position is None:
             return None
         return self._mailboxes.get(delivery.verb)
 
@@ -217,6 +220,9 @@ def decode_delivery(
     if delivery.verb not in decider.verbs:
         known = ", ".join(sorted(decider.verbs))
         raise Refused("UNKNOWN_VERB", f"no verb {delivery.verb[:80]!r}", hint=f"known: {known}")
+    is_signed = delivery.verb in decider.signed_verbs
+    if is_signed:
+        delivery.reply_to = ""  # Its sender is not verified yet.
     decider.check_key(delivery.key)
     mode = _MODES.get(delivery.mode)
     if mode is None:
@@ -227,11 +233,15 @@ def decode_delivery(
         )
     if "/" in check_command_id(delivery.id) and not delivery.is_from_timer:
         raise Refused("INVALID_ARGUMENT", "a message id cannot contain '/'", hint="use a UUID")
+    if is_signed:
+        command_id, body = decider.decode_signed(delivery)
+    else:
+        command_id, body = delivery.id, _decode_body(delivery, decider, bytes_max)
     command = Command(
         verb=delivery.verb,
         key=delivery.key,
-        id=delivery.id,
-        body=_decode_body(delivery, decider, bytes_max),
+        id=command_id,
+        body=body,
         mode=mode,
         reply_to=delivery.reply_to,
         caller_waits=delivery.position is None and bool(delivery.reply_to),

@@ -141,6 +141,14 @@ class Completions:
         if delivery is not None and delivery.position is not None:
             self.positions.append(delivery.position)
 
+    def refuse_by(self, decider: Decider, delivery: Delivery, error: CodedError) -> None:
+        """Refuse a delivery for an actor with this decider."""
+        if delivery.verb in decider.signed_verbs:
+            decider.on_refused(delivery, error)
+            self.ack(delivery)
+        else:
+            self.refuse(delivery, error)
+
     def refuse(self, delivery: Delivery, error: CodedError) -> None:
         """Reply with the error; a command without a waiting client becomes a dead letter."""
         if delivery.reply_to:

@@ -21,9 +21,10 @@ import msgspec
 from immutables import Map
 from msgspec.structs import force_setattr
 
+from rookery.bus.ports import Delivery
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
-from rookery.schemas.errors import CodedError
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_client_session
 
 __all__ = [
@@ -182,6 +183,19 @@ class Decider(ABC):
     """Whether ``decide`` is called for a command that was decided before."""
     stores_large_bodies: bool = False
     """Whether a body too large for a fact is stored as a blob before ``decide`` is called."""
+
+    signed_verbs: frozenset[str] = frozenset()
+    """Verbs whose commands prove their sender by themselves, and come from the inbox only. Of one
+    that is refused nothing remains: no reply, no dead letter, no fact."""
+
+    def decode_signed(self, delivery: Delivery) -> tuple[str, msgspec.Struct]:
+        """The id and the body of a command of ``signed_verbs``; ``Refused`` if it has not the form
+        of one."""
+        raise Refused("UNKNOWN_VERB", f"{self.family} has no signed verb {delivery.verb[:80]!r}")
+
+    def on_refused(self, delivery: Delivery, error: CodedError) -> None:
+        """A command of ``signed_verbs`` was refused; must not raise."""
+        del delivery, error
 
     def check_key(self, key: str) -> None:
         """Raise ``Refused`` for a key that no entity of this family can have. Keys that begin with

@@ -16,6 +16,7 @@ __all__ = [
     "FAILPOINTS",
     "LEASE_FAILPOINTS",
     "MODEL_FAILPOINTS",
+    "PEER_FAILPOINTS",
     "RUN_FAILPOINTS",
     "SURFACE_FAILPOINTS",
     "Failpoints",
@@ -71,12 +72,20 @@ has the change, a session has applied it at a boundary, the node has connected, 
 tools, and a removed surface has no call in flight."""
 
 
+PEER_FAILPOINTS = (
+    "envelope_signed",
+    "envelope_published",
+    "delivery_recorded",
+)
+"""In the order an envelope passes them on its way out."""
+
+
 class Failpoints:
     """The armed failpoint; all others pass."""
 
     def __init__(self, spec: str = "") -> None:
-        of_runs = (*RUN_FAILPOINTS, *MODEL_FAILPOINTS)
-        known = (*FAILPOINTS, *of_runs, *LEASE_FAILPOINTS, *SURFACE_FAILPOINTS)
+        of_runs = (*FAILPOINTS, *RUN_FAILPOINTS, *MODEL_FAILPOINTS)
+        known = (*of_runs, *LEASE_FAILPOINTS, *SURFACE_FAILPOINTS, *PEER_FAILPOINTS)
         name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")
         if spec and (name not in known or not count.isdecimal() or int(count) < 1):
             raise Refused(

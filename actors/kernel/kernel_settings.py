@@ -81,6 +81,9 @@ class KernelMetrics(Protocol):
     def credential_awaited(self, provider: str, seconds: float) -> None:
         """A call that waited for a credential has one."""
 
+    def envelope_refused(self, code: str) -> None:
+        """An envelope was refused by this code, of which no fact says anything."""
+
 
 class NoMetrics:
     """Discards every report."""
@@ -114,6 +117,8 @@ class NoMetrics:
     def login(self, provider: str, outcome: str) -> None: ...
 
     def credential_awaited(self, provider: str, seconds: float) -> None: ...
+
+    def envelope_refused(self, code: str) -> None: ...
 
 
 NO_METRICS: Final = NoMetrics()

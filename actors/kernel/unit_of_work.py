@@ -220,7 +220,7 @@ class UnitOfWork:
         """Add a refused command; it ends once the facts it was decided on are durable."""
         self._add_command(pending, "refused")
         if pending.delivery is not None:
-            self.completions.refuse(pending.delivery, error)
+            self.completions.refuse_by(self._decider, pending.delivery, error)
             self.hold_s = 0.0
 
     def _add_command(self, pending: PendingCommand, outcome: str) -> None:

@@ -1,5 +1,5 @@
-"""Ed25519 keys: of approvers, of nodes, and of the realm's root. They travel as hex, and as PEM in
-files; the id of a key is the first 16 hex digits of its SHA3-256. A node signs checkpoints.
+"""Ed25519 keys: of approvers, nodes and peers, and of the realm's root. They travel as hex, and as
+PEM in files; the id of a key is the first 16 hex digits of its SHA3-256. A node signs checkpoints.
 """
 
 from rookery.actors.keys.checkpoints import (
@@ -14,11 +14,14 @@ from rookery.actors.keys.checkpoints import (
 from rookery.actors.keys.ed25519 import (
     KEY_BYTES,
     SigningKey,
+    derive_seed,
+    is_sound_key,
     is_valid_signature,
     key_id_of,
     read_private_key,
     read_public_key,
     read_seed,
+    verify_once,
 )
 
 __all__ = [
@@ -28,12 +31,15 @@ __all__ = [
     "SigningKey",
     "checkpoint_bytes",
     "checkpoint_digest",
+    "derive_seed",
     "head_path",
     "heads_root",
+    "is_sound_key",
     "is_valid_signature",
     "key_id_of",
     "read_private_key",
     "read_public_key",
     "read_seed",
+    "verify_once",
     "vouched_bytes",
 ]

@@ -1,4 +1,4 @@
-"""Ed25519 by pycryptodome: construct, sign, verify, and read key files of several forms.
+"""Ed25519 by pycryptodome: construct, derive, sign, verify, and read key files of several forms.
 
 A public key of small order is refused wherever a key is read: its signatures need no private key.
 """
@@ -8,6 +8,8 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
+from Crypto.Hash import SHA3_256
+from Crypto.Protocol.KDF import HKDF
 from Crypto.PublicKey import ECC
 from Crypto.Signature import eddsa
 
@@ -17,11 +19,14 @@ from rookery.schemas.errors import Refused
 __all__ = [
     "KEY_BYTES",
     "SigningKey",
+    "derive_seed",
+    "is_sound_key",
     "is_valid_signature",
     "key_id_of",
     "read_private_key",
     "read_public_key",
     "read_seed",
+    "verify_once",
 ]
 
 KEY_BYTES: Final = 32
@@ -55,15 +60,36 @@ class SigningKey:
         return signature.hex()
 
 
+def derive_seed(secret: bytes, *, salt: str, info: str) -> bytes:
+    """The seed of one of the keys that a secret stands for, by HKDF with SHA3-256."""
+    seed = HKDF(secret, KEY_BYTES, salt.encode(), SHA3_256, context=info.encode())
+    assert isinstance(seed, bytes)
+    return seed
+
+
 @lru_cache(maxsize=_VERIFIED_MAX)
 def is_valid_signature(signed: bytes, signature: str, public_key: str) -> bool:
     """Whether the key has signed exactly these bytes; ``signature`` and key in hex."""
+    return verify_once(signed, signature, public_key)
+
+
+def verify_once(signed: bytes, signature: str, public_key: str) -> bool:
+    """As ``is_valid_signature``, for bytes of strangers, which must not fill its memory."""
     try:
         key = eddsa.import_public_key(bytes.fromhex(public_key))
         eddsa.new(key, _MODE).verify(signed, bytes.fromhex(signature))
     except ValueError:
         return False
     return True
+
+
+@lru_cache(maxsize=_VERIFIED_MAX)
+def is_sound_key(public_key: str) -> bool:
+    """Whether a text is a public key in lower-case hex, and not one of small order."""
+    try:
+        return read_public_key(public_key) == public_key
+    except Refused:
+        return False
 
 
 def key_id_of(public_key: str) -> str:

@@ -1,11 +1,29 @@
-"""Peers: requests and messages between a session and other agents. Not joined to runs yet."""
+"""Peers: requests and messages between a session and other agents. Not joined to runs yet.
 
+``envelope_rules`` verifies envelopes, ``roster_rules`` says whose keys a realm trusts,
+``peer_keys`` which keys it has, ``cards`` how people introduce realms to each other.
+"""
+
+from rookery.actors.peers.admission import NotAttended
 from rookery.actors.peers.context_machine import CONTEXT
-from rookery.actors.peers.decider import PeersDecider
+from rookery.actors.peers.decider import PeersDecider, PeerSettings
 from rookery.actors.peers.drain_machine import DRAIN
+from rookery.actors.peers.executor import PeerExecutor
 from rookery.actors.peers.ingress_machine import INGRESS
 from rookery.actors.peers.interaction_machine import INBOUND, OUTBOUND
+from rookery.actors.peers.outbox import SendContext, not_attended_response
 from rookery.actors.peers.stream_machine import STREAMS
+from rookery.actors.peers.trust.cards import PeerCard, card_line, fingerprint, read_card
+from rookery.actors.peers.trust.envelope_rules import EnvelopeChecks, sign_envelope
+from rookery.actors.peers.trust.peer_keys import RealmKeys, enrolment_fault, peer_id_of
+from rookery.actors.peers.trust.roster_changes import sign_change
+from rookery.actors.peers.trust.roster_rules import (
+    Roster,
+    RosterAccess,
+    RosterPeer,
+    RosterSigners,
+    SessionNumber,
+)
 
 __all__ = [
     "CONTEXT",
@@ -14,5 +32,25 @@ __all__ = [
     "INGRESS",
     "OUTBOUND",
     "STREAMS",
+    "EnvelopeChecks",
+    "NotAttended",
+    "PeerCard",
+    "PeerExecutor",
+    "PeerSettings",
     "PeersDecider",
+    "RealmKeys",
+    "Roster",
+    "RosterAccess",
+    "RosterPeer",
+    "RosterSigners",
+    "SendContext",
+    "SessionNumber",
+    "card_line",
+    "enrolment_fault",
+    "fingerprint",
+    "not_attended_response",
+    "peer_id_of",
+    "read_card",
+    "sign_change",
+    "sign_envelope",
 ]

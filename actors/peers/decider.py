@@ -1,25 +1,47 @@
-"""The decider of the family ``peer``: binds its six machines to the session.
+"""The decider of the family ``peer``: binds its six machines to the session, and has the roster.
 
-The machines record what a session admits, which answers it awaits and owes, and its streams. Other
-code sends, receives and verifies envelopes.
+The machines record what a session admits, which answers it awaits and owes, and its streams. The
+roster is an entity of its own: the peers that the realm trusts.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec.structs import replace
 
 from rookery.actors.admission import evolve_host
+from rookery.actors.kernel import Effect
 from rookery.actors.kernel.machines import (
+    LIVE,
     MachineBinding,
+    Reservation,
     SessionHost,
     SessionMachineDecider,
-    SessionMachineState,
+    TransitionRejected,
+)
+from rookery.actors.peers.admission import (
+    NotAttended,
+    arrival_of,
+    check_request,
+    ingress_facts,
+    response_of,
+    unanswered_request,
+    unmatched,
 )
 from rookery.actors.peers.context_machine import CONTEXT, SessionContext
 from rookery.actors.peers.drain_machine import DRAIN, CommsDrain
+from rookery.actors.peers.effects import (
+    EFFECT_TYPES,
+    DeliveryReported,
+    EnvelopeDelivered,
+    EnvelopeFailed,
+    peer_effects,
+    pending_peer_effects,
+)
+from rookery.actors.peers.evolve import OWN_FACTS, evolve, kept_over_generations
 from rookery.actors.peers.ingress_machine import INGRESS
 from rookery.actors.peers.interaction_machine import (
     INBOUND,
@@ -27,10 +49,26 @@ from rookery.actors.peers.interaction_machine import (
     InboundRequests,
     OutboundRequests,
 )
+from rookery.actors.peers.outbox import OutboxRules, SendContext, list_exchanges
+from rookery.actors.peers.state import DeclineRate, SessionPeers
 from rookery.actors.peers.stream_machine import STREAMS, InteractionStreams
+from rookery.actors.peers.trust.envelope_rules import (
+    EnvelopeChecks,
+    EnvelopeSender,
+    ReplayWindow,
+    SignedEnvelope,
+    decode_envelope,
+)
+from rookery.actors.peers.trust.peer_keys import peer_id_of
+from rookery.actors.peers.trust.roster_rules import RosterAccess, change_roster
+from rookery.bus.ports import Delivery
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import COMMANDS
+from rookery.schemas.commands import COMMANDS, SIGNED_VERBS, HandleInput
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import peer as facts
+from rookery.schemas.machines.peer import PeerTerminalDisposition, ResponseStatus
+from rookery.schemas.machines.peer_admission import classification_params
 from rookery.schemas.machines.views import (
     CommsDrainView,
     InboundRequestView,
@@ -39,21 +77,28 @@ from rookery.schemas.machines.views import (
     PeerIngressView,
     SessionContextView,
 )
+from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
+from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
+from rookery.schemas.peers.roster import ROSTER_KEY, NamePeer, RosterReceipt
 
-__all__ = ["PeersDecider", "SessionPeers"]
+__all__ = ["PeerSettings", "PeersDecider", "SessionPeers"]
 
+OnRefused = Callable[[CodedError, str], None]
 Params = Mapping[str, Any]
 _EXCHANGE = ("corr_id",)
+_VERBS = ("peers", "roster", "send", "peer_due", "exchanges")
+DELIVERED_HOLD_S: Final = 1.0
 
 
-class SessionPeers(SessionMachineState, frozen=True, kw_only=True):
-    """The states of the machines; ingress only uses the host."""
+class PeerSettings(NamedTuple):
+    """What a node with peers knows beside the facts."""
 
-    outbound: OutboundRequests = OutboundRequests()
-    inbound: InboundRequests = InboundRequests()
-    streams: InteractionStreams = InteractionStreams()
-    drain: CommsDrain = CommsDrain()
-    context: SessionContext = SessionContext()
+    roster: RosterAccess
+    checks: EnvelopeChecks
+    sending: SendContext
+    on_refused: OnRefused
+    """Gets the code of each refused envelope, the envelope if it was verified, and the name of the
+    credential that sent it."""
 
 
 def _ingress_view(host: SessionHost, _: Params) -> PeerIngressView:
@@ -87,7 +132,12 @@ class PeersDecider(SessionMachineDecider):
     """Decides the commands of the family ``peer``."""
 
     family = "peer"
-    verbs: Mapping[str, type[msgspec.Struct]] = {"peers": COMMANDS["peers"]}
+    schema = 2
+    verbs: Mapping[str, type[msgspec.Struct]] = {
+        **{verb: COMMANDS[verb] for verb in _VERBS},
+        "envelope": SignedEnvelope,
+    }
+    signed_verbs = SIGNED_VERBS
     codec: FactCodec[facts.PeerFact] = FactCodec(facts.PEER_FACTS)
     bindings = (
         MachineBinding(INGRESS, "host", _ingress_view),
@@ -99,5 +149,224 @@ class PeersDecider(SessionMachineDecider):
     )
     initial_state = SessionPeers()
 
+    def __init__(self, *, executes_runs: bool = False, peers: PeerSettings | None = None) -> None:
+        """``peers``: ``None`` on a node that executes no runs, which has none."""
+        super().__init__(executes_runs=executes_runs)
+        self._peers = peers
+        self.effect_types = frozenset() if peers is None else EFFECT_TYPES
+
+    @property
+    def _settings(self) -> PeerSettings:
+        if self._peers is None:
+            raise Refused("UNSUPPORTED_FEATURE", "a node without runs has no peers")
+        return self._peers
+
+    def reservation(self, state: SessionPeers, command: Command[HandleInput]) -> Reservation | None:
+        """Of every exchange of a node with peers: only what it has verified moves one."""
+        if self._peers is None:
+            return super().reservation(state, command)
+        return Reservation(
+            "the node moves exchanges by envelopes that it has verified", "use the verb send"
+        )
+
+    def check_key(self, key: str) -> None:
+        if key != ROSTER_KEY:
+            super().check_key(key)
+
+    def decide(self, state: SessionPeers, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
+        left: Sequence[Fact] = ()
+        match command.body:
+            case NamePeer() as change:
+                return change_roster(self._settings.roster.fold(state.roster), command.key, change)
+            case _ if command.key == ROSTER_KEY:
+                raise Refused("INVALID_SESSION_ID", f"{ROSTER_KEY} has the roster and no session")
+            case SignedEnvelope() as signed:
+                left = self._admit(state, command, signed, command.arrived_ms or now_ms)
+            case SendEnvelope() as sending:
+                left = self._send(state, command, sending, now_ms)
+            case PeerDue(request_id=corr_id):
+                left = self._on_due(state, command, corr_id)
+            case EnvelopeDelivered(item_id=item_id):
+                left = _delivered(state, item_id)
+            case EnvelopeFailed() as failed:
+                left = self._on_failed(state, command.key, failed)
+            case ExchangesQuery():
+                """A read."""
+            case HandleInput():
+                left = super().decide(state, command, now_ms=now_ms)
+        return left
+
+    # --- envelopes that arrive --------------------------------------------------------------------
+
+    def decode_signed(self, delivery: Delivery) -> tuple[str, msgspec.Struct]:
+        return decode_envelope(delivery)
+
+    def on_refused(self, delivery: Delivery, error: CodedError) -> None:
+        if self._peers is not None:
+            self._peers.on_refused(error, delivery.by)
+
+    def _admit(
+        self,
+        state: SessionPeers,
+        command: Command[Any],
+        signed: SignedEnvelope,
+        arrived_ms: int,
+    ) -> Sequence[Fact]:
+        """Classify an envelope once it is verified, and begin or end its exchange."""
+        if self._peers is None:
+            raise Refused("ENVELOPE_UNKNOWN_KEY", "a node without runs has no peers")
+        session, envelope = command.key, signed.envelope
+        window = state.windows.get(envelope.from_key, ReplayWindow())
+        sender = self._peers.checks.verify(window, session, signed, arrived_ms=arrived_ms)
+        params = classification_params(ingress_facts(envelope, sender))
+        try:
+            (fact,) = self.decide_input(state, session, "classify_external_envelope", params)
+        except TransitionRejected:
+            raise NotAttended(session, envelope, sender) from None
+        classified = replace(fact, arrival=arrival_of(signed, sender, arrived_ms))
+        if envelope.kind is EnvelopeKind.REQUEST:
+            return (classified, self._request(state, command, envelope, sender, arrived_ms))
+        if envelope.kind is EnvelopeKind.RESPONSE:
+            return (classified, self._response(state, session, envelope, sender))
+        return (classified,)
+
+    def _request(
+        self,
+        state: SessionPeers,
+        command: Command[Any],
+        envelope: Envelope,
+        sender: EnvelopeSender,
+        arrived_ms: int,
+    ) -> Fact:
+        """The request is received, or declined."""
+        session, request = command.key, unanswered_request(envelope, sender)
+        own_id = peer_id_of(self._settings.sending.roster().realm_key, session)
+        try:
+            check_request(state, envelope, sender, own_id)
+        except Refused as refusal:
+            if state.declines.get(envelope.from_key, DeclineRate()).is_exceeded(arrived_ms):
+                raise
+            rules = self._rules(state, command, arrived_ms)
+            sent = rules.decline(envelope.id, request, refusal.code, refusal.message)
+            return facts.RequestDeclined(
+                corr_id=envelope.id,
+                code=refusal.code,
+                from_key=envelope.from_key,
+                declined_at_ms=arrived_ms,
+                sent=sent,
+            )
+        params = {"corr_id": envelope.id}
+        (fact,) = self.decide_input(state, session, "request_received", params)
+        return replace(fact, request=request)
+
+    def _response(
+        self, state: SessionPeers, session: str, envelope: Envelope, sender: EnvelopeSender
+    ) -> Fact:
+        """The response moves its request, or is on record as late, double, unknown or foreign."""
+        corr_id, response = str(envelope.in_reply_to), response_of(envelope)
+        if (why := unmatched(state, envelope, sender)) is not None:
+            return facts.ResponseUnmatched(in_reply_to=corr_id, why=why)
+        if response.status is ResponseStatus.ACCEPTED:
+            on, params = "response_progress", {"corr_id": corr_id}
+        else:
+            has_failed = response.status is ResponseStatus.FAILED
+            disposition = PeerTerminalDisposition("Failed" if has_failed else "Completed")
+            on, params = "response_terminal", {"corr_id": corr_id, "disposition": disposition}
+        (fact,) = self.decide_input(state, session, on, params)
+        return replace(fact, response=response)
+
+    # --- envelopes that leave ---------------------------------------------------------------------
+
+    def _rules(self, state: SessionPeers, command: Command[Any], now_ms: int) -> OutboxRules:
+        return OutboxRules(self._settings.sending, state, command.key, command.id, now_ms)
+
+    def _send(
+        self, state: SessionPeers, command: Command[Any], sending: SendEnvelope, now_ms: int
+    ) -> Sequence[Fact]:
+        if state.host.phase not in LIVE:
+            raise Refused(
+                "SESSION_NOT_FOUND",
+                f"no session {command.key} is open",
+                hint=f"rookery sessions create {command.key}",
+            )
+        (fact,) = self._rules(state, command, now_ms).send(sending)
+        match fact:
+            case facts.RequestSent(corr_id=corr_id, dest=dest):
+                params = {"corr_id": corr_id, "dest": dest}
+                (moved,) = self.decide_input(state, command.key, "request_sent", params)
+                fact = replace(
+                    moved,
+                    sent=fact.sent,
+                    intent=fact.intent,
+                    thread=fact.thread,
+                    due_at_ms=fact.due_at_ms,
+                )
+            case facts.ResponseReplied(corr_id=corr_id, sent=sent):
+                params = {"corr_id": corr_id}
+                (moved,) = self.decide_input(state, command.key, "response_replied", params)
+                fact = replace(moved, sent=sent)
+        return (fact,)
+
+    def _on_due(self, state: SessionPeers, command: Command[Any], corr_id: str) -> Sequence[Fact]:
+        if not command.id.startswith("timer/"):
+            raise Refused("GUARD_REJECTED", "only a timer may end a request")
+        if corr_id not in state.requests:
+            return ()
+        return self.decide_input(state, command.key, "request_timed_out", {"corr_id": corr_id})
+
+    def _on_failed(
+        self, state: SessionPeers, session: str, failed: EnvelopeFailed
+    ) -> Sequence[Fact]:
+        if failed.item_id not in state.outbox:
+            return ()
+        if failed.item_id not in state.requests:
+            return (facts.MessageFailed(item_id=failed.item_id, code=failed.code),)
+        params = {"corr_id": failed.item_id}
+        (fact,) = self.decide_input(state, session, "request_send_failed", params)
+        return (replace(fact, code=failed.code),)
+
+    # --- state, replies, effects ------------------------------------------------------------------
+
+    def evolve(self, state: SessionPeers, fact: Any) -> SessionPeers:
+        if not isinstance(fact, OWN_FACTS):
+            state = super().evolve(state, fact)
+        return evolve(state, fact)
+
+    def begin_generation(self, state: SessionPeers, generation: int) -> SessionPeers:
+        begun: SessionPeers = super().begin_generation(state, generation)
+        return replace(begun, **kept_over_generations(state))
+
+    def reply(
+        self, state: SessionPeers, command: Command[Any], facts: Sequence[Fact]
+    ) -> msgspec.Struct | CodedError:
+        match command.body:
+            case NamePeer(signature=signature):
+                count = self._settings.roster.fold(state.roster).count
+                return RosterReceipt(change=count, signed=bool(signature))
+            case SendEnvelope() as sending:
+                return self._rules(state, command, 0).receipt(sending)
+            case EnvelopeDelivered() | EnvelopeFailed() | PeerDue():
+                return DeliveryReported()
+            case ExchangesQuery():
+                return list_exchanges(state)
+        return super().reply(state, command, facts)
+
+    def hold_s(self, state: SessionPeers, facts_left: Sequence[Fact]) -> float:
+        """A delivery is repeated without effect, so its fact may wait for the entity's next one."""
+        del state
+        is_held = all(isinstance(fact, facts.EnvelopesDelivered) for fact in facts_left)
+        return DELIVERED_HOLD_S if is_held else 0.0
+
+    def effects(self, state: SessionPeers, fact: Fact) -> Sequence[Effect]:
+        return peer_effects(state, fact)
+
+    def pending_effects(self, state: SessionPeers, key: str) -> Sequence[Effect]:
+        return () if self._peers is None else pending_peer_effects(state, key)
+
     def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         return evolve_host(host, fact)
+
+
+def _delivered(state: SessionPeers, item_id: str) -> Sequence[Fact]:
+    known = item_id in state.outbox
+    return (facts.EnvelopesDelivered(ids=(item_id,)),) if known else ()

@@ -17,6 +17,13 @@ if TYPE_CHECKING:
     )
     from rookery.actors.projections.nodes import NodeView, nodes_of
     from rookery.actors.projections.realm_projections import RealmProjections, ToolQueryHandler
+    from rookery.actors.projections.roster import (
+        RosterFollower,
+        RosterReport,
+        SkippedChange,
+        read_roster,
+        reported_signers,
+    )
     from rookery.actors.projections.run_queries import RunQueryHandler
     from rookery.actors.projections.runs import RunProjection
     from rookery.actors.projections.sessions import SessionQueryHandler, parse_phase
@@ -30,13 +37,18 @@ __all__ = [
     "ListedApproverKey",
     "NodeView",
     "RealmProjections",
+    "RosterFollower",
+    "RosterReport",
     "RunProjection",
     "RunQueryHandler",
     "SessionQueryHandler",
+    "SkippedChange",
     "ToolQueryHandler",
     "nodes_of",
     "parse_phase",
     "read_approvers",
+    "read_roster",
+    "reported_signers",
 ]
 
 __getattr__ = lazy_names(
@@ -52,6 +64,13 @@ __getattr__ = lazy_names(
         ),
         "nodes": ("NodeView", "nodes_of"),
         "realm_projections": ("RealmProjections", "ToolQueryHandler"),
+        "roster": (
+            "RosterFollower",
+            "RosterReport",
+            "SkippedChange",
+            "read_roster",
+            "reported_signers",
+        ),
         "run_queries": ("RunQueryHandler",),
         "runs": ("RunProjection",),
         "sessions": ("SessionQueryHandler", "parse_phase"),

@@ -59,6 +59,13 @@ class Approvers(EntityFollower):
         """The owner of a key; ``None`` if the key was revoked, or may have been."""
         return None if self.unavailable_reason else self._line.approvers.get(key_id)
 
+    @property
+    def line(self) -> ApproverLine:
+        """All changes that count; ``Failed`` while one may be missing."""
+        if self.unavailable_reason:
+            raise Failed("NODE_FAILED", f"the approvers are not known: {self.unavailable_reason}")
+        return self._line
+
     def reset(self) -> None:
         self._line, self._forged = ApproverLine(self._bus.realm, self._root_key), 0
 

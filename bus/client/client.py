@@ -26,6 +26,7 @@ from rookery.bus.client.handle import (
     no_reply,
     read_past_result,
 )
+from rookery.bus.client.peer_methods import PeersMixin
 from rookery.bus.client.realm_methods import ApprovalsMixin, SessionsMixin
 from rookery.bus.client.resource_methods import ResourcesMixin
 from rookery.bus.client.retrying_request import RetryingRequest, RetrySchedule
@@ -77,7 +78,7 @@ def connect(
     return Client(url, access, realm=realm, credential=own)
 
 
-class Client(ApprovalsMixin, SessionsMixin, ResourcesMixin, EventsMixin):
+class Client(ApprovalsMixin, PeersMixin, SessionsMixin, ResourcesMixin, EventsMixin):
     """One connection to one realm, used on one event loop."""
 
     def __init__(

@@ -24,6 +24,9 @@ from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.events import EventCursor, EventFilter
+from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
+from rookery.schemas.peers.envelope import PeerFailure
+from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import CallReceipt, FileEntry, GrantReceipt, RunAnswer
 from rookery.schemas.resources import (
@@ -319,6 +322,73 @@ class SyncClient:
 
     def session(self, session: str) -> Fields:
         return self._thread.run(self._client.session(session))
+
+    def send_message(
+        self,
+        session: str,
+        to: str,
+        body: object,
+        *,
+        thread: str | None = None,
+        message_id: str | None = None,
+    ) -> EnvelopeReceipt:
+        work = self._client.send_message(session, to, body, thread=thread, message_id=message_id)
+        return self._thread.run(work)
+
+    def send_request(
+        self,
+        session: str,
+        to: str,
+        intent: str,
+        params: object = UNSET,
+        *,
+        timeout_s: float = 86_400.0,
+        thread: str | None = None,
+        message_id: str | None = None,
+    ) -> EnvelopeReceipt:
+        work = self._client.send_request(
+            session,
+            to,
+            intent,
+            params,
+            timeout_s=timeout_s,
+            thread=thread,
+            message_id=message_id,
+        )
+        return self._thread.run(work)
+
+    def send_response(
+        self,
+        session: str,
+        request_id: str,
+        *,
+        result: object = UNSET,
+        error: PeerFailure | None = None,
+        phase: PeerResponseProgressProjectionPhase | None = None,
+        message_id: str | None = None,
+    ) -> EnvelopeReceipt:
+        work = self._client.send_response(
+            session, request_id, result=result, error=error, phase=phase, message_id=message_id
+        )
+        return self._thread.run(work)
+
+    def ask_peer(
+        self,
+        session: str,
+        to: str,
+        intent: str,
+        params: object = UNSET,
+        *,
+        timeout_s: float = 86_400.0,
+    ) -> Any:
+        work = self._client.ask_peer(session, to, intent, params, timeout_s=timeout_s)
+        return self._thread.run(work)
+
+    def wait_for_response(self, session: str, request_id: str, *, after: int = 0) -> Any:
+        return self._thread.run(self._client.wait_for_response(session, request_id, after=after))
+
+    def exchanges(self, session: str) -> ExchangeList:
+        return self._thread.run(self._client.exchanges(session))
 
     def events(
         self,

@@ -12,8 +12,9 @@ from Crypto.Cipher import AES
 
 from rookery.bus.credentials import IDENTITY, IdentityVerifier
 from rookery.bus.nats import MESSAGE_ID, DeliveryInfo, Message, header_value
-from rookery.bus.ports import Delivery, InboxPosition
+from rookery.bus.ports import NO_PROOF, Delivery, EnvelopeProof, InboxPosition
 from rookery.bus.subjects import Subjects, decode_token, is_fired, is_plain
+from rookery.schemas.commands import SIGNED_VERBS
 from rookery.schemas.digest import digest_bytes
 
 __all__ = [
@@ -45,6 +46,10 @@ CONTENT_TYPE = "Content-Type"
 MODE = "Rookery-Mode"
 REPLY = "Rookery-Reply"
 TRACEPARENT = "traceparent"
+SIGNATURE = "Rookery-Signature"
+"""Of an envelope, by its sender's key."""
+VOUCH = "Rookery-Vouch"
+"""The word of the sender's realm that the key is the sender's."""
 TIMER = "Rookery-Timer"
 """The command id of a fired timer; the server drops ``Nats-Msg-Id`` from a schedule."""
 
@@ -52,6 +57,7 @@ _CONTENT_TYPE = CONTENT_TYPE.encode()
 _MODE = MODE.encode()
 _TRACEPARENT = TRACEPARENT.encode()
 _IDENTITY = IDENTITY.encode()
+_SIGNATURE, _VOUCH = SIGNATURE.encode(), VOUCH.encode()
 
 _RESERVED = ("$", "~", "rookery.", "service.")
 """What the server, facts, realms and their services use."""
@@ -89,6 +95,7 @@ def command_headers(
     reply_to: str = "",
     traceparent: str = "",
     identity: str = "",
+    proof: EnvelopeProof = NO_PROOF,
 ) -> list[tuple[str, str]]:
     """The headers of a command, without the empty ones."""
     headers = (
@@ -98,6 +105,8 @@ def command_headers(
         (REPLY, reply_to),
         (TRACEPARENT, traceparent),
         (IDENTITY, identity),
+        (SIGNATURE, proof.signature),
+        (VOUCH, proof.vouch),
     )
     return [header for header in headers if header[1]]
 
@@ -106,8 +115,9 @@ def decode_command(message: Message, command_id: str, reply_to: str) -> Delivery
     """Decode a message; verb and key are the last two tokens of its subject."""
     _, verb, key = message.subject.rsplit(".", 2)
     header = message.header
+    verb = decode_token(verb)
     return Delivery(
-        verb=decode_token(verb),
+        verb=verb,
         key=decode_token(key),
         id=command_id,
         body=message.body,
@@ -116,7 +126,12 @@ def decode_command(message: Message, command_id: str, reply_to: str) -> Delivery
         reply_to=reply_to if is_reply_subject(reply_to) else "",
         traceparent=header_value(header, _TRACEPARENT),
         identity=header_value(header, _IDENTITY),
+        proof=_proof_in(header) if verb in SIGNED_VERBS else NO_PROOF,
     )
+
+
+def _proof_in(header: bytes) -> EnvelopeProof:
+    return EnvelopeProof(header_value(header, _SIGNATURE), header_value(header, _VOUCH))
 
 
 # --- reply seal -----------------------------------------------------------------------------------

@@ -28,7 +28,14 @@ from rookery.bus.nats import (
     Outgoing,
     header_value,
 )
-from rookery.bus.ports import DeadLetter, Delivery, InboxPosition, Timer
+from rookery.bus.ports import (
+    NO_PROOF,
+    DeadLetter,
+    Delivery,
+    EnvelopeProof,
+    InboxPosition,
+    Timer,
+)
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_command_id
@@ -162,6 +169,7 @@ class DeadLetters:
                 reply_to=delivery.reply_to,
                 traceparent=delivery.traceparent,
                 identity=delivery.identity,
+                proof=delivery.proof,
             ),
             (_ID, delivery.id),
             (_ORIGIN, origin),
@@ -197,6 +205,7 @@ class DeadLetters:
                 reply_to=self._decoder.open_reply(letter.reply_to),
                 traceparent=letter.traceparent,
                 identity=letter.identity,
+                proof=letter.proof,
             )
             subject = self._subjects.command(letter.verb, letter.key)
             message = Outgoing(subject, letter.body, headers=headers)
@@ -241,6 +250,7 @@ def _decode_letter(stored: dict[str, Any]) -> tuple[DeadLetter, str]:
         mode=command.mode,
         reply_to=value(REPLY),
         identity=command.identity,
+        proof=command.proof,
         traceparent=command.traceparent,
         buried_at_ms=int(datetime.fromisoformat(stored["time"]).timestamp() * 1000),
     )
@@ -314,6 +324,8 @@ class JetStreamInbox:
         reply_to: str = "",
         traceparent: str = "",
         identity: str = "",
+        proof: EnvelopeProof = NO_PROOF,
+        realm: str = "",
     ) -> int:
         headers = command_headers(
             message_id,
@@ -322,8 +334,10 @@ class JetStreamInbox:
             reply_to=reply_to,
             traceparent=traceparent,
             identity=identity,
+            proof=proof,
         )
-        subject = self._subjects.command(verb, key)
+        subjects = Subjects(realm) if realm else self._subjects
+        subject = subjects.command(verb, key)
         return await publish(self._connection, Outgoing(subject, body, headers=headers))
 
     async def dead_letter(self, delivery: Delivery, code: str, message: str) -> int:

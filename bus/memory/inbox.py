@@ -23,7 +23,15 @@ from rookery.bus.commands.redelivery import (
     PreviousOwnerState,
     SuspectGate,
 )
-from rookery.bus.ports import PARTITIONS, DeadLetter, Delivery, InboxPosition, Timer
+from rookery.bus.ports import (
+    NO_PROOF,
+    PARTITIONS,
+    DeadLetter,
+    Delivery,
+    EnvelopeProof,
+    InboxPosition,
+    Timer,
+)
 from rookery.bus.subjects import encode_token, partition_of
 
 __all__ = ["MemoryCommands", "MemoryInbox", "MemoryTimers"]
@@ -226,7 +234,10 @@ class MemoryInbox:
         reply_to: str = "",
         traceparent: str = "",
         identity: str = "",
+        proof: EnvelopeProof = NO_PROOF,
+        realm: str = "",
     ) -> int:
+        del realm  # A server in memory has one.
         command = Delivery(
             verb=verb,
             key=key,
@@ -237,6 +248,7 @@ class MemoryInbox:
             reply_to=reply_to if is_reply_subject(reply_to) else "",
             traceparent=traceparent,
             identity=identity,
+            proof=proof,
         )
         return self._commands.put(command)
 

@@ -15,8 +15,10 @@ from typing import Any, Protocol, TypeVar
 
 from rookery.bus.event_loop import Backoff, TaskSet, wait_first
 from rookery.bus.ports.commands import (
+    NO_PROOF,
     DeadLetter,
     Delivery,
+    EnvelopeProof,
     ExternalService,
     Inbox,
     InboxPosition,
@@ -61,6 +63,7 @@ from rookery.bus.ports.storage import (
 __all__ = [
     "BLOB_BYTES_MAX",
     "IN_FACT_BYTES_MAX",
+    "NO_PROOF",
     "AppendOutcome",
     "AppendRejected",
     "AppendRequest",
@@ -80,6 +83,7 @@ __all__ = [
     "EntityFollower",
     "EntitySnapshot",
     "EntitySnapshots",
+    "EnvelopeProof",
     "ExternalService",
     "Feed",
     "Filter",

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
 from rookery.schemas.worker_protocol import Job, JobOutcome, WorkerCatalogue, WorkerReports
 
 __all__ = [
+    "NO_PROOF",
     "DeadLetter",
     "Delivery",
+    "EnvelopeProof",
     "ExternalService",
     "Inbox",
     "InboxPosition",
@@ -36,6 +38,16 @@ class InboxPosition(msgspec.Struct, frozen=True, gc=False):
     """``inbox`` or ``timers``."""
 
 
+class EnvelopeProof(NamedTuple):
+    """The headers that prove who sent an envelope, as they arrived."""
+
+    signature: str = ""
+    vouch: str = ""
+
+
+NO_PROOF: Final = EnvelopeProof()
+
+
 class Delivery(msgspec.Struct, eq=False, gc=False):
     """A command as it arrived: not decoded, not trusted."""
 
@@ -53,6 +65,8 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
     """The client's proof of its credential's name, as it arrived."""
     by: str = ""
     """The name that it proves, or ``unsigned``; empty for timers."""
+    proof: EnvelopeProof = NO_PROOF
+    """Of an envelope."""
     position: InboxPosition | None = None
     """``None`` for request-reply, which needs no acknowledgement."""
     arrived_ms: int = 0
@@ -129,8 +143,11 @@ class Inbox(Protocol):
         reply_to: str = "",
         traceparent: str = "",
         identity: str = "",
+        proof: EnvelopeProof = NO_PROOF,
+        realm: str = "",
     ) -> int:
-        """Publish a durable command and return its sequence. The client's side of the inbox."""
+        """Publish a durable command and return its sequence. The client's side of the inbox.
+        ``realm``: another one, by the name that the server has for it here."""
 
     async def dead_letter(self, delivery: Delivery, code: str, message: str) -> int:
         """Store a copy as a dead letter and return its number."""
@@ -160,6 +177,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: str = ""
     traceparent: str = ""
     identity: str = ""
+    proof: EnvelopeProof = NO_PROOF
     buried_at_ms: int = 0
 
 

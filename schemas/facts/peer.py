@@ -6,7 +6,9 @@ fired. Folding applies the row. Facts hold no contents of envelopes and no times
 
 from __future__ import annotations
 
-from rookery.schemas.envelope import TransitionFact
+from msgspec import UNSET, UnsetType
+
+from rookery.schemas.envelope import Fact, TransitionFact
 from rookery.schemas.machines.peer import (
     DrainExitReason,
     DrainMode,
@@ -15,9 +17,12 @@ from rookery.schemas.machines.peer import (
     PeerTerminalDisposition,
     ResponseStatus,
 )
+from rookery.schemas.peers.envelope import EnvelopeArrival, OutboxEnvelope, UnansweredRequest
+from rookery.schemas.peers.exchanges import PeerResponse, UnmatchedReason
+from rookery.schemas.peers.roster import Enrolment, KeyRotation, Pairing, PeerRevocation
 from rookery.schemas.scalars import Unsigned
 
-__all__ = ["PEER_FACTS", "PeerFact"]
+__all__ = ["PEER_FACTS", "ROSTER_CHANGES", "PeerFact", "RosterChange"]
 
 
 # --- the draining task ----------------------------------------------------------------------------
@@ -72,6 +77,8 @@ class EnvelopeClassified(
     """The peer the envelope names; unset if the envelope concerns its sender."""
     response_status: ResponseStatus | None = None
     in_reply_to: str | None = None
+    arrival: EnvelopeArrival | UnsetType = UNSET
+    """Unset where a driver outside classified it, which has verified nothing."""
 
 
 class PlainEventClassified(
@@ -102,16 +109,24 @@ class RequestSent(_OfExchange, frozen=True, kw_only=True, tag="peer.request_sent
     """The session sent a request and waits for its responses."""
 
     dest: str
+    sent: OutboxEnvelope | UnsetType = UNSET
+    """Unset where a driver outside sends."""
+    intent: str = ""
+    thread: str = ""
+    due_at_ms: Unsigned = 0
 
 
 class ResponseProgressed(_OfExchange, frozen=True, kw_only=True, tag="peer.response_progressed.v1"):
     """The peer is working on the request."""
+
+    response: PeerResponse | UnsetType = UNSET
 
 
 class ResponseEnded(_OfExchange, frozen=True, kw_only=True, tag="peer.response_ended.v1"):
     """The peer sent its last response."""
 
     disposition: PeerTerminalDisposition
+    response: PeerResponse | UnsetType = UNSET
 
 
 class RequestTimedOut(_OfExchange, frozen=True, kw_only=True, tag="peer.request_timed_out.v1"):
@@ -121,6 +136,9 @@ class RequestTimedOut(_OfExchange, frozen=True, kw_only=True, tag="peer.request_
 class RequestSendFailed(_OfExchange, frozen=True, kw_only=True, tag="peer.request_send_failed.v1"):
     """The request could not be sent."""
 
+    code: str = ""
+    """Why; empty where a driver outside sent it."""
+
 
 class ResponseRejected(_OfExchange, frozen=True, kw_only=True, tag="peer.response_rejected.v1"):
     """An untrusted response arrived; the exchange is over."""
@@ -129,9 +147,59 @@ class ResponseRejected(_OfExchange, frozen=True, kw_only=True, tag="peer.respons
 class RequestReceived(_OfExchange, frozen=True, kw_only=True, tag="peer.request_received.v1"):
     """A peer sent a request and waits for a response."""
 
+    request: UnansweredRequest | UnsetType = UNSET
+    """Unset where a driver outside received it."""
+
 
 class ResponseReplied(_OfExchange, frozen=True, kw_only=True, tag="peer.response_replied.v1"):
     """The peer has its response."""
+
+    sent: OutboxEnvelope | UnsetType = UNSET
+    """Unset where a driver outside sends."""
+
+
+class MessageSent(Fact, frozen=True, kw_only=True, tag="peer.message_sent.v1"):
+    """The session sent a message."""
+
+    sent: OutboxEnvelope
+
+
+class ProgressSent(Fact, frozen=True, kw_only=True, tag="peer.progress_sent.v1"):
+    """The session reported progress on a peer's request."""
+
+    corr_id: str
+    sent: OutboxEnvelope
+
+
+class RequestDeclined(Fact, frozen=True, kw_only=True, tag="peer.declined.v1"):
+    """A verified request was not wanted; its peer is sent why."""
+
+    corr_id: str
+    code: str
+    from_key: str
+    """Of the peer that sent it."""
+    declined_at_ms: int
+    sent: OutboxEnvelope
+
+
+class EnvelopesDelivered(Fact, frozen=True, kw_only=True, tag="peer.delivered.v1"):
+    """The inbox of the receiver has these envelopes."""
+
+    ids: tuple[str, ...]
+
+
+class MessageFailed(Fact, frozen=True, kw_only=True, tag="peer.message_failed.v1"):
+    """No inbox took an envelope before its time was over."""
+
+    item_id: str
+    code: str
+
+
+class ResponseUnmatched(Fact, frozen=True, kw_only=True, tag="peer.response_unmatched.v1"):
+    """A verified response arrived that changes no request."""
+
+    in_reply_to: str
+    why: UnmatchedReason
 
 
 # --- streams of responses -------------------------------------------------------------------------
@@ -172,6 +240,48 @@ class ContextAdvanced(TransitionFact, frozen=True, kw_only=True, tag="peer.conte
     updated_at_ms: Unsigned
 
 
+# --- the roster -----------------------------------------------------------------------------------
+
+
+class _OfRoster(Fact, frozen=True, kw_only=True):
+    """The command as it was signed; readers verify it again."""
+
+    change: Unsigned = 0
+    """Its number among the changes."""
+    signed_by: str = ""
+    """Id of the key of the approver that signed the change, or of the root key; empty without."""
+    signature: str = ""
+
+
+class Enrolled(_OfRoster, frozen=True, kw_only=True, tag="peer.enrolled.v1"):
+    """The realm has this key, from which the keys of its sessions follow."""
+
+    enrolment: Enrolment
+    former_until_ms: Unsigned | UnsetType = UNSET
+
+
+class Paired(_OfRoster, frozen=True, kw_only=True, tag="peer.paired.v1"):
+    """A peer is trusted."""
+
+    pairing: Pairing
+
+
+class KeyRotated(_OfRoster, frozen=True, kw_only=True, tag="peer.key_rotated.v1"):
+    """A paired realm, or a session of this realm, has its next key."""
+
+    rotation: KeyRotation
+    former_until_ms: Unsigned | UnsetType = UNSET
+
+
+class PeerRevoked(_OfRoster, frozen=True, kw_only=True, tag="peer.revoked.v1"):
+    """A peer, or one name of a paired realm, is not trusted any more."""
+
+    revocation: PeerRevocation
+
+
+RosterChange = Enrolled | Paired | KeyRotated | PeerRevoked
+ROSTER_CHANGES = (Enrolled, Paired, KeyRotated, PeerRevoked)
+
 PeerFact = (
     DrainEnsured
     | DrainSpawned
@@ -189,6 +299,12 @@ PeerFact = (
     | RequestSendFailed
     | ResponseRejected
     | RequestReceived
+    | MessageSent
+    | ProgressSent
+    | RequestDeclined
+    | EnvelopesDelivered
+    | MessageFailed
+    | ResponseUnmatched
     | ResponseReplied
     | StreamReserved
     | StreamAttached
@@ -197,5 +313,9 @@ PeerFact = (
     | StreamClosedEarly
     | StreamAbandoned
     | ContextAdvanced
+    | Enrolled
+    | Paired
+    | KeyRotated
+    | PeerRevoked
 )
 PEER_FACTS = PeerFact

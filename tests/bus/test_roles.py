@@ -38,10 +38,12 @@ PUBLIC = [
     "resource_read",
     "replay",
     "fork",
+    "send",
 ]
 QUERIES = ["session", "sessions", "runs", "tools", "catalogued", "pending", "granted", "leased"]
-QUERIES += ["resources"]
+QUERIES += ["resources", "exchanges"]
 OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke", "login", "finish_login"]
+OPERATORS += ["roster"]
 OPERATORS += ["catalogue"]
 MACHINES = ["admission", "turns", "surfaces", "leases", "peers", "approvals"]
 VERBS: Final[dict[Role, list[str]]] = {

@@ -47,6 +47,9 @@ from rookery.schemas.commands import (
     WaitEnded,
 )
 from rookery.schemas.errors import Refused
+from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
+from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
+from rookery.schemas.peers.roster import NamePeer, PeerRevocation
 from rookery.schemas.protection.rights import Rights, ToolRight
 from rookery.schemas.replies import RunState
 from rookery.schemas.resources import ReadResource, ResolveResource, ResourcesQuery
@@ -86,6 +89,23 @@ EXAMPLES = {
     "catalogued": CatalogueQuery(surface="crew"),
     "surface_due": SurfaceDue(surface="crew", timeout_at_ms=1),
     "approvers": ChangeApprover(name="ann", public_key="00"),
+    "roster": NamePeer(revoke=PeerRevocation(alias="west", name="coder"), change=3),
+    "envelope": Envelope(
+        v=1,
+        kind=EnvelopeKind.MESSAGE,
+        id="00000000-0000-4000-8000-000000000001",
+        from_="planner",
+        from_key="0" * 64,
+        to="coder",
+        to_realm_key="1" * 64,
+        n=1,
+        at_ms=1,
+        expires_at_ms=2,
+        body=["any", None],
+    ),
+    "send": SendEnvelope(to="coder@west", intent="review", params={"file": "x.py"}),
+    "peer_due": PeerDue(request_id="00000000-0000-4000-8000-000000000001"),
+    "exchanges": ExchangesQuery(),
     "pending": PendingQuery(session="s", ended=True, limit=5),
     "granted": GrantedQuery(session="s"),
     "session": SessionQuery(),

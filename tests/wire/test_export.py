@@ -13,7 +13,7 @@ from rookery.bus.commands import command_messages
 from rookery.bus.journal import reader
 from rookery.schemas import export
 from rookery.schemas.codec import wire_names
-from rookery.schemas.commands import COMMANDS, INTERNAL_VERBS
+from rookery.schemas.commands import COMMANDS, INTERNAL_VERBS, SIGNED_VERBS
 from rookery.schemas.envelope import HELD_BY
 from rookery.schemas.reads import READS
 
@@ -108,6 +108,7 @@ def test_asyncapi_has_a_channel_for_every_subject_a_client_may_use():
     expected = {export.FACT_ADDRESS.replace("{family}", entity) for entity in export.ENTITIES}
     for door in (export.COMMAND_ADDRESS, export.REQUEST_ADDRESS):
         expected |= {door.replace("{verb}", verb) for verb in COMMANDS.keys() - INTERNAL_VERBS}
+    expected -= {export.REQUEST_ADDRESS.replace("{verb}", verb) for verb in SIGNED_VERBS}
     expected |= {read.address for read in READS.values()} | {export.OUTPUT_ADDRESS}
     assert addresses == expected
 

@@ -20,6 +20,8 @@ from rookery.schemas.errors import Failed
 from rookery.schemas.export import FAMILIES
 from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.ids import TypedText, decode_typed_text, encode_typed_text
+from rookery.schemas.peers.envelope import OutboxEnvelope
+from rookery.schemas.peers.roster import Enrolment, Pairing, PeerRevocation
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.seed.hook_invocation import AnyHookResponse
 from rookery.schemas.seed.lifecycle import EffectIntent, EffectResult
@@ -51,6 +53,21 @@ def count(raw: dict[str, Any]) -> dict[str, Any]:
 GARDEN = FactCodec[Planted | Watered](
     Planted | Watered, Upcasts({"garden.planted.v1": rename, "garden.planted.v2": count})
 )
+KEY = "0" * 64
+ROSTER_RECORDS: dict[Any, dict[str, Any]] = {
+    Enrolment: {"realm": "r", "generation": 1, "key": KEY, "signature": ""},
+    Pairing: {"alias": "west", "key": KEY},
+    PeerRevocation: {"alias": "west"},
+    OutboxEnvelope: {
+        "id": "i",
+        "alias": "west",
+        "to": "coder",
+        "text": "{}",
+        "from_key": KEY,
+        "n": 1,
+        "expires_at_ms": 7,
+    },
+}
 SESSION = FactCodec[Any](SESSION_FACTS)
 ALL_FACTS = [
     (family, kind) for family in FAMILIES for kind in wire_names(FAMILIES[family]).values()
@@ -83,6 +100,8 @@ def value(hint: Any) -> Any:
         return next(iter(hint))
     if typing.get_origin(hint) is tuple:
         return [value(typing.get_args(hint)[0])]
+    if hint in ROSTER_RECORDS:
+        return ROSTER_RECORDS[hint]
     of_origin = {str: "x", int: 7, bool: True}
     if hint is JournalRecord:
         return msgspec.to_builtins(intent_record(REQUEST, 1), enc_hook=encode_typed_text)

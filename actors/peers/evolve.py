@@ -1,0 +1,166 @@
+"""The fold of the facts of peers beyond their machines: outbox, exchanges, windows, roster.
+
+The numbers of envelopes, the outbox and ended exchanges outlive a generation of the session: what
+was sent is delivered, and what was admitted is not admitted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.peers.state import DeclineRate, OpenRequest, SessionPeers
+from rookery.actors.peers.trust.envelope_rules import ReplayWindow
+from rookery.schemas.facts import peer as facts
+from rookery.schemas.facts.peer import ROSTER_CHANGES, RosterChange
+from rookery.schemas.peers.envelope import OutboxEnvelope
+from rookery.schemas.peers.exchanges import UnmatchedReason
+
+__all__ = ["OWN_FACTS", "counter_key", "evolve", "kept_over_generations"]
+
+OWN_FACTS: Final = (
+    facts.MessageSent,
+    facts.ProgressSent,
+    facts.RequestDeclined,
+    facts.EnvelopesDelivered,
+    facts.MessageFailed,
+    facts.ResponseUnmatched,
+    *ROSTER_CHANGES,
+)
+"""The facts that no machine folds."""
+_KEPT: Final = ("ended", "replied", "outbox", "counters", "declines", "windows", "roster")
+
+
+def counter_key(from_key: str, alias: str, to: str) -> str:
+    """What one counter of envelopes is for. A peer's key may change, its name here does not."""
+    return f"{from_key}/{to}@{alias}"
+
+
+def kept_over_generations(state: SessionPeers) -> dict[str, Any]:
+    return {name: getattr(state, name) for name in _KEPT}
+
+
+def evolve(state: SessionPeers, fact: Any) -> SessionPeers:
+    """Fold one fact; of a machine's fact, what the machine does not."""
+    fold = _FOLDS.get(type(fact))
+    return state if fold is None else fold(state, fact)
+
+
+def _classified(state: SessionPeers, fact: facts.EnvelopeClassified) -> SessionPeers:
+    if (arrival := fact.arrival) is UNSET:
+        return state
+    window = state.windows.get(arrival.from_key, ReplayWindow()).add(arrival.n)
+    return replace(state, windows=state.windows.set(arrival.from_key, window))
+
+
+def _requested(state: SessionPeers, fact: facts.RequestSent) -> SessionPeers:
+    if (sent := fact.sent) is UNSET:
+        return state
+    request = OpenRequest(
+        alias=sent.alias,
+        name=sent.to,
+        intent=fact.intent,
+        due_at_ms=fact.due_at_ms,
+        thread=fact.thread,
+    )
+    return _add_sent(replace(state, requests=state.requests.set(fact.corr_id, request)), sent)
+
+
+def _received(state: SessionPeers, fact: facts.RequestReceived) -> SessionPeers:
+    if fact.request is UNSET:
+        return state
+    return replace(state, unanswered=state.unanswered.set(fact.corr_id, fact.request))
+
+
+def _ended(state: SessionPeers, fact: facts.ResponseEnded) -> SessionPeers:
+    return _end_request(state, fact.corr_id, UnmatchedReason.DUPLICATE)
+
+
+def _abandoned(
+    state: SessionPeers, fact: facts.RequestTimedOut | facts.ResponseRejected
+) -> SessionPeers:
+    return _end_request(state, fact.corr_id, UnmatchedReason.LATE)
+
+
+def _not_sent(state: SessionPeers, fact: facts.RequestSendFailed) -> SessionPeers:
+    ended = _end_request(state, fact.corr_id, UnmatchedReason.LATE)
+    return _remove_sent(ended, fact.corr_id)
+
+
+def _message_sent(
+    state: SessionPeers, fact: facts.MessageSent | facts.ProgressSent
+) -> SessionPeers:
+    return _add_sent(state, fact.sent)
+
+
+def _delivered(state: SessionPeers, fact: facts.EnvelopesDelivered) -> SessionPeers:
+    for item_id in fact.ids:
+        state = _remove_sent(state, item_id)
+    return state
+
+
+def _message_failed(state: SessionPeers, fact: facts.MessageFailed) -> SessionPeers:
+    return _remove_sent(state, fact.item_id)
+
+
+def _roster_changed(state: SessionPeers, fact: RosterChange) -> SessionPeers:
+    return replace(state, roster=(*state.roster, fact))
+
+
+def _add_sent(state: SessionPeers, sent: OutboxEnvelope) -> SessionPeers:
+    key = counter_key(sent.from_key, sent.alias, sent.to)
+    return replace(
+        state,
+        outbox=state.outbox.set(sent.id, sent),
+        counters=state.counters.set(key, sent.n),
+    )
+
+
+def _remove_sent(state: SessionPeers, item_id: str) -> SessionPeers:
+    if item_id not in state.outbox:
+        return state
+    return replace(state, outbox=state.outbox.delete(item_id))
+
+
+def _end_request(state: SessionPeers, corr_id: str, why: UnmatchedReason) -> SessionPeers:
+    if corr_id not in state.requests:
+        return state
+    requests = state.requests.delete(corr_id)
+    return replace(state, requests=requests, ended=state.ended.add(corr_id, why))
+
+
+def _replied(state: SessionPeers, fact: facts.ResponseReplied) -> SessionPeers:
+    if fact.sent is not UNSET:
+        state = _add_sent(state, fact.sent)
+    if fact.corr_id not in state.unanswered:
+        return state
+    replied = state.replied.add(fact.corr_id, UnmatchedReason.DUPLICATE)
+    return replace(state, unanswered=state.unanswered.delete(fact.corr_id), replied=replied)
+
+
+def _declined(state: SessionPeers, fact: facts.RequestDeclined) -> SessionPeers:
+    rate = state.declines.get(fact.from_key, DeclineRate()).add(fact.declined_at_ms)
+    declines = state.declines.set(fact.from_key, rate)
+    return replace(_add_sent(state, fact.sent), declines=declines)
+
+
+_FOLDS: Final[dict[type[Any], Callable[[SessionPeers, Any], SessionPeers]]] = {
+    facts.EnvelopeClassified: _classified,
+    facts.RequestSent: _requested,
+    facts.RequestReceived: _received,
+    facts.ResponseReplied: _replied,
+    facts.ResponseEnded: _ended,
+    facts.RequestTimedOut: _abandoned,
+    facts.ResponseRejected: _abandoned,
+    facts.RequestSendFailed: _not_sent,
+    facts.MessageSent: _message_sent,
+    facts.ProgressSent: _message_sent,
+    facts.RequestDeclined: _declined,
+    facts.EnvelopesDelivered: _delivered,
+    facts.MessageFailed: _message_failed,
+    **dict.fromkeys(ROSTER_CHANGES, _roster_changed),
+}
+"""What is not in it changes nothing here."""

@@ -1,0 +1,138 @@
+"""The executor of peers: signs envelopes and publishes them, and arms the timers of requests.
+
+Every effect may be performed again after a crash, and every envelope be published twice: it is the
+same bytes under one id, and its receiver admits it once. Runs on the bus's loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+from weakref import WeakValueDictionary
+
+from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
+from rookery.actors.peers.effects import (
+    ArmRequestTimer,
+    CancelRequestTimer,
+    DeliverEnvelope,
+    DeliveryReported,
+    EnvelopeDelivered,
+    EnvelopeFailed,
+)
+from rookery.bus.ports import Backoff, EnvelopeProof, Timer, Timers
+from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.peers.envelope import OutboxEnvelope
+from rookery.schemas.peers.exchanges import PeerDue
+
+__all__ = ["EnvelopePublisher", "PeerExecutor"]
+
+log = logging.getLogger(__name__)
+
+FAMILY: Final = "peer"
+BACKOFF_S: Final = (0.25, 30.0)
+IN_FLIGHT_MAX: Final = 64
+
+
+class EnvelopePublisher(Protocol):
+    """Publishes to an inbox of this server."""
+
+    async def submit(
+        self,
+        verb: str,
+        key: str,
+        body: bytes,
+        *,
+        message_id: str,
+        proof: EnvelopeProof,
+        realm: str,
+    ) -> int:
+        """Returns once the inbox of that realm has it; ``Failed`` if that is not known."""
+
+
+@dataclass(kw_only=True)
+class PeerExecutor:
+    """One per node."""
+
+    ask: AskActor
+    timers: Timers
+    publisher: EnvelopePublisher
+    prove: Callable[[str, OutboxEnvelope], Awaitable[EnvelopeProof]]
+    """Signs an envelope of a session; ``VAULT_KEY_MISSING``."""
+    now_ms: Callable[[], int]
+    failpoints: Failpoints = field(default_factory=Failpoints)
+    _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT_MAX))
+    _lanes: WeakValueDictionary[str, asyncio.Lock] = field(default_factory=WeakValueDictionary)
+    """One envelope at a time from one session to one peer, so that they arrive in order."""
+
+    @property
+    def handlers(self) -> dict[type[Effect], EffectHandler]:
+        return {
+            DeliverEnvelope: self.deliver,
+            ArmRequestTimer: self.arm_timer,
+            CancelRequestTimer: self.cancel_timer,
+        }
+
+    async def deliver(self, effect: DeliverEnvelope) -> None:
+        """Publish until an inbox has the envelope, or its time is over; then report which."""
+        sent = effect.sent
+        name = f"{effect.session}>{sent.to}@{sent.alias}"
+        lock = self._lanes.setdefault(name, asyncio.Lock())
+        async with lock:
+            code = await self._publish(effect.session, sent)
+        self.failpoints.hit("envelope_published")
+        report = (
+            EnvelopeFailed(item_id=sent.id, code=code)
+            if code
+            else EnvelopeDelivered(item_id=sent.id)
+        )
+        await self.ask(FAMILY, effect.session, report, DeliveryReported)
+        self.failpoints.hit("delivery_recorded")
+
+    async def _publish(self, session: str, sent: OutboxEnvelope) -> str:
+        """Empty once an inbox has it, else why none ever will."""
+        pause, body = Backoff(*BACKOFF_S), sent.text.encode()
+        while True:
+            try:
+                async with self._places:
+                    proof = await self.prove(session, sent)
+                    self.failpoints.hit("envelope_signed")
+                    await self.publisher.submit(
+                        "envelope",
+                        sent.to,
+                        body,
+                        message_id=sent.id,
+                        proof=proof,
+                        realm=sent.alias,
+                    )
+                return ""
+            except Failed as failure:
+                error: CodedError = failure
+            except Refused as refusal:
+                if refusal.code != "VAULT_KEY_MISSING":
+                    return refusal.code
+                error = refusal
+            if self.now_ms() >= sent.expires_at_ms:
+                return error.code
+            log.info("envelope not delivered yet", extra={"code": error.code, "to": sent.alias})
+            await asyncio.sleep(pause.next_s())
+
+    async def arm_timer(self, effect: ArmRequestTimer) -> None:
+        timer = Timer(
+            id=_timer_id(effect.corr_id),
+            due_ms=effect.due_ms,
+            verb="peer_due",
+            key=effect.session,
+            body=encode_json(PeerDue(request_id=effect.corr_id)),
+        )
+        await self.timers.arm(timer)
+
+    async def cancel_timer(self, effect: CancelRequestTimer) -> None:
+        await self.timers.cancel(_timer_id(effect.corr_id))
+
+
+def _timer_id(corr_id: str) -> str:
+    return f"request-{corr_id}"

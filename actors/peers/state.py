@@ -1,0 +1,99 @@
+"""The peers of a session: the states of its machines, its outbox and its exchanges. Data only."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+from immutables import Map
+
+from rookery.actors.kernel.machines import SessionMachineState
+from rookery.actors.peers.context_machine import SessionContext
+from rookery.actors.peers.drain_machine import CommsDrain
+from rookery.actors.peers.interaction_machine import InboundRequests, OutboundRequests
+from rookery.actors.peers.stream_machine import InteractionStreams
+from rookery.actors.peers.trust.envelope_rules import ReplayWindow
+from rookery.schemas.facts.peer import RosterChange
+from rookery.schemas.peers.envelope import OutboxEnvelope, UnansweredRequest
+from rookery.schemas.peers.exchanges import UnmatchedReason
+
+__all__ = ["UNANSWERED_MAX", "DeclineRate", "EndedExchanges", "OpenRequest", "SessionPeers"]
+
+UNANSWERED_MAX: Final = 1_000
+"""Requests of peers without a response; more are declined."""
+ENDED_MAX: Final = 5_000
+"""Ended exchanges in each of two maps."""
+DECLINES_MAX: Final = 10
+"""Recorded a second for one sender."""
+
+
+class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request of this session without its last response."""
+
+    alias: str
+    name: str
+    intent: str
+    due_at_ms: int
+    thread: str
+
+    @property
+    def address(self) -> str:
+        return f"{self.name}@{self.alias}"
+
+
+class EndedExchanges(msgspec.Struct, frozen=True, kw_only=True):
+    """What a late response to an ended request is, for the last ended ones, in constant memory."""
+
+    newer: Map[str, UnmatchedReason] = Map()
+    older: Map[str, UnmatchedReason] = Map()
+
+    def get(self, corr_id: str) -> UnmatchedReason | None:
+        return self.newer.get(corr_id) or self.older.get(corr_id)
+
+    def add(self, corr_id: str, why: UnmatchedReason) -> EndedExchanges:
+        newer = self.newer.set(corr_id, why)
+        if len(newer) < ENDED_MAX:
+            return EndedExchanges(newer=newer, older=self.older)
+        return EndedExchanges(older=newer)
+
+
+class DeclineRate(msgspec.Struct, frozen=True):
+    """How many requests of one sender were declined in the current second."""
+
+    second: int = 0
+    count: int = 0
+
+    def is_exceeded(self, now_ms: int) -> bool:
+        return self.second == now_ms // 1_000 and self.count >= DECLINES_MAX
+
+    def add(self, at_ms: int) -> DeclineRate:
+        second = at_ms // 1_000
+        return DeclineRate(second, self.count + 1 if second == self.second else 1)
+
+
+class SessionPeers(SessionMachineState, frozen=True, kw_only=True):
+    """The state of one key; ingress only uses the host."""
+
+    outbound: OutboundRequests = OutboundRequests()
+    inbound: InboundRequests = InboundRequests()
+    streams: InteractionStreams = InteractionStreams()
+    drain: CommsDrain = CommsDrain()
+    context: SessionContext = SessionContext()
+    requests: Map[str, OpenRequest] = Map()
+    """Of this session, by id: what the outbound machine does not have."""
+    unanswered: Map[str, UnansweredRequest] = Map()
+    """Of peers, by id: what the inbound machine does not have."""
+    ended: EndedExchanges = EndedExchanges()
+    replied: EndedExchanges = EndedExchanges()
+    """Of peers' requests."""
+    outbox: Map[str, OutboxEnvelope] = Map()
+    """Envelopes that no inbox has yet, by id."""
+    counters: Map[str, int] = Map()
+    """The last number of an envelope, by the sender's key and the receiver."""
+    declines: Map[str, DeclineRate] = Map()
+    """By the key of the sender."""
+    windows: Map[str, ReplayWindow] = Map()
+    """The numbers of envelopes by the key of their sender."""
+    roster: tuple[RosterChange, ...] = ()
+    """All changes of the roster, genuine and forged: ``Roster`` tells them apart. Only under
+    ``_roster``."""

@@ -1,0 +1,156 @@
+"""The client's methods for peers: send in the name of a session, and wait for the response."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any, Final
+
+import msgspec
+from msgspec import UNSET
+
+from rookery.bus.ports import JournalReads
+from rookery.schemas.codec import fact_tag
+from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.facts import peer as facts
+from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase, ResponseStatus
+from rookery.schemas.peers.envelope import PeerFailure
+from rookery.schemas.peers.exchanges import (
+    EnvelopeReceipt,
+    ExchangeList,
+    ExchangesQuery,
+    PeerResponse,
+    SendEnvelope,
+)
+
+__all__ = ["PeersMixin"]
+
+_TIMED_OUT: Final = fact_tag(facts.RequestTimedOut)
+_NOT_SENT: Final = fact_tag(facts.RequestSendFailed)
+_ENDS: Final = frozenset({fact_tag(facts.ResponseEnded), _TIMED_OUT, _NOT_SENT})
+
+
+class PeersMixin(ABC):
+    """The part of ``Client`` for peers. An address is ``SESSION@ALIAS``, or a session here."""
+
+    @property
+    @abstractmethod
+    def journal(self) -> JournalReads: ...
+
+    @abstractmethod
+    async def ask(
+        self, verb: str, key: str, body: object = None, *, message_id: str | None = None
+    ) -> dict[str, Any]:
+        """Send a request and return its durable reply."""
+
+    @abstractmethod
+    def events(
+        self,
+        family: str | None = None,
+        key: str | None = None,
+        run: str | None = None,
+        after: int = 0,
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """Facts above sequence ``after``, then live ones."""
+
+    async def send_message(
+        self,
+        session: str,
+        to: str,
+        body: object,
+        *,
+        thread: str | None = None,
+        message_id: str | None = None,
+    ) -> EnvelopeReceipt:
+        """Send a message in the name of a session; it is on record when this returns."""
+        sending = SendEnvelope(to=to, body=body, thread=thread or UNSET)
+        return await self._send(session, sending, message_id)
+
+    async def send_response(
+        self,
+        session: str,
+        request_id: str,
+        *,
+        result: object = UNSET,
+        error: PeerFailure | None = None,
+        phase: PeerResponseProgressProjectionPhase | None = None,
+        message_id: str | None = None,
+    ) -> EnvelopeReceipt:
+        """Respond to a peer's request: with a result or an error once, with a phase at any time."""
+        status = ResponseStatus.COMPLETED if error is None else ResponseStatus.FAILED
+        sending = SendEnvelope(
+            in_reply_to=request_id,
+            status=status if phase is None else ResponseStatus.ACCEPTED,
+            phase=phase or UNSET,
+            result=result,
+            error=error or UNSET,
+        )
+        return await self._send(session, sending, message_id)
+
+    async def send_request(
+        self,
+        session: str,
+        to: str,
+        intent: str,
+        params: object = UNSET,
+        *,
+        timeout_s: float = 86_400.0,
+        thread: str | None = None,
+        message_id: str | None = None,
+    ) -> EnvelopeReceipt:
+        """Send a request in the name of a session; ``wait_for_response`` has its result."""
+        sending = SendEnvelope(
+            to=to,
+            intent=intent,
+            params=params,
+            timeout_ms=max(1, int(timeout_s * 1_000)),
+            thread=thread or UNSET,
+        )
+        return await self._send(session, sending, message_id)
+
+    async def ask_peer(
+        self,
+        session: str,
+        to: str,
+        intent: str,
+        params: object = UNSET,
+        *,
+        timeout_s: float = 86_400.0,
+    ) -> Any:
+        """Send a request and wait for the result; ``Refused`` PEER_FAILED, PEER_TIMED_OUT or
+        PEER_SEND_FAILED without one. The request waits on without this client."""
+        after = await self.journal.end()
+        receipt = await self.send_request(session, to, intent, params, timeout_s=timeout_s)
+        return await self.wait_for_response(session, receipt.id, after=after)
+
+    async def wait_for_response(self, session: str, request_id: str, *, after: int = 0) -> Any:
+        """The result of a request that was sent after this sequence of the journal."""
+        async with aclosing(self.events("peer", session, after=after)) as found:
+            async for fact in found:
+                if fact["type"] in _ENDS and fact.get("corr_id") == request_id:
+                    return _result_of(fact)
+        raise Failed("NO_ANSWER", "the facts of the session ended")
+
+    async def exchanges(self, session: str) -> ExchangeList:
+        """The open requests of a session, and those of peers to it."""
+        return msgspec.convert(await self.ask("exchanges", session, ExchangesQuery()), ExchangeList)
+
+    async def _send(
+        self, session: str, sending: SendEnvelope, message_id: str | None
+    ) -> EnvelopeReceipt:
+        receipt = await self.ask("send", session, sending, message_id=message_id)
+        return msgspec.convert(receipt, EnvelopeReceipt)
+
+
+def _result_of(fact: dict[str, Any]) -> Any:
+    corr_id = fact["corr_id"]
+    if fact["type"] == _TIMED_OUT:
+        raise Refused("PEER_TIMED_OUT", f"no response to {corr_id} came in time")
+    if fact["type"] == _NOT_SENT:
+        raise Refused("PEER_SEND_FAILED", f"{corr_id} did not arrive: {fact.get('code', '')}")
+    response = msgspec.convert(fact["response"], PeerResponse)
+    if response.error is not UNSET:
+        error = response.error
+        raise Refused("PEER_FAILED", f"{error.code}: {error.message}")
+    return None if response.result is UNSET else response.result

@@ -1,0 +1,201 @@
+"""``rookery peers ask / send / respond / exchanges / follow``: speak for a session to its peers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+from cyclopts import Parameter
+from msgspec import UNSET
+
+from rookery.bus.client import Client
+from rookery.bus.roles import Role
+from rookery.ops.cli.commands.peers import app
+from rookery.ops.cli.options import NO_OPTIONS, Options, parse_duration_ms
+from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.server import client_of, server_of
+from rookery.schemas.errors import Refused
+from rookery.schemas.peers.envelope import PeerFailure
+from rookery.schemas.peers.exchanges import ExchangeList, ListedRequest
+from rookery.schemas.run import RunRequest
+
+__all__ = ["app"]
+
+T = TypeVar("T")
+
+Address = Annotated[str, Parameter(help="SESSION@ALIAS, or a session of this realm.")]
+Session = Annotated[str, Parameter(help="Session in whose name it is sent.")]
+RequestId = Annotated[str, Parameter(help="Id of the request.")]
+_SESSION = RunRequest().session_id
+
+
+@app.command
+def ask(
+    to: Address,
+    intent: Annotated[str, Parameter(help="What is requested.")],
+    *,
+    param: Annotated[
+        list[str] | None,
+        Parameter(
+            name=["-p", "--param"],
+            help="A parameter: NAME=JSON, NAME=TEXT, or NAME=@FILE of text.",
+            negative="",
+        ),
+    ] = None,
+    session: Session = _SESSION,
+    timeout: Annotated[str, Parameter(help="How long the response is awaited.")] = "1d",
+    no_wait: Annotated[
+        bool, Parameter(help="Print the id of the request instead of its result.", negative="")
+    ] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Send a request to a peer and print its result. Without this command it waits on."""
+    params = dict(_param(text) for text in param or ()) or UNSET
+    timeout_s = parse_duration_ms(timeout) / 1_000
+
+    async def work(client: Client) -> Any:
+        if no_wait:
+            return await client.send_request(session, to, intent, params, timeout_s=timeout_s)
+        return await client.ask_peer(session, to, intent, params, timeout_s=timeout_s)
+
+    found = _with_client(options, work)
+    if no_wait and not options.json:
+        print_line(found.id)
+    else:
+        print_json(found)
+    return 0
+
+
+@app.command
+def send(
+    to: Address,
+    text: Annotated[str, Parameter(help="The message: JSON, or any text.")],
+    *,
+    session: Session = _SESSION,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Send a message to a peer. It is delivered as soon as the peer's realm can be reached."""
+    receipt = _with_client(options, lambda client: client.send_message(session, to, _json(text)))
+    if options.json:
+        print_json(receipt)
+    else:
+        print_line(receipt.id)
+    return 0
+
+
+@app.command
+def respond(
+    request_id: RequestId,
+    result: Annotated[str | None, Parameter(help="The result: JSON, or any text.")] = None,
+    *,
+    failed: Annotated[
+        str | None, Parameter(help="The request failed: CODE, or 'CODE: message'.")
+    ] = None,
+    session: Session = _SESSION,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Respond to a peer's request, once."""
+    if result is not None and failed is not None:
+        raise Refused("INVALID_ARGUMENT", "a request has a result, or it failed")
+    value = UNSET if result is None else _json(result)
+    error = None if failed is None else _failure(failed)
+    receipt = _with_client(
+        options, lambda client: client.send_response(session, request_id, result=value, error=error)
+    )
+    if options.json:
+        print_json(receipt)
+    else:
+        print_line(f"responded to {request_id}")
+    return 0
+
+
+@app.command
+def exchanges(
+    session: Annotated[str, Parameter(help="The session.")] = _SESSION,
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """List the requests of a session that wait for a response, and those of peers to it."""
+    found: ExchangeList = _with_client(options, lambda client: client.exchanges(session))
+    if options.json:
+        print_json(found)
+        return 0
+    rows = [_row(one, "to") for one in found.requests]
+    rows += [_row(one, "from") for one in found.unanswered]
+    print_table(["REQUEST", "", "PEER", "INTENT", "STATE", "DUE"], rows, empty="no open exchanges")
+    if found.undelivered:
+        print_line(f"{found.undelivered} envelopes are not delivered yet")
+    return 0
+
+
+@app.command
+def follow(
+    request_id: RequestId,
+    *,
+    session: Session = _SESSION,
+    from_: Annotated[int, Parameter(name="--from", help="After this sequence of the journal.")] = 0,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Print the facts of an exchange, one JSON object a line, until it ends."""
+
+    async def work(client: Client) -> None:
+        async with aclosing(client.events("peer", session, after=from_)) as found:
+            async for fact in found:
+                if request_id in (
+                    fact.get("corr_id"),
+                    fact.get("in_reply_to"),
+                    fact.get("item_id"),
+                ):
+                    print_line(msgspec.json.encode(fact).decode())
+                    if fact["type"].removeprefix("peer.").startswith(_ENDS):
+                        return
+
+    _with_client(options, work)
+    return 0
+
+
+_ENDS = ("response_ended", "request_timed_out", "request_send_failed", "response_replied")
+
+
+def _with_client(options: Options, work: Callable[[Client], Awaitable[T]]) -> T:
+    config = options.load().config
+
+    async def run() -> T:
+        async with client_of(server_of(config, Role.OPERATOR), config.realm) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+def _row(request: ListedRequest, direction: str) -> tuple[str, ...]:
+    due, state = clock_time(request.due_at_ms), request.state or "Received"
+    return request.id, direction, request.peer, request.intent, state, due
+
+
+def _param(text: str) -> tuple[str, Any]:
+    name, equals, value = text.partition("=")
+    if not equals:
+        raise Refused("INVALID_ARGUMENT", f"{text[:80]!r} is not NAME=JSON")
+    if not value.startswith("@"):
+        return name, _json(value)
+    try:
+        return name, Path(value[1:]).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused("INVALID_ARGUMENT", f"{value[1:]}: {error}") from None
+
+
+def _json(text: str) -> Any:
+    """The value of JSON; any other text is itself."""
+    try:
+        return msgspec.json.decode(text)
+    except msgspec.DecodeError:
+        return text
+
+
+def _failure(text: str) -> PeerFailure:
+    code, _, message = text.partition(":")
+    return PeerFailure(code=code.strip(), message=message.strip())

@@ -1,0 +1,228 @@
+"""The peers of a node: the secret that their keys follow from, the roster, and the enrolment."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints, KernelMetrics
+from rookery.actors.peers import (
+    EnvelopeChecks,
+    NotAttended,
+    PeerExecutor,
+    PeersDecider,
+    PeerSettings,
+    RealmKeys,
+    Roster,
+    RosterAccess,
+    SendContext,
+    SessionNumber,
+    not_attended_response,
+    sign_envelope,
+)
+from rookery.actors.projections import Approvers, RosterFollower
+from rookery.bus.clock import SystemClock, entropy
+from rookery.bus.credentials import SealedSecrets
+from rookery.bus.ports import Bus, EnvelopeProof, TaskSet
+from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.peers.envelope import EnvelopeKind, OutboxEnvelope
+from rookery.schemas.peers.roster import ROSTER_KEY, Enrolment, NamePeer
+
+__all__ = ["PeerServices", "delete_former_secrets", "next_enrolment", "open_realm_keys"]
+
+log = logging.getLogger(__name__)
+
+STORED_AS: Final = "peer"
+"""The name of the secret that all keys of the realm's sessions follow from."""
+SECRET_BYTES: Final = 32
+CHECK_S: Final = 2.0
+LOG_S: Final = 60.0
+LOGGED_MAX: Final = 1_000
+"""Different refusals that are remembered within a minute."""
+
+
+class PeerServices:
+    """One per node that executes runs."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        sealed: SealedSecrets,
+        keys: RealmKeys,
+        roster: RosterFollower,
+        metrics: KernelMetrics,
+    ) -> None:
+        self._bus, self._sealed = bus, sealed
+        self.keys, self.roster = keys, roster
+        self.access = RosterAccess(bus.realm, roster.signers, lambda: self.keys.public_keys)
+        """What the decider knows beside the facts."""
+        roster.own_keys = self.access.own_keys
+        self._refusals = EnvelopeRefusals(metrics, SystemClock().uptime_s)
+        self._now_ms, self._tasks = SystemClock().now_ms, TaskSet()
+        self._number = 0
+        settings = PeerSettings(
+            roster=self.access,
+            checks=EnvelopeChecks(bus.realm, lambda: roster.current, self._session_keys),
+            sending=SendContext(bus.realm, lambda: roster.current, self._public_key),
+            on_refused=self._on_refused,
+        )
+        self.decider = PeersDecider(executes_runs=True, peers=settings)
+
+    @classmethod
+    async def open(
+        cls, bus: Bus, sealed: SealedSecrets, approvers: Approvers, metrics: KernelMetrics
+    ) -> PeerServices:
+        """Read the secret and the roster; the first node of a realm makes the secret."""
+        if await sealed.newest(STORED_AS) is None:
+            await sealed.get_or_create(STORED_AS, entropy(SECRET_BYTES))
+        keys = await open_realm_keys(sealed, bus.realm)
+        services = cls(bus, sealed, keys, RosterFollower(bus, approvers), metrics)
+        await services.roster.open()
+        return services
+
+    def _session_keys(self, roster: Roster, name: str, now_ms: int) -> Iterable[str] | None:
+        """The keys of a session whose key was rotated; ``None`` for any other."""
+        if (rotated := roster.numbers.get(name)) is None:
+            return None
+        numbers = [rotated.number]
+        if now_ms < rotated.former_until_ms:
+            numbers.append(rotated.number - 1)
+        keys = self.keys
+        return [keys.key_of(name, g, n).public_key for g in keys.generations for n in numbers]
+
+    def handlers(
+        self, ask: AskActor, failpoints: Failpoints
+    ) -> Mapping[type[Effect], EffectHandler]:
+        """The handler of each effect of the sessions that this node owns."""
+        executor = PeerExecutor(
+            ask=ask,
+            timers=self._bus.timers,
+            publisher=self._bus.inbox,
+            prove=self._prove,
+            now_ms=self._now_ms,
+            failpoints=failpoints,
+        )
+        return executor.handlers
+
+    def _public_key(self, roster: Roster, name: str) -> str:
+        """The present key of a session, or of the realm itself."""
+        number = roster.numbers.get(name, SessionNumber()).number
+        return self.keys.key_of(name, roster.generation, number).public_key
+
+    async def _prove(self, session: str, sent: OutboxEnvelope) -> EnvelopeProof:
+        """Sign an envelope with the key that it names, which a rotation may have replaced."""
+        last = self.roster.current.numbers.get(session, SessionNumber()).number
+        for generation in sorted(self.keys.generations, reverse=True):
+            for number in range(last, 0, -1):
+                key = self.keys.key_of(session, generation, number)
+                if key.public_key == sent.from_key:
+                    signature = sign_envelope(key, sent.text.encode())
+                    vouch = self.keys.vouch(session, generation, number, self._now_ms())
+                    return EnvelopeProof(signature, vouch)
+        raise Refused("VAULT_KEY_MISSING", f"the key of {session} that signs {sent.id} is gone")
+
+    def _on_refused(self, error: CodedError, credential: str) -> None:
+        self._refusals.report(error.code, credential)
+        if isinstance(error, NotAttended) and error.envelope.kind is EnvelopeKind.REQUEST:
+            self._tasks.start(self._answer_not_attended(error))
+
+    async def _answer_not_attended(self, error: NotAttended) -> None:
+        """Tell the sender of a request once, in the name of the realm, that nobody answers it: no
+        fact may say so, because a stranger shall create no entity."""
+        generation, now_ms = self.roster.current.generation, self._now_ms()
+        try:
+            key = self.keys.realm_key(generation)
+            # No fact counts these envelopes: their numbers follow the clock.
+            self._number = max(self._number + 1, now_ms)
+            roster, public_key = self.roster.current, key.public_key
+            sent = not_attended_response(
+                error, roster, public_key, number=self._number, now_ms=now_ms
+            )
+            await self._bus.inbox.submit(
+                "envelope",
+                sent.to,
+                sent.text.encode(),
+                message_id=sent.id,
+                proof=EnvelopeProof(sign_envelope(key, sent.text.encode())),
+                realm=sent.alias,
+            )
+        except CodedError as failure:
+            log.info("request not answered", extra={"code": failure.code})
+
+    async def watch(self) -> None:
+        """Enrol the realm once, and get the secret of each new generation, until cancelled."""
+        while True:
+            try:
+                await self.check()
+            except CodedError as error:
+                log.warning("the realm's own key is not checked", extra={"code": error.code})
+            await asyncio.sleep(CHECK_S)
+
+    async def check(self) -> None:
+        """Enrol the realm if it is not, and read the secret of its generation."""
+        if self.roster.unavailable_reason:
+            return
+        roster = self.roster.current
+        if not roster.enrolments:
+            await self._enrol(self.keys.enrol(max(self.keys.generations)))
+        elif roster.generation not in self.keys.generations:
+            self.keys = await open_realm_keys(self._sealed, self._bus.realm)
+
+    async def _enrol(self, enrolment: Enrolment) -> None:
+        """Several nodes may do this at once: the same command under the same id."""
+        body = encode_json(NamePeer(enrol=enrolment))
+        message_id = f"enrol.{enrolment.key}"
+        await self._bus.inbox.submit("roster", ROSTER_KEY, body, message_id=message_id)
+
+
+class EnvelopeRefusals:
+    """Counts refused envelopes, and logs each kind once a minute: a stranger can send many."""
+
+    def __init__(self, metrics: KernelMetrics, uptime_s: Callable[[], float]) -> None:
+        self._metrics, self._uptime_s = metrics, uptime_s
+        self._since_s = uptime_s()
+        self._in_minute: Counter[tuple[str, str]] = Counter()
+
+    def report(self, code: str, credential: str) -> None:
+        """``credential``: the name of the one that published it; the sender is not verified."""
+        self._metrics.envelope_refused(code)
+        now_s = self._uptime_s()
+        if now_s - self._since_s >= LOG_S or len(self._in_minute) >= LOGGED_MAX:
+            self._since_s = now_s
+            self._in_minute.clear()
+        self._in_minute[code, credential] += 1
+        if self._in_minute[code, credential] == 1:
+            log.warning("envelope refused", extra={"code": code, "credential": credential})
+
+
+async def open_realm_keys(sealed: SealedSecrets, realm: str) -> RealmKeys:
+    """The keys of the newest generation of the secret and of the one before."""
+    newest = await sealed.newest(STORED_AS)
+    if newest is None:
+        return RealmKeys(realm, {})
+    generation, secret = newest
+    former = await sealed.get(STORED_AS, generation - 1) if generation > 1 else None
+    secrets = {generation: secret} if former is None else {generation - 1: former} | dict([newest])
+    return RealmKeys(realm, secrets)
+
+
+async def next_enrolment(sealed: SealedSecrets, roster: Roster, realm: str) -> Enrolment:
+    """Make the secret of the next generation, or find the one of an interrupted rotation."""
+    newest = await sealed.newest(STORED_AS)
+    if newest is None or not roster.enrolments:
+        raise Refused("VAULT_KEY_MISSING", "the realm has no key yet", hint="rookery up")
+    generation = max(newest[0], roster.generation + 1)
+    if generation > newest[0]:
+        await sealed.put(STORED_AS, generation, entropy(SECRET_BYTES))
+    return (await open_realm_keys(sealed, realm)).enrol(generation)
+
+
+async def delete_former_secrets(sealed: SealedSecrets, generation: int) -> None:
+    """Delete the secrets before that of the generation before this one, which may still count."""
+    for one in await sealed.list():
+        if one.name == STORED_AS and 1 <= one.generation < generation - 1:
+            await sealed.delete(STORED_AS, one.generation)

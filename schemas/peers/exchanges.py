@@ -1,0 +1,116 @@
+"""Exchanges of a session with its peers: the command that sends, and what lists show."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from rookery.schemas.machines.peer import (
+    OutboundPeerRequestState,
+    PeerResponseProgressProjectionPhase,
+    ResponseStatus,
+)
+from rookery.schemas.peers.envelope import EnvelopeId, Intent, PeerFailure
+
+__all__ = [
+    "EnvelopeReceipt",
+    "ExchangeList",
+    "ExchangesQuery",
+    "ListedRequest",
+    "PeerDue",
+    "PeerResponse",
+    "SendEnvelope",
+    "UnmatchedReason",
+]
+
+Address = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}(@[A-Za-z0-9_-]{1,32})?$")]
+"""``SESSION@ALIAS``; a session of this realm needs no alias."""
+
+
+class SendEnvelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Send a message, a request or a response in the name of a session (verb ``send``, key: the
+    session). It is on record before it leaves, and is repeated until an inbox has it.
+
+    With ``intent`` it is a request, with ``status`` a response, else a message.
+    """
+
+    to: Address | UnsetType = UNSET
+    """Of a message or a request; a response goes to the peer that has asked."""
+    body: Any = UNSET
+    intent: Intent | UnsetType = UNSET
+    params: Any = UNSET
+    timeout_ms: Annotated[int, Meta(ge=1, le=365 * 86_400_000)] = 86_400_000
+    """How long the sender of a request waits for the response."""
+    in_reply_to: EnvelopeId | UnsetType = UNSET
+    status: ResponseStatus | UnsetType = UNSET
+    phase: PeerResponseProgressProjectionPhase | UnsetType = UNSET
+    result: Any = UNSET
+    error: PeerFailure | UnsetType = UNSET
+    thread: EnvelopeId | UnsetType = UNSET
+
+
+class PeerDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The time for the response to a request is over (verb ``peer_due``, key: the session). Only
+    timers send it."""
+
+    request_id: EnvelopeId
+
+
+class ExchangesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the open exchanges of a session (verb ``exchanges``, key: the session)."""
+
+
+class PeerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The content of a response."""
+
+    status: ResponseStatus
+    phase: PeerResponseProgressProjectionPhase | UnsetType = UNSET
+    result: Any = UNSET
+    error: PeerFailure | UnsetType = UNSET
+
+
+class UnmatchedReason(StrEnum):
+    """Why a verified response changes no request."""
+
+    LATE = "late"
+    """The request has ended without it."""
+    DUPLICATE = "duplicate"
+    """The request has its response."""
+    UNKNOWN = "unknown"
+    WRONG_PEER = "wrong_peer"
+    """Another peer was asked."""
+
+
+class EnvelopeReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``send``: the envelope is on record."""
+
+    id: str
+    thread: str
+    to: str
+    """The address; of a response, the id of its request."""
+
+
+class ListedRequest(msgspec.Struct, frozen=True, kw_only=True):
+    """A request without its last response."""
+
+    id: str
+    peer: str
+    intent: str
+    due_at_ms: int
+    state: OutboundPeerRequestState | None = None
+    """Of a request of this session."""
+    thread: str = ""
+
+
+class ExchangeList(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``exchanges``."""
+
+    requests: tuple[ListedRequest, ...] = ()
+    """Of this session, which wait for a response."""
+    unanswered: tuple[ListedRequest, ...] = ()
+    """Of peers, which wait for a response of this session."""
+    undelivered: int = 0
+    """Envelopes of this session that no inbox has yet."""
