@@ -45,7 +45,7 @@ for _name, _help in {
     "resources": "List, resolve and read resources, for a session.",
     "approvals": "List, show, approve and deny approvals, and list or revoke grants.",
     "approvers": "List, add and revoke approvers.",
-    "peers": "Pair realms by cards; send, ask and respond to their sessions, and list exchanges.",
+    "peers": "Let sessions work with those of this realm, and of others.",
     "tools": "List, describe and serve the tools that programs may call.",
     "mcp": "Serve runs, sessions, approvals and tools to MCP clients, by stdio or HTTP.",
     "surfaces": "List, show, add, remove and reload surfaces of tools, and print their logs.",

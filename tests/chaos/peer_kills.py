@@ -1,0 +1,208 @@
+"""Kill the node at every place where a conversation between two sessions could lose something.
+
+Both sessions belong to one realm, so one death hits the sender, the receiver and both replies.
+Another node takes the place of the killed one; the journals of both sessions are then compared with
+those of an undisturbed conversation, times, keys and positions aside.
+
+    python -m tests.chaos.peer_kills
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from collections.abc import Mapping
+from contextlib import aclosing, closing, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from rookery.actors.kernel.failpoints import FAILPOINTS, PEER_FAILPOINTS
+from rookery.bus.client import Client
+from rookery.bus.ports import Filter
+from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
+from rookery.schemas.peers.envelope import PeerFailure
+from tests.nodes import NotReady
+from tests.peers.peer_realms import PeerRealm
+from tests.stock_client import until
+
+__all__ = ["CASES", "Conversation", "kill_at", "undisturbed"]
+
+CASES: Final = tuple(
+    f"{name}@{number}"
+    for name in (*FAILPOINTS, *PEER_FAILPOINTS)
+    for number in ((1, 2, 4) if name in PEER_FAILPOINTS else (3, 8, 14))
+)
+_CHANGING: Final = frozenset(
+    [
+        *("at_ms", "cause", "cause_digest", "source", "by", "traceparent", "generation"),
+        *("arrived_ms", "due_at_ms", "expires_at_ms", "roster_change"),
+        *("from_key", "to_realm_key", "signature", "vouch", "peer_id"),
+    ]
+)
+"""What differs from realm to realm, or with the time."""
+_realms = count(1)
+
+
+class Conversation(NamedTuple):
+    """What two sessions have on record, and what the caller got."""
+
+    results: list[Any]
+    facts: Mapping[str, list[Any]]
+
+
+async def undisturbed(server: EmbeddedServer, folder: Path) -> Conversation:
+    """The conversation as it goes when nobody dies."""
+    realm = await _prepared(server, folder, "calm")
+    with realm.node():
+        return await _converse(realm)
+
+
+async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> Conversation:
+    """The conversation on a node that dies at ``failpoint`` (``name@pass``), and its successor."""
+    realm = await _prepared(server, folder, "kill")
+    mortal, successor = realm.node(ROOKERY_FAILPOINT=failpoint), realm.node()
+    with closing(mortal), closing(successor):
+        with suppress(NotReady):  # It may come to its point while it starts.
+            await asyncio.to_thread(mortal.start)
+        replacing = asyncio.create_task(_replace(mortal, successor))
+        conversation = await _converse(realm)
+        assert not mortal.running, f"nobody was killed at {failpoint}"
+        await replacing
+        return conversation
+
+
+async def _prepared(server: EmbeddedServer, folder: Path, kind: str) -> PeerRealm:
+    """A realm that is enrolled and has both sessions, and no node."""
+    name = f"{kind}{next(_realms)}"
+    realm = PeerRealm(server, name, folder / name)
+    with realm.node() as node:
+        await asyncio.to_thread(realm.card)
+        async with realm.client() as client:
+            for session in ("planner", "coder"):
+                await client.run(session, "1")
+        node.stop()
+    return realm
+
+
+async def _replace(mortal: Any, successor: Any) -> None:
+    await until(lambda: not mortal.running)
+    await asyncio.to_thread(successor.start)
+
+
+async def _converse(realm: PeerRealm) -> Conversation:
+    """A result after a report of progress, a failure, and a message; each waits for the one before,
+    so that the order of the facts is one."""
+    async with realm.client() as client:
+        results = [await _ask(client, "review", {"file": "x.py"}, result=[1, None])]
+        error = PeerFailure(code="NO_TESTS", message="write some")
+        results.append(await _ask(client, "test", None, error=error))
+        sent = await _patiently(
+            lambda: client.send_message("planner", "coder", "thanks", message_id="thanks")
+        )
+        await _seen(client, "coder", "peer.envelope_classified.v1", "item_id", sent.id)
+        await _settled(client)
+        facts = {session: await _facts(client, session) for session in ("planner", "coder")}
+    return Conversation(results, facts)
+
+
+async def _ask(client: Client, intent: str, params: Any, **response: Any) -> Any:
+    sent = await _patiently(
+        lambda: client.send_request("planner", "coder", intent, params, message_id=intent)
+    )
+    await _seen(client, "coder", "peer.request_received.v1", "corr_id", sent.id)
+    phase = PeerResponseProgressProjectionPhase.IN_PROGRESS
+    await _patiently(
+        lambda: client.send_response("coder", sent.id, phase=phase, message_id=f"{intent}-progress")
+    )
+    await _seen(client, "planner", "peer.response_progressed.v1", "corr_id", sent.id)
+    await _patiently(
+        lambda: client.send_response("coder", sent.id, message_id=f"{intent}-end", **response)
+    )
+    try:
+        return await client.wait_for_response("planner", sent.id)
+    except Refused as refusal:
+        return refusal.message
+
+
+async def _patiently(send: Any) -> Any:
+    """A request that is repeated under its id while a node is missing."""
+    while True:
+        try:
+            return await send()
+        except CodedError as error:
+            if isinstance(error, Refused):
+                raise
+        await asyncio.sleep(0.1)
+
+
+async def _seen(client: Client, session: str, kind: str, field: str, value: str) -> None:
+    async with aclosing(client.events("peer", session)) as found:
+        async for fact in found:
+            if fact["type"] == kind and fact.get(field) == value:
+                return
+
+
+async def _settled(client: Client) -> None:
+    """Wait until every envelope is known to be delivered."""
+    for session in ("planner", "coder"):
+        while (await _patiently(lambda s=session: client.exchanges(s))).undelivered:
+            await asyncio.sleep(0.05)
+
+
+async def _facts(client: Client, session: str) -> list[Any]:
+    """The facts of a session, without what may differ; ids by the order of their appearance.
+    Deliveries join other commits, so only their ids count."""
+    names: dict[str, int] = {}
+    found: list[Any] = []
+    delivered: list[str] = []
+    async for page in client.journal.scan(Filter("peer", session)):
+        for stored in page:
+            for fact in msgspec.json.decode(stored.body):
+                if fact["type"] == "peer.delivered.v1":
+                    delivered += fact["ids"]
+                else:
+                    found.append(_normal(fact, names))
+    return [*found, sorted(names[one] for one in delivered)]
+
+
+def _normal(value: Any, names: dict[str, int], field: str = "") -> Any:
+    if isinstance(value, dict):
+        number = {"id"} if "type" in value else set()  # Deliveries have facts of their own.
+        kept = {name: one for name, one in value.items() if name not in _CHANGING | number}
+        return {name: _normal(one, names, name) for name, one in sorted(kept.items())}
+    if isinstance(value, list):
+        return [_normal(one, names) for one in value]
+    if field == "text":
+        return _normal(msgspec.json.decode(value), names)
+    if isinstance(value, str) and len(value) == 36 and value.count("-") == 4:
+        return names.setdefault(value, len(names))
+    if field in ("dest", "sender", "from_peer", "alias"):
+        return value.partition("@")[0] if "@" in value else ""
+    return value
+
+
+async def campaign(folder: Path) -> bool:
+    """Every failpoint; prints a line a cell."""
+    clean = True
+    with EmbeddedServer(folder / "store", admin=True) as server:
+        calm = await undisturbed(server, folder)
+        for failpoint in CASES:
+            try:
+                found = await kill_at(server, folder, failpoint)
+                verdict = "equal" if found == calm else "DIFFERS"
+            except AssertionError as error:
+                verdict = str(error)
+            clean &= verdict == "equal"
+            print(f"{failpoint:24} {verdict}", flush=True)
+    return clean
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as _folder:
+        sys.exit(0 if asyncio.run(campaign(Path(_folder))) else 1)
