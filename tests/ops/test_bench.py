@@ -121,7 +121,7 @@ def test_a_harness_leaves_nothing_behind(
 def test_the_benches_command_and_fact_are_of_the_size_they_say():
     (life,) = histories(BenchDecider(), next_turn, entities=1, messages=2)
     assert 150 <= len(COMMAND) <= 170
-    assert all(280 <= len(stored.body) <= 320 for stored in life)
+    assert all(240 <= len(stored.body) <= 280 for stored in life)
 
 
 def test_a_session_of_the_benches_lives_from_run_to_run():

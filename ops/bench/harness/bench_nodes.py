@@ -48,7 +48,7 @@ __all__ = [
 
 # The benches' own family: a turn that advances step by step, with the smallest possible decider.
 #
-# A command of about 160 bytes leaves one fact of about 300 bytes, the usual sizes of a session.
+# A command of about 160 bytes leaves one fact of about 260 bytes, the usual sizes of a session.
 # Nodes do not host this decider.
 
 
