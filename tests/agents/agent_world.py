@@ -76,11 +76,13 @@ class AgentWorld(ScriptedWorld):
         agents = model_execution(self.models, reader, blobs, self.visible.check_call, Failpoints())
         return {**super().mind(reader, blobs, ask), "agents": agents}
 
-    def offer(self, request: RunRequest, session_limits: Any) -> RunEnvironment | ImmediateKind:
+    def offer(
+        self, request: RunRequest, session_limits: Any, session: str
+    ) -> RunEnvironment | ImmediateKind:
         if request.immediate is not UNSET:
             has_key = request.immediate.context_key is not UNSET
             return ImmediateKind.CONTEXT if has_key else ImmediateKind.APPEND
-        offered = super().offer(request, session_limits)
+        offered = super().offer(request, session_limits, session)
         if isinstance(offered, ImmediateKind) or not request.has_prompt:
             return offered
         self.models.check(request)

@@ -346,7 +346,9 @@ class ScriptedWorld(World):
             "eviction_candidates": lambda busy: (),
         }
 
-    def offer(self, request: RunRequest, session_limits: Any) -> RunEnvironment | ImmediateKind:
+    def offer(
+        self, request: RunRequest, session_limits: Any, session: str
+    ) -> RunEnvironment | ImmediateKind:
         """Other code is stored in the session as its value."""
         if request.code in IMMEDIATE:
             return IMMEDIATE[request.code]

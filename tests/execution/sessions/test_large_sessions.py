@@ -46,8 +46,8 @@ class Holding(Forgetful):
         self.snapshot_bytes_max = snapshot_bytes_max
         self.resting_bytes_max = IDLE_BYTES_MAX
 
-    def offer(self, request: RunRequest, session_limits: Any) -> RunEnvironment:
-        offer = super().offer(request, session_limits)
+    def offer(self, request: RunRequest, session_limits: Any, session: str) -> RunEnvironment:
+        offer = super().offer(request, session_limits, session)
         limits = replace(offer.limits, memory_mb=MEMORY_MB, cpu_ms=60_000)
         return replace(offer, limits=limits)
 
@@ -118,7 +118,7 @@ def test_a_large_session_is_stored_if_repeating_it_takes_as_long(sandbox: Sandbo
         world.until(lambda: world.kept)
         run = said(world.request("run", "s", code="1"))
         view = ActiveRunView(
-            run_id=run.run_id, runs_before=1, offer=world.offer(RunRequest(), None)
+            run_id=run.run_id, runs_before=1, offer=world.offer(RunRequest(), None, "")
         )
 
         def ends_after(instructions: int) -> None:

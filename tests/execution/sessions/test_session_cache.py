@@ -69,7 +69,7 @@ class Forgetful(ScriptedWorld):
         offered = (capability("send", idempotent=False), capability("long", timeout_ms=60_000))
         self.visible = ToolCatalogue(CatalogueTool.of(SURFACE, o, awaited=True) for o in offered)
 
-    def offer(self, request: RunRequest, session_limits: Any) -> RunEnvironment:
+    def offer(self, request: RunRequest, session_limits: Any, session: str) -> RunEnvironment:
         return RunEnvironment(
             language=Language.PYTHON,
             build=self.sandbox.builds[Language.PYTHON],
