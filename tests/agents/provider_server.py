@@ -10,14 +10,12 @@ from __future__ import annotations
 
 import asyncio
 import json
-import subprocess
-import sys
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.request import urlopen
+
+from tests.agents.question_counter import CountingProcess
 
 __all__ = ["FAULTS", "ProviderServer"]
 
@@ -25,28 +23,10 @@ HOST = "127.0.0.1"
 FAULTS = ("429", "500", "401", "400", "quota", "garbage", "cut", "hang", "empty")
 
 
-class ProviderServer:
+class ProviderServer(CountingProcess):
     """The process, from the test's side."""
 
-    def __enter__(self) -> ProviderServer:
-        command = [sys.executable, "-m", "tests.agents.provider_server"]
-        self._process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
-        )
-        assert self._process.stdout is not None
-        self.port = int(self._process.stdout.readline())
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._process.kill()
-        self._process.wait()
-        assert self._process.stdout is not None
-        self._process.stdout.close()
+    module = "tests.agents.provider_server"
 
     def requests(self) -> list[dict[str, Any]]:
         with urlopen(f"http://{HOST}:{self.port}/requests", timeout=10) as answer:

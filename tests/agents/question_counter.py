@@ -13,17 +13,20 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
-__all__ = ["QuestionCounter", "count_question"]
+__all__ = ["CountingProcess", "QuestionCounter", "count_question"]
 
 HOST = "127.0.0.1"
 
 
-class QuestionCounter:
-    """The process, from the test's side."""
+class CountingProcess:
+    """A process that prints its port and counts questions, from the test's side."""
 
-    def __enter__(self) -> QuestionCounter:
-        command = [sys.executable, "-m", "tests.agents.question_counter"]
+    module = ""
+
+    def __enter__(self) -> Self:
+        command = [sys.executable, "-m", self.module]
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, text=True, cwd=Path(__file__).parents[2]
         )
@@ -41,6 +44,12 @@ class QuestionCounter:
         self._process.wait()
         assert self._process.stdout is not None
         self._process.stdout.close()
+
+
+class QuestionCounter(CountingProcess):
+    """Counts the questions of a script."""
+
+    module = "tests.agents.question_counter"
 
     async def questions(self) -> list[str]:
         """All that were asked, in order."""

@@ -13,7 +13,7 @@ import struct
 import threading
 from collections.abc import Callable, Iterable
 from ctypes import byref
-from typing import Any, Final, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 import wasmtime
 from wasmtime import _ffi as ffi
@@ -159,6 +159,9 @@ _get_fuel = _short_call("wasmtime_context_get_fuel", _pointer, _pointer, _pointe
 class WasmStore:
     """A wasmtime store: instances that share a memory, a fuel meter and a thread."""
 
+    needs_copies: ClassVar[bool] = False
+    """Whether the interpreter aborts where it has no memory for a copy of what it holds."""
+
     def __init__(self, engine: Engine, memory_bytes_max: int) -> None:
         self.store = wasmtime.Store(engine)
         self.context = self.store._context()
@@ -210,10 +213,8 @@ class WasmStore:
             text = "the interpreter itself ran out of stack"
             return GuestStopped("STACK_OVERFLOW", text, hint=_OUT_OF_STACK)
         free_bytes = self.memory_bytes_max - self.size
-        # What an interpreter cannot do without is a copy of what it holds: it aborts where less
-        # than half of the memory is free.
-        has_room = free_bytes >= max(_PIECE_BYTES, self.memory_bytes_max // 2)
-        aborted = code is wasmtime.TrapCode.UNREACHABLE and not has_room
+        needed_bytes = self.memory_bytes_max // 2 if self.needs_copies else _PIECE_BYTES
+        aborted = code is wasmtime.TrapCode.UNREACHABLE and free_bytes < needed_bytes
         if aborted or free_bytes < PAGE_BYTES:
             return GuestStopped("MEMORY_EXCEEDED", "the interpreter ran out of memory")
         what = code.name.lower().replace("_", " ") if code else error.partition("\n")[0]

@@ -148,6 +148,8 @@ class JavaScriptEngine:
 class JavaScriptStore(GuestStore):
     """A store with an engine that has evaluated the prelude."""
 
+    needs_copies = True
+
     def __init__(self, engine: JavaScriptEngine) -> None:
         super().__init__(engine.engine)
         self._engine, self._kinds, self.parts = engine, engine.kinds, engine.parts

@@ -121,7 +121,7 @@ def test_a_program_comes_from_a_file_or_from_stdin(shell: CommandLine):
     ("arguments", "says"),
     [
         ([], "nothing to run"),
-        (["-e", "1", "program.py"], "both a file and -e"),
+        (["-e", "1", "program.py"], "more than one of a file, -e"),
         (["nowhere.py"], "nowhere.py: No such file"),
         (["--nonsense"], "Unknown option: --nonsense"),
         (["-e", "1", "--nonsense"], "Unknown option: --nonsense"),
