@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from time import sleep
 
 import pytest
 from msgspec.structs import replace
@@ -112,14 +113,26 @@ def test_a_long_journal_is_checked_by_a_second_process_that_finds_the_same():
     assert checked(messages, is_long=True) == found
 
 
+def processes_of_checks() -> set[int]:
+    """The second processes of this one."""
+    tasks = Path("/proc/self/task").glob("*/children")
+    children = {int(pid) for task in tasks for pid in task.read_text().split()}
+    return {
+        pid
+        for pid in children
+        if b"rookery.ops.journal" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    }
+
+
 def test_a_second_process_that_ends_early_is_an_error_and_no_verdict():
     (stored,) = journal_of(("session", SOUND))
+    before = processes_of_checks()
     with JournalCheck(AuditScope.WHOLE, is_long=True) as check:
         check.add(stored)
-        tasks = Path("/proc/self/task").glob("*/children")
-        for pid in [int(pid) for task in tasks for pid in task.read_text().split()]:
-            if b"rookery.ops.journal" in Path(f"/proc/{pid}/cmdline").read_bytes():
-                os.kill(pid, signal.SIGKILL)
+        while not (started := processes_of_checks() - before):
+            sleep(0.01)  # The kernel's list of children may lack one for a moment.
+        for pid in started:
+            os.kill(pid, signal.SIGKILL)
         with pytest.raises(Failed, match="the process that checks facts has ended") as failure:
             check.finish()
     assert failure.value.code == "NODE_FAILED"

@@ -1,10 +1,8 @@
-"""Every public name of seeds 000 to 004 exists here, or is in the list of open ones.
+"""Every public name of seeds 000 to 004 exists here.
 
 ``seed_names.json`` holds the names and shapes of the seeds, and where ours are. A name is a type, a
 field, a case, a constant, a function or a method. What is compared: fields and their shapes, cases
 and their words, defaults, constants and parameters; ``renamed`` says where a name of ours differs.
-The list of open names only shrinks: one that has an owner by now fails until its ``ours`` is
-written down, and their number is pinned below.
 """
 
 from __future__ import annotations
@@ -13,11 +11,10 @@ import importlib
 import importlib.util
 import inspect
 import json
-import pkgutil
 from collections import Counter
 from collections.abc import Iterator
 from enum import Enum
-from functools import cache, reduce
+from functools import reduce
 from pathlib import Path
 from types import UnionType
 from typing import Annotated, Any, Union, get_args, get_origin
@@ -33,12 +30,7 @@ ENTRIES: dict[str, dict[str, Any]] = {
     for seed, names in LIST["seeds"].items()
     for name, entry in names.items()
 }
-OPEN = {name: concern for concern, names in LIST["open"].items() for name in names}
-HERE = [name for name in ENTRIES if name not in OPEN]
-
 NAMES = 683
-OPEN_MAX = 0
-"""Counted with the members of open types. It goes down; nothing makes it go up."""
 
 SCALARS = {"int": int, "bool": bool, "text": str}
 
@@ -62,18 +54,6 @@ def ours(path: str) -> Any:
 
 def _part(owner: Any, name: str) -> Any:
     return owner[name] if isinstance(owner, dict) else getattr(owner, name)
-
-
-@cache
-def words_of_ours(concern: str) -> frozenset[str]:
-    """Every public name of the wire and of the concern that will own a seed's name."""
-    found: set[str] = set()
-    for package in ("rookery.schemas", f"rookery.actors.{concern}"):
-        if spec := importlib.util.find_spec(package):
-            places = spec.submodule_search_locations
-            for module in pkgutil.walk_packages(places, f"{package}."):
-                found |= set(getattr(importlib.import_module(module.name), "__all__", ()))
-    return frozenset(found)
 
 
 # --- how a name of ours is compared ---------------------------------------------------------------
@@ -116,7 +96,7 @@ def check_shape(annotation: Any, shape: str, seed: str) -> None:
         check_shape(get_args(options[0])[0], shape.removesuffix("[]"), seed)
     elif shape in SCALARS:
         assert options == [SCALARS[shape]], (annotation, shape)
-    elif f"{seed}.{shape}" in HERE and not callable_only(f"{seed}.{shape}"):
+    elif f"{seed}.{shape}" in ENTRIES and not callable_only(f"{seed}.{shape}"):
         seeds = [*options_of(ours(ENTRIES[f"{seed}.{shape}"]["ours"]))]
         assert options == seeds or [option.__base__ for option in options] == seeds
     else:
@@ -199,37 +179,25 @@ def test_the_list_has_every_name_and_none_twice():
     assert names.total() == NAMES
 
 
-def test_what_is_open_only_shrinks():
-    count = sum(len([*members(name)]) for name in OPEN)
-    assert count == OPEN_MAX, "write the smaller number down; a larger one is not to be had"
-
-
-@pytest.mark.parametrize("name", OPEN)
-def test_an_open_name_is_the_seeds_and_has_no_owner_yet(name: str):
-    assert "ours" not in ENTRIES[name]
-    present = words_of_ours(OPEN[name])
-    assert name.split(".")[1] not in present, f"say whose {name} is, it is not open"
-
-
 # --- listed names that exist here -----------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", HERE)
+@pytest.mark.parametrize("name", ENTRIES)
 def test_a_name_of_the_seeds_leads_to_ours(name: str):
     assert ours(ENTRIES[name]["ours"]) is not None
 
 
-@pytest.mark.parametrize("name", [name for name in HERE if "constant" in ENTRIES[name]])
+@pytest.mark.parametrize("name", [name for name in ENTRIES if "constant" in ENTRIES[name]])
 def test_a_constant_has_the_seeds_value(name: str):
     assert ours(ENTRIES[name]["ours"]) == ENTRIES[name]["constant"]
 
 
-@pytest.mark.parametrize("name", [name for name in HERE if ENTRIES[name].get("fields")])
+@pytest.mark.parametrize("name", [name for name in ENTRIES if ENTRIES[name].get("fields")])
 def test_a_type_has_the_seeds_fields_in_their_order_and_shape(name: str):
     check_fields(ours(ENTRIES[name]["ours"]), ENTRIES[name], seed=name[:3])
 
 
-@pytest.mark.parametrize("name", [name for name in HERE if "defaults" in ENTRIES[name]])
+@pytest.mark.parametrize("name", [name for name in ENTRIES if "defaults" in ENTRIES[name]])
 def test_a_type_has_the_seeds_defaults(name: str):
     kind = ours(ENTRIES[name]["ours"])
     made = msgspec.to_builtins(kind())
@@ -237,7 +205,7 @@ def test_a_type_has_the_seeds_defaults(name: str):
         assert made[field] == default, field
 
 
-@pytest.mark.parametrize("name", [name for name in HERE if "cases" in ENTRIES[name]])
+@pytest.mark.parametrize("name", [name for name in ENTRIES if "cases" in ENTRIES[name]])
 def test_a_union_has_the_seeds_cases_with_their_words(name: str):
     kind = ours(ENTRIES[name]["ours"])
     for case, about in ENTRIES[name]["cases"].items():
@@ -247,20 +215,20 @@ def test_a_union_has_the_seeds_cases_with_their_words(name: str):
             check_member(kind, case, about.get("word"))
 
 
-@pytest.mark.parametrize("name", [name for name in HERE if "default" in ENTRIES[name]])
+@pytest.mark.parametrize("name", [name for name in ENTRIES if "default" in ENTRIES[name]])
 def test_a_field_of_such_a_type_defaults_to_the_seeds_case(name: str):
     """Where it has a default at all: the seeds' types have one each, our fields say it again."""
     kind = ours(ENTRIES[name]["ours"])
     default = ENTRIES[name]["cases"][ENTRIES[name]["default"]]
-    for owner in HERE:
-        for field, shape in ENTRIES[owner].get("fields", {}).items():
+    for owner, entry in ENTRIES.items():
+        for field, shape in entry.get("fields", {}).items():
             if owner[:3] == name[:3] and shape == name.split(".")[1]:
-                found = field_of(ours(ENTRIES[owner]["ours"]), field).default
+                found = field_of(ours(entry["ours"]), field).default
                 expected = default.get("word", found)
                 assert found is msgspec.NODEFAULT or found == msgspec.convert(expected, kind)
 
 
-METHODS = [(name, method) for name in HERE for method in ENTRIES[name].get("methods", ())]
+METHODS = [(name, method) for name in ENTRIES for method in ENTRIES[name].get("methods", ())]
 
 
 @pytest.mark.parametrize(("name", "method"), METHODS)
@@ -282,6 +250,6 @@ def test_a_method_of_the_seeds_is_ours(name: str, method: str):
             check_parameters(ours(path), params)
 
 
-@pytest.mark.parametrize("name", [name for name in HERE if "function" in ENTRIES[name]])
+@pytest.mark.parametrize("name", [name for name in ENTRIES if "function" in ENTRIES[name]])
 def test_a_function_takes_what_the_seeds_takes(name: str):
     check_parameters(ours(ENTRIES[name]["ours"]), parameters(ENTRIES[name], "function"))
