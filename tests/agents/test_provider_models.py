@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from rookery.actors.agents import ModelFailure, ModelQuestion, ModelTool
 from rookery.actors.agents.model_port import ModelAnswer
-from rookery.actors.agents.provider_model import ProviderLoop, ProviderModel
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.agents import (
     CallPart,
@@ -26,6 +26,9 @@ from rookery.schemas.agents import (
 )
 from tests.agents.model_kills import AgentRecord, faults, kill_at
 from tests.agents.provider_server import FAULTS, ProviderServer
+
+if TYPE_CHECKING:
+    from rookery.actors.agents.provider_model import ProviderLoop, ProviderModel
 
 EACH = pytest.mark.parametrize("provider", ["openai", "anthropic"])
 LOOK = ModelTool(
@@ -43,16 +46,22 @@ def provider_server() -> Iterator[ProviderServer]:
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[ProviderLoop]:
-    running = ProviderLoop()
+    running = library().ProviderLoop()
     yield running
     running.close()
+
+
+def library() -> Any:
+    """As a node imports it: where it is used, and not by each process that collects the tests."""
+    return import_module("rookery.actors.agents.provider_model")
 
 
 def model_of(server: ProviderServer, provider: str, loop: ProviderLoop) -> ProviderModel:
     path = "/v1" if provider == "openai" else ""
     url = f"http://127.0.0.1:{server.port}{path}"
     configured = ConfiguredModel(provider=provider, model="test-model", base_url=url)
-    return ProviderModel(configured, loop)
+    model: ProviderModel = library().ProviderModel(configured, loop)
+    return model
 
 
 def question(*messages: ConversationMessage, **more: Any) -> ModelQuestion:
@@ -167,7 +176,7 @@ async def _outcome(
 @EACH
 def test_a_server_that_is_not_there_was_sent_nothing(loop: ProviderLoop, provider: str):
     configured = ConfiguredModel(provider=provider, model="m", base_url="http://127.0.0.1:9/v1")
-    failure = asyncio.run(_outcome(ProviderModel(configured, loop), question(asks("x"))))
+    failure = asyncio.run(_outcome(library().ProviderModel(configured, loop), question(asks("x"))))
     assert isinstance(failure, ModelFailure)
     assert failure.sent is RequestSent.NO
 
