@@ -6,11 +6,13 @@ beside the test's other files.
 
 from __future__ import annotations
 
+import asyncio
 import os
 import selectors
 import signal
 import subprocess
 import sys
+import threading
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -31,6 +33,7 @@ __all__ = [
     "Said",
     "access_to",
     "node_on",
+    "replace_node",
     "rookery_here",
     "sealing_key_of",
     "served_by",
@@ -55,6 +58,9 @@ class NodeProcess:
         self._folder = folder
         self._environment = clean_environment(folder) | variables
         self._process: Forked | subprocess.Popen[str] | None = None
+        self._reading = threading.Lock()
+        """Held by the thread that waits for the first line: a wait for a file that another thread
+        closes does not end."""
         self.log = folder / f"node-{next(_numbers)}.log"
         self.address = ""
         """Of its server, without a credential."""
@@ -90,7 +96,8 @@ class NodeProcess:
 
     def ready(self) -> NodeProcess:
         """Wait until it says that it serves; ``NotReady`` if it ends or takes too long."""
-        said = msgspec.json.decode(self._first_line() or "{}", type=dict[str, object])
+        with self._reading:
+            said = msgspec.json.decode(self._first_line() or "{}", type=dict[str, object])
         if not said.get("ready"):
             raise NotReady(said, self.log.read_text())
         self.address, self.health = str(said["url"]), str(said["health"] or "")
@@ -157,7 +164,8 @@ class NodeProcess:
             self._process.kill()
             self._process.wait(ENDED_S)
             assert self._process.stdout is not None
-            self._process.stdout.close()
+            with self._reading:
+                self._process.stdout.close()
 
     def __enter__(self) -> NodeProcess:
         try:
@@ -188,6 +196,14 @@ def node_on(
     """A node, to be started, that serves ``realm`` on a server of the test's own."""
     where = (*served_by(server, realm), "--accept-unknown-durability")
     return NodeProcess(folder, *where, *arguments, **(sealing_key_of(server, realm) | variables))
+
+
+async def replace_node(mortal: NodeProcess, successor: NodeProcess) -> None:
+    """Start ``successor`` once ``mortal`` has ended; the caller closes both, even if it cancels."""
+    while mortal.running:
+        await asyncio.sleep(0.005)
+    successor.launch()
+    await asyncio.to_thread(successor.ready)
 
 
 def served_by(server: EmbeddedServer, realm: str) -> tuple[str, ...]:

@@ -29,8 +29,8 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.agents.provider_server import ProviderServer
 from tests.agents.question_counter import QuestionCounter
-from tests.chaos.run_kills import operate, replace_node
-from tests.nodes import NodeProcess, NotReady, node_on
+from tests.chaos.run_kills import operate
+from tests.nodes import NodeProcess, NotReady, node_on, replace_node
 from tests.stock_client import Stock, stock
 
 __all__ = ["EVERYWHERE", "AgentRecord", "faults", "kill_at"]

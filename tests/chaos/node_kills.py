@@ -23,7 +23,7 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
 from tests.chaos.session_scenario import SessionScenario
-from tests.nodes import NodeProcess, NotReady, node_on
+from tests.nodes import NodeProcess, NotReady, node_on, replace_node
 from tests.stock_client import stock, until
 
 __all__ = ["Cell", "Outcome", "faults", "kill_at", "passes", "undisturbed"]
@@ -85,7 +85,7 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> Cell:
 async def _replace(mortal: NodeProcess, successor: NodeProcess) -> int:
     await until(lambda: not mortal.running)
     began_s = time.monotonic()
-    await asyncio.to_thread(successor.start)
+    await replace_node(mortal, successor)
     return round((time.monotonic() - began_s) * 1000)
 
 

@@ -27,9 +27,8 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
 from rookery.schemas.peers.envelope import PeerFailure
-from tests.nodes import NotReady
+from tests.nodes import NotReady, replace_node
 from tests.peers.peer_realms import PeerRealm
-from tests.stock_client import until
 
 __all__ = ["CASES", "Conversation", "kill_at", "undisturbed"]
 
@@ -70,7 +69,7 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> Conve
     with closing(mortal), closing(successor):
         with suppress(NotReady):  # It may come to its point while it starts.
             await asyncio.to_thread(mortal.start)
-        replacing = asyncio.create_task(_replace(mortal, successor))
+        replacing = asyncio.create_task(replace_node(mortal, successor))
         conversation = await _converse(realm)
         assert not mortal.running, f"nobody was killed at {failpoint}"
         await replacing
@@ -88,11 +87,6 @@ async def _prepared(server: EmbeddedServer, folder: Path, kind: str) -> PeerReal
                 await client.run(session, "1")
         node.stop()
     return realm
-
-
-async def _replace(mortal: Any, successor: Any) -> None:
-    await until(lambda: not mortal.running)
-    await asyncio.to_thread(successor.start)
 
 
 async def _converse(realm: PeerRealm) -> Conversation:

@@ -24,8 +24,8 @@ from rookery.actors.kernel.failpoints import FAILPOINTS, RUN_FAILPOINTS
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.digests import journaled
-from tests.nodes import NodeProcess, NotReady, node_on
-from tests.stock_client import Stock, stock, until
+from tests.nodes import NodeProcess, NotReady, node_on, replace_node
+from tests.stock_client import Stock, stock
 
 __all__ = [
     "PROGRAMS",
@@ -35,7 +35,6 @@ __all__ = [
     "kill_at",
     "operate",
     "passes",
-    "replace_node",
 ]
 
 SESSIONS = ("one", "two")
@@ -101,11 +100,6 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> KillR
             replacing.cancel()
             with suppress(asyncio.CancelledError):
                 await replacing
-
-
-async def replace_node(mortal: NodeProcess, successor: NodeProcess) -> None:
-    await until(lambda: not mortal.running, deadline_s=600)
-    await asyncio.to_thread(successor.start)
 
 
 async def _tell(

@@ -13,9 +13,9 @@ from tests.chaos.run_kills import faults, kill_at
 CELLS = (
     "",
     "append_sent@10",
-    "acked@17",
+    "acked@11",
     "effect_started@6",
-    "evolved@25",
+    "evolved@13",
     "call_ended@4",
     "outcome_passed@5",
 )

@@ -12,7 +12,7 @@ import pytest
 
 from rookery.actors.kernel.failpoints import SURFACE_FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
-from tests.nodes import NodeProcess
+from tests.nodes import replace_node
 from tests.stock_client import Stock, until
 from tests.surfaces.surface_realm import WORKER, SurfaceRealm, change, run
 
@@ -25,11 +25,6 @@ _realms = count(1)
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
     with EmbeddedServer(tmp_path_factory.mktemp("kills") / "store", admin=True) as running:
         yield running
-
-
-async def replace(mortal: NodeProcess, successor: NodeProcess) -> None:
-    await until(lambda: not mortal.running, deadline_s=600)
-    await asyncio.to_thread(successor.start)
 
 
 async def add_call_remove(client: Stock) -> None:
@@ -67,7 +62,7 @@ def test_a_node_may_die_at_any_step_of_a_change(
     mortal, successor = realm.node(ROOKERY_FAILPOINT=failpoint), realm.node()
 
     async def scenario() -> None:
-        replacing = asyncio.create_task(replace(mortal, successor))
+        replacing = asyncio.create_task(replace_node(mortal, successor))
         try:
             async with realm.client() as client:
                 await add_call_remove(client)
