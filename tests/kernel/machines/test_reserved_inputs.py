@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import product
-from typing import Any
+from typing import Any, Final
 
 import pytest
 
@@ -18,6 +18,7 @@ from rookery.actors.admission.state import Admission
 from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.kernel.machines.decider import MachineDecider, SessionMachineDecider
+from rookery.actors.leases.decider import LeasesDecider
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE
 from rookery.actors.peers.decider import PeersDecider
 from rookery.actors.surfaces.decider import SurfacesDecider
@@ -35,7 +36,7 @@ from rookery.schemas.machines.inputs import (
 from rookery.schemas.run import RunRequest, SessionMeta
 from tests.kernel.machines.machine_world import MACHINES
 
-SESSION = "s"
+SESSION, LEASE = "s", "default:mail:default"
 CLIENT = InputSender.CLIENT
 MACHINE_VERBS = {verb for verb, kind in COMMANDS.items() if kind is HandleInput}
 INPUTS = [
@@ -78,6 +79,14 @@ def requested_run() -> tuple[Admission, str]:
         state = evolve(state, fact)
     assert state.current is not None
     return state, state.current.run_id
+
+
+def observed(decider: SessionMachineDecider, facts: Sequence[Any]) -> Any:
+    """The state of a machine that has seen these facts of admission."""
+    state = decider.initial(SESSION)
+    for fact in facts:
+        state = decider.observe(state, fact)
+    return state
 
 
 def prepared_by_hand() -> Sequence[Any]:
@@ -128,22 +137,77 @@ def test_the_table_has_every_input_that_a_decider_accepts(kind: type[MachineDeci
     assert listed == decider._inputs.keys()
 
 
-@pytest.mark.parametrize("role", Role)
-def test_only_operators_and_drivers_may_send_inputs(role: Role):
-    allowed = MACHINE_VERBS if role in (Role.OPERATOR, Role.DRIVER) else set()
-    assert MACHINE_VERBS & set(verbs_of(role)) == allowed
+OPEN: Final = {
+    "session_lifecycle": "Initialize RegisterSession PrepareBindings EnsureSessionWithExecutor "
+    "SetSilentIntents Recover InterruptCurrentRun CancelAfterBoundary",
+    "session_admission": "ingest accept_with_completion accept_without_wake",
+    "turn_execution": "cancel_now request_cancel_after_boundary",
+    "realtime_product_turn": "turn_in_flight turn_committed output_started turn_interrupted "
+    "turn_terminal projection_advance_observed projection_refreshed projection_reset "
+    "classify_client_input_submitted classify_mid_turn_activity classify_turn_terminated",
+    "model_routing": "set_baseline",
+    "external_tool_surface": "register stage_add stage_remove stage_reload",
+    "mcp_server_lifecycle": "apply_reload",
+    "auth_lease": "release clear_credential_lifecycle release_lease release_credential_lifecycle "
+    "restore_auth_lifecycle_snapshot request_credential",
+    "peer_ingress": "set_peer_ingress_context",
+    "interaction_stream": "attached closed_early",
+    "comms_drain": "ensure_drain_running stop_drain",
+}
+"""By machine, in words of this test: the inputs that are open while a node drives a run of the
+session, executes the machine's effects and decides the approval; no other input is."""
+SENDERS: Final = {Role.OPERATOR, Role.DRIVER}
+"""The roles that may send them; no other role may send any input."""
+RESERVED: Final = (
+    "a node drives run",
+    "the node renews the credential",
+    "only answers decide the approval of a call",
+)
+
+
+def is_reserved(verb: str, on: str) -> bool:
+    """Whether a node refuses the input of a session whose run it drives, whoever sends it."""
+    try:
+        if verb == "admission":
+            state, _ = requested_run()
+            handle_input(state, input_of(verb, on), now_ms=0, driven=True)
+        elif verb == "leases":
+            leases = LeasesDecider("epoch")
+            command = Command(verb=verb, key=LEASE, id="any", body=HandleInput(input=on))
+            leases.decide(leases.initial(LEASE), command, now_ms=0)
+        elif verb == "approvals":
+            approvals = ApprovalsDecider(ApprovalSettings(), calls=False)
+            of_call = input_of(verb, on, approval_id=f"{SESSION}.call-1")
+            approvals.decide(approvals.initial(SESSION), of_call, now_ms=0)
+        else:
+            decider = EXECUTING[verb]()
+            decider.decide(observed(decider, facts_of_request()), input_of(verb, on), now_ms=0)
+    except Refused as refusal:
+        return refusal.code == "GUARD_REJECTED" and any(
+            text in refusal.message for text in RESERVED
+        )
+    return False
+
+
+@pytest.mark.parametrize("machine", MACHINE_INPUTS)
+def test_while_a_node_drives_a_role_sends_the_open_inputs_of_a_machine_and_no_other(machine: str):
+    """Machine by input by role."""
+    verb, senders = MACHINE_INPUTS[machine]
+    reaching = {
+        (on, role)
+        for on, role in product(senders, Role)
+        if verb in verbs_of(role) and not is_reserved(verb, on)
+    }
+    assert reaching == set(product(OPEN.get(machine, "").split(), SENDERS))
 
 
 @pytest.mark.parametrize("verb", EXECUTING)
-def test_while_a_node_drives_a_run_only_the_inputs_of_clients_are_open(verb: str):
+def test_the_refusal_names_the_command_that_ends_the_run(verb: str):
     decider = EXECUTING[verb]()
-    state = decider.initial(SESSION)
-    for fact in facts_of_request():
-        state = decider.observe(state, fact)
-    run_id = state.host.current_run_id
-    for on, sender in [(on, sender) for each, on, sender in INPUTS if each == verb]:
-        expected = None if sender is CLIENT else f"rookery runs cancel {run_id}"
-        assert reservation(decider, state, input_of(verb, on)) == expected, on
+    state = observed(decider, facts_of_request())
+    for on in [on for each, on, sender in INPUTS if each == verb and sender is not CLIENT]:
+        hint = reservation(decider, state, input_of(verb, on))
+        assert hint == f"rookery runs cancel {state.host.current_run_id}", on
 
 
 @pytest.mark.parametrize(
@@ -158,9 +222,7 @@ def test_no_input_is_reserved_where_no_node_drives(
     facts: Callable[[], Sequence[Any]],
 ):
     decider = kinds[verb]()
-    state = decider.initial(SESSION)
-    for fact in facts():
-        state = decider.observe(state, fact)
+    state = observed(decider, facts())
     for on in [on for each, on, _ in INPUTS if each == verb]:
         assert reservation(decider, state, input_of(verb, on)) is None, on
 
@@ -194,21 +256,9 @@ def test_no_input_of_admission_ends_a_run_that_a_node_drives(machine: str):
             assert after.current == state.current, on
 
 
-@pytest.mark.parametrize("on", inputs_of_verb("approvals")["creator"])
-def test_no_input_decides_the_approval_of_a_call(on: str):
-    decider = ApprovalsDecider(ApprovalSettings(), calls=False)
-    state = decider.initial(SESSION)
-    of_call = input_of("approvals", on, approval_id=f"{SESSION}.call-1")
-    with pytest.raises(Refused, match="only answers decide the approval of a call") as refused:
-        decider.decide(state, of_call, now_ms=0)
-    assert refused.value.code == "GUARD_REJECTED"
-
-
 def test_reads_are_open_and_an_unknown_input_is_named():
     decider = EXECUTING["surfaces"]()
-    state = decider.initial(SESSION)
-    for fact in facts_of_request():
-        state = decider.observe(state, fact)
+    state = observed(decider, facts_of_request())
     assert decider.decide(state, input_of("surfaces", "visible_surfaces"), now_ms=0) == ()
     assert sender_of("surfaces", "no such input") is CLIENT
     with pytest.raises(Refused, match="no machine of surface has an input 'no such input'"):
