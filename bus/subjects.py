@@ -16,7 +16,7 @@ import re
 from functools import lru_cache
 
 from rookery.bus.ports import PARTITIONS, Filter
-from rookery.schemas.envelope import HELD_BY, EntityId
+from rookery.schemas.envelope import FOREIGN_FAMILY, HELD_BY, EntityId
 from rookery.schemas.errors import Refused
 
 __all__ = [
@@ -76,7 +76,10 @@ def partition_of(key: str) -> int:
 
 @lru_cache(maxsize=65_536)
 def _entity(subject: str) -> EntityId:
-    _, _, _, family, key = subject.split(".", 4)
+    name = subject.split(".", 3)[-1]
+    family, _, key = name.partition(".")
+    if not key or "." in key:
+        return EntityId(FOREIGN_FAMILY, name)
     return EntityId(family, decode_token(key))
 
 
@@ -185,7 +188,9 @@ class Subjects:
         return f"{self.root}.w.{partition}.{term}.>"
 
     def facts(self, where: Filter) -> str:
-        """The subjects a filter selects."""
+        """The subjects a filter selects; one without limits selects foreign messages, too."""
+        if where.family is None and where.key is None:
+            return self.all_facts
         key = encode_token(where.key) if where.key else "*"
         return f"{self.root}.ev.{where.family or '*'}.{key}"
 
@@ -196,7 +201,7 @@ class Subjects:
         return [self.facts(where), *others]
 
     def entity(self, subject: str) -> EntityId:
-        """The entity of a fact's subject."""
+        """The entity of a subject in the journal; one of ``FOREIGN_FAMILY`` if it names none."""
         return _entity(subject)
 
     # Output of runs.

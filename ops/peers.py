@@ -155,11 +155,16 @@ class PeerServices:
 
     async def watch(self) -> None:
         """Enrol the realm once, and get the secret of each new generation, until cancelled."""
+        reported = ""
         while True:
             try:
                 await self.check()
+                reported = ""
             except CodedError as error:
-                log.warning("the realm's own key is not checked", extra={"code": error.code})
+                if (reason := str(error)) != reported:
+                    text = "the realm's own key is not checked: %s"
+                    log.warning(text, error.message, extra={"code": error.code})
+                reported = reason
             await asyncio.sleep(CHECK_S)
 
     async def check(self) -> None:

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.seed.refs import PrivacyClass, RetentionClass
 
 __all__ = [
+    "FOREIGN_FAMILY",
     "HELD_BY",
     "Command",
     "EntityId",
@@ -40,6 +41,11 @@ class EntityId(NamedTuple):
 HELD_BY: Final = {"conversation": "turn", "hook": "turn", "model": "turn", "tool": "turn"}
 """Families whose facts are in the messages of another entity; those of their own are older, and
 only of ``tool``."""
+
+
+FOREIGN_FAMILY: Final = "foreign"
+"""That of messages in the journal whose subject names no entity: no decider has it, so readers pass
+over them. Left out, they would be missing between their neighbours."""
 
 
 class Mode(StrEnum):

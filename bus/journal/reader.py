@@ -227,11 +227,8 @@ class JournalReader:
         return await self._one({"last_by_subj": self._subjects.facts(Filter(key=key))})
 
     async def at(self, sequence: int) -> StoredMessage | None:
-        """The message at ``sequence``; ``None`` also if its subject is foreign."""
-        try:
-            return await self._one({"seq": sequence})
-        except ValueError:  # The subject names no entity.
-            return None
+        """The message at ``sequence``."""
+        return await self._one({"seq": sequence})
 
     async def next(self, entity: EntityId, after: int) -> StoredMessage | None:
         """The entity's first message above sequence ``after``."""

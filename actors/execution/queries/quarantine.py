@@ -21,7 +21,7 @@ from rookery.bus.ports import Delivery, Journal, StoredMessage
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import QuarantineMessage
 from rookery.schemas.digest import ChainCursor, digest_bytes
-from rookery.schemas.envelope import EntityId, HistoryRestart
+from rookery.schemas.envelope import FOREIGN_FAMILY, EntityId, HistoryRestart
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.facts.node import QUARANTINE_KEY, MessageQuarantined
 from rookery.schemas.replies import QuarantineReceipt
@@ -47,7 +47,7 @@ class MessageQuarantine:
             delivery.body, QuarantineMessage, content_type=delivery.content_type
         )
         stored = await self._journal.at(command.sequence)
-        messages = [] if stored is None else await self._journal.read(stored.entity)
+        messages = [] if stored is None else await self._messages_of(stored)
         if stored is None or stored not in messages:
             raise Refused(
                 "INVALID_ARGUMENT", f"no entity of the journal has message {command.sequence}"
@@ -96,6 +96,12 @@ class MessageQuarantine:
             actor=command.actor,
             by=by,
         )
+
+    async def _messages_of(self, stored: StoredMessage) -> list[StoredMessage]:
+        """The messages of its entity, if its subject names one."""
+        if stored.entity.family == FOREIGN_FAMILY:
+            return [stored]
+        return await self._journal.read(stored.entity)
 
     async def _check_no_run_lost(
         self,

@@ -280,6 +280,33 @@ def test_an_ack_that_a_client_steers_to_a_subject_of_facts_is_no_fact(
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize("tail", ["x", "session.a.b"])
+def test_a_message_whose_subject_names_no_entity_ends_no_feed_and_no_scan(
+    jetstream: JetStreamRealm, tail: str
+) -> None:
+    async def scenario() -> None:
+        async with far(jetstream) as there, jetstream.stock() as stock:
+            writer, client = Writer(), NodeJournal(there.connection, SUBJECTS)
+            await writer.write(there.bus.journal, session("a"))
+            live = there.follow()
+            await live.wait_for(1)
+            appends = (await jetstream.node_subjects()).node_appends()
+            await stock.request(f"{appends.removesuffix('>')}{tail}", b"junk")
+            await writer.write(there.bus.journal, session("a"))
+            late = there.follow()
+            for follower in (live, late):
+                await follower.wait_for(3)
+                assert numbers(follower.seen) == [1, 2, 3]
+            assert numbers(await pages(there.bus.feed.follow(Filter()), 3)) == [1, 2, 3]
+            for journal in (there.bus.journal, client):
+                found = await gather(journal.scan(Filter()))
+                assert [one.entity for one in found][1] == EntityId("foreign", tail)
+                assert numbers(await gather(journal.scan(Filter("session")))) == [1, 3]
+                assert await journal.at(2) == found[1]
+
+    asyncio.run(scenario())
+
+
 async def _replace_journal(realm: JetStreamRealm) -> None:
     """Replace the journal by a stream whose messages can be removed."""
     info = await realm.api(f"STREAM.INFO.{STREAM}")
