@@ -77,6 +77,8 @@ class VisibleSurfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Number of the last change of the realm's catalogue."""
     without: tuple[str, ...] = ()
     """Surfaces of the lists that the session was removing."""
+    by_mention: bool = False
+    """Whether a guest has a name only once a program of its session mentions it."""
     rights: RightsSet = msgspec.field(default=(), name="grants")
     """What the run could reach when it started: ``list_tools()`` shows no other tools."""
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
+from msgspec import UNSET
+
 from rookery.actors.protection import SensitiveParts, is_ever_allowed, sensitive_parts
 from rookery.actors.sandbox import Tool
 from rookery.actors.tools import ToolSet, VisibleTools
 from rookery.schemas.calls import VisibleSurfaces
-from rookery.schemas.protection.rights import RightsSet
 
 __all__ = ["SurfaceTools", "SurfaceToolsReader"]
 
@@ -23,8 +24,9 @@ class SurfaceTools(NamedTuple):
     sensitive: Mapping[str, SensitiveParts]
 
     @classmethod
-    def of(cls, loaded: ToolSet, rights: RightsSet) -> SurfaceTools:
-        """``rights``: those that the run started with, which hide what they never allow."""
+    def of(cls, loaded: ToolSet, surfaces: VisibleSurfaces) -> SurfaceTools:
+        """The rights that the run started with hide what they never allow."""
+        rights = surfaces.rights
         tools = tuple(
             Tool(
                 name=name,
@@ -34,6 +36,7 @@ class SurfaceTools(NamedTuple):
                 hidden=bool(rights)
                 and not is_ever_allowed(rights, name, one.surface, one.available.side_effect),
                 of_surface=True,
+                by_mention=surfaces.by_mention or UNSET,
                 capability=one.tool.capability,
             )
             for name, one in loaded.items()
@@ -56,5 +59,5 @@ class SurfaceToolsReader:
         if found is None:
             if len(self._sets) >= SETS_MAX:
                 self._sets.clear()
-            found = self._sets[surfaces] = SurfaceTools.of(loaded, surfaces.rights)
+            found = self._sets[surfaces] = SurfaceTools.of(loaded, surfaces)
         return found

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator
 from concurrent.futures import Future
 from hashlib import shake_256
-from typing import Any, Final, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -26,6 +26,9 @@ from rookery.schemas.run import (
     RunStatus,
     SideEffect,
 )
+
+if TYPE_CHECKING:
+    from rookery.actors.sandbox.runtime.introspection import ToolDescriptions
 
 __all__ = [
     "GUEST_CODES",
@@ -116,6 +119,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Whether programs can call the tool without finding it in ``list_tools``."""
     of_surface: bool = False
     """Whether it is of the realm's catalogue, which programs search."""
+    by_mention: bool | msgspec.UnsetType = msgspec.UNSET
+    """Whether a guest has the name only once a program of its session mentions it."""
     capability: Capability | None = None
     """The description that ``describe_tool`` returns, except for the name, which is ``name``."""
 
@@ -125,6 +130,11 @@ class ToolTable(dict[str, Tool]):
 
     callable_names: dict[str, bool] | None = None
     """By name of each callable, whether its calls are awaited; ``None`` before the first run."""
+    by_mention: frozenset[str] | None = None
+    """The names that a guest has only once they are mentioned."""
+    always_bound: dict[str, bool] | None = None
+    """``callable_names`` without them."""
+    descriptions: ToolDescriptions | None = None
 
 
 class ProgramCall(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,6 +40,7 @@ from rookery.actors.sandbox.runtime.guest_registry import (
     no_other_builds,
 )
 from rookery.actors.sandbox.runtime.guest_threads import GuestThreads, Ticker
+from rookery.actors.sandbox.runtime.mentions import restored
 from rookery.actors.sandbox.runtime.wasm import Engine
 from rookery.actors.sandbox.runtime.watchdog import Watchdog
 from rookery.actors.sandbox.sessions.operations import SessionOperations
@@ -49,7 +50,13 @@ from rookery.actors.sandbox.sessions.queue import (
     SessionQueues,
     SessionRegistry,
 )
-from rookery.actors.sandbox.sessions.run_log import RecordedRun, ResultBatch, to_entries, to_logs
+from rookery.actors.sandbox.sessions.run_log import (
+    RecordedRun,
+    ResultBatch,
+    mentions_after,
+    to_entries,
+    to_logs,
+)
 from rookery.actors.sandbox.sessions.session import Session, SessionCopy
 from rookery.actors.sandbox.sessions.snapshot import SavedSession, Snapshot, open_snapshot
 from rookery.actors.sandbox.validate import tools_by_name
@@ -203,7 +210,9 @@ class Sandbox:
             if header.language != language:
                 raise Refused("INVALID_ARGUMENT", f"the snapshot is of a {header.language} session")
             saved.base, saved.history, build = opened.base, opened.history, header.build
-        saved.history += to_logs(runs)
+            saved.mentioned = opened.mentioned
+        mentions = mentions_after(restored(saved.mentioned), saved.history, language)
+        saved.history += to_logs(runs, language, mentions)
         self._open(session_id, language, build, tools_by_name(tools), saved, replacing=True)
 
     def build_of(self, session_id: str) -> str:

@@ -85,7 +85,7 @@ def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
             state = replace(state, outside=state.outside | {fact.run})
         if driving is not None and driving.has_model:
             state = replace(state, has_new_context=False)
-        return replace(state, driving=driving, surfaces=state.surfaces.at_start)
+        return replace(state, driving=driving, surfaces=state.surfaces.after_start(fact.offer))
     run = state.driving
     if run is None:
         return state

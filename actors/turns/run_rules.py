@@ -33,7 +33,7 @@ from rookery.actors.turns.effects import (
     StopRun,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
-from rookery.actors.turns.run_surfaces import take_up_effects, without_closed
+from rookery.actors.turns.run_surfaces import surfaces_at_start, take_up_effects
 from rookery.actors.turns.state import (
     ActiveRun,
     ImmediateKind,
@@ -277,7 +277,7 @@ class RunRules:
             if isinstance(environment, ImmediateKind):
                 return self._run_immediate(state, key, run_id, environment, requested.request)
             if forked is UNSET:
-                environment = without_closed(environment, state.surfaces)
+                environment = surfaces_at_start(environment, state.surfaces)
                 environment = self._decider.hide_tools(environment, state, key, rights)
             builder.transition(
                 "start_conversation_run",

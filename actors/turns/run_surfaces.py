@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 from immutables import Map
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.kernel import Effect
@@ -26,7 +26,13 @@ from rookery.schemas.facts import surface as facts
 if TYPE_CHECKING:
     from rookery.actors.turns.state import SessionTurns
 
-__all__ = ["RunSurfaces", "calls_in_flight", "evolve_surfaces", "take_up_effects", "without_closed"]
+__all__ = [
+    "RunSurfaces",
+    "calls_in_flight",
+    "evolve_surfaces",
+    "surfaces_at_start",
+    "take_up_effects",
+]
 
 DRAINING: Final = "SURFACE_DRAINING"
 UNAVAILABLE: Final = "SURFACE_UNAVAILABLE"
@@ -43,6 +49,9 @@ class RunSurfaces(msgspec.Struct, frozen=True, kw_only=True):
     """Surfaces that the next boundary changes."""
     closed: Map[str, str] = Map()
     """By surface that takes no calls of this run: the code of the refusal."""
+    by_mention: bool = False
+    """Whether the guest of the session gets only the names of tools that its programs mention. A
+    session whose programs had all of them keeps them: its functions may use any."""
 
     @property
     def at_start(self) -> RunSurfaces:
@@ -51,6 +60,14 @@ class RunSurfaces(msgspec.Struct, frozen=True, kw_only=True):
             return self
         draining = {name: code for name, code in self.closed.items() if code == DRAINING}
         return replace(self, closed=Map(draining))
+
+    def after_start(self, environment: RunEnvironment | UnsetType) -> RunSurfaces:
+        """After the start of a run with this environment."""
+        state = self.at_start
+        visible = UNSET if environment is UNSET else environment.surfaces
+        if visible is UNSET or visible.by_mention is state.by_mention:
+            return state
+        return replace(state, by_mention=visible.by_mention)
 
 
 def evolve_surfaces(state: RunSurfaces, fact: Any) -> RunSurfaces:
@@ -83,13 +100,17 @@ def take_up_effects(state: SessionTurns, fact: Fact) -> Sequence[Effect]:
     return (TakeUpSurfaces(key=f"surfaces/{fact.id}", session=fact.session, boundary=boundary),)
 
 
-def without_closed(environment: RunEnvironment, state: RunSurfaces) -> RunEnvironment:
-    """The environment of a run that starts while the session removes surfaces."""
+def surfaces_at_start(environment: RunEnvironment, state: RunSurfaces) -> RunEnvironment:
+    """The environment of a run that starts: without the surfaces that its session removes."""
     visible = environment.surfaces
-    closed = state.at_start.closed
-    if visible is UNSET or not closed:
+    if visible is UNSET:
         return environment
-    return replace(environment, surfaces=replace(visible, without=tuple(sorted(closed))))
+    seen = replace(
+        visible,
+        without=tuple(sorted(state.at_start.closed)),
+        by_mention=state.by_mention or not state.catalogued,
+    )
+    return replace(environment, surfaces=seen)
 
 
 def calls_in_flight(calls: SessionCalls) -> Mapping[str, int]:

@@ -22,7 +22,6 @@ from rookery.actors.sandbox.contract import (
     StepEnded,
     Tool,
 )
-from rookery.actors.sandbox.runtime.introspection import callable_names
 from rookery.actors.sandbox.runtime.memory_image import (
     Pristine,
     apply_pages,
@@ -30,6 +29,7 @@ from rookery.actors.sandbox.runtime.memory_image import (
     dirty_pages,
     restore_pages,
 )
+from rookery.actors.sandbox.runtime.mentions import Mentions, names_for
 from rookery.actors.sandbox.runtime.suspension import complete
 from rookery.actors.sandbox.runtime.wasm import (
     Engine,
@@ -256,10 +256,10 @@ class InstancePool:
             while self._ready:
                 self._ready.popleft().close()
 
-    @staticmethod
-    def check_run(code: str, tools: Mapping[str, Tool], limits: SessionLimits) -> GuestRun:
+    def check_run(self, code: str, tools: Mapping[str, Tool], limits: SessionLimits) -> GuestRun:
         """A run that only checks a source."""
-        check = CheckStep(code=code, tools=callable_names(tools))
+        mentions = Mentions().after(code, self.guest.language)
+        check = CheckStep(code=code, tools=names_for(tools, mentions))
         program = msgspec.json.encode(check)
         log = RunLog(program=program, limits=limits, tools={}, now_ns=0, entries=[])
         return GuestRun(SavedRun(log, RunMeters()))

@@ -113,6 +113,15 @@ class ToolDescriptions(msgspec.Struct, frozen=True):
             described[SEARCH.name] = SEARCH
         return cls({name: _encode(one) for name, one in described.items()}, dict(_POLICY))
 
+    @classmethod
+    def shared(cls, tools: Mapping[str, Tool]) -> ToolDescriptions:
+        """``of``, once for a table of tools."""
+        if not isinstance(tools, ToolTable):
+            return cls.of(tools)
+        if tools.descriptions is None:
+            tools.descriptions = cls.of(tools)
+        return tools.descriptions
+
     @property
     def size_bytes(self) -> int:
         return sum(map(len, self.tools.values()))

@@ -43,7 +43,6 @@ from rookery.actors.sandbox.runtime.introspection import (
     LIMITS,
     SEARCH,
     ToolDescriptions,
-    has_search,
 )
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.sessions.meters import PendingAwait, RunMeters, Stopwatch, call_digest
@@ -327,7 +326,7 @@ class GuestRun:
             raise GuestStopped("RUNTIME_ERROR", f"unreadable arguments: {error}") from None
         if name == LIMITS:
             return _encode(CallReply(value=self.log.limits))
-        if name in INTROSPECTION or (name == SEARCH.name and has_search(self.log.tools)):
+        if name in INTROSPECTION or (name == SEARCH.name and self.log.has_search):
             return _encode(self._tool_descriptions().reply_to(name, given.args, given.kwargs))
         tool = self.log.tools.get(name)
         if tool is None or tool.awaited:
@@ -371,7 +370,7 @@ class GuestRun:
         if self.log.catalogue is None:
             if self._replaying or self._is_complete_record:
                 raise _divergence("the program lists its tools, and the recorded run did not")
-            self.log.catalogue = ToolDescriptions.of(self.log.tools)
+            self.log.catalogue = ToolDescriptions.shared(self.log.tools)
             self.size_bytes += self.log.catalogue.size_bytes
         return self.log.catalogue
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.sandbox.contract import StartStep, Tool, ToolResult
-from rookery.actors.sandbox.runtime.introspection import ToolDescriptions, callable_names
-from rookery.actors.sandbox.validate import limits_in_force
+from rookery.actors.sandbox.runtime.introspection import SEARCH, ToolDescriptions, has_search
+from rookery.actors.sandbox.runtime.mentions import Mentions, is_by_mention, names_for
+from rookery.actors.sandbox.validate import limits_in_force, tools_by_name
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.run import RunRequest, SessionLimits
+from rookery.schemas.run import Language, RunRequest, SessionLimits
 
 __all__ = [
     "LogEntry",
@@ -26,6 +27,7 @@ __all__ = [
     "ResumedCall",
     "RunLog",
     "SyncCallEntry",
+    "mentions_after",
     "to_entries",
     "to_logs",
 ]
@@ -100,16 +102,23 @@ class RunLog(msgspec.Struct):
     """The descriptions of tools, if the program used them."""
     files: dict[str, bytes | None] = {}
     """Files that are written before the program begins, and (``None``) removed."""
+    by_mention: bool | UnsetType = UNSET
+    """Whether the guest got only the names of tools that a program of its session had mentioned."""
 
     @classmethod
     def of(
-        cls, request: RunRequest, limits: SessionLimits, tools: dict[str, Tool], now_ms: int
+        cls,
+        request: RunRequest,
+        limits: SessionLimits,
+        tools: dict[str, Tool],
+        now_ms: int,
+        mentions: Mentions,
     ) -> RunLog:
-        """The log of a new run."""
+        """The log of a new run. ``mentions``: of its session, with this run's."""
         program = StartStep(
             code=request.code,
             inputs=request.inputs,
-            tools=callable_names(tools),
+            tools=names_for(tools, mentions),
             depth=limits.max_stack_depth,
         )
         return cls(
@@ -119,7 +128,15 @@ class RunLog(msgspec.Struct):
             now_ms * _NS_PER_MS,
             [],
             files=_contents(request),
+            by_mention=is_by_mention(tools) or UNSET,
         )
+
+    @property
+    def has_search(self) -> bool:
+        """Whether its program has the function ``SEARCH``."""
+        if self.by_mention is True:  # Not all tools are here after the end.
+            return SEARCH.name not in self.tools
+        return has_search(self.tools)
 
     @property
     def size_bytes(self) -> int:
@@ -137,8 +154,36 @@ class RunLog(msgspec.Struct):
 
     def ended(self) -> RunLog:
         """The log without descriptions of tools, which only ``catalogue`` needs after the end."""
-        tools = {name: replace(tool, capability=None) for name, tool in self.tools.items()}
+        names: Set[str] = self.tools.keys()
+        if self.by_mention is True:  # There may be thousands of others.
+            names = _decode_program(self.program).tools.keys()
+        tools = {
+            name: replace(tool, capability=None)
+            for name, tool in self.tools.items()
+            if name in names
+        }
         return replace(self, tools=tools)
+
+
+class _Program(msgspec.Struct):
+    """What is read again of a ``StartStep``."""
+
+    code: str
+    tools: dict[str, bool]
+
+
+_decode_program = msgspec.json.Decoder(_Program).decode
+
+
+def mentions_after(
+    mentions: Mentions | None, logs: Iterable[RunLog], language: Language
+) -> Mentions | None:
+    """What a session has mentioned after these runs; ``None`` if all its runs got all names."""
+    for log in logs:
+        if log.by_mention is True:
+            code = _decode_program(log.program).code
+            mentions = (mentions or Mentions()).after(code, language)
+    return mentions
 
 
 def _contents(request: RunRequest) -> dict[str, bytes | None]:
@@ -206,17 +251,18 @@ class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     batches: tuple[ResultBatch, ...] = ()
 
 
-def to_logs(runs: Iterable[RecordedRun]) -> list[RunLog]:
-    """The logs of these runs; runs with equal tools share the descriptions."""
+def to_logs(
+    runs: Iterable[RecordedRun], language: Language, mentions: Mentions | None
+) -> list[RunLog]:
+    """The logs of these runs; runs with the same tools share the descriptions. ``mentions``: of the
+    session before."""
     history: list[RunLog] = []
-    tools: dict[str, Tool] = {}
-    catalogue = ToolDescriptions.of(tools)
     for run in runs:
-        offered = {tool.name: tool for tool in run.tools}
-        if offered != tools:
-            tools, catalogue = offered, ToolDescriptions.of(offered)
-        log = RunLog.of(run.request, limits_in_force(run.request, run.limits), tools, run.now_ms)
-        log.entries, log.catalogue = to_entries(run.batches), catalogue
+        tools, limits = tools_by_name(run.tools), limits_in_force(run.request, run.limits)
+        own = (mentions or Mentions()).after(run.request.code, language)
+        log = RunLog.of(run.request, limits, tools, run.now_ms, own)
+        log.entries, log.catalogue = to_entries(run.batches), ToolDescriptions.shared(tools)
+        mentions = own if log.by_mention is True else mentions
         history.append(log)
     return history
 

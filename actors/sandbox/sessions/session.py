@@ -29,11 +29,12 @@ from rookery.actors.sandbox.contract import (
 )
 from rookery.actors.sandbox.results import result_of
 from rookery.actors.sandbox.runtime.introspection import ToolDescriptions
+from rookery.actors.sandbox.runtime.mentions import Mentions, restored, stored
 from rookery.actors.sandbox.runtime.suspension import complete
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.sessions.guest_run import CallSuspended, GuestRun, SavedRun
 from rookery.actors.sandbox.sessions.meters import RunMeters, Stopwatch
-from rookery.actors.sandbox.sessions.run_log import LogEntry, RunLog
+from rookery.actors.sandbox.sessions.run_log import LogEntry, RunLog, mentions_after
 from rookery.actors.sandbox.sessions.snapshot import SavedSession, SnapshotHeader
 from rookery.actors.sandbox.validate import limits_in_force
 from rookery.schemas.errors import Failed, Refused
@@ -104,6 +105,9 @@ class Session:
         """Whether a copy of the session is being compressed, which becomes its image."""
         if saved.turn is not None:
             self.guest_run = GuestRun(saved.turn)
+        self.base_mentions = restored(saved.mentioned)
+        """Of the runs that the image contains."""
+        self._mentions = mentions_after(self.base_mentions, saved.history, self.language)
         self._base, self._history = saved.base, saved.history
         self._replay_ns, self._replay_bytes = 0, sum(log.size_bytes for log in saved.history)
         self._has_partial_log = False
@@ -129,9 +133,11 @@ class Session:
         """``known`` has the results that the run received before it was interrupted."""
         if self.guest_run is not None:
             raise Refused("GUARD_REJECTED", f"session {self.id} has a run that waits for answers")
-        log = RunLog.of(request, limits_in_force(request, self.limits), self.tools, now_ms)
+        limits = limits_in_force(request, self.limits)
+        mentions = (self._mentions or Mentions()).after(request.code, self.language)
+        log = RunLog.of(request, limits, self.tools, now_ms, mentions)
         if known:
-            log.entries, log.catalogue = known, ToolDescriptions.of(self.tools)
+            log.entries, log.catalogue = known, ToolDescriptions.shared(self.tools)
         self.last_used_at = max(self.last_used_at, now_ms)
         saved = SavedRun(log, RunMeters(), return_snapshot=request.return_snapshot)
         saved.wall_ns = log.waited_ms * _NS_PER_MS
@@ -168,6 +174,7 @@ class Session:
         else:
             self.last_run_kept = True
             self._history.append(run.log)
+            self._mentions = mentions_after(self._mentions, (run.log,), self.language)
             self._replay_ns += run.stopwatch.cpu_ns
             self._replay_bytes += run.size_bytes
             self._has_partial_log |= run.saved.image is not None
@@ -301,6 +308,8 @@ class Session:
 
     def rebase(self, image: Image, runs: int, replay_ns: int) -> None:
         """Replace the first logs by an image; ``replay_ns``: the time of their runs."""
+        replaced = self._history[:runs]
+        self.base_mentions = mentions_after(self.base_mentions, replaced, self.language)
         self._base, self._history = image, self._history[runs:]
         self._has_partial_log &= bool(self._history)
         self._replay_ns = max(0, self._replay_ns - replay_ns)
@@ -314,7 +323,10 @@ class Session:
             run = self.guest_run.save()
         self.checkpoint()
         history = [log.ended() for log in self._history]
-        return SavedSession(self.limits, self.created_at, self._base, history, run)
+        mentioned = stored(self.base_mentions)
+        return SavedSession(
+            self.limits, self.created_at, self._base, history, run, mentioned=mentioned
+        )
 
     def _load_base(self, instance: Instance) -> None:
         if self._base.memory:
@@ -367,6 +379,8 @@ class SessionCopy(NamedTuple):
     memory: MemoryCopy | None
     """``None`` if there are no runs since the image, or if the guest has no images."""
     replay_ns: int
+    mentions: Mentions | None
+    """Of the base."""
 
     def compressed(self) -> Image | None:
         """The image of the copied memory."""
@@ -374,9 +388,12 @@ class SessionCopy(NamedTuple):
 
     def saved(self, image: Image | None) -> SavedSession:
         """The copy as a snapshot stores it; ``image``: its compressed memory."""
-        session, logs = self.session, [] if image is not None else self.history
-        history = [log.ended() for log in logs]
-        return SavedSession(session.limits, session.created_at, image or self.base, history)
+        session, limits, created_at = self.session, self.session.limits, self.session.created_at
+        if image is None:
+            history, mentioned = [log.ended() for log in self.history], stored(self.mentions)
+            return SavedSession(limits, created_at, self.base, history, mentioned=mentioned)
+        mentioned = stored(mentions_after(self.mentions, self.history, session.language))
+        return SavedSession(limits, created_at, image, [], mentioned=mentioned)
 
 
 def copy_session(session: Session, header: SnapshotHeader) -> SessionCopy:
@@ -386,7 +403,8 @@ def copy_session(session: Session, header: SnapshotHeader) -> SessionCopy:
     history = session.history
     memory = session.ensure_instance().copy_memory() if history else None
     session.is_copied = memory is not None
-    return SessionCopy(session, header, session.base, history, memory, session.replay_ns)
+    base, mentions = session.base, session.base_mentions
+    return SessionCopy(session, header, base, history, memory, session.replay_ns, mentions)
 
 
 def adopt(copy: SessionCopy, image: Image | None) -> None:

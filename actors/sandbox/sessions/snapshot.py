@@ -71,6 +71,8 @@ class SavedSession(msgspec.Struct):
     base: Image
     history: list[RunLog]
     turn: SavedRun | None = None
+    mentioned: tuple[str, ...] | UnsetType = UNSET
+    """What the runs that the image contains have mentioned; unset if all of them got all names."""
 
 
 class Snapshot(NamedTuple):
