@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 __all__ = ["McpConnections", "require_mcp"]
 
 _LOGGERS: Final = ("client", "httpcore2", "httpx2", "mcp")
-"""Of the SDK. They log what servers send, without a limit and with tracebacks; each connection has
-a log of its own."""
+"""Of the SDK."""
+_THREAD: Final = "rookery-mcp"
 KINDS: Final = (SurfaceKind.MCP_STDIO, SurfaceKind.MCP_HTTP)
 
 
@@ -68,7 +68,7 @@ class McpConnections:
         # The SDK takes half a second to import, which a node without such a source does not spend.
         server_connection = await asyncio.to_thread(_load)
         if self._thread is None:
-            self._thread = LoopThread("rookery-mcp")
+            self._thread = LoopThread(_THREAD)
         connection = server_connection(
             surface,
             source,
@@ -96,9 +96,29 @@ class McpConnections:
         self._open.discard(connection)
 
 
-def _load() -> type[ServerConnection]:
+class _OtherThreads(logging.Handler):
+    """Passes on what the SDK logs elsewhere. On the thread of the connections it logs what servers
+    send, without a limit and with tracebacks; each connection has a log of its own."""
+
+    def __init__(self, logger: logging.Logger) -> None:
+        super().__init__()
+        self._logger = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if record.threadName != _THREAD and self._logger.parent is not None:
+            self._logger.parent.callHandlers(record)
+
+
+def _silence_connections() -> None:
     for name in _LOGGERS:
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+        logger = logging.getLogger(name)
+        if not any(isinstance(one, _OtherThreads) for one in logger.handlers):
+            logger.addHandler(_OtherThreads(logger))
+            logger.propagate = False
+
+
+def _load() -> type[ServerConnection]:
+    _silence_connections()
     from rookery.ops.mcp_client.server_connection import (  # noqa: PLC0415 - of an extra.
         ServerConnection,
     )

@@ -225,7 +225,8 @@ class McpToolHost:
         def check() -> CallResult:
             found = call_result(answer, has_schema=tool.has_output_schema)
             found = scrub_result(found, scrubbers)
-            return found._replace(value=tool.tool.checks.check_result(found.value).value)
+            checked = tool.tool.checks.check_result(found.value).value
+            return found._replace(value=checked).joined()
 
         if _is_large(answer):
             return await asyncio.to_thread(check)

@@ -28,6 +28,8 @@ __all__ = [
 PARTS_MAX: Final = 256
 CONTENT_BYTES_MAX: Final = 16 << 20
 """Of all contents of one result."""
+BESIDE: Final = "_content"
+"""The key of what a server sends beside a structured content."""
 _KINDS: Final = {kind.value: kind for kind in (ContentKind.AUDIO, ContentKind.IMAGE)}
 
 
@@ -43,13 +45,28 @@ class CallResult(NamedTuple):
 
     value: Any
     contents: tuple[Content, ...] = ()
+    beside: tuple[dict[str, Any], ...] = ()
+    """The parts beside a structured value, which no schema covers."""
+
+    def joined(self) -> CallResult:
+        """With these parts in the value, under a key of its own."""
+        value = self.value
+        if not self.beside:
+            return self
+        if not isinstance(value, dict) or BESIDE in value:
+            value = {"structured": value}
+        return CallResult({**value, BESIDE: list(self.beside)}, self.contents)
 
 
 def call_result(result: types.CallToolResult, *, has_schema: bool) -> CallResult:
     """The structured content; without it the text, if there is nothing else, or else a list of
-    parts. Raises ``Failed``: a result is the server's claim."""
+    parts. Texts beside a structured content only repeat it. Raises ``Failed``: a result is the
+    server's claim."""
+    contents: list[Content] = []
     if "structured_content" in result.model_fields_set and result.structured_content is not None:
-        return CallResult(result.structured_content)
+        others = [one for one in result.content if not isinstance(one, types.TextContent)]
+        beside = tuple(_part(block, contents) for block in _bounded(others))
+        return CallResult(result.structured_content, tuple(contents), beside)
     if has_schema:
         raise Failed(
             "INVALID_RESULT", "the server declares an output schema and sent no such value"
@@ -57,7 +74,6 @@ def call_result(result: types.CallToolResult, *, has_schema: bool) -> CallResult
     match result.content:
         case [types.TextContent(text=text)]:
             return CallResult(text)
-    contents: list[Content] = []
     return CallResult(
         [_part(block, contents) for block in _bounded(result.content)], tuple(contents)
     )

@@ -135,6 +135,11 @@ def image(data: str = "aGVsbG8=") -> Json:
 
 
 @offer
+def chart(number: int = 7) -> Json:
+    return {**image(), "structuredContent": {"number": number}}
+
+
+@offer
 def bad_image() -> Json:
     return image("?")
 
@@ -208,6 +213,7 @@ def tools(mode: str) -> list[Json]:
     usual = {"inputSchema": {"type": "object"}, "annotations": hints}
     own = {
         "echo": {"inputSchema": TEXT},
+        "chart": {"outputSchema": NUMBER},
         "lie": {"outputSchema": NUMBER},
         "unstructured": {"outputSchema": NUMBER},
     }

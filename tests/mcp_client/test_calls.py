@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import logging
+import threading
 
 import pytest
 from msgspec import UNSET
@@ -194,3 +196,41 @@ def test_what_a_server_asks_of_its_client_is_refused_with_a_code(method: str):
             assert int((await server.call("ask", {"method": method})).value) < 0
 
     play(scenario())
+
+
+def test_what_is_sent_beside_structured_content_is_part_of_the_value():
+    """The schema is that of the structured content alone."""
+
+    async def scenario() -> None:
+        async with opened(hostile()) as server:
+            value = (await server.call("chart")).value
+            (image,) = value.pop("_content")
+            assert value == {"number": 7}
+            assert await server.blobs.get(image["content"]["content_hash"]) == b"hello"
+
+    play(scenario())
+
+
+def test_only_what_the_connections_log_is_silenced():
+    root, said = logging.getLogger(), list[str]()
+
+    class Heard(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            said.append(record.getMessage())
+
+    async def scenario() -> None:
+        async with opened(hostile()):
+            logger = logging.getLogger("mcp.shared.session")
+            logger.warning("of another thread")
+            ours = threading.Thread(target=logger.warning, args=("flood",), name="rookery-mcp")
+            ours.start()
+            ours.join()
+
+    heard = Heard()
+    root.addHandler(heard)
+    try:
+        play(scenario())
+    finally:
+        root.removeHandler(heard)
+    assert "of another thread" in said
+    assert "flood" not in said
