@@ -29,7 +29,12 @@ if TYPE_CHECKING:
         RightsRevoker,
         nothing_revoked,
     )
-    from rookery.actors.protection.scrubber import ScrubbedStream, Scrubber, scrubbed_output
+    from rookery.actors.protection.scrubber import (
+        ScrubbedStream,
+        Scrubber,
+        scrubbed_output,
+        scrubber_of,
+    )
     from rookery.actors.protection.sensitive_values import (
         NO_SEAL,
         CallSeal,
@@ -60,6 +65,7 @@ __all__ = [
     "missing_right",
     "nothing_revoked",
     "scrubbed_output",
+    "scrubber_of",
     "sensitive_parts",
     "shown_arguments",
     "visible_arguments",
@@ -77,7 +83,7 @@ __getattr__ = lazy_names(
             "missing_right",
         ),
         "revocations": ("LeftRights", "Revocations", "RightsRevoker", "nothing_revoked"),
-        "scrubber": ("ScrubbedStream", "Scrubber", "scrubbed_output"),
+        "scrubber": ("ScrubbedStream", "Scrubber", "scrubbed_output", "scrubber_of"),
         "sensitive_values": (
             "CallSeal",
             "NO_SEAL",

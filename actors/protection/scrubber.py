@@ -12,10 +12,11 @@ from base64 import b64encode
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from functools import lru_cache
 from typing import IO, Any, Final
 from urllib.parse import quote
 
-__all__ = ["REMOVED", "ScrubbedStream", "Scrubber", "scrubbed_output"]
+__all__ = ["REMOVED", "ScrubbedStream", "Scrubber", "scrubbed_output", "scrubber_of"]
 
 REMOVED: Final = "[credential]"
 PART: Final = 16
@@ -24,13 +25,19 @@ _STEP: Final = PART // 2
 """Every part has a block of this length at a multiple of it: blocks are looked for."""
 _BLANKS: Final = tuple(map(chr, range(0xE000, 0xF8FF)))
 """For private use; a text of a megabyte may have some of them."""
+_LAST_USED: Final = 32
+"""Scrubbers that are held: to make one takes as long as a twentieth of a call."""
 
 
 class Scrubber:
     """Of one credential; it never changes."""
 
     def __init__(self, value: str) -> None:
-        self._forms = tuple(dict.fromkeys(_forms(value)))
+        self._forms = tuple(form for form in dict.fromkeys(_forms(value)) if form)
+        self._shortest = min(PART, *map(len, self._forms)) if self._forms else PART
+        """No shorter text can have anything to remove."""
+        self._whole = tuple(form for form in self._forms if len(form) <= PART)
+        self._blocks = frozenset(block for form in self._forms for block in _blocks(form))
 
     def scrub(self, value: Any) -> Any:
         """A JSON value without the credential, also in the names of fields."""
@@ -46,11 +53,28 @@ class Scrubber:
 
     def scrub_text(self, text: str) -> str:
         """The text with ``REMOVED`` in the place of the credential and its parts."""
+        if len(text) < self._shortest or self._is_clean(text):
+            return text
         blank = next((mark for mark in _BLANKS if mark not in text), _BLANKS[0])
         left = text
         for form in self._forms:
             left = _blanked(left, form, blank)
         return text if left is text else re.sub(f"{blank}+", REMOVED, left)
+
+    def _is_clean(self, text: str) -> bool:
+        """Whether a look at each place of the text finds nothing. If the text is long, to look for
+        each block is faster, and so this does not look."""
+        if len(text) > _STEP * len(self._blocks):
+            return False
+        ends = range(_STEP, len(text) + 1)
+        places = map(text.__getitem__, map(slice, range(len(ends)), ends))
+        return self._blocks.isdisjoint(places) and not any(one in text for one in self._whole)
+
+
+@lru_cache(maxsize=_LAST_USED)
+def scrubber_of(value: str) -> Scrubber:
+    """The scrubber of a credential, which one call after the other uses."""
+    return Scrubber(value)
 
 
 _OUTPUT: Final[ContextVar[Scrubber | None]] = ContextVar("scrubbed output", default=None)
@@ -102,11 +126,18 @@ def _forms(value: str) -> Iterable[str]:
         yield inner.replace("+", "-").replace("/", "_")
 
 
+def _blocks(form: str) -> Iterator[str]:
+    """The blocks of a form whose parts are removed, too."""
+    if len(form) > PART:
+        for offset in range(0, len(form) - _STEP + 1, _STEP):
+            yield form[offset : offset + _STEP]
+
+
 def _blanked(text: str, form: str, blank: str) -> str:
     """The text with ``blank`` for each character of the form, or of a part of it. What is blank is
     found by no further search, so that the time does not grow with repetitions."""
     if len(form) <= PART:
-        return text.replace(form, blank * len(form)) if form and form in text else text
+        return text.replace(form, blank * len(form)) if form in text else text
     text = text.replace(form, blank * len(form)) if form in text else text
     for offset in range(0, len(form) - _STEP + 1, _STEP):
         block = form[offset : offset + _STEP]

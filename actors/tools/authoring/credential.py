@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from functools import cached_property
 from typing import Final, Protocol
 
-from rookery.actors.protection import Scrubber
+from rookery.actors.protection import Scrubber, scrubber_of
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = [
@@ -52,9 +51,9 @@ class ToolCredential:
         function returns, and the credential is refreshed although its time is not over."""
         self.is_rejected = True
 
-    @cached_property
+    @property
     def scrubber(self) -> Scrubber:
-        return Scrubber(self.value)
+        return scrubber_of(self.value)
 
     def __repr__(self) -> str:
         return "<ToolCredential>"
