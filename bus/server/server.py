@@ -306,7 +306,11 @@ def find_server() -> str:
     if binary is None:
         raise Refused("SERVER_NOT_FOUND", "the PATH has no nats-server", hint=hint)
     output = subprocess.run(
-        [binary, "--version"], capture_output=True, text=True, check=False
+        [binary, "--version"],
+        env=_server_environment(os.environ),
+        capture_output=True,
+        text=True,
+        check=False,
     ).stdout
     version = re.search(r"v(\d+)\.(\d+)\.\d+", output)
     if version is None or (int(version[1]), int(version[2])) < _VERSION_MIN:

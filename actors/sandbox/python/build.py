@@ -37,6 +37,7 @@ from rookery.actors.sandbox.python.function_inliner import inline_in_component
 from rookery.actors.sandbox.python.packages import (
     Package,
     Wheels,
+    build_variables,
     normal_requirements,
     read_package,
     unpack,
@@ -278,7 +279,14 @@ def _build(stub_wasi: bool, wheels: Sequence[Path] = ()) -> bytes:
         command += ["-d", program / "world.wit"]
         command += ["-w", _WORLD, "componentize", *(["-s"] if stub_wasi else [])]
         command += ["-p", scratch, "guest.start", "-o", built]
-        done = subprocess.run(command, cwd=scratch, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command,
+            cwd=scratch,
+            env=build_variables(os.environ),
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if done.returncode:
             stderr = done.stderr.partition("Stack backtrace")[0].strip()
             raise Failed("GUEST_BUILD_FAILED", f"componentize-py failed: {stderr[-2000:]}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import subprocess
 import sys
@@ -23,6 +24,7 @@ __all__ = [
     "COMPILED",
     "Package",
     "Wheels",
+    "build_variables",
     "normal_requirements",
     "read_package",
     "unpack",
@@ -151,11 +153,26 @@ _PLATFORMS: Final = ("manylinux2014_x86_64", "manylinux_2_17_x86_64", "manylinux
 _REQUIREMENT = re.compile(
     r"[A-Za-z0-9][A-Za-z0-9._-]*(\[[A-Za-z0-9._,-]+\])?((==|>=|<=|~=|!=|<|>)[A-Za-z0-9.*+!]+,?)*"
 )
+_VARIABLE: Final = re.compile(
+    "PATH|HOME|USER|LOGNAME|TMPDIR|TZ|LANG|LC_[A-Z]+|LD_LIBRARY_PATH|XDG_[A-Z_]+"
+)
+_OF_PIP: Final = re.compile(
+    "PIP_[A-Z_]+|NETRC|SSL_CERT_(FILE|DIR)|REQUESTS_CA_BUNDLE|(https?|all|no)_proxy", re.IGNORECASE
+)
 _LOCK: Final = "wheels.json"
 _LEFT_OUT: Final = frozenset(("tzdata",))
 """The guest has its own."""
 _PART_BYTES_MAX: Final = 8 << 20
 _HINT: Final = "`rookery guest build --packages NAME,...` tries a list"
+
+
+def build_variables(environ: Mapping[str, str], *, pip: bool = False) -> dict[str, str]:
+    """The node's variables that a process of a build gets; all others may hold secrets."""
+    return {
+        name: text
+        for name, text in environ.items()
+        if _VARIABLE.fullmatch(name) or (pip and _OF_PIP.fullmatch(name))
+    }
 
 
 class Package(msgspec.Struct, frozen=True, kw_only=True):
@@ -217,7 +234,11 @@ def _download(requirements: Sequence[str], folder: Path) -> None:
     command += ["--only-binary=:all:", "--python-version", PYTHON]
     command += [part for name in _PLATFORMS for part in ("--platform", name)]
     done = subprocess.run(
-        [*command, "-d", str(folder), *requirements], capture_output=True, text=True, check=False
+        [*command, "-d", str(folder), *requirements],
+        env=build_variables(os.environ, pip=True),
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         lines = [line for line in done.stderr.splitlines() if line.startswith("ERROR:")]

@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder, source_key
 from rookery.actors.sandbox.python.file_cache import FileCache
-from rookery.actors.sandbox.python.packages import Wheels, normal_requirements, unpack
+from rookery.actors.sandbox.python.packages import (
+    Wheels,
+    build_variables,
+    normal_requirements,
+    unpack,
+)
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.runtime.wasm import Engine
 from rookery.schemas.errors import Failed, Refused
@@ -66,6 +73,35 @@ def test_anything_but_a_name_with_versions_is_refused(wrong: str):
         normal_requirements([wrong])
     assert refused.value.code == "CONFIG_INVALID"
     assert "sandbox.packages" in refused.value.message
+
+
+def environments_of_children(work: Callable[[], object]) -> dict[str, set[str]]:
+    """By name, the values of the variables of every process that ``work`` started."""
+    found: dict[str, set[str]] = {}
+    working = Thread(target=work)
+    working.start()
+    while working.is_alive():
+        for task in Path("/proc/self/task").glob("*/children"):
+            with suppress(OSError):
+                for child in task.read_text().split():
+                    if b"pip" in Path("/proc", child, "cmdline").read_bytes():
+                        for line in Path("/proc", child, "environ").read_text().split("\0"):
+                            name, _, value = line.partition("=")
+                            found.setdefault(name, set()).add(value)
+    return found
+
+
+def test_a_process_of_a_build_gets_no_secret_of_the_node(
+    tmp_path: Path, links: Path, monkeypatch: pytest.MonkeyPatch
+):
+    for name in ("MAIL_TOKEN", "ROOKERY_SECRET", "PYTHONPATH"):
+        monkeypatch.setenv(name, "canary")
+    write_wheel(links, "first", {"first.py": ""})
+    found = environments_of_children(lambda: wheels(tmp_path, "first"))
+    assert found["PIP_FIND_LINKS"] == {str(links)}, "pip has its own settings"
+    assert found.keys() & {"MAIL_TOKEN", "ROOKERY_SECRET", "PYTHONPATH"} == set()
+    assert "PIP_FIND_LINKS" not in build_variables(os.environ), "the compiler needs none of pip's"
+    assert build_variables(os.environ).keys() <= found.keys()
 
 
 def test_a_list_is_resolved_once_with_what_it_needs(tmp_path: Path, links: Path):
