@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.kernel import Effect
 from rookery.schemas.calls import (
     ApprovalPolicy,
+    ApprovalTerms,
     CallOutcome,
     ForkedRun,
     RequestedCall,
@@ -32,6 +33,7 @@ __all__ = [
     "OpenCalls",
     "OpenCallsQuery",
     "ParkRun",
+    "RecordHooks",
     "RecordOutcome",
     "RecordRunEnd",
     "RecordStep",
@@ -109,6 +111,22 @@ class RecordStep(msgspec.Struct, frozen=True, kw_only=True):
     result_blob: str | UnsetType = UNSET
     kept: bool = False
     """Whether the run's changes to its session are valid."""
+    withheld: RunResult | UnsetType = UNSET
+    """The result of the program, if a hook leaves it to the record alone."""
+    withheld_blob: str | UnsetType = UNSET
+
+
+class RecordHooks(msgspec.Struct, frozen=True, kw_only=True):
+    """Record what hooks said beside the steps of a run: its program is to be executed once more, a
+    call is to be made once more, or its cancellation leaves something behind."""
+
+    run_id: str
+    steps: int | UnsetType = UNSET
+    """The number of recorded steps, as the driver knows it; unset if the run has no driver."""
+    outcomes: tuple[RecordOutcome, ...] = ()
+    hooks: tuple[HookFact, ...] = ()
+    retry: str = ""
+    """The operation that one more attempt is to be made of."""
 
 
 class ParkRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -125,12 +143,21 @@ class ParkRun(msgspec.Struct, frozen=True, kw_only=True):
     """What the run has printed so far, if anything."""
     output_blob: str | UnsetType = UNSET
     """Digest of the same in the blob store, if it is long."""
+    hook: str = ""
+    """The hook that has interrupted the run; it waits for no call then."""
+    outcomes: tuple[RecordOutcome, ...] = ()
+    """The outcomes that the driver has, and that are not recorded."""
+    notes: tuple[HookFact, ...] = ()
+    """Of the hook."""
 
 
 class UnparkRun(msgspec.Struct, frozen=True, kw_only=True):
-    """Unpark a run: a call it waits for has ended."""
+    """Unpark a run: a call it waits for has ended, or the hook that has interrupted it may be
+    invoked again."""
 
     run_id: str
+    hook: str = ""
+    """Only a run that this hook has interrupted; empty: only one that waits for calls."""
 
 
 class ActiveRunQuery(msgspec.Struct, frozen=True, kw_only=True):
@@ -176,7 +203,12 @@ class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
     forked: ForkedRun | UnsetType = UNSET
     hook_records: int = 0
     """The journal records of hooks so far."""
-
+    injected: dict[str, Any] | UnsetType = UNSET
+    """The inputs that hooks have added, if any."""
+    retried: bool = False
+    """Whether a hook let the program be executed once more."""
+    steps_before: int = 0
+    """The recorded steps of its first execution then."""
     conversation: int = 0
     """How many facts the session's conversation is folded from."""
 
@@ -211,6 +243,7 @@ class CallsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 class CallProgress(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: str
+    name: str = ""
     outcome: CallOutcome | UnsetType = UNSET
     """Unset while the call is unfinished."""
     unrecorded: RecordOutcome | UnsetType = UNSET
@@ -219,6 +252,8 @@ class CallProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The code of what the call waits for, if that may take long."""
     by_event: bool | UnsetType = UNSET
     """Set if an event ends or has ended the call, instead of an attempt."""
+    may_retry: bool | UnsetType = UNSET
+    """Set if a hook may ask for one more attempt."""
 
 
 class RequestApproval(msgspec.Struct, frozen=True, kw_only=True):
@@ -241,6 +276,8 @@ class RequestApproval(msgspec.Struct, frozen=True, kw_only=True):
     """The digests of sensitive arguments, by name."""
     changed_by: str = ""
     """Which hooks have changed the call."""
+    terms: ApprovalTerms | UnsetType = UNSET
+    """What hooks made stricter."""
 
 
 class WithdrawApproval(msgspec.Struct, frozen=True, kw_only=True):

@@ -357,7 +357,11 @@ class RunServices:
             session_cache=cache,
             driver=lambda: SandboxDriver(self._sandbox, metrics),
             hook_points=partial(
-                HookPoints, self._provisioner.hooks, self.catalogue, SystemClock().now_ms
+                HookPoints,
+                self._provisioner.hooks,
+                self.catalogue,
+                SystemClock().now_ms,
+                failpoints=failpoints,
             ),
             require_tools=self._provisioner.require_tools,
             send_replies=bus.request_endpoint.reply,

@@ -14,10 +14,12 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.agents import ModelEnvironment
 from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import Language, SessionLimits, SideEffect
+from rookery.schemas.seed.policy_decisions import RiskClass
 
 __all__ = [
     "ApprovalMode",
     "ApprovalPolicy",
+    "ApprovalTerms",
     "AutoApproval",
     "AutoRule",
     "AvailableTool",
@@ -89,6 +91,8 @@ class PinnedHook(msgspec.Struct, frozen=True, kw_only=True):
     hook_id: str
     digest: str
     """Of the registration."""
+    retries: bool | UnsetType = UNSET
+    """Set if it may ask for one more attempt of a call."""
 
 
 class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -236,6 +240,17 @@ class RecordMode(StrEnum):
 ApprovalPolicy: TypeAlias = ApprovalMode | AutoApproval
 
 
+class ApprovalTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Terms of an approval that hooks have made stricter; unset ones are the realm's."""
+
+    timeout_ms: int | UnsetType = UNSET
+    """The realm's applies if it is shorter."""
+    dispatchers: tuple[str, ...] | UnsetType = UNSET
+    """Of those of the realm, only these are used."""
+    risk_class: RiskClass | UnsetType = UNSET
+    """The risk of the call is at least this."""
+
+
 class Capability(msgspec.Struct, frozen=True, kw_only=True):
     """A function of the host. Schemas are JSON Schema 2020-12: of the result, and of the positional
     arguments if it is an array, or else of the named ones."""
@@ -254,6 +269,11 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     binding: str | UnsetType = UNSET
     """Not in the seed. The credentials that its calls need, in the realm of the node: ``binding``
     or ``binding:profile`` of an ``AuthBindingRef``. A call waits until they are fresh."""
+
+    @property
+    def only_reads(self) -> bool:
+        """Whether its calls have no effect."""
+        return self.side_effect in (SideEffect.NONE, SideEffect.READ)
 
 
 def is_python_identifier(name: str) -> bool:

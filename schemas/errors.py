@@ -107,6 +107,9 @@ CODES: Final[dict[str, Code]] = {
     "HOOK_INVALID": Code("a rule for hooks refuses this registration; the text names the rule"),
     "HOOK_ANSWER_INVALID": Code("a hook answered with something else than a response"),
     "HOOK_FAILED": Code("a hook failed whose failure policy is that its run fails"),
+    "HOOK_DENIED": Code("a hook, or the failure of one, ended the run"),
+    "HOOK_INTERRUPTED": Code("a hook failed, and the run is parked until it is resumed"),
+    "HOOK_REPAIR_NEEDED": Code("a hook did not let the run complete, or wanted a further retry"),
     "HOOK_POINT_NOT_LIVE": Code("nothing calls this point, or not a hook of this kind"),
     # Quotas.
     "QUOTA_EXCEEDED": Code("a quota of the realm is used up", retryable=True),

@@ -170,7 +170,7 @@ def pending_effects(
             continue
         if request_state.is_pending:
             found += _waiting_effects(key, session, request_state, settings)
-            names = settings.dispatchers
+            names = settings.allowed_under(request_state.terms, settings.dispatchers)
             found.append(
                 Dispatch(key=key, session=session, request_state=request_state, dispatchers=names)
             )

@@ -35,7 +35,9 @@ def evolve(state: State, fact: Any) -> State:
 
 
 def _request(state: State, fact: facts.Requested) -> State:
-    return _with_record_count(_with_request(state, fact, due_ms=fact.due_ms), fact)
+    return _with_record_count(
+        _with_request(state, fact, due_ms=fact.due_ms, terms=fact.terms), fact
+    )
 
 
 def _auto_allow(state: State, fact: facts.AutoAllowed) -> State:

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import UnsetType
 from msgspec.structs import force_setattr
 
 from rookery.actors.approvals.broker import Ruling, intent_record, record_base, result_record
@@ -28,6 +29,7 @@ from rookery.schemas.approvals.records import (
     RespondedRecord,
     token_of,
 )
+from rookery.schemas.calls import ApprovalTerms
 from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval as facts
@@ -67,6 +69,11 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
         self._request_state = asked
         self._seq = state.records if state.run == asked.run else 0
 
+    @property
+    def terms(self) -> ApprovalTerms | UnsetType:
+        """What hooks made stricter."""
+        return self._request_state.terms
+
     def add_for_call(self, kind: type[Any], **fields: Any) -> ApprovalFacts:
         """Add a fact with the ids of this request, its call and its run."""
         asked = self._request_state
@@ -87,6 +94,7 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
             facts.Requested,
             **_call_fields(self._request_state),
             due_ms=self._request_state.due_ms,
+            terms=self._request_state.terms,
             why=why,
             record=record,
         )

@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Final
 
+from msgspec import UNSET
+
 from rookery.actors.approvals.dispatchers.protocol import Terms
 from rookery.actors.approvals.state import ApprovalRequestState
 from rookery.schemas.approvals.records import ApprovalRequest
@@ -108,7 +110,7 @@ def to_request(session: str, request_state: ApprovalRequestState) -> ApprovalReq
         canonical_tool_name=request_state.tool,
         tool_source=SourceRef.new(request_state.surface, SourceKind.TOOL),
         effect_class=effect_class,
-        risk_class=_RISKS[risk + (not request_state.idempotent)],
+        risk_class=max(_risks(request_state, risk), key=_RISKS.index),
         requested_args_ref=ContentRef(request_state.arguments_ref),
         redacted_args_summary=request_state.summary,
         policy_refs=(PolicyRef.new(request_state.policy, PolicyKind.APPROVAL),),
@@ -127,6 +129,14 @@ def to_request(session: str, request_state: ApprovalRequestState) -> ApprovalReq
             }
         ),
     )
+
+
+def _risks(request_state: ApprovalRequestState, of_effect: int) -> list[RiskClass]:
+    """The risk of the call by its tool, and what hooks say of it."""
+    found, terms = [_RISKS[of_effect + (not request_state.idempotent)]], request_state.terms
+    if terms is not UNSET and terms.risk_class is not UNSET:
+        found.append(terms.risk_class)
+    return found
 
 
 def to_terms(request_state: ApprovalRequestState) -> Terms:

@@ -87,7 +87,7 @@ def request_again(
         approval_id=approval_id_of(session, request_state.operation_id, attempt),
         attempt=attempt,
         asked_at_ms=now_ms,
-        due_ms=now_ms + settings.timeout_ms,
+        due_ms=now_ms + settings.timeout_under(request_state.terms),
         status=ApprovalLifecycleStatus.REQUESTED,
     )
     return _dispatch(ApprovalFacts(state, session, renewed), settings, why).facts
@@ -109,10 +109,11 @@ def escalate_request(
     settings: ApprovalSettings,
 ) -> Sequence[Fact]:
     """Send a request without an answer to the dispatchers for escalation."""
-    if request_state.escalated or not settings.escalate_to:
+    names = settings.allowed_under(request_state.terms, settings.escalate_to)
+    if request_state.escalated or not names:
         return ()
     builder = ApprovalFacts(state, session, request_state)
-    return builder.add_for_call(facts.Escalated, dispatchers=settings.escalate_to).facts
+    return builder.add_for_call(facts.Escalated, dispatchers=names).facts
 
 
 def withdraw_request(
@@ -137,8 +138,9 @@ def withdraw_request(
 
 
 def _dispatch(builder: ApprovalFacts, settings: ApprovalSettings, why: str) -> ApprovalFacts:
-    builder.add_request(settings.dispatchers, why)
-    if settings.dispatchers:
+    names = settings.allowed_under(builder.terms, settings.dispatchers)
+    builder.add_request(names, why)
+    if names:
         return builder
     ruling = ruling_without_dispatcher(builder.request)
     return builder.add_result(ruling).add_closed(ruling.outcome)
@@ -163,7 +165,8 @@ def _new_request(
         arguments_ref=command.arguments_ref,
         summary=_summary(command),
         asked_at_ms=now_ms,
-        due_ms=now_ms + settings.timeout_ms,
+        due_ms=now_ms + settings.timeout_under(command.terms),
+        terms=command.terms,
     )
 
 

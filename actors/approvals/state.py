@@ -11,9 +11,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 from immutables import Map
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.approvals.lifecycle_machine import ApprovalStatuses
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus, DecideApproval, tool_digest
+from rookery.schemas.calls import ApprovalTerms
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.run import SideEffect
 
@@ -95,6 +97,8 @@ class ApprovalRequestState(msgspec.Struct, frozen=True, kw_only=True):
     asked_at_ms: int
     due_ms: int = 0
     """0 for a call allowed without a request."""
+    terms: ApprovalTerms | UnsetType = UNSET
+    """What hooks made stricter."""
     status: ApprovalLifecycleStatus = ApprovalLifecycleStatus.REQUESTED
     reason_code: str = ""
     grant_id: str = ""
@@ -220,6 +224,19 @@ class ApprovalSettings(NamedTuple):
     root_key: str = ""
     """Public key, in hex, that may always change approvers. Without it the first approver needs no
     signature."""
+
+    def timeout_under(self, terms: ApprovalTerms | UnsetType) -> int:
+        """How long a request with these terms waits."""
+        stricter = UNSET if terms is UNSET else terms.timeout_ms
+        return self.timeout_ms if stricter is UNSET else min(self.timeout_ms, stricter)
+
+    def allowed_under(
+        self, terms: ApprovalTerms | UnsetType, dispatchers: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """Those of the dispatchers that a request with these terms may use."""
+        if terms is UNSET or terms.dispatchers is UNSET:
+            return dispatchers
+        return tuple(name for name in dispatchers if name in terms.dispatchers)
 
     @property
     def escalates(self) -> bool:

@@ -19,8 +19,8 @@ from msgspec import UNSET
 
 from rookery.actors.execution.driver import CallsRequested
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.step_recorder import RunEnded, StepRecorder
-from rookery.actors.hooks import HookedCalls, HookPoints
+from rookery.actors.execution.run_hooks import RunHooks
+from rookery.actors.execution.step_recorder import ParkRequested, RunEnded, StepRecorder
 from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.actors.tools import WAITING_FOR_LEASE, WAITING_FOR_TIMER
@@ -29,7 +29,7 @@ from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.errors import Refused
 
-__all__ = ["CallCoordinator", "CallNotifierPort", "ParkRequested", "PendingCalls"]
+__all__ = ["CallCoordinator", "CallNotifierPort", "PendingCalls"]
 
 
 class CallNotifierPort(Protocol):
@@ -172,19 +172,6 @@ SLACK_MS = 20
 """The sandbox ends a run whose time is up; this slack covers a run that is suspended."""
 
 
-class ParkRequested(Exception):
-    """The run's open calls all wait for slow events."""
-
-    def __init__(
-        self, code: str, operations: tuple[str, ...], *, split: bool, is_repeatable: bool
-    ) -> None:
-        """``is_repeatable``: all steps waited for all their calls and this one has no timer, so the
-        run's record leads to exactly this point."""
-        super().__init__(code)
-        self.code, self.operations, self.split = code, operations, split
-        self.is_repeatable = is_repeatable
-
-
 class CallCoordinator:
     """One per run; used on the loop. Waiting raises ``RunEnded`` when the run has ended,
     ``TimeoutError`` when its time is up, and ``ParkRequested`` when it should park."""
@@ -195,7 +182,7 @@ class CallCoordinator:
         call_notifier: CallNotifierPort,
         reader: RunHistoryReader,
         limit_ms: int,
-        hooks: HookPoints,
+        hooks: RunHooks,
     ) -> None:
         self._recorder, self._notifier, self._reader = record, call_notifier, reader
         self._hooks = hooks
@@ -221,7 +208,6 @@ class CallCoordinator:
 
     def stop(self) -> None:
         """Make every wait raise ``RunEnded``."""
-        self._hooks.cancel()
         if not self._stopped.done():
             self._stopped.set_result(None)
 
@@ -251,8 +237,8 @@ class CallCoordinator:
         try:
             numbers = [call.id for call in requested.calls]
             return await self.wait(numbers, requested.timer_ms, whole=requested.whole)
-        except ParkRequested:
-            if not must_record:
+        except ParkRequested as request:
+            if not must_record and not request.hook:
                 await self._record_request(requested, [])
             raise
 
@@ -271,36 +257,10 @@ class CallCoordinator:
         inputs = (*requested.inputs, *moves)
         recovering = self._recorder.is_recovering
         if not recovering:
-            await self._invoke_hooks(calls)
+            await self._hooks.request(calls)
         await self._recorder.record_request(inputs, calls, requested.timer_ms, requested.answers)
         if recovering:
             await self._reload_outcomes()
-
-    async def _invoke_hooks(self, calls: Sequence[RequestedCall]) -> None:
-        """Invoke the hooks of new calls; what they said is recorded with the request. Calls on
-        record have their hooks on record."""
-        self._add_hooked(await self._hooks.before_tool_calls(calls))
-
-    def _add_hooked(self, hooked: HookedCalls) -> None:
-        self._recorder.add_hooked(hooked)
-        if self._hooks.is_cancelled:
-            raise RunEnded
-        if hooked.run_error:
-            raise Refused("HOOK_FAILED", hooked.run_error)
-
-    async def hook_result(self, call: RequestedCall, result: ToolResult) -> ToolResult:
-        """The result as the program gets it. What hooks say of it is recorded with the step that
-        continues with it."""
-        if not self._hooks.judge_results:
-            return result
-        outcome = CallOutcome(
-            value=result.value, error=result.error or UNSET, duration_ms=result.duration_ms
-        )
-        after, hooked = await self._hooks.after_tool_call(call, outcome)
-        self._add_hooked(hooked)
-        if after is outcome:
-            return result
-        return ToolResult(after.value, after.error or None, result.duration_ms)
 
     async def _reload_outcomes(self) -> None:
         """Collect outcomes that were committed before this wait began."""
@@ -330,7 +290,7 @@ class CallCoordinator:
         unrecorded = self._pending.pop_unrecorded(answered)
         self._recorder.set_answers(operations, passed_ms, unrecorded)
         answers = {
-            call.number: await self.hook_result(
+            call.number: await self.judge(
                 call, await self._recorder.to_tool_result(self._reader, call.number, outcome)
             )
             for call, outcome in self._pending.pop(answered)
@@ -338,6 +298,27 @@ class CallCoordinator:
         self._has_resumed_calls = len(self._pending) > 0
         self._has_mixed_steps &= self._has_resumed_calls
         return answers, passed_ms
+
+    async def judge(self, call: RequestedCall, result: ToolResult) -> ToolResult:
+        """The result as the program gets it; a hook may let the call be made once more."""
+        while self._hooks.judge_results:
+            may_retry = call.operation_id in await self._hooks.retriable()
+            judged = await self._hooks.result(call, result, may_retry=may_retry)
+            if judged is not None:
+                return judged
+            outcome = await self._next_outcome(call)
+            result = await self._recorder.to_tool_result(self._reader, call.number, outcome)
+        return result
+
+    async def _next_outcome(self, call: RequestedCall) -> CallOutcome:
+        """The outcome of one more attempt, which is on record."""
+        number = call.number
+        self._pending.add((call,))
+        await self._reload_outcomes()
+        await self._wait_answered((number,), self._loop.time(), None, whole=True)
+        self._recorder.add_outcomes(self._pending.pop_unrecorded((number,)))
+        ((_, outcome),) = self._pending.pop((number,))
+        return outcome
 
     async def _wait_answered(
         self, numbers: Sequence[int], began_s: float, timer_ms: int | None, *, whole: bool

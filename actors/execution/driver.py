@@ -124,6 +124,8 @@ class Finished(NamedTuple):
     """The contents of the result's artifacts."""
     answers: tuple[Fact, ...] = ()
     """What a model answered, or why it did not."""
+    withheld: RunResult | None = None
+    """The result of the program, if a hook leaves it to the record alone."""
 
 
 Step = CallsRequested | AskModel | TurnInputs | Finished

@@ -266,7 +266,8 @@ class RunExecutor:
         try:
             try:
                 self.require_tools(environment)
-                await execution.run()
+                while await execution.run():
+                    execution = await self._execute_once_more(session, view, environment)
             except CodedError as error:
                 if error.code == "SEALING_KEY_MISSING":
                     raise NotExecutableHere(error.message) from None
@@ -280,6 +281,16 @@ class RunExecutor:
         finally:
             del self._executions[view.run_id]
             self.resumptions.end(view.run_id)
+
+    async def _execute_once_more(
+        self, session: str, view: ActiveRunView, environment: RunEnvironment
+    ) -> RunExecution:
+        """The second execution of a run's program, which a hook has requested."""
+        query = ActiveRunQuery(run_id=view.run_id)
+        view = await self.ask("turn", session, query, ActiveRunView)
+        execution = self._new_execution(session, view, environment)
+        self._executions[view.run_id] = execution
+        return execution
 
     def _new_execution(
         self, session: str, view: ActiveRunView, environment: RunEnvironment

@@ -9,15 +9,21 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from rookery.actors.execution.step_inputs import AnsweredBatch, FactPosition, StepInputs
+from rookery.actors.execution.step_inputs import (
+    AnsweredBatch,
+    FactPosition,
+    RecordedWait,
+    StepInputs,
+    outcomes_of_calls,
+)
 from rookery.actors.execution.surface_tools import SurfaceToolsReader
-from rookery.actors.hooks import outcome_after_hooks
+from rookery.actors.hooks import injected_inputs, is_retried
 from rookery.actors.kernel import last_restart
 from rookery.actors.protection import (
     NO_SEAL,
@@ -73,15 +79,6 @@ _GOES_ON: Final = (turn.Started, turn.ToolCallsReturned, turn.OpsRegistered, *TU
 """No run is resumed from an image that was stored before one of these facts."""
 
 
-class RecordedWait(NamedTuple):
-    """The wait of a call for a timer."""
-
-    position: FactPosition
-    number: int
-    """Of the call."""
-    until_ms: int
-
-
 @dataclass(kw_only=True)
 class PastRun:
     """A run that a node executed."""
@@ -103,6 +100,11 @@ class PastRun:
     kept: bool = False
     result: RunResult | UnsetType = UNSET
     result_blob: str | UnsetType = UNSET
+    withheld: RunResult | UnsetType = UNSET
+    """The result of its program, if a hook left it to the record alone."""
+    withheld_blob: str | UnsetType = UNSET
+    injected: dict[str, Any] = field(default_factory=dict)
+    """The inputs that hooks have added."""
     waits: list[RecordedWait] = field(default_factory=list)
     """The waits of its calls for a timer."""
     rights: RightsSet = ()
@@ -122,6 +124,13 @@ class PastRun:
     def instructions(self) -> int:
         """What the ended run executed."""
         return 0 if self.result is UNSET else self.result.metrics.instructions
+
+    @property
+    def hooked_request(self) -> RunRequest:
+        """The request with the inputs that hooks have added."""
+        if not self.injected:
+            return self.request
+        return replace(self.request, inputs={**self.request.inputs, **self.injected})
 
 
 @dataclass(kw_only=True)
@@ -259,9 +268,12 @@ class RunHistoryReader:
                 case tool.Awaited(until_ms=int(until_ms)) if runs:
                     number = numbers[fact.operation_id]
                     runs[-1].waits.append(RecordedWait(position, number, until_ms))
+                case hook.ResponseDecided() if runs and runs[-1].run_id == fact.run:
+                    runs[-1].injected.update(injected_inputs((fact,)))
+                    if is_retried(fact):
+                        steps[-1], runs[-1].waits = StepInputs(answered_at), []
                 case _ if isinstance(fact, TurnEnd) and runs and runs[-1].run_id == fact.run:
-                    runs[-1].ended_at, runs[-1].kept = position, fact.kept
-                    runs[-1].result, runs[-1].result_blob = fact.result, fact.result_blob
+                    _end_run(runs[-1], position, fact)
             if steps:
                 steps[-1].add_fact(position, fact)
         for run, inputs in zip(runs, steps, strict=True):
@@ -307,7 +319,11 @@ class RunHistoryReader:
         return replace(request, files=files)
 
     async def result(self, run: PastRun) -> RunResult:
-        """An ended run's complete result."""
+        """The complete result of an ended run's program."""
+        if run.withheld is not UNSET:
+            return run.withheld
+        if run.withheld_blob is not UNSET:
+            return msgspec.json.decode(await self._blobs.get(run.withheld_blob), type=RunResult)
         if run.result_blob is not UNSET:
             return msgspec.json.decode(await self._blobs.get(run.result_blob), type=RunResult)
         return RunResult() if run.result is UNSET else run.result
@@ -371,7 +387,7 @@ class RunHistoryReader:
     async def to_recorded(self, run: PastRun) -> RecordedRun:
         """The run in the form that the sandbox replays."""
         return RecordedRun(
-            request=without_limits(await self.complete(run.request)),
+            request=without_limits(await self.complete(run.hooked_request)),
             limits=run.environment.limits,
             tools=await self.tools(run.environment),
             now_ms=run.now_ms,
@@ -428,32 +444,9 @@ class RunHistoryReader:
     async def _outcomes(
         self, session: str, after: int, turn_facts: Sequence[tuple[FactPosition, Fact]]
     ) -> dict[str, tuple[FactPosition, CallOutcome]]:
-        """By operation: the position of its outcome, and the outcome as hooks let the program get
-        it."""
-        outcomes: dict[str, tuple[FactPosition, CallOutcome]] = {}
+        """By operation: the position of its outcome, and the outcome."""
         older = await self.facts("tool", session, after)
-        for position, fact in (*older, *turn_facts):
-            match fact:
-                case tool.Completed():
-                    outcome = CallOutcome(
-                        value=fact.value,
-                        value_blob=fact.value_blob,
-                        duration_ms=fact.duration_ms,
-                        sealed=fact.sealed,
-                    )
-                case tool.Failed():
-                    outcome = CallOutcome(error=fact.error, duration_ms=fact.duration_ms)
-                case tool.Refused():
-                    outcome = CallOutcome(error=fact.error)
-                case hook.ResponseDecided() | hook.ResponseRejected() | hook.Noted():
-                    if fact.operation_id in outcomes:
-                        at, given = outcomes[fact.operation_id]
-                        outcomes[fact.operation_id] = at, outcome_after_hooks(given, (fact,))
-                    continue
-                case _:
-                    continue
-            outcomes[fact.operation_id] = position, outcome
-        return outcomes
+        return outcomes_of_calls((*older, *turn_facts))
 
     async def facts(self, family: str, session: str, after: int) -> list[tuple[FactPosition, Fact]]:
         """A family's facts above sequence ``after``, since its last restart of history."""
@@ -465,6 +458,12 @@ class RunHistoryReader:
             for stored in found
             for number, fact in enumerate(codec.decode(stored.body), 1)
         ]
+
+
+def _end_run(run: PastRun, position: FactPosition, end: TurnEnd) -> None:
+    run.ended_at, run.kept = position, end.kept
+    run.result, run.result_blob = end.result, end.result_blob
+    run.withheld, run.withheld_blob = end.withheld, end.withheld_blob
 
 
 def _of_programs(

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.execution.calls import CallCoordinator, CallNotifierPort, ParkRequested
+from rookery.actors.execution.calls import CallCoordinator, CallNotifierPort
 from rookery.actors.execution.driver import (
     AskModel,
     CallsRequested,
@@ -22,7 +22,13 @@ from rookery.actors.execution.driver import (
 )
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import LiveOutput, SendOutput
-from rookery.actors.execution.step_recorder import RunEnded, StepRecorder, parked_output
+from rookery.actors.execution.run_hooks import ExecutedOnceMore, RunHooks, RunStopped
+from rookery.actors.execution.step_recorder import (
+    ParkRequested,
+    RunEnded,
+    StepRecorder,
+    parked_output,
+)
 from rookery.actors.hooks import HookPoints
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import ActiveRunView
@@ -121,12 +127,13 @@ class RunExecution:
         self._recorder = StepRecorder(
             services.ask, services.blobs, session, view, services.call_notifier.begin_step
         )
+        self._hooks = RunHooks(services.hook_points(session, view), self._recorder, view)
         self._calls = CallCoordinator(
             self._recorder,
             services.call_notifier,
             services.reader,
             self._limit_ms,
-            services.hook_points(session, view),
+            self._hooks,
         )
         self._output = LiveOutput(
             services.send_output, session, view.run_id, lambda: self._recorder.is_recovering
@@ -136,6 +143,8 @@ class RunExecution:
         self._call_error: Exception | None = None
         """Why a synchronous call failed."""
         self._sync_calls: set[asyncio.Task[Any]] = set()
+        self._has_begun = False
+        """Whether the driver has taken a step."""
         self._stopping: asyncio.Task[RunResult | None] | None = None
         """The end of the program, with its output so far."""
 
@@ -143,19 +152,26 @@ class RunExecution:
     def session(self) -> str:
         return self._session
 
-    async def run(self) -> None:
-        """Execute the run until it ends or parks."""
+    async def run(self) -> bool:
+        """Execute the run until it ends or parks; true if it is to be executed once more."""
         continues = False
         try:
             step = await self._begin()
             while not isinstance(step, Finished):
                 step = await self._next(step)
+            step = await self._hooks.complete(step)
         except RunEnded:
             await self._end_stopped()
-            return
+            return False
         except ParkRequested as request:
             continues = await self._park(request)
-            return
+            return False
+        except ExecutedOnceMore:
+            await self._memory.evict(self._session)
+            return True
+        except RunStopped as stopped:
+            await self._memory.evict(self._session)
+            step = stopped.last
         finally:
             self._calls.close()
             if not continues:  # A call may have begun while the run was being parked.
@@ -163,14 +179,17 @@ class RunExecution:
             for task in self._sync_calls:
                 task.cancel()
         await self._end(step)
+        return False
 
     async def stop(self) -> None:
         """End the run now."""
+        self._hooks.cancel()
         self._calls.stop()
         await self._stop_driver()
 
     async def abandon(self) -> None:
         """Drop the run: another node owns it, or it is executed again."""
+        self._hooks.cancel()
         self._calls.stop()
         await self._memory.evict(self._session)
 
@@ -211,15 +230,19 @@ class RunExecution:
             timer_ms = None if view.timer_ms is UNSET else view.timer_ms
             numbers = [call.number for call in view.calls]
             answers, advance_ms = await self._calls.wait(numbers, timer_ms)
+            self._has_begun = True
             return await self._driver.resume_parked(run_input, answers, self._sync_call, advance_ms)
         recorded = await self._memory.prepare(session, view, tools)
+        run_input = run_input._replace(request=await self._hooks.begin(request))
         if self._environment.model is not UNSET:
             return await self._continue_with_model(run_input)
-        steps = len(recorded) - (0 if view.forked is UNSET else view.forked.batches)
+        steps = view.steps_before + len(recorded)
+        steps -= 0 if view.forked is UNSET else view.forked.batches
         self._recorder.resume_at(steps, answered=steps == view.steps)
-        if view.steps and steps == view.steps:
-            recorded = [*recorded[:-1], await self._hook_last(recorded[-1])]
         await self._calls.resume(view.beside, split=any(not batch.whole for batch in recorded))
+        if view.steps_before < steps == view.steps:
+            recorded = [*recorded[:-1], await self._hook_last(recorded[-1])]
+        self._has_begun = True
         return await self._driver.begin(run_input._replace(recorded=recorded), self._sync_call)
 
     async def _continue_with_model(self, run_input: RunInput) -> Step:
@@ -227,6 +250,7 @@ class RunExecution:
         view = self._view
         self._recorder.resume_at(view.steps, answered=not view.calls)
         await self._calls.resume(view.calls)
+        self._has_begun = True
         if not view.calls:
             return await self._driver.begin(run_input, self._sync_call)
         numbers = [call.number for call in view.calls]
@@ -243,7 +267,7 @@ class RunExecution:
                 name=one.name,
                 digest=one.digest,
             )
-            answer = await self._calls.hook_result(call, one.answer)
+            answer = await self._calls.judge(call, one.answer)
             calls.append(msgspec.structs.replace(one, answer=answer))
         return msgspec.structs.replace(batch, calls=tuple(calls))
 
@@ -299,7 +323,9 @@ class RunExecution:
         self._output.flush()
         for content in last.artifacts:
             await self._services.blobs.put(content)
-        view = await self._recorder.end(result, kept=kept, moves=last.inputs, answers=last.answers)
+        view = await self._recorder.end(
+            result, kept=kept, moves=last.inputs, answers=last.answers, withheld=last.withheld
+        )
         self._on_unparked()
         is_valid = kept and view.ended in ("Completed", "Failed")
         if kept and not is_valid:
@@ -338,15 +364,19 @@ class RunExecution:
         self._on_unparked()
 
     async def _park(self, request: ParkRequested) -> bool:
-        """Park the run. True if it is still to continue when a call ends."""
-        output = self._driver.output()
+        """Park the run. True if it is still to continue when a call ends, or its hook may be
+        invoked again. A hook interrupts a run at a step that is not on record, so no image of its
+        program is stored: the record leads to that step again."""
+        blobs, session, view = self._services.blobs, self._session, self._view
+        output = self._driver.output() if self._has_begun else await parked_output(blobs, view)
         self._output.flush()
-        snapshot = await self._memory.park(
-            self._session, self._view, is_repeatable=request.is_repeatable and not self._image
-        )
-        continues = await self._recorder.park(
-            request.code, request.operations, snapshot, output, split=request.split
-        )
+        if request.hook:
+            snapshot = "", ""
+            await self._memory.evict(session)
+        else:
+            is_repeatable = request.is_repeatable and not self._image
+            snapshot = await self._memory.park(session, view, is_repeatable=is_repeatable)
+        continues = await self._recorder.park(request, snapshot, output)
         self._on_unparked(named=snapshot[1])
         return continues
 

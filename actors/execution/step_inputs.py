@@ -1,18 +1,20 @@
-"""The results that each step of a run continued with, derived from its turn's facts."""
+"""The results that each step of a run continued with, and the outcomes of its calls, derived from
+its turn's facts."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from msgspec import UNSET
 
-from rookery.schemas.calls import RequestedCall
+from rookery.actors.hooks import outcome_after_hooks
+from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.envelope import Fact
-from rookery.schemas.facts import turn
+from rookery.schemas.facts import hook, tool, turn
 from rookery.schemas.facts.run_progress import TurnEnd
 
-__all__ = ["AnsweredBatch", "FactPosition", "StepInputs"]
+__all__ = ["AnsweredBatch", "FactPosition", "RecordedWait", "StepInputs", "outcomes_of_calls"]
 
 
 class FactPosition(NamedTuple):
@@ -21,6 +23,15 @@ class FactPosition(NamedTuple):
     sequence: int = 0
     number: int = 0
     """Its number in the message, from 1."""
+
+
+class RecordedWait(NamedTuple):
+    """The wait of a call for a timer."""
+
+    position: FactPosition
+    number: int
+    """Of the call."""
+    until_ms: int
 
 
 class AnsweredBatch(NamedTuple):
@@ -91,3 +102,33 @@ class StepInputs:
 def _empty_batch(position: FactPosition) -> AnsweredBatch:
     """The batch of a step that requested no calls."""
     return AnsweredBatch((), (), whole=True, boundary=position)
+
+
+def outcomes_of_calls(
+    facts: Iterable[tuple[FactPosition, Fact]],
+) -> dict[str, tuple[FactPosition, CallOutcome]]:
+    """By operation: the position of its outcome, and the outcome as hooks let the program get it.
+    The outcome of a call that is made once more is not its outcome."""
+    outcomes: dict[str, tuple[FactPosition, CallOutcome]] = {}
+    for position, fact in facts:
+        match fact:
+            case tool.Completed():
+                outcome = CallOutcome(
+                    value=fact.value,
+                    value_blob=fact.value_blob,
+                    duration_ms=fact.duration_ms,
+                    sealed=fact.sealed,
+                )
+                outcomes[fact.operation_id] = position, outcome
+            case tool.Failed():
+                outcome = CallOutcome(error=fact.error, duration_ms=fact.duration_ms)
+                outcomes[fact.operation_id] = position, outcome
+            case tool.Refused():
+                outcomes[fact.operation_id] = position, CallOutcome(error=fact.error)
+            case tool.RetryAllowed():
+                outcomes.pop(fact.operation_id, None)
+            case hook.ResponseDecided() | hook.ResponseRejected() | hook.Noted():
+                if (found := outcomes.get(fact.operation_id or "")) is not None:
+                    at, given = found
+                    outcomes[fact.operation_id or ""] = at, outcome_after_hooks(given, (fact,))
+    return outcomes

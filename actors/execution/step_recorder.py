@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.hooks import HookedCalls
+from rookery.actors.hooks import Hooked
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import (
     ActiveRunView,
@@ -22,6 +22,7 @@ from rookery.actors.messages import (
     CallsQuery,
     CallsView,
     ParkRun,
+    RecordHooks,
     RecordOutcome,
     RecordStep,
     TurnInput,
@@ -34,10 +35,11 @@ from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
+from rookery.schemas.facts.hook import HookFact
 from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.run import RunOutput, RunResult, RunStatus
 
-__all__ = ["RunEnded", "StepRecorder", "operation_id", "parked_output"]
+__all__ = ["ParkRequested", "RunEnded", "StepRecorder", "operation_id", "parked_output"]
 
 BATCH_BYTES_MAX = 128 << 10
 """Limit for the arguments of one step, whose facts are one message."""
@@ -51,9 +53,32 @@ class RunEnded(Exception):
     """The run's end is recorded, or it must end now."""
 
 
-def operation_id(started_at_ms: int, session: str, run_id: str, number: int) -> str:
-    """The id of a run's call."""
-    return derived_uuid7(started_at_ms, session, run_id, str(number))
+class ParkRequested(Exception):
+    """The run's open calls all wait for slow events, or a hook has interrupted it."""
+
+    def __init__(
+        self,
+        code: str,
+        operations: tuple[str, ...],
+        *,
+        split: bool,
+        is_repeatable: bool,
+        hook: str = "",
+        notes: tuple[HookFact, ...] = (),
+    ) -> None:
+        """``is_repeatable``: all steps waited for all their calls and this one has no timer, so the
+        run's record leads to exactly this point. ``notes``: of the ``hook``."""
+        super().__init__(code)
+        self.code, self.operations, self.split = code, operations, split
+        self.is_repeatable, self.hook, self.notes = is_repeatable, hook, notes
+
+
+def operation_id(
+    started_at_ms: int, session: str, run_id: str, number: int, *, retried: bool = False
+) -> str:
+    """The id of a run's call. ``retried``: of a program that is executed once more."""
+    suffix = "/2" if retried else ""
+    return derived_uuid7(started_at_ms, session, run_id, f"{number}{suffix}")
 
 
 class StepRecorder:
@@ -84,7 +109,7 @@ class StepRecorder:
         self._seal: CallSeal | None = None
         self._outcomes: list[RecordOutcome] = []
         """The outcomes that the driver got before they were recorded."""
-        self._hooked = HookedCalls()
+        self._hooked = Hooked()
         """What hooks said since the last step."""
 
     def resume_at(self, steps: int, *, answered: bool) -> None:
@@ -103,7 +128,9 @@ class StepRecorder:
         found = self._operation_ids.get(number)
         if found is None:
             view = self._view
-            found = operation_id(view.started_at_ms, self._session, view.run_id, number)
+            found = operation_id(
+                view.started_at_ms, self._session, view.run_id, number, retried=view.retried
+            )
             self._operation_ids[number] = found
         return found
 
@@ -166,14 +193,32 @@ class StepRecorder:
         ended; ``passed_ms``: 0 if the clock did not advance; ``unrecorded``: the outcomes that the
         step is to record."""
         self._answered_operations, self._answered = given, True
-        self._outcomes += unrecorded
+        self.add_outcomes(unrecorded)
         if passed_ms:
             self._passed_ms.append(passed_ms)
 
-    def add_hooked(self, hooked: HookedCalls) -> None:
-        """Add what hooks said of results, or of the calls of the next recorded step."""
+    def add_outcomes(self, unrecorded: Sequence[RecordOutcome]) -> None:
+        """Add outcomes that the next step is to record."""
+        self._outcomes += unrecorded
+
+    def add_hooked(self, hooked: Hooked) -> None:
+        """Add what hooks said of results, of the next recorded step, or of its calls."""
         if hooked.facts:
-            self._hooked = HookedCalls(self._hooked.facts + hooked.facts, hooked.executed)
+            self._hooked = Hooked(self._hooked.facts + hooked.facts, hooked.executed)
+
+    async def record_hooks(self, of_call: tuple[HookFact, ...] = (), *, retry: str = "") -> None:
+        """Record what hooks said without a step, and the outcomes so far. ``of_call`` and
+        ``retry``: only what they said of this operation, which is to be made once more."""
+        outcomes, self._outcomes = tuple(self._outcomes), []
+        hooks = of_call
+        if not retry:
+            hooks, self._hooked = self._hooked.facts, Hooked()
+        command = RecordHooks(
+            run_id=self.run_id, steps=self._steps, outcomes=outcomes, hooks=hooks, retry=retry
+        )
+        view = await self._with_outcomes(command, outcomes)
+        if view.cancelling or view.ended:
+            raise RunEnded
 
     async def record_request(
         self,
@@ -198,7 +243,7 @@ class StepRecorder:
         """Record the next step, unless it is recorded; raises ``RunEnded`` if the run has ended."""
         self._steps += 1
         outcomes, self._outcomes = tuple(self._outcomes), []
-        hooked, self._hooked = self._hooked, HookedCalls()
+        hooked, self._hooked = self._hooked, Hooked()
         given, passed_ms = self._answered_operations, tuple(self._passed_ms)
         self._answered_operations, self._passed_ms = UNSET, []
         if self._steps <= self._view.steps:
@@ -228,41 +273,45 @@ class StepRecorder:
             raise RunEnded
 
     async def _commit(self, step: RecordStep) -> ActiveRunView:
-        if not step.outcomes:
-            return await self._ask("turn", self._session, step, ActiveRunView)
-        ended = self._begin_step([outcome.operation_id for outcome in step.outcomes])
+        return await self._with_outcomes(step, step.outcomes)
+
+    async def _with_outcomes(
+        self, command: RecordStep | RecordHooks | ParkRun, outcomes: Sequence[RecordOutcome]
+    ) -> ActiveRunView:
+        """Record what contains these outcomes."""
+        if not outcomes:
+            return await self._ask("turn", self._session, command, ActiveRunView)
+        ended = self._begin_step([outcome.operation_id for outcome in outcomes])
         try:
-            return await self._ask("turn", self._session, step, ActiveRunView)
+            return await self._ask("turn", self._session, command, ActiveRunView)
         finally:
             ended.set_result(None)
 
     # --- rest, and the end ------------------------------------------------------------------------
 
     async def park(
-        self,
-        code: str,
-        waits_for: tuple[str, ...],
-        snapshot: tuple[str, str],
-        output: RunOutput,
-        *,
-        split: bool,
+        self, request: ParkRequested, snapshot: tuple[str, str], output: RunOutput
     ) -> bool:
         """Park the run; true if it is still to continue. ``snapshot``: its id and blob; ``output``:
-        what it has printed; ``split``: calls of several steps are open."""
+        what it has printed. The outcomes that its driver has are recorded; what hooks said of
+        them is not, so that they are invoked again when the run is resumed."""
         snapshot_id, blob = snapshot
         text = encode_json(output)
         is_long = len(text) > PARKED_OUTPUT_BYTES_MAX
         command = ParkRun(
             run_id=self.run_id,
-            code=code,
+            code=request.code,
             snapshot_id=snapshot_id,
             snapshot_blob=blob,
-            waits_for=waits_for,
-            split=split,
+            waits_for=request.operations,
+            split=request.split,
+            hook=request.hook,
+            outcomes=tuple(self._outcomes),
+            notes=request.notes,
             output=UNSET if is_long or output == RunOutput() else output,
             output_blob=await self._blobs.put(text) if is_long else UNSET,
         )
-        view = await self._ask("turn", self._session, command, ActiveRunView)
+        view = await self._with_outcomes(command, command.outcomes)
         if view.cancelling:
             await self._ask("turn", self._session, end_unexecuted(view, output), ActiveRunView)
         return not view.cancelling and not view.ended
@@ -274,6 +323,7 @@ class StepRecorder:
         kept: bool,
         moves: tuple[TurnInput, ...] | None = None,
         answers: tuple[Fact, ...] = (),
+        withheld: RunResult | None = None,
     ) -> ActiveRunView:
         """Record the last step as the driver took it. The run may have ended differently
         meanwhile."""
@@ -290,6 +340,7 @@ class StepRecorder:
             answers=answers,
             result=result,
             kept=kept,
+            withheld=UNSET if withheld is None else withheld,
         )
         return await self._commit(await self._with_blobs(step))
 
@@ -306,8 +357,13 @@ class StepRecorder:
         await self._ask("turn", self._session, await self._with_blobs(step), ActiveRunView)
 
     async def _with_blobs(self, step: RecordStep) -> RecordStep:
-        """Replace a large result by a blob."""
+        """Replace large results by blobs."""
         result = step.result
+        if step.withheld is not UNSET:
+            text = encode_json(step.withheld)
+            if len(text) > IN_FACT_BYTES_MAX:
+                blob = await self._blobs.put(text)
+                step = msgspec.structs.replace(step, withheld=UNSET, withheld_blob=blob)
         assert result is not UNSET, "only a last step has one"
         if result.status is RunStatus.CANCELLED:
             result = cancelled_result(result)

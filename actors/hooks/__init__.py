@@ -13,12 +13,18 @@ from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rookery.actors.hooks.authoring import (
+        add_input,
+        change_approval,
         deny,
         hook,
         modify_arguments,
+        report_cleanup,
+        request_retry,
         require_approval,
         rewrite_result,
         rule_hook,
+        stop_completion,
+        stop_run,
     )
     from rookery.actors.hooks.changes import call_verdict, outcome_after_hooks
     from rookery.actors.hooks.context import (
@@ -28,8 +34,15 @@ if TYPE_CHECKING:
     )
     from rookery.actors.hooks.coordinator import HookLifecycleCoordinator, validate_package_hooks
     from rookery.actors.hooks.executors import HookExecutors
+    from rookery.actors.hooks.invocations import HookStop
     from rookery.actors.hooks.node_hooks import NodeHooks
-    from rookery.actors.hooks.points import HookedCalls, HookPoints
+    from rookery.actors.hooks.points import Hooked, HookPoints, requests_retry
+    from rookery.actors.hooks.run_changes import (
+        check_recorded,
+        injected_inputs,
+        is_retried,
+        run_ending,
+    )
 
 __all__ = [
     "HookExecutors",
@@ -38,16 +51,28 @@ __all__ = [
     "HookLifecycleContext",
     "HookLifecycleCoordinator",
     "HookPoints",
-    "HookedCalls",
+    "HookStop",
+    "Hooked",
     "NodeHooks",
+    "add_input",
     "call_verdict",
+    "change_approval",
+    "check_recorded",
     "deny",
     "hook",
+    "injected_inputs",
+    "is_retried",
     "modify_arguments",
     "outcome_after_hooks",
+    "report_cleanup",
+    "request_retry",
+    "requests_retry",
     "require_approval",
     "rewrite_result",
     "rule_hook",
+    "run_ending",
+    "stop_completion",
+    "stop_run",
     "validate_package_hooks",
 ]
 
@@ -55,18 +80,45 @@ __getattr__ = lazy_names(
     __name__,
     {
         "authoring": (
+            "add_input",
+            "change_approval",
             "deny",
             "hook",
             "modify_arguments",
+            "report_cleanup",
+            "request_retry",
             "require_approval",
             "rewrite_result",
             "rule_hook",
+            "stop_completion",
+            "stop_run",
         ),
-        "changes": ("call_verdict", "outcome_after_hooks"),
-        "context": ("HookInvocationOutcome", "HookInvocationStatus", "HookLifecycleContext"),
-        "coordinator": ("HookLifecycleCoordinator", "validate_package_hooks"),
+        "changes": (
+            "call_verdict",
+            "outcome_after_hooks",
+        ),
+        "context": (
+            "HookInvocationOutcome",
+            "HookInvocationStatus",
+            "HookLifecycleContext",
+        ),
+        "coordinator": (
+            "HookLifecycleCoordinator",
+            "validate_package_hooks",
+        ),
         "executors": ("HookExecutors",),
+        "invocations": ("HookStop",),
         "node_hooks": ("NodeHooks",),
-        "points": ("HookPoints", "HookedCalls"),
+        "points": (
+            "Hooked",
+            "HookPoints",
+            "requests_retry",
+        ),
+        "run_changes": (
+            "check_recorded",
+            "injected_inputs",
+            "is_retried",
+            "run_ending",
+        ),
     },
 )

@@ -18,19 +18,26 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools import HOOK_ATTRIBUTE
-from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookMode, HookRegistration, PythonHook, RuleHook, RuleVerdict
 from rookery.schemas.ids import HookExecutorRef, HookId
 from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookResponseClass
 from rookery.schemas.seed.hook_invocation import (
+    ApprovalRequestPatch,
+    ContextInjectionRequest,
     DenyResponse,
     HookInput,
     HookResponse,
+    InjectContextResponse,
+    ModifyApprovalRequestResponse,
     ModifyToolRequestResponse,
     ObserveOnlyResponse,
     ReasonedSummary,
     RequestApprovalResponse,
+    RequestCleanupRepairResponse,
+    RequestRetryResponse,
     RewriteToolResultResponse,
+    StopCompletionWithRepairNeededResponse,
+    StopRunResponse,
     SummaryOnly,
     ToolRequestPatch,
     ToolResultPatch,
@@ -46,16 +53,23 @@ from rookery.schemas.seed.hook_spec import (
     HookTimeoutPolicy,
     hook_policy_ref,
 )
+from rookery.schemas.seed.policy_decisions import RiskClass
 
 __all__ = [
     "LocalHook",
     "LocalRule",
+    "add_input",
+    "change_approval",
     "deny",
     "hook",
     "modify_arguments",
+    "report_cleanup",
+    "request_retry",
     "require_approval",
     "rewrite_result",
     "rule_hook",
+    "stop_completion",
+    "stop_run",
 ]
 
 POLICY: Final = "policy.hooks.in_process"
@@ -90,6 +104,51 @@ def rewrite_result(result: Any, summary: str) -> RewriteToolResultResponse:
     return RewriteToolResultResponse(payload=payload)
 
 
+def change_approval(
+    summary: str,
+    *,
+    timeout_ms: int | None = None,
+    dispatchers: Iterable[str] | None = None,
+    risk: RiskClass | str | None = None,
+) -> ModifyApprovalRequestResponse:
+    """Ask an approver more strictly: for a shorter time, by fewer dispatchers, at a higher risk."""
+    payload = ApprovalRequestPatch(
+        redacted_summary=summary,
+        timeout_ms=UNSET if timeout_ms is None else timeout_ms,
+        dispatchers=UNSET if dispatchers is None else tuple(dispatchers),
+        risk_class=UNSET if risk is None else RiskClass(risk),
+    )
+    return ModifyApprovalRequestResponse(payload=payload)
+
+
+def request_retry(summary: str) -> RequestRetryResponse:
+    """Make an idempotent call once more; or, at the end of a run that has only read, execute its
+    program once more."""
+    return RequestRetryResponse(payload=SummaryOnly(redacted_summary=summary))
+
+
+def add_input(name: str, value: Any, summary: str) -> InjectContextResponse:
+    """Add an input to a run that starts."""
+    added = ContextInjectionRequest(redacted_summary=summary, name=name, value=value)
+    return InjectContextResponse(payload=(added,))
+
+
+def stop_run(code: str, summary: str) -> StopRunResponse:
+    """End a run that starts: ``HOOK_DENIED``."""
+    return StopRunResponse(payload=ReasonedSummary(code=code, redacted_summary=summary))
+
+
+def stop_completion(code: str, summary: str) -> StopCompletionWithRepairNeededResponse:
+    """Let a run fail whose program has ended well: ``HOOK_REPAIR_NEEDED``."""
+    payload = ReasonedSummary(code=code, redacted_summary=summary)
+    return StopCompletionWithRepairNeededResponse(payload=payload)
+
+
+def report_cleanup(summary: str) -> RequestCleanupRepairResponse:
+    """Put on record what a cancelled run leaves behind."""
+    return RequestCleanupRepairResponse(payload=SummaryOnly(redacted_summary=summary))
+
+
 # --- decorator ------------------------------------------------------------------------------------
 
 
@@ -109,26 +168,23 @@ class LocalHook:
     def executor_ref(self) -> HookExecutorRef:
         return self.registration.spec.executor_ref
 
+    def is_of(self, other: LocalHook) -> bool:
+        """Whether both have the same function."""
+        return self._function is other._function
+
     async def invoke(self, hook_input: HookInput) -> HookResponse:
         loop = asyncio.get_running_loop()
-        answer = await loop.run_in_executor(
+        answer: HookResponse = await loop.run_in_executor(
             self.threads, copy_context().run, self._answer, hook_input
         )
-        if answer is None:
-            return _OBSERVED
-        if not isinstance(answer, HookResponse):
-            raise Refused(
-                "HOOK_ANSWER_INVALID",
-                f"the hook returned {type(answer).__name__}",
-                hint="return None or a response, such as deny(code, summary)",
-            )
         return answer
 
     def _answer(self, hook_input: HookInput) -> Any:
         """On a thread, where an asynchronous function gets a loop of its own."""
         try:
             found = self._function(hook_input)
-            return asyncio.run(found) if inspect.iscoroutine(found) else found
+            answer = asyncio.run(found) if inspect.iscoroutine(found) else found
+            return _OBSERVED if answer is None else answer
         except (StopIteration, SystemExit, KeyboardInterrupt, asyncio.CancelledError) as error:
             raise RuntimeError(f"the hook raised {type(error).__name__}") from error
 

@@ -7,13 +7,13 @@ that a turn applies only what is on record.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.tools import NO_VERDICT, CatalogueTool, HookVerdict, check_arguments, fault
 from rookery.bus.ports import IN_FACT_BYTES_MAX
-from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
+from rookery.schemas.calls import ApprovalTerms, CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import CodedError, Refused
@@ -21,25 +21,66 @@ from rookery.schemas.facts import hook as facts
 from rookery.schemas.seed.hook import HookPoint
 from rookery.schemas.seed.hook_invocation import (
     SUMMARY_MAX,
+    ApprovalRequestPatch,
     DenyResponse,
     HookResponse,
+    ModifyApprovalRequestResponse,
     ModifyToolRequestResponse,
     RequestApprovalResponse,
+    RequestRetryResponse,
     RewriteToolResultResponse,
     ToolRequestPatch,
 )
+from rookery.schemas.seed.policy_decisions import RiskClass
+from rookery.schemas.seed.refs import DestinationKind, DestinationRef
 
 __all__ = [
     "CallChange",
+    "HookedStep",
     "ReturnedCall",
+    "applied",
     "call_verdict",
     "merge_patch",
     "outcome_after_hooks",
-    "refusal_of_call_response",
-    "refusal_of_result_response",
+    "refusal_of_summary",
 ]
 
 DENIED: Final = "PERMISSION_DENIED"
+_RISKS: Final = tuple(RiskClass)
+_CallResponse = (
+    DenyResponse
+    | RequestApprovalResponse
+    | ModifyToolRequestResponse
+    | ModifyApprovalRequestResponse
+)
+
+
+class HookedStep(Protocol):
+    """A step of a run that hooks are invoked for."""
+
+    @property
+    def point(self) -> HookPoint: ...
+
+    @property
+    def operation_id(self) -> str:
+        """The call; empty for a step of the run itself."""
+
+    @property
+    def destination(self) -> DestinationRef | None: ...
+
+    def refusal(self, hook_id: str, response: HookResponse) -> str:
+        """Why the response of the hook may not change the step; empty if it may."""
+
+
+def refusal_of_summary(summary: str) -> str:
+    """Why a response may not have this summary; empty if it may."""
+    if 1 <= len(summary) <= SUMMARY_MAX:
+        return ""
+    return f"a summary has 1 to {SUMMARY_MAX} characters, this one {len(summary)}"
+
+
+def _tool_ref(tool: CatalogueTool, call: RequestedCall) -> DestinationRef:
+    return DestinationRef.new(f"{tool.surface}/{call.name}", DestinationKind.TOOL)
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -56,11 +97,37 @@ def merge_patch(target: Any, patch: Any) -> Any:
 
 
 class CallChange(NamedTuple):
-    """A call with the changes of hooks so far."""
+    """A call that is about to be requested, with the changes of hooks so far."""
 
     tool: CatalogueTool
     call: RequestedCall
     verdict: HookVerdict = NO_VERDICT
+    point: HookPoint = HookPoint.BEFORE_TOOL_CALL
+
+    @property
+    def operation_id(self) -> str:
+        return self.call.operation_id
+
+    @property
+    def destination(self) -> DestinationRef:
+        return _tool_ref(self.tool, self.call)
+
+    @property
+    def needs_approval(self) -> bool:
+        """Whether an approver will be asked, so that the hooks of the request are invoked."""
+        return not self.tool.waits_for and self.verdict.policy(self.tool.capability) is not UNSET
+
+    def refusal(self, hook_id: str, response: HookResponse) -> str:
+        if not isinstance(response, _CallResponse):
+            return f"nothing of {response.response_class} can be applied to a call"
+        if isinstance(response, RequestApprovalResponse) and self.tool.waits_for:
+            return f"calls of {self.call.name} need no approval: nothing of them acts"
+        if isinstance(response, ModifyToolRequestResponse):
+            try:
+                self.patched(hook_id, response.payload)
+            except CodedError as error:
+                return error.message
+        return refusal_of_summary(response.payload.redacted_summary)
 
     @property
     def arguments(self) -> CallArguments | UnsetType:
@@ -105,28 +172,20 @@ def _with_line(verdict: HookVerdict, hook_id: str, summary: str) -> HookVerdict:
     return verdict._replace(changed_by="; ".join(filter(None, (verdict.changed_by, line))))
 
 
-def refusal_of_call_response(change: CallChange, hook_id: str, response: HookResponse) -> str:
-    """Why the response may not change the call; empty if it may."""
-    match response:
-        case DenyResponse(payload=payload):
-            return _summary_refusal(payload.redacted_summary)
-        case RequestApprovalResponse(payload=payload):
-            if change.tool.waits_for:
-                return f"calls of {change.call.name} need no approval: nothing of them acts"
-            return _summary_refusal(payload.redacted_summary)
-        case ModifyToolRequestResponse(payload=payload):
-            try:
-                change.patched(hook_id, payload)
-            except CodedError as error:
-                return error.message
-            return _summary_refusal(payload.redacted_summary)
-    return f"nothing of {response.response_class} can be applied to a call"
-
-
-def _summary_refusal(summary: str) -> str:
-    if 1 <= len(summary) <= SUMMARY_MAX:
-        return ""
-    return f"a summary has 1 to {SUMMARY_MAX} characters, this one {len(summary)}"
+def _tightened(terms: ApprovalTerms | UnsetType, patch: ApprovalRequestPatch) -> ApprovalTerms:
+    """The terms of an approval with one more change, which makes none of them weaker."""
+    before = ApprovalTerms() if terms is UNSET else terms
+    timeouts = [ms for ms in (before.timeout_ms, patch.timeout_ms) if ms is not UNSET]
+    risks = [risk for risk in (before.risk_class, patch.risk_class) if risk is not UNSET]
+    names = patch.dispatchers
+    if before.dispatchers is not UNSET:
+        allowed = before.dispatchers if names is UNSET else names
+        names = tuple(name for name in before.dispatchers if name in allowed)
+    return ApprovalTerms(
+        timeout_ms=min(timeouts) if timeouts else UNSET,
+        dispatchers=names,
+        risk_class=max(risks, key=_RISKS.index) if risks else UNSET,
+    )
 
 
 def call_verdict(
@@ -144,17 +203,29 @@ def applied(change: CallChange, fact: facts.HookFact) -> CallChange:
     """The call after a fact about it; raises ``Refused`` if the tool does not take the change."""
     hook_id = fact.hook_id.as_str()
     match fact:
-        case facts.ResponseDecided(change=DenyResponse(payload=reason)):
-            text = f"{reason.redacted_summary} (hook.{reason.code}, by hook {hook_id})"
-            return _refused(change, text)
-        case facts.ResponseDecided(change=RequestApprovalResponse()):
-            return change._replace(verdict=change.verdict._replace(needs_approval=True))
-        case facts.ResponseDecided(change=ModifyToolRequestResponse(payload=patch)):
-            return change.patched(hook_id, patch)
+        case facts.ResponseDecided(change=response):
+            return _after_response(change, hook_id, response)
         case facts.ResponseRejected():
             return _refused(change, f"the response of hook {hook_id} was refused: {fact.reason}")
         case facts.Noted(refuses=True):
             return _refused(change, f"hook {hook_id} failed: {fact.error}")
+    return change
+
+
+def _after_response(change: CallChange, hook_id: str, response: HookResponse) -> CallChange:
+    """The call after an accepted response."""
+    match response:
+        case DenyResponse(payload=reason):
+            text = f"{reason.redacted_summary} (hook.{reason.code}, by hook {hook_id})"
+            return _refused(change, text)
+        case RequestApprovalResponse():
+            return change._replace(verdict=change.verdict._replace(needs_approval=True))
+        case ModifyToolRequestResponse(payload=patch):
+            return change.patched(hook_id, patch)
+        case ModifyApprovalRequestResponse(payload=terms):
+            verdict = _with_line(change.verdict, hook_id, terms.redacted_summary)
+            tightened = _tightened(verdict.terms, terms)
+            return change._replace(verdict=verdict._replace(terms=tightened))
     return change
 
 
@@ -172,6 +243,17 @@ class ReturnedCall(NamedTuple):
     call: RequestedCall
     outcome: CallOutcome
     """As the program gets it."""
+    may_retry: bool = False
+    """Whether one more attempt may be made."""
+    point: HookPoint = HookPoint.AFTER_TOOL_CALL
+
+    @property
+    def operation_id(self) -> str:
+        return self.call.operation_id
+
+    @property
+    def destination(self) -> DestinationRef:
+        return _tool_ref(self.tool, self.call)
 
     @property
     def bound(self) -> Any:
@@ -183,22 +265,34 @@ class ReturnedCall(NamedTuple):
         """Unset if the result is sensitive."""
         return UNSET if self.tool.checks.sensitive.result else self.outcome.value
 
-
-def refusal_of_result_response(given: ReturnedCall, response: HookResponse) -> str:
-    """Why the response may not change the result; empty if it may."""
-    if not isinstance(response, RewriteToolResultResponse):
+    def refusal(self, hook_id: str, response: HookResponse) -> str:
+        del hook_id
+        match response:
+            case RequestRetryResponse(payload=retry):
+                return self._refusal_of_retry() or refusal_of_summary(retry.redacted_summary)
+            case RewriteToolResultResponse(payload=patch):
+                if patch.result is not UNSET and (refusal := self._refusal_of_result(patch.result)):
+                    return refusal
+                return refusal_of_summary(patch.redacted_summary)
         return f"nothing of {response.response_class} can be applied to a result"
-    payload = response.payload
-    if payload.result is not UNSET:
-        if given.tool.checks.sensitive.result:
-            return f"the result of {given.call.name} is sensitive, and this one would be shown"
+
+    def _refusal_of_retry(self) -> str:
+        name = self.call.name
+        if not self.tool.capability.idempotent:
+            return f"{name} is not idempotent, so it is called once"
+        if not self.may_retry:
+            return f"this call of {name} is not made again: a hook may ask for one more attempt"
+        return ""
+
+    def _refusal_of_result(self, result: Any) -> str:
+        if self.tool.checks.sensitive.result:
+            return f"the result of {self.call.name} is sensitive, and this one would be shown"
         try:
-            checked = given.tool.checks.check_result(payload.result)
+            checked = self.tool.checks.check_result(result)
         except CodedError as error:
             return error.message
-        if len(checked.text) > IN_FACT_BYTES_MAX:
-            return "the rewritten result does not fit into a fact"
-    return _summary_refusal(payload.redacted_summary)
+        too_long = len(checked.text) > IN_FACT_BYTES_MAX
+        return "the rewritten result does not fit into a fact" if too_long else ""
 
 
 def outcome_after_hooks(outcome: CallOutcome, recorded: Iterable[facts.HookFact]) -> CallOutcome:

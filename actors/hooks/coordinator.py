@@ -30,6 +30,7 @@ from rookery.actors.hooks.records import (
     rejected_record,
     timed_out_record,
 )
+from rookery.schemas.errors import Refused
 from rookery.schemas.ids import JournalCursor
 from rookery.schemas.scalars import saturate
 from rookery.schemas.seed.agent_error import (
@@ -180,7 +181,7 @@ class HookLifecycleCoordinator:
         assert task is not None
         try:
             async with asyncio.timeout(spec.timeout.timeout_ms / 1_000) as deadline:
-                return await executor.invoke(hook_input)
+                return _checked(await executor.invoke(hook_input))
         except TimeoutError:
             if not deadline.expired():
                 raise
@@ -265,6 +266,16 @@ class HookLifecycleCoordinator:
         seq = self._next_journal_seq if self._allocator is None else self._allocator(width)
         self._next_journal_seq = saturate(seq + width)
         return seq
+
+
+def _checked(answer: object) -> HookResponse:
+    if not isinstance(answer, HookResponse):
+        raise Refused(
+            "HOOK_ANSWER_INVALID",
+            f"the hook returned {type(answer).__name__}",
+            hint="return None or a response, such as deny(code, summary)",
+        )
+    return answer
 
 
 def _accept(_spec: HookSpec, _response: HookResponse) -> bool:

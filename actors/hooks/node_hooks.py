@@ -18,7 +18,10 @@ from rookery.actors.hooks.registration import check_registrations
 from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.tools import DaemonThreadPool
 from rookery.schemas.calls import PinnedHook, RunEnvironment
+from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookRegistration
+from rookery.schemas.ids import HookExecutorRef
+from rookery.schemas.seed.hook import HookPoint, HookResponseClass
 
 __all__ = ["NodeHooks"]
 
@@ -39,9 +42,12 @@ class NodeHooks:
         self._pins = tuple(map(_pin, self._enabled))
         self._fingerprints: dict[Hashable, str] = {}
         local = [one for one in hooks if isinstance(one, LocalHook)]
-        threads = DaemonThreadPool(THREADS_MAX)
+        threads, functions = DaemonThreadPool(THREADS_MAX), dict[HookExecutorRef, LocalHook]()
         for one in local:
             one.threads = threads
+            if not functions.setdefault(one.executor_ref, one).is_of(one):
+                text = f"two functions of hooks are called {one.executor_ref.as_str()[:200]}"
+                raise Refused("HOOK_INVALID", text, hint="a hook's function has a name of its own")
         self.executors = HookExecutors(local)
 
     def pin(self, environment: RunEnvironment) -> RunEnvironment:
@@ -84,4 +90,7 @@ class NodeHooks:
 
 def _pin(registration: HookRegistration) -> PinnedHook:
     hook_id = registration.spec.hook_id.as_str()
-    return PinnedHook(hook_id=hook_id, digest=registration.digest())
+    spec = registration.spec
+    judges_results = spec.point is HookPoint.AFTER_TOOL_CALL
+    retries = judges_results and HookResponseClass.REQUEST_RETRY in spec.mutation_rights.rights
+    return PinnedHook(hook_id=hook_id, digest=registration.digest(), retries=retries or UNSET)

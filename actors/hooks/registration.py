@@ -15,7 +15,7 @@ from rookery.actors.hooks.conditions import check_condition
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookRegistration, RuleHook
 from rookery.schemas.seed.agent_error import AgentError
-from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookResponseClass
+from rookery.schemas.seed.hook import HookPoint, HookResponseClass
 from rookery.schemas.seed.hook_spec import HookSpec
 
 __all__ = ["POINT_TIMEOUT_MS_MAX", "check_registration", "check_registrations"]
@@ -30,14 +30,10 @@ _HOOK_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _MODEL: Final = "no model driver calls it yet"
 _AGENTS: Final = "agents are no tools yet"
 _PROCESSES: Final = "no run starts processes yet"
-_RUNS: Final = "runs do not call it yet"
+_OBSERVERS: Final = "no run feeds an observer yet"
 _NOT_LIVE: Final = {
-    HookPoint.RUN_STARTING: _RUNS,
-    HookPoint.BEFORE_APPROVAL_REQUEST: _RUNS,
-    HookPoint.AFTER_APPROVAL_DECISION: _RUNS,
-    HookPoint.ON_RUN_CANCEL_REQUESTED: _RUNS,
-    HookPoint.BEFORE_RUN_COMPLETE: _RUNS,
-    HookPoint.AFTER_RUN_TERMINAL: _RUNS,
+    HookPoint.AFTER_APPROVAL_DECISION: _OBSERVERS,
+    HookPoint.AFTER_RUN_TERMINAL: _OBSERVERS,
     HookPoint.BEFORE_CONTEXT_ASSEMBLY: _MODEL,
     HookPoint.AFTER_CONTEXT_ASSEMBLY: _MODEL,
     HookPoint.BEFORE_PROVIDER_PROJECTION: _MODEL,
@@ -102,12 +98,10 @@ def _check_spec(spec: HookSpec) -> None:
 
 def _check_point(spec: HookSpec) -> None:
     point, reason = spec.point, _NOT_LIVE.get(spec.point, "")
-    if point is HookPoint.AFTER_TOOL_CALL and not spec.is_blocking:
-        reason = "no run feeds an observer yet: the run can wait for it, in mode audit"
-    if HookResponseClass.REQUEST_RETRY in spec.mutation_rights.rights:
-        reason = "no call is retried for a hook yet"
-    if spec.failure is HookFailurePolicy.INTERRUPT_RUN:
-        reason = "no run parks for a hook yet: say deny or fail_run for its failure"
+    if not reason and not spec.is_blocking:
+        reason = f"{_OBSERVERS}: the run can wait for it, in mode audit"
+    if HookResponseClass.VALIDATE_DETACH in spec.mutation_rights.rights:
+        reason = "no run is detached yet"
     if not spec.is_blocking and point.is_security_critical:
         reason = "the run waits for every hook of this point, so none is non-blocking"
     if reason:

@@ -1,4 +1,6 @@
-"""What hooks and their conditions see of a call: before it is made, and once it has a result."""
+"""What hooks and their conditions see of a step: of a call before it is made and once it has a
+result, of a run before its first step, at its end, and when it is to be cancelled.
+"""
 
 from __future__ import annotations
 
@@ -7,63 +9,102 @@ from typing import Any, Final
 from msgspec import UNSET
 
 from rookery.actors.approvals import RuleInput, redacted_summary
-from rookery.actors.hooks.changes import CallChange, ReturnedCall
-from rookery.schemas.ids import ContentRef, ToolCallId
+from rookery.actors.hooks.changes import CallChange, HookedStep, ReturnedCall
+from rookery.actors.hooks.run_changes import RunBeginning, RunCompletion
+from rookery.schemas.ids import ContentRef, RunId, ToolCallId
 from rookery.schemas.seed.hook import HookPoint
 from rookery.schemas.seed.hook_invocation import SUMMARY_MAX, HookView
 from rookery.schemas.seed.hook_spec import HookPrivacyPolicy, HookSpec
 from rookery.schemas.seed.refs import EntityKind, EntityRef, PrivacyClass
 
-__all__ = ["call_subject", "call_view", "result_view"]
+__all__ = ["subject_of", "view_of"]
 
 CUT: Final = " ..."
 
 
-def call_subject(
-    step: CallChange | ReturnedCall, session: str, limits: dict[str, Any]
-) -> RuleInput:
-    """The variables of conditions. How often the tool was called is not known here."""
-    capability, is_made = step.tool.capability, isinstance(step, ReturnedCall)
-    point = HookPoint.AFTER_TOOL_CALL if is_made else HookPoint.BEFORE_TOOL_CALL
+def subject_of(step: HookedStep, session: str, limits: dict[str, Any]) -> RuleInput:
+    """The variables of conditions; those that a step lacks are undecided. How often a tool was
+    called is not known here."""
+    if isinstance(step, CallChange | ReturnedCall):
+        capability = step.tool.capability
+        return RuleInput(
+            name=step.call.name,
+            surface=step.tool.surface,
+            side_effect=capability.side_effect.value,
+            idempotent=capability.idempotent,
+            session=session,
+            args=step.bound,
+            counts=UNSET,
+            point=step.point.value,
+            result=step.visible_result if isinstance(step, ReturnedCall) else UNSET,
+            run=limits,
+        )
     return RuleInput(
-        name=step.call.name,
-        surface=step.tool.surface,
-        side_effect=capability.side_effect.value,
-        idempotent=capability.idempotent,
+        name=UNSET,
+        surface=UNSET,
+        side_effect=UNSET,
+        idempotent=UNSET,
         session=session,
-        args=step.bound,
+        args=step.request.inputs if isinstance(step, RunBeginning) else UNSET,
         counts=UNSET,
-        point=point.value,
-        result=step.visible_result if isinstance(step, ReturnedCall) else UNSET,
+        point=step.point.value,
+        result=step.result.result if isinstance(step, RunCompletion) else UNSET,
         run=limits,
     )
 
 
-def call_view(spec: HookSpec, change: CallChange) -> HookView:
-    """A call that is about to be requested; sensitive arguments are in no view."""
-    bound = change.bound
+def view_of(step: HookedStep, spec: HookSpec, run_id: str) -> HookView:
+    """What a hook sees; sensitive values are in no view."""
+    match step:
+        case CallChange():
+            return _call_view(spec, step)
+        case ReturnedCall():
+            return _result_view(spec, step)
+        case RunBeginning(request=request):
+            names = redacted_summary("run", request.inputs)
+            summary = f"{request.language} program of {len(request.code)} characters, {names}"
+            if request.has_prompt:
+                summary = "a run that a model drives"
+            content: Any = {"code": request.code, "inputs": request.inputs}
+        case RunCompletion(result=result):
+            summary = f"the run is complete, {redacted_summary('result', [result.result])}"
+            content = result.result
+        case _:
+            summary, content = "the run is to be cancelled", UNSET
+    return _view(spec, EntityRef.run(RunId(run_id)), summary, content)
+
+
+def _call_view(spec: HookSpec, change: CallChange) -> HookView:
+    """A call that is about to be requested."""
+    bound, name = change.bound, change.call.name
     refs: tuple[ContentRef, ...] = ()
     sees_refs = spec.privacy is not HookPrivacyPolicy.ENVELOPE_AND_REDACTED_SUMMARY
     if sees_refs and change.call.arguments_blob is not UNSET:
         refs = (ContentRef(f"blob:{change.call.arguments_blob}"),)
-    summary = change.call.name if bound is UNSET else redacted_summary(change.call.name, bound)
-    return _view(spec, change.call.operation_id, summary, bound, refs)
+    summary = name if bound is UNSET else redacted_summary(name, bound)
+    if change.point is HookPoint.BEFORE_APPROVAL_REQUEST:
+        summary = f"approval of {summary}"
+    return _view(spec, _call_ref(change.operation_id), summary, bound, refs)
 
 
-def result_view(spec: HookSpec, given: ReturnedCall) -> HookView:
-    """A call with its result; a sensitive result is in no view."""
+def _result_view(spec: HookSpec, given: ReturnedCall) -> HookView:
+    """A call with its result."""
     summary = f"result of {redacted_summary(given.call.name, [given.visible_result])}"
     if given.visible_result is UNSET:
         summary = f"hidden result of {given.call.name}"
-    return _view(spec, given.call.operation_id, summary, given.visible_result, ())
+    return _view(spec, _call_ref(given.operation_id), summary, given.visible_result)
+
+
+def _call_ref(operation_id: str) -> EntityRef:
+    return EntityRef.new(EntityKind.TOOL_CALL, ToolCallId(operation_id))
 
 
 def _view(
     spec: HookSpec,
-    operation_id: str,
+    subject: EntityRef,
     summary: str,
     content: Any,
-    refs: tuple[ContentRef, ...],
+    refs: tuple[ContentRef, ...] = (),
 ) -> HookView:
     if len(summary) > SUMMARY_MAX:
         summary = summary[: SUMMARY_MAX - len(CUT)] + CUT
@@ -71,7 +112,7 @@ def _view(
     return HookView(
         privacy=PrivacyClass.CONTENT_REFS_ONLY,
         redacted_summary=summary,
-        subject_refs=(EntityRef.new(EntityKind.TOOL_CALL, ToolCallId(operation_id)),),
+        subject_refs=(subject,),
         content_refs=refs,
         content=content if sees_content else UNSET,
     )

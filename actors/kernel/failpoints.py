@@ -14,6 +14,7 @@ from rookery.schemas.errors import Refused
 
 __all__ = [
     "FAILPOINTS",
+    "HOOK_FAILPOINTS",
     "LEASE_FAILPOINTS",
     "MODEL_FAILPOINTS",
     "PEER_FAILPOINTS",
@@ -41,6 +42,14 @@ RUN_FAILPOINTS = (
 )
 """In the order a run passes them: its start waits to be committed with its next step, the tool of a
 call has ended, and the program has the outcome. None of that is recorded yet."""
+
+HOOK_FAILPOINTS = (
+    "hook_invoked",
+    "hook_answered",
+    "hook_staged",
+)
+"""In the order an invocation passes them: the hook is about to be asked, its answer is there, and
+what it said is about to be recorded."""
 
 MODEL_FAILPOINTS = (
     "model_request_recorded",
@@ -84,7 +93,7 @@ class Failpoints:
     """The armed failpoint; all others pass."""
 
     def __init__(self, spec: str = "") -> None:
-        of_runs = (*FAILPOINTS, *RUN_FAILPOINTS, *MODEL_FAILPOINTS)
+        of_runs = (*FAILPOINTS, *RUN_FAILPOINTS, *HOOK_FAILPOINTS, *MODEL_FAILPOINTS)
         known = (*of_runs, *LEASE_FAILPOINTS, *SURFACE_FAILPOINTS, *PEER_FAILPOINTS)
         name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")
         if spec and (name not in known or not count.isdecimal() or int(count) < 1):

@@ -78,6 +78,8 @@ class CallRules(NamedTuple):
     """The tools of surfaces that the run sees, as they were when it started."""
     closed: Mapping[str, str] = NO_SURFACES
     """By surface that the session removes or has removed: the code of the refusal."""
+    retries: bool = False
+    """Whether a hook of the run may ask for one more attempt of a call."""
 
     # --- facts of the turn ------------------------------------------------------------------------
 
@@ -109,7 +111,7 @@ class CallRules(NamedTuple):
             except Refused as refusal:
                 left.append(_refused_request(batch, requested, fault_of(refusal)))
                 continue
-            call, ordinal = _new_call(batch, requested, tool, verdict), ordinal + 1
+            call, ordinal = self._new_call(batch, requested, tool, verdict), ordinal + 1
             if tool.waits_for:
                 wait = begin_wait(call, tool, requested.arguments, inherited, now_ms=now_ms)
                 left += (_requested(call, tool, waits=False), wait)
@@ -247,6 +249,13 @@ class CallRules(NamedTuple):
         )
         return (completed,)
 
+    def retry(self, state: SessionCalls, operation_id: str, by: str) -> facts.RetryAllowed:
+        """One more attempt of a call that has returned a value, which hook ``by`` requests."""
+        call = state.calls.get(operation_id)
+        if call is None or call.phase is not CallPhase.ENDED or not call.may_retry:
+            raise Refused("GUARD_REJECTED", f"call {operation_id} may not be made once more")
+        return facts.RetryAllowed(**call_fields(call), resolved_by=by, by_hook=True)
+
     # --- rules ------------------------------------------------------------------------------------
 
     def is_offered(self, call: ToolCall) -> bool:
@@ -341,6 +350,38 @@ class CallRules(NamedTuple):
             raise Refused("INVALID_ARGUMENT", f"the arguments of {requested.name} are too large")
         return tool
 
+    def _new_call(
+        self,
+        batch: turn.ToolCallsReturned,
+        requested: RequestedCall,
+        tool: CatalogueTool,
+        verdict: HookVerdict,
+    ) -> ToolCall:
+        """A valid call. A hook may ask for one more attempt if that needs no other approval."""
+        approval, idempotent = verdict.policy(tool.capability), tool.capability.idempotent
+        is_retriable = idempotent and approval is UNSET and not tool.waits_for
+        return ToolCall(
+            operation_id=requested.operation_id,
+            run=str(batch.run),
+            generation=batch.generation,
+            name=requested.name,
+            phase=CallPhase.REQUESTED,
+            number=requested.number,
+            surface=tool.surface,
+            approval=approval,
+            idempotent=idempotent,
+            schema_digest=tool.available.schema_digest,
+            request_digest=requested.digest,
+            executed_digest=verdict.executed_digest,
+            changed_by=verdict.changed_by,
+            terms=verdict.terms,
+            may_retry=self.retries and is_retriable,
+            timeout_ms=tool.capability.limits.timeout_ms,
+            traceparent=batch.traceparent,
+            arguments=requested.arguments,
+            arguments_blob=requested.arguments_blob,
+        )
+
     def _intent(
         self, session: str, call: ToolCall, now_ms: int
     ) -> tuple[facts.IntentRecorded | facts.Awaited] | tuple[()]:
@@ -393,33 +434,6 @@ def _refused_request(
     )
 
 
-def _new_call(
-    batch: turn.ToolCallsReturned,
-    requested: RequestedCall,
-    tool: CatalogueTool,
-    verdict: HookVerdict,
-) -> ToolCall:
-    return ToolCall(
-        operation_id=requested.operation_id,
-        run=str(batch.run),
-        generation=batch.generation,
-        name=requested.name,
-        phase=CallPhase.REQUESTED,
-        number=requested.number,
-        surface=tool.surface,
-        approval=verdict.policy(tool.capability),
-        idempotent=tool.capability.idempotent,
-        schema_digest=tool.available.schema_digest,
-        request_digest=requested.digest,
-        executed_digest=verdict.executed_digest,
-        changed_by=verdict.changed_by,
-        timeout_ms=tool.capability.limits.timeout_ms,
-        traceparent=batch.traceparent,
-        arguments=requested.arguments,
-        arguments_blob=requested.arguments_blob,
-    )
-
-
 def _requested(call: ToolCall, tool: CatalogueTool, *, waits: bool) -> facts.Requested:
     return facts.Requested(
         **call_fields(call),
@@ -433,6 +447,8 @@ def _requested(call: ToolCall, tool: CatalogueTool, *, waits: bool) -> facts.Req
         request_digest=call.request_digest,
         executed_digest=call.executed_digest or UNSET,
         changed_by=call.changed_by or UNSET,
+        terms=call.terms,
+        may_retry=call.may_retry or UNSET,
         timeout_ms=call.timeout_ms,
         arguments=call.arguments,
         arguments_blob=call.arguments_blob,

@@ -17,7 +17,7 @@ from rookery.schemas.calls import ApprovalMode, Capability, CapabilityLimits, Re
 from rookery.schemas.codec import NESTING_MAX
 from rookery.schemas.digest import canonical_json, digest_json
 from rookery.schemas.errors import CodedError, Failed, Refused
-from rookery.schemas.run import CallStatus, SideEffect
+from rookery.schemas.run import CallStatus
 
 __all__ = [
     "CapabilityChecks",
@@ -196,7 +196,7 @@ def _check_record(capability: Capability) -> None:
 def is_harmless(capability: Capability) -> bool:
     """Whether it does no harm to repeat a call of which no record exists."""
     return (
-        capability.side_effect in (SideEffect.NONE, SideEffect.READ)
+        capability.only_reads
         and capability.idempotent
         and capability.approval_policy is ApprovalMode.NONE
     )

@@ -317,6 +317,7 @@ def approval_subject(
         idempotent=call.idempotent,
         schema_digest=call.schema_digest,
         policy=call.approval,
+        terms=call.terms,
         request_digest=call.approved_digest,
         arguments=bound,
         arguments_ref=f"blob:{call.approved_digest}",

@@ -71,6 +71,8 @@ def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
         request_digest=fact.request_digest,
         executed_digest=fact.executed_digest or "",
         changed_by=fact.changed_by or "",
+        terms=fact.terms,
+        may_retry=fact.may_retry is True,
         timeout_ms=fact.timeout_ms,
         traceparent=fact.traceparent,
         arguments=fact.arguments,
@@ -196,7 +198,11 @@ def _recover(state: SessionCalls, fact: facts.RecoveryRequired) -> SessionCalls:
 
 
 def _retry(state: SessionCalls, fact: facts.RetryAllowed) -> SessionCalls:
-    return _change(state, fact, phase=CallPhase.REQUESTED, waits_for="")
+    call = state.calls.get(fact.operation_id)
+    if fact.by_hook is not True or call is None:
+        return _change(state, fact, phase=CallPhase.REQUESTED, waits_for="")
+    again = replace(call, phase=CallPhase.REQUESTED, waits_for="", outcome=UNSET, may_retry=False)
+    return _with_call(state, again)
 
 
 _ADOPTED_WAITS = {
@@ -235,9 +241,9 @@ def _with_outcome(state: SessionCalls, fact: facts.CallFact, outcome: CallOutcom
         return state
     if state.run not in ("", call.run):
         return replace(state, calls=state.calls.delete(call.operation_id))
-    ended = replace(
-        call, phase=CallPhase.ENDED, outcome=outcome, arguments=UNSET, arguments_blob=UNSET
-    )
+    ended = replace(call, phase=CallPhase.ENDED, outcome=outcome)
+    if not call.may_retry:
+        ended = replace(ended, arguments=UNSET, arguments_blob=UNSET)
     return _with_call(state, ended)
 
 

@@ -20,6 +20,7 @@ from rookery.actors.tools.call_slots import CallAttempt
 from rookery.schemas.calls import (
     ApprovalMode,
     ApprovalPolicy,
+    ApprovalTerms,
     CallArguments,
     CallOutcome,
     Capability,
@@ -89,6 +90,10 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """Of those that are executed, if a hook has changed them."""
     changed_by: str = ""
     """Which hooks have changed it, for approvers."""
+    terms: ApprovalTerms | UnsetType = UNSET
+    """What hooks made stricter of its approval."""
+    may_retry: bool = False
+    """Whether a hook may ask for one more attempt after an outcome; its arguments stay for that."""
     timeout_ms: int = 0
     traceparent: str | UnsetType = UNSET
     arguments: CallArguments | UnsetType = UNSET
@@ -140,9 +145,11 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
         """The progress of the call for its driver."""
         return CallProgress(
             operation_id=self.operation_id,
+            name=self.name,
             outcome=self.outcome,
             waits_for="" if self.phase is CallPhase.ENDED else self.waits_for,
             by_event=UNSET if self.waits_for in _ATTEMPT_WAITS else True,
+            may_retry=self.may_retry or UNSET,
         )
 
     @property
@@ -196,6 +203,8 @@ class HookVerdict(NamedTuple):
     executed_digest: str = ""
     needs_approval: bool = False
     changed_by: str = ""
+    terms: ApprovalTerms | UnsetType = UNSET
+    """What an approver is to be asked more strictly."""
 
     def applied(self, requested: RequestedCall) -> RequestedCall:
         """The call as it is executed, with the digest of what the program wrote."""

@@ -34,6 +34,7 @@ from rookery.actors.messages import (
     OpenCalls,
     OpenCallsQuery,
     ParkRun,
+    RecordHooks,
     RecordStep,
     ReportBrokenHistory,
     UnparkRun,
@@ -201,9 +202,11 @@ class TurnsDecider(SessionMachineDecider):
             case RecordStep() as step:
                 return self._record_step(state, command.key, step, now_ms)
             case ParkRun() as parked:
-                decided = rules.park(state, parked)
+                return self._park(state, parked)
+            case RecordHooks() as said:
+                return self._required_calls.record_hooks_alone(state, said)
             case UnparkRun() as ready:
-                decided = rules.unpark(state, ready.run_id)
+                decided = rules.unpark(state, ready.run_id, ready.hook)
             case ReportBrokenHistory() as report:
                 decided = rules.end_lost_run(state, command.key, report)
             case body if isinstance(body, CALL_COMMANDS):
@@ -233,6 +236,19 @@ class TurnsDecider(SessionMachineDecider):
             )
             decided, after = builder.facts, builder.state
         return FoldedFacts([*left, *decided], after)
+
+    def _park(self, state: SessionTurns, parked: ParkRun) -> Sequence[Fact]:
+        """The outcomes that the driver has, the notes of the hook that has interrupted the run, and
+        the fact that it is parked."""
+        left: list[Fact] = []
+        calls = self._required_calls
+        if parked.outcomes:
+            left += (found := calls.record_outcomes(state, parked.outcomes))[0]
+            state = found[1]
+        decided = self._run_rules.park(state, parked)
+        if decided and parked.notes:
+            left += calls.check_hooks(state, parked.run_id, parked.notes)
+        return [*left, *decided]
 
     def _with_calls(
         self, state: SessionTurns, key: str, decided: Sequence[Fact], now_ms: int

@@ -8,6 +8,7 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.hooks import injected_inputs, is_retried
 from rookery.actors.turns.state import (
     ActiveRun,
     InheritedGuest,
@@ -177,11 +178,17 @@ _PROGRESS: Final[dict[type, Callable[[ActiveRun, Any], ActiveRun]]] = {
 
 
 def evolve_hooks(state: SessionTurns, fact: hook.HookFact) -> SessionTurns:
-    """Count the journal records of hooks; the facts of calls say what they changed."""
+    """Count the journal records of hooks, and fold what they changed of the run itself. The facts
+    of calls say what they changed of calls."""
     run = state.driving
     if run is None or run.run_id != fact.run or isinstance(fact, hook.Noted):
         return state
-    return replace(state, driving=replace(run, hook_records=run.hook_records + 1))
+    run = replace(run, hook_records=run.hook_records + 1)
+    if inputs := injected_inputs((fact,)):
+        run = replace(run, injected={**(run.injected or {}), **inputs})
+    elif is_retried(fact):
+        run = replace(run, retried=True, steps_before=run.steps, beside=UNSET, timer_ms=UNSET)
+    return replace(state, driving=run)
 
 
 def evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> SessionTurns:
@@ -190,11 +197,12 @@ def evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> 
         return state
     match fact:
         case facts.Unparked():
-            run = replace(run, parked="", waits_for=())
+            run = replace(run, parked="", parked_by="", waits_for=())
         case facts.Parked():
             run = replace(
                 run,
                 parked=fact.code,
+                parked_by=fact.hook or "",
                 waits_for=fact.waits_for,
                 snapshot_id=fact.snapshot_id,
                 snapshot_blob=fact.snapshot_blob,

@@ -13,9 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
-from rookery.actors.hooks import call_verdict
+from rookery.actors.hooks import call_verdict, check_recorded, is_retried, run_ending
 from rookery.actors.kernel import Effect, FactBuilder
-from rookery.actors.messages import CallsQuery, CallsView, RecordOutcome, RecordStep
+from rookery.actors.messages import (
+    CallsQuery,
+    CallsView,
+    RecordHooks,
+    RecordOutcome,
+    RecordStep,
+)
 from rookery.actors.protection import LeftRights, hide_tools, nothing_revoked
 from rookery.actors.tools import (
     NO_TOOLS,
@@ -51,6 +57,7 @@ from rookery.schemas.facts import turn as facts
 from rookery.schemas.machines.turn import TurnPhase
 from rookery.schemas.protection.rights import RightsSet, intersect
 from rookery.schemas.replies import CallReceipt
+from rookery.schemas.seed.hook import HookPoint
 
 if TYPE_CHECKING:
     from rookery.actors.turns.decider import TurnsDecider
@@ -71,7 +78,6 @@ CALL_COMMANDS: Final = (
 _ENDS: Final = (tool.Completed, tool.Failed, tool.Refused)
 _STEP_FACTS: Final = frozenset(
     {
-        hook.Noted,
         facts.BoundaryApplied,
         facts.OpsBarrierSatisfied,
         facts.OpsRegistered,
@@ -79,14 +85,16 @@ _STEP_FACTS: Final = frozenset(
         facts.ToolCallsReturned,
     }
 )
-"""The facts of a step that requests calls. A note of a hook waits with it; a change by one is on
-record first."""
+"""The facts of a step that requests calls."""
 
 
 _OVER: Final = frozenset(
     phase for phase in TurnPhase if phase.is_terminal or phase is TurnPhase.CANCELLING
 )
 """Such a turn requests no calls."""
+
+
+_OF_REQUESTS: Final = (HookPoint.BEFORE_TOOL_CALL, HookPoint.BEFORE_APPROVAL_REQUEST)
 
 
 class RunCalls:
@@ -147,17 +155,53 @@ class RunCalls:
         run = state.driving
         if run is None or run.run_id != step.run_id or state.turn.phase in _OVER:
             return (), NO_VERDICTS, state
-        pinned = () if run.offer.hooks is UNSET else run.offer.hooks
-        known = {pin.hook_id for pin in pinned}
-        for fact in step.hooks:
-            if fact.run != run.run_id or fact.hook_id.as_str() not in known:
-                text = f"hook {fact.hook_id.as_str()} is none of the hooks of run {run.run_id}"
-                raise Refused("GUARD_REJECTED", text)
+        left = self.check_hooks(state, step.run_id, step.hooks)
+        _check_ending(step)
         rules = self._rules._replace(visible=self._visible_tools(run))
         verdicts = {call.operation_id: _hook_verdict(rules, step, call) for call in step.calls}
-        builder = CallFacts(self._decider, state, ())
-        builder.facts.extend(step.hooks)
+        builder = CallFacts(self._decider, state)
+        for fact in left:
+            builder.add(fact)
         return builder.facts, verdicts, builder.state
+
+    def record_hooks_alone(self, state: SessionTurns, said: RecordHooks) -> Sequence[Fact]:
+        """The facts of hooks that belong to no step; raises ``GUARD_REJECTED`` for a second
+        execution of the program, or a further attempt of a call, that may have acted before."""
+        run = state.driving
+        if run is None or run.run_id != said.run_id:
+            return ()
+        if said.steps is not UNSET and (state.turn.phase in _OVER or state.ended):
+            return ()
+        if said.steps not in (UNSET, run.steps):
+            raise Failed("CONFLICT", f"run {said.run_id} has {run.steps} recorded steps")
+        found, after = self.record_outcomes(state, said.outcomes)
+        left = [*found, *self.check_hooks(state, said.run_id, said.hooks)]
+        if any(map(is_retried, said.hooks)):
+            acting = [call.name for call in after.known_calls.calls_of_run(run.run_id)]
+            if run.retried or run.has_model or not all(map(self._only_reads, acting)):
+                raise Refused("GUARD_REJECTED", f"run {run.run_id} may not be executed once more")
+        if said.retry:
+            by = said.hooks[-1].hook_id.as_str()
+            left.append(self._rules.retry(after.known_calls, said.retry, by))
+        return left
+
+    def check_hooks(
+        self, state: SessionTurns, run_id: str, said: Sequence[hook.HookFact]
+    ) -> list[Fact]:
+        """What hooks of the run said; raises ``GUARD_REJECTED`` for anything else."""
+        run = state.driving
+        pinned = () if run is None or run.offer.hooks is UNSET else run.offer.hooks
+        known = {pin.hook_id for pin in pinned}
+        for fact in said:
+            if fact.run != run_id or fact.hook_id.as_str() not in known:
+                text = f"hook {fact.hook_id.as_str()} is none of the hooks of run {run_id}"
+                raise Refused("GUARD_REJECTED", text)
+        check_recorded(said, UNSET if run is None or run.request_blob else run.request)
+        return list(said)
+
+    def _only_reads(self, name: str) -> bool:
+        found = self._rules.catalogue.get(name)
+        return found is not None and found.capability.only_reads
 
     def follow(
         self,
@@ -177,7 +221,9 @@ class RunCalls:
             match fact:
                 case facts.ToolCallsReturned():
                     rules = self._rules_for(builder.state, session, str(fact.run))
-                    rules = rules._replace(visible=self._visible_tools(run))
+                    rules = rules._replace(
+                        visible=self._visible_tools(run), retries=_may_retry_calls(run)
+                    )
                     if run is not None and fact.traceparent is UNSET:
                         force_setattr(fact, "traceparent", run.traceparent)
                     calls = builder.state.known_calls
@@ -280,6 +326,8 @@ class RunCalls:
         """Whether these facts are a step all of whose calls may be recorded after they are made;
         ``state``: after them."""
         requested, begun = set[str](), set[str]()
+        if not _may_be_held(decided):
+            return False
         for fact in decided:
             match fact:
                 case tool.Requested(operation_id=operation_id):
@@ -292,7 +340,7 @@ class RunCalls:
                 ):
                     pass
                 case _:
-                    if type(fact) not in _STEP_FACTS:
+                    if type(fact) not in _STEP_FACTS and not isinstance(fact, hook.HookFact):
                         return False
                     continue
             if not self._is_recorded_after(state.known_calls, operation_id):
@@ -367,6 +415,31 @@ class CallFacts(FactBuilder["SessionTurns", Any]):
         self.add(adopted_fact(older))
 
 
+def _may_be_held(decided: Sequence[Fact]) -> bool:
+    """Whether what hooks said may wait with a step. What they changed of a call, or of its
+    approval, is on record before the call is made; what they changed of a result, or of inputs, is
+    what a program computes with."""
+    return not any(
+        isinstance(fact, hook.ResponseDecided | hook.ResponseRejected)
+        and fact.point in _OF_REQUESTS
+        for fact in decided
+    )
+
+
+def _check_ending(step: RecordStep) -> None:
+    """A step whose hooks end the run ends it so, and no other."""
+    ending = run_ending(step.hooks)
+    if ending is None:
+        return
+    error = None if step.result is UNSET else step.result.error
+    code = "HOOK_DENIED" if ending.point is HookPoint.RUN_STARTING else "HOOK_REPAIR_NEEDED"
+    if is_retried(ending) or error is None or error.code != code:
+        text = (
+            f"hook {ending.hook_id.as_str()} ends the run otherwise: {ending.change.response_class}"
+        )
+        raise Refused("GUARD_REJECTED", text)
+
+
 def _hook_verdict(rules: CallRules, step: RecordStep, call: RequestedCall) -> HookVerdict:
     """What the hooks of a call decided; nothing of a call that the rules refuse anyway."""
     try:
@@ -382,6 +455,13 @@ def _hook_verdict(rules: CallRules, step: RecordStep, call: RequestedCall) -> Ho
         text = f"the recorded changes of {call.name} do not give what its hooks saw"
         raise Refused("GUARD_REJECTED", text)
     return verdict
+
+
+def _may_retry_calls(run: ActiveRun | None) -> bool:
+    """Whether a hook may ask for one more attempt of a call; a model has each result once."""
+    if run is None or run.offer.hooks is UNSET or run.has_model:
+        return False
+    return any(pin.retries is True for pin in run.offer.hooks)
 
 
 def _inherited_waits(run: ActiveRun | None) -> Mapping[int, int]:

@@ -188,13 +188,14 @@ class RunRules:
             split=parked.split or UNSET,
             output=parked.output,
             output_blob=parked.output_blob,
+            hook=parked.hook or UNSET,
         )
         return (self._stamp_generation(state, fact),)
 
     def park_again(self, state: SessionTurns, code: str) -> Sequence[Fact]:
         """Show that a call of the parked run waits for something else now."""
         run = state.driving
-        if run is None or not run.parked or run.parked == code:
+        if run is None or not run.parked or run.parked_by or run.parked == code:
             return ()
         fact = facts.Parked(
             run=run.run_id,
@@ -208,10 +209,11 @@ class RunRules:
         )
         return (self._stamp_generation(state, fact),)
 
-    def unpark(self, state: SessionTurns, run_id: str) -> Sequence[Fact]:
-        """Unpark the run, because a call it waits for has ended."""
+    def unpark(self, state: SessionTurns, run_id: str, hook: str = "") -> Sequence[Fact]:
+        """Unpark the run, because a call it waits for has ended, or the hook that has interrupted
+        it may be invoked again."""
         run = state.driving
-        if run is None or run.run_id != run_id or not run.parked:
+        if run is None or run.run_id != run_id or not run.parked or run.parked_by != hook:
             return ()
         return (self._stamp_generation(state, facts.Unparked(run=run_id)),)
 
@@ -447,5 +449,8 @@ def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
         output_blob=run.output_blob,
         forked=run.forked,
         hook_records=run.hook_records,
+        injected=run.injected,
+        retried=run.retried,
+        steps_before=run.steps_before,
         conversation=state.conversation,
     )

@@ -144,8 +144,16 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """The same in the blob store, if it is long."""
     over: bool | UnsetType = UNSET
     """Whether its end is recorded; unset in states of older versions."""
+    parked_by: str = ""
+    """The hook that has interrupted it."""
     hook_records: int = 0
     """How many journal records of hooks it has."""
+    injected: dict[str, Any] | UnsetType = UNSET
+    """The inputs that hooks have added, if any."""
+    retried: bool = False
+    """Whether a hook let its program be executed once more."""
+    steps_before: int = 0
+    """The steps of the first execution then."""
     question: OpenQuestion | UnsetType = UNSET
 
     @property
@@ -247,7 +255,9 @@ def end_run(run_id: str, result: RunResult) -> tuple[TurnInput, ...]:
 _CANCELLED: Final = (TurnInput("cancellation_observed"),)
 _FATAL: Final = TurnTerminalCauseKind.FATAL_FAILURE
 _CAUSES: Final = {
+    "HOOK_DENIED": TurnTerminalCauseKind.HOOK_DENIED,
     "HOOK_FAILED": TurnTerminalCauseKind.HOOK_FAILURE,
+    "HOOK_REPAIR_NEEDED": TurnTerminalCauseKind.HOOK_DENIED,
     "TOOL_ERROR": TurnTerminalCauseKind.TOOL_FAILURE,
     "TIMEOUT_TOOL": TurnTerminalCauseKind.TOOL_FAILURE,
 }

@@ -157,6 +157,8 @@ class StepFacts(TurnFacts):
                 self.amend(result_blob=step.result_blob)
             return
         self.amend(result=result, result_blob=step.result_blob, kept=step.kept)
+        if isinstance(fact, facts.Failed):
+            self.amend(withheld=step.withheld, withheld_blob=step.withheld_blob)
 
     def _stamp_step(self) -> None:
         if isinstance(self.facts[-1], model.Requested):

@@ -11,6 +11,7 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.approvals.records import ApprovalAnswer, ApprovalStatus, ApprovalTerminalStatus
+from rookery.schemas.calls import ApprovalTerms
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
 from rookery.schemas.run import SideEffect
 from rookery.schemas.scalars import Unsigned
@@ -95,6 +96,8 @@ class Requested(_ApprovalCallFact, frozen=True, kw_only=True, tag="approval.requ
     """A call waits for an approver, until ``due_ms`` at most."""
 
     due_ms: Unsigned
+    terms: ApprovalTerms | UnsetType = UNSET
+    """What hooks made stricter."""
     why: str = ""
     """Why an approver is needed although the tool has a rule, or the session a grant."""
     record: JournalRecord

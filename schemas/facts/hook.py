@@ -78,7 +78,9 @@ class Noted(_InvokedHookFact, frozen=True, kw_only=True, tag="hook.noted.v1"):
     """What an enforced hook would have done."""
     error: str | UnsetType = UNSET
     refuses: bool | UnsetType = UNSET
-    """Set if the call is refused because the hook failed."""
+    """Set if the call, or the step of the run, is refused because the hook failed."""
+    parks: bool | UnsetType = UNSET
+    """Set if the run parks because the hook failed; the hook is invoked again on resumption."""
 
 
 HookFact = ResponseDecided | MutationIntended | MutationResulted | ResponseRejected | Noted

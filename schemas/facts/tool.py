@@ -17,7 +17,7 @@ from typing import Any
 
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.calls import ApprovalPolicy, CallArguments, ToolFault
+from rookery.schemas.calls import ApprovalPolicy, ApprovalTerms, CallArguments, ToolFault
 from rookery.schemas.envelope import Fact, HistoryRestart
 from rookery.schemas.run import CallStatus, SideEffect
 from rookery.schemas.scalars import Unsigned
@@ -68,6 +68,10 @@ class Requested(_ToolCallFact, frozen=True, kw_only=True, tag="tool.requested.v1
     same commit, or ``awaited``."""
     approval: ApprovalPolicy | UnsetType = UNSET
     """The policy that requires an approval of the call, if any."""
+    terms: ApprovalTerms | UnsetType = UNSET
+    """What hooks made stricter of that approval."""
+    may_retry: bool | UnsetType = UNSET
+    """Set if a hook may ask for one more attempt after an outcome."""
 
 
 class Awaited(_ToolCallFact, frozen=True, kw_only=True, tag="tool.awaited.v1"):
@@ -161,9 +165,12 @@ class RecoveryRequired(_ToolCallFact, frozen=True, kw_only=True, tag="tool.recov
 
 
 class RetryAllowed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.retry_allowed.v1"):
-    """An operator requests another attempt, whatever the last one did."""
+    """An operator requests another attempt, whatever the last one did; or a hook does, and the
+    outcome before this is not that of the call."""
 
     resolved_by: str
+    by_hook: bool | UnsetType = UNSET
+    """Set if a hook has requested it; ``resolved_by`` is its id."""
 
 
 class Withdrawn(_ToolCallFact, frozen=True, kw_only=True, tag="tool.withdrawn.v1"):

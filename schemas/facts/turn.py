@@ -266,10 +266,13 @@ class Parked(_ParkingFact, frozen=True, kw_only=True, tag="turn.parked.v1"):
     """What the run has printed so far, if anything."""
     output_blob: str | UnsetType = UNSET
     """Digest of the same in the blob store, if it is long."""
+    hook: str | UnsetType = UNSET
+    """The hook that has failed and interrupted the run, which waits for no operation then."""
 
 
 class Unparked(_ParkingFact, frozen=True, kw_only=True, tag="turn.unparked.v1"):
-    """An outcome the run waited for is committed; any node may resume the run."""
+    """An outcome the run waited for is committed, or the hook that has interrupted it may be
+    invoked again; any node may resume the run."""
 
 
 # --- turn_execution: ends -------------------------------------------------------------------------
@@ -283,6 +286,10 @@ class _End(_OfRun, frozen=True, kw_only=True):
     value, no streams and no calls."""
     kept: bool = False
     """Whether the run's changes to its session are valid; otherwise the session is as before."""
+    withheld: RunResult | UnsetType = UNSET
+    """The result of the program, if a hook leaves it to the record alone."""
+    withheld_blob: str | UnsetType = UNSET
+    """Digest of the same in the blob store, if it is too large for a fact."""
     reply_to: tuple[str, ...] | UnsetType = UNSET
     """Reply subjects that get the result because of this fact; unset in facts of older versions,
     whose results the session sent."""

@@ -103,6 +103,7 @@ class ScriptedDriver:
 
     async def begin(self, given: RunInput, call: SyncCall) -> Step:
         told: Told = [{one.number: one.answer for one in b.calls} for b in given.recorded]
+        self._memory.inputs.append(given.request.inputs)
         return await self._play(given, told)
 
     async def resume_parked(
@@ -164,6 +165,8 @@ class ScriptMemory:
     def __init__(self, reader: RunHistoryReader, blobs: Blobs) -> None:
         self._reader, self._blobs = reader, blobs
         self.told: dict[str, Told] = {}
+        self.inputs: list[Mapping[str, Any]] = []
+        """Of each execution of a program."""
         self.may_rest = asyncio.Event()
         self.may_rest.set()
 

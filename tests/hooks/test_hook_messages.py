@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from rookery.actors.execution.driver import Finished
-from rookery.actors.hooks import HookedCalls, HookPoints, hook, modify_arguments, rewrite_result
+from rookery.actors.hooks import Hooked, HookPoints, hook, modify_arguments, rewrite_result
 from rookery.actors.hooks.authoring import LocalHook
 from rookery.actors.hooks.records import journal_records
 from rookery.actors.tools import HOOK_ATTRIBUTE
@@ -201,20 +201,20 @@ def test_a_result_whose_hook_had_not_answered_when_its_node_died_is_judged_by_th
 
 
 class ForgedDigest(HookPoints):
-    async def before_tool_calls(self, calls: Sequence[RequestedCall]) -> HookedCalls:
+    async def before_tool_calls(self, calls: Sequence[RequestedCall]) -> Hooked:
         hooked = await super().before_tool_calls(calls)
         return hooked._replace(executed=dict.fromkeys(hooked.executed, "0" * 64))
 
 
 class ForgedHook(HookPoints):
-    async def before_tool_calls(self, calls: Sequence[RequestedCall]) -> HookedCalls:
+    async def before_tool_calls(self, calls: Sequence[RequestedCall]) -> Hooked:
         hooked = await super().before_tool_calls(calls)
         forged = [msgspec.structs.replace(fact, hook_id=HookId("other")) for fact in hooked.facts]
         return hooked._replace(facts=tuple(forged))
 
 
 class ForgedChange(HookPoints):
-    async def before_tool_calls(self, calls: Sequence[RequestedCall]) -> HookedCalls:
+    async def before_tool_calls(self, calls: Sequence[RequestedCall]) -> Hooked:
         hooked = await super().before_tool_calls(calls)
         other = modify_arguments({"a": 666}, "another change")
         forged = [

@@ -108,23 +108,29 @@ def test_a_rule_has_a_condition_and_the_right_to_its_verdict():
 # --- points ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("point", [point for point in HookPoint if point not in (CALL, RESULT)])
+LIVE = [
+    *(CALL, RESULT, HookPoint.RUN_STARTING, HookPoint.BEFORE_APPROVAL_REQUEST),
+    *(HookPoint.BEFORE_RUN_COMPLETE, HookPoint.ON_RUN_CANCEL_REQUESTED),
+]
+
+
+@pytest.mark.parametrize("point", [point for point in HookPoint if point not in LIVE])
 def test_a_hook_of_a_point_that_nothing_calls_is_refused_with_the_reason(point: HookPoint):
     with pytest.raises(Refused, match=f"{point.value} is not live: (no|agents|runs)") as caught:
         check_registration(registration(spec(point)))
     assert caught.value.code == "HOOK_POINT_NOT_LIVE"
 
 
-@pytest.mark.parametrize("word", MATRIX[CALL.value])
-def test_every_class_of_the_point_before_a_call_can_be_registered(word: str):
-    assert refused(hook("guard", HookResponseClass(word))) == ("", "")
+@pytest.mark.parametrize(("point", "word"), [(p, word) for p in LIVE for word in MATRIX[p.value]])
+def test_every_class_of_a_live_point_can_be_registered_but_for_detached_runs(
+    point: HookPoint, word: str
+):
+    code = "HOOK_POINT_NOT_LIVE" if word == "validate_detach" else ""
+    assert refused(registration(spec(point, HookResponseClass(word))))[0] == code
 
 
-def test_a_result_can_be_observed_and_rewritten_and_no_call_is_retried():
-    rewrite, retry = HookResponseClass.REWRITE_TOOL_RESULT, HookResponseClass.REQUEST_RETRY
-    assert refused(registration(spec(RESULT, rewrite))) == ("", "")
+def test_no_run_feeds_an_observer():
     assert refused(registration(spec(RESULT, failure=FAIL_OPEN))) == ("", "")
-    assert refused(registration(spec(RESULT, retry)))[0] == "HOOK_POINT_NOT_LIVE"
     observer = registration(spec(RESULT, execution=OBSERVE, failure=FAIL_OPEN))
     assert refused(observer)[0] == "HOOK_POINT_NOT_LIVE"
 
@@ -133,9 +139,9 @@ def test_the_run_waits_for_every_hook_of_a_critical_point():
     assert refused(hook("guard", execution=OBSERVE))[0] == "HOOK_POINT_NOT_LIVE"
 
 
-def test_a_failure_policy_that_parks_is_not_live():
-    one = hook("guard", DENY, failure=HookFailurePolicy.INTERRUPT_RUN)
-    assert refused(one)[0] == "HOOK_POINT_NOT_LIVE"
+@pytest.mark.parametrize("failure", [one for one in HookFailurePolicy if one is not FAIL_OPEN])
+def test_every_failure_policy_of_a_guard_is_live(failure: HookFailurePolicy):
+    assert refused(hook("guard", DENY, failure=failure)) == ("", "")
 
 
 # --- several hooks --------------------------------------------------------------------------------

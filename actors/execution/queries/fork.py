@@ -146,7 +146,7 @@ class RunForker:
         restoring: RestoreSnapshot,
     ) -> RestoreSnapshot:
         """Add the run, so that it continues in the new session."""
-        run = position.run
+        run, request_blob = position.run, position.run.request_blob
         forked = ForkedRun(
             of=_fork_point(source, position),
             begun_at_ms=run.now_ms,
@@ -155,15 +155,19 @@ class RunForker:
             known_blob=await self._blobs.put(await self._known(source, position)),
             waits=position.waits or UNSET,
         )
-        request = replace(run.request, session_id=session)
-        if isinstance(run.request_blob, str):
+        request = replace(
+            run.hooked_request if position.batches else run.request, session_id=session
+        )
+        if isinstance(request_blob, str):
+            if position.batches and run.injected:
+                request_blob = await self._blobs.put(encode_json(request))
             request = replace(request, code="", inputs={}, files=UNSET)
         return replace(
             restoring,
             run=derived_uuid7(self._now_ms(), session, restoring.asked_by, "fork"),
             forked=forked,
             request=request,
-            request_blob=run.request_blob,
+            request_blob=request_blob,
         )
 
     async def _known(self, source: str, position: _ForkPosition) -> bytes:

@@ -278,7 +278,7 @@ def _replay_request(name: str, run: PastRun, *, open_ended: bool) -> RunRequest:
             limits, wall_ms=TIME_FACTOR * limits.wall_ms, cpu_ms=TIME_FACTOR * limits.cpu_ms
         )
     return replace(
-        without_limits(run.request), session_id=name, limits=limits, return_snapshot=False
+        without_limits(run.hooked_request), session_id=name, limits=limits, return_snapshot=False
     )
 
 
