@@ -337,7 +337,7 @@ class RunServices:
         remover: SnapshotRemover,
         failpoints: Failpoints,
     ) -> RunExecutor:
-        bus, metrics, check = self._bus, self._metrics, self.catalogue.check_call
+        bus, metrics = self._bus, self._metrics
         keeper = self._keeper = SnapshotKeeper(
             self._sandbox, self._history, bus.images, ask, SystemClock().now_ms, metrics=metrics
         )
@@ -367,7 +367,14 @@ class RunServices:
             send_replies=bus.request_endpoint.reply,
             send_output=bus.send_output,
             eviction_candidates=cache.eviction_candidates,
-            agents=model_execution(self._provisioner.models, history, bus.blobs, check, failpoints),
+            agents=model_execution(
+                self._provisioner.models,
+                history,
+                blobs=bus.blobs,
+                check=self.catalogue.check_call,
+                failpoints=failpoints,
+                send_output=bus.send_output,
+            ),
         )
 
     @property

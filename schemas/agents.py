@@ -17,9 +17,12 @@ from rookery.schemas.scalars import Unsigned
 __all__ = [
     "MESSAGE_BYTES_MAX",
     "PROJECTION",
+    "AnswerDelta",
+    "AnswerDeltas",
     "CallPart",
     "ConfiguredModel",
     "ConversationMessage",
+    "DeltaKind",
     "ImmediateMessage",
     "MessageRole",
     "ModelEnvironment",
@@ -169,6 +172,10 @@ class ConfiguredModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Of a server that is compatible with the provider's; empty: the provider's own."""
     script: str = ""
     """Of a scripted model: a JSON file, or ``module:object``."""
+    stream: bool = True
+    """Whether a provider sends its answers piece by piece."""
+    timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 120.0
+    """How long the model may take for one answer."""
 
 
 class ModelPurpose(StrEnum):
@@ -198,3 +205,34 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """Both together."""
         fields = self.__struct_fields__
         return ModelUsage(**{name: getattr(self, name) + getattr(other, name) for name in fields})
+
+
+# --- answers while they are written ---------------------------------------------------------------
+
+
+class DeltaKind(StrEnum):
+    TEXT = "text"
+    CALL = "call"
+    """The name of a tool, then its arguments as they are written."""
+
+
+class AnswerDelta(msgspec.Struct, frozen=True):
+    """The next piece of one part of an answer."""
+
+    part: int
+    """Place of the part in the answer, from 0."""
+    kind: DeltaKind
+    text: str
+
+
+class AnswerDeltas(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Consecutive pieces of an answer, before it is on record: nothing follows from them. Pieces
+    may be lost; ``model.answered`` has the whole. Those of a later attempt replace the earlier."""
+
+    step: int
+    attempt: int
+    number: int
+    """Of the first piece. The pieces of an attempt are numbered from 1."""
+    deltas: tuple[AnswerDelta, ...] = ()
+    cut: bool = False
+    """The attempt leads to no answer: its pieces are void."""

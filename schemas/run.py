@@ -9,7 +9,13 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 from msgspec.structs import asdict
 
-from rookery.schemas.agents import ImmediateMessage, ModelSettings, ModelUsage, PromptPart
+from rookery.schemas.agents import (
+    AnswerDeltas,
+    ImmediateMessage,
+    ModelSettings,
+    ModelUsage,
+    PromptPart,
+)
 from rookery.schemas.codec import range_of
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.rights import Rights, SideEffect
@@ -239,6 +245,8 @@ class OutputMessage(msgspec.Struct, frozen=True, kw_only=True):
     """Of the first piece. The pieces of a run are numbered from 1, in the order of their printing;
     one number is always the same text."""
     pieces: tuple[OutputPiece, ...]
+    answer: AnswerDeltas | UnsetType = UNSET
+    """Pieces of a model's answer, in the place of output: ``number`` is 0."""
 
 
 class FileInput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -2,7 +2,7 @@
 
 ``model_port`` is how any model is asked, ``scripted_model`` one without a network, ``models`` those
 of a node by their aliases. ``conversation`` folds what was said from facts, and ``model_calls``
-judges the calls of an answer; both are pure. ``actors/execution/model_driver.py`` takes the steps.
+judges the calls of an answer; both are pure. ``actors/execution/models/`` takes the steps.
 """
 
 from rookery.actors.agents.conversation import CallEnd, Conversation

@@ -6,18 +6,36 @@ is decided, and recorded, by the driver.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.agents import ConversationMessage, ModelSettings, ModelUsage, RequestSent
+from rookery.schemas.agents import (
+    AnswerDelta,
+    ConversationMessage,
+    ModelSettings,
+    ModelUsage,
+    RequestSent,
+)
 from rookery.schemas.calls import CallArguments, Capability
 from rookery.schemas.errors import Refused
+from rookery.schemas.machines.turn import LlmFailureKind
 from rookery.schemas.protection.rights import SideEffect
 from rookery.schemas.seed.lifecycle import ProviderStopReason
 
-__all__ = ["Model", "ModelAnswer", "ModelCall", "ModelFailure", "ModelQuestion", "ModelTool"]
+__all__ = [
+    "MODEL_FAILED",
+    "Model",
+    "ModelAnswer",
+    "ModelCall",
+    "ModelFailure",
+    "ModelQuestion",
+    "ModelTool",
+    "OnDelta",
+    "ignore_delta",
+]
 
 MODEL_FAILED: Final = "MODEL_FAILED"
 
@@ -102,16 +120,33 @@ class ModelFailure(Exception):
         message: str,
         *,
         code: str = MODEL_FAILED,
+        kind: LlmFailureKind = LlmFailureKind.PROVIDER_ERROR,
+        retryable: bool = False,
         sent: RequestSent = RequestSent.MAYBE,
         status: int | UnsetType = UNSET,
+        retry_after_ms: int | None = None,
+        retries_max: int | None = None,
+        partial: str = "",
     ) -> None:
-        """``status``: of the provider's HTTP response."""
+        """``retryable``: of a provider's error, whether its type is. ``status``: of the provider's
+        HTTP response. ``retry_after_ms``: the pause it asked for. ``retries_max``: if this failure
+        is worth fewer retries than others. ``partial``: what the model had said."""
         super().__init__(message)
         self.message, self.code, self.sent, self.status = message, code, sent, status
+        self.kind, self.retryable, self.retry_after_ms = kind, retryable, retry_after_ms
+        self.retries_max, self.partial = retries_max, partial
+
+
+OnDelta = Callable[[AnswerDelta], None]
+"""Gets the pieces of an answer as they arrive, on any thread."""
+
+
+def ignore_delta(_: AnswerDelta) -> None:
+    """Get a piece that no reader gets."""
 
 
 class Model(Protocol):
     """A model of one provider. Used on the bus's loop."""
 
-    async def ask(self, question: ModelQuestion) -> ModelAnswer:
+    async def ask(self, question: ModelQuestion, on_delta: OnDelta = ignore_delta) -> ModelAnswer:
         """Ask once; raises ``ModelFailure``. To cancel the task is to give the question up."""

@@ -11,7 +11,13 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
-from rookery.actors.agents.model_port import Model, ModelAnswer, ModelQuestion
+from rookery.actors.agents.model_port import (
+    Model,
+    ModelAnswer,
+    ModelQuestion,
+    OnDelta,
+    ignore_delta,
+)
 from rookery.actors.agents.scripted_model import ModelScript, ScriptedModel, read_script
 from rookery.actors.kernel import NotExecutableHere
 from rookery.schemas.agents import (
@@ -37,8 +43,7 @@ _ONLY_WITH_A_PROMPT: Final = ("model", "instructions", "settings", "tools")
 class KnownModel(NamedTuple):
     """A configured model."""
 
-    provider: str
-    provider_model: str
+    configured: ConfiguredModel
     model: Model | None
     """``None`` if the package is missing that knows the provider."""
 
@@ -89,8 +94,8 @@ class Models:
         except Refused as refusal:
             raise NotExecutableHere(refusal.message) from None
 
-    def get(self, alias: str) -> KnownModel:
-        return self._known[alias]
+    def get(self, alias: str) -> ConfiguredModel:
+        return self._known[alias].configured
 
     def model(self, alias: str) -> Model:
         """The model of a run that ``require_here`` admits."""
@@ -109,7 +114,9 @@ class Models:
             hint = f"models of this node: {names}; configure one: [models.NAME], models.default"
             raise Refused("MODEL_UNKNOWN", text, hint=hint)
         if found.model is None:
-            text = f"the model {alias} needs the package of its provider, {found.provider}"
+            text = (
+                f"the model {alias} needs the package of its provider, {found.configured.provider}"
+            )
             raise Refused("EXTRA_MISSING", text, hint=EXTRA_LINE)
 
 
@@ -156,11 +163,11 @@ class _ProvidedModel:
         self._models, self._configured = models, configured
         self._model: Model | None = None
 
-    async def ask(self, question: ModelQuestion) -> ModelAnswer:
+    async def ask(self, question: ModelQuestion, on_delta: OnDelta = ignore_delta) -> ModelAnswer:
         async with self._models.loading:
             if self._model is None:
                 self._model = await asyncio.to_thread(self._models.load, self._configured)
-        return await self._model.ask(question)
+        return await self._model.ask(question, on_delta)
 
 
 def open_models(configured: Mapping[str, ConfiguredModel], default: str, folder: Path) -> Models:
@@ -168,7 +175,7 @@ def open_models(configured: Mapping[str, ConfiguredModel], default: str, folder:
     to ``folder``, or ``module:object``."""
     providers = ProviderModels()
     known = {
-        alias: KnownModel(one.provider, one.model, _model_of(alias, one, folder, providers))
+        alias: KnownModel(one, _model_of(alias, one, folder, providers))
         for alias, one in configured.items()
     }
     if default and default not in known:

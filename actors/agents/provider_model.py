@@ -1,8 +1,8 @@
 """``ProviderModel``: a model of a provider, asked through the model layer of ``pydantic_ai``.
 
-The one module that knows that library, the extra ``rookery[agents]``. Its own message form is made
-of ours for each request and never stored. A request is sent once: the SDKs' retries are off,
-because a repeated question has to be on record first.
+This module and ``provider_messages`` alone know that library, the extra ``rookery[agents]``. A
+request is sent once: the SDKs' retries are off, because a repeated question has to be on record
+first.
 
 Requests are encoded and sent on a loop of their own thread: an SDK may compute for long.
 """
@@ -10,45 +10,41 @@ Requests are encoded and sent on a loop of their own thread: an SDK may compute 
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Final, Protocol, TypeVar
 
 import anthropic
 import openai
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from pydantic_ai import exceptions
-from pydantic_ai.direct import model_request
-from pydantic_ai.messages import (
-    ModelMessage,
-    ModelRequest,
-    ModelResponse,
-    SystemPromptPart,
-    TextPart,
-    ToolCallPart,
-    ToolReturnPart,
-    UserPromptPart,
-)
+from pydantic_ai.direct import model_request, model_request_stream
+from pydantic_ai.messages import ModelResponse
 from pydantic_ai.models import Model as LibraryModel
 from pydantic_ai.models import ModelRequestParameters
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
-from pydantic_ai.settings import ModelSettings as LibrarySettings
-from pydantic_ai.tools import ToolDefinition
 
-from rookery.actors.agents.model_port import ModelAnswer, ModelCall, ModelFailure, ModelQuestion
-from rookery.schemas.agents import (
-    CallPart,
-    ConfiguredModel,
-    ConversationMessage,
-    MessageRole,
-    ModelUsage,
-    RequestSent,
-    ResultPart,
+from rookery.actors.agents.model_port import (
+    MODEL_FAILED,
+    ModelAnswer,
+    ModelFailure,
+    ModelQuestion,
+    OnDelta,
+    ignore_delta,
 )
-from rookery.schemas.seed.lifecycle import ProviderStopReason
+from rookery.actors.agents.provider_messages import (
+    answer_of,
+    deltas_of,
+    library_messages,
+    library_settings,
+    library_tools,
+)
+from rookery.schemas.agents import ConfiguredModel, DeltaKind, RequestSent
+from rookery.schemas.machines.turn import LlmFailureKind
 
 __all__ = ["ProviderLoop", "ProviderModel"]
 
@@ -57,13 +53,11 @@ T = TypeVar("T")
 CLOSE_S: Final = 5.0
 NO_KEY: Final = "none"
 """The SDKs want a key; compatible servers without one ignore it."""
+MODEL_REFUSED: Final = "MODEL_REFUSED"
+RETRY_AFTER_S_MAX: Final = 86_400.0
+UNREADABLE_RETRIES_MAX: Final = 1
+"""Of an answer that cannot be read."""
 _NEVER_SENT: Final = ("pool", "connect")
-_STOP_REASONS: Final = {
-    "stop": ProviderStopReason.END_TURN,
-    "length": ProviderStopReason.MAX_TOKENS,
-    "tool_call": ProviderStopReason.TOOL_USE,
-    "error": ProviderStopReason.PROVIDER_ERROR,
-}
 
 
 class ProviderClient(Protocol):
@@ -121,23 +115,50 @@ class ProviderModel:
         self._configured, self._loop = configured, loop
         self._model: LibraryModel | None = None
 
-    async def ask(self, question: ModelQuestion) -> ModelAnswer:
-        return await self._loop.run(lambda: self._ask(question))
+    async def ask(self, question: ModelQuestion, on_delta: OnDelta = ignore_delta) -> ModelAnswer:
+        return await self._loop.run(lambda: self._ask(question, on_delta))
 
-    async def _ask(self, question: ModelQuestion) -> ModelAnswer:
+    async def _ask(self, question: ModelQuestion, on_delta: OnDelta) -> ModelAnswer:
         if self._model is None:
             self._model, client = _PROVIDERS[self._configured.provider](self._configured)
             self._loop.clients.append(client)
+        texts: list[str] = []
         try:
-            response = await model_request(
-                self._model,
-                _messages(question),
-                model_settings=_settings(question),
-                model_request_parameters=ModelRequestParameters(function_tools=_tools(question)),
-            )
+            response = await self._respond(self._model, question, texts, on_delta)
         except exceptions.AgentRunError as error:
-            raise _failure(error) from error
-        return _answer(response)
+            raise _failure(error, "".join(texts)) from error
+        if response.finish_reason == "content_filter":
+            raise ModelFailure(
+                "the provider filtered the answer",
+                code=MODEL_REFUSED,
+                sent=RequestSent.REFUSED,
+                partial="".join(texts),
+            )
+        return answer_of(response)
+
+    async def _respond(
+        self, model: LibraryModel, question: ModelQuestion, texts: list[str], on_delta: OnDelta
+    ) -> ModelResponse:
+        """The response; ``texts`` gets its text piece by piece."""
+        messages, settings = library_messages(question), library_settings(question)
+        parameters = ModelRequestParameters(function_tools=library_tools(question))
+        if not self._configured.stream:
+            return await model_request(
+                model, messages, model_settings=settings, model_request_parameters=parameters
+            )
+        async with model_request_stream(
+            model, messages, model_settings=settings, model_request_parameters=parameters
+        ) as stream:
+            async for event in stream:
+                for delta in deltas_of(event):
+                    on_delta(delta)
+                    if delta.kind is DeltaKind.TEXT:
+                        texts.append(delta.text)
+            response = stream.get()
+        if response.finish_reason is None:
+            name = self._configured.model
+            raise exceptions.ModelConnectionError(name, "the stream was cut", phase="read")
+        return response
 
 
 def _openai_model(configured: ConfiguredModel) -> tuple[LibraryModel, ProviderClient]:
@@ -161,146 +182,68 @@ _PROVIDERS: Final[
     "anthropic": _anthropic_model,
 }
 
-# --- questions ------------------------------------------------------------------------------------
+# --- failures -------------------------------------------------------------------------------------
 
 
-def _messages(question: ModelQuestion) -> list[ModelMessage]:
-    made: list[ModelMessage] = []
-    names: dict[str, tuple[str, str]] = {}
-    """By operation, the tool and the id of a call."""
-    for message in question.messages:
-        if message.role is MessageRole.ASSISTANT:
-            names |= _call_names(message)
-            made.append(_response(message, names))
-        else:
-            made.append(_request(message, names))
-    last = made[-1] if made else None
-    if question.instructions and isinstance(last, ModelRequest):
-        last.instructions = question.instructions
-    return made
-
-
-def _call_names(message: ConversationMessage) -> dict[str, tuple[str, str]]:
-    """The model's own ids of its calls, where they tell the calls apart."""
-    ids = [call.provider_id for call in message.calls]
-    return {
-        call.operation_id: (
-            call.name,
-            call.operation_id
-            if call.provider_id is UNSET or ids.count(call.provider_id) > 1
-            else call.provider_id,
-        )
-        for call in message.calls
-    }
-
-
-def _response(message: ConversationMessage, names: Mapping[str, tuple[str, str]]) -> ModelResponse:
-    parts: list[TextPart | ToolCallPart] = []
-    if message.text:
-        parts.append(TextPart(content=message.text))
-    for call in message.calls:
-        name, call_id = names[call.operation_id]
-        parts.append(ToolCallPart(tool_name=name, args=_arguments(call), tool_call_id=call_id))
-    return ModelResponse(parts=parts)
-
-
-def _arguments(call: CallPart) -> dict[str, Any]:
-    """Providers refuse arguments that are no object; the model is shown what it wrote."""
-    if call.text is not UNSET:
-        return {"INVALID_JSON": call.text}
-    return dict(call.arguments or {})
-
-
-def _request(message: ConversationMessage, names: Mapping[str, tuple[str, str]]) -> ModelRequest:
-    results = [part for part in message.parts if isinstance(part, ResultPart)]
-    if results:
-        return ModelRequest(parts=[_result(part, *names[part.operation_id]) for part in results])
-    if message.role is MessageRole.SYSTEM:
-        return ModelRequest(parts=[SystemPromptPart(content=message.text)])
-    return ModelRequest(parts=[UserPromptPart(content=message.text)])
-
-
-def _result(part: ResultPart, name: str, call_id: str) -> ToolReturnPart:
-    return ToolReturnPart(tool_name=name, content=part.content, tool_call_id=call_id)
-
-
-def _tools(question: ModelQuestion) -> list[ToolDefinition]:
-    return [
-        ToolDefinition(
-            name=tool.name,
-            description=tool.description,
-            parameters_json_schema=tool.schema,
-            strict=False,
-        )
-        for tool in question.tools
-    ]
-
-
-def _settings(question: ModelQuestion) -> LibrarySettings:
-    """The settings, and headers by which a gateway or the provider's support tells questions
-    apart; a question that is asked again has the same key."""
-    name = f"{question.run_id}/{question.step}"
-    settings = LibrarySettings(
-        extra_headers={
-            "Idempotency-Key": name,
-            "X-Client-Request-Id": f"{name}/{question.attempt}",
-        }
-    )
-    given = question.settings
-    if given.temperature is not UNSET:
-        settings["temperature"] = given.temperature
-    if given.top_p is not UNSET:
-        settings["top_p"] = given.top_p
-    if given.max_output_tokens is not UNSET:
-        settings["max_tokens"] = given.max_output_tokens
-    if given.seed is not UNSET:
-        settings["seed"] = given.seed
-    if given.parallel_tool_calls is not UNSET:
-        settings["parallel_tool_calls"] = given.parallel_tool_calls
-    return settings
-
-
-# --- answers --------------------------------------------------------------------------------------
-
-
-def _answer(response: ModelResponse) -> ModelAnswer:
-    texts = [part.content for part in response.parts if isinstance(part, TextPart)]
-    calls = [part for part in response.parts if isinstance(part, ToolCallPart)]
-    usage = response.usage
-    return ModelAnswer(
-        text="".join(texts),
-        calls=tuple(_call(part) for part in calls),
-        stop_reason=_stop_reason(response, calls),
-        usage=ModelUsage(
-            input_tokens=usage.input_tokens,
-            output_tokens=usage.output_tokens,
-            cached_tokens=usage.cache_read_tokens,
-        ),
-        response_id=response.provider_response_id or UNSET,
+def _failure(error: exceptions.AgentRunError, partial: str) -> ModelFailure:
+    """The failure by the kind of the error, never by its payload."""
+    text = f"{type(error).__name__.removeprefix('_')}: {error}"
+    sent, retry_after_ms = RequestSent.MAYBE, None
+    status: int | UnsetType = UNSET
+    if isinstance(error, exceptions.ModelAPIError):
+        if isinstance(error, exceptions.ModelHTTPError):
+            status = error.status_code
+            sent = RequestSent.MAYBE if error.in_stream else RequestSent.REFUSED
+        if isinstance(error, exceptions.ModelConnectionError) and error.phase in _NEVER_SENT:
+            sent = RequestSent.NO
+        if error.retry_after is not None:
+            retry_after_ms = round(min(error.retry_after, RETRY_AFTER_S_MAX) * 1_000)
+    kind, retryable = _kind(error)
+    is_refusal = isinstance(error, exceptions.ContentFilterError)
+    return ModelFailure(
+        text,
+        code=MODEL_REFUSED if is_refusal else MODEL_FAILED,
+        kind=kind,
+        retryable=retryable,
+        sent=RequestSent.REFUSED if is_refusal else sent,
+        status=status,
+        retry_after_ms=retry_after_ms,
+        retries_max=None if isinstance(error, exceptions.ModelAPIError) else UNREADABLE_RETRIES_MAX,
+        partial=partial,
     )
 
 
-def _call(part: ToolCallPart) -> ModelCall:
-    return ModelCall(
-        name=part.tool_name,
-        arguments={} if part.args is None else part.args,
-        id=part.tool_call_id,
-    )
+def _kind(error: exceptions.AgentRunError) -> tuple[LlmFailureKind, bool]:
+    """The kind of an error, and whether a provider's error may be retried."""
+    if _CONTEXT_WORDS.search(str(error)) and isinstance(
+        error, exceptions.ModelRequestRejectedError
+    ):
+        return LlmFailureKind.CONTEXT_EXCEEDED, False
+    for kinds, found, retryable in _KINDS:
+        if isinstance(error, kinds):
+            return found, retryable
+    return LlmFailureKind.PROVIDER_ERROR, False
 
 
-def _stop_reason(response: ModelResponse, calls: Sequence[ToolCallPart]) -> ProviderStopReason:
-    if calls and response.finish_reason in (None, "stop"):
-        return ProviderStopReason.TOOL_USE
-    return _STOP_REASONS.get(response.finish_reason or "", ProviderStopReason.UNKNOWN)
-
-
-def _failure(error: exceptions.AgentRunError) -> ModelFailure:
-    text = f"{type(error).__name__}: {error}"
-    if isinstance(error, exceptions.ContentFilterError):
-        return ModelFailure(text, code="MODEL_REFUSED", sent=RequestSent.REFUSED)
-    if isinstance(error, exceptions.ModelHTTPError):
-        sent = RequestSent.MAYBE if error.in_stream else RequestSent.REFUSED
-        return ModelFailure(text, sent=sent, status=error.status_code)
-    if isinstance(error, exceptions.ModelConnectionError) and error.phase in _NEVER_SENT:
-        return ModelFailure(text, sent=RequestSent.NO)
-    return ModelFailure(text)
+_CONTEXT_WORDS: Final = re.compile("prompt is too long|context (length|window)|too many tokens")
+"""How servers word it that do not type it."""
+_KINDS: Final = (
+    (exceptions.ModelRateLimitError, LlmFailureKind.RATE_LIMITED, True),
+    (
+        (exceptions.ModelTimeoutError, exceptions.ModelRequestTimeout),
+        LlmFailureKind.CALL_TIMEOUT,
+        True,
+    ),
+    (exceptions.ModelConnectionError, LlmFailureKind.NETWORK_TIMEOUT, True),
+    (
+        (exceptions.ModelServerError, exceptions.ModelUnavailableError),
+        LlmFailureKind.PROVIDER_ERROR,
+        True,
+    ),
+    (exceptions.ModelAuthenticationError, LlmFailureKind.AUTH_ERROR, False),
+    (exceptions.ModelContextWindowExceededError, LlmFailureKind.CONTEXT_EXCEEDED, False),
+    (exceptions.ModelNotFoundError, LlmFailureKind.INVALID_MODEL, False),
+    (exceptions.ContentFilterError, LlmFailureKind.PROVIDER_ERROR, False),
+    (exceptions.UnexpectedModelBehavior, LlmFailureKind.PROVIDER_ERROR, True),
+)
+"""The first match counts: a kind stands before those it is a kind of."""

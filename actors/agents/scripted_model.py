@@ -25,13 +25,17 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from rookery.actors.agents.model_port import (
+    MODEL_FAILED,
     ModelAnswer,
     ModelCall,
     ModelFailure,
     ModelQuestion,
+    OnDelta,
+    ignore_delta,
 )
-from rookery.schemas.agents import ModelUsage, RequestSent, ResultPart
+from rookery.schemas.agents import AnswerDelta, DeltaKind, ModelUsage, RequestSent, ResultPart
 from rookery.schemas.errors import Refused
+from rookery.schemas.machines.turn import LlmFailureKind
 from rookery.schemas.seed.lifecycle import ProviderStopReason
 
 __all__ = ["ModelScript", "ScriptFunction", "ScriptedAnswer", "ScriptedModel", "read_script"]
@@ -41,6 +45,11 @@ class ScriptedFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A question that fails."""
 
     message: str
+    code: str = MODEL_FAILED
+    kind: LlmFailureKind = LlmFailureKind.PROVIDER_ERROR
+    retryable: bool = False
+    """Of a ``ProviderError``; the other kinds say it by themselves."""
+    retry_after_ms: int | None = None
     status: int | UnsetType = UNSET
     sent: RequestSent = RequestSent.REFUSED
 
@@ -63,6 +72,8 @@ class ScriptedAnswer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     usage: ModelUsage = ModelUsage()
     stop_reason: ProviderStopReason | UnsetType = UNSET
     delay_ms: Annotated[int, Meta(ge=0)] = 0
+    word_ms: Annotated[int, Meta(ge=0)] | UnsetType = UNSET
+    """The text is sent word by word, each after this pause; one that fails ends as cut."""
     failure: ScriptedFailure | UnsetType = UNSET
 
     def answer(self) -> ModelAnswer:
@@ -111,7 +122,7 @@ class ScriptedModel:
     def __init__(self, script: ModelScript | ScriptFunction) -> None:
         self._script = script
 
-    async def ask(self, question: ModelQuestion) -> ModelAnswer:
+    async def ask(self, question: ModelQuestion, on_delta: OnDelta = ignore_delta) -> ModelAnswer:
         if isinstance(self._script, ModelScript):
             said = _entry_for(self._script, question)
         else:
@@ -119,9 +130,13 @@ class ScriptedModel:
             said = await given if isawaitable(given) else given
         if said.delay_ms:
             await asyncio.sleep(said.delay_ms / 1_000)
+        if said.word_ms is not UNSET:
+            for word in re.findall(r"\S+\s*|\s+", said.text):
+                await asyncio.sleep(said.word_ms / 1_000)
+                on_delta(AnswerDelta(0, DeltaKind.TEXT, word))
         if said.failure is not UNSET:
-            failure = said.failure
-            raise ModelFailure(failure.message, sent=failure.sent, status=failure.status)
+            partial = "" if said.word_ms is UNSET else said.text
+            raise ModelFailure(**msgspec.structs.asdict(said.failure), partial=partial)
         return said.answer()
 
 

@@ -72,7 +72,7 @@ A sleep takes the same way, without approvers: a timer of the bus ends its call.
 from rookery.actors.execution.driver import RunProvisioner, SandboxDriver
 from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import EntityReader, RunHistoryReader
-from rookery.actors.execution.model_driver import model_execution
+from rookery.actors.execution.models import model_execution
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.result_sender import ResultSender
 from rookery.actors.execution.session_cache import IDLE_BYTES_MAX, SessionCache

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from typing import Final, Protocol
+from typing import Final, Generic, Protocol, TypeVar
 
 from rookery.actors.kernel import Effect, EffectHandler
 from rookery.actors.turns import SendResult, SendStoredResult
@@ -14,6 +14,7 @@ from rookery.schemas.run import OutputMessage, OutputPiece, OutputStream, RunRes
 
 __all__ = [
     "LiveOutput",
+    "PieceCollector",
     "ResultSender",
     "SendOutput",
 ]
@@ -73,31 +74,29 @@ CHARS_MAX: Final = 128 << 10
 """Of one message: as JSON it has less than a megabyte."""
 
 
-class LiveOutput:
-    """One per execution of a run; created and flushed on the bus's loop."""
+Piece = TypeVar("Piece")
 
-    def __init__(
-        self, send: SendOutput, session: str, run_id: str, was_sent: Callable[[], bool]
-    ) -> None:
-        """``was_sent``: whether the program repeats a step whose output was sent."""
-        self._send, self._session, self._run_id = send, session, run_id
-        self._was_sent = was_sent
+
+class PieceCollector(Generic[Piece]):
+    """Collects pieces on any thread, and gives them to ``send`` together, on the bus's loop. What
+    exceeds a message's size until then is dropped."""
+
+    def __init__(self, interval_s: float, send: Callable[[list[Piece]], None]) -> None:
+        self._interval_s, self._send = interval_s, send
         self._loop, self._loop_thread = asyncio.get_running_loop(), threading.get_ident()
-        self._pieces: list[tuple[int, OutputPiece]] = []
+        self._pieces: list[Piece] = []
         self._chars = 0
         self._timer: asyncio.TimerHandle | None = None
         self._is_due = False
         self._lock = threading.Lock()
 
-    def add(self, number: int, stream: OutputStream, text: str) -> None:
-        """Send the piece soon. Runs on the thread that executes the program."""
-        if self._was_sent():
-            return
+    def add(self, piece: Piece, chars: int) -> None:
+        """Send the piece, which has so many characters, soon."""
         with self._lock:
-            if self._chars + len(text) > CHARS_MAX:
+            if self._chars + chars > CHARS_MAX:
                 return
-            self._chars += len(text)
-            self._pieces.append((number, OutputPiece(stream, text)))
+            self._chars += chars
+            self._pieces.append(piece)
             starts, self._is_due = not self._is_due, True
         if starts and threading.get_ident() == self._loop_thread:
             self._start_timer()
@@ -112,6 +111,32 @@ class LiveOutput:
         with self._lock:
             added, self._pieces = self._pieces, []
             self._chars, self._is_due = 0, False
+        if added:
+            self._send(added)
+
+    def _start_timer(self) -> None:
+        if self._is_due and self._timer is None:
+            self._timer = self._loop.call_later(self._interval_s, self.flush)
+
+
+class LiveOutput:
+    """One per execution of a run; created and flushed on the bus's loop."""
+
+    def __init__(
+        self, send: SendOutput, session: str, run_id: str, was_sent: Callable[[], bool]
+    ) -> None:
+        """``was_sent``: whether the program repeats a step whose output was sent."""
+        self._send, self._session, self._run_id = send, session, run_id
+        self._was_sent = was_sent
+        self._collector = PieceCollector[tuple[int, OutputPiece]](INTERVAL_S, self._send_pieces)
+        self.flush = self._collector.flush
+
+    def add(self, number: int, stream: OutputStream, text: str) -> None:
+        """Send the piece soon. Runs on the thread that executes the program."""
+        if not self._was_sent():
+            self._collector.add((number, OutputPiece(stream, text)), len(text))
+
+    def _send_pieces(self, added: list[tuple[int, OutputPiece]]) -> None:
         while added:
             first = added[0][0]
             count = next(
@@ -125,7 +150,3 @@ class LiveOutput:
             )
             self._send(self._session, encode_json(message))
             del added[:count]
-
-    def _start_timer(self) -> None:
-        if self._is_due and self._timer is None:
-            self._timer = self._loop.call_later(INTERVAL_S, self.flush)

@@ -9,6 +9,7 @@ import msgspec
 
 from rookery.schemas.machines.turn import (
     AgentErrorClass,
+    LlmFailureKind,
     LlmRetryFailure,
     LlmRetryFailureKind,
     LlmRetryPlan,
@@ -22,7 +23,6 @@ __all__ = [
     "RATE_LIMIT_FLOOR_MS",
     "BudgetDimension",
     "LlmFailure",
-    "LlmFailureKind",
     "RetryPolicy",
     "TerminalClass",
     "cause_of_budget",
@@ -148,18 +148,6 @@ def classify_terminal(
 
 RATE_LIMIT_FLOOR_MS: Final = 30_000
 """Minimal delay after a rate limit without a time."""
-
-
-class LlmFailureKind(StrEnum):
-    """What went wrong with a call to a model."""
-
-    RATE_LIMITED = "RateLimited"
-    NETWORK_TIMEOUT = "NetworkTimeout"
-    CALL_TIMEOUT = "CallTimeout"
-    PROVIDER_ERROR = "ProviderError"
-    AUTH_ERROR = "AuthError"
-    CONTEXT_EXCEEDED = "ContextExceeded"
-    INVALID_MODEL = "InvalidModel"
 
 
 _RETRYABLE: Final = {

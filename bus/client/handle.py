@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncGenerator, Coroutine, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine, Mapping
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
@@ -16,6 +16,7 @@ from rookery.bus.client.run_request import decode_result, not_executed_here
 from rookery.bus.nats import Connection, Message, Subscription
 from rookery.bus.ports import BlobReader, Filter, JournalReads
 from rookery.bus.subjects import Subjects
+from rookery.schemas.agents import DeltaKind
 from rookery.schemas.codec import FactCodec, fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -33,6 +34,7 @@ from rookery.schemas.replies import RunAnswer, RunReceipt
 from rookery.schemas.run import OutputMessage, OutputStream, RunResult
 
 __all__ = [
+    "AnswerText",
     "Fields",
     "Handle",
     "OutputFeed",
@@ -62,6 +64,17 @@ class PrintedText(NamedTuple):
     """From 1 in each run; a number that is missing was lost, and is in the result."""
     stream: OutputStream
     text: str
+
+
+class AnswerText(NamedTuple):
+    """A piece of an answer of the run's model, while it is written."""
+
+    step: int
+    attempt: int
+    kind: DeltaKind
+    text: str
+    cut: bool = False
+    """The attempt leads to no answer: its pieces are void, and the text is empty."""
 
 
 class OutputFeed:
@@ -95,6 +108,23 @@ class OutputFeed:
                 if number > last:
                     last = number
                     yield PrintedText(number, piece.stream, piece.text)
+
+    async def answers(
+        self, run_id: str, ended: asyncio.Future[Any]
+    ) -> AsyncGenerator[AnswerText, None]:
+        """The pieces of the answers of one run's model, each once, until ``ended`` is done and all
+        are read. Those of a later attempt replace the earlier ones."""
+        last = (0, 0, 0)
+        while (message := await self._next(ended)) is not None:
+            found = message.answer
+            if message.run_id != run_id or found is UNSET:
+                continue
+            for number, delta in enumerate(found.deltas, found.number):
+                if (place := (found.step, found.attempt, number)) > last:
+                    last = place
+                    yield AnswerText(found.step, found.attempt, delta.kind, delta.text)
+            if found.cut:
+                yield AnswerText(found.step, found.attempt, DeltaKind.TEXT, "", cut=True)
 
     async def _next(self, ended: asyncio.Future[Any]) -> OutputMessage | None:
         """The next message; ``None`` at the end."""
@@ -230,14 +260,32 @@ class Handle:
     async def output(self) -> AsyncGenerator[PrintedText, None]:
         """What the run prints, while it goes on; the result has the whole. Pieces that were printed
         before the first call are missing, unless the run was begun with ``output``."""
+        async with (
+            self._feed() as (feed, ended),
+            aclosing(feed.pieces(self.run_id, ended)) as pieces,
+        ):
+            async for piece in pieces:
+                yield piece
+
+    async def answers(self) -> AsyncGenerator[AnswerText, None]:
+        """What the run's model writes, while it writes it; ``model.answered`` has the whole. It
+        takes the place of ``output``, and begins as that does."""
+        async with (
+            self._feed() as (feed, ended),
+            aclosing(feed.answers(self.run_id, ended)) as pieces,
+        ):
+            async for piece in pieces:
+                yield piece
+
+    @asynccontextmanager
+    async def _feed(self) -> AsyncIterator[tuple[OutputFeed, asyncio.Future[Any]]]:
+        """The feed of the session's output, and what is done when the run has ended."""
         feed = self._output or await self._client.follow_output(self.session)
         self._output = None
         try:
             replying = self.reply_task()
             await self.accepted()
-            async with aclosing(feed.pieces(self.run_id, replying)) as pieces:
-                async for piece in pieces:
-                    yield piece
+            yield feed, replying
         finally:
             await feed.close()
 

@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.bus.client.client import Client, Fields, Handle, client_closed, connect
 from rookery.bus.client.filtered_events import SelectedEvent
-from rookery.bus.client.handle import PrintedText
+from rookery.bus.client.handle import AnswerText, PrintedText
 from rookery.bus.client.run_request import RunOptions, RunSpec
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats import ServerAccess
@@ -444,6 +444,9 @@ class SyncHandle:
 
     def output(self) -> Generator[PrintedText, None, None]:
         return _iterate(self._thread, self._handle.output())
+
+    def answers(self) -> Generator[AnswerText, None, None]:
+        return _iterate(self._thread, self._handle.answers())
 
 
 def _iterate(thread: LoopThread, source: AsyncGenerator[T, None]) -> Generator[T, None, None]:

@@ -13,6 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.schemas.agents import ConversationMessage, ModelPurpose, ModelUsage, RequestSent
 from rookery.schemas.envelope import Fact
+from rookery.schemas.machines.turn import LlmFailureKind
 from rookery.schemas.scalars import Unsigned
 from rookery.schemas.seed.lifecycle import ProviderStopReason
 
@@ -58,17 +59,23 @@ class Answered(_OfAttempt, frozen=True, kw_only=True, tag="model.answered.v1"):
     response_id: str | UnsetType = UNSET
     """The provider's."""
     duration_ms: Unsigned
+    first_token_ms: Unsigned | UnsetType = UNSET
+    """When its first piece came, if it came in pieces."""
 
 
 class Failed(_OfAttempt, frozen=True, kw_only=True, tag="model.failed.v1"):
     """The attempt led to no answer."""
 
     code: str
+    kind: LlmFailureKind | UnsetType = UNSET
+    """The kind of failure, if the model or its provider failed."""
     message: str
     sent: RequestSent
     status: Unsigned | UnsetType = UNSET
     """Of the provider's HTTP response."""
     duration_ms: Unsigned
+    partial_blob: str | UnsetType = UNSET
+    """Digest of what the model had said when its answer was cut."""
 
 
 class Lost(_OfAttempt, frozen=True, kw_only=True, tag="model.lost.v1"):

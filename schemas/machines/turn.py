@@ -19,6 +19,7 @@ __all__ = [
     "ContentShape",
     "ExecutionKind",
     "KeepAliveRequest",
+    "LlmFailureKind",
     "LlmRetryFailure",
     "LlmRetryFailureKind",
     "LlmRetryPlan",
@@ -181,6 +182,18 @@ class AsyncOpRef(msgspec.Struct, frozen=True, order=True):
 
     operation_id: str
     wait_policy: WaitPolicy
+
+
+class LlmFailureKind(StrEnum):
+    """What went wrong with a call to a model."""
+
+    RATE_LIMITED = "RateLimited"
+    NETWORK_TIMEOUT = "NetworkTimeout"
+    CALL_TIMEOUT = "CallTimeout"
+    PROVIDER_ERROR = "ProviderError"
+    AUTH_ERROR = "AuthError"
+    CONTEXT_EXCEEDED = "ContextExceeded"
+    INVALID_MODEL = "InvalidModel"
 
 
 class LlmRetryFailureKind(Variant):

@@ -17,15 +17,16 @@ from rookery.actors.agents import ModelQuestion, Models, ModelScript, ScriptedAn
 from rookery.actors.agents.models import KnownModel
 from rookery.actors.agents.scripted_model import ScriptedModel, read_script
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.model_driver import model_execution
+from rookery.actors.execution.models.model_driver import model_execution
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.messages import AskActor
 from rookery.actors.turns.state import ImmediateKind
 from rookery.bus.ports import Blobs
+from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import encode_json
 from rookery.schemas.facts import model
-from rookery.schemas.run import RunRequest
+from rookery.schemas.run import OutputMessage, RunRequest
 from tests.execution.scripted_driver import CODECS, SESSION, ScriptedWorld
 from tests.kernel.world import SentRequest
 
@@ -68,12 +69,21 @@ class AgentWorld(ScriptedWorld):
                 await asyncio.sleep(0.01)
             return _answer_of(self.script, question)
 
-        known = KnownModel("scripted", "test", ScriptedModel(count))
+        self.outputs: list[OutputMessage] = []
+        """What readers of live output get."""
+        known = KnownModel(ConfiguredModel(provider="scripted", model="test"), ScriptedModel(count))
         self.models = Models({"fast": known}, "fast")
         self._catalogue = self.run(self._outside.blobs.put(self.visible.catalogue_bytes))
 
     def mind(self, reader: RunHistoryReader, blobs: Blobs, ask: AskActor) -> Mapping[str, Any]:
-        agents = model_execution(self.models, reader, blobs, self.visible.check_call, Failpoints())
+        agents = model_execution(
+            self.models,
+            reader,
+            blobs=blobs,
+            check=self.visible.check_call,
+            failpoints=Failpoints(),
+            send_output=self.on_output,
+        )
         return {**super().mind(reader, blobs, ask), "agents": agents}
 
     def offer(
@@ -89,6 +99,9 @@ class AgentWorld(ScriptedWorld):
         return msgspec.structs.replace(
             offered, catalogue=self._catalogue, model=self.models.environment(request)
         )
+
+    def on_output(self, _: str, body: bytes) -> None:
+        self.outputs.append(msgspec.json.decode(body, type=OutputMessage))
 
     # --- what clients do --------------------------------------------------------------------------
 

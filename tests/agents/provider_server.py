@@ -20,7 +20,10 @@ from tests.agents.question_counter import CountingProcess
 __all__ = ["FAULTS", "ProviderServer"]
 
 HOST = "127.0.0.1"
-FAULTS = ("429", "500", "401", "400", "quota", "garbage", "cut", "hang", "empty")
+FAULTS = (
+    *("429", "429-later", "500", "401", "400", "404", "quota", "overflow", "refusal"),
+    *("garbage", "cut", "cut-stream", "cut-stream-late", "hang", "empty"),
+)
 
 
 class ProviderServer(CountingProcess):
@@ -65,26 +68,56 @@ class Handler(BaseHTTPRequestHandler):
         requests.append({"id": name, "key": key, "path": self.path, "body": body})
         texts, results = _said(body)
         fault = next((text[7:] for text in texts if text.startswith("fault: ")), "")
-        if fault:
-            self._fail(fault)
-        elif self.path.endswith("/chat/completions"):
-            self._send(200, _as_openai(body, *_answer(results)))
-        else:
-            self._send(200, _as_anthropic(body, *_answer(results)))
+        if not (fault and self._fail(fault, body)):
+            self._say(body, *_answer(results))
 
-    def _fail(self, fault: str) -> None:
+    def _say(
+        self, body: dict[str, Any], text: str, calls: list[Any], stop: str = "", pieces: int = 0
+    ) -> None:
+        """Answer, in one piece or as a stream; ``pieces``: how many of those before it is cut."""
+        is_openai = self.path.endswith("/chat/completions")
+        if not body.get("stream"):
+            self._send(200, (_as_openai if is_openai else _as_anthropic)(body, text, calls, stop))
+            return
+        events = (_openai_events if is_openai else _anthropic_events)(body, text, calls, stop)
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for number, event in enumerate(events):
+            if pieces and number == pieces:
+                self.close_connection = True
+                return
+            self.wfile.write(f"{len(event):x}\r\n".encode() + event + b"\r\n")
+        self.wfile.write(b"0\r\n\r\n")
+
+    def _fail(self, fault: str, body: dict[str, Any]) -> bool:
+        """Fail as the fault says; false if it answers as if nothing were wrong."""
         error = {"type": "error", "error": {"type": "api_error", "message": fault, "code": None}}
-        if fault.isdecimal():
-            self._send(int(fault), error, retry_after="7" if fault == "429" else "")
+        if fault == "429-later":
+            self._send(429, error, retry_after="7")
+        elif fault.isdecimal():
+            self._send(int(fault), error)
+        elif fault == "overflow":
+            kind = {"code": "context_length_exceeded", "type": "invalid_request_error"}
+            error["error"] |= kind | {"message": "prompt is too long: 9 tokens > 8 maximum"}
+            self._send(400, error)
+        elif fault == "refusal":
+            is_openai = "chat" in self.path
+            self._say(body, "I would", [], "content_filter" if is_openai else "refusal")
+        elif fault.startswith("cut-stream"):
+            self._say(body, "I was about to say", [], pieces=5 if fault.endswith("late") else 3)
+        elif fault == "quota" and "messages" in self.path:
+            text = "Your credit balance is too low to access the API."
+            error["error"] |= {"type": "invalid_request_error", "message": text}
+            self._send(400, error)
         elif fault == "quota":
             error["error"] |= {"code": "insufficient_quota", "type": "insufficient_quota"}
             self._send(429, error)
         elif fault == "garbage":
             self._send_bytes(200, b"<html>not a model</html>")
         elif fault == "empty":
-            self._send(
-                200, _as_openai({}, "", []) if "chat" in self.path else _as_anthropic({}, "", [])
-            )
+            self._say(body, "", [])
         elif fault == "cut":
             self.send_response(200)
             self.send_header("Content-Length", "1000")
@@ -93,6 +126,7 @@ class Handler(BaseHTTPRequestHandler):
             self.close_connection = True
         else:
             time.sleep(60)
+        return True
 
     def _send(self, status: int, body: object, retry_after: str = "") -> None:
         self._send_bytes(status, json.dumps(body).encode(), retry_after)
@@ -138,7 +172,7 @@ def _answer(results: list[str]) -> tuple[str, list[tuple[str, dict[str, Any]]]]:
     return f"paid {results[2]}", []
 
 
-def _as_openai(body: dict[str, Any], text: str, calls: list[Any]) -> dict[str, Any]:
+def _as_openai(body: dict[str, Any], text: str, calls: list[Any], stop: str = "") -> dict[str, Any]:
     wanted = [
         {
             "id": f"call_{number}",
@@ -157,14 +191,16 @@ def _as_openai(body: dict[str, Any], text: str, calls: list[Any]) -> dict[str, A
             {
                 "index": 0,
                 "message": message | ({"tool_calls": wanted} if wanted else {}),
-                "finish_reason": "tool_calls" if wanted else "stop",
+                "finish_reason": stop or ("tool_calls" if wanted else "stop"),
             }
         ],
         "usage": {"prompt_tokens": 11, "completion_tokens": 3, "total_tokens": 14},
     }
 
 
-def _as_anthropic(body: dict[str, Any], text: str, calls: list[Any]) -> dict[str, Any]:
+def _as_anthropic(
+    body: dict[str, Any], text: str, calls: list[Any], stop: str = ""
+) -> dict[str, Any]:
     content: list[dict[str, Any]] = [{"type": "text", "text": text}] if text else []
     content += [
         {"type": "tool_use", "id": f"toolu_{number}", "name": name, "input": arguments}
@@ -176,10 +212,59 @@ def _as_anthropic(body: dict[str, Any], text: str, calls: list[Any]) -> dict[str
         "role": "assistant",
         "model": body.get("model", ""),
         "content": content,
-        "stop_reason": "tool_use" if calls else "end_turn",
+        "stop_reason": stop or ("tool_use" if calls else "end_turn"),
         "stop_sequence": None,
         "usage": {"input_tokens": 11, "output_tokens": 3},
     }
+
+
+def _openai_events(
+    body: dict[str, Any], text: str, calls: list[Any], stop: str = ""
+) -> list[bytes]:
+    whole = _as_openai(body, text, calls, stop)
+    (choice,) = whole["choices"]
+    common = {key: whole[key] for key in ("id", "created", "model")}
+    deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
+    deltas += [{"content": word} for word in _words(text)]
+    for number, call in enumerate(choice["message"].get("tool_calls", ())):
+        name, arguments = call["function"]["name"], call["function"]["arguments"]
+        started = call | {"index": number, "function": {"name": name, "arguments": ""}}
+        deltas.append({"tool_calls": [started]})
+        for half in (arguments[:5], arguments[5:]):
+            deltas.append({"tool_calls": [{"index": number, "function": {"arguments": half}}]})
+    made = [{"choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
+    end = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+    made += [{"choices": [end]}, {"choices": [], "usage": whole["usage"]}]
+    chunks = [{"object": "chat.completion.chunk", **common, **one} for one in made]
+    return [*(f"data: {json.dumps(one)}\n\n".encode() for one in chunks), b"data: [DONE]\n\n"]
+
+
+def _anthropic_events(
+    body: dict[str, Any], text: str, calls: list[Any], stop: str = ""
+) -> list[bytes]:
+    whole = _as_anthropic(body, text, calls, stop)
+    content, stop_reason, usage = whole["content"], whole["stop_reason"], whole["usage"]
+    start = whole | {"content": [], "stop_reason": None, "usage": usage | {"output_tokens": 1}}
+    made: list[dict[str, Any]] = [{"type": "message_start", "message": start}]
+    for index, block in enumerate(content):
+        is_text = block["type"] == "text"
+        empty = block | ({"text": ""} if is_text else {"input": {}})
+        pieces = (
+            [{"type": "text_delta", "text": word} for word in _words(text)]
+            if is_text
+            else [{"type": "input_json_delta", "partial_json": json.dumps(block["input"])}]
+        )
+        made.append({"type": "content_block_start", "index": index, "content_block": empty})
+        made += [{"type": "content_block_delta", "index": index, "delta": one} for one in pieces]
+        made.append({"type": "content_block_stop", "index": index})
+    end = {"stop_reason": stop_reason, "stop_sequence": None}
+    made.append({"type": "message_delta", "delta": end, "usage": usage})
+    made.append({"type": "message_stop"})
+    return [f"event: {one['type']}\ndata: {json.dumps(one)}\n\n".encode() for one in made]
+
+
+def _words(text: str) -> list[str]:
+    return [word + " " for word in text.split(" ")[:-1]] + text.split(" ")[-1:] if text else []
 
 
 def main() -> None:

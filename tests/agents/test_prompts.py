@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -42,6 +43,7 @@ SCRIPT: dict[str, Any] = {
         },
         {"match": "paid 5 to Ann", "text": "Ann is paid."},
         {"match": "PERMISSION_DENIED", "text": "Ann is not paid."},
+        {"match": "Slowly", "text": "One word at a time.", "word_ms": 40},
         {"match": "rights", "calls": [{"name": "price", "arguments": {"item": "cake"}}]},
         {"match": "UNKNOWN_TOOL", "text": "I may not."},
     ]
@@ -119,6 +121,28 @@ def test_the_command_line_takes_a_prompt_and_shows_the_run(prompting: Serving):
     assert "step 2: answered after" in drawn.out
     both = prompting.rookery("run", "--prompt", "x", "-e", "1")
     assert "more than one of" in both.out
+
+
+def test_the_words_of_a_model_are_printed_as_they_come(prompting: Serving):
+    async def ask() -> None:
+        async with Client(prompting.url, realm=REALM) as client:
+            run = await client.begin("slow", prompt="Slowly.", output=True)
+            async with aclosing(run.answers()) as pieces:
+                first = await anext(pieces)
+                assert not run.reply_task().done(), "the answer is still being written"
+                texts = [first.text, *[piece.text async for piece in pieces]]
+            assert (first.step, first.attempt, first.kind.value) == (1, 1, "text")
+            assert len(texts) > 1
+            assert "".join(texts) == (await run.result()).result == "One word at a time."
+            async for fact in run.events():
+                if fact["type"] == "model.answered.v1":
+                    assert 40 <= fact["first_token_ms"] < fact["duration_ms"]
+
+    asyncio.run(ask())
+    said = rookery_here(
+        prompting.folder, "run", "--prompt", "Slowly.", *access_to(prompting.server, REALM)
+    )
+    assert (said.out, said.err) == ("One word at a time.\n", "One word at a time.\n")
 
 
 WRONG: dict[str, tuple[dict[str, Any], str]] = {

@@ -10,20 +10,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec import UNSET
 
 from rookery.actors.agents import ModelFailure, ModelQuestion, ModelTool
 from rookery.actors.agents.model_port import ModelAnswer
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.agents import (
+    AnswerDelta,
     CallPart,
     ConfiguredModel,
     ConversationMessage,
+    DeltaKind,
     MessageRole,
     ModelSettings,
     RequestSent,
     ResultPart,
     TextPart,
 )
+from rookery.schemas.machines.turn import LlmFailureKind
 from tests.agents.model_kills import AgentRecord, faults, kill_at
 from tests.agents.provider_server import FAULTS, ProviderServer
 
@@ -56,10 +60,12 @@ def library() -> Any:
     return import_module("rookery.actors.agents.provider_model")
 
 
-def model_of(server: ProviderServer, provider: str, loop: ProviderLoop) -> ProviderModel:
+def model_of(
+    server: ProviderServer, provider: str, loop: ProviderLoop, **more: Any
+) -> ProviderModel:
     path = "/v1" if provider == "openai" else ""
     url = f"http://127.0.0.1:{server.port}{path}"
-    configured = ConfiguredModel(provider=provider, model="test-model", base_url=url)
+    configured = ConfiguredModel(provider=provider, model="test-model", base_url=url, **more)
     model: ProviderModel = library().ProviderModel(configured, loop)
     return model
 
@@ -136,8 +142,54 @@ def test_what_is_sent_is_the_conversation(
 
 
 @EACH
+def test_an_answer_arrives_in_pieces(
+    provider_server: ProviderServer, loop: ProviderLoop, provider: str
+):
+    """Or in one, from a server that sends none."""
+    pieces: list[AnswerDelta] = []
+    model = model_of(provider_server, provider, loop)
+    answer = asyncio.run(model.ask(question(asks("Look.")), pieces.append))
+    texts = [piece.text for piece in pieces if piece.kind is DeltaKind.TEXT]
+    assert len(texts) == 2
+    assert "".join(texts) == answer.text == "I look."
+    calls = "".join(piece.text for piece in pieces if piece.kind is DeltaKind.CALL)
+    assert calls == 'look{"name": "tea"}look{"name": "cake"}'
+    assert {piece.part for piece in pieces} == {0, 1, 2}
+    whole = asyncio.run(
+        model_of(provider_server, provider, loop, stream=False).ask(question(asks("Look.")))
+    )
+    assert (whole.text, whole.usage, whole.stop_reason) == (
+        answer.text,
+        answer.usage,
+        answer.stop_reason,
+    )
+    assert [call.name for call in whole.calls] == [call.name for call in answer.calls]
+
+
+Kind = LlmFailureKind
+MAYBE, REFUSED = RequestSent.MAYBE, RequestSent.REFUSED
+FAILURES: dict[str, tuple[Any, ...]] = {
+    "429": (Kind.RATE_LIMITED, None, REFUSED, 429),
+    "429-later": (Kind.RATE_LIMITED, 7_000, REFUSED, 429),
+    "500": (Kind.PROVIDER_ERROR, None, REFUSED, 500),
+    "401": (Kind.AUTH_ERROR, None, REFUSED, 401),
+    "400": (Kind.PROVIDER_ERROR, None, REFUSED, 400),
+    "404": (Kind.INVALID_MODEL, None, REFUSED, 404),
+    "quota": (Kind.PROVIDER_ERROR, None, REFUSED, 429),
+    "overflow": (Kind.CONTEXT_EXCEEDED, None, REFUSED, 400),
+    "refusal": (Kind.PROVIDER_ERROR, None, REFUSED, UNSET),
+    "garbage": (Kind.PROVIDER_ERROR, None, MAYBE, UNSET),
+    "cut": (Kind.NETWORK_TIMEOUT, None, MAYBE, UNSET),
+    "cut-stream": (Kind.NETWORK_TIMEOUT, None, MAYBE, UNSET),
+    "cut-stream-late": (Kind.NETWORK_TIMEOUT, None, MAYBE, UNSET),
+}
+"""The kind of each fault, the pause asked for, whether it was sent, and the status."""
+RETRYABLE = {"500", "garbage"}
+
+
+@EACH
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_fault_is_one_request_and_says_whether_it_was_sent(
+def test_a_fault_is_one_request_and_has_its_kind(
     provider_server: ProviderServer, loop: ProviderLoop, provider: str, fault: str
 ):
     asked = question(asks(f"fault: {fault}"))
@@ -149,9 +201,15 @@ def test_a_fault_is_one_request_and_says_whether_it_was_sent(
             assert fault == "empty"
             assert (found.text, found.calls) == ("", ())
         case ModelFailure():
-            status = {"quota": 429}.get(fault, int(fault) if fault.isdecimal() else None)
-            assert found.sent is (RequestSent.MAYBE if status is None else RequestSent.REFUSED)
-            assert status is None or found.status == status
+            status = found.status
+            if fault == "quota":  # Anthropic's is a request that it rejects.
+                status = {400: 429}.get(status, status)
+            of = (found.kind, found.retry_after_ms, found.sent, status)
+            assert of == FAILURES[fault], found.message
+            if found.kind is Kind.PROVIDER_ERROR:
+                assert found.retryable == (fault in RETRYABLE)
+            assert found.code == ("MODEL_REFUSED" if fault == "refusal" else "MODEL_FAILED")
+            assert found.message
         case _:
             assert fault == "hang"
 

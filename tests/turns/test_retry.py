@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from msgspec import json
 from msgspec.structs import replace
 
-from rookery.actors.turns.failure import LlmFailure, LlmFailureKind, RetryPolicy
+from rookery.actors.turns.failure import LlmFailure, RetryPolicy
 from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
-from rookery.schemas.machines.turn import LlmRetryPlan, LlmRetrySchedule
+from rookery.schemas.machines.turn import LlmFailureKind, LlmRetryPlan, LlmRetrySchedule
 from tests.machines.oracle import CONSTANTS
 
 Kind = LlmFailureKind

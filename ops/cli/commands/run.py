@@ -25,7 +25,13 @@ from rookery.ops.cli.arguments import (
 )
 from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, NodeTools, Options
 from rookery.ops.cli.output import print_json, print_line
-from rookery.ops.cli.rendering.run_output import LivePrinter, follow, print_stderr, show_result
+from rookery.ops.cli.rendering.run_output import (
+    AnswerPrinter,
+    LivePrinter,
+    follow,
+    print_stderr,
+    show_result,
+)
 from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import CODES, CodedError, Failed
 from rookery.schemas.replies import RunAnswer
@@ -92,12 +98,16 @@ class _RunSubmission:
 
     async def wait_for_end(self, client: Client) -> int:
         """Print the result of the run or, without ``wait``, what it is parked for."""
+        if self._request.has_prompt:
+            answers = AnswerPrinter()
+            answer = await self._result(client, answers)
+            return show_result(answer, "", json=self._json, is_shown=answers.has_shown(answer))
         printer = LivePrinter()
         answer = await self._result(client, printer)
         show_rest = printer.print_rest
         return show_result(answer, self._request.code, json=self._json, show_output=show_rest)
 
-    async def _result(self, client: Client, printer: LivePrinter) -> RunAnswer:
+    async def _result(self, client: Client, printer: LivePrinter | AnswerPrinter) -> RunAnswer:
         session = self._request.session_id
         handle = await client.begin(
             session,

@@ -10,8 +10,9 @@ from contextlib import aclosing, suppress
 from msgspec import UNSET
 from rich.cells import cell_len
 
-from rookery.bus.client import Fields, Handle
+from rookery.bus.client import AnswerText, Fields, Handle
 from rookery.ops.cli.output import LAYOUT, clock_time, print_json, print_line, printable
+from rookery.schemas.agents import DeltaKind
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.run_progress import OpenCallPhase, OpenRunCall, RunProgress, RunStage
@@ -28,6 +29,7 @@ from rookery.schemas.run import (
 )
 
 __all__ = [
+    "AnswerPrinter",
     "LivePrinter",
     "RunProgressLine",
     "artifact_lines",
@@ -131,14 +133,15 @@ def show_result(
     *,
     json: bool,
     show_output: Callable[[RunAnswer], None] = print_output,
+    is_shown: bool = False,
 ) -> int:
     """Print the result of a run of ``code``; return the exit code. ``show_output`` prints what the
-    program printed."""
+    program printed. ``is_shown``: the terminal has the value already."""
     if json:
         print_json(answer)
     else:
         show_output(answer)
-        if answer.result is not None:
+        if answer.result is not None and not is_shown:
             text = encode_json(answer.result).decode()
             print_line(text if answer.usage is UNSET else str(answer.result))
             for note in result_notes(answer):
@@ -244,3 +247,36 @@ class LivePrinter:
         if text:
             self._printed[stream] += text
             _PRINT[stream](text, end="")
+
+
+class AnswerPrinter:
+    """Prints to stderr what the model of one run writes, while it writes it."""
+
+    def __init__(self) -> None:
+        self._place = (0, 0)
+        self._text = ""
+
+    async def follow(self, handle: Handle) -> None:
+        """Print each piece of text as it arrives, until the run ends."""
+        async with aclosing(handle.answers()) as pieces:
+            async for piece in pieces:
+                if piece.kind is DeltaKind.TEXT:
+                    self._print(piece)
+
+    def has_shown(self, answer: RunAnswer) -> bool:
+        """Whether the terminal that gets the result has it already; ends the last line."""
+        if self._text and not self._text.endswith("\n"):
+            print_stderr("")
+        return sys.stdout.isatty() and sys.stderr.isatty() and answer.result == self._text
+
+    def _print(self, piece: AnswerText) -> None:
+        if self._text and (piece.step, piece.attempt) != self._place:
+            print_stderr("")
+            self._text = ""
+        self._place = (piece.step, piece.attempt)
+        if piece.cut:
+            print_stderr("\n[the answer was cut]")
+            self._text = ""
+            return
+        self._text += piece.text
+        print_stderr(printable(piece.text, LAYOUT), end="")

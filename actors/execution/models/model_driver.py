@@ -8,7 +8,6 @@ a question whose answer was lost with its node is asked again, and the loss is r
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Mapping
 from typing import Final
 
@@ -16,14 +15,12 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.actors.agents import (
-    CALLS_MAX,
     CallEnd,
     CheckArguments,
     Conversation,
     JudgedCall,
     ModelAnswer,
     ModelFailure,
-    ModelQuestion,
     Models,
     ModelTool,
     judge_calls,
@@ -40,13 +37,20 @@ from rookery.actors.execution.driver import (
 )
 from rookery.actors.execution.executor import AgentExecution
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.model_ends import (
+from rookery.actors.execution.models.model_attempt import (
+    TIMEOUT_WALL,
+    AttemptEnd,
+    ModelAttempts,
+    ModelServices,
+)
+from rookery.actors.execution.models.model_ends import (
     cancelled_end,
     completed_end,
     failed_end,
     limit_end,
     timeout_end,
 )
+from rookery.actors.execution.result_sender import SendOutput
 from rookery.actors.execution.step_recorder import operation_id
 from rookery.actors.kernel import Failpoints
 from rookery.actors.messages import TurnInput
@@ -59,7 +63,6 @@ from rookery.schemas.agents import (
     MessageRole,
     ModelEnvironment,
     Part,
-    RequestSent,
     TextPart,
 )
 from rookery.schemas.codec import encode_json
@@ -72,8 +75,6 @@ from rookery.schemas.run import RunOutput, RunResult
 
 __all__ = ["ModelDriver", "model_execution"]
 
-log = logging.getLogger(__name__)
-
 LOSSES_MAX: Final = 3
 """A question is asked so often again because its answer was lost."""
 IN_VAIN_MAX: Final = 3
@@ -83,21 +84,12 @@ IN_VAIN_MAX: Final = 3
 class ModelDriver:
     """One per run, while the run is executed."""
 
-    def __init__(
-        self,
-        models: Models,
-        conversations: ConversationCache,
-        blobs: Blobs,
-        check: CheckArguments,
-        failpoints: Failpoints,
-    ) -> None:
-        """``check`` raises ``Refused`` for arguments that a tool of the node does not accept."""
-        self._models, self._conversations, self._blobs = models, conversations, blobs
-        self._check, self._failpoints = check, failpoints
+    def __init__(self, services: ModelServices) -> None:
+        self._services = services
         self._loop = asyncio.get_running_loop()
         self._question: model.Requested | None = None
         """Recorded with this step, and asked by the next one."""
-        self._asking: asyncio.Task[ModelAnswer] | None = None
+        self._attempts: ModelAttempts | None = None
         self._stopped = False
 
     # --- the port ---------------------------------------------------------------------------------
@@ -136,15 +128,18 @@ class ModelDriver:
 
     async def stop(self) -> RunResult | None:
         self._stopped = True
-        if self._asking is not None:
-            self._asking.cancel()
+        if self._attempts is not None:
+            self._attempts.stop()
         return None
 
     def _set_run(self, given: RunInput) -> None:
         environment = given.environment.model
         assert environment is not UNSET
         self._given, self._environment = given, environment
-        self._conversation, self._tools = self._conversations.get(given.session)
+        self._conversation, self._tools = self._services.conversations.get(given.session)
+        self._attempts = ModelAttempts(self._services, given.session, environment)
+        if self._stopped:
+            self._attempts.stop()
         self._ends_s = self._loop.time() + environment.limits.wall_ms / 1_000
 
     _given: RunInput
@@ -188,14 +183,14 @@ class ModelDriver:
     def _new_question(self, step: int, attempt: int) -> model.Requested:
         environment, conversation = self._environment, self._conversation
         conversation.close_calls()
-        known = self._models.get(environment.model)
+        known = self._services.models.get(environment.model)
         question = model.Requested(
             run=self._given.run_id,
             step=step,
             attempt=attempt,
             model=environment.model,
             provider=known.provider,
-            provider_model=known.provider_model,
+            provider_model=known.model,
             messages=len(conversation.messages),
             head=chain(conversation.head, environment.instructions.encode()),
             tools_digest=digest_json(list(self._tools.values())),
@@ -226,68 +221,38 @@ class ModelDriver:
 
     async def _ask_now(self, question: model.Requested) -> Step:
         """Ask, and go on from the answer."""
-        self._failpoints.hit("model_request_recorded")
-        began_s = self._loop.time()
-        failure: ModelFailure
-        try:
-            answer = await self._answer(question)
-        except ModelFailure as caught:
-            failure = caught
-        except TimeoutError:
-            return self._time_out(question, self._ms_since(began_s))
-        else:
-            self._failpoints.hit("model_answered")
-            if answer is None:
-                return cancelled_end(self._conversation)
-            return await self._continue_with(question, answer, self._ms_since(began_s))
-        failed = _failed(question, failure, self._ms_since(began_s))
-        self._conversation.fail(failed)
+        assert self._attempts is not None
+        end = await self._attempts.ask(
+            question,
+            self._conversation.messages,
+            tuple(self._tools.values()),
+            left_s=self._ends_s - self._loop.time(),
+        )
+        if end.failure is not None:
+            failed = await self._failed(question, end)
+            return self._continue_without(end.failure, failed)
+        if end.answer is None:
+            return cancelled_end(self._conversation)
+        return await self._continue_with(question, end.answer, end)
+
+    def _continue_without(self, failure: ModelFailure, failed: model.Failed) -> Step:
+        """Go on from a failed attempt."""
+        if failure.code == TIMEOUT_WALL:
+            return self._time_out((failed,))
         return self._fail(failure.code, failure.message, (failed,))
 
-    async def _answer(self, question: model.Requested) -> ModelAnswer | None:
-        """The model's answer; ``None`` if the run was stopped."""
-        asked = ModelQuestion(
-            session_id=self._given.session,
-            run_id=question.run,
-            step=question.step,
-            attempt=question.attempt,
-            provider_model=question.provider_model,
-            instructions=self._environment.instructions,
-            messages=tuple(self._conversation.messages),
-            tools=tuple(self._tools.values()),
-            settings=self._environment.settings,
-        )
-        if self._stopped:
-            return None
-        task = self._asking = asyncio.ensure_future(self._models.model(question.model).ask(asked))
-        try:
-            left_s = max(0.0, self._ends_s - self._loop.time())
-            done, _ = await asyncio.wait({task}, timeout=left_s)
-        finally:
-            task.cancel()
-            self._asking = None
-        if not done:
-            raise TimeoutError
-        if task.cancelled():
-            return None
-        error = task.exception()
-        if error is None or isinstance(error, ModelFailure):
-            return _bounded(task.result())
-        log.error("model adapter failed", exc_info=error, extra={"run": question.run})
-        raise ModelFailure(f"the adapter of {question.model} failed: see the log of its node")
-
     async def _continue_with(
-        self, question: model.Requested, answer: ModelAnswer, duration_ms: int
+        self, question: model.Requested, answer: ModelAnswer, end: AttemptEnd
     ) -> Step:
         judged = judge_calls(
             answer.calls,
             self._conversation.run,
             self._tools,
-            self._check,
+            self._services.check,
             calls_max=self._environment.limits.tool_calls,
             operation_id=self._operation_id,
         )
-        answered = await self._record_answer(question, answer, judged, duration_ms)
+        answered = await self._record_answer(question, answer, judged, end)
         refused = tuple(self._refused(one) for one in judged if one.fault is not None)
         answers = (answered, *refused)
         admitted = [one for one in judged if one.fault is None]
@@ -308,7 +273,7 @@ class ModelDriver:
         question: model.Requested,
         answer: ModelAnswer,
         judged: list[JudgedCall],
-        duration_ms: int,
+        end: AttemptEnd,
     ) -> model.Answered:
         said = storable(answer.text)
         text: tuple[Part, ...] = (TextPart(text=said),) if said else ()
@@ -328,7 +293,8 @@ class ModelDriver:
             stop_reason=answer.stop_reason,
             usage=msgspec.structs.replace(answer.usage, turns=1),
             response_id=answer.response_id,
-            duration_ms=duration_ms,
+            duration_ms=end.duration_ms,
+            first_token_ms=UNSET if end.first_token_ms is None else end.first_token_ms,
         )
         self._conversation.answer(answered, stored)
         return answered
@@ -359,15 +325,28 @@ class ModelDriver:
             return CallEnd(duration_ms=result.duration_ms, hidden=True)
         return CallEnd(result.value, duration_ms=result.duration_ms)
 
-    def _time_out(self, question: model.Requested | None = None, duration_ms: int = 0) -> Finished:
-        answers: tuple[Fact, ...] = ()
+    async def _failed(self, question: model.Requested, end: AttemptEnd) -> model.Failed:
+        """The failed attempt, with what the model had said until then."""
+        failure = end.failure
+        assert failure is not None
+        partial = storable(failure.partial).encode()
+        failed = model.Failed(
+            run=question.run,
+            step=question.step,
+            attempt=question.attempt,
+            code=failure.code,
+            kind=failure.kind,
+            message=storable(failure.message)[:2_000],
+            sent=failure.sent,
+            status=failure.status,
+            duration_ms=end.duration_ms,
+            partial_blob=await self._services.blobs.put(partial) if partial else UNSET,
+        )
+        self._conversation.fail(failed)
+        return failed
+
+    def _time_out(self, answers: tuple[Fact, ...] = ()) -> Finished:
         limit_ms = self._environment.limits.wall_ms
-        if question is not None:
-            text = f"no answer within the {limit_ms} ms of the run"
-            failure = ModelFailure(text, code="TIMEOUT_WALL")
-            failed = _failed(question, failure, duration_ms)
-            self._conversation.fail(failed)
-            answers = (failed,)
         return timeout_end(self._given.run_id, self._conversation, limit_ms, answers)
 
     def _fail(self, code: str, message: str, answers: tuple[Fact, ...]) -> Finished:
@@ -379,7 +358,7 @@ class ModelDriver:
         """The message as its readers decode it, and its blob if it is too large for a fact. What is
         sent is always decoded, so that a resumed run sends the same."""
         text = encode_json(message)
-        blob = await self._blobs.put(text) if len(text) > MESSAGE_BYTES_MAX else ""
+        blob = await self._services.blobs.put(text) if len(text) > MESSAGE_BYTES_MAX else ""
         return msgspec.json.decode(text, type=ConversationMessage), blob
 
     def _operation_id(self, number: int) -> str:
@@ -397,22 +376,16 @@ class ModelDriver:
 def model_execution(
     models: Models,
     history: RunHistoryReader,
+    *,
     blobs: Blobs,
     check: CheckArguments,
     failpoints: Failpoints,
+    send_output: SendOutput,
 ) -> AgentExecution:
     """What executes the runs of a node's models."""
     conversations = ConversationCache(history, blobs)
-    return AgentExecution(
-        lambda: ModelDriver(models, conversations, blobs, check, failpoints), conversations
-    )
-
-
-def _bounded(answer: ModelAnswer) -> ModelAnswer:
-    if len(answer.calls) > CALLS_MAX:
-        text = f"the answer wants {len(answer.calls)} calls"
-        raise ModelFailure(text, code="MODEL_MISBEHAVED", sent=RequestSent.REFUSED)
-    return answer
+    services = ModelServices(models, conversations, blobs, check, failpoints, send_output)
+    return AgentExecution(lambda: ModelDriver(services), conversations)
 
 
 def _program_call(judged: JudgedCall) -> ProgramCall:
@@ -434,16 +407,3 @@ def _without_calls(wanted: int, has_waited: bool) -> tuple[TurnInput, ...]:
         return (returned, TurnInput("boundary_continue"))
     resolved = (returned, TurnInput("tool_calls_resolved"))
     return (*resolved, TurnInput("boundary_continue")) if has_waited else resolved
-
-
-def _failed(question: model.Requested, failure: ModelFailure, duration_ms: int) -> model.Failed:
-    return model.Failed(
-        run=question.run,
-        step=question.step,
-        attempt=question.attempt,
-        code=failure.code,
-        message=failure.message[:2_000],
-        sent=failure.sent,
-        status=failure.status,
-        duration_ms=duration_ms,
-    )

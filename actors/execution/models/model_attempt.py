@@ -1,0 +1,156 @@
+"""``ModelAttempts``: asks a model one recorded question, and says how that ended.
+
+An attempt ends with an answer, with a failure, or because the run was stopped. It knows no journal:
+the driver records how it ended, and decides whether the question is asked again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+from rookery.actors.agents import (
+    CALLS_MAX,
+    CheckArguments,
+    ModelAnswer,
+    ModelFailure,
+    ModelQuestion,
+    Models,
+    ModelTool,
+)
+from rookery.actors.execution.conversation_cache import ConversationCache
+from rookery.actors.execution.models.model_stream import AnswerStream
+from rookery.actors.execution.result_sender import SendOutput
+from rookery.actors.kernel import Failpoints
+from rookery.bus.ports import Blobs
+from rookery.schemas.agents import ConversationMessage, ModelEnvironment, RequestSent
+from rookery.schemas.facts import model
+from rookery.schemas.machines.turn import LlmFailureKind
+
+__all__ = ["AttemptEnd", "ModelAttempts", "ModelServices"]
+
+log = logging.getLogger(__name__)
+
+TIMEOUT_WALL: Final = "TIMEOUT_WALL"
+
+
+class ModelServices(NamedTuple):
+    """What the drivers of a node's models share."""
+
+    models: Models
+    conversations: ConversationCache
+    blobs: Blobs
+    check: CheckArguments
+    """Raises ``Refused`` for arguments that a tool of the node does not accept."""
+    failpoints: Failpoints
+    send_output: SendOutput
+
+
+class AttemptEnd(NamedTuple):
+    """How an attempt ended; with neither answer nor failure, the run was stopped."""
+
+    answer: ModelAnswer | None
+    failure: ModelFailure | None
+    duration_ms: int
+    first_token_ms: int | None
+
+
+class ModelAttempts:
+    """One per execution of a run; used on the bus's loop."""
+
+    def __init__(
+        self, services: ModelServices, session: str, environment: ModelEnvironment
+    ) -> None:
+        self._services, self._session, self._environment = services, session, environment
+        self._loop = asyncio.get_running_loop()
+        self._asking: asyncio.Task[ModelAnswer] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Give up the question that is asked now, and ask none any more."""
+        self._stopped = True
+        if self._asking is not None:
+            self._asking.cancel()
+
+    async def ask(
+        self,
+        question: model.Requested,
+        messages: Sequence[ConversationMessage],
+        tools: Sequence[ModelTool],
+        *,
+        left_s: float,
+    ) -> AttemptEnd:
+        """Ask once. ``left_s``: of the run's time."""
+        self._services.failpoints.hit("model_request_recorded")
+        began_s = self._loop.time()
+        stream = AnswerStream(self._services.send_output, self._session, question)
+        asked = self._new_question(question, messages, tools)
+        answer: ModelAnswer | None = None
+        failure: ModelFailure | None = None
+        try:
+            if not self._stopped:
+                answer = await self._answer(question, asked, stream, max(0.0, left_s))
+            self._services.failpoints.hit("model_answered")
+        except ModelFailure as caught:
+            failure = caught
+        finally:
+            stream.close(cut=answer is None)
+        duration_ms = round((self._loop.time() - began_s) * 1_000)
+        return AttemptEnd(answer, failure, duration_ms, stream.first_token_ms)
+
+    async def _answer(
+        self, question: model.Requested, asked: ModelQuestion, stream: AnswerStream, left_s: float
+    ) -> ModelAnswer | None:
+        """The model's answer; ``None`` if the run was stopped."""
+        limit_s = self._services.models.get(question.model).timeout_s
+        asking = self._services.models.model(question.model).ask(asked, stream.add)
+        task = self._asking = asyncio.ensure_future(asking)
+        try:
+            done, _ = await asyncio.wait({task}, timeout=min(left_s, limit_s))
+        finally:
+            task.cancel()
+            self._asking = None
+        if not done:
+            raise self._late(left_s, limit_s)
+        if task.cancelled():
+            return None
+        error = task.exception()
+        if error is None or isinstance(error, ModelFailure):
+            return _bounded(task.result())
+        log.error("model adapter failed", exc_info=error, extra={"run": question.run})
+        raise ModelFailure(f"the adapter of {question.model} failed: see the log of its node")
+
+    def _new_question(
+        self,
+        question: model.Requested,
+        messages: Sequence[ConversationMessage],
+        tools: Sequence[ModelTool],
+    ) -> ModelQuestion:
+        return ModelQuestion(
+            session_id=self._session,
+            run_id=question.run,
+            step=question.step,
+            attempt=question.attempt,
+            provider_model=question.provider_model,
+            instructions=self._environment.instructions,
+            messages=tuple(messages),
+            tools=tuple(tools),
+            settings=self._environment.settings,
+        )
+
+    def _late(self, left_s: float, limit_s: float) -> ModelFailure:
+        """The failure of an attempt that took too long: for its run, or for its model."""
+        if left_s <= limit_s:
+            text = f"no answer within the {self._environment.limits.wall_ms} ms of the run"
+            return ModelFailure(text, code=TIMEOUT_WALL, kind=LlmFailureKind.CALL_TIMEOUT)
+        text = f"no answer within {limit_s:g} s"
+        return ModelFailure(text, kind=LlmFailureKind.CALL_TIMEOUT)
+
+
+def _bounded(answer: ModelAnswer) -> ModelAnswer:
+    if len(answer.calls) > CALLS_MAX:
+        text = f"the answer wants {len(answer.calls)} calls"
+        raise ModelFailure(text, code="MODEL_MISBEHAVED", sent=RequestSent.REFUSED)
+    return answer
