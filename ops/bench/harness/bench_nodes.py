@@ -20,7 +20,6 @@ from rookery.ops.bench.harness.process_usage import usage_here
 from rookery.ops.config import Config, NodeConfig, ServerConfig
 from rookery.ops.logs import configure
 from rookery.ops.memory_tuning import tune_memory
-from rookery.ops.node import Node
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
@@ -137,8 +136,7 @@ def serve_whole(task: Task) -> None:
     configure("warning", "text", sys.stderr)
     server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
     settings = NodeConfig(driver=task.driver)
-    with Node(Config(url=task.url, store=task.store, server=server, node=settings)):
-        _wait_for_stdin_end()
+    _serve(Config(url=task.url, store=task.store, server=server, node=settings))
 
 
 def serve_runs(task: Task) -> None:
@@ -146,8 +144,7 @@ def serve_runs(task: Task) -> None:
     configure("warning", "text", sys.stderr)
     server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
     settings = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.run_load:registry")
-    with Node(Config(url=task.url, store=task.store, server=server, node=settings)):
-        _wait_for_stdin_end()
+    _serve(Config(url=task.url, store=task.store, server=server, node=settings))
 
 
 def serve_leases(task: Task) -> None:
@@ -170,8 +167,14 @@ def serve_leases(task: Task) -> None:
         config = Config(
             url=task.url, store=task.store, server=server, node=settings, bindings=bindings
         )
-        with Node(config):
-            _wait_for_stdin_end()
+        _serve(config)
+
+
+def _serve(config: Config) -> None:
+    from rookery.ops.node import Node  # noqa: PLC0415 - slow, and loads use the decider alone.
+
+    with Node(config):
+        _wait_for_stdin_end()
 
 
 def _wait_for_stdin_end() -> None:
