@@ -100,6 +100,13 @@ class _Echo(BaseHTTPRequestHandler):
 
 
 @pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]:
+    """A server without other realms: the search reads all its files."""
+    with EmbeddedServer(tmp_path_factory.mktemp("searched") / "store", admin=True) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
 def canaries() -> Canaries:
     return Canaries()
 
