@@ -36,6 +36,7 @@ from rookery.actors.messages import (
     CallProgress,
     CallsQuery,
     CallsView,
+    RecordHooks,
     RecordRunEnd,
     ReportBrokenHistory,
     RunEndRecorded,
@@ -45,6 +46,7 @@ from rookery.actors.tools import WAITING_FOR_APPROVAL
 from rookery.actors.turns import (
     ContinueRun,
     ExecuteRun,
+    InvokeCancelHooks,
     ReportTurnOver,
     SendInterim,
     StopRun,
@@ -120,6 +122,7 @@ class RunExecutor:
             ReportTurnOver: self.report_turn_over,
             NotifyHistoryBroken: self.notify_history_broken,
             StopRun: self.stop,
+            InvokeCancelHooks: self.invoke_cancel_hooks,
             SendInterim: self.send_interim,
         }
 
@@ -195,6 +198,14 @@ class RunExecutor:
         view = await self.ask("turn", effect.session, query, ActiveRunView)
         if view.cancelling:
             await self._end_unexecuted(effect.session, view)
+
+    async def invoke_cancel_hooks(self, effect: InvokeCancelHooks) -> None:
+        """Let hooks say what a cancelled run leaves behind. A node that lacks them says nothing."""
+        session, view = effect.session, effect.view
+        said = await self.hook_points(session, view).run_cancel_requested()
+        if said:
+            command = RecordHooks(run_id=view.run_id, hooks=said)
+            await self.ask("turn", session, command, ActiveRunView)
 
     async def evict(self, session: str) -> None:
         """Evict a session from memory: it is idle, surplus, or belongs to another node."""

@@ -4,6 +4,7 @@ from rookery.actors.turns.decider import TurnsDecider
 from rookery.actors.turns.effects import (
     ContinueRun,
     ExecuteRun,
+    InvokeCancelHooks,
     ReportTurnOver,
     SendInterim,
     SendResult,
@@ -31,6 +32,7 @@ __all__ = [
     "ContinueRun",
     "ExecuteRun",
     "ImmediateKind",
+    "InvokeCancelHooks",
     "ReportTurnOver",
     "SendInterim",
     "SendResult",

@@ -56,6 +56,7 @@ from rookery.actors.turns.external_driver import (
     turn_snapshot,
     without_result,
 )
+from rookery.actors.turns.hook_rules import HookRules
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN, ProductTurn
 from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
@@ -204,7 +205,7 @@ class TurnsDecider(SessionMachineDecider):
             case ParkRun() as parked:
                 return self._park(state, parked)
             case RecordHooks() as said:
-                return self._required_calls.record_hooks_alone(state, said)
+                return self._required_hooks.record_alone(state, said)
             case UnparkRun() as ready:
                 decided = rules.unpark(state, ready.run_id, ready.hook)
             case ReportBrokenHistory() as report:
@@ -226,7 +227,7 @@ class TurnsDecider(SessionMachineDecider):
             outcomes, state = self._required_calls.record_outcomes(state, step.outcomes)
             left += outcomes
         if step.hooks:
-            of_hooks, verdicts, state = self._required_calls.record_hooks(state, step)
+            of_hooks, verdicts, state = self._required_hooks.record_step(state, step)
             left += of_hooks
         decided, after = self._run_rules.record_step(state, key, step)
         _name_clients(state, decided)
@@ -241,13 +242,12 @@ class TurnsDecider(SessionMachineDecider):
         """The outcomes that the driver has, the notes of the hook that has interrupted the run, and
         the fact that it is parked."""
         left: list[Fact] = []
-        calls = self._required_calls
         if parked.outcomes:
-            left += (found := calls.record_outcomes(state, parked.outcomes))[0]
-            state = found[1]
+            outcomes, state = self._required_calls.record_outcomes(state, parked.outcomes)
+            left += outcomes
         decided = self._run_rules.park(state, parked)
         if decided and parked.notes:
-            left += calls.check_hooks(state, parked.run_id, parked.notes)
+            left += self._required_hooks.check(state, parked.run_id, parked.notes)
         return [*left, *decided]
 
     def _with_calls(
@@ -264,6 +264,10 @@ class TurnsDecider(SessionMachineDecider):
         if self._calls is None:
             raise Refused("UNSUPPORTED_FEATURE", "this node executes no runs, so it makes no calls")
         return self._calls
+
+    @property
+    def _required_hooks(self) -> HookRules:
+        return HookRules(self, self._required_calls)
 
     def reservation(self, state: SessionTurns, command: Command[HandleInput]) -> Reservation | None:
         del command

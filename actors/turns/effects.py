@@ -12,6 +12,7 @@ from rookery.schemas.run import (
 __all__ = [
     "ContinueRun",
     "ExecuteRun",
+    "InvokeCancelHooks",
     "ReportTurnOver",
     "SendInterim",
     "SendResult",
@@ -70,6 +71,13 @@ class SendInterim(Effect, frozen=True, kw_only=True):
     """The calls it waits for."""
     reply_to: tuple[str, ...]
     """Reply subjects of the clients that wait on the connection."""
+
+
+class InvokeCancelHooks(Effect, frozen=True, kw_only=True):
+    """Invoke the hooks of a run that was cancelled; nothing waits for them."""
+
+    session: str
+    view: ActiveRunView
 
 
 class StopRun(Effect, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from rookery.actors.hooks import injected_inputs, is_retried
 from rookery.actors.turns.state import (
     ActiveRun,
+    CancelledRun,
     InheritedGuest,
     OpenQuestion,
     RequestedRun,
@@ -96,6 +97,9 @@ def evolve_run(state: SessionTurns, fact: Any) -> SessionTurns:
     is_end = kind in END_TYPES
     if is_end and run.run_id == fact.run:
         run = replace(run, over=True)
+        if kind is facts.Cancelled and run.offer.hooks is not UNSET:
+            ended = CancelledRun(run.run_id, run.offer.hooks, run.hook_records)
+            state = replace(state, cancelled=ended)
     if fact.step is not UNSET:
         run = replace(run, steps=fact.step)
         runs_ended = state.runs_ended + (is_end and not run.has_model)
@@ -180,8 +184,13 @@ _PROGRESS: Final[dict[type, Callable[[ActiveRun, Any], ActiveRun]]] = {
 def evolve_hooks(state: SessionTurns, fact: hook.HookFact) -> SessionTurns:
     """Count the journal records of hooks, and fold what they changed of the run itself. The facts
     of calls say what they changed of calls."""
-    run = state.driving
-    if run is None or run.run_id != fact.run or isinstance(fact, hook.Noted):
+    run, ended = state.driving, state.cancelled
+    if isinstance(fact, hook.Noted):
+        return state
+    if ended is not None and ended.run_id == fact.run:
+        ended = replace(ended, hook_records=ended.hook_records + 1)
+        return replace(state, cancelled=ended)
+    if run is None or run.run_id != fact.run:
         return state
     run = replace(run, hook_records=run.hook_records + 1)
     if inputs := injected_inputs((fact,)):

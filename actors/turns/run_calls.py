@@ -13,19 +13,15 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
-from rookery.actors.hooks import call_verdict, check_recorded, is_retried, run_ending
 from rookery.actors.kernel import Effect, FactBuilder
 from rookery.actors.messages import (
     CallsQuery,
     CallsView,
-    RecordHooks,
     RecordOutcome,
-    RecordStep,
 )
 from rookery.actors.protection import LeftRights, hide_tools, nothing_revoked
 from rookery.actors.tools import (
     NO_TOOLS,
-    NO_VERDICT,
     NO_VERDICTS,
     NO_WAITS,
     AttemptLost,
@@ -48,13 +44,12 @@ from rookery.actors.tools import (
     resolve,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
-from rookery.schemas.calls import RecordMode, RequestedCall, RunEnvironment
+from rookery.schemas.calls import RecordMode, RunEnvironment
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Command, Fact
-from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.errors import Failed
 from rookery.schemas.facts import approval, hook, tool
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.machines.turn import TurnPhase
 from rookery.schemas.protection.rights import RightsSet, intersect
 from rookery.schemas.replies import CallReceipt
 from rookery.schemas.seed.hook import HookPoint
@@ -88,12 +83,7 @@ _STEP_FACTS: Final = frozenset(
 """The facts of a step that requests calls."""
 
 
-_OVER: Final = frozenset(
-    phase for phase in TurnPhase if phase.is_terminal or phase is TurnPhase.CANCELLING
-)
-"""Such a turn requests no calls."""
-
-
+_JUDGED: Final = hook.ResponseDecided | hook.ResponseRejected
 _OF_REQUESTS: Final = (HookPoint.BEFORE_TOOL_CALL, HookPoint.BEFORE_APPROVAL_REQUEST)
 
 
@@ -109,7 +99,7 @@ class RunCalls:
     ) -> None:
         """``revoked``: what revocations leave, as this node knows them. ``visible``: the tools of
         surfaces that its runs see."""
-        self._decider, self._rules, self._revoked = decider, rules, revoked
+        self._decider, self.rules, self._revoked = decider, rules, revoked
         self._visible = visible
 
     # --- decisions --------------------------------------------------------------------------------
@@ -138,70 +128,13 @@ class RunCalls:
         driver restarts from the recorded steps if a call has another outcome."""
         builder = CallFacts(self._decider, state)
         for report in reports:
-            builder.extend(self._rules.on_outcome(builder.state.known_calls, report))
+            builder.extend(self.rules.on_outcome(builder.state.known_calls, report))
             call = builder.state.known_calls.calls.get(report.operation_id)
             if call is None or call.outcome != report.outcome:
                 raise Failed(
                     "CONFLICT", f"call {report.operation_id} has another outcome than its driver"
                 )
         return builder.facts, builder.state
-
-    def record_hooks(
-        self, state: SessionTurns, step: RecordStep
-    ) -> tuple[Sequence[Fact], Mapping[str, HookVerdict], SessionTurns]:
-        """The facts of the hooks of a step, what they decided about each call it requests, and the
-        state after them. A run that is over has no hooks. The decisions are derived again: what is
-        not on record, or not of the run's hooks, raises ``GUARD_REJECTED``."""
-        run = state.driving
-        if run is None or run.run_id != step.run_id or state.turn.phase in _OVER:
-            return (), NO_VERDICTS, state
-        left = self.check_hooks(state, step.run_id, step.hooks)
-        _check_ending(step)
-        rules = self._rules._replace(visible=self._visible_tools(run))
-        verdicts = {call.operation_id: _hook_verdict(rules, step, call) for call in step.calls}
-        builder = CallFacts(self._decider, state)
-        for fact in left:
-            builder.add(fact)
-        return builder.facts, verdicts, builder.state
-
-    def record_hooks_alone(self, state: SessionTurns, said: RecordHooks) -> Sequence[Fact]:
-        """The facts of hooks that belong to no step; raises ``GUARD_REJECTED`` for a second
-        execution of the program, or a further attempt of a call, that may have acted before."""
-        run = state.driving
-        if run is None or run.run_id != said.run_id:
-            return ()
-        if said.steps is not UNSET and (state.turn.phase in _OVER or state.ended):
-            return ()
-        if said.steps not in (UNSET, run.steps):
-            raise Failed("CONFLICT", f"run {said.run_id} has {run.steps} recorded steps")
-        found, after = self.record_outcomes(state, said.outcomes)
-        left = [*found, *self.check_hooks(state, said.run_id, said.hooks)]
-        if any(map(is_retried, said.hooks)):
-            acting = [call.name for call in after.known_calls.calls_of_run(run.run_id)]
-            if run.retried or run.has_model or not all(map(self._only_reads, acting)):
-                raise Refused("GUARD_REJECTED", f"run {run.run_id} may not be executed once more")
-        if said.retry:
-            by = said.hooks[-1].hook_id.as_str()
-            left.append(self._rules.retry(after.known_calls, said.retry, by))
-        return left
-
-    def check_hooks(
-        self, state: SessionTurns, run_id: str, said: Sequence[hook.HookFact]
-    ) -> list[Fact]:
-        """What hooks of the run said; raises ``GUARD_REJECTED`` for anything else."""
-        run = state.driving
-        pinned = () if run is None or run.offer.hooks is UNSET else run.offer.hooks
-        known = {pin.hook_id for pin in pinned}
-        for fact in said:
-            if fact.run != run_id or fact.hook_id.as_str() not in known:
-                text = f"hook {fact.hook_id.as_str()} is none of the hooks of run {run_id}"
-                raise Refused("GUARD_REJECTED", text)
-        check_recorded(said, UNSET if run is None or run.request_blob else run.request)
-        return list(said)
-
-    def _only_reads(self, name: str) -> bool:
-        found = self._rules.catalogue.get(name)
-        return found is not None and found.capability.only_reads
 
     def follow(
         self,
@@ -222,7 +155,7 @@ class RunCalls:
                 case facts.ToolCallsReturned():
                     rules = self._rules_for(builder.state, session, str(fact.run))
                     rules = rules._replace(
-                        visible=self._visible_tools(run), retries=_may_retry_calls(run)
+                        visible=self.visible_tools(run), retries=_may_retry_calls(run)
                     )
                     if run is not None and fact.traceparent is UNSET:
                         force_setattr(fact, "traceparent", run.traceparent)
@@ -238,7 +171,7 @@ class RunCalls:
                     _drop_requested_arguments(fact, left)
                     builder.extend(left)
                 case facts.OpsRegistered():
-                    builder.extend(self._rules.on_dropped(builder.state.known_calls, fact))
+                    builder.extend(self.rules.on_dropped(builder.state.known_calls, fact))
         return builder
 
     def _with_ended_calls(
@@ -253,7 +186,7 @@ class RunCalls:
         ended = [
             fact
             for end in ends
-            for fact in self._rules.on_run_ended(state.known_calls, end, now_ms=now_ms)
+            for fact in self.rules.on_run_ended(state.known_calls, end, now_ms=now_ms)
         ]
         if after is not None and not ended:
             return CallFacts(self._decider, after, decided)
@@ -301,7 +234,7 @@ class RunCalls:
             return environment
         left = intersect(rights, revoked)
         return hide_tools(
-            environment, left, lambda name: self._rules.catalogue.require(name).surface
+            environment, left, lambda name: self.rules.catalogue.require(name).surface
         )
 
     def _rules_for(self, state: SessionTurns, session: str, run_id: str) -> CallRules:
@@ -309,14 +242,14 @@ class RunCalls:
         run, of_session = state.driving, state.rights
         of_run = run.rights if run is not None and run.run_id == run_id else ()
         revoked = self._revoked(session, of_session.descends_from)
-        rules, closed = self._rules, state.surfaces.closed
+        rules, closed = self.rules, state.surfaces.closed
         if closed:
             rules = rules._replace(closed=closed)
         if not (of_run or of_session.rights or revoked):
             return rules
         return rules._replace(rights=intersect(of_run, of_session.rights, revoked))
 
-    def _visible_tools(self, run: ActiveRun | None) -> ToolSet:
+    def visible_tools(self, run: ActiveRun | None) -> ToolSet:
         """The tools of surfaces that the run sees; its execution has loaded them."""
         if run is None or run.offer.surfaces is UNSET or self._visible is None:
             return NO_TOOLS
@@ -349,7 +282,7 @@ class RunCalls:
 
     def _is_recorded_after(self, calls: SessionCalls, operation_id: str) -> bool:
         call = calls.calls.get(operation_id)
-        tool = None if call is None else self._rules.catalogue.get(call.name)
+        tool = None if call is None else self.rules.catalogue.get(call.name)
         return tool is not None and tool.capability.record is RecordMode.AFTER
 
     # --- replies, effects, slots ------------------------------------------------------------------
@@ -379,13 +312,13 @@ class RunCalls:
         return ()
 
     def pending_effects(self, state: SessionTurns, session: str) -> Sequence[Effect]:
-        return pending_call_effects(state.known_calls, session, self._rules.epoch)
+        return pending_call_effects(state.known_calls, session, self.rules.epoch)
 
     def release_slots(self, session: str, state: SessionTurns | None) -> None:
         """Release the slots reserved for intents that were not committed."""
-        slots = self._rules.slots
+        slots = self.rules.slots
         if reserved := slots.reserved(session):
-            intended = () if state is None else self._rules.intended_attempts(state.known_calls)
+            intended = () if state is None else self.rules.intended_attempts(state.known_calls)
             for attempt in reserved.difference(intended):
                 slots.release(attempt, SlotStage.RESERVED)
 
@@ -424,37 +357,6 @@ def _may_be_held(decided: Sequence[Fact]) -> bool:
         and fact.point in _OF_REQUESTS
         for fact in decided
     )
-
-
-def _check_ending(step: RecordStep) -> None:
-    """A step whose hooks end the run ends it so, and no other."""
-    ending = run_ending(step.hooks)
-    if ending is None:
-        return
-    error = None if step.result is UNSET else step.result.error
-    code = "HOOK_DENIED" if ending.point is HookPoint.RUN_STARTING else "HOOK_REPAIR_NEEDED"
-    if is_retried(ending) or error is None or error.code != code:
-        text = (
-            f"hook {ending.hook_id.as_str()} ends the run otherwise: {ending.change.response_class}"
-        )
-        raise Refused("GUARD_REJECTED", text)
-
-
-def _hook_verdict(rules: CallRules, step: RecordStep, call: RequestedCall) -> HookVerdict:
-    """What the hooks of a call decided; nothing of a call that the rules refuse anyway."""
-    try:
-        tool = rules.require_visible(call.name)
-    except Refused:
-        return NO_VERDICT
-    try:
-        verdict = call_verdict(tool, call, step.hooks)
-    except CodedError as error:
-        text = f"the recorded change of {call.name} does not fit it: {error.message}"
-        raise Refused("GUARD_REJECTED", text) from None
-    if verdict.executed_digest != step.executed.get(call.operation_id, ""):
-        text = f"the recorded changes of {call.name} do not give what its hooks saw"
-        raise Refused("GUARD_REJECTED", text)
-    return verdict
 
 
 def _may_retry_calls(run: ActiveRun | None) -> bool:

@@ -26,6 +26,7 @@ from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
 from rookery.actors.turns.effects import (
     ContinueRun,
     ExecuteRun,
+    InvokeCancelHooks,
     ReportTurnOver,
     SendInterim,
     SendResult,
@@ -221,7 +222,7 @@ class RunRules:
         """The effects of ``fact``. ``state`` may be a later one: an ended run needs no driver."""
         run = state.driving
         if type(fact) in END_TYPES:
-            return _result_effects(cast(End, fact))
+            return (*_result_effects(cast(End, fact)), *_cancel_effects(state, fact))
         if run is None or fact.run != run.run_id or state.ended:
             return ()
         left: Sequence[Effect] = ()
@@ -407,6 +408,17 @@ def _result_effects(end: End) -> Sequence[Effect]:
     if end.result_blob is UNSET:
         return (sent,)
     return (SendStoredResult(**asdict(sent), result_blob=end.result_blob),)
+
+
+def _cancel_effects(state: SessionTurns, fact: Fact) -> Sequence[Effect]:
+    """What follows for the hooks of a cancelled run, as long as it is the last one."""
+    run, ended = state.driving, state.cancelled
+    if run is None or ended is None or not isinstance(fact, facts.Cancelled):
+        return ()
+    if not fact.run == run.run_id == ended.run_id:
+        return ()
+    view = active_run_view(state, run.run_id)
+    return (InvokeCancelHooks(key=f"hooks/{fact.id}", session=fact.session, view=view),)
 
 
 def _interim_effect(state: SessionTurns, run: ActiveRun, key: str, session: str) -> SendInterim:

@@ -18,7 +18,7 @@ from rookery.actors.turns.realtime_turn_machine import ProductTurn
 from rookery.actors.turns.run_surfaces import RunSurfaces
 from rookery.actors.turns.slot_machine import TurnSlot
 from rookery.actors.turns.transitions import Turn
-from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
+from rookery.schemas.calls import ForkedRun, PinnedHook, RequestedCall, RunEnvironment
 from rookery.schemas.errors import CodedError
 from rookery.schemas.machines.turn import (
     ContentShape,
@@ -40,6 +40,7 @@ from rookery.schemas.run import (
 
 __all__ = [
     "ActiveRun",
+    "CancelledRun",
     "ImmediateKind",
     "InheritedGuest",
     "OpenQuestion",
@@ -110,6 +111,14 @@ class OpenQuestion(msgspec.Struct, frozen=True):
 
     step: int
     attempt: int
+
+
+class CancelledRun(msgspec.Struct, frozen=True):
+    """A cancelled run whose hooks may say what it leaves behind."""
+
+    run_id: str
+    hooks: tuple[PinnedHook, ...]
+    hook_records: int
 
 
 class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -321,6 +330,8 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     outside: frozenset[str] = frozenset()
     """The runs that a program outside began to drive, until admission has their ends."""
     driving: ActiveRun | None = None
+    cancelled: CancelledRun | None = None
+    """The last one, if it had hooks."""
     calls: SessionCalls = SessionCalls()
     """The calls of the session's runs."""
     older_calls: SessionCalls = SessionCalls()

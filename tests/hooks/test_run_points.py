@@ -9,6 +9,7 @@ import pytest
 from rookery.actors.hooks import (
     add_input,
     modify_arguments,
+    report_cleanup,
     request_retry,
     rewrite_result,
     stop_completion,
@@ -278,3 +279,41 @@ def test_a_run_that_a_hook_has_interrupted_can_be_cancelled():
         world.until_over()
         assert isinstance(world.end, turn.Cancelled)
         assert not world.backend.contexts
+
+
+# --- cancellations --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("next_run", [False, True])
+def test_what_a_cancelled_run_leaves_behind_is_on_record_behind_its_end(next_run: bool):
+    hook = quick_hook(
+        "on_run_cancel_requested", lambda _: report_cleanup("a half"), "request_cleanup_repair"
+    )
+    with HookedWorld(hook) as world:
+        world.begin()
+        world.play("ponder")
+        if next_run:
+            world.play("answer")
+        world.until(lambda: "started" in world.kinds())
+        world.ask("cancel", SESSION, run_id=world.runs[0], now=True)
+        world.until_over(1 + next_run)
+        world.pass_s(1)
+        decided, *_ = world.recorded("hook")
+        assert (decided.run, len(world.recorded("hook"))) == (world.runs[0], 3)
+        end = next(fact for fact in world.recorded() if isinstance(fact, turn.Cancelled))
+        assert int(decided.id.rpartition(".")[2]) > int(end.id.rpartition(".")[2])
+        assert end.result.error.code == "CANCELLED"
+
+
+def test_a_hook_that_fails_changes_no_cancellation():
+    hook = quick_hook("on_run_cancel_requested", dead, "request_cleanup_repair", failure="fail_run")
+    with HookedWorld(hook) as world:
+        world.begin()
+        world.play("ponder")
+        world.until(lambda: "started" in world.kinds())
+        world.ask("cancel", SESSION, run_id=world.runs[0], now=True)
+        world.until_over()
+        world.pass_s(1)
+        assert isinstance(world.end, turn.Cancelled)
+        (noted,) = world.recorded("hook")
+        assert (noted.status, noted.error) == ("failed_closed", "nobody answers")
