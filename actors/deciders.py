@@ -51,6 +51,7 @@ DECIDERS: Final[Mapping[str, DeciderEntry]] = MappingProxyType(
             "session_snapshots.decider", "SnapshotsDecider", DeciderHost.EXECUTING_NODE
         ),
         "approval": DeciderEntry("approvals.decider", "ApprovalsDecider"),
+        "hook": DeciderEntry("hooks.decider", "HooksDecider"),
         "surface": DeciderEntry("surfaces.decider", "SurfacesDecider"),
         "lease": DeciderEntry("leases.decider", "LeasesDecider"),
         "peer": DeciderEntry("peers.decider", "PeersDecider"),

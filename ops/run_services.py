@@ -43,7 +43,7 @@ from rookery.actors.execution.queries import (
     SessionFiles,
     SessionSnapshots,
 )
-from rookery.actors.hooks import HookPoints
+from rookery.actors.hooks import HookChanges, HookPoints, LiveHooks
 from rookery.actors.kernel import (
     AskActor,
     Decider,
@@ -125,6 +125,7 @@ class RunServices:
         self._tasks = TaskSet()
         self.surfaces, self.catalogue = surfaces, surfaces.tools
         self._provisioner, self.approvers, self._share = provisioner, approvers, share
+        self.hooks = LiveHooks(bus, provisioner.hooks, {})
         self.revocations = revocations
         self.validate_request = self._provisioner.validate
         self.languages = frozenset(sandbox.builds)
@@ -184,6 +185,7 @@ class RunServices:
         return {
             **self.leases.queries(self._ask_actor),
             **self.surfaces.queries(self._ask_actor),
+            **HookChanges(self._ask_actor, self.hooks).queries,
             "validate": validator.reply,
             "snapshot": snapshots.snapshot,
             "restore": snapshots.restore,
@@ -255,8 +257,13 @@ class RunServices:
             metrics=metrics,
         )
         opened.callback(lambda: loop.run(services._close()))
-        await surfaces.open()
+        await services._open()
         return services
+
+    async def _open(self) -> None:
+        """Read what the realm has registered."""
+        await self.surfaces.open()
+        await self.hooks.open()
 
     async def _close(self) -> None:
         await self.surfaces.close()
@@ -320,6 +327,7 @@ class RunServices:
             "roster": self.peers.roster.run,
             "peers": self.peers.watch,
             "surfaces": self.surfaces.live.run,
+            "hooks": self.hooks.run,
             "snapshots": self._remove_snapshots,
             "secrets": self.secrets.watch,
         }

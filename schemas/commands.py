@@ -19,6 +19,7 @@ from rookery.schemas.approvals.lists import (
 )
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import CallOutcome, ToolFault
+from rookery.schemas.hooks import ChangeHooks, HooksQuery
 from rookery.schemas.peers.envelope import Envelope
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
 from rookery.schemas.peers.roster import NamePeer
@@ -400,6 +401,8 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "catalogue": ChangeCatalogue,
     "catalogued": CatalogueQuery,
     "surface_due": SurfaceDue,
+    "hooks": ChangeHooks,
+    "hooked": HooksQuery,
     "approvers": ChangeApprover,
     "roster": NamePeer,
     "envelope": Envelope,
@@ -475,6 +478,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "runs",
         "tools",
         "catalogued",
+        "hooked",
         "resources",
         "pending",
         "granted",
@@ -492,6 +496,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "login",
         "finish_login",
         "catalogue",
+        "hooks",
     ),
     Audience.MACHINE: ("admission", "turns", "surfaces", "leases", "peers", "approvals"),
     Audience.PEER: tuple(sorted(SIGNED_VERBS)),

@@ -123,8 +123,8 @@ FAMILY_INDEXES: Final[dict[str, FamilyIndex]] = {
     "hook": _family(
         EntityKind.HOOK,
         "hook_id",
-        ends="mutation_resulted response_rejected",
-        steps="mutation_intended noted response_decided",
+        ends="mutation_resulted removed response_rejected",
+        steps="mode_set mutation_intended noted registered response_decided",
     ),
     "lease": _family(
         EntityKind.CAPABILITY,

@@ -31,7 +31,7 @@ from rookery.schemas.envelope import Mode, Sealed
 from rookery.schemas.errors import CODES
 from rookery.schemas.facts.approval import APPROVAL_FACTS
 from rookery.schemas.facts.conversation import CONVERSATION_FACTS
-from rookery.schemas.facts.hook import HOOK_FACTS
+from rookery.schemas.facts.hook import HOOK_FACTS, REGISTRATION_FACTS
 from rookery.schemas.facts.lease import LEASE_FACTS
 from rookery.schemas.facts.model import MODEL_FACTS
 from rookery.schemas.facts.node import NODE_FACTS
@@ -98,6 +98,7 @@ FAMILIES: Final[dict[str, Any]] = {
 
 ENTITIES: Final[dict[str, Any]] = {
     **{name: union for name, union in FAMILIES.items() if name not in ("conversation", "model")},
+    "hook": REGISTRATION_FACTS,
     "turn": RUN_FACTS,
 }
 """Union of the facts in the messages of every entity. Facts of calls, hooks, models and
@@ -360,7 +361,7 @@ def _refusal() -> Document:
 
 _ENTITY_SUMMARIES: Final = {
     "turn": "The facts of one decision about a run and its calls, in order.",
-    "hook": "Reserved. Facts of hooks are in the messages of their turn.",
+    "hook": "Changes of the realm's hooks. What hooks answer is in the messages of their turn.",
     "tool": "Older facts of calls. Newer ones are in the messages of their turn.",
 }
 

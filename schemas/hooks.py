@@ -1,4 +1,5 @@
-"""Registrations of hooks: a spec of the contract, and what Rookery adds to it.
+"""Registrations of hooks: a spec of the contract, and what Rookery adds to it; the commands and
+lists of a realm's hooks.
 
 The spec's hash covers the spec alone. The registration has a digest of its own.
 """
@@ -6,10 +7,10 @@ The spec's hash covers the spec alone. The registration has a digest of its own.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
 
 from rookery.schemas.digest import digest_json
 from rookery.schemas.seed.hook import HookResponseClass
@@ -21,13 +22,25 @@ from rookery.schemas.seed.hook_invocation import (
 from rookery.schemas.seed.hook_spec import HookSpec
 
 __all__ = [
+    "HOOKS_MAX",
+    "ChangeHooks",
     "HookExecutorKind",
+    "HookList",
     "HookMode",
+    "HookReceipt",
     "HookRegistration",
+    "HooksQuery",
+    "ListedHook",
+    "NatsHook",
     "PythonHook",
     "RuleHook",
     "RuleVerdict",
 ]
+
+HOOKS_MAX = 128
+"""Hooks of a realm."""
+
+# --- registrations --------------------------------------------------------------------------------
 
 
 class HookMode(StrEnum):
@@ -64,7 +77,12 @@ class PythonHook(_HookExecutor, frozen=True, kw_only=True, tag="python"):
     """``<module>.<name>``."""
 
 
-HookExecutorKind: TypeAlias = RuleHook | PythonHook
+class NatsHook(_HookExecutor, frozen=True, kw_only=True, tag="nats"):
+    """A process that answers requests on the subject of the hook: ``rookery hooks serve``, or any
+    NATS client with a credential of the role ``hook``."""
+
+
+HookExecutorKind: TypeAlias = RuleHook | PythonHook | NatsHook
 
 
 class HookRegistration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -88,6 +106,61 @@ class HookRegistration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
                 return f"rule:{digest_json([self.when, then])}"
             case PythonHook(function=function):
                 return f"python:{function}"
+            case NatsHook():
+                return f"nats:{self.spec.hook_id.as_str()}"
 
     def digest(self) -> str:
         return digest_json(self)
+
+
+# --- changes and lists ----------------------------------------------------------------------------
+
+
+class ChangeHooks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Change the hooks of the realm (verb ``hooks``, key ``_realm``). The change is one commit: if
+    a part of it is refused, nothing is changed."""
+
+    add: Annotated[tuple[HookRegistration, ...], Meta(max_length=HOOKS_MAX)] = ()
+    """New hooks, and new forms of known ones."""
+    modes: Annotated[dict[str, HookMode], Meta(max_length=HOOKS_MAX)] = {}
+    """By id: the mode from now on."""
+    remove: Annotated[tuple[str, ...], Meta(max_length=HOOKS_MAX)] = ()
+    actor: Annotated[str, Meta(max_length=256)] = ""
+    """The operator's name as the client sends it, unchecked."""
+
+
+class HooksQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """List the hooks of a realm and of the node that answers (verb ``hooked``, key ``_realm``)."""
+
+    hook: str | None = None
+    """Only this one."""
+
+
+class ListedHook(msgspec.Struct, frozen=True, kw_only=True):
+    """A hook, as the node that answers has it."""
+
+    registration: HookRegistration
+    sequence: int = 0
+    """Number of the change that registered it in this form; 0 for one of the node's registry."""
+    actor: str = ""
+    """The operator who made that change."""
+    digest: str
+    """Of the registration; the runs that are bound to it name it."""
+    problem: str = ""
+    """Why this node cannot invoke it."""
+
+
+class HookList(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``hooked``: in the order in which hooks of a point are invoked."""
+
+    sequence: int = 0
+    """Number of the last change."""
+    hooks: tuple[ListedHook, ...] = ()
+
+
+class HookReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``hooks``: the change is committed, and the node that answers has it."""
+
+    sequence: int
+    hooks: tuple[ListedHook, ...] = ()
+    """Those that were added, or have another mode."""

@@ -13,6 +13,7 @@ from rookery.schemas.errors import Refused
 
 __all__ = [
     "ID_BYTES_MAX",
+    "REALM_KEY",
     "AdapterRef",
     "AgentId",
     "ApprovalRequestId",
@@ -68,6 +69,8 @@ __all__ = [
 # Randomness and time are arguments: every id is a function of its arguments.
 
 
+REALM_KEY: Final = "_realm"
+"""The key of what a realm has one of: its catalogue of surfaces, and its hooks."""
 _SESSION_ID = re.compile(r"[A-Za-z0-9_-]{1,64}\Z")
 _FACT_ID = re.compile(r"([^.]+)\.(.+)\.(0|[1-9][0-9]{0,18})\Z", re.DOTALL)
 _POSITION = re.compile(r"([1-9][0-9]{0,18})(?:\.([1-9][0-9]{0,8}))?")

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.approvals.lists import ApprovalList, GrantList
 from rookery.schemas.approvals.records import DecisionReceipt
 from rookery.schemas.calls import Capability
+from rookery.schemas.hooks import HookList, HookReceipt
 from rookery.schemas.machines.lease import AuthLeasePhase, AuthStatusPhase
 from rookery.schemas.machines.peer import PeerIngressAdmission
 from rookery.schemas.machines.views import (
@@ -419,6 +420,8 @@ REPLIES: dict[str, Any] = {
     "catalogue": CatalogueReceipt,
     "catalogued": SurfaceList,
     "surface_due": SurfacesView,
+    "hooks": HookReceipt,
+    "hooked": HookList,
     "approvers": ApproverReceipt,
     "roster": RosterReceipt,
     "envelope": PeerIngressAdmission,

@@ -2,7 +2,8 @@
 
 ``authoring`` makes hooks of functions, ``node_hooks`` holds those of a node, ``points`` invokes
 them for a run by ``coordinator``, and ``changes`` says what becomes of a call; the turn's decider
-derives it again from the recorded facts.
+derives it again from the recorded facts. Operators register hooks for a realm: ``realm_hooks`` has
+the rules, and by ``live_hooks`` each node follows them.
 """
 
 from __future__ import annotations
@@ -33,8 +34,10 @@ if TYPE_CHECKING:
         HookLifecycleContext,
     )
     from rookery.actors.hooks.coordinator import HookLifecycleCoordinator, validate_package_hooks
+    from rookery.actors.hooks.decider import HooksDecider
     from rookery.actors.hooks.executors import HookExecutors
     from rookery.actors.hooks.invocations import HookStop
+    from rookery.actors.hooks.live_hooks import ExternalExecutor, HookChanges, LiveHooks
     from rookery.actors.hooks.node_hooks import NodeHooks
     from rookery.actors.hooks.points import Hooked, HookPoints, requests_retry
     from rookery.actors.hooks.run_changes import (
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "ExternalExecutor",
+    "HookChanges",
     "HookExecutors",
     "HookInvocationOutcome",
     "HookInvocationStatus",
@@ -53,6 +58,8 @@ __all__ = [
     "HookPoints",
     "HookStop",
     "Hooked",
+    "HooksDecider",
+    "LiveHooks",
     "NodeHooks",
     "add_input",
     "call_verdict",
@@ -108,6 +115,8 @@ __getattr__ = lazy_names(
         ),
         "executors": ("HookExecutors",),
         "invocations": ("HookStop",),
+        "decider": ("HooksDecider",),
+        "live_hooks": ("HookChanges", "LiveHooks", "ExternalExecutor"),
         "node_hooks": ("NodeHooks",),
         "points": (
             "Hooked",

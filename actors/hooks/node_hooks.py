@@ -1,12 +1,15 @@
-"""The hooks of a node: registered by its own process, fixed when it starts.
+"""The hooks of a node: those of its own registry, and those that are registered for its realm.
 
-A run has the hooks that its node had when it started, in their present form. A node that lacks one
-of them leaves the run to others; one that has switched it off does not.
+A run is bound to the hooks that its node had when it started. Of the realm's it has the form of
+that moment, of the node's own the present one; whether a hook is enforced, audited or off is read
+when a node begins to drive the run. A node that cannot invoke one of them leaves the run to others.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable, Iterable, Mapping
+from types import MappingProxyType
+from typing import Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -19,13 +22,14 @@ from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.tools import DaemonThreadPool
 from rookery.schemas.calls import PinnedHook, RunEnvironment
 from rookery.schemas.errors import Refused
-from rookery.schemas.hooks import HookRegistration
+from rookery.schemas.hooks import HookRegistration, RuleHook
 from rookery.schemas.ids import HookExecutorRef
 from rookery.schemas.seed.hook import HookPoint, HookResponseClass
 
 __all__ = ["NodeHooks"]
 
 THREADS_MAX = 16
+_NONE: Final[Mapping[str, HookRegistration]] = MappingProxyType({})
 
 
 class NodeHooks:
@@ -34,13 +38,13 @@ class NodeHooks:
     def __init__(self, hooks: Iterable[LocalHook | LocalRule] = ()) -> None:
         hooks = tuple(hooks)
         check_registrations([one.registration for one in hooks])
-        registrations = sorted(
-            (one.registration for one in hooks), key=lambda one: one.spec.sort_key()
-        )
-        self._registrations = {one.spec.hook_id.as_str(): one for one in registrations}
-        self._enabled = [one for one in registrations if one.is_enabled]
-        self._pins = tuple(map(_pin, self._enabled))
-        self._fingerprints: dict[Hashable, str] = {}
+        self.own: Mapping[str, HookRegistration] = {
+            one.registration.spec.hook_id.as_str(): one.registration for one in hooks
+        }
+        """Of the node's registry, by id."""
+        self.problem = ""
+        """Why no run may start here: a hook may be missing, or its order would be wrong."""
+        self._forms = _NONE
         local = [one for one in hooks if isinstance(one, LocalHook)]
         threads, functions = DaemonThreadPool(THREADS_MAX), dict[HookExecutorRef, LocalHook]()
         for one in local:
@@ -49,9 +53,42 @@ class NodeHooks:
                 text = f"two functions of hooks are called {one.executor_ref.as_str()[:200]}"
                 raise Refused("HOOK_INVALID", text, hint="a hook's function has a name of its own")
         self.executors = HookExecutors(local)
+        self._have(self.own)
+
+    def follow(
+        self, realm: Mapping[str, HookRegistration], forms: Mapping[str, HookRegistration]
+    ) -> None:
+        """Have the realm's hooks beside the node's own; one of the same id replaces the node's.
+        ``forms``: by digest, each form that a hook of the realm has had."""
+        self._forms, self.problem = forms, ""
+        self._have({**self.own, **realm})
+        try:
+            self.check(realm)
+        except Refused as refusal:
+            self.problem = refusal.message
+
+    def check(self, realm: Mapping[str, HookRegistration]) -> None:
+        """Raise ``Refused`` if the realm's hooks may not be beside the node's own."""
+        check_registrations(tuple({**self.own, **realm}.values()))
+
+    def _have(self, registrations: Mapping[str, HookRegistration]) -> None:
+        ordered = sorted(registrations.values(), key=lambda one: one.spec.sort_key())
+        self._registrations = {one.spec.hook_id.as_str(): one for one in ordered}
+        self._enabled = [one for one in ordered if one.is_enabled]
+        self._pins = tuple(map(_pin, self._enabled))
+        self._fingerprints: dict[Hashable, str] = {}
+
+    @property
+    def registrations(self) -> tuple[HookRegistration, ...]:
+        """The hooks of runs that start now, and those that are off, in order."""
+        return tuple(self._registrations.values())
 
     def pin(self, environment: RunEnvironment) -> RunEnvironment:
-        """The environment of a run that starts now, with the hooks of the node."""
+        """The environment of a run that starts now, with the hooks of the node; ``Refused`` while
+        these are not known."""
+        if self.problem:
+            hint = "rookery hooks list; rookery doctor"
+            raise Refused("HOOK_INVALID", f"no run starts here: {self.problem}", hint=hint)
         if not self._enabled:
             return (
                 environment
@@ -76,16 +113,37 @@ class NodeHooks:
 
     def require(self, environment: RunEnvironment) -> None:
         """Raise ``NotExecutableHere`` if a hook of the run is missing here."""
-        pins = () if environment.hooks is UNSET else environment.hooks
-        if missing := [pin.hook_id for pin in pins if pin.hook_id not in self._registrations]:
+        if missing := [pin.hook_id for pin in _pins_of(environment) if not self._has(pin)]:
             text = f"a run needs hooks that this node lacks: {', '.join(missing)[:400]}"
             raise NotExecutableHere(text)
 
     def of_run(self, environment: RunEnvironment) -> list[HookRegistration]:
         """The hooks of a run that this node may execute, in order."""
-        pins = () if environment.hooks is UNSET else environment.hooks
-        names = {pin.hook_id for pin in pins}
-        return [one for one in self._enabled if one.spec.hook_id.as_str() in names]
+        found = [one for pin in _pins_of(environment) if (one := self._bound(pin)) is not None]
+        enabled = [one for one in found if one.is_enabled]
+        return sorted(enabled, key=lambda one: one.spec.sort_key())
+
+    def can_invoke(self, registration: HookRegistration) -> bool:
+        """Whether this node has the hook's executor."""
+        is_rule = isinstance(registration.executor, RuleHook)
+        return is_rule or self.executors.contains(registration.spec.executor_ref)
+
+    def _bound(self, pin: PinnedHook) -> HookRegistration | None:
+        """The hook of a run in the form that it has there, in its present mode."""
+        present, bound = self._registrations.get(pin.hook_id), self._forms.get(pin.digest)
+        if bound is None or present is None:
+            return bound or present
+        return bound if bound.mode is present.mode else replace(bound, mode=present.mode)
+
+    def _has(self, pin: PinnedHook) -> bool:
+        registration = self._bound(pin)
+        return registration is not None and (
+            not registration.is_enabled or self.can_invoke(registration)
+        )
+
+
+def _pins_of(environment: RunEnvironment) -> tuple[PinnedHook, ...]:
+    return () if environment.hooks is UNSET else environment.hooks
 
 
 def _pin(registration: HookRegistration) -> PinnedHook:

@@ -13,19 +13,19 @@ from typing import Final
 
 from rookery.actors.hooks.conditions import check_condition
 from rookery.schemas.errors import Refused
-from rookery.schemas.hooks import HookRegistration, RuleHook
+from rookery.schemas.hooks import HOOKS_MAX, HookRegistration, PythonHook, RuleHook
 from rookery.schemas.seed.agent_error import AgentError
 from rookery.schemas.seed.hook import HookPoint, HookResponseClass
 from rookery.schemas.seed.hook_spec import HookSpec
 
 __all__ = ["POINT_TIMEOUT_MS_MAX", "check_registration", "check_registrations"]
 
-HOOKS_MAX: Final = 128
 POINT_HOOKS_MAX: Final = 32
 TIMEOUT_MS_MAX: Final = 30_000
 POINT_TIMEOUT_MS_MAX: Final = 5_000
 
 _HOOK_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_FUNCTION: Final = re.compile(r"[\w.<>]{1,256}")
 
 _MODEL: Final = "no model driver calls it yet"
 _AGENTS: Final = "agents are no tools yet"
@@ -115,6 +115,8 @@ def _check_executor(registration: HookRegistration) -> None:
         raise _invalid(spec, "mode", "say mode: enforce, audit or off")
     if spec.executor_ref.as_str() != (ref := registration.executor_ref()):
         raise _invalid(spec, "executor", f"executor_ref of this executor is {ref}")
+    if isinstance(executor, PythonHook) and not _FUNCTION.fullmatch(executor.function):
+        raise _invalid(spec, "executor", "function is <module>.<name>")
     if isinstance(executor, RuleHook):
         if not registration.when:
             raise _invalid(spec, "executor", "a rule needs a condition in when")

@@ -25,7 +25,7 @@ from rookery.bus.ports import Delivery
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.ids import check_client_session
+from rookery.schemas.ids import check_client_session, decode_typed_text, encode_typed_text
 
 __all__ = [
     "Decider",
@@ -100,7 +100,7 @@ class FactBuilder(Generic[S, F]):
 
 # --- state codec ----------------------------------------------------------------------------------
 
-# Encodes states with persistent maps for snapshots.
+# Encodes states with persistent maps, and with ids of the contract, for snapshots.
 #
 # ``immutables.Map`` makes folding cheap and pure, but no codec supports it: it is encoded as a
 # plain dictionary with text keys and decoded by its type.
@@ -110,16 +110,14 @@ Stored = TypeVar("Stored", bound=msgspec.Struct)
 
 
 def encode_map(value: Any) -> Any:
-    """An ``enc_hook``: a map as a plain dictionary."""
-    if isinstance(value, Map):
-        return dict(value)
-    raise TypeError(f"a state cannot hold a {type(value).__name__}")
+    """An ``enc_hook``: a map as a plain dictionary, a typed text as a bare one."""
+    return dict(value) if isinstance(value, Map) else encode_typed_text(value)
 
 
 def decode_map(kind: Any, value: Any) -> Any:
-    """A ``dec_hook``: the map of type ``kind`` from its dictionary."""
+    """A ``dec_hook``: the map of type ``kind`` from its dictionary; or a typed text."""
     if get_origin(kind) is not Map:
-        raise TypeError(f"a state cannot hold a {kind}")
+        return decode_typed_text(kind, value)
     plain_kind = GenericAlias(dict, get_args(kind))
     return Map(msgspec.convert(value, plain_kind, dec_hook=decode_map))
 

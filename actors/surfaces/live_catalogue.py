@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from typing import Final, NamedTuple
 
 from msgspec import UNSET, UnsetType
@@ -88,7 +87,6 @@ class LiveCatalogue(EntityFollower):
         """Called when the offered tools have changed."""
         self.reports: list[Callable[[ConnectionReport], None]] = []
         """Called with what connections report."""
-        self._changed = asyncio.Event()
         self._loading = False
         self._tasks = TaskSet()
 
@@ -129,14 +127,9 @@ class LiveCatalogue(EntityFollower):
 
     async def wait_for(self, sequence: int) -> None:
         """Wait until this node offers the catalogue of this change, or a later one."""
-        try:
-            async with asyncio.timeout(WAIT_S):
-                while self.offered.sequence < sequence:
-                    await self._changed.wait()
-        except TimeoutError:
-            raise Failed(
-                "NODE_FAILED", f"change {sequence} of the catalogue is recorded, and not offered"
-            ) from None
+        if not await self.wait_until(lambda: self.offered.sequence >= sequence, WAIT_S):
+            text = f"change {sequence} of the catalogue is recorded, and not offered"
+            raise Failed("NODE_FAILED", text)
 
     # --- following --------------------------------------------------------------------------------
 
@@ -155,10 +148,7 @@ class LiveCatalogue(EntityFollower):
     async def open(self) -> None:
         """Read the catalogue and the tools of its surfaces."""
         await super().open()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(WAIT_S):
-                while self._loading:
-                    await self._changed.wait()
+        await self.wait_until(lambda: not self._loading, WAIT_S)
 
     async def close(self) -> None:
         """Close all connections now: the node stops."""
@@ -180,7 +170,7 @@ class LiveCatalogue(EntityFollower):
                     self._publish(target)
         finally:
             self._loading = False
-            self._notify()
+            self.notify()
 
     async def _read(self, entries: Iterable[CatalogueEntry]) -> None:
         """Build the checks of tools that are new, on a thread."""
@@ -218,7 +208,7 @@ class LiveCatalogue(EntityFollower):
         self._sessions = {entry.only for entry in target.entries.values()}
         known = {(name, entry.tools) for name, entry in target.entries.items()}
         self._built = {key: built for key, built in self._built.items() if key in known}
-        self._notify()
+        self.notify()
         self.on_offered()
 
     def _has(self, offered: Mapping[str, CatalogueTool], tool: CatalogueTool) -> bool:
@@ -256,10 +246,6 @@ class LiveCatalogue(EntityFollower):
         """A connection has another state, or its server other tools."""
         for heard in self.reports:
             heard(report)
-
-    def _notify(self) -> None:
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
 
 
 def _keeps(present: CatalogueEntry, entry: CatalogueEntry) -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rookery.bus.ports.journal import Filter, StoredMessage
@@ -41,6 +42,22 @@ class EntityFollower(ABC):
         self._position, self._cursor = 0, ChainCursor()
         self.unavailable_reason = NOT_READ_YET
         """Why the view is not valid; empty while all facts are known."""
+        self._changed = asyncio.Event()
+
+    async def wait_until(self, holds: Callable[[], bool], timeout_s: float) -> bool:
+        """Wait for a change of the view after which ``holds`` is true; whether it came in time."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                while not holds():
+                    await self._changed.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def notify(self) -> None:
+        """The view has changed: wake those who wait for that."""
+        changed, self._changed = self._changed, asyncio.Event()
+        changed.set()
 
     @abstractmethod
     def reset(self) -> None:

@@ -1,4 +1,5 @@
-"""Facts of the family ``hook``: responses of hooks, in the messages of the turn they belong to.
+"""Facts of the family ``hook``: responses of hooks, in the messages of the turn they belong to, and
+the hooks of the realm, under ``_realm``.
 
 An accepted response has three facts: the decision, with its journal record, then the intent and the
 result of the change, whose records follow from the first one's. They precede what they change in
@@ -11,15 +12,17 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.envelope import Fact
-from rookery.schemas.hooks import HookMode
+from rookery.schemas.hooks import HookMode, HookRegistration
 from rookery.schemas.ids import HookId
 from rookery.schemas.scalars import Unsigned
-from rookery.schemas.seed.hook import HookPoint, HookResponseClass
+from rookery.schemas.seed.hook import HookPoint, HookRecord, HookResponseClass
 from rookery.schemas.seed.hook_invocation import AnyHookResponse
 from rookery.schemas.seed.lifecycle import EffectIntent, EffectResult
 from rookery.schemas.seed.records import JournalRecord
 
-__all__ = ["HOOK_FACTS", "HookFact"]
+__all__ = ["HOOK_FACTS", "REGISTRATION_FACTS", "HookFact", "RegistrationFact"]
+
+# --- invocations ----------------------------------------------------------------------------------
 
 
 class _InvokedHookFact(Fact, frozen=True, kw_only=True):
@@ -84,4 +87,35 @@ class Noted(_InvokedHookFact, frozen=True, kw_only=True, tag="hook.noted.v1"):
 
 
 HookFact = ResponseDecided | MutationIntended | MutationResulted | ResponseRejected | Noted
-HOOK_FACTS = HookFact
+
+# --- registrations --------------------------------------------------------------------------------
+
+
+class _RegistrationFact(Fact, frozen=True, kw_only=True):
+    hook_id: HookId
+    sequence: Unsigned
+    """Number of the change of the realm's hooks, from 1; the facts of one change share it."""
+    actor: str = ""
+
+
+class Registered(_RegistrationFact, frozen=True, kw_only=True, tag="hook.registered.v1"):
+    """The realm has the hook in this form; an earlier form is replaced."""
+
+    registration: HookRegistration
+    record: HookRecord
+    """Of the contract: the hash of the spec, its executor and its policy."""
+
+
+class ModeSet(_RegistrationFact, frozen=True, kw_only=True, tag="hook.mode_set.v1"):
+    """The hook has another mode."""
+
+    mode: HookMode
+
+
+class Removed(_RegistrationFact, frozen=True, kw_only=True, tag="hook.removed.v1"):
+    """The realm no longer has the hook."""
+
+
+RegistrationFact = Registered | ModeSet | Removed
+REGISTRATION_FACTS = RegistrationFact
+HOOK_FACTS = HookFact | RegistrationFact

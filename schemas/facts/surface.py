@@ -12,14 +12,12 @@ from __future__ import annotations
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.envelope import Fact, TransitionFact
+from rookery.schemas.ids import REALM_KEY
 from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause
 from rookery.schemas.scalars import Unsigned
 from rookery.schemas.surfaces import SurfaceSource
 
 __all__ = ["REALM_KEY", "SURFACE_FACTS", "CatalogueFact", "SurfaceFact"]
-
-REALM_KEY = "_realm"
-"""The key of the realm's catalogue."""
 
 # --- catalogue ------------------------------------------------------------------------------------
 

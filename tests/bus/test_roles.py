@@ -41,10 +41,10 @@ PUBLIC = [
     "send",
 ]
 QUERIES = ["session", "sessions", "runs", "tools", "catalogued", "pending", "granted", "leased"]
-QUERIES += ["resources", "exchanges"]
+QUERIES += ["resources", "exchanges", "hooked"]
 OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke", "login", "finish_login"]
 OPERATORS += ["roster"]
-OPERATORS += ["catalogue"]
+OPERATORS += ["catalogue", "hooks"]
 MACHINES = ["admission", "turns", "surfaces", "leases", "peers", "approvals"]
 VERBS: Final[dict[Role, list[str]]] = {
     Role.OPERATOR: [*PUBLIC, *QUERIES, *OPERATORS, "decide", *MACHINES],

@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from rookery.actors.hooks import HookExecutors, HookLifecycleContext, HookLifecycleCoordinator
 from rookery.schemas.codec import encode_json
+from rookery.schemas.hooks import HookMode, HookRegistration, PythonHook
 from rookery.schemas.ids import (
     AgentId,
     AttemptId,
@@ -142,6 +143,14 @@ def spec(
 def observer(point: HookPoint = HookPoint.RUN_STARTING, hook_id: str = "watcher") -> HookSpec:
     """A spec that may fail open."""
     return spec(point, hook_id=hook_id, failure=HookFailurePolicy.FAIL_OPEN_OBSERVE_ONLY)
+
+
+def registration(of: HookSpec, **changes: Any) -> HookRegistration:
+    made = HookRegistration(
+        spec=of, mode=HookMode.ENFORCE, executor=PythonHook(function="guards.pay")
+    )
+    made = replace(made, **changes)
+    return replace(made, spec=replace(of, executor_ref=HookExecutorRef(made.executor_ref())))
 
 
 # --- an invocation --------------------------------------------------------------------------------

@@ -158,3 +158,13 @@ registry = ToolRegistry.of(
     SECRET,
 )
 plain = ToolRegistry.of(pay, look, fragile)
+
+
+@hook(POINT, rights=["modify_tool_request"], mode="off")
+def for_realms(call: HookInput) -> Any:
+    """Not invoked but for hooks of the realm that name it."""
+    write(f"for realms {call.hook_id.as_str()}")
+    return modify_arguments({"amount": 100}, "amount capped at 100")
+
+
+named = ToolRegistry.of(pay, for_realms)

@@ -17,8 +17,7 @@ from rookery.actors.hooks.registration import (
 )
 from rookery.schemas.calls import AvailableTool, RunEnvironment, VisibleSurfaces
 from rookery.schemas.errors import Refused
-from rookery.schemas.hooks import HookMode, HookRegistration, PythonHook, RuleHook
-from rookery.schemas.ids import HookExecutorRef
+from rookery.schemas.hooks import HookRegistration, PythonHook, RuleHook
 from rookery.schemas.run import Language, SessionLimits, SideEffect
 from rookery.schemas.seed.agent_error import AgentError
 from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookResponseClass
@@ -26,12 +25,11 @@ from rookery.schemas.seed.hook_invocation import DenyResponse, ReasonedSummary
 from rookery.schemas.seed.hook_spec import (
     HookOrdering,
     HookOrderingPhase,
-    HookSpec,
     HookTimeoutPolicy,
     NonBlockingHook,
     hook_policy_ref,
 )
-from tests.hooks.hook_fixtures import MATRIX, spec
+from tests.hooks.hook_fixtures import MATRIX, registration, spec
 
 CALL, RESULT = HookPoint.BEFORE_TOOL_CALL, HookPoint.AFTER_TOOL_CALL
 DENY, APPROVAL = HookResponseClass.DENY, HookResponseClass.REQUEST_APPROVAL
@@ -39,14 +37,6 @@ MODIFY = HookResponseClass.MODIFY_TOOL_REQUEST
 EARLY, LATE = HookOrderingPhase.EARLY, HookOrderingPhase.LATE
 FAIL_OPEN = HookFailurePolicy.FAIL_OPEN_OBSERVE_ONLY
 OBSERVE = NonBlockingHook()
-
-
-def registration(of: HookSpec, **changes: Any) -> HookRegistration:
-    made = HookRegistration(
-        spec=of, mode=HookMode.ENFORCE, executor=PythonHook(function="guards.pay")
-    )
-    made = replace(made, **changes)
-    return replace(made, spec=replace(of, executor_ref=HookExecutorRef(made.executor_ref())))
 
 
 def hook(hook_id: str, *rights: HookResponseClass, **changes: Any) -> HookRegistration:

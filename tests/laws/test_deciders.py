@@ -28,7 +28,8 @@ LOADED: dict[str, Any] = {family: entry.load() for family, entry in DECIDERS.ite
 
 
 def test_every_exported_family_has_a_decider():
-    assert set(DECIDERS) == set(FAMILIES) - set(HELD_BY)
+    assert set(DECIDERS) == set(ENTITIES) - {"tool"}, "whose own messages are older"
+    assert set(DECIDERS) >= set(FAMILIES) - set(HELD_BY)
 
 
 @pytest.mark.parametrize("family", DECIDERS)

@@ -86,10 +86,10 @@ def concern(name: str, **texts: str) -> list[Module]:
 def test_a_concern_has_the_modules_of_its_shape():
     assert not list(concern_shapes(concern("approvals")))
     assert counted(concern_shapes(concern("approvals")[1:])) == {"actors/approvals/decider.py": 1}
-    new = written("actors/hooks/decider.py", "")
+    new = written("actors/gardens/decider.py", "")
     assert list(counted(concern_shapes([new]))) == [
-        "actors/hooks/evolve.py",
-        "actors/hooks/state.py",
+        "actors/gardens/evolve.py",
+        "actors/gardens/state.py",
     ]
 
 

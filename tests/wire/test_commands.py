@@ -47,6 +47,7 @@ from rookery.schemas.commands import (
     WaitEnded,
 )
 from rookery.schemas.errors import Refused
+from rookery.schemas.hooks import ChangeHooks, HookMode, HooksQuery
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
 from rookery.schemas.peers.roster import NamePeer, PeerRevocation
@@ -87,6 +88,8 @@ EXAMPLES = {
         add={"crew": SurfaceSource(kind=SurfaceKind.WORKER)}, remove=("old",), actor="ann"
     ),
     "catalogued": CatalogueQuery(surface="crew"),
+    "hooks": ChangeHooks(modes={"guard": HookMode.AUDIT}, remove=("old",), actor="ann"),
+    "hooked": HooksQuery(hook="guard"),
     "surface_due": SurfaceDue(surface="crew", timeout_at_ms=1),
     "approvers": ChangeApprover(name="ann", public_key="00"),
     "roster": NamePeer(revoke=PeerRevocation(alias="west", name="coder"), change=3),

@@ -19,16 +19,19 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed
 from rookery.schemas.export import FAMILIES
 from rookery.schemas.facts.session import SESSION_FACTS
+from rookery.schemas.hooks import HookRegistration
 from rookery.schemas.ids import TypedText, decode_typed_text, encode_typed_text
 from rookery.schemas.peers.envelope import OutboxEnvelope
 from rookery.schemas.peers.roster import Enrolment, Pairing, PeerRevocation
 from rookery.schemas.protection.rights import Rights
+from rookery.schemas.seed.hook import HookRecord
 from rookery.schemas.seed.hook_invocation import AnyHookResponse
 from rookery.schemas.seed.lifecycle import EffectIntent, EffectResult
 from rookery.schemas.seed.records import JournalRecord
 from rookery.schemas.seed.refs import EntityRef, SourceRef
 from rookery.schemas.surfaces import SurfaceSource
 from tests.approvals.request_fixtures import REQUEST
+from tests.hooks.hook_fixtures import registration, spec
 
 
 class Planted(Fact, frozen=True, kw_only=True, tag="garden.planted.v3"):
@@ -54,10 +57,13 @@ GARDEN = FactCodec[Planted | Watered](
     Planted | Watered, Upcasts({"garden.planted.v1": rename, "garden.planted.v2": count})
 )
 KEY = "0" * 64
-ROSTER_RECORDS: dict[Any, dict[str, Any]] = {
+HOOK = registration(spec())
+RECORDS: dict[Any, dict[str, Any]] = {
     Enrolment: {"realm": "r", "generation": 1, "key": KEY, "signature": ""},
     Pairing: {"alias": "west", "key": KEY},
     PeerRevocation: {"alias": "west"},
+    HookRegistration: msgspec.to_builtins(HOOK, enc_hook=encode_typed_text),
+    HookRecord: msgspec.to_builtins(HOOK.spec.registered(), enc_hook=encode_typed_text),
     OutboxEnvelope: {
         "id": "i",
         "alias": "west",
@@ -100,8 +106,8 @@ def value(hint: Any) -> Any:
         return next(iter(hint))
     if typing.get_origin(hint) is tuple:
         return [value(typing.get_args(hint)[0])]
-    if hint in ROSTER_RECORDS:
-        return ROSTER_RECORDS[hint]
+    if hint in RECORDS:
+        return RECORDS[hint]
     of_origin = {str: "x", int: 7, bool: True}
     if hint is JournalRecord:
         return msgspec.to_builtins(intent_record(REQUEST, 1), enc_hook=encode_typed_text)

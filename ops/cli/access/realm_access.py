@@ -48,6 +48,7 @@ from rookery.ops.server import (
     store_of,
 )
 from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.ids import decode_typed_text
 
 __all__ = [
     "OfflineRealm",
@@ -253,7 +254,8 @@ class OfflineRealm:
             client.on_progress = lambda text: print(f"waiting: {text}", file=sys.stderr)
             await client.open()
             self._client = client
-        return msgspec.convert(await self._client.ask(verb, key, body, timeout_s=patience_s), kind)
+        reply = await self._client.ask(verb, key, body, timeout_s=patience_s)
+        return msgspec.convert(reply, kind, dec_hook=decode_typed_text)
 
     async def aclose(self) -> None:
         """Close the client of the realm's nodes, if one was opened."""

@@ -272,6 +272,12 @@ def _note_words(fields: FactFields) -> str:
     return f"would {fields.get('would')} ({fields['mode']})"
 
 
+def _hook_registered(fields: FactFields) -> str:
+    registration = fields["registration"]
+    mode, point = registration.get("mode") or "enforce", registration["spec"]["point"]
+    return f"hook {fields['hook_id']} is registered at {point}, in mode {mode}"
+
+
 _Words = Callable[[FactFields], str]
 _CallWords = Callable[[str, FactFields], str]
 _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
@@ -290,6 +296,9 @@ _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
     model.Requested: _model_requested,
     model.Answered: _model_answered,
     model.Failed: _model_failed,
+    hook.Registered: _hook_registered,
+    hook.ModeSet: lambda fields: f"hook {fields['hook_id']} is in mode {fields['mode']} now",
+    hook.Removed: lambda fields: f"hook {fields['hook_id']} is removed",
     model.Lost: lambda fields: f"step {fields['step']}: the answer was lost with {fields['node']}",
 }
 _OF_CALLS: Final[Mapping[type[Fact], _CallWords]] = {

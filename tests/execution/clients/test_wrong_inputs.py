@@ -337,6 +337,8 @@ def test_an_invalid_program_is_refused_with_its_position_and_changes_nothing(
 NO_SESSION = {
     "catalogue",
     "catalogued",
+    "hooks",
+    "hooked",
     "leases",
     "leased",
     "login",

@@ -1,0 +1,198 @@
+"""``rookery hooks``: list, show, add and remove the hooks of a realm, and set their modes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from cyclopts import App, Parameter
+
+from rookery.ops.cli.access.realm_access import open_realm
+from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.output import print_json, print_line, print_table
+from rookery.ops.hook_files import read_hooks
+from rookery.schemas.errors import Refused
+from rookery.schemas.hooks import (
+    ChangeHooks,
+    HookList,
+    HookMode,
+    HookReceipt,
+    HooksQuery,
+    ListedHook,
+)
+from rookery.schemas.ids import REALM_KEY, encode_typed_text
+from rookery.schemas.seed.hook import HookPoint
+from rookery.schemas.seed.hook_spec import NonBlockingHook
+
+__all__ = ["app"]
+
+app = App(name="hooks", help_format="plaintext")
+
+CHANGE_TIMEOUT_S = 40.0
+"""A trial of a hook takes as long as its time limit allows."""
+_COLUMNS = ["HOOK", "POINT", "MODE", "EXECUTOR", "RIGHTS", "FAILURE", "CHANGE", "PROBLEM"]
+_POINT_COLUMNS = ["POINT", "MAY ANSWER"]
+Name = Annotated[str, Parameter(help="The hook's id.")]
+
+
+@app.command(name="list")
+def list_(
+    *,
+    points: Annotated[
+        bool, Parameter(help="List the points that hooks can be at instead.", negative="")
+    ] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """List the hooks of the realm and of its node, in the order in which they are invoked."""
+    if points:
+        return _list_points(options)
+    found = asyncio.run(_ask(HooksQuery(), options))
+    if options.json:
+        _print_json(found)
+    else:
+        print_table(_COLUMNS, map(_row, found.hooks), empty="no hooks: rookery hooks add FILE.toml")
+    return 0
+
+
+@app.command
+def show(name: Name, *, options: Options = NO_OPTIONS) -> int:
+    """Show a hook."""
+    found = asyncio.run(_ask(HooksQuery(hook=name), options)).hooks
+    if not found:
+        text = f"neither the realm nor its node has a hook {name[:80]!r}"
+        raise Refused("HOOK_NOT_FOUND", text, hint="rookery hooks list")
+    (hook,) = found
+    if options.json:
+        _print_json(hook)
+        return 0
+    for label, value in _lines(hook):
+        print_line(f"{label:<10} {value}")
+    return 0
+
+
+@app.command
+def add(
+    file: Annotated[Path, Parameter(name="FILE.toml", help="A file with [[hook]] tables.")],
+    /,
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Add the hooks of a file, or replace those of the same id: runs that start from now on have
+    them. Each executor is tried once, without effects."""
+    change = ChangeHooks(add=read_hooks(file))
+    return _print_receipt(asyncio.run(_change(change, options)), options)
+
+
+@app.command
+def mode(
+    name: Name,
+    to: Annotated[HookMode, Parameter(name="MODE", help="enforce, audit or off.")],
+    /,
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Enforce a hook, only note what it would do (audit), or do not invoke it (off)."""
+    change = ChangeHooks(modes={name: to})
+    return _print_receipt(asyncio.run(_change(change, options)), options)
+
+
+@app.command
+def remove(*names: Name, options: Options = NO_OPTIONS) -> int:
+    """Remove hooks of the realm: runs that start from now on do not have them."""
+    receipt = asyncio.run(_change(ChangeHooks(remove=names), options))
+    if options.json:
+        _print_json(receipt)
+    else:
+        print_line(f"removed {', '.join(names)}, change {receipt.sequence} of the hooks")
+    return 0
+
+
+# --- requests -------------------------------------------------------------------------------------
+
+
+async def _ask(query: HooksQuery, options: Options) -> HookList:
+    async with open_realm(options) as realm:
+        return await realm.ask("hooked", REALM_KEY, query, HookList)
+
+
+async def _change(change: ChangeHooks, options: Options) -> HookReceipt:
+    async with open_realm(options) as realm:
+        return await realm.ask("hooks", REALM_KEY, change, HookReceipt, patience_s=CHANGE_TIMEOUT_S)
+
+
+# --- output ---------------------------------------------------------------------------------------
+
+
+def _print_json(value: msgspec.Struct) -> None:
+    print_json(msgspec.to_builtins(value, enc_hook=encode_typed_text))
+
+
+def _print_receipt(receipt: HookReceipt, options: Options) -> int:
+    if options.json:
+        _print_json(receipt)
+        return 0
+    for hook in receipt.hooks:
+        spec = hook.registration.spec
+        where = f"{spec.point}, {spec.ordering.phase} {spec.ordering.order}"
+        print_line(f"{spec.hook_id.as_str()} is in mode {_mode(hook)}: {where}")
+    return 0
+
+
+def _list_points(options: Options) -> int:
+    allowed = {
+        point.value: sorted(one.value for one in point.allowed_response_classes)
+        for point in HookPoint
+    }
+    if options.json:
+        print_json(allowed)
+    else:
+        rows = ((point, ", ".join(classes)) for point, classes in allowed.items())
+        print_table(_POINT_COLUMNS, rows, empty="")
+    return 0
+
+
+def _row(hook: ListedHook) -> tuple[object, ...]:
+    spec = hook.registration.spec
+    return (
+        spec.hook_id.as_str(),
+        spec.point,
+        _mode(hook),
+        spec.executor_ref.as_str().partition(":")[0],
+        _rights(hook),
+        spec.failure,
+        hook.sequence or "node",
+        hook.problem,
+    )
+
+
+def _lines(hook: ListedHook) -> Iterator[tuple[str, object]]:
+    registration = hook.registration
+    spec = registration.spec
+    for label, value in zip(_COLUMNS, _row(hook), strict=True):
+        if value != "":
+            yield label.lower(), value
+    yield "invoked by", spec.executor_ref.as_str()
+    yield "order", f"{spec.ordering.phase} {spec.ordering.order}"
+    yield "time limit", f"{spec.timeout.timeout_ms} ms"
+    yield "sees", spec.privacy
+    if registration.when:
+        yield "when", registration.when
+    if isinstance(spec.execution, NonBlockingHook):
+        queue = spec.execution.queue
+        size = f"{queue.capacity}, {queue.terminal_reserve} of them for ends"
+        yield "queue", f"{size}; if it is full: {spec.execution.overflow}"
+    if hook.actor:
+        yield "by", hook.actor
+    yield "spec hash", spec.spec_hash()
+
+
+def _mode(hook: ListedHook) -> HookMode:
+    return hook.registration.mode or HookMode.ENFORCE
+
+
+def _rights(hook: ListedHook) -> str:
+    rights = hook.registration.spec.mutation_rights.rights
+    return ", ".join(rights)

@@ -1,0 +1,139 @@
+"""``rookery hooks`` on a running realm: what an operator registers, programs meet."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rookery.bus import connect_sync
+from rookery.bus.client.sync import SyncClient
+from rookery.bus.roles import Role
+from rookery.bus.server.server import EmbeddedServer
+from tests.hooks.test_live_hooks import HERE
+from tests.nodes import Said, access_to, node_on, rookery_here
+
+REALM = "guarded"
+NUMBERS = count(1)
+NO_EVE = """
+[[hook]]
+id = "no-eve"
+point = "before_tool_call"
+when = 'name == "pay" and args.to == "eve"'
+mode = "{mode}"
+executor = {{ kind = "rule", then = "deny", code = "recipient", summary = "eve gets nothing" }}
+"""
+ENFORCED = NO_EVE.format(mode="enforce")
+OF_MODELS = ENFORCED.replace("before_tool_call", "before_model_call").replace("deny", "stop_run")
+CAP = """
+[[hook]]
+id = "cap"
+point = "before_tool_call"
+rights = ["modify_tool_request"]
+when = 'name == "pay"'
+order = 10
+mode = "enforce"
+privacy = "content_capture_allowed"
+executor = { kind = "python", function = "tests.hooks.hook_tools.for_realms" }
+"""
+
+
+class GuardedRealm:
+    """A realm whose node has tools, and functions that hooks can name."""
+
+    def __init__(self, server: EmbeddedServer, client: SyncClient, folder: Path) -> None:
+        self._server, self.client, self._folder = server, client, folder
+
+    def hooks(self, *words: str) -> Said:
+        return rookery_here(self._folder, "hooks", *words, *access_to(self._server, REALM))
+
+    def add(self, text: str) -> Said:
+        (self._folder / "hooks.toml").write_text(text)
+        return self.hooks("add", "hooks.toml")
+
+    def pay(self, to: str, amount: int = 1) -> Any:
+        """The result of a payment, or its error."""
+        code = f"try:\n    found = pay({to!r}, {amount})\nexcept Exception as error:\n"
+        code += "    found = f'{error.code}: {error}'\nfound"
+        answer = self.client.run(f"payments-{next(NUMBERS)}", code)
+        assert answer.error is None, answer
+        return answer.result
+
+
+@pytest.fixture(scope="module")
+def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedRealm]:
+    folder = tmp_path_factory.mktemp("guarded")
+    flags = ("--driver", "sandbox", "--tools", "tests.hooks.hook_tools:named")
+    variables = {"PYTHONPATH": HERE, "HOOKS_BOOK": str(folder / "book.txt")}
+    with (
+        EmbeddedServer(folder / "store", admin=True) as server,
+        node_on(server, REALM, folder, *flags, **variables),
+        connect_sync(server.url_for(Role.CLIENT, realm=REALM), realm=REALM) as client,
+    ):
+        yield GuardedRealm(server, client, folder)
+
+
+@pytest.fixture(autouse=True)
+def no_hooks_are_left(realm: GuardedRealm) -> Iterator[None]:
+    yield
+    listed = realm.hooks("list", "--json").json["hooks"]
+    ids = [one["registration"]["spec"]["hook_id"] for one in listed if one["sequence"]]
+    if ids:
+        assert realm.hooks("remove", *ids).code == 0
+
+
+def test_a_registered_rule_guards_the_next_run_until_it_is_removed(realm: GuardedRealm):
+    assert realm.pay("eve") == "paid 1 to eve"
+    said = realm.add(ENFORCED)
+    assert said.out == "no-eve is in mode enforce: before_tool_call, normal 100\n", said.err
+    assert realm.pay("eve").startswith("PERMISSION_DENIED: ")
+    assert "eve gets nothing" in realm.pay("eve")
+    shown = realm.hooks("show", "no-eve").out
+    assert 'when       name == "pay" and args.to == "eve"' in shown
+    assert "spec hash  sha256:" in shown
+    assert realm.hooks("remove", "no-eve").code == 0
+    assert realm.pay("eve") == "paid 1 to eve"
+
+
+def test_an_audited_hook_notes_what_it_would_do_until_it_is_enforced(realm: GuardedRealm):
+    realm.add(NO_EVE.format(mode="audit"))
+    assert realm.pay("eve") == "paid 1 to eve"
+    assert realm.hooks("mode", "no-eve", "enforce").code == 0
+    assert realm.pay("eve").startswith("PERMISSION_DENIED: ")
+    realm.hooks("mode", "no-eve", "off")
+    assert realm.pay("eve") == "paid 1 to eve"
+
+
+def test_a_file_names_a_function_of_the_nodes(realm: GuardedRealm):
+    said = realm.add(CAP)
+    assert said.code == 0, said
+    assert realm.pay("bob", 500) == "paid 100 to bob"
+    missing = realm.add(CAP.replace("for_realms", "no_such_function").replace('"cap"', '"b"'))
+    assert missing.code != 0
+    assert "HOOK_EXECUTOR_MISSING" in missing.err
+
+
+@pytest.mark.parametrize(
+    ("text", "code"),
+    [
+        (OF_MODELS, "HOOK_POINT_NOT_LIVE"),
+        (ENFORCED.replace("args.to ==", "args.to ="), "RULE_INVALID"),
+        (CAP + ENFORCED.replace("executor", "order = 1\nexecutor"), "HOOK_INVALID"),
+        ("[[hook]]", "HOOK_INVALID"),
+    ],
+)
+def test_a_file_that_is_refused_changes_nothing(realm: GuardedRealm, text: str, code: str):
+    said = realm.add(text)
+    assert (said.code != 0, code in said.err) == (True, True), said
+    assert "no-eve" not in realm.hooks("list").out
+
+
+def test_unknown_hooks_are_named(realm: GuardedRealm):
+    for words in (("show", "gone"), ("mode", "gone", "off"), ("remove", "gone")):
+        said = realm.hooks(*words)
+        assert said.code != 0
+        assert "HOOK_NOT_FOUND" in said.err
+    assert "before_tool_call" in realm.hooks("list", "--points").out
