@@ -230,6 +230,8 @@ class Node:
         self._close_on_loop(opened, self._background.stop)
         epoch = f"{self.name}.{entropy(6).hex()}"
         runs = self._runs = self._open_runs(bus, f"{epoch}{process_token()}", opened)
+        if runs is not None:
+            runs.hooks.activity = projections.hook_activity
         dispatchers = self._open_dispatchers(bus, opened)
         kernel = self._create_kernel(bus, self._settings(bus, here, epoch), dispatchers)
         self._kernel = kernel

@@ -24,6 +24,7 @@ from rookery.schemas.seed.hook_spec import HookSpec
 __all__ = [
     "HOOKS_MAX",
     "ChangeHooks",
+    "HookActivity",
     "HookExecutorKind",
     "HookList",
     "HookMode",
@@ -32,6 +33,7 @@ __all__ = [
     "HooksQuery",
     "ListedHook",
     "NatsHook",
+    "NotedAction",
     "PythonHook",
     "RuleHook",
     "RuleVerdict",
@@ -136,6 +138,34 @@ class HooksQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Only this one."""
 
 
+class NotedAction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """One thing that a hook did, or would have done, in a run."""
+
+    at_ms: int
+    session: str
+    run: str
+    text: str
+
+
+class HookActivity(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """What the journal says of a hook since it was registered in its present form, or ever, if it
+    is of a node's registry. It says nothing of invocations that changed nothing."""
+
+    since_ms: int = 0
+    mode_since_ms: int = 0
+    """When it got its mode."""
+    changed: int = 0
+    """Changes and refusals that were accepted."""
+    refused: int = 0
+    """Answers that the guard refused."""
+    failed: int = 0
+    would: int = 0
+    """What it would have done if it were enforced, while it was audited."""
+    last_ms: int = 0
+    recent: tuple[NotedAction, ...] = ()
+    """The last of what it would have done, failed at, or was refused."""
+
+
 class ListedHook(msgspec.Struct, frozen=True, kw_only=True):
     """A hook, as the node that answers has it."""
 
@@ -148,6 +178,7 @@ class ListedHook(msgspec.Struct, frozen=True, kw_only=True):
     """Of the registration; the runs that are bound to it name it."""
     problem: str = ""
     """Why this node cannot invoke it."""
+    activity: HookActivity = HookActivity()
 
 
 class HookList(msgspec.Struct, frozen=True, kw_only=True):

@@ -8,7 +8,7 @@ enforced or audited, so that no guard is registered that nothing serves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, Protocol
 
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.hooks import (
     ChangeHooks,
+    HookActivity,
     HookExecutorKind,
     HookList,
     HookReceipt,
@@ -66,6 +67,8 @@ class LiveHooks(EntityFollower):
         super().__init__(bus, EntityId(_FAMILY, REALM_KEY))
         self.hooks, self._openers = hooks, openers
         self.known = RealmHooks()
+        self.activity: Callable[[], Awaitable[Mapping[str, HookActivity]]] = _no_activity
+        """What the journal says of hooks, by id; set once."""
         self._forms: dict[str, HookRegistration] = {}
 
     def open_executor(self, registration: HookRegistration) -> ExternalExecutor | None:
@@ -113,6 +116,10 @@ class LiveHooks(EntityFollower):
         self.notify()
 
 
+async def _no_activity() -> Mapping[str, HookActivity]:
+    return {}
+
+
 class HookChanges:
     """One per node; used on the bus's loop."""
 
@@ -141,14 +148,14 @@ class HookChanges:
         await asyncio.gather(*map(self._try, begun))
         reply = await self._ask(_FAMILY, REALM_KEY, change, HooksRecorded)
         await self._live.wait_for(reply.hooks.sequence)
-        shown = tuple(one for one in self._listed() if _id_of(one) in names)
+        shown = tuple(one for one in await self._listed() if _id_of(one) in names)
         return HookReceipt(sequence=reply.hooks.sequence, hooks=shown)
 
     async def list_hooks(self, delivery: Delivery) -> HookList:
         """The hooks of this node's registry and those of the realm, as this node has them."""
         check_realm_key(delivery.key)
         query = decode_command(delivery.body, HooksQuery, content_type=delivery.content_type)
-        shown = [one for one in self._listed() if query.hook in (None, _id_of(one))]
+        shown = [one for one in await self._listed() if query.hook in (None, _id_of(one))]
         return HookList(sequence=self._live.known.sequence, hooks=tuple(shown))
 
     async def _try(self, registration: HookRegistration) -> None:
@@ -159,17 +166,20 @@ class HookChanges:
         elif not self._live.hooks.can_invoke(registration):
             raise _missing(registration)
 
-    def _listed(self) -> list[ListedHook]:
+    async def _listed(self) -> list[ListedHook]:
+        activity = await self._live.activity()
         hooks, known = self._live.hooks, self._live.known.hooks
         listed = []
         for one in hooks.registrations:
-            of_realm = known.get(one.spec.hook_id.as_str())
+            name = one.spec.hook_id.as_str()
+            of_realm = known.get(name)
             listed.append(
                 ListedHook(
                     registration=one,
                     sequence=0 if of_realm is None else of_realm.sequence,
                     actor="" if of_realm is None else of_realm.actor,
                     digest=one.digest(),
+                    activity=activity.get(name, HookActivity()),
                     problem="" if hooks.can_invoke(one) else _missing(one).message,
                 )
             )

@@ -8,6 +8,7 @@ from rookery.actors.admission import InFlightCounter
 from rookery.actors.kernel import QueryHandler
 from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
 from rookery.actors.projections.checkpoint import CheckpointStore
+from rookery.actors.projections.hooks import HookProjection
 from rookery.actors.projections.projector import Projector
 from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.actors.projections.runs import RunProjection
@@ -16,6 +17,7 @@ from rookery.actors.tools import CatalogueTool
 from rookery.bus.ports import Delivery, Journal
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ToolsQuery
+from rookery.schemas.hooks import HookActivity
 from rookery.schemas.replies import ToolList, ToolView
 
 __all__ = [
@@ -37,7 +39,12 @@ class RealmProjections:
         now_ms: Callable[[], int],
     ) -> None:
         """``realm_load`` counts the pending inputs of all sessions, from every node."""
-        tables = (RunProjection(), SessionProjection(realm_load), ApprovalProjection())
+        tables = (
+            RunProjection(),
+            SessionProjection(realm_load),
+            ApprovalProjection(),
+            HookProjection(),
+        )
         projector = self._projector = Projector(journal, tables, store=store)
         approvals = self.approvals = ApprovalQueryHandler(projector, now_ms)
         self.runs = RunQueryHandler(projector)
@@ -47,6 +54,11 @@ class RealmProjections:
             "pending": approvals.handle_pending,
             "granted": approvals.handle_granted,
         }
+
+    async def hook_activity(self) -> Mapping[str, HookActivity]:
+        """What the hooks of the realm did, by id."""
+        await self._projector.refresh_for_query()
+        return self._projector.projection(HookProjection).activity
 
     async def run(self) -> None:
         """Refresh regularly until cancelled."""

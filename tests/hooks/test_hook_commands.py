@@ -101,8 +101,12 @@ def test_a_registered_rule_guards_the_next_run_until_it_is_removed(realm: Guarde
 def test_an_audited_hook_notes_what_it_would_do_until_it_is_enforced(realm: GuardedRealm):
     realm.add(NO_EVE.format(mode="audit"))
     assert realm.pay("eve") == "paid 1 to eve"
+    (listed,) = [one for one in realm.hooks("list", "--json").json["hooks"] if one["sequence"]]
+    assert (listed["activity"]["would"], listed["activity"]["changed"]) == (1, 0)
+    assert "would deny: eve gets nothing" in realm.hooks("show", "no-eve").out
     assert realm.hooks("mode", "no-eve", "enforce").code == 0
     assert realm.pay("eve").startswith("PERMISSION_DENIED: ")
+    assert realm.hooks("show", "no-eve", "--json").json["activity"]["changed"] == 1
     realm.hooks("mode", "no-eve", "off")
     assert realm.pay("eve") == "paid 1 to eve"
 

@@ -71,7 +71,7 @@ class Realm:
 # --- changes --------------------------------------------------------------------------------------
 
 
-def test_a_change_is_recorded_once_and_says_who_made_it():
+def test_a_change_is_recorded_once_and_names_its_operator():
     realm = Realm()
     assert realm.change(add=(JUDGE, CHANGER)) == ["registered", "registered"]
     assert realm.change(add=(JUDGE,)) == []

@@ -9,6 +9,7 @@ from typing import Any
 
 from rookery.actors.projections.approvals import ApprovalProjection
 from rookery.actors.projections.checkpoint import Checkpoints
+from rookery.actors.projections.hooks import HookProjection
 from rookery.actors.projections.projector import FINAL_LAG_MESSAGES
 from rookery.actors.projections.runs import RunProjection
 from rookery.actors.projections.sessions import SessionProjection
@@ -66,7 +67,7 @@ async def forget_runs(bus: JetStreamBus) -> None:
     """As of the same place, but with nothing in the tables."""
     checkpoints = Checkpoints(bus.journal, bus.checkpoints)
     standing = await checkpoints.stored()
-    nothing = [RunProjection(), SessionProjection(), ApprovalProjection()]
+    nothing = [RunProjection(), SessionProjection(), ApprovalProjection(), HookProjection()]
     draft = await checkpoints.prepare(nothing, standing.head.place, standing)
     assert await checkpoints.write(draft)
 

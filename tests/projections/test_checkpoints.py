@@ -18,6 +18,7 @@ from rookery.actors.projections import runs as run_table
 from rookery.actors.projections import sessions as session_table
 from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
 from rookery.actors.projections.checkpoint import DIGEST_BYTES, Checkpoints, position_of
+from rookery.actors.projections.hooks import HookProjection
 from rookery.actors.projections.projector import (
     CHECKPOINT_LAG_MESSAGES,
     FINAL_LAG_MESSAGES,
@@ -53,7 +54,7 @@ class Counted(FactHistory):
 
 
 def tables() -> list[Any]:
-    return [RunProjection(), SessionProjection(), ApprovalProjection()]
+    return [RunProjection(), SessionProjection(), ApprovalProjection(), HookProjection()]
 
 
 def listed(history: FactHistory, store: MemoryCheckpointStore | None = None) -> list[Any]:
@@ -384,7 +385,7 @@ def test_a_changed_fold_needs_a_new_number(name: str):
     history = FactHistory.recorded("shop")
     for number in range(200):
         tell(history, (number % 10, "ab"[number // 10 % 2], number // 20 % 4 + 1))
-    runs, sessions, approvals = tables()
+    runs, sessions, approvals, _ = tables()
     for stored in history.messages:
         for table in (runs, sessions, approvals):
             table.apply(stored)

@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 
 from rookery.ops.cli.access.realm_access import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
-from rookery.ops.cli.output import print_json, print_line, print_table
+from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, printable
 from rookery.ops.hook_files import read_hooks
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import (
@@ -33,7 +33,8 @@ app = App(name="hooks", help_format="plaintext")
 
 CHANGE_TIMEOUT_S = 40.0
 """A trial of a hook takes as long as its time limit allows."""
-_COLUMNS = ["HOOK", "POINT", "MODE", "EXECUTOR", "RIGHTS", "FAILURE", "CHANGE", "PROBLEM"]
+_COLUMNS = ["HOOK", "POINT", "MODE", "EXECUTOR", "RIGHTS", "FAILURE"]
+_COLUMNS += ["CHANGED", "WOULD", "REFUSED", "FAILED", "PROBLEM"]
 _POINT_COLUMNS = ["POINT", "MAY ANSWER"]
 Name = Annotated[str, Parameter(help="The hook's id.")]
 
@@ -69,7 +70,7 @@ def show(name: Name, *, options: Options = NO_OPTIONS) -> int:
         _print_json(hook)
         return 0
     for label, value in _lines(hook):
-        print_line(f"{label:<10} {value}")
+        print_line(f"{label:<10} {printable(str(value))}")
     return 0
 
 
@@ -155,7 +156,7 @@ def _list_points(options: Options) -> int:
 
 
 def _row(hook: ListedHook) -> tuple[object, ...]:
-    spec = hook.registration.spec
+    spec, activity = hook.registration.spec, hook.activity
     return (
         spec.hook_id.as_str(),
         spec.point,
@@ -163,7 +164,7 @@ def _row(hook: ListedHook) -> tuple[object, ...]:
         spec.executor_ref.as_str().partition(":")[0],
         _rights(hook),
         spec.failure,
-        hook.sequence or "node",
+        *(activity.changed, activity.would, activity.refused, activity.failed),
         hook.problem,
     )
 
@@ -184,9 +185,14 @@ def _lines(hook: ListedHook) -> Iterator[tuple[str, object]]:
         queue = spec.execution.queue
         size = f"{queue.capacity}, {queue.terminal_reserve} of them for ends"
         yield "queue", f"{size}; if it is full: {spec.execution.overflow}"
+    yield "change", hook.sequence or "none: it is of the node's registry"
     if hook.actor:
         yield "by", hook.actor
+    if hook.activity.since_ms:
+        yield "since", clock_time(hook.activity.since_ms)
     yield "spec hash", spec.spec_hash()
+    for one in hook.activity.recent:
+        yield clock_time(one.at_ms), f"run {one.run} of {one.session}: {one.text}"
 
 
 def _mode(hook: ListedHook) -> HookMode:
