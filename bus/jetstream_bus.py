@@ -33,6 +33,7 @@ from rookery.bus.streams import (
 )
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.bus.workers.client import NatsToolWorkers
+from rookery.bus.workers.hook_services import NatsHookServices
 from rookery.schemas.errors import Refused
 
 __all__ = ["JetStreamBus"]
@@ -88,6 +89,7 @@ class JetStreamBus:
             Bucket(connection, subjects, subjects.projections_bucket)
         )
         self.tool_workers = NatsToolWorkers(connection, subjects, self.blobs)
+        self.hook_services = NatsHookServices(connection, subjects)
 
     def specs(self) -> tuple[StreamSpec, ...]:
         """The realm's streams with those of its buckets; their subjects need the node token."""
@@ -122,7 +124,7 @@ class JetStreamBus:
         async with AsyncExitStack() as closing:
             closing.push_async_callback(self._disconnect)
             closing.push_async_callback(self.request_endpoint.close_reads)
-            for close in (self.journal, self.tool_workers):
+            for close in (self.journal, self.tool_workers, self.hook_services):
                 closing.push_async_callback(close.close)
             closing.push_async_callback(self.inbox.stop)
             closing.push_async_callback(self.request_endpoint.close)

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 from rookery.bus.subjects import Subjects, encode_token
 from rookery.schemas.commands import AUDIENCES, Audience
 
-__all__ = ["Permissions", "Role", "inbox_of", "permissions", "verbs_of"]
+__all__ = ["ROLES_FOR_ONE", "Permissions", "Role", "inbox_of", "permissions", "verbs_of"]
 
 
 class Role(StrEnum):
@@ -34,6 +34,8 @@ class Role(StrEnum):
     """Reads and answers requests for approval."""
     WORKER = "worker"
     """Serves the tools of one surface."""
+    HOOK = "hook"
+    """Serves one hook."""
     AUDITOR = "auditor"
     """Reads facts, results and lists, and writes nothing."""
     PEER = "peer"
@@ -42,6 +44,8 @@ class Role(StrEnum):
     """Runs programs and sends envelopes for users of another protocol."""
 
 
+ROLES_FOR_ONE: Final = frozenset({Role.WORKER, Role.HOOK})
+"""Roles whose credentials are for one surface, or one hook."""
 _AUDIENCES: Final[dict[Role, tuple[Audience, ...]]] = {
     Role.NODE: (),
     Role.OPERATOR: tuple(one for one in Audience if one not in (Audience.NODE, Audience.PEER)),
@@ -49,11 +53,12 @@ _AUDIENCES: Final[dict[Role, tuple[Audience, ...]]] = {
     Role.DRIVER: (Audience.QUERY, Audience.MACHINE),
     Role.APPROVER: (Audience.QUERY, Audience.APPROVER),
     Role.WORKER: (),
+    Role.HOOK: (),
     Role.AUDITOR: (Audience.QUERY,),
     Role.PEER: (),
     Role.GATEWAY: (Audience.PUBLIC, Audience.QUERY),
 }
-_READERS: Final = frozenset(Role) - {Role.NODE, Role.WORKER, Role.PEER}
+_READERS: Final = frozenset(Role) - {Role.NODE, Role.WORKER, Role.HOOK, Role.PEER}
 """Roles that read facts, live and past, output and results."""
 _DISCOVERY: Final = tuple(
     f"$SRV.{verb}{of}"
@@ -84,7 +89,7 @@ def inbox_of(user: str) -> str:
 
 
 def permissions(role: Role, subjects: Subjects, user: str, surface: str = "") -> Permissions:
-    """The permissions of a user; ``surface``: of a worker."""
+    """The permissions of a user; ``surface``: of a worker, or the hook of one that serves it."""
     root, inbox = subjects.root, f"{inbox_of(user)}.>"
     if role is Role.NODE:
         return _of_node(subjects, inbox)
@@ -105,6 +110,9 @@ def permissions(role: Role, subjects: Subjects, user: str, surface: str = "") ->
             place = encode_token(surface)
             publish += [f"{root}.result.{place}.>", f"{root}.read.blobs.*.*", f"{root}.upload.>"]
             subscribe += [f"{root}.tool.{place}.*", f"{root}.crew.{place}.*"]
+        case Role.HOOK:
+            publish.append(f"{root}.verdict.{encode_token(surface)}.>")
+            subscribe.append(f"{root}.hook.{encode_token(surface)}")
         case Role.PEER | Role.GATEWAY:
             publish.append(f"{root}.cmd.envelope.*")
             subscribe.append(f"{root}.peer.{encode_token(user.rpartition('.')[2])}")

@@ -288,6 +288,24 @@ class Subjects:
         place = surface if surface == "*" else encode_token(surface)
         return f"{self.root}.result.{place}.{secret}.*"
 
+    # Hooks that are served outside of nodes.
+
+    def hook(self, hook: str) -> str:
+        """Subject on which a hook is invoked."""
+        return f"{self.root}.hook.{encode_token(hook)}"
+
+    def hook_answers(self, hook: str, secret: str) -> str:
+        """Subjects of the answers of a hook to one connection of a node."""
+        place = hook if hook == "*" else encode_token(hook)
+        return f"{self.root}.verdict.{place}.{secret}.*"
+
+    def is_hook_answer(self, subject: str, hook: str) -> bool:
+        """Whether a process that serves the hook may answer on this subject."""
+        prefix = f"{self.root}.verdict.{encode_token(hook)}."
+        return subject.startswith(prefix) and is_plain(subject.removeprefix(prefix))
+
+    # Services outside of the realm.
+
     def service_answers(self, secret: str) -> str:
         """Prefix of the subjects on which an outside service answers one connection of a node."""
         return f"{self.root}.answer.{secret}"

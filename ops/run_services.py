@@ -43,7 +43,7 @@ from rookery.actors.execution.queries import (
     SessionFiles,
     SessionSnapshots,
 )
-from rookery.actors.hooks import HookChanges, HookPoints, LiveHooks
+from rookery.actors.hooks import HookChanges, HookPoints, HookTrials, LiveHooks
 from rookery.actors.kernel import (
     AskActor,
     Decider,
@@ -74,6 +74,7 @@ from rookery.bus.event_loop import TaskSet
 from rookery.bus.ports import Bus, BusLoop
 from rookery.ops.background_tasks import BackgroundTask
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
+from rookery.ops.hooks import hook_openers
 from rookery.ops.keys import NodeSecrets, root_key_of
 from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import NodeMetrics
@@ -125,7 +126,7 @@ class RunServices:
         self._tasks = TaskSet()
         self.surfaces, self.catalogue = surfaces, surfaces.tools
         self._provisioner, self.approvers, self._share = provisioner, approvers, share
-        self.hooks = LiveHooks(bus, provisioner.hooks, {})
+        self.hooks = LiveHooks(bus, provisioner.hooks, hook_openers(bus))
         self.revocations = revocations
         self.validate_request = self._provisioner.validate
         self.languages = frozenset(sandbox.builds)
@@ -186,6 +187,7 @@ class RunServices:
             **self.leases.queries(self._ask_actor),
             **self.surfaces.queries(self._ask_actor),
             **HookChanges(self._ask_actor, self.hooks).queries,
+            "hook_trial": HookTrials(self.hooks, self.catalogue, now_ms).reply,
             "validate": validator.reply,
             "snapshot": snapshots.snapshot,
             "restore": snapshots.restore,

@@ -19,7 +19,7 @@ from rookery.schemas.approvals.lists import (
 )
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import CallOutcome, ToolFault
-from rookery.schemas.hooks import ChangeHooks, HooksQuery
+from rookery.schemas.hooks import ChangeHooks, HooksQuery, HookTrial
 from rookery.schemas.peers.envelope import Envelope
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
 from rookery.schemas.peers.roster import NamePeer
@@ -403,6 +403,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "surface_due": SurfaceDue,
     "hooks": ChangeHooks,
     "hooked": HooksQuery,
+    "hook_trial": HookTrial,
     "approvers": ChangeApprover,
     "roster": NamePeer,
     "envelope": Envelope,
@@ -497,6 +498,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "finish_login",
         "catalogue",
         "hooks",
+        "hook_trial",
     ),
     Audience.MACHINE: ("admission", "turns", "surfaces", "leases", "peers", "approvals"),
     Audience.PEER: tuple(sorted(SIGNED_VERBS)),

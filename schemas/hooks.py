@@ -12,6 +12,7 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.digest import digest_json
 from rookery.schemas.seed.hook import HookResponseClass
 from rookery.schemas.seed.hook_invocation import (
@@ -30,6 +31,8 @@ __all__ = [
     "HookMode",
     "HookReceipt",
     "HookRegistration",
+    "HookTrial",
+    "HookTrialReport",
     "HooksQuery",
     "ListedHook",
     "NatsHook",
@@ -37,6 +40,8 @@ __all__ = [
     "PythonHook",
     "RuleHook",
     "RuleVerdict",
+    "TrialVerdict",
+    "TriedCall",
 ]
 
 HOOKS_MAX = 128
@@ -195,3 +200,49 @@ class HookReceipt(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     hooks: tuple[ListedHook, ...] = ()
     """Those that were added, or have another mode."""
+
+
+# --- trials ---------------------------------------------------------------------------------------
+
+TRIED_MAX = 200
+"""Calls of one trial."""
+
+
+class TriedCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call that a hook is tried with."""
+
+    session: str
+    run_id: str
+    call: RequestedCall
+    outcome: CallOutcome | UnsetType = UNSET
+    """For a hook of results."""
+
+
+class HookTrial(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Invoke a hook for calls, without effects (verb ``hook_trial``, key ``_realm``)."""
+
+    hook: str = ""
+    """A hook of the realm or of the node, or else ``registration``."""
+    registration: HookRegistration | UnsetType = UNSET
+    """One that need not be registered."""
+    calls: Annotated[tuple[TriedCall, ...], Meta(max_length=TRIED_MAX)] = ()
+
+
+class TrialVerdict(msgspec.Struct, frozen=True, kw_only=True):
+    """What a hook would have done at a call."""
+
+    run_id: str
+    operation_id: str
+    name: str
+    known: bool
+    """Whether the node offers the tool; else no hook is invoked."""
+    would: str = ""
+    """Empty: nothing."""
+    elapsed_us: int
+
+
+class HookTrialReport(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``hook_trial``: in the order of the calls."""
+
+    hook_id: str
+    verdicts: tuple[TrialVerdict, ...] = ()

@@ -14,6 +14,7 @@ from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rookery.actors.hooks.authoring import (
+        LocalHook,
         add_input,
         change_approval,
         deny,
@@ -35,9 +36,14 @@ if TYPE_CHECKING:
     )
     from rookery.actors.hooks.coordinator import HookLifecycleCoordinator, validate_package_hooks
     from rookery.actors.hooks.decider import HooksDecider
-    from rookery.actors.hooks.executors import HookExecutors
+    from rookery.actors.hooks.executors import (
+        ExternalExecutor,
+        HookExecutors,
+        ServiceExecutor,
+        answer_invocation,
+    )
     from rookery.actors.hooks.invocations import HookStop
-    from rookery.actors.hooks.live_hooks import ExternalExecutor, HookChanges, LiveHooks
+    from rookery.actors.hooks.live_hooks import HookChanges, LiveHooks
     from rookery.actors.hooks.node_hooks import NodeHooks
     from rookery.actors.hooks.points import Hooked, HookPoints, requests_retry
     from rookery.actors.hooks.run_changes import (
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
         is_retried,
         run_ending,
     )
+    from rookery.actors.hooks.trials import HookTrials
 
 __all__ = [
     "ExternalExecutor",
@@ -57,11 +64,15 @@ __all__ = [
     "HookLifecycleCoordinator",
     "HookPoints",
     "HookStop",
+    "HookTrials",
     "Hooked",
     "HooksDecider",
     "LiveHooks",
+    "LocalHook",
     "NodeHooks",
+    "ServiceExecutor",
     "add_input",
+    "answer_invocation",
     "call_verdict",
     "change_approval",
     "check_recorded",
@@ -87,6 +98,7 @@ __getattr__ = lazy_names(
     __name__,
     {
         "authoring": (
+            "LocalHook",
             "add_input",
             "change_approval",
             "deny",
@@ -113,14 +125,22 @@ __getattr__ = lazy_names(
             "HookLifecycleCoordinator",
             "validate_package_hooks",
         ),
-        "executors": ("HookExecutors",),
-        "invocations": ("HookStop",),
         "decider": ("HooksDecider",),
-        "live_hooks": ("HookChanges", "LiveHooks", "ExternalExecutor"),
+        "executors": (
+            "ExternalExecutor",
+            "HookExecutors",
+            "ServiceExecutor",
+            "answer_invocation",
+        ),
+        "invocations": ("HookStop",),
+        "live_hooks": (
+            "HookChanges",
+            "LiveHooks",
+        ),
         "node_hooks": ("NodeHooks",),
         "points": (
-            "Hooked",
             "HookPoints",
+            "Hooked",
             "requests_retry",
         ),
         "run_changes": (
@@ -129,5 +149,6 @@ __getattr__ = lazy_names(
             "is_retried",
             "run_ending",
         ),
+        "trials": ("HookTrials",),
     },
 )

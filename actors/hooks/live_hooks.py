@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from msgspec.structs import replace
 
 from rookery.actors.hooks.decider import HooksDecider, HooksRecorded, ReadHooks, check_realm_key
-from rookery.actors.hooks.executors import HookExecutor
+from rookery.actors.hooks.executors import ExternalExecutor
 from rookery.actors.hooks.node_hooks import NodeHooks
 from rookery.actors.hooks.realm_hooks import RealmHooks, evolve_hooks, hooks_after
 from rookery.actors.kernel import AskActor, QueryHandler
@@ -34,18 +34,10 @@ from rookery.schemas.hooks import (
 )
 from rookery.schemas.ids import REALM_KEY
 
-__all__ = ["ExternalExecutor", "HookChanges", "LiveHooks"]
+__all__ = ["HookChanges", "LiveHooks"]
 
 WAIT_S: Final = 10.0
 _FAMILY: Final = HooksDecider.family
-
-
-class ExternalExecutor(HookExecutor, Protocol):
-    """Port: an executor that may be away."""
-
-    async def probe(self) -> None:
-        """Invoke the hook once without effects; ``Refused`` as ``HOOK_EXECUTOR_MISSING`` if nothing
-        answers."""
 
 
 ExecutorOpener = Callable[[HookRegistration], ExternalExecutor]

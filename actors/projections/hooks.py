@@ -28,10 +28,9 @@ HOOKS_MAX: Final = 1_000
 """Hooks of nodes' registries have no fact that removes them."""
 _FAMILY: Final = b'"hook.'
 _FAMILIES: Final = ("turn", "hook")
-_REGISTERED, _MODE_SET, _REMOVED = map(fact_tag, (hook.Registered, hook.ModeSet, hook.Removed))
-_DECIDED, _REJECTED, _NOTED = map(
-    fact_tag, (hook.ResponseDecided, hook.ResponseRejected, hook.Noted)
-)
+_REGISTERED, _MODE_SET = fact_tag(hook.Registered), fact_tag(hook.ModeSet)
+_REMOVED, _DECIDED = fact_tag(hook.Removed), fact_tag(hook.ResponseDecided)
+_REJECTED, _NOTED = fact_tag(hook.ResponseRejected), fact_tag(hook.Noted)
 
 
 class HookFactView(Struct, gc=False):

@@ -49,7 +49,7 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     name: str
     role: Role
     surface: str = ""
-    """Of a worker: the surface whose tools it may serve."""
+    """Of a worker: the surface whose tools it may serve. Of the role ``hook``: its hook."""
     password: str
     seed: str
     """Of its key, an NKey of a user: a server may know it by this key, too."""

@@ -25,7 +25,7 @@ from rookery.bus.nats import (
     operator_jwt,
     user_jwt,
 )
-from rookery.bus.roles import Permissions, Role, permissions
+from rookery.bus.roles import ROLES_FOR_ONE, Permissions, Role, permissions
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
@@ -148,14 +148,14 @@ def _authorization(users: Iterable[dict[str, Any]]) -> str:
 #
 # Beside an embedded server's store, the server reads its users from one file that is made of them;
 # a running server takes a change by a signal. For a server elsewhere the folder says what to
-# configure. Each realm has one credential of every role but ``worker``, whose credentials are for a
-# surface.
+# configure. Each realm has one credential of every role but ``worker`` and ``hook``, whose
+# credentials are for a surface, or a hook.
 
 
 USERS_FILE: Final = "users.conf"
 
 _SUFFIX: Final = ".json"
-_WITHOUT_SURFACE: Final = tuple(role for role in Role if role is not Role.WORKER)
+_WITHOUT_SURFACE: Final = tuple(role for role in Role if role not in ROLES_FOR_ONE)
 
 
 def _system_s() -> int:

@@ -16,8 +16,8 @@ from rookery.bus.memory.storage import (
     MemoryEntitySnapshots,
     MemorySecrets,
 )
-from rookery.bus.memory.workers import MemoryToolWorkers, MemoryWorkerRegistry
-from rookery.bus.ports import Delivery, ReplyMessage
+from rookery.bus.memory.workers import MemoryHookServices, MemoryToolWorkers, MemoryWorkerRegistry
+from rookery.bus.ports import Delivery, HookHandler, ReplyMessage
 from rookery.bus.subjects import Subjects, partition_of
 
 __all__ = [
@@ -132,6 +132,7 @@ class _MemoryRealm:
         self.secrets = MemorySecrets()
         self.checkpoints = MemoryCheckpointStore()
         self.worker_registry = MemoryWorkerRegistry()
+        self.hook_handlers: dict[str, HookHandler] = {}
 
 
 class MemoryServer:
@@ -165,6 +166,7 @@ class MemoryBus:
         self.secrets = shared.secrets
         self.checkpoints = shared.checkpoints
         self.tool_workers = MemoryToolWorkers(shared.worker_registry)
+        self.hook_services = MemoryHookServices(shared.hook_handlers)
         self._started = False
 
     @property

@@ -7,15 +7,17 @@ its jobs with an unknown outcome at once, because messages cannot be lost here.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from itertools import count
 from typing import Final
 
 from msgspec.structs import replace
 
+from rookery.bus.ports import HookHandler
 from rookery.bus.workers.server import AttemptRegistry
 from rookery.schemas.codec import encode_json
+from rookery.schemas.errors import Failed
 from rookery.schemas.worker_protocol import (
     GRACE_MS,
     AttemptState,
@@ -44,6 +46,22 @@ class MemoryWorkerRegistry:
 
     def of_surface(self, surface: str) -> list[MemoryWorkerEndpoint]:
         return [b for b in self.endpoints if b.surface == surface and b.catalogue is not None]
+
+
+class MemoryHookServices:
+    """Port ``HookServices``."""
+
+    def __init__(self, handlers: Mapping[str, HookHandler]) -> None:
+        self._handlers = handlers
+        self.late: Mapping[str, int] = {}
+
+    async def ask(self, hook: str, invocation: str, body: bytes, *, patience_s: float) -> bytes:
+        del invocation
+        if hook not in self._handlers:
+            await asyncio.sleep(patience_s)
+        if (handle := self._handlers.get(hook)) is None:
+            raise Failed("NO_ANSWER", f"no process serves hook {hook}")
+        return await handle(body)
 
 
 class MemoryToolWorkers:

@@ -20,6 +20,9 @@ from rookery.bus.ports.commands import (
     Delivery,
     EnvelopeProof,
     ExternalService,
+    HookEndpoint,
+    HookHandler,
+    HookServices,
     Inbox,
     InboxPosition,
     ReplyMessage,
@@ -87,6 +90,9 @@ __all__ = [
     "ExternalService",
     "Feed",
     "Filter",
+    "HookEndpoint",
+    "HookHandler",
+    "HookServices",
     "Inbox",
     "InboxPosition",
     "Journal",
@@ -153,6 +159,8 @@ class Bus(Protocol):
     def secrets(self) -> Secrets: ...
     @property
     def tool_workers(self) -> ToolWorkers: ...
+    @property
+    def hook_services(self) -> HookServices: ...
 
     async def start(self) -> None:
         """Connect, and create or check the streams of the realm."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 import msgspec
@@ -15,6 +15,9 @@ __all__ = [
     "Delivery",
     "EnvelopeProof",
     "ExternalService",
+    "HookEndpoint",
+    "HookHandler",
+    "HookServices",
     "Inbox",
     "InboxPosition",
     "ReplyMessage",
@@ -262,6 +265,33 @@ class WorkerEndpoint(Protocol):
 
     async def close(self) -> None:
         """Stop sending."""
+
+
+HookHandler = Callable[[bytes], Awaitable[bytes]]
+"""Answers an invocation; must not raise."""
+
+
+class HookServices(Protocol):
+    """The processes that serve hooks, as a node asks them."""
+
+    @property
+    def late(self) -> Mapping[str, int]:
+        """By hook: answers that came after another one, or too late."""
+
+    async def ask(self, hook: str, invocation: str, body: bytes, *, patience_s: float) -> bytes:
+        """The first answer to an invocation; the caller limits its time. ``Failed`` NO_ANSWER if no
+        process serves the hook for ``patience_s``. The id is that of the invocation, which a
+        process may see twice."""
+
+
+class HookEndpoint(Protocol):
+    """The endpoint at which a process serves one hook."""
+
+    async def open(self, handle: HookHandler) -> None:
+        """Serve invocations, each at one process only."""
+
+    async def close(self) -> None:
+        """Answer what has arrived, and serve no more."""
 
 
 class ExternalService(Protocol):

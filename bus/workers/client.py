@@ -51,7 +51,7 @@ __all__ = [
 
 # --- result inbox ---------------------------------------------------------------------------------
 
-# The subjects on which workers answer one connection of a node.
+# The subjects on which workers, and processes that serve hooks, answer one connection of a node.
 #
 # They are no inbox: a worker of a surface is allowed to publish to the results of this surface and
 # to nothing else. The secret in them keeps workers from answering calls that they were not given.
@@ -63,8 +63,14 @@ _SECRET_BYTES: Final = 16
 class ResultInbox:
     """Routes the messages of workers to their listeners. A message without one is dropped."""
 
-    def __init__(self, connection: Connection, subjects: Subjects) -> None:
-        self._connection, self._subjects = connection, subjects
+    def __init__(
+        self,
+        connection: Connection,
+        subjects: Callable[[str, str], str],
+        on_dropped: Callable[[Message], None] = lambda _: None,
+    ) -> None:
+        """``subjects``: of the answers of a place, with a secret in them."""
+        self._connection, self._subjects, self._on_dropped = connection, subjects, on_dropped
         self._secret = entropy(_SECRET_BYTES).hex()
         self._numbers = count(1)
         self._listeners: dict[str, Callable[[Message], None]] = {}
@@ -75,7 +81,7 @@ class ResultInbox:
         """Subscribe, once; it survives reconnects."""
         async with self._opening:
             if self._subscription is None:
-                subject = self._subjects.worker_results("*", self._secret)
+                subject = self._subjects("*", self._secret)
                 self._subscription = await self._connection.subscribe(subject, self._route)
 
     async def close(self) -> None:
@@ -86,7 +92,7 @@ class ResultInbox:
     @contextmanager
     def listen(self, surface: str, on_message: Callable[[Message], None]) -> Iterator[str]:
         """A new subject whose messages go to ``on_message`` until the context ends."""
-        results = self._subjects.worker_results(surface, self._secret)
+        results = self._subjects(surface, self._secret)
         subject = f"{results.removesuffix('*')}{next(self._numbers)}"
         self._listeners[subject] = on_message
         try:
@@ -98,6 +104,8 @@ class ResultInbox:
         for message in messages:
             if (listener := self._listeners.get(message.subject)) is not None:
                 listener(message)
+            else:
+                self._on_dropped(message)
 
 
 # --- client ---------------------------------------------------------------------------------------
@@ -154,7 +162,7 @@ class NatsToolWorkers:
         self._connection, self._subjects, self._poll_s = connection, subjects, pulse_s
         self._blobs = blobs
         self._large_bodies = LargeBodies(connection, blobs)
-        self._results = ResultInbox(connection, subjects)
+        self._results = ResultInbox(connection, subjects.worker_results)
         self._pending: dict[str, _PendingJob] = {}
         self._remote_attempts: dict[str, tuple[str, str]] = {}
         """Surface and job of calls that another process sent and this one waits for."""

@@ -16,7 +16,7 @@ import pytest
 from rookery.bus.clock import wait_until
 from rookery.bus.credentials import Credential, CredentialStore, ServerFormat
 from rookery.bus.nats import Connection, Outgoing
-from rookery.bus.roles import Role
+from rookery.bus.roles import ROLES_FOR_ONE, Role
 from rookery.bus.server.server import EmbeddedServer, find_server
 from rookery.bus.subjects import Subjects
 from rookery.schemas.commands import AUDIENCES, COMMANDS, Audience
@@ -44,7 +44,7 @@ QUERIES = ["session", "sessions", "runs", "tools", "catalogued", "pending", "gra
 QUERIES += ["resources", "exchanges", "hooked"]
 OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke", "login", "finish_login"]
 OPERATORS += ["roster"]
-OPERATORS += ["catalogue", "hooks"]
+OPERATORS += ["catalogue", "hooks", "hook_trial"]
 MACHINES = ["admission", "turns", "surfaces", "leases", "peers", "approvals"]
 VERBS: Final[dict[Role, list[str]]] = {
     Role.OPERATOR: [*PUBLIC, *QUERIES, *OPERATORS, "decide", *MACHINES],
@@ -52,6 +52,7 @@ VERBS: Final[dict[Role, list[str]]] = {
     Role.DRIVER: [*QUERIES, *MACHINES],
     Role.APPROVER: [*QUERIES, "decide"],
     Role.WORKER: [],
+    Role.HOOK: [],
     Role.AUDITOR: QUERIES,
     Role.PEER: [],
     Role.GATEWAY: [*PUBLIC, *QUERIES],
@@ -64,6 +65,7 @@ MORE: Final[dict[Role, list[str]]] = {
     Role.DRIVER: READS,
     Role.APPROVER: [*READS, "answer.>"],
     Role.WORKER: [READS[1], f"result.{SURFACE}.>", "upload.>"],
+    Role.HOOK: [f"verdict.{SURFACE}.>"],
     Role.AUDITOR: READS,
     Role.PEER: ["cmd.envelope.*"],
     Role.GATEWAY: [*READS, "upload.>", "cmd.envelope.*"],
@@ -75,6 +77,7 @@ HEARS: Final[dict[Role, list[str]]] = {
     Role.DRIVER: ["ev.>", "output.*"],
     Role.APPROVER: ["ev.>", "output.*"],
     Role.WORKER: [f"tool.{SURFACE}.*", f"crew.{SURFACE}.*"],
+    Role.HOOK: [f"hook.{SURFACE}"],
     Role.AUDITOR: ["ev.>", "output.*"],
     Role.PEER: ["peer.peer"],
     Role.GATEWAY: ["ev.>", "output.*", "peer.gateway"],
@@ -160,7 +163,7 @@ class KnownServer(NamedTuple):
     credentials: CredentialStore
 
     def credential(self, role: Role) -> Credential:
-        name = "worker-desk" if role is Role.WORKER else role.value
+        name = f"{role}-desk" if role in ROLES_FOR_ONE else role.value
         found = self.credentials.get("default", name)
         assert found is not None
         return found
@@ -173,12 +176,14 @@ def known(
     folder = tmp_path_factory.mktemp("roles")
     if request.param == "embedded":
         with EmbeddedServer(folder / "store", sync="default", admin=True) as running:
-            running.credential(Role.WORKER, surface=SURFACE)
+            for role in ROLES_FOR_ONE:
+                running.credential(role, surface=SURFACE)
             yield KnownServer(running.address, CredentialStore(running.store))
         return
     credentials = CredentialStore(folder)
     credentials.prepare("default", ServerFormat(request.param))
-    credentials.create("default", "worker-desk", Role.WORKER, SURFACE)
+    for role in ROLES_FOR_ONE:
+        credentials.create("default", f"{role}-desk", role, SURFACE)
     with server_elsewhere(folder, credentials.server_config()) as address:
         yield KnownServer(address, credentials)
 

@@ -25,7 +25,7 @@ import msgspec
 import nats
 
 from rookery.bus.client import Client
-from rookery.bus.roles import Role, permissions
+from rookery.bus.roles import ROLES_FOR_ONE, Role, permissions
 from rookery.bus.streams import terms_in
 from rookery.bus.subjects import Subjects
 from tests.nodes import NodeProcess, Said, rookery_here
@@ -115,7 +115,7 @@ class Noise:
 
 
 def surface_of(role: Role) -> str:
-    return SURFACE if role is Role.WORKER else ""
+    return SURFACE if role in ROLES_FOR_ONE else ""
 
 
 async def publish_noise(url: str, role: Role, noise: Noise, count: int) -> None:

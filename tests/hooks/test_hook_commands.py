@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
 from collections.abc import Iterator
+from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
 from typing import Any
 
+import nats
 import pytest
 
 from rookery.bus import connect_sync
 from rookery.bus.client.sync import SyncClient
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.codec import encode_json
 from tests.hooks.test_live_hooks import HERE
-from tests.nodes import Said, access_to, node_on, rookery_here
+from tests.nodes import ROOKERY, Said, access_to, node_on, rookery_here
+from tests.stock_client import inbox_prefix
+from tests.tools.worker_processes import WorkerProcess
 
 REALM = "guarded"
 NUMBERS = count(1)
@@ -41,6 +48,24 @@ executor = { kind = "python", function = "tests.hooks.hook_tools.for_realms" }
 """
 
 
+SERVED = CAP.replace('"cap"', '"for-realms"').replace(
+    'kind = "python", function = "tests.hooks.hook_tools.for_realms"', 'kind = "nats"'
+)
+CAPPED = {"redacted_summary": "capped", "arguments_patch": {"amount": 100}}
+GOOD = encode_json(
+    {"invocation_id": "THIS", "response": {"type": "modify_tool_request", "payload": CAPPED}}
+)
+WRONG: list[tuple[list[bytes], str]] = [
+    ([], "PERMISSION_DENIED"),
+    ([b"garbage", GOOD], "PERMISSION_DENIED"),
+    ([GOOD.replace(b"THIS", b"other/run"), GOOD], "PERMISSION_DENIED"),
+    ([GOOD.replace(b"modify_tool_request", b"rewrite_tool_result")], "PERMISSION_DENIED"),
+    ([b"[" * 1_000], "PERMISSION_DENIED"),
+    ([b"x" * 300_000], "PERMISSION_DENIED"),
+]
+"""What is answered, in order, and what the program gets."""
+
+
 class GuardedRealm:
     """A realm whose node has tools, and functions that hooks can name."""
 
@@ -53,6 +78,24 @@ class GuardedRealm:
     def add(self, text: str) -> Said:
         (self._folder / "hooks.toml").write_text(text)
         return self.hooks("add", "hooks.toml")
+
+    def trial(self, text: str, *words: str) -> Said:
+        (self._folder / "hooks.toml").write_text(text)
+        return self.hooks("test", "hooks.toml", *words)
+
+    def book(self) -> str:
+        """What tools and hooks did."""
+        return (self._folder / "book.txt").read_text()
+
+    def url(self, role: Role, hook: str) -> str:
+        return self._server.url_for(role, realm=REALM, surface=hook)
+
+    @contextmanager
+    def serving(self) -> Iterator[None]:
+        """A process that serves the hooks of a registry."""
+        command = (ROOKERY, "hooks", "serve", "tests.hooks.hook_tools:named", "--json")
+        with WorkerProcess(self._folder, *command, *access_to(self._server, REALM)):
+            yield
 
     def pay(self, to: str, amount: int = 1) -> Any:
         """The result of a payment, or its error."""
@@ -133,6 +176,63 @@ def test_a_file_that_is_refused_changes_nothing(realm: GuardedRealm, text: str, 
     said = realm.add(text)
     assert (said.code != 0, code in said.err) == (True, True), said
     assert "no-eve" not in realm.hooks("list").out
+
+
+def test_a_process_serves_a_hook_for_as_long_as_it_runs(realm: GuardedRealm):
+    said = realm.add(SERVED)
+    assert (said.code != 0, "HOOK_EXECUTOR_MISSING" in said.err) == (True, True)
+    with realm.serving():
+        assert realm.add(SERVED).code == 0
+        assert realm.pay("bob", 500) == "paid 100 to bob"
+    assert "no process serves hook for-realms" in realm.pay("bob", 500)
+
+
+def test_only_the_answer_of_its_own_process_to_this_invocation_counts(realm: GuardedRealm):
+    """A process with a credential of the hook answers in every wrong way; one without a credential
+    for it gets no invocation, and its answers do not arrive."""
+    answers: list[bytes] = []
+
+    async def answer(message: Any) -> None:
+        invocation = json.loads(message.data)["invocation_id"]
+        for body in answers:
+            named = body.replace(b"THIS", invocation.encode())
+            await message.respond(named)
+
+    async def scenario() -> None:
+        url = realm.url(Role.HOOK, "for-realms")
+        prefix = inbox_prefix(url)
+        async with await nats.connect(url, inbox_prefix=prefix) as process:
+            await process.subscribe("rookery.guarded.hook.for-realms", "rookery", cb=answer)
+            await process.flush()
+            answers[:] = [GOOD]
+            assert (await asyncio.to_thread(realm.add, SERVED)).code == 0
+            for bodies, says in WRONG:
+                answers[:] = bodies
+                assert says in await asyncio.to_thread(realm.pay, "bob", 500), bodies
+            answers[:] = [GOOD, GOOD, GOOD]
+            assert await asyncio.to_thread(realm.pay, "bob", 500) == "paid 100 to bob"
+
+    asyncio.run(scenario())
+
+
+def test_a_hook_is_tried_with_recorded_calls_before_it_is_registered(realm: GuardedRealm):
+    realm.pay("bob", 3)
+    realm.pay("eve", 5)
+    paid = realm.book().count("paid")
+    said = realm.trial(ENFORCED, "--last", "2", "--json")
+    (report,) = said.json
+    assert [(one["name"], one["would"]) for one in report["verdicts"]] == [
+        ("pay", "deny: eve gets nothing"),
+        ("pay", ""),
+    ]
+    run = report["verdicts"][0]["run_id"]
+    assert "deny: eve gets nothing" in realm.trial(ENFORCED, "--run", run).out
+    typed = ("--call", "pay", "--args", '{"to": "eve", "amount": 1}')
+    assert "deny: eve gets nothing" in realm.trial(ENFORCED, *typed).out
+    assert "modify_tool_request: amount capped" in realm.trial(CAP, *typed).out
+    assert realm.book().count("paid") == paid, "no tool is called"
+    assert realm.trial(ENFORCED).code != 0
+    assert "HOOK_NOT_FOUND" in realm.hooks("test", "gone", *typed).err
 
 
 def test_unknown_hooks_are_named(realm: GuardedRealm):

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
+from rookery.schemas.calls import RequestedCall
 from rookery.schemas.codec import MSGPACK, NESTING_MAX, decode_command, encode_json, strict
 from rookery.schemas.commands import (
     COMMANDS,
@@ -47,7 +48,7 @@ from rookery.schemas.commands import (
     WaitEnded,
 )
 from rookery.schemas.errors import Refused
-from rookery.schemas.hooks import ChangeHooks, HookMode, HooksQuery
+from rookery.schemas.hooks import ChangeHooks, HookMode, HooksQuery, HookTrial, TriedCall
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
 from rookery.schemas.peers.roster import NamePeer, PeerRevocation
@@ -90,6 +91,16 @@ EXAMPLES = {
     "catalogued": CatalogueQuery(surface="crew"),
     "hooks": ChangeHooks(modes={"guard": HookMode.AUDIT}, remove=("old",), actor="ann"),
     "hooked": HooksQuery(hook="guard"),
+    "hook_trial": HookTrial(
+        hook="guard",
+        calls=(
+            TriedCall(
+                session="s",
+                run_id="r",
+                call=RequestedCall(operation_id="o", number=1, name="pay", digest=""),
+            ),
+        ),
+    ),
     "surface_due": SurfaceDue(surface="crew", timeout_at_ms=1),
     "approvers": ChangeApprover(name="ann", public_key="00"),
     "roster": NamePeer(revoke=PeerRevocation(alias="west", name="coder"), change=3),

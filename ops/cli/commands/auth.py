@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from rookery.bus.credentials import Credential, CredentialStore, ServerFormat
-from rookery.bus.roles import Role, permissions
+from rookery.bus.roles import ROLES_FOR_ONE, Role, permissions
 from rookery.bus.server import Store
 from rookery.bus.subjects import Subjects
 from rookery.ops.cli.options import NO_OPTIONS, Options
@@ -24,7 +24,7 @@ __all__ = ["app"]
 app = App(name="auth", help_format="plaintext")
 
 Name = Annotated[str, Parameter(help="The credential's name.")]
-Surface = Annotated[str, Parameter(help="The surface whose tools a worker serves.")]
+Surface = Annotated[str, Parameter(help="The surface whose tools a worker serves, or the hook.")]
 
 
 @app.command
@@ -179,10 +179,11 @@ def _store_and_realm(options: Options) -> tuple[Store, str]:
 
 
 def _check_surface(role: Role, surface: str) -> None:
-    if (role is Role.WORKER) is not bool(surface):
+    if (role in ROLES_FOR_ONE) is not bool(surface):
         raise Refused(
             "INVALID_ARGUMENT",
-            "a worker's credential is for one surface, and no other role has one",
+            "a credential of a worker or a hook is for one surface or hook, and no other role has"
+            " one",
             hint="rookery auth create NAME --role worker --surface SURFACE",
         )
 

@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
+from msgspec.structs import replace
 
-from rookery.ops.cli.access.realm_access import open_realm
+from rookery.actors.tools.authoring import load_registry
+from rookery.bus.ports import Filter
+from rookery.ops.cli.access.realm_access import OfflineRealm, open_realm
+from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, printable
+from rookery.ops.config import Format, Level
 from rookery.ops.hook_files import read_hooks
+from rookery.ops.hook_trials import recorded_calls, typed_call
+from rookery.ops.hooks import HookProcess
+from rookery.ops.logs import configure, scrub_output
+from rookery.ops.processes import stop_signals
+from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import (
     ChangeHooks,
@@ -21,9 +32,14 @@ from rookery.schemas.hooks import (
     HookMode,
     HookReceipt,
     HooksQuery,
+    HookTrial,
+    HookTrialReport,
     ListedHook,
+    TrialVerdict,
+    TriedCall,
 )
 from rookery.schemas.ids import REALM_KEY, encode_typed_text
+from rookery.schemas.replies import RunList, RunView
 from rookery.schemas.seed.hook import HookPoint
 from rookery.schemas.seed.hook_spec import NonBlockingHook
 
@@ -31,10 +47,14 @@ __all__ = ["app"]
 
 app = App(name="hooks", help_format="plaintext")
 
+TRIAL_TIMEOUT_S = 120.0
+CALLS_AT_ONCE = 20
+RUNS_MAX = 1_000
 CHANGE_TIMEOUT_S = 40.0
 """A trial of a hook takes as long as its time limit allows."""
 _COLUMNS = ["HOOK", "POINT", "MODE", "EXECUTOR", "RIGHTS", "FAILURE"]
 _COLUMNS += ["CHANGED", "WOULD", "REFUSED", "FAILED", "PROBLEM"]
+_TRIAL_COLUMNS = ["HOOK", "RUN", "CALL", "WOULD", "TOOK"]
 _POINT_COLUMNS = ["POINT", "MAY ANSWER"]
 Name = Annotated[str, Parameter(help="The hook's id.")]
 
@@ -111,6 +131,69 @@ def remove(*names: Name, options: Options = NO_OPTIONS) -> int:
     return 0
 
 
+@app.command(name="test")
+def try_hook(
+    which: Annotated[str, Parameter(name="ID|FILE.toml", help="A hook, or a file of hooks.")],
+    /,
+    *,
+    call: Annotated[str | None, Parameter(help="Try it with a call of this tool.")] = None,
+    args: Annotated[str, Parameter(help="The named arguments of that call, as JSON.")] = "{}",
+    run: Annotated[str | None, Parameter(help="Try it with the calls of this run.")] = None,
+    last: Annotated[
+        int | None, Parameter(help="Try it with the calls of so many runs, the newest ones.")
+    ] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Show what a hook would have done: it is invoked, and nothing is applied or recorded."""
+    if [call, run, last].count(None) != 2:
+        text = "nothing says which calls the hook is tried with, or several options do"
+        hint = f"rookery hooks test {which} --last 20, or --run ID, or --call NAME --args JSON"
+        raise Refused("INVALID_ARGUMENT", text, hint=hint)
+    typed = None if call is None else typed_call(call, _arguments(args))
+    reports = asyncio.run(_try(which, typed, run, last or 0, options))
+    if options.json:
+        print_json(reports)
+        return 0
+    rows = [
+        (report.hook_id, one.run_id, one.name, _trial_words(one), f"{one.elapsed_us / 1e3:.1f} ms")
+        for report in reports
+        for one in report.verdicts
+    ]
+    print_table(_TRIAL_COLUMNS, rows, empty="these runs made no calls")
+    return 0
+
+
+@app.command
+def serve(
+    place: Annotated[
+        str, Parameter(name="MODULE:OBJECT", help="A registry, a hook or a list of hooks.")
+    ],
+    /,
+    *,
+    log_level: Annotated[Level | None, Parameter(help="Lowest level of log lines.")] = None,
+    log_format: Annotated[
+        Format | None, Parameter(help="auto: text on a terminal, JSON lines elsewhere.")
+    ] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Serve the functions of a registry that are hooks, until SIGTERM or SIGINT. Each is invoked
+    for the registered hook of its id, `executor = { kind = "nats" }`."""
+    config = options.load(**{"log.level": log_level, "log.format": log_format}).config
+    scrub_output()
+    configure(config.log.level, config.log.format, sys.stderr)
+    with stop_signals() as stopped:
+        process = HookProcess(config, load_registry(place).hooks)
+        if not process.start(stopped):
+            return 0
+        if options.json:
+            print_json({"ready": True, "hooks": process.names})
+        else:
+            print_line(f"ready {' '.join(process.names)}")
+        stopped.wait_for_signal()
+        process.stop()
+    return 0
+
+
 # --- requests -------------------------------------------------------------------------------------
 
 
@@ -122,6 +205,45 @@ async def _ask(query: HooksQuery, options: Options) -> HookList:
 async def _change(change: ChangeHooks, options: Options) -> HookReceipt:
     async with open_realm(options) as realm:
         return await realm.ask("hooks", REALM_KEY, change, HookReceipt, patience_s=CHANGE_TIMEOUT_S)
+
+
+async def _try(
+    which: str, typed: TriedCall | None, run: str | None, last: int, options: Options
+) -> list[HookTrialReport]:
+    trials = [HookTrial(hook=which)]
+    if which.endswith(".toml"):
+        trials = [HookTrial(registration=one) for one in read_hooks(Path(which))]
+    async with open_realm(options) as realm:
+        calls = [typed] if typed else []
+        if run is not None:
+            calls = await _calls_of(realm, await find_run(realm, run))
+        elif typed is None:
+            listed = await realm.ask("runs", "any", RunsQuery(limit=min(last, RUNS_MAX)), RunList)
+            calls = [one for found in listed.runs for one in await _calls_of(realm, found)]
+        reports = []
+        for trial in trials:
+            verdicts: list[TrialVerdict] = []
+            for first in range(0, max(1, len(calls)), CALLS_AT_ONCE):
+                batch = replace(trial, calls=tuple(calls[first : first + CALLS_AT_ONCE]))
+                report = await realm.ask(
+                    "hook_trial", REALM_KEY, batch, HookTrialReport, patience_s=TRIAL_TIMEOUT_S
+                )
+                verdicts += report.verdicts
+            reports.append(replace(report, verdicts=tuple(verdicts)))
+    return reports
+
+
+async def _calls_of(realm: OfflineRealm, view: RunView) -> list[TriedCall]:
+    where = Filter(key=view.session_id, run=view.run_id)
+    pages = [page async for page in realm.journal.scan(where, sequence_before(view))]
+    return list(recorded_calls((one for page in pages for one in page), view.run_id))
+
+
+def _arguments(text: str) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(text, type=dict[str, Any])
+    except (msgspec.MsgspecError, RecursionError) as error:
+        raise Refused("INVALID_ARGUMENT", f"--args is no JSON object: {error}") from None
 
 
 # --- output ---------------------------------------------------------------------------------------
@@ -140,6 +262,12 @@ def _print_receipt(receipt: HookReceipt, options: Options) -> int:
         where = f"{spec.point}, {spec.ordering.phase} {spec.ordering.order}"
         print_line(f"{spec.hook_id.as_str()} is in mode {_mode(hook)}: {where}")
     return 0
+
+
+def _trial_words(verdict: TrialVerdict) -> str:
+    if not verdict.known:
+        return "nothing: the node does not offer the tool"
+    return printable(verdict.would or "nothing")
 
 
 def _list_points(options: Options) -> int:

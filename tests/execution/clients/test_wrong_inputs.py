@@ -339,6 +339,7 @@ NO_SESSION = {
     "catalogued",
     "hooks",
     "hooked",
+    "hook_trial",
     "leases",
     "leased",
     "login",

@@ -9,7 +9,13 @@ from rookery.schemas.ids import HookExecutorRef, JournalCursor
 from rookery.schemas.seed.hook_invocation import HookInput, HookResponse
 from rookery.schemas.seed.records import JournalRecord
 
-__all__ = ["HookExecutor", "HookExecutorRegistry", "HookExecutors", "RunJournal"]
+__all__ = [
+    "ExternalExecutor",
+    "HookExecutor",
+    "HookExecutorRegistry",
+    "HookExecutors",
+    "RunJournal",
+]
 
 
 class HookExecutor(Protocol):
@@ -21,6 +27,16 @@ class HookExecutor(Protocol):
     async def invoke(self, hook_input: HookInput) -> HookResponse:
         """The response of the hook. Any exception means that there is none; a cancelled invocation
         ends at once."""
+
+
+class ExternalExecutor(HookExecutor, Protocol):
+    """Port: an executor outside of the node, which may be away."""
+
+    async def invoke_dry(self, hook_input: HookInput) -> HookResponse:
+        """The response to a trial, for which the hook changes nothing; it has more time."""
+
+    async def probe(self) -> None:
+        """Raise ``Refused`` as ``HOOK_EXECUTOR_MISSING`` if nothing answers a trial."""
 
 
 class HookExecutorRegistry(Protocol):
