@@ -36,7 +36,7 @@ def quick_hook(point: str, answer: Callable[[HookInput], Any], *rights: str, **m
     """A hook of this point that answers so."""
     settings = {"mode": "enforce", "sees": "content_capture_allowed", "timeout_ms": 2_000, **more}
     name = settings.pop("name", f"at-{point.replace('_', '-')}")
-    answer.__qualname__ = name  # Each is a function of its own.
+    answer.__qualname__ = name.replace("-", "_")  # Each is a function of its own.
     decorated = hook(point, rights=rights, name=name, **settings)(answer)
     made: LocalHook = getattr(decorated, HOOK_ATTRIBUTE)
     return QuickHook(made.registration, answer)
