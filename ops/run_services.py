@@ -43,7 +43,7 @@ from rookery.actors.execution.queries import (
     SessionFiles,
     SessionSnapshots,
 )
-from rookery.actors.hooks import HookChanges, HookPoints, HookTrials, LiveHooks
+from rookery.actors.hooks import HookPoints, LiveHooks
 from rookery.actors.kernel import (
     AskActor,
     Decider,
@@ -74,7 +74,7 @@ from rookery.bus.event_loop import TaskSet
 from rookery.bus.ports import Bus, BusLoop
 from rookery.ops.background_tasks import BackgroundTask
 from rookery.ops.config import ApprovalsConfig, LimitsConfig
-from rookery.ops.hooks import hook_openers
+from rookery.ops.hooks import hook_openers, hook_queries
 from rookery.ops.keys import NodeSecrets, root_key_of
 from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import NodeMetrics
@@ -186,8 +186,7 @@ class RunServices:
         return {
             **self.leases.queries(self._ask_actor),
             **self.surfaces.queries(self._ask_actor),
-            **HookChanges(self._ask_actor, self.hooks).queries,
-            "hook_trial": HookTrials(self.hooks, self.catalogue, now_ms).reply,
+            **hook_queries(self._ask_actor, self.hooks, self.catalogue),
             "validate": validator.reply,
             "snapshot": snapshots.snapshot,
             "restore": snapshots.restore,

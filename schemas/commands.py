@@ -19,7 +19,7 @@ from rookery.schemas.approvals.lists import (
 )
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import CallOutcome, ToolFault
-from rookery.schemas.hooks import ChangeHooks, HooksQuery, HookTrial
+from rookery.schemas.hooks import ChangeHooks, HooksQuery, HookTrial, ResumeRun
 from rookery.schemas.peers.envelope import Envelope
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
 from rookery.schemas.peers.roster import NamePeer
@@ -404,6 +404,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "hooks": ChangeHooks,
     "hooked": HooksQuery,
     "hook_trial": HookTrial,
+    "hook_resume": ResumeRun,
     "approvers": ChangeApprover,
     "roster": NamePeer,
     "envelope": Envelope,
@@ -499,6 +500,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "catalogue",
         "hooks",
         "hook_trial",
+        "hook_resume",
     ),
     Audience.MACHINE: ("admission", "turns", "surfaces", "leases", "peers", "approvals"),
     Audience.PEER: tuple(sorted(SIGNED_VERBS)),

@@ -38,6 +38,8 @@ __all__ = [
     "NatsHook",
     "NotedAction",
     "PythonHook",
+    "ResumeReceipt",
+    "ResumeRun",
     "RuleHook",
     "RuleVerdict",
     "TrialVerdict",
@@ -202,6 +204,27 @@ class HookReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Those that were added, or have another mode."""
 
 
+# --- interrupted runs -----------------------------------------------------------------------------
+
+
+class ResumeRun(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Continue a run that a failed hook has interrupted; the hook is invoked again (verb
+    ``hook_resume``, key: the run's session)."""
+
+    run_id: str
+    hook: Annotated[str, Meta(min_length=1, max_length=512)]
+    """A run that another hook has interrupted stays as it is."""
+    actor: Annotated[str, Meta(max_length=256)] = ""
+
+
+class ResumeReceipt(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``hook_resume``."""
+
+    run_id: str
+    resumed: bool
+    """Whether the run was interrupted by this hook until this command."""
+
+
 # --- trials ---------------------------------------------------------------------------------------
 
 TRIED_MAX = 200
@@ -238,7 +261,7 @@ class TrialVerdict(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the node offers the tool; else no hook is invoked."""
     would: str = ""
     """Empty: nothing."""
-    elapsed_us: int
+    elapsed_ms: int
 
 
 class HookTrialReport(msgspec.Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.approvals.lists import ApprovalList, GrantList
 from rookery.schemas.approvals.records import DecisionReceipt
 from rookery.schemas.calls import Capability
-from rookery.schemas.hooks import HookList, HookReceipt, HookTrialReport
+from rookery.schemas.hooks import HookList, HookReceipt, HookTrialReport, ResumeReceipt
 from rookery.schemas.machines.lease import AuthLeasePhase, AuthStatusPhase
 from rookery.schemas.machines.peer import PeerIngressAdmission
 from rookery.schemas.machines.views import (
@@ -423,6 +423,7 @@ REPLIES: dict[str, Any] = {
     "hooks": HookReceipt,
     "hooked": HookList,
     "hook_trial": HookTrialReport,
+    "hook_resume": ResumeReceipt,
     "approvers": ApproverReceipt,
     "roster": RosterReceipt,
     "envelope": PeerIngressAdmission,

@@ -14,7 +14,6 @@ from msgspec import UNSET
 
 from rookery.actors.approvals import RuleInput
 from rookery.actors.hooks.changes import HookedStep
-from rookery.actors.hooks.conditions import RuleExecutor
 from rookery.actors.hooks.context import (
     HookInvocationOutcome,
     HookInvocationStatus,
@@ -22,6 +21,7 @@ from rookery.actors.hooks.context import (
 )
 from rookery.actors.hooks.coordinator import HookLifecycleCoordinator
 from rookery.actors.hooks.executors import HookExecutorRegistry, HookExecutors
+from rookery.actors.hooks.executors.rule import RuleExecutor
 from rookery.actors.hooks.records import agent_source, intent_of, result_of
 from rookery.actors.hooks.views import view_of
 from rookery.actors.kernel import Failpoints

@@ -23,7 +23,7 @@ from rookery.actors.hooks.changes import (
     applied,
     outcome_after_hooks,
 )
-from rookery.actors.hooks.conditions import is_skipped
+from rookery.actors.hooks.executors.rule import is_skipped
 from rookery.actors.hooks.invocations import HookInvoker, HookStop, Said
 from rookery.actors.hooks.node_hooks import NodeHooks
 from rookery.actors.hooks.run_changes import RunBeginning, RunCancel, RunCompletion, run_ending

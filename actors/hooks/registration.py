@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Sequence
 from typing import Final
 
-from rookery.actors.hooks.conditions import check_condition
+from rookery.actors.hooks.executors.rule import check_condition
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HOOKS_MAX, HookRegistration, NatsHook, PythonHook, RuleHook
 from rookery.schemas.seed.agent_error import AgentError

@@ -8,7 +8,6 @@ of the node, and its answer is judged as in a run.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from time import perf_counter
 from typing import Final
 
 from msgspec import UNSET
@@ -112,7 +111,7 @@ class HookTrials:
     async def _try(
         self, hooks: NodeHooks, registration: HookRegistration, tried: TriedCall
     ) -> TrialVerdict:
-        begun_s = perf_counter()
+        begun_ms = self._now_ms()
         hook_id = registration.spec.hook_id.as_str()
         environment = RunEnvironment(
             language=Language.PYTHON,
@@ -135,7 +134,7 @@ class HookTrials:
             name=tried.call.name,
             known=self._catalogue.get(tried.call.name) is not None,
             would=_words(left),
-            elapsed_us=int((perf_counter() - begun_s) * 1e6),
+            elapsed_ms=max(0, self._now_ms() - begun_ms),
         )
 
 

@@ -56,7 +56,9 @@ def run_wait(projection: RunProjection, record: RunRecord) -> RunWait | None:
             for call in calls
             if call.operation_id in progress.parked_for and call.waits_for in ("", progress.code)
         ]
-        return _waiting_for_remedy(progress.code, record, progress.since_ms, parked or calls)
+        return _waiting_for_remedy(
+            progress.code, record, progress.since_ms, parked or calls, progress.parked_for
+        )
     if unknown := [call for call in calls if call.phase is OpenCallPhase.RECOVERY_REQUIRED]:
         return _waiting_for_remedy("RECOVERY_REQUIRED", record, unknown[0].since_ms, unknown)
     if calls and all(call.phase is OpenCallPhase.AWAITED for call in calls):
@@ -124,6 +126,11 @@ _REMEDIES: Final = {
         "an operator who may log in",
         "rookery leases login {lease}",
     ),
+    "HOOK_INTERRUPTED": _Remedy(
+        "hook {hook}, which has failed",
+        "an operator who sees that the hook answers again, or sets its mode",
+        "rookery hooks resume {hook}",
+    ),
     "NODE_DRAINED": _Remedy(
         "a node that continues it", "an operator who starts a node", "rookery up"
     ),
@@ -132,7 +139,11 @@ _UNKNOWN_REMEDY: Final = _Remedy("{calls}", "not known to this version", _CANCEL
 
 
 def _waiting_for_remedy(
-    code: str, record: RunRecord, since_ms: int, calls: Sequence[OpenRunCall]
+    code: str,
+    record: RunRecord,
+    since_ms: int,
+    calls: Sequence[OpenRunCall],
+    parked_for: Sequence[str] = (),
 ) -> RunWait:
     remedy = _REMEDIES.get(code, _UNKNOWN_REMEDY)
     names = {
@@ -140,6 +151,7 @@ def _waiting_for_remedy(
         "run": record.run_id,
         "session": record.session,
         "call": calls[0].operation_id if calls else "CALL",
+        "hook": parked_for[0] if parked_for else "HOOK",
         "lease": next((call.lease for call in calls if call.lease), "LEASE"),
     }
     return RunWait(

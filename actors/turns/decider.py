@@ -74,6 +74,7 @@ from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import approval, hook, model, session, surface, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.facts.conversation import MessageAdded
+from rookery.schemas.hooks import ResumeReceipt, ResumeRun
 from rookery.schemas.machines.views import (
     ModelRoutingView,
     RealtimeProductTurnView,
@@ -94,7 +95,7 @@ _FOLDS: Mapping[type[Fact], Callable[[SessionTurns, Any], SessionTurns]] = {
     **dict.fromkeys((MessageAdded, *model.ModelFact.__args__), evolve_model),
 }
 """Of facts that are neither of the machines nor of calls."""
-_VERBS = ("turns", "resolve", "wait_ended")
+_VERBS = ("turns", "resolve", "wait_ended", "hook_resume")
 START_FACTS = (facts.Started, facts.PrimitiveApplied)
 STEP_HOLD_S = 0.005
 QUESTION_HOLD_S = 0.25
@@ -208,6 +209,8 @@ class TurnsDecider(SessionMachineDecider):
                 return self._required_hooks.record_alone(state, said)
             case UnparkRun() as ready:
                 decided = rules.unpark(state, ready.run_id, ready.hook)
+            case ResumeRun() as resumed:
+                decided = rules.unpark(state, resumed.run_id, resumed.hook)
             case ReportBrokenHistory() as report:
                 decided = rules.end_lost_run(state, command.key, report)
             case body if isinstance(body, CALL_COMMANDS):
@@ -299,6 +302,8 @@ class TurnsDecider(SessionMachineDecider):
         if isinstance(command.body, (CallsQuery, *CALL_COMMANDS)):
             view: msgspec.Struct = self._required_calls.reply(state, command, facts)
             return view
+        if isinstance(command.body, ResumeRun):
+            return ResumeReceipt(run_id=command.body.run_id, resumed=bool(facts))
         if isinstance(command.body, ReportBrokenHistory):
             return active_run_view(state, "" if state.driving is None else state.driving.run_id)
         return active_run_view(state, command.body.run_id)

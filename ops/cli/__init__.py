@@ -49,7 +49,7 @@ for _name, _help in {
     "tools": "List, describe and serve the tools that programs may call.",
     "mcp": "Serve runs, sessions, approvals and tools to MCP clients, by stdio or HTTP.",
     "surfaces": "List, show, add, remove and reload surfaces of tools, and print their logs.",
-    "hooks": "List, show, add and remove the hooks of a realm, and set their modes.",
+    "hooks": "List, show, add, try, serve and remove hooks of a realm; resume runs they stopped.",
     "auth": "Credentials, and what each of them may do on the bus.",
     "leases": "List, show, refresh, release and restore leases of credentials; login begins one.",
     "secrets": "Set, list and remove secrets of the realm, and rotate the key that seals them.",

@@ -82,6 +82,7 @@ class RunFactView(Struct, gc=False):
     calls: tuple[RequestedCallView, ...] = ()
     code: str = ""
     waits_for: tuple[str, ...] = ()
+    hook: str = ""
     result: RunResultView | None = None
     outcome: str = ""
     # tool and approval
@@ -175,7 +176,7 @@ class RunProgress(Struct, array_like=True):
     code: str = ""
     """What a parked run waits for."""
     parked_for: tuple[str, ...] = ()
-    """The operations a parked run waits for."""
+    """The operations a parked run waits for, or the hook that has interrupted it."""
     calls: dict[str, OpenRunCall] = msgspec.field(default_factory=dict)
     """Its open calls, by operation, in the order of their requests."""
 
@@ -220,6 +221,8 @@ class RunProgress(Struct, array_like=True):
     def _on_parked(self, fact: RunFactView) -> None:
         self.stage, self.since_ms = _PARKED, fact.at_ms
         self.code, self.parked_for = sys.intern(fact.code), fact.waits_for
+        if fact.hook:
+            self.parked_for = (fact.hook,)
 
     def _on_ended(self, fact: RunFactView) -> None:
         self.stage, self.since_ms = RunStage.ENDED, fact.at_ms

@@ -44,7 +44,7 @@ QUERIES = ["session", "sessions", "runs", "tools", "catalogued", "pending", "gra
 QUERIES += ["resources", "exchanges", "hooked"]
 OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke", "login", "finish_login"]
 OPERATORS += ["roster"]
-OPERATORS += ["catalogue", "hooks", "hook_trial"]
+OPERATORS += ["catalogue", "hooks", "hook_trial", "hook_resume"]
 MACHINES = ["admission", "turns", "surfaces", "leases", "peers", "approvals"]
 VERBS: Final[dict[Role, list[str]]] = {
     Role.OPERATOR: [*PUBLIC, *QUERIES, *OPERATORS, "decide", *MACHINES],

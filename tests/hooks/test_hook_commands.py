@@ -20,7 +20,7 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.codec import encode_json
 from tests.hooks.test_live_hooks import HERE
 from tests.nodes import ROOKERY, Said, access_to, node_on, rookery_here
-from tests.stock_client import inbox_prefix
+from tests.stock_client import inbox_prefix, until
 from tests.tools.worker_processes import WorkerProcess
 
 REALM = "guarded"
@@ -78,6 +78,10 @@ class GuardedRealm:
     def add(self, text: str) -> Said:
         (self._folder / "hooks.toml").write_text(text)
         return self.hooks("add", "hooks.toml")
+
+    def parked(self) -> list[dict[str, Any]]:
+        found = self.client.ask("runs", "any", {"status": "interrupted"})["runs"]
+        return [one for one in found if one["code"] == "HOOK_INTERRUPTED"]
 
     def trial(self, text: str, *words: str) -> Said:
         (self._folder / "hooks.toml").write_text(text)
@@ -185,6 +189,23 @@ def test_a_process_serves_a_hook_for_as_long_as_it_runs(realm: GuardedRealm):
         assert realm.add(SERVED).code == 0
         assert realm.pay("bob", 500) == "paid 100 to bob"
     assert "no process serves hook for-realms" in realm.pay("bob", 500)
+
+
+def test_runs_that_a_dead_guard_has_parked_continue_when_they_are_resumed(realm: GuardedRealm):
+    with realm.serving():
+        assert realm.add(SERVED + 'failure = "interrupt_run"\n').code == 0
+    sessions = [f"parked-{number}" for number in range(3)]
+    runs = [realm.client.submit(name, "pay('bob', 500)") for name in sessions]
+    asyncio.run(until(lambda: len(realm.parked()) == len(runs)))
+    parked = realm.parked()
+    commands = {one["waits_for"]["command"] for one in parked}
+    assert commands == {"rookery hooks resume for-realms"}
+    assert realm.hooks("resume", "other", "--json").json == {"resumed": []}
+    with realm.serving():
+        said = realm.hooks("resume", "for-realms", "--json")
+        assert sorted(said.json["resumed"]) == sorted(one["run_id"] for one in parked)
+        assert [run.result(60).result for run in runs] == ["paid 100 to bob"] * 3
+    assert realm.hooks("resume", "for-realms").out == "resumed 0 runs\n"
 
 
 def test_only_the_answer_of_its_own_process_to_this_invocation_counts(realm: GuardedRealm):

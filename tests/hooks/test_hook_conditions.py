@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals import ApprovalRule, HookRule, RuleInput, RuleUndecided
 from rookery.actors.hooks import HookExecutors, HookInvocationStatus, HookLifecycleCoordinator
-from rookery.actors.hooks.conditions import RuleExecutor, is_skipped
+from rookery.actors.hooks.executors.rule import RuleExecutor, is_skipped
 from rookery.actors.hooks.registration import check_registration
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookMode, HookRegistration, RuleHook

@@ -13,7 +13,7 @@ from rookery.actors.hooks.decider import HooksRecorded
 from rookery.actors.hooks.realm_hooks import RealmHooks
 from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.kernel.decider import decode_state, encode_state
-from rookery.ops.hook_files import read_hooks
+from rookery.ops.hooks import read_hooks
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import hook as facts

@@ -48,7 +48,7 @@ from rookery.schemas.commands import (
     WaitEnded,
 )
 from rookery.schemas.errors import Refused
-from rookery.schemas.hooks import ChangeHooks, HookMode, HooksQuery, HookTrial, TriedCall
+from rookery.schemas.hooks import ChangeHooks, HookMode, HooksQuery, HookTrial, ResumeRun, TriedCall
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
 from rookery.schemas.peers.roster import NamePeer, PeerRevocation
@@ -101,6 +101,7 @@ EXAMPLES = {
             ),
         ),
     ),
+    "hook_resume": ResumeRun(run_id="r", hook="guard", actor="ann"),
     "surface_due": SurfaceDue(surface="crew", timeout_at_ms=1),
     "approvers": ChangeApprover(name="ann", public_key="00"),
     "roster": NamePeer(revoke=PeerRevocation(alias="west", name="coder"), change=3),

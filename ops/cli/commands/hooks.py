@@ -19,9 +19,7 @@ from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, printable
 from rookery.ops.config import Format, Level
-from rookery.ops.hook_files import read_hooks
-from rookery.ops.hook_trials import recorded_calls, typed_call
-from rookery.ops.hooks import HookProcess
+from rookery.ops.hooks import HookProcess, read_hooks, recorded_calls, typed_call
 from rookery.ops.logs import configure, scrub_output
 from rookery.ops.processes import stop_signals
 from rookery.schemas.commands import RunsQuery
@@ -35,11 +33,13 @@ from rookery.schemas.hooks import (
     HookTrial,
     HookTrialReport,
     ListedHook,
+    ResumeReceipt,
+    ResumeRun,
     TrialVerdict,
     TriedCall,
 )
 from rookery.schemas.ids import REALM_KEY, encode_typed_text
-from rookery.schemas.replies import RunList, RunView
+from rookery.schemas.replies import RunList, RunState, RunView
 from rookery.schemas.seed.hook import HookPoint
 from rookery.schemas.seed.hook_spec import NonBlockingHook
 
@@ -47,6 +47,8 @@ __all__ = ["app"]
 
 app = App(name="hooks", help_format="plaintext")
 
+HOOK_INTERRUPTED = "HOOK_INTERRUPTED"
+RESUMED_AT_ONCE = 64
 TRIAL_TIMEOUT_S = 120.0
 CALLS_AT_ONCE = 20
 RUNS_MAX = 1_000
@@ -155,11 +157,22 @@ def try_hook(
         print_json(reports)
         return 0
     rows = [
-        (report.hook_id, one.run_id, one.name, _trial_words(one), f"{one.elapsed_us / 1e3:.1f} ms")
+        (report.hook_id, one.run_id, one.name, _trial_words(one), f"{one.elapsed_ms} ms")
         for report in reports
         for one in report.verdicts
     ]
     print_table(_TRIAL_COLUMNS, rows, empty="these runs made no calls")
+    return 0
+
+
+@app.command
+def resume(name: Name, *, options: Options = NO_OPTIONS) -> int:
+    """Continue all runs that a failed hook has interrupted; it is invoked for them again."""
+    resumed = asyncio.run(_resume(name, options))
+    if options.json:
+        print_json({"resumed": resumed})
+    else:
+        print_line(f"resumed {len(resumed)} runs")
     return 0
 
 
@@ -231,6 +244,27 @@ async def _try(
                 verdicts += report.verdicts
             reports.append(replace(report, verdicts=tuple(verdicts)))
     return reports
+
+
+async def _resume(name: str, options: Options) -> list[str]:
+    """The ids of the runs that continue."""
+    resumed: list[str] = []
+    async with open_realm(options) as realm:
+
+        async def one(run: RunView) -> None:
+            body = ResumeRun(run_id=run.run_id, hook=name)
+            receipt = await realm.ask("hook_resume", run.session_id, body, ResumeReceipt)
+            resumed.extend([run.run_id] * receipt.resumed)
+
+        before: str | None = None
+        while True:
+            query = RunsQuery(status=RunState.INTERRUPTED, limit=RUNS_MAX, before=before)
+            page = await realm.ask("runs", "any", query, RunList)
+            interrupted = [run for run in page.runs if run.code == HOOK_INTERRUPTED]
+            for first in range(0, len(interrupted), RESUMED_AT_ONCE):
+                await asyncio.gather(*map(one, interrupted[first : first + RESUMED_AT_ONCE]))
+            if (before := page.next) is None:
+                return resumed
 
 
 async def _calls_of(realm: OfflineRealm, view: RunView) -> list[TriedCall]:

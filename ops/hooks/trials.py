@@ -47,8 +47,8 @@ def recorded_calls(messages: Iterable[StoredMessage], run_id: str) -> Iterator[T
                     outcome = CallOutcome(value=value, value_blob=blob, sealed=sealed)
                     outcomes[fact.operation_id] = outcome
     for name, call in calls.items():
-        known = outcomes.get(name, UNSET)
-        yield TriedCall(session=session, run_id=run_id, call=call, outcome=known)
+        value = outcomes.get(name) or UNSET
+        yield TriedCall(session=session, run_id=run_id, call=call, outcome=value)
 
 
 def typed_call(name: str, arguments: dict[str, Any]) -> TriedCall:

@@ -8,8 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from rookery.actors.hooks import ExternalExecutor, LocalHook, ServiceExecutor, answer_invocation
-from rookery.actors.tools import DaemonThreadPool
+from rookery.actors.hooks import (
+    ExternalExecutor,
+    HookChanges,
+    HookTrials,
+    LiveHooks,
+    LocalHook,
+    ServiceExecutor,
+    answer_invocation,
+)
+from rookery.actors.kernel import AskActor, QueryHandler
+from rookery.actors.tools import DaemonThreadPool, ToolCatalogue
 from rookery.bus.clock import SystemClock
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats import Connection
@@ -22,7 +31,7 @@ from rookery.ops.server import server_of
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.hooks import HookExecutorKind, HookRegistration, NatsHook
 
-__all__ = ["HookOpeners", "HookProcess", "hook_openers"]
+__all__ = ["HookOpeners", "HookProcess", "hook_openers", "hook_queries"]
 
 HookOpeners = Mapping[type[HookExecutorKind], Callable[[HookRegistration], ExternalExecutor]]
 
@@ -40,6 +49,14 @@ def hook_openers(bus: Bus) -> HookOpeners:
         return ServiceExecutor(bus.hook_services, registration, realm=bus.realm, now_ms=now_ms)
 
     return {NatsHook: service}
+
+
+def hook_queries(
+    ask: AskActor, live: LiveHooks, catalogue: ToolCatalogue
+) -> Mapping[str, QueryHandler]:
+    """The verbs about hooks that a node answers."""
+    trials = HookTrials(live, catalogue, SystemClock().now_ms)
+    return {**HookChanges(ask, live).queries, "hook_trial": trials.reply}
 
 
 class HookProcess:
