@@ -1,0 +1,207 @@
+"""Hooks of every live point that fail as the name of their session says, for each failure policy,
+and tools whose calls are counted from outside: the registry of a real node in tests.
+
+A session is called ``<point>--<policy>--<fault>``, and has the hook of that name.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, Final
+
+from rookery.actors import tool
+from rookery.actors.hooks import HookExecutors, add_input, hook, modify_arguments, rewrite_result
+from rookery.actors.hooks.executors import HookExecutor
+from rookery.actors.tools import HOOK_ATTRIBUTE, ToolRegistry
+from rookery.schemas.ids import HookExecutorRef
+from rookery.schemas.run import SideEffect
+from rookery.schemas.seed.hook_invocation import HookInput
+
+__all__ = ["FAULTS", "POINTS", "POLICIES", "Book", "registry", "session_of"]
+
+POINTS: Final = (
+    *("run_starting", "before_tool_call", "before_approval_request"),
+    *("after_tool_call", "before_run_complete"),
+)
+POLICIES: Final = ("deny", "interrupt_run", "fail_run")
+FAULTS: Final = ("error", "timeout", "missing", "garbage")
+FOLDER: Final = Path(os.environ.get("HOOKS_FOLDER", "."))
+SERVICE: Final = "service-is-back"
+TIMEOUT_MS: Final = 150
+"""Of a hook that is to time out; the others have more, and those of a point 5 s together."""
+ANSWER_MS: Final = 300
+TIME_LEFT_MS: Final = 1_200
+
+
+class Book:
+    """What tools and hooks have done, in a file outside of every node."""
+
+    def __init__(self, folder: Path) -> None:
+        self._path, self._back = folder / "book.txt", folder / SERVICE
+
+    def write(self, *words: object) -> None:
+        with self._path.open("a", encoding="utf-8") as book:
+            book.write(f"{' '.join(map(str, words))}\n")
+
+    def lines(self) -> list[list[str]]:
+        if not self._path.exists():
+            return []
+        return [line.split(" ") for line in self._path.read_text(encoding="utf-8").splitlines()]
+
+    def heal(self) -> None:
+        """From now on no hook fails."""
+        self._back.touch()
+
+    @property
+    def is_healed(self) -> bool:
+        return self._back.exists()
+
+
+BOOK: Final = Book(FOLDER)
+
+
+def session_of(*parts: str) -> str:
+    return "--".join(part.replace("_", "-") for part in parts)
+
+
+def _fault_of(call: HookInput) -> str:
+    return call.agent_id.as_str().rpartition("--")[2]
+
+
+# --- tools ----------------------------------------------------------------------------------------
+
+
+@tool(side_effect=SideEffect.WRITE, idempotent=False)
+def pay(session: str, amount: int) -> str:
+    """Pay an amount."""
+    BOOK.write("pay", session, amount)
+    return f"paid {amount}"
+
+
+@tool(side_effect=SideEffect.WRITE, idempotent=False, approval_policy="manual")
+def guarded_pay(session: str, amount: int) -> str:
+    """Pay an amount that an approver has seen."""
+    BOOK.write("pay", session, amount)
+    return f"paid {amount}"
+
+
+@tool(side_effect=SideEffect.READ)
+def look(session: str, number: int) -> int:
+    """Return the number."""
+    BOOK.write("look", session, number)
+    return number
+
+
+# --- hooks that fail ------------------------------------------------------------------------------
+
+
+def _fail(call: HookInput) -> Any:
+    """Fails as the session says, until the service is back."""
+    if BOOK.is_healed:
+        return None
+    match _fault_of(call):
+        case "error":
+            raise ConnectionError("nobody answers")
+        case "timeout":
+            time.sleep(0.4)
+        case "garbage":
+            return {"decision": "allow"}
+    return None
+
+
+def _failing(point: str, policy: str, fault: str) -> Any:
+    def guard(call: HookInput) -> Any:
+        return _fail(call)
+
+    name = session_of(point, policy, fault)
+    guard.__qualname__ = name
+    when = f'session == "{name}"'
+    timeout_ms = TIMEOUT_MS if fault == "timeout" else ANSWER_MS
+    made = hook(point, mode="enforce", failure=policy, when=when, timeout_ms=timeout_ms, name=name)
+    return getattr(made(guard), HOOK_ATTRIBUTE)
+
+
+def _slow(point: str) -> Any:
+    def answer_late(call: HookInput) -> Any:
+        time.sleep(0.25)
+
+    name = session_of(point, "slow")
+    answer_late.__qualname__ = name
+    when = f'session == "{name}"'
+    made = hook(point, mode="enforce", failure="deny", when=when, timeout_ms=300, name=name)
+    return getattr(made(answer_late), HOOK_ATTRIBUTE)
+
+
+def lose_executor(call: HookInput) -> Any:
+    """The executor of the session's hook vanishes under a running node."""
+    session = call.agent_id.as_str().removeprefix("agent.")
+    for executors in _OPENED:
+        executors._executors.pop(HookExecutorRef(f"python:{__name__}.{session}"), None)
+
+
+_OPENED: Final = list[HookExecutors]()
+"""Of this process; a node freezes its objects, so that they cannot be found otherwise."""
+_OPEN: Final = HookExecutors.__init__
+
+
+def _opened(self: HookExecutors, executors: Iterable[HookExecutor] = ()) -> None:
+    _OPEN(self, executors)
+    _OPENED.append(self)
+
+
+HookExecutors.__init__ = _opened  # type: ignore[method-assign]
+
+
+def _losing() -> Any:
+    settings = {"mode": "enforce", "failure": "fail_open_observe_only", "phase": "early"}
+    made = hook(
+        "run_starting", when='ends_with(session, "--missing")', timeout_ms=TIME_LEFT_MS, **settings
+    )
+    return getattr(made(lose_executor), HOOK_ATTRIBUTE)
+
+
+# --- hooks that change ----------------------------------------------------------------------------
+
+SEEN: Final = {"mode": "enforce", "sees": "content_capture_allowed"}
+CHANGING: Final = 'starts_with(session, "change--")'
+
+
+@hook("run_starting", rights=["inject_context"], when=CHANGING, **SEEN)
+def give_amount(_: HookInput) -> Any:
+    return add_input("amount", 500, "an amount")
+
+
+@hook("before_tool_call", rights=["modify_tool_request"], when=CHANGING, order=1, **SEEN)
+def cap(call: HookInput) -> Any:
+    """Payments are at most 100, and each of another amount."""
+    amount = call.view.content.get("amount", 0)
+    BOOK.write("cap", call.agent_id.as_str().removeprefix("agent."), amount)
+    return modify_arguments({"amount": 100 + amount % 100}, "capped") if amount > 199 else None
+
+
+@hook("after_tool_call", rights=["rewrite_tool_result"], when=CHANGING, **SEEN)
+def shout(call: HookInput) -> Any:
+    value = call.view.content
+    return rewrite_result(value.upper(), "louder") if isinstance(value, str) else None
+
+
+@hook("before_run_complete", rights=["stop_completion_with_repair_needed"], when=CHANGING, **SEEN)
+def see_result(call: HookInput) -> Any:
+    BOOK.write("complete", call.agent_id.as_str().removeprefix("agent."), call.view.content)
+
+
+def _hooks() -> Iterator[Any]:
+    for point in POINTS:
+        for policy in POLICIES:
+            for fault in FAULTS:
+                yield _failing(point, policy, fault)
+        yield _slow(point)
+    yield _losing()
+
+
+registry = ToolRegistry.of(
+    *(pay, guarded_pay, look, give_amount, cap, shout, see_result), *_hooks()
+)
