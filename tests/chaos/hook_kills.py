@@ -1,0 +1,198 @@
+"""Kill the node at every place of an invocation while hooks change a run, and compare its record
+with what its tools did.
+
+Goal: no call is made with arguments that are not on record before it, none twice, and the run ends
+with what its hooks made of it, which its replay repeats without any hook. Method: a program whose
+inputs, calls and results hooks change, a book of its payments outside of every node, a successor
+for the node, and an operator who looks into the book before a call of unknown outcome is resolved.
+
+    python -m tests.chaos.hook_kills [passes of each failpoint]
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import tempfile
+from contextlib import closing, suppress
+from itertools import count
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from rookery.actors.kernel.failpoints import HOOK_FAILPOINTS
+from rookery.bus.roles import Role
+from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.digest import digest_json
+from tests.execution.programs import Programs
+from tests.hooks.failing_hooks import Book
+from tests.nodes import NodeProcess, NotReady, node_on, replace_node
+from tests.stock_client import Fields, Stock, stock
+
+__all__ = ["HookKill", "faults", "kill_at"]
+
+SESSION: Final = "change--once"
+PROGRAM: Final = f"[pay({SESSION!r}, amount + n) for n in range(3)] + [look({SESSION!r}, amount)]"
+PAYMENTS: Final = ["100", "101", "102"]
+RESULT: Final = ["PAID 100", "PAID 101", "PAID 102", 500]
+PASSES: Final = 10
+"""Invocations of the run: one at each end, and two a call."""
+SENT: Final = ("append_sent", "appended", "acked")
+_realms = count(1)
+
+
+class HookKill(NamedTuple):
+    """The record of a run whose node died, and what its tools and hooks did."""
+
+    killed: bool
+    facts: list[Fields]
+    book: list[list[str]]
+    replay: Fields
+    read_again: bool
+    """Whether its replay has called anything."""
+
+    def of(self, kind: str) -> list[Fields]:
+        return [fact for fact in self.facts if fact["type"] == f"{kind}.v1"]
+
+
+async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> HookKill:
+    """The program on a node that dies at ``failpoint``, if any, and its successor."""
+    realm, book = f"hooks{next(_realms)}", Book(folder)
+
+    def node(**variables: str) -> NodeProcess:
+        flags = ("--driver", "sandbox", "--tools", "tests.hooks.failing_hooks:registry")
+        where = {"HOOKS_FOLDER": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])}
+        return node_on(server, realm, folder, *flags, **where, **variables)
+
+    mortal = node(ROOKERY_FAILPOINT=failpoint) if failpoint else node()
+    successor = node()
+    with closing(mortal), closing(successor):
+        with suppress(NotReady):  # It may die before.
+            await asyncio.to_thread(mortal.start)
+        replacing = asyncio.create_task(replace_node(mortal, successor))
+        try:
+            async with stock(server, realm, Role.OPERATOR) as client:
+                programs = Programs(client, SESSION)
+                await programs.follow()
+                await _run(client, programs, book)
+                lines = book.lines()
+                replay = await _replayed(client, programs)
+                again = book.lines() != lines
+                killed = not mortal.running
+                return HookKill(killed, programs.facts, lines, replay, again)
+        finally:
+            replacing.cancel()
+            with suppress(asyncio.CancelledError):
+                await replacing
+
+
+async def _run(client: Stock, programs: Programs, book: Book) -> None:
+    """Run the program; resolve calls of unknown outcome as the book says."""
+    running = programs.begin(PROGRAM)
+    resolved = set[str]()
+    while not programs.ends():
+        for lost in programs.of("tool.recovery_required"):
+            if lost["operation_id"] not in resolved:
+                resolved.add(lost["operation_id"])
+                await _resolve(client, programs, book, lost)
+        await asyncio.sleep(0.02)
+    running.cancel()
+    with suppress(asyncio.CancelledError):
+        await running
+
+
+async def _resolve(client: Stock, programs: Programs, book: Book, lost: Fields) -> None:
+    """What the book has is done; else the call is made again."""
+    operation = lost["operation_id"]
+    requested = next(f for f in programs.of("tool.requested") if f["operation_id"] == operation)
+    amount = str(requested["arguments"]["kwargs"]["amount"])
+    is_paid = ["pay", SESSION, amount] in book.lines()
+    outcome: Fields = {"completed": f"paid {amount}"} if is_paid else {"retry": True}
+    body = {"run_id": lost["run"], "operation_id": operation, "now": True, **outcome}
+    await client.ask("resolve", SESSION, body)
+
+
+async def _replayed(client: Stock, programs: Programs) -> Fields:
+    (run,) = programs.ends()
+    while True:
+        report = (await client.ask("replay", SESSION, {"run_id": run})).body
+        if report.get("state") != "replaying":
+            return report
+
+
+# --- the judge ------------------------------------------------------------------------------------
+
+
+def faults(kill: HookKill) -> list[str]:
+    """What is wrong with the record of a run."""
+    found: list[str] = []
+    ended = kill.of("turn.completed")
+    result = ended[0]["result"]["result"] if ended else "no result"
+    if result != RESULT:
+        found.append(f"the run ended with {result}")
+    if [words[2] for words in kill.book if words[0] == "pay"] != PAYMENTS:
+        found.append(f"the book has {kill.book}")
+    found += _faults_of_calls(kill)
+    seqs = [record["journal_seq"] for record in _records(kill)]
+    if seqs != sorted(set(seqs)):
+        found.append(f"the records of hooks are numbered {seqs}")
+    if kill.replay.get("state") != "equal" or kill.read_again:
+        found.append(f"the replay says {kill.replay}")
+    return found
+
+
+def _records(kill: HookKill) -> list[Any]:
+    return [fact["record"] for fact in kill.of("hook.response_decided")]
+
+
+def _faults_of_calls(kill: HookKill) -> list[str]:
+    """Calls whose arguments are not those of a change that is on record before them."""
+    found, changed = [], dict[str, Fields]()
+    for fact in kill.facts:
+        match fact["type"]:
+            case "hook.response_decided.v1" if fact["point"] == "before_tool_call":
+                changed[fact["operation_id"]] = fact["change"]["payload"]["arguments_patch"]
+            case "tool.requested.v1" if fact["name"] == "pay":
+                arguments, patch = fact["arguments"], changed.get(fact["operation_id"])
+                if patch is None or arguments["kwargs"]["amount"] != patch["amount"]:
+                    found.append(f"{arguments} were requested, {patch} is on record")
+                if fact["executed_digest"] != digest_json(arguments):
+                    found.append(f"{arguments} have another digest")
+    calls = {one["operation_id"] for one in kill.of("tool.requested") if one["name"] == "pay"}
+    return found if len(calls) == len(PAYMENTS) else [*found, f"{len(calls)} payments requested"]
+
+
+def cells(passes: int) -> list[str]:
+    """Where to kill: at each invocation of the run, and at so many appends."""
+    at_hooks = [f"{name}@{n}" for name in HOOK_FAILPOINTS for n in range(1, PASSES + 1)]
+    return ["", *at_hooks, *(f"{name}@{n}" for name in SENT for n in range(2, 2 + passes))]
+
+
+async def campaign(folder: Path, passes: int) -> bool:
+    """Every cell; prints a line each."""
+    clean = True
+    with EmbeddedServer(folder / "store", admin=True) as server:
+        print(f"{'failpoint':20} killed asked paid  verdict")
+        for number, failpoint in enumerate(cells(passes)):
+            cell = folder / str(number)
+            cell.mkdir()
+            kill = await kill_at(server, cell, failpoint)
+            wrong = faults(kill)
+            clean &= not wrong
+            asked = sum(words[0] == "cap" for words in kill.book)
+            paid = sum(words[0] == "pay" for words in kill.book)
+            verdict = "; ".join(wrong) or "as it should be"
+            print(f"{failpoint or 'none':20} {kill.killed!s:>6} {asked:5} {paid:4}  {verdict}")
+            sys.stdout.flush()
+    return clean
+
+
+def main() -> int:
+    passes = int(sys.argv[1]) if len(sys.argv) > 1 else 12
+    with tempfile.TemporaryDirectory() as folder:
+        clean = asyncio.run(campaign(Path(folder), passes))
+    print("every call was made once, as it is on record" if clean else "NOT CLEAN")
+    return 0 if clean else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
