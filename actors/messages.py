@@ -22,6 +22,7 @@ from rookery.schemas.calls import (
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts.hook import HookFact
 from rookery.schemas.run import RunOutput, RunRequest, RunResult, SideEffect
+from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, RiskClass
 
 __all__ = [
     "ActiveRunQuery",
@@ -278,6 +279,12 @@ class RequestApproval(msgspec.Struct, frozen=True, kw_only=True):
     """Which hooks have changed the call."""
     terms: ApprovalTerms | UnsetType = UNSET
     """What hooks made stricter."""
+    risk: RiskClass | UnsetType = UNSET
+    """Unset: by the side effect."""
+    allowed_decisions: tuple[ApprovalDecisionKind, ...] | UnsetType = UNSET
+    """Unset: all."""
+    package_fingerprint: str = ""
+    """Of the run's package; empty for a run of an older version."""
 
 
 class WithdrawApproval(msgspec.Struct, frozen=True, kw_only=True):

@@ -20,6 +20,7 @@ from rookery.bus.nats import ACCESS_VARIABLES, split_urls
 from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.bindings import BindingName, BindingSettings
+from rookery.schemas.protection.policy import PolicySettings
 from rookery.schemas.seed.refs import PrivacyClass
 
 __all__ = [
@@ -240,6 +241,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     limits: LimitsConfig = LimitsConfig()
     resources: ResourcesConfig = ResourcesConfig()
     approvals: ApprovalsConfig = ApprovalsConfig()
+    policy: PolicySettings = PolicySettings()
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
     models: ModelsConfig = ModelsConfig()
@@ -271,6 +273,8 @@ DEFAULT = "default"
 _BINDINGS, _MODELS = "bindings.", "models."
 """Before the name of each binding and model; its table is one value."""
 _TABLES = (_BINDINGS, _MODELS)
+_WHOLE = frozenset({"policy.approvals", "policy.execution", "policy.network"})
+"""Tables that are one value, whose names are paths of tools."""
 _READ_ELSEWHERE = frozenset({"ROOKERY_FAILPOINT"})
 
 
@@ -345,7 +349,9 @@ def _keys(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str,
         if isinstance(field.default, msgspec.Struct):
             yield from _keys(type(field.default), f"{prefix}{field.name}.")
         elif f"{prefix}{field.name}" not in ("bindings", "models.known"):
-            yield f"{prefix}{field.name}", (types[field.name], field.default)
+            made = field.default_factory
+            default = field.default if made is msgspec.NODEFAULT else made()
+            yield f"{prefix}{field.name}", (types[field.name], default)
 
 
 def _find_file(environ: Mapping[str, str], directory: Path) -> Path | None:
@@ -368,7 +374,8 @@ def _from_file(path: Path | None) -> Layer:
 
 def _flatten(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
     for name, value in tree.items():
-        if isinstance(value, dict) and value and prefix not in _TABLES:
+        is_table = isinstance(value, dict) and f"{prefix}{name}" not in _WHOLE
+        if is_table and value and prefix not in _TABLES:
             yield from _flatten(value, f"{prefix}{name}.")
         else:
             yield f"{prefix}{name}", value

@@ -29,6 +29,7 @@ from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts.surface import REALM_KEY
 from rookery.schemas.machines.surface import McpServerState
+from rookery.schemas.protection.policy import PolicySettings, RuleDecision
 from rookery.schemas.surfaces import CatalogueQuery, ListedSurface, SurfaceList
 
 __all__ = ["Report", "durability_of", "examine", "read_durability"]
@@ -52,7 +53,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
 async def examine(config: Config, now_ms: Callable[[], int]) -> Report:
     """Run every check; one that cannot run fails, and the next one runs."""
-    findings = [*check_host(), check_tools(config.node)]
+    findings = [*check_host(), check_tools(config.node), check_policy(config)]
     server: RealmServer | None = None
     try:
         if is_embedded(config):
@@ -76,6 +77,23 @@ def check_tools(node: NodeConfig) -> Finding:
     except CodedError as error:
         return failed("tools", error)
     return Finding(check="tools", detail=", ".join(names) or "none configured")
+
+
+def check_policy(config: Config) -> Finding:
+    """Say which policy holds, and whether its questions reach an approver."""
+    policy = config.policy
+    if policy == PolicySettings():
+        return Finding(check="policy", detail="policy.host_default: every tool is allowed")
+    detail = f"{len(policy.rules)} rules, else {policy.default}; undeclared: {policy.undeclared}"
+    decisions = (policy.default, policy.undeclared, *(rule.decision for rule in policy.rules))
+    if RuleDecision.ASK in decisions and not config.approvals.dispatchers:
+        return Finding(
+            check="policy",
+            verdict=CheckVerdict.WARN,
+            detail=f"{detail}; nothing carries its questions, so they are denials",
+            hint="approvals.dispatchers",
+        )
+    return Finding(check="policy", detail=detail)
 
 
 def durability_of(config: Config, *, embedded: bool, replicas: int) -> str:

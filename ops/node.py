@@ -63,6 +63,7 @@ from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.node_resources import NodeResources
 from rookery.ops.node_tools import StartStopped, discover_workers
+from rookery.ops.policy import open_policies
 from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes, build_service
 from rookery.ops.process_identity import (
     ProcessIdentity,
@@ -439,6 +440,7 @@ class Node:
             resources=resources,
             remote=discover_workers(bus, self._loop, config.node.workers, self._stopping),
             approvals=config.approvals,
+            policies=self._loop.run(open_policies(bus, config.policy, config.approvals)),
             node_secrets=secrets,
             leases=leases,
             models=models,

@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Sequence
+from contextlib import ExitStack
 
 from rookery.actors.agents import Models
 from rookery.actors.execution import (
     RunProvisioner,
 )
 from rookery.actors.hooks import NodeHooks
+from rookery.actors.policy import RunPolicies
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python import GuestCache, RealmBuild, cache_folder
 from rookery.actors.sandbox.runtime import open_sandbox
@@ -19,6 +21,7 @@ from rookery.actors.tools.authoring import ToolRegistry
 from rookery.bus.clock import entropy
 from rookery.bus.ports import Bus, BusLoop
 from rookery.ops.config import LimitsConfig
+from rookery.ops.policy import judged_tools
 from rookery.ops.processes import ProcessShare
 from rookery.ops.surfaces import SurfaceServices
 from rookery.schemas.run import SessionLimits
@@ -34,20 +37,22 @@ async def provision(
     sandbox: Sandbox,
     surfaces: SurfaceServices,
     limits: LimitsConfig,
-    registry: ToolRegistry,
     *,
+    registry: ToolRegistry,
     models: Models,
+    policies: RunPolicies,
 ) -> RunProvisioner:
     """To be called before the realm's catalogue adds to the node's tools."""
     return RunProvisioner(
         builds=sandbox.builds,
-        tools=surfaces.tools.available_tools,
+        tools=judged_tools(policies.current, surfaces.tools),
         catalogue=await bus.blobs.put(surfaces.tools.catalogue_bytes),
         limits_max=_limits_max(limits),
         entropy=entropy,
         hooks=NodeHooks(registry.hooks),
         surfaces=surfaces.live.visible_to,
         models=models,
+        policy=policies.pinned,
     )
 
 
@@ -60,13 +65,14 @@ async def load_sandbox(
     packages: Sequence[str],
     share: ProcessShare,
     fibers: bool,
+    opened: ExitStack,
 ) -> Sandbox:
     """Open the sandbox with the realm's guest, and store that guest for other nodes."""
     cache = GuestCache(cache_folder(os.environ), packages=packages)
     shared = RealmBuild(cache, bus.blobs, bus.claims, node)
     await shared.agree()
     await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.installed, cache)).piece)
-    return await asyncio.to_thread(
+    sandbox = await asyncio.to_thread(
         open_sandbox,
         key,
         cache,
@@ -74,6 +80,8 @@ async def load_sandbox(
         has_fibers=fibers,
         live_mb_max=share.divide(LIVE_MB_MAX),
     )
+    opened.callback(sandbox.close)
+    return sandbox
 
 
 def _limits_max(limits: LimitsConfig) -> SessionLimits:

@@ -52,6 +52,7 @@ from rookery.actors.kernel import (
     Failpoints,
     QueryHandler,
 )
+from rookery.actors.policy import RunPolicies
 from rookery.actors.projections import Approvers
 from rookery.actors.protection import Revocations, RightsRevoker
 from rookery.actors.sandbox import Sandbox
@@ -64,6 +65,7 @@ from rookery.actors.tools import (
     LocalToolHost,
     RemoteToolHost,
     ToolCatalogue,
+    ToolRegistry,
     WaitExecutor,
     requires_approval,
 )
@@ -80,6 +82,7 @@ from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.node_resources import NodeResources
 from rookery.ops.peers import PeerServices
+from rookery.ops.policy import PolicyServices
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
 from rookery.ops.run_environment import load_sandbox, provision
@@ -115,6 +118,7 @@ class RunServices:
         node_secrets: NodeSecrets,
         leases: LeaseServices,
         peers: PeerServices,
+        policies: RunPolicies,
         metrics: NodeMetrics,
     ) -> None:
         self._bus, self._loop, self._sandbox, self._epoch = bus, loop, sandbox, epoch
@@ -134,17 +138,30 @@ class RunServices:
         self.replies = RunReplies(bus.journal, bus.blobs, bus.request_endpoint)
         self.secrets = node_secrets
         self._seal = RingSeal(node_secrets.values, bus.realm, entropy)
-        self._history = RunHistoryReader(bus.journal, bus.blobs, self._seal, self.surfaces.visible)
+        self._policies = policies
+        self._history = self._history_reader(bus.journal)
         self._rebuilder = SessionRebuilder(
             sandbox, self._history, bus.images, node_secrets.snapshots, _replay_session_id
         )
         self._replayer = RunReplayer(self._rebuilder)
-        self.queries = {**resources.queries, **self._create_queries(payload_bytes_max)}
+        self.queries = {
+            **resources.queries,
+            **PolicyServices(policies, self.catalogue).queries,
+            **self._create_queries(payload_bytes_max),
+        }
         self.deciders = self._create_deciders(approvals)
 
     def _create_deciders(self, approvals: ApprovalSettings) -> Sequence[Decider]:
         surfaces, gate = self.surfaces, self.leases.states.gate
-        call_rules = CallRules(surfaces.tools, surfaces.slots, self._epoch, lease_gate=gate)
+        policies = self._policies
+        call_rules = CallRules(
+            surfaces.tools,
+            surfaces.slots,
+            self._epoch,
+            lease_gate=gate,
+            policy_now=policies.current,
+            policy_of=policies.get,
+        )
         left_for = self.revocations.left_for
         return (
             TurnsDecider(self._provisioner, self._evict, call_rules, left_for, surfaces.visible),
@@ -154,6 +171,10 @@ class RunServices:
             self.peers.decider,
             self.leases.decider,
         )
+
+    def _history_reader(self, journal: EntityReader) -> RunHistoryReader:
+        visible, policies = self.surfaces.visible, self._policies
+        return RunHistoryReader(journal, self._bus.blobs, self._seal, visible, policies)
 
     def _create_queries(self, payload_bytes_max: int) -> Mapping[str, QueryHandler]:
         bus, rebuilder, provisioner = self._bus, self._rebuilder, self._provisioner
@@ -180,7 +201,7 @@ class RunServices:
             bus.images,
             bus.blobs,
             check=provisioner.require_same_schemas,
-            pin_hooks=provisioner.hooks.pin,
+            pin=provisioner.pin,
             now_ms=now_ms,
         )
         return {
@@ -212,6 +233,7 @@ class RunServices:
         remote: Sequence[RemoteToolHost],
         resources: NodeResources,
         approvals: ApprovalsConfig,
+        policies: RunPolicies,
         node_secrets: NodeSecrets,
         leases: LeaseServices,
         models: Models,
@@ -221,22 +243,19 @@ class RunServices:
         """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
         ``opened`` gets what is to be closed after the kernel, off the loop."""
         catalogue, registry = resources.catalogue(remote), resources.registry
-        key, seal = node_secrets.snapshots, RingSeal(node_secrets.values, bus.realm, entropy)
+        key = node_secrets.snapshots
         sandbox = await load_sandbox(
-            bus, loop, node, key=key, packages=packages, share=share, fibers=fibers
+            bus, loop, node, key=key, packages=packages, share=share, fibers=fibers, opened=opened
         )
-        opened.callback(sandbox.close)
-        local = LocalToolHost(registry)
-        opened.callback(local.close, TOOLS_CLOSE_S)
         surfaces = SurfaceServices(
             bus,
             loop,
             tools=catalogue,
-            local=local,
+            local=_open_local(registry, opened),
             others=(*remote, *resources.hosts),
             share=share,
             leases=leases,
-            seal=seal,
+            seal=RingSeal(node_secrets.values, bus.realm, entropy),
         )
         approvers = await _open_approvers(bus, catalogue, approvals)
         services = cls(
@@ -245,7 +264,9 @@ class RunServices:
             sandbox=sandbox,
             surfaces=surfaces,
             resources=resources,
-            provisioner=await provision(bus, sandbox, surfaces, limits, registry, models=models),
+            provisioner=await provision(
+                bus, sandbox, surfaces, limits, registry=registry, models=models, policies=policies
+            ),
             epoch=epoch,
             share=share,
             payload_bytes_max=limits.payload_bytes_max,
@@ -255,6 +276,7 @@ class RunServices:
             node_secrets=node_secrets,
             leases=leases,
             peers=await PeerServices.open(bus, node_secrets.sealed, approvers, metrics),
+            policies=policies,
             metrics=metrics,
         )
         opened.callback(lambda: loop.run(services._close()))
@@ -285,7 +307,7 @@ class RunServices:
         the sessions that this node owns."""
         self._ask, notifier = ask, CallNotifier()
         surfaces, now_ms = self.surfaces, SystemClock().now_ms
-        history = RunHistoryReader(histories, self._bus.blobs, self._seal, surfaces.visible)
+        history = self._history_reader(histories)
         remover = self._remover = SnapshotRemover(self._history, self._bus.images, acts_for, now_ms)
         runner = self._executor = self._run_executor(ask, notifier, history, remover, failpoints)
         calls = CallExecutor(
@@ -415,6 +437,12 @@ def approval_settings(realm: str, config: ApprovalsConfig) -> ApprovalSettings:
         require_keys=config.require_keys,
         root_key=root_key_of(config),
     )
+
+
+def _open_local(registry: ToolRegistry, opened: ExitStack) -> LocalToolHost:
+    local = LocalToolHost(registry)
+    opened.callback(local.close, TOOLS_CLOSE_S)
+    return local
 
 
 async def _open_approvers(bus: Bus, catalogue: ToolCatalogue, config: ApprovalsConfig) -> Approvers:

@@ -12,9 +12,11 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.agents import ModelEnvironment
+from rookery.schemas.protection.policy import RuleDecision
 from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import Language, SessionLimits, SideEffect
-from rookery.schemas.seed.policy_decisions import RiskClass
+from rookery.schemas.seed.policies import CapabilityPermission
+from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, RiskClass
 
 __all__ = [
     "ApprovalMode",
@@ -54,6 +56,8 @@ class AvailableTool(msgspec.Struct, frozen=True, kw_only=True):
     """Whether programs await the tool; calls awaited together are made together."""
     hidden: bool | UnsetType = UNSET
     """Whether the run has no right to any call of it, so that ``list_tools()`` leaves it out."""
+    decision: RuleDecision | UnsetType = UNSET
+    """What the policy decides about every call of it, if it does not allow them."""
 
 
 class OfferedSurface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -66,6 +70,8 @@ class OfferedSurface(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     """Number of the change of the catalogue that added or reloaded the surface."""
     only: str = ""
     """The session that alone sees the surface; empty: all sessions do."""
+    kind: str = ""
+    """A ``SurfaceKind``; empty in lists of older versions."""
 
 
 class VisibleSurfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -114,8 +120,10 @@ class RunEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """The tools of surfaces, beside ``tools``; unset if no catalogue has any."""
     hooks: tuple[PinnedHook, ...] | UnsetType = UNSET
     """Unset if there are none."""
+    policy: str | UnsetType = UNSET
+    """Digest of the policy of its calls, in the blob store; unset for the default one."""
     package_fingerprint: str | UnsetType = UNSET
-    """Of tools, hooks and guest, if there are hooks."""
+    """Of tools, hooks, policy and guest; unset in facts of older versions."""
     model: ModelEnvironment | UnsetType = UNSET
     """Set if a model drives the run, instead of a program."""
 
@@ -269,6 +277,12 @@ class Capability(msgspec.Struct, frozen=True, kw_only=True):
     binding: str | UnsetType = UNSET
     """Not in the seed. The credentials that its calls need, in the realm of the node: ``binding``
     or ``binding:profile`` of an ``AuthBindingRef``. A call waits until they are fresh."""
+    permissions: tuple[CapabilityPermission, ...] | UnsetType = UNSET
+    """Not in the seed. What its calls need the policy's permission for; unset: it is not known."""
+    risk: RiskClass | UnsetType = UNSET
+    """Not in the seed. Of its calls, as approvers see it; unset: by the side effect."""
+    allowed_decisions: tuple[ApprovalDecisionKind, ...] | UnsetType = UNSET
+    """Not in the seed. The decisions that approvers of its calls may take; unset: all."""
 
     @property
     def only_reads(self) -> bool:

@@ -23,6 +23,7 @@ from rookery.schemas.hooks import ChangeHooks, HooksQuery, HookTrial, ResumeRun
 from rookery.schemas.peers.envelope import Envelope
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
 from rookery.schemas.peers.roster import NamePeer
+from rookery.schemas.protection.policy import ExplainPolicy
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import RunState
 from rookery.schemas.resources import ReadResource, ResolveResource, ResourcesQuery
@@ -417,6 +418,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "sessions": SessionsQuery,
     "runs": RunsQuery,
     "tools": ToolsQuery,
+    "policy": ExplainPolicy,
     "append": AppendMessage,
     "context": SetContext,
     "resources": ResourcesQuery,
@@ -479,6 +481,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "sessions",
         "runs",
         "tools",
+        "policy",
         "catalogued",
         "hooked",
         "resources",

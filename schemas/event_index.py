@@ -115,7 +115,7 @@ FAMILY_INDEXES: Final[dict[str, FamilyIndex]] = {
         "approval_id grant_id name",
         ends="decided expiry_observed answered closed auto_allowed grant_consumed grant_expired"
         " grant_revoked approver_revoked",
-        steps="created restored requested dispatch_intended escalated dispatch_resulted"
+        steps="created restored requested dispatch_intended dispatched escalated dispatch_resulted"
         " recovery_required answer_refused grant_issued session_grant_issued approver_added"
         " approver_refused history_restarted",
     ),

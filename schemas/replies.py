@@ -24,6 +24,7 @@ from rookery.schemas.machines.views import (
 )
 from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList
 from rookery.schemas.peers.roster import RosterReceipt
+from rookery.schemas.protection.policy import PolicyExplanation
 from rookery.schemas.protection.rights import Rights, SessionRights
 from rookery.schemas.resources import ResourceGrant, ResourceList, ResourcePiece
 from rookery.schemas.run import ErrorObject, Language, RunResult, RunStatus, SessionMeta
@@ -436,6 +437,7 @@ REPLIES: dict[str, Any] = {
     "sessions": SessionList,
     "runs": RunList,
     "tools": ToolList,
+    "policy": PolicyExplanation,
     "append": RunAnswer | RunReceipt,
     "context": RunAnswer | RunReceipt,
     "resources": ResourceList,

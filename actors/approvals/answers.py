@@ -24,7 +24,12 @@ import msgspec
 
 from rookery.actors.approvals.broker import ruling_of
 from rookery.actors.approvals.dispatchers.protocol import Decision, actor_ref
-from rookery.actors.approvals.effects import CheckAnswer, DispatchEnded, DispatchUnrecorded
+from rookery.actors.approvals.effects import (
+    CheckAnswer,
+    DispatchAcknowledged,
+    DispatchEnded,
+    DispatchUnrecorded,
+)
 from rookery.actors.approvals.facts import REASON_MAX, ApprovalFacts, ValidAnswer
 from rookery.actors.approvals.grant_proofs import FindApprover, GrantProofs
 from rookery.actors.approvals.request_record import operation_of, to_request
@@ -268,7 +273,7 @@ class DispatchResultRules(NamedTuple):
         self,
         state: SessionApprovals,
         session: str,
-        report: CheckAnswer | DispatchEnded | DispatchUnrecorded,
+        report: CheckAnswer | DispatchAcknowledged | DispatchEnded | DispatchUnrecorded,
         *,
         now_ms: int,
     ) -> Sequence[Fact]:
@@ -279,6 +284,11 @@ class DispatchResultRules(NamedTuple):
         request_state = state.request_of_approval(report.approval_id)
         if request_state is None or not request_state.is_pending:
             return ()
+        if isinstance(report, DispatchAcknowledged):
+            if report.dispatcher in request_state.dispatched:  # A repeat after a restart.
+                return ()
+            builder = ApprovalFacts(state, session, request_state)
+            return builder.add_for_call(facts.Dispatched, dispatcher=report.dispatcher).facts
         if isinstance(report, DispatchUnrecorded):
             return ApprovalFacts(state, session, request_state).add_recovery(report.record).facts
         return self._on_ended(state, session, request_state, report, now_ms)

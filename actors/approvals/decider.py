@@ -26,6 +26,7 @@ from rookery.actors.approvals.effects import (
     CheckAnswer,
     Confirmed,
     ConsumeGrant,
+    DispatchAcknowledged,
     DispatchEnded,
     DispatchUnrecorded,
     effects,
@@ -143,7 +144,9 @@ class ApprovalsDecider(MachineDecider):
                 left = () if withdrawn is None else withdraw_request(state, session, withdrawn)
             case ApprovalDue() as due:
                 left = self._on_due(state, command, due)
-            case CheckAnswer() | DispatchEnded() | DispatchUnrecorded() as report:
+            case (
+                CheckAnswer() | DispatchAcknowledged() | DispatchEnded() | DispatchUnrecorded()
+            ) as report:
                 left = self._dispatch_rules.handle(state, session, report, now_ms=now_ms)
             case ChangeApprover() as change:
                 left = change_approver(state, session, change, settings, now_ms)
@@ -186,7 +189,7 @@ class ApprovalsDecider(MachineDecider):
             case BeginDispatch(approval_id=approval_id):
                 request_state = state.request_of_approval(approval_id)
                 body = Confirmed(confirmed=request_state is not None and request_state.is_pending)
-            case CheckAnswer() | DispatchEnded() | DispatchUnrecorded():
+            case CheckAnswer() | DispatchAcknowledged() | DispatchEnded() | DispatchUnrecorded():
                 body = Confirmed(confirmed=True)
         return body
 

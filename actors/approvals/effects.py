@@ -33,6 +33,7 @@ __all__ = [
     "Confirmed",
     "ConsumeGrant",
     "Dispatch",
+    "DispatchAcknowledged",
     "DispatchEnded",
     "DispatchUnrecorded",
     "NotifyWaiting",
@@ -98,6 +99,13 @@ class CheckAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     answer: DecideApproval
     arrived_ms: int
+
+
+class DispatchAcknowledged(msgspec.Struct, frozen=True, kw_only=True):
+    """Record that a dispatcher has the request and will bring an answer later."""
+
+    approval_id: str
+    dispatcher: str
 
 
 class DispatchEnded(msgspec.Struct, frozen=True, kw_only=True):

@@ -61,6 +61,10 @@ def _with_request(state: State, fact: facts.Requested | facts.AutoAllowed, **fie
         arguments_ref=fact.arguments_ref,
         summary=fact.summary,
         asked_at_ms=fact.at_ms,
+        risk=fact.risk,
+        allowed_decisions=fact.allowed_decisions,
+        dispatcher_scope=fact.dispatcher_scope,
+        package_fingerprint=fact.package_fingerprint,
         **fields,
     )
     state = _count_call(state, fact)
@@ -70,6 +74,14 @@ def _with_request(state: State, fact: facts.Requested | facts.AutoAllowed, **fie
 def _intend(state: State, fact: facts.DispatchIntended) -> State:
     status = ApprovalLifecycleStatus.DISPATCH_INTENT_RECORDED
     return _change(_with_record_count(state, fact), fact, status=status)
+
+
+def _dispatch(state: State, fact: facts.Dispatched) -> State:
+    known = state.request_of_approval(fact.approval_id)
+    if known is None or not known.is_pending:
+        return state
+    dispatched = (*known.dispatched, fact.dispatcher)
+    return _change(state, fact, status=ApprovalLifecycleStatus.DISPATCHED, dispatched=dispatched)
 
 
 def _escalate(state: State, fact: facts.Escalated) -> State:
@@ -167,6 +179,7 @@ _FOLDS: Final[dict[type, Callable[[State, Any], State]]] = {
     facts.Requested: _request,
     facts.AutoAllowed: _auto_allow,
     facts.DispatchIntended: _intend,
+    facts.Dispatched: _dispatch,
     facts.Escalated: _escalate,
     facts.DispatchResulted: _result,
     facts.RecoveryRequired: _result,

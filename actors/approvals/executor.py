@@ -33,6 +33,7 @@ from rookery.actors.approvals.effects import (
     Confirmed,
     ConsumeGrant,
     Dispatch,
+    DispatchAcknowledged,
     DispatchEnded,
     DispatchUnrecorded,
     NotifyWaiting,
@@ -54,7 +55,7 @@ from rookery.schemas.approvals.records import (
 )
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ApprovalDue
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.seed.agent_error import AgentError
 from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 
@@ -184,6 +185,8 @@ class _CheckingDispatcher:
 
     async def dispatch(self, request: ApprovalRequest, terms: Terms) -> DispatchResult:
         result = await self._dispatcher.dispatch(request, terms)
+        if isinstance(result, Pending):
+            await self._acknowledge()
         if not isinstance(result, Decision):
             return result
         arrived_ms = self._executor.now_ms()
@@ -197,6 +200,18 @@ class _CheckingDispatcher:
         if not reply.confirmed or decision is None:
             return Pending()
         return Decision(decision, answer, arrived_ms)
+
+    async def _acknowledge(self) -> None:
+        """Record that the dispatcher has the request. Without a record, a later node sends it
+        again, under the same id."""
+        acknowledged = DispatchAcknowledged(
+            approval_id=self._request_state.approval_id, dispatcher=self.name
+        )
+        try:
+            await self._executor.ask(FAMILY, self._session, acknowledged, Confirmed)
+        except CodedError as error:
+            about = {"key": self._session, "code": error.code}
+            log.warning("acknowledgement of an approval not recorded", extra=about)
 
 
 class _RecordingFanOut(FanOutDispatcher):

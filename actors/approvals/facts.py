@@ -15,7 +15,7 @@ from msgspec.structs import force_setattr
 from rookery.actors.approvals.broker import Ruling, intent_record, record_base, result_record
 from rookery.actors.approvals.lifecycle_machine import APPROVALS, ApprovalStatuses
 from rookery.actors.approvals.request_record import covers_any_arguments, to_request
-from rookery.actors.approvals.state import ApprovalRequestState, SessionApprovals
+from rookery.actors.approvals.state import INBOX, ApprovalRequestState, SessionApprovals
 from rookery.actors.kernel import FactBuilder
 from rookery.schemas.approvals.records import (
     ApprovalAnswer,
@@ -100,9 +100,10 @@ class ApprovalFacts(FactBuilder[ApprovalStatuses, Fact]):
         )
         self._add_transition("create_approval", approve_ok=True, deny_ok=True, expiry=True)
         intent = intent_record(self.request, self._next_seq())
-        return self.add_for_call(
-            facts.DispatchIntended, dispatchers=tuple(dispatchers), record=intent
-        )
+        self.add_for_call(facts.DispatchIntended, dispatchers=tuple(dispatchers), record=intent)
+        if INBOX in dispatchers:  # Whose list is made of these facts.
+            self.add_for_call(facts.Dispatched, dispatcher=INBOX)
+        return self
 
     def add_auto_allowed(self, **by: str) -> ApprovalFacts:
         """A rule or a session grant allows the call."""
@@ -244,5 +245,9 @@ def _call_fields(request_state: ApprovalRequestState) -> dict[str, Any]:
         "request_digest",
         "arguments_ref",
         "summary",
+        "risk",
+        "allowed_decisions",
+        "dispatcher_scope",
+        "package_fingerprint",
     )
     return {name: getattr(request_state, name) for name in names}

@@ -28,14 +28,8 @@ from rookery.schemas.ids import (
     ToolCallId,
     TurnId,
 )
-from rookery.schemas.run import SideEffect
-from rookery.schemas.seed.package import package_fingerprint
-from rookery.schemas.seed.policy_decisions import (
-    ApprovalDecisionKind,
-    DispatcherScope,
-    EffectClass,
-    RiskClass,
-)
+from rookery.schemas.protection.policy import ALL_DECISIONS, effect_class_of
+from rookery.schemas.seed.package import RuntimePackageFingerprint, package_fingerprint
 from rookery.schemas.seed.refs import (
     DestinationKind,
     DestinationRef,
@@ -55,15 +49,6 @@ __all__ = [
     "to_terms",
 ]
 
-_EFFECTS: Final = {
-    SideEffect.NONE: (EffectClass.READ, 0),
-    SideEffect.READ: (EffectClass.READ, 0),
-    SideEffect.WRITE: (EffectClass.WRITE, 1),
-    SideEffect.NETWORK: (EffectClass.NETWORK, 1),
-    SideEffect.DATABASE: (EffectClass.WRITE, 1),
-    SideEffect.EXTERNAL_SYSTEM: (EffectClass.PROCESS, 2),
-}
-_RISKS: Final = tuple(RiskClass)
 NAMES_MAX: Final = 12
 NOTHING_HIDDEN: Final[Mapping[str, str]] = MappingProxyType({})
 
@@ -94,7 +79,7 @@ def covers_any_arguments(request_state: ApprovalRequestState) -> bool:
 
 def to_request(session: str, request_state: ApprovalRequestState) -> ApprovalRequest:
     """The request of a call's approval."""
-    effect_class, risk = _EFFECTS[request_state.side_effect]
+    allowed = request_state.allowed_decisions
     return ApprovalRequest(
         approval_request_id=ApprovalRequestId(request_state.approval_id),
         approval_dispatch_effect_id=EffectId(f"approval.dispatch.{request_state.approval_id}"),
@@ -109,34 +94,25 @@ def to_request(session: str, request_state: ApprovalRequestState) -> ApprovalReq
         ),
         canonical_tool_name=request_state.tool,
         tool_source=SourceRef.new(request_state.surface, SourceKind.TOOL),
-        effect_class=effect_class,
-        risk_class=max(_risks(request_state, risk), key=_RISKS.index),
+        effect_class=effect_class_of(request_state.side_effect),
+        risk_class=request_state.risk_class,
         requested_args_ref=ContentRef(request_state.arguments_ref),
         redacted_args_summary=request_state.summary,
         policy_refs=(PolicyRef.new(request_state.policy, PolicyKind.APPROVAL),),
-        dispatcher_scope=DispatcherScope.HOST,
+        dispatcher_scope=request_state.dispatcher_scope,
         timeout_ms=request_state.due_ms - request_state.asked_at_ms,
-        allowed_decisions=tuple(ApprovalDecisionKind),
+        allowed_decisions=ALL_DECISIONS if allowed is UNSET else allowed,
         created_at_millis=request_state.asked_at_ms,
-        runtime_package_fingerprint=package_fingerprint(
-            {
-                "capabilities": [
-                    {
-                        "capability_id": request_state.tool,
-                        "schema_digest": request_state.schema_digest,
-                    }
-                ]
-            }
-        ),
+        runtime_package_fingerprint=_fingerprint(request_state),
     )
 
 
-def _risks(request_state: ApprovalRequestState, of_effect: int) -> list[RiskClass]:
-    """The risk of the call by its tool, and what hooks say of it."""
-    found, terms = [_RISKS[of_effect + (not request_state.idempotent)]], request_state.terms
-    if terms is not UNSET and terms.risk_class is not UNSET:
-        found.append(terms.risk_class)
-    return found
+def _fingerprint(request_state: ApprovalRequestState) -> RuntimePackageFingerprint:
+    """Of the run's package; of the tool alone if an older version has started the run."""
+    if request_state.package_fingerprint:
+        return RuntimePackageFingerprint(request_state.package_fingerprint)
+    tool = {"capability_id": request_state.tool, "schema_digest": request_state.schema_digest}
+    return package_fingerprint({"capabilities": [tool]})
 
 
 def to_terms(request_state: ApprovalRequestState) -> Terms:

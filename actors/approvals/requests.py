@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.approvals.broker import ruling_of, ruling_without_dispatcher
@@ -31,6 +32,8 @@ from rookery.schemas.calls import AutoApproval
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts
+from rookery.schemas.protection.policy import effect_class_of, risk_of
+from rookery.schemas.seed.policy_decisions import RiskClass
 
 __all__ = [
     "escalate_request",
@@ -89,6 +92,7 @@ def request_again(
         asked_at_ms=now_ms,
         due_ms=now_ms + settings.timeout_under(request_state.terms),
         status=ApprovalLifecycleStatus.REQUESTED,
+        dispatched=(),
     )
     return _dispatch(ApprovalFacts(state, session, renewed), settings, why).facts
 
@@ -167,7 +171,16 @@ def _new_request(
         asked_at_ms=now_ms,
         due_ms=now_ms + settings.timeout_under(command.terms),
         terms=command.terms,
+        risk=command.risk,
+        allowed_decisions=command.allowed_decisions,
+        dispatcher_scope=settings.dispatcher_scope,
+        package_fingerprint=command.package_fingerprint,
     )
+
+
+def _risk_of(command: RequestApproval) -> RiskClass:
+    derived = risk_of(command.side_effect, idempotent=command.idempotent)
+    return derived if command.risk is UNSET else command.risk
 
 
 def _summary(command: RequestApproval) -> str:
@@ -218,6 +231,8 @@ def _rule_refusal(state: SessionApprovals, session: str, command: RequestApprova
         session=session,
         args=command.arguments,
         counts=counts,
+        risk=_risk_of(command).value,
+        effect_class=effect_class_of(command.side_effect).value,
     )
     try:
         allows = ApprovalRule.of(command.policy.auto.rule).allows(call)

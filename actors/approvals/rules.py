@@ -58,6 +58,8 @@ class RuleInput(NamedTuple):
     point: str | UnsetType = UNSET
     result: Any = UNSET
     run: Mapping[str, Any] | UnsetType = UNSET
+    risk: str | UnsetType = UNSET
+    effect_class: str | UnsetType = UNSET
 
 
 class _Rule:
@@ -86,7 +88,10 @@ class ApprovalRule(_Rule):
     """A rule of an approval, or a condition of a right."""
 
     VARIABLES = frozenset(
-        {"name", "surface", "side_effect", "idempotent", "session", "args", "counts"}
+        {
+            *("name", "surface", "side_effect", "idempotent", "session", "args", "counts"),
+            *("risk", "effect_class"),
+        }
     )
 
     def allows(self, call: RuleInput) -> bool:

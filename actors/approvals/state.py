@@ -17,7 +17,13 @@ from rookery.actors.approvals.lifecycle_machine import ApprovalStatuses
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus, DecideApproval, tool_digest
 from rookery.schemas.calls import ApprovalTerms
 from rookery.schemas.facts import approval as facts
+from rookery.schemas.protection.policy import risk_of
 from rookery.schemas.run import SideEffect
+from rookery.schemas.seed.policy_decisions import (
+    ApprovalDecisionKind,
+    DispatcherScope,
+    RiskClass,
+)
 
 __all__ = [
     "APPROVERS_KEY",
@@ -51,6 +57,9 @@ MESSAGE_MAX = 300
 UNPROVEN: Final = "no valid approver's signature proves the grant"
 RUN_ENDED: Final = "the run has ended"
 """Why a node itself revokes a grant."""
+RISKS: Final = tuple(RiskClass)
+WEBHOOK: Final = "webhook"
+INBOX: Final = "inbox"
 APPROVERS_KEY = "_approvers"
 """The key of the realm's approvers, one entity."""
 
@@ -95,6 +104,15 @@ class ApprovalRequestState(msgspec.Struct, frozen=True, kw_only=True):
     arguments_ref: str
     summary: str
     asked_at_ms: int
+    risk: RiskClass | UnsetType = UNSET
+    """Unset: by the side effect."""
+    allowed_decisions: tuple[ApprovalDecisionKind, ...] | UnsetType = UNSET
+    """Unset: all."""
+    dispatcher_scope: DispatcherScope = DispatcherScope.HOST
+    package_fingerprint: str = ""
+    """Of the run's package; empty for a run of an older version."""
+    dispatched: tuple[str, ...] = ()
+    """The dispatchers that have acknowledged the request."""
     due_ms: int = 0
     """0 for a call allowed without a request."""
     terms: ApprovalTerms | UnsetType = UNSET
@@ -117,6 +135,16 @@ class ApprovalRequestState(msgspec.Struct, frozen=True, kw_only=True):
         return tool_digest(self.tool, self.surface, self.schema_digest, self.policy)
 
     @property
+    def risk_class(self) -> RiskClass:
+        """Of the call, and at least what hooks say."""
+        found = [risk_of(self.side_effect, idempotent=self.idempotent)]
+        if self.risk is not UNSET:
+            found = [self.risk]
+        if self.terms is not UNSET and self.terms.risk_class is not UNSET:
+            found.append(self.terms.risk_class)
+        return max(found, key=RISKS.index)
+
+    @property
     def is_pending(self) -> bool:
         """Whether an answer may still be valid."""
         return self.status in _PENDING
@@ -125,6 +153,7 @@ class ApprovalRequestState(msgspec.Struct, frozen=True, kw_only=True):
 _PENDING = (
     ApprovalLifecycleStatus.REQUESTED,
     ApprovalLifecycleStatus.DISPATCH_INTENT_RECORDED,
+    ApprovalLifecycleStatus.DISPATCHED,
 )
 
 
@@ -237,6 +266,14 @@ class ApprovalSettings(NamedTuple):
         if terms is UNSET or terms.dispatchers is UNSET:
             return dispatchers
         return tuple(name for name in dispatchers if name in terms.dispatchers)
+
+    @property
+    def dispatcher_scope(self) -> DispatcherScope:
+        """Whose dispatchers carry requests: those of the host, its one webhook, or nobody's."""
+        if not self.dispatchers:
+            return DispatcherScope.HEADLESS
+        by_source = {*self.dispatchers, *self.escalate_to} == {WEBHOOK}
+        return DispatcherScope.SOURCE_SCOPED if by_source else DispatcherScope.HOST
 
     @property
     def escalates(self) -> bool:

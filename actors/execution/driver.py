@@ -302,10 +302,12 @@ class RunProvisioner:
         hooks: NodeHooks,
         surfaces: Callable[[str], VisibleSurfaces | UnsetType] = lambda _: UNSET,
         models: Models = NO_MODELS,
+        policy: str | UnsetType = UNSET,
     ) -> None:
         """``tools`` and ``catalogue`` are the node's own. ``limits_max`` caps the limits of
-        requests and sessions. ``surfaces``: what a session sees of the catalogue."""
-        self._surfaces, self.hooks, self.models = surfaces, hooks, models
+        requests and sessions. ``surfaces``: what a session sees of the catalogue. ``policy``: the
+        digest of the node's."""
+        self._surfaces, self.hooks, self.models, self._policy = surfaces, hooks, models, policy
         self._builds, self._tools, self._catalogue = dict(builds), tools, catalogue
         self._max, self._entropy = limits_max, entropy
         self._digests = {tool.name: tool.schema_digest for tool in tools}
@@ -337,6 +339,12 @@ class RunProvisioner:
             surfaces=self._surfaces(key),
             model=self.models.environment(request) if request.has_prompt else UNSET,
         )
+        return self.pin(environment)
+
+    def pin(self, environment: RunEnvironment) -> RunEnvironment:
+        """The environment of a run that starts now, with the policy and the hooks of the node."""
+        if environment.policy != self._policy:
+            environment = msgspec.structs.replace(environment, policy=self._policy)
         return self.hooks.pin(environment)
 
     def require_tools(self, environment: RunEnvironment) -> None:

@@ -22,9 +22,10 @@ from rookery.actors.execution.step_inputs import (
     StepInputs,
     outcomes_of_calls,
 )
-from rookery.actors.execution.surface_tools import SurfaceToolsReader
+from rookery.actors.execution.surface_tools import SurfaceToolsReader, node_tool
 from rookery.actors.hooks import injected_inputs, is_retried
 from rookery.actors.kernel import last_restart
+from rookery.actors.policy import RunPolicies
 from rookery.actors.protection import (
     NO_SEAL,
     CallSeal,
@@ -160,12 +161,13 @@ class RunHistoryReader:
         blobs: Blobs,
         seal: ValueSeal = NO_SEAL,
         visible: VisibleTools | None = None,
+        policies: RunPolicies | None = None,
     ) -> None:
-        """``seal`` opens sensitive values. ``visible``: the tools of surfaces, which the rules of
-        calls read, too."""
+        """``seal`` opens sensitive values. The rules of calls read the other two, too."""
         self._journal, self._blobs, self._seal = journal, blobs, seal
         self._tools: dict[Any, tuple[Tool, ...]] = {}
         """By the parts of an environment that say what they are."""
+        self._policies = policies or RunPolicies(blobs)
         self._surface_tools = SurfaceToolsReader(visible or VisibleTools(blobs))
         self._catalogues: dict[str, dict[str, Capability]] = {}
         self._sensitive: dict[str, dict[str, SensitiveParts]] = {}
@@ -357,7 +359,8 @@ class RunHistoryReader:
     async def tools(self, environment: RunEnvironment) -> tuple[Tool, ...]:
         """The run's tools, as declared when it started: the same tuple for the same tools, from
         which the sandbox derives everything else once."""
-        key = environment.catalogue, environment.tools, environment.surfaces
+        key = environment.catalogue, environment.tools, environment.surfaces, environment.policy
+        await self._policies.load(environment.policy)  # The rules of calls need it.
         if (found := self._tools.get(key)) is None:
             if len(self._tools) >= TOOL_SETS_MAX:
                 self._tools.clear()
@@ -370,19 +373,10 @@ class RunHistoryReader:
         declared = await self._catalogue(environment.catalogue)
         of_surfaces: tuple[Tool, ...] = ()
         if environment.surfaces is not UNSET:
-            of_surfaces = (await self._surface_tools.read(environment.surfaces)).tools
-        of_node = tuple(
-            Tool(
-                name=offered.name,
-                awaited=offered.awaited,
-                side_effect=offered.side_effect,
-                schema_digest=offered.schema_digest,
-                hidden=offered.hidden is True,
-                capability=declared.get(offered.name),
-            )
-            for offered in environment.tools
-        )
-        return of_node + of_surfaces
+            read = await self._surface_tools.read(environment.surfaces)
+            of_surfaces = read.judged_by(self._policies.get(environment.policy))
+        of_node = (node_tool(offered, declared.get(offered.name)) for offered in environment.tools)
+        return (*of_node, *of_surfaces)
 
     async def to_recorded(self, run: PastRun) -> RecordedRun:
         """The run in the form that the sandbox replays."""

@@ -1,4 +1,5 @@
-"""The tools of surfaces in the form that programs get: they are read once, not for each run."""
+"""The tools of a run in the form that programs get; those of surfaces are read once, not for each
+run."""
 
 from __future__ import annotations
 
@@ -6,13 +7,17 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
+from rookery.actors.policy import PolicySubject, RunPolicy
 from rookery.actors.protection import SensitiveParts, is_ever_allowed, sensitive_parts
 from rookery.actors.sandbox import Tool
-from rookery.actors.tools import ToolSet, VisibleTools
-from rookery.schemas.calls import VisibleSurfaces
+from rookery.actors.tools import ToolSet, VisibleTool, VisibleTools
+from rookery.schemas.calls import AvailableTool, Capability, VisibleSurfaces
+from rookery.schemas.protection.policy import RuleDecision
+from rookery.schemas.surfaces import SurfaceKind
 
-__all__ = ["SurfaceTools", "SurfaceToolsReader"]
+__all__ = ["SurfaceTools", "SurfaceToolsReader", "node_tool"]
 
 SETS_MAX: Final = 64
 
@@ -22,6 +27,15 @@ class SurfaceTools(NamedTuple):
 
     tools: tuple[Tool, ...]
     sensitive: Mapping[str, SensitiveParts]
+    listed: ToolSet
+
+    def judged_by(self, policy: RunPolicy) -> tuple[Tool, ...]:
+        """The tools, with what the policy decides about all calls of each."""
+        if not policy.digest:
+            return self.tools
+        return tuple(
+            replace(tool, decision=_decision(policy, self.listed[tool.name])) for tool in self.tools
+        )
 
     @classmethod
     def of(cls, loaded: ToolSet, surfaces: VisibleSurfaces) -> SurfaceTools:
@@ -42,7 +56,28 @@ class SurfaceTools(NamedTuple):
             for name, one in loaded.items()
         )
         parts = {name: sensitive_parts(one.tool.capability) for name, one in loaded.items()}
-        return cls(tools, {name: found for name, found in parts.items() if found})
+        return cls(tools, {name: found for name, found in parts.items() if found}, loaded)
+
+
+def node_tool(offered: AvailableTool, declared: Capability | None) -> Tool:
+    """A tool of the node's own; ``declared``: as it was when the run started."""
+    return Tool(
+        name=offered.name,
+        awaited=offered.awaited,
+        side_effect=offered.side_effect,
+        schema_digest=offered.schema_digest,
+        hidden=offered.hidden is True,
+        decision=offered.decision or "",
+        capability=declared,
+    )
+
+
+def _decision(policy: RunPolicy, listed: VisibleTool) -> str:
+    kind = SurfaceKind(listed.kind) if listed.kind else SurfaceKind.WORKER
+    capability = listed.tool.capability
+    subject = PolicySubject.of(listed.surface, kind, capability, by_scheme=False)
+    decision = policy.judge(subject).decision
+    return "" if decision is RuleDecision.ALLOW else decision.value
 
 
 class SurfaceToolsReader:

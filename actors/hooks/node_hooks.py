@@ -30,6 +30,7 @@ __all__ = ["NodeHooks"]
 
 THREADS_MAX = 16
 _NONE: Final[Mapping[str, HookRegistration]] = MappingProxyType({})
+FINGERPRINTS_MAX = 1_024
 
 
 class NodeHooks:
@@ -89,26 +90,24 @@ class NodeHooks:
         if self.problem:
             hint = "rookery hooks list; rookery doctor"
             raise Refused("HOOK_INVALID", f"no run starts here: {self.problem}", hint=hint)
-        if not self._enabled:
-            return (
-                environment
-                if environment.hooks is UNSET
-                else replace(environment, hooks=UNSET, package_fingerprint=UNSET)
-            )
-        fingerprint = self._fingerprint(environment)
-        return replace(environment, hooks=self._pins, package_fingerprint=fingerprint)
+        fingerprint, pins = self._fingerprint(environment), self._pins or UNSET
+        return replace(environment, hooks=pins, package_fingerprint=fingerprint)
 
     def _fingerprint(self, environment: RunEnvironment) -> str:
-        """Of the package of a run; runs with the same tools and guest share it."""
+        """Of the package of a run; runs with the same tools, policy and guest share it."""
         key = (
             environment.language,
             environment.build,
             environment.catalogue,
             environment.surfaces,
+            environment.policy,
         )
         if (found := self._fingerprints.get(key)) is None:
             specs = [one.spec for one in self._enabled]
-            found = self._fingerprints[key] = run_fingerprint(environment, specs).as_str()
+            found = run_fingerprint(environment, specs).as_str()
+            if len(self._fingerprints) >= FINGERPRINTS_MAX:
+                self._fingerprints.clear()
+            self._fingerprints[key] = found
         return found
 
     def require(self, environment: RunEnvironment) -> None:

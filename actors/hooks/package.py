@@ -54,9 +54,7 @@ def check_sidecars(package: Mapping[str, Any], specs: Sequence[HookSpec]) -> Non
             raise invalid_package(f"hook {spec.hook_id.as_str()} {problem} in the package")
 
 
-def run_package(
-    environment: RunEnvironment, specs: Sequence[HookSpec] = (), *, policy_digest: str = ""
-) -> dict[str, Any]:
+def run_package(environment: RunEnvironment, specs: Sequence[HookSpec] = ()) -> dict[str, Any]:
     """The package of a run in an environment: its tools, hooks, policy and guest."""
     return {
         "schema_version": RUNTIME_PACKAGE_SCHEMA_VERSION,
@@ -65,16 +63,16 @@ def run_package(
         "catalogue": environment.catalogue,
         "surfaces": _surfaces(environment),
         "sidecars": [hook_sidecar(spec) for spec in specs],
-        "policies": {"digest": policy_digest},
+        "policies": {"digest": environment.policy or ""},
         "guest": {"language": environment.language.value, "build": environment.build},
     }
 
 
 def run_fingerprint(
-    environment: RunEnvironment, specs: Sequence[HookSpec] = (), *, policy_digest: str = ""
+    environment: RunEnvironment, specs: Sequence[HookSpec] = ()
 ) -> RuntimePackageFingerprint:
     """The fingerprint of the package of a run; the order of tools and hooks does not count."""
-    return package_fingerprint(run_package(environment, specs, policy_digest=policy_digest))
+    return package_fingerprint(run_package(environment, specs))
 
 
 def _surfaces(environment: RunEnvironment) -> dict[str, Any]:

@@ -38,6 +38,8 @@ def subject_of(step: HookedStep, session: str, limits: dict[str, Any]) -> RuleIn
             point=step.point.value,
             result=step.visible_result if isinstance(step, ReturnedCall) else UNSET,
             run=limits,
+            risk=step.tool.subject.risk.value,
+            effect_class=step.tool.subject.effect_class.value,
         )
     return RuleInput(
         name=UNSET,

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.approvals import ApprovalRule, RuleInput, RuleUndecided
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Refused
+from rookery.schemas.protection.policy import effect_class_of
 from rookery.schemas.protection.rights import RIGHTS_MAX, Rights, RightsSet, ToolRight
 from rookery.schemas.run import SideEffect
 
@@ -46,6 +47,7 @@ class CallSubject(NamedTuple):
     """By name, or a list, without sensitive ones; ``None`` if they are not in the fact."""
     sensitive: frozenset[str] = frozenset()
     """The names of the sensitive ones."""
+    risk: str | UnsetType = UNSET
 
 
 def check_rights(rights: Rights) -> Rights:
@@ -185,6 +187,8 @@ def _rule_input(call: CallSubject) -> RuleInput:
         session=call.session,
         args=call.arguments,
         counts={},
+        risk=call.risk,
+        effect_class=effect_class_of(call.side_effect).value,
     )
 
 

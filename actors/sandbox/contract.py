@@ -121,6 +121,9 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is of the realm's catalogue, which programs search."""
     by_mention: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether a guest has the name only once a program of its session mentions it."""
+    decision: str = ""
+    """What the policy decides about every call of it, if it does not allow them: ``ask`` or
+    ``deny``. ``current_policy`` tells it."""
     capability: Capability | None = None
     """The description that ``describe_tool`` returns, except for the name, which is ``name``."""
 

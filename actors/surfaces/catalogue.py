@@ -45,7 +45,11 @@ class CatalogueEntry(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def offered(self) -> OfferedSurface:
         return OfferedSurface(
-            surface=self.surface, tools=self.tools, sequence=self.sequence, only=self.only
+            surface=self.surface,
+            tools=self.tools,
+            sequence=self.sequence,
+            only=self.only,
+            kind=self.source.kind.value,
         )
 
 

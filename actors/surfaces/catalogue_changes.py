@@ -208,7 +208,9 @@ class CatalogueChanges:
             if isinstance(connection, BaseException):
                 raise connection
             tools = tuple(connection.tools)
-            built = await asyncio.to_thread(build_tools, host.surface, tools)
+            built = await asyncio.to_thread(
+                build_tools, host.surface, host.entry.source.kind, tools
+            )
             self._check(built)
             one = listed[host.surface]
             one.tools, one.built = tools, built
@@ -306,7 +308,9 @@ class CatalogueChanges:
                 entry = self._live.offered.entries.get(surface)
                 if entry is None or entry.tools == digest or self._live.host(surface) is not host:
                     return
-                one = _Listed(host, tools, await asyncio.to_thread(build_tools, surface, tools))
+                kind = entry.source.kind
+                built = await asyncio.to_thread(build_tools, surface, kind, tools)
+                one = _Listed(host, tools, built)
                 self._check(one.built)
                 one.digest = digest
                 with suppress(_Changed):

@@ -180,7 +180,8 @@ class LiveCatalogue(EntityFollower):
             listed = await self.visible.load_surface(entry.offered)
             surface, tools = entry.surface, tuple(one.tool for one in listed)
             try:
-                built = await asyncio.to_thread(build_tools, surface, tools)
+                kind = entry.source.kind
+                built = await asyncio.to_thread(build_tools, surface, kind, tools)
             except Refused as refusal:  # A node of another version has accepted them.
                 log.error("surface has no tools here", extra={"surface": surface, "why": refusal})
                 built = ()
@@ -255,6 +256,11 @@ def _keeps(present: CatalogueEntry, entry: CatalogueEntry) -> bool:
     return entry.source.kind is not SurfaceKind.WORKER or present.tools == entry.tools
 
 
-def build_tools(surface: str, tools: Iterable[SurfaceTool]) -> tuple[CatalogueTool, ...]:
+def build_tools(
+    surface: str, kind: SurfaceKind, tools: Iterable[SurfaceTool]
+) -> tuple[CatalogueTool, ...]:
     """The tools with their checks; ``Refused`` if one is invalid."""
-    return tuple(CatalogueTool.of(surface, tool.capability, awaited=tool.awaited) for tool in tools)
+    return tuple(
+        CatalogueTool.of(surface, tool.capability, awaited=tool.awaited, kind=kind)
+        for tool in tools
+    )

@@ -47,6 +47,7 @@ if TYPE_CHECKING:
         requires_approval,
     )
     from rookery.actors.tools.effects import (
+        AskApproval,
         AttemptLost,
         BeginCall,
         IntentStatus,
@@ -110,6 +111,7 @@ __all__ = [
     "WAITING_FOR_TIMER",
     "AllocationRound",
     "Allowed",
+    "AskApproval",
     "AttemptLost",
     "BeginCall",
     "CallExecutor",
@@ -207,6 +209,7 @@ __getattr__ = lazy_names(
         ),
         "hosts.local_host": ("DaemonThreadPool", "LocalToolHost"),
         "effects": (
+            "AskApproval",
             "AttemptLost",
             "BeginCall",
             "IntentStatus",

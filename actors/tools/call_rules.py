@@ -16,6 +16,18 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.messages import RecordOutcome
+from rookery.actors.policy import RunPolicy
+from rookery.actors.tools.call_requests import (
+    HOST_DEFAULT,
+    PolicyAnswer,
+    PolicyByDigest,
+    ask_policy,
+    host_default,
+    new_call,
+    refused_request,
+    request_terms,
+    requested_fact,
+)
 from rookery.actors.tools.call_slots import CallAttempt, CallSlots
 from rookery.actors.tools.capability_checks import fault, fault_of, status_of
 from rookery.actors.tools.catalogue import (
@@ -55,8 +67,6 @@ __all__ = ["NO_WAITS", "CallRules", "acts_until_ms", "closed_fault", "status_of"
 INTENTS_AT_ONCE_MAX: Final = 100
 """The intents of further calls of a batch follow in a later message: the size of a message is
 limited."""
-NAME_MAX: Final = 128
-"""A program may request any name."""
 _PHASES_BEFORE_INTENT: Final = (CallPhase.REQUESTED, CallPhase.AWAITED)
 NO_WAITS: Final[Mapping[int, int]] = MappingProxyType({})
 NO_SURFACES: Final[Mapping[str, str]] = MappingProxyType({})
@@ -80,6 +90,12 @@ class CallRules(NamedTuple):
     """By surface that the session removes or has removed: the code of the refusal."""
     retries: bool = False
     """Whether a hook of the run may ask for one more attempt of a call."""
+    policy: RunPolicy = HOST_DEFAULT
+    """Of the run's start: it decides about requests."""
+    policy_now: RunPolicy = HOST_DEFAULT
+    """Of the node: it may refuse a call that has waited since its request."""
+    policy_of: PolicyByDigest = host_default
+    """Of runs in progress."""
 
     # --- facts of the turn ------------------------------------------------------------------------
 
@@ -103,22 +119,24 @@ class CallRules(NamedTuple):
             requested = verdict.applied(requested)  # noqa: PLW2901 - what is executed.
             try:
                 tool = self._admit(requested)
-                if verdict.fault is not UNSET:
-                    left.append(_refused_request(batch, requested, verdict.fault))
-                    continue
-                if self.rights:
+                if self.rights and verdict.fault is UNSET:
                     tool.require_right(self.rights, session, requested, now_ms, ordinal=ordinal + 1)
+                answer = self._judge(requested, tool, verdict)
             except Refused as refusal:
-                left.append(_refused_request(batch, requested, fault_of(refusal)))
+                left.append(refused_request(batch, requested, fault_of(refusal)))
                 continue
-            call, ordinal = self._new_call(batch, requested, tool, verdict), ordinal + 1
+            if answer.fault is not UNSET:
+                left.append(refused_request(batch, requested, answer.fault, answer.outcome))
+                continue
+            terms = request_terms(self.policy, tool, verdict, answer, retries=self.retries)
+            call, ordinal = new_call(batch, requested, tool, verdict, terms), ordinal + 1
             if tool.waits_for:
                 wait = begin_wait(call, tool, requested.arguments, inherited, now_ms=now_ms)
-                left += (_requested(call, tool, waits=False), wait)
+                left += (requested_fact(call, tool, answer.outcome, waits=False), wait)
                 continue
             at_once = len(new) <= INTENTS_AT_ONCE_MAX and tool.can_check(requested)
             begun = self._intent(session, call, now_ms) if at_once else ()
-            left += (_requested(call, tool, waits=not begun), *begun)
+            left += (requested_fact(call, tool, answer.outcome, waits=not begun), *begun)
         return left
 
     def on_run_ended(
@@ -147,6 +165,14 @@ class CallRules(NamedTuple):
             and not call.attempt
             and call.operation_id not in step.op_refs
         ]
+
+    def _judge(
+        self, requested: RequestedCall, tool: CatalogueTool, verdict: HookVerdict
+    ) -> PolicyAnswer:
+        """What hooks, then the policy say of a call that the run has a right to."""
+        if verdict.fault is not UNSET:
+            return PolicyAnswer(fault=verdict.fault)
+        return ask_policy(self.policy, tool, requested)
 
     # --- decisions of approvals -------------------------------------------------------------------
 
@@ -299,14 +325,15 @@ class CallRules(NamedTuple):
         return _recovery_required(call, f"{text}, and the tool is not idempotent", until_ms)
 
     def _missing_right(self, session: str, call: ToolCall, now_ms: int) -> ToolFault | UnsetType:
-        """The fault of a requested call that the rights no longer cover."""
-        tool = self.catalogue.get(call.name) if self.rights else None
+        """The fault of a requested call that the rights no longer cover, or that the node's policy
+        denies now."""
+        tool = self.catalogue.get(call.name)
         try:
-            if tool is not None:
+            if tool is not None and self.rights:
                 tool.require_right(self.rights, session, call, now_ms, ordinal=call.ordinal)
         except Refused as refusal:
             return fault_of(refusal)
-        return UNSET
+        return UNSET if tool is None else ask_policy(self.policy_now, tool, call).fault
 
     def _closed_fault(self, call: ToolCall) -> ToolFault | UnsetType:
         """The fault of a requested call whose surface takes no calls any more."""
@@ -350,38 +377,6 @@ class CallRules(NamedTuple):
             raise Refused("INVALID_ARGUMENT", f"the arguments of {requested.name} are too large")
         return tool
 
-    def _new_call(
-        self,
-        batch: turn.ToolCallsReturned,
-        requested: RequestedCall,
-        tool: CatalogueTool,
-        verdict: HookVerdict,
-    ) -> ToolCall:
-        """A valid call. A hook may ask for one more attempt if that needs no other approval."""
-        approval, idempotent = verdict.policy(tool.capability), tool.capability.idempotent
-        is_retriable = idempotent and approval is UNSET and not tool.waits_for
-        return ToolCall(
-            operation_id=requested.operation_id,
-            run=str(batch.run),
-            generation=batch.generation,
-            name=requested.name,
-            phase=CallPhase.REQUESTED,
-            number=requested.number,
-            surface=tool.surface,
-            approval=approval,
-            idempotent=idempotent,
-            schema_digest=tool.available.schema_digest,
-            request_digest=requested.digest,
-            executed_digest=verdict.executed_digest,
-            changed_by=verdict.changed_by,
-            terms=verdict.terms,
-            may_retry=self.retries and is_retriable,
-            timeout_ms=tool.capability.limits.timeout_ms,
-            traceparent=batch.traceparent,
-            arguments=requested.arguments,
-            arguments_blob=requested.arguments_blob,
-        )
-
     def _intent(
         self, session: str, call: ToolCall, now_ms: int
     ) -> tuple[facts.IntentRecorded | facts.Awaited] | tuple[()]:
@@ -416,45 +411,6 @@ def closed_fault(surface: str, code: str) -> ToolFault:
 def _may_begin(call: ToolCall) -> bool:
     """Whether an attempt or a fault of its arguments may end what the call waits for."""
     return call.phase is CallPhase.REQUESTED or call.is_awaited(WAITING_FOR_APPROVAL)
-
-
-def _refused_request(
-    batch: turn.ToolCallsReturned, requested: RequestedCall, wrong: ToolFault
-) -> facts.Refused:
-    return facts.Refused(
-        run=str(batch.run),
-        generation=batch.generation,
-        traceparent=batch.traceparent,
-        operation_id=requested.operation_id,
-        name=requested.name[:NAME_MAX],
-        number=requested.number,
-        request_digest=requested.digest,
-        error=wrong,
-        status=status_of(wrong),
-    )
-
-
-def _requested(call: ToolCall, tool: CatalogueTool, *, waits: bool) -> facts.Requested:
-    return facts.Requested(
-        **call_fields(call),
-        name=call.name,
-        surface=call.surface,
-        number=call.number,
-        side_effect=tool.capability.side_effect,
-        idempotent=call.idempotent,
-        idempotency_key=call.operation_id,
-        schema_digest=call.schema_digest,
-        request_digest=call.request_digest,
-        executed_digest=call.executed_digest or UNSET,
-        changed_by=call.changed_by or UNSET,
-        terms=call.terms,
-        may_retry=call.may_retry or UNSET,
-        timeout_ms=call.timeout_ms,
-        arguments=call.arguments,
-        arguments_blob=call.arguments_blob,
-        waits=waits,
-        approval=call.approval,
-    )
 
 
 def acts_until_ms(call: ToolCall) -> int:

@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.messages import RequestApproval
+from rookery.actors.policy import PolicySubject
 from rookery.actors.protection import CallSubject, missing_right
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.capability_checks import CapabilityChecks, fault, fault_of, schema_digest
@@ -28,6 +29,7 @@ from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.protection.rights import RightsSet
+from rookery.schemas.surfaces import SurfaceKind
 
 if TYPE_CHECKING:
     from rookery.actors.tools.state import ToolCall
@@ -99,11 +101,20 @@ class CatalogueTool(NamedTuple):
     capability: Capability
     """Its name is the visible one."""
     checks: CapabilityChecks
+    subject: PolicySubject
+    """What policies see of it."""
     waits_for: str = ""
     """What its calls wait for instead of an attempt; empty for a tool that is called."""
 
     @classmethod
-    def of(cls, surface: str, capability: Capability, *, awaited: bool) -> CatalogueTool:
+    def of(
+        cls,
+        surface: str,
+        capability: Capability,
+        *,
+        awaited: bool,
+        kind: SurfaceKind = SurfaceKind.LOCAL,
+    ) -> CatalogueTool:
         """The tool of a surface. Calls of workers are recorded before they are made, because a
         worker recognises a repeated call by its attempt, and so are calls with a credential."""
         if not ends_with_node(surface):
@@ -118,7 +129,8 @@ class CatalogueTool(NamedTuple):
             side_effect=capability.side_effect,
             awaited=awaited,
         )
-        return cls(surface, offered, capability, CapabilityChecks(capability))
+        subject = PolicySubject.of(surface, kind, capability, by_scheme=surface == RESOURCES)
+        return cls(surface, offered, capability, CapabilityChecks(capability), subject)
 
     @property
     def binding(self) -> str:
@@ -128,6 +140,12 @@ class CatalogueTool(NamedTuple):
     def can_check(self, call: NumberedCall) -> bool:
         """Whether the arguments are at hand as the program wrote them."""
         return call.arguments is not UNSET and not self.checks.sensitive.arguments
+
+    def visible_arguments(self, call: NumberedCall) -> Any:
+        """The arguments as rules see them: by name, or a list, without sensitive ones; ``None`` if
+        they are in the blob store."""
+        given = call.arguments
+        return None if given is UNSET else self.checks.visible(given.args, given.kwargs)
 
     def require_right(
         self,
@@ -140,8 +158,6 @@ class CatalogueTool(NamedTuple):
     ) -> None:
         """Refuse a valid call that the rights do not cover; ``ordinal``: its number in the
         session."""
-        given = call.arguments
-        bound = None if given is UNSET else self.checks.visible(given.args, given.kwargs)
         subject = CallSubject(
             name=self.available.name,
             surface=self.surface,
@@ -150,8 +166,9 @@ class CatalogueTool(NamedTuple):
             session=session,
             number=call.number,
             ordinal=ordinal,
-            arguments=bound,
+            arguments=self.visible_arguments(call),
             sensitive=self.checks.sensitive.arguments,
+            risk=self.subject.risk.value,
         )
         if reason := missing_right(rights, subject, now_ms=now_ms):
             raise Refused("RIGHT_MISSING", reason, hint="list_tools() says what the run may call")
@@ -297,9 +314,10 @@ class ApprovalSubject(NamedTuple):
 
 
 def approval_subject(
-    tool: CatalogueTool, call: ToolCall, arguments: CallArguments
+    tool: CatalogueTool, call: ToolCall, arguments: CallArguments, package_fingerprint: str = ""
 ) -> ApprovalSubject | ToolFault:
-    """The approval request of a call, or the fault of its arguments."""
+    """The approval request of a call, or the fault of its arguments. ``package_fingerprint``: of
+    its run."""
     try:
         bound = tool.checks.check_arguments(arguments.args, arguments.kwargs)
         text = tool.checks.encode_request(arguments.args, arguments.kwargs)
@@ -322,5 +340,8 @@ def approval_subject(
         arguments=bound,
         arguments_ref=f"blob:{call.approved_digest}",
         changed_by=call.changed_by,
+        risk=call.risk,
+        allowed_decisions=call.allowed_decisions,
+        package_fingerprint=package_fingerprint,
     )
     return ApprovalSubject(request, text)

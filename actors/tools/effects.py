@@ -55,6 +55,8 @@ class AskApproval(Effect, frozen=True, kw_only=True):
 
     session: str
     call: ToolCall
+    package_fingerprint: str = ""
+    """Of the run's package, which the request quotes."""
 
 
 class CancelApproval(Effect, frozen=True, kw_only=True):

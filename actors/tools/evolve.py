@@ -77,6 +77,8 @@ def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
         traceparent=fact.traceparent,
         arguments=fact.arguments,
         arguments_blob=fact.arguments_blob,
+        risk=fact.risk,
+        allowed_decisions=fact.allowed_decisions,
     )
     return _with_call(state, call)
 

@@ -150,7 +150,7 @@ class CallExecutor:
         call, session = effect.call, effect.session
         found: ApprovalSubject | ToolFault | UnsetType = self._removed_fault(call)
         if found is UNSET:
-            found = await self._approval_subject(session, call, self._require_tool(call))
+            found = await self._approval_subject(effect, self._require_tool(call))
         if isinstance(found, ApprovalSubject):
             await self._blobs.put(found.text)
             await self._ask("approval", session, found.request, ApprovalAcknowledged)
@@ -233,13 +233,15 @@ class CallExecutor:
         return closed_fault(call.surface, "SURFACE_UNAVAILABLE")
 
     async def _approval_subject(
-        self, session: str, call: ToolCall, tool: CatalogueTool
+        self, effect: AskApproval, tool: CatalogueTool
     ) -> ApprovalSubject | ToolFault:
+        session, call = effect.session, effect.call
         recorded = await self._load_arguments(call)
         if isinstance(recorded, ToolFault):
             return recorded
         arguments = self._opened(session, call, recorded)
-        subject = await asyncio.to_thread(approval_subject, tool, call, arguments)
+        fingerprint = effect.package_fingerprint
+        subject = await asyncio.to_thread(approval_subject, tool, call, arguments, fingerprint)
         if isinstance(subject, ToolFault) or not tool.checks.sensitive.arguments:
             return subject
         parts, bound = tool.checks.sensitive, subject.request.arguments

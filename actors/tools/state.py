@@ -27,6 +27,7 @@ from rookery.schemas.calls import (
     RequestedCall,
     ToolFault,
 )
+from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, RiskClass
 
 __all__ = [
     "LEASE_REAUTH_REQUIRED",
@@ -100,6 +101,10 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     arguments_blob: str | UnsetType = UNSET
     approval: ApprovalPolicy | UnsetType = UNSET
     """The policy that requires an approval."""
+    risk: RiskClass | UnsetType = UNSET
+    """As the approval's request says it; unset: by the side effect."""
+    allowed_decisions: tuple[ApprovalDecisionKind, ...] | UnsetType = UNSET
+    """Of its approver; unset: all."""
     grant_id: str = ""
     """The consumed grant."""
     waits_for: str = ""

@@ -40,6 +40,8 @@ class VisibleTool(NamedTuple):
     """A tool of a surface, as it was listed."""
 
     surface: str
+    kind: str
+    """Of the surface; empty in lists of older versions."""
     available: AvailableTool
     tool: SurfaceTool
 
@@ -105,7 +107,9 @@ class VisibleTools:
                 self._digests.clear()
             self._surfaces[digest], self._digests[digest] = tools, available
         pairs = zip(self._digests[digest], self._surfaces[digest], strict=True)
-        return tuple(VisibleTool(entry.surface, available, tool) for available, tool in pairs)
+        return tuple(
+            VisibleTool(entry.surface, entry.kind, available, tool) for available, tool in pairs
+        )
 
 
 def _key(surfaces: VisibleSurfaces) -> VisibleSurfaces:

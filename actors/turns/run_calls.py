@@ -19,11 +19,13 @@ from rookery.actors.messages import (
     CallsView,
     RecordOutcome,
 )
+from rookery.actors.policy import RunPolicy
 from rookery.actors.protection import LeftRights, hide_tools, nothing_revoked
 from rookery.actors.tools import (
     NO_TOOLS,
     NO_VERDICTS,
     NO_WAITS,
+    AskApproval,
     AttemptLost,
     BeginCall,
     CallPhase,
@@ -155,7 +157,9 @@ class RunCalls:
                 case facts.ToolCallsReturned():
                     rules = self._rules_for(builder.state, session, str(fact.run))
                     rules = rules._replace(
-                        visible=self.visible_tools(run), retries=_may_retry_calls(run)
+                        visible=self.visible_tools(run),
+                        retries=_may_retry_calls(run),
+                        policy=self._policy_of(run),
                     )
                     if run is not None and fact.traceparent is UNSET:
                         force_setattr(fact, "traceparent", run.traceparent)
@@ -255,6 +259,10 @@ class RunCalls:
             return NO_TOOLS
         return self._visible.get(run.offer.surfaces)
 
+    def _policy_of(self, run: ActiveRun | None) -> RunPolicy:
+        """The policy that the run has started with; its execution has loaded it."""
+        return self.rules.policy_of(UNSET if run is None else run.offer.policy)
+
     def may_record_after(self, state: SessionTurns, decided: Sequence[Fact]) -> bool:
         """Whether these facts are a step all of whose calls may be recorded after they are made;
         ``state``: after them."""
@@ -308,11 +316,12 @@ class RunCalls:
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         if isinstance(fact, tool.CallFact):
-            return call_effects(state.calls, fact)
+            return _with_package(call_effects(state.calls, fact), state.driving)
         return ()
 
     def pending_effects(self, state: SessionTurns, session: str) -> Sequence[Effect]:
-        return pending_call_effects(state.known_calls, session, self.rules.epoch)
+        pending = pending_call_effects(state.known_calls, session, self.rules.epoch)
+        return _with_package(pending, state.driving)
 
     def release_slots(self, session: str, state: SessionTurns | None) -> None:
         """Release the slots reserved for intents that were not committed."""
@@ -364,6 +373,19 @@ def _may_retry_calls(run: ActiveRun | None) -> bool:
     if run is None or run.offer.hooks is UNSET or run.has_model:
         return False
     return any(pin.retries is True for pin in run.offer.hooks)
+
+
+def _with_package(effects: Sequence[Effect], run: ActiveRun | None) -> Sequence[Effect]:
+    """The effects; requests of approvals quote the package of their run."""
+    package = UNSET if run is None else run.offer.package_fingerprint
+    if package is UNSET or not any(isinstance(effect, AskApproval) for effect in effects):
+        return effects
+    return [
+        replace(effect, package_fingerprint=package)
+        if isinstance(effect, AskApproval) and run and effect.call.run == run.run_id
+        else effect
+        for effect in effects
+    ]
 
 
 def _inherited_waits(run: ActiveRun | None) -> Mapping[int, int]:

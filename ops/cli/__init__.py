@@ -47,6 +47,7 @@ for _name, _help in {
     "approvers": "List, add and revoke approvers.",
     "peers": "Let sessions work with those of this realm, and of others.",
     "tools": "List, describe and serve the tools that programs may call.",
+    "policy": "Show what the policy of a node allows, and explain a decision.",
     "mcp": "Serve runs, sessions, approvals and tools to MCP clients, by stdio or HTTP.",
     "surfaces": "List, show, add, remove and reload surfaces of tools, and print their logs.",
     "hooks": "List, show, add, try, serve and remove hooks of a realm; resume runs they stopped.",

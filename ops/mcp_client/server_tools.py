@@ -102,7 +102,7 @@ def _server_tool(surface: str, source: SurfaceSource, tool: types.Tool, seen: st
         idempotent=_first(own.idempotent, default.idempotent, False),  # noqa: FBT003 - a value.
         binding=source.binding or UNSET,
     )
-    offered = CatalogueTool.of(surface, capability, awaited=True)
+    offered = CatalogueTool.of(surface, capability, awaited=True, kind=source.kind)
     return ServerTool(tool.name, offered, has_output_schema=output is not None)
 
 

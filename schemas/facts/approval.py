@@ -15,6 +15,11 @@ from rookery.schemas.calls import ApprovalTerms
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
 from rookery.schemas.run import SideEffect
 from rookery.schemas.scalars import Unsigned
+from rookery.schemas.seed.policy_decisions import (
+    ApprovalDecisionKind,
+    DispatcherScope,
+    RiskClass,
+)
 from rookery.schemas.seed.records import JournalRecord
 
 __all__ = ["APPROVAL_FACTS", "ApprovalFact"]
@@ -90,6 +95,13 @@ class _ApprovalCallFact(_OfApproval, frozen=True, kw_only=True):
     """Address of the arguments for readers with access: ``blob:`` and their digest."""
     summary: str
     """Description of the arguments, without their values."""
+    risk: RiskClass | UnsetType = UNSET
+    """Unset: by the side effect."""
+    allowed_decisions: tuple[ApprovalDecisionKind, ...] | UnsetType = UNSET
+    """Unset: all."""
+    dispatcher_scope: DispatcherScope = DispatcherScope.HOST
+    package_fingerprint: str = ""
+    """Of the run's package; empty in facts of older versions."""
 
 
 class Requested(_ApprovalCallFact, frozen=True, kw_only=True, tag="approval.requested.v1"):
@@ -108,6 +120,13 @@ class DispatchIntended(_OfApproval, frozen=True, kw_only=True, tag="approval.dis
 
     dispatchers: tuple[str, ...]
     record: JournalRecord
+
+
+class Dispatched(_OfApproval, frozen=True, kw_only=True, tag="approval.dispatched.v1"):
+    """A dispatcher has acknowledged the request, or the inbox lists it. An answer may still come
+    by any way."""
+
+    dispatcher: str
 
 
 class Escalated(_OfApproval, frozen=True, kw_only=True, tag="approval.escalated.v1"):
@@ -291,6 +310,7 @@ ApprovalFact = (
     | Decided
     | Requested
     | DispatchIntended
+    | Dispatched
     | Escalated
     | DispatchResulted
     | RecoveryRequired

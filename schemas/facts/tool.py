@@ -21,6 +21,7 @@ from rookery.schemas.calls import ApprovalPolicy, ApprovalTerms, CallArguments, 
 from rookery.schemas.envelope import Fact, HistoryRestart
 from rookery.schemas.run import CallStatus, SideEffect
 from rookery.schemas.scalars import Unsigned
+from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, PolicyOutcome, RiskClass
 
 __all__ = ["TOOL_FACTS", "CallFact", "ToolFact"]
 
@@ -39,6 +40,8 @@ class Refused(_ToolCallFact, frozen=True, kw_only=True, tag="tool.refused.v1"):
     request_digest: str
     error: ToolFault
     status: CallStatus = CallStatus.ERROR
+    policy: PolicyOutcome | UnsetType = UNSET
+    """What the policy has decided, if it denies the call."""
 
 
 class Requested(_ToolCallFact, frozen=True, kw_only=True, tag="tool.requested.v1"):
@@ -72,6 +75,12 @@ class Requested(_ToolCallFact, frozen=True, kw_only=True, tag="tool.requested.v1
     """What hooks made stricter of that approval."""
     may_retry: bool | UnsetType = UNSET
     """Set if a hook may ask for one more attempt after an outcome."""
+    risk: RiskClass | UnsetType = UNSET
+    """Of a call that needs an approval; unset: by the side effect."""
+    allowed_decisions: tuple[ApprovalDecisionKind, ...] | UnsetType = UNSET
+    """Of an approver; unset: all."""
+    policy: PolicyOutcome | UnsetType = UNSET
+    """What the run's policy has decided, if it asks for the approval."""
 
 
 class Awaited(_ToolCallFact, frozen=True, kw_only=True, tag="tool.awaited.v1"):

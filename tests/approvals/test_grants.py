@@ -64,7 +64,7 @@ def test_the_facts_of_an_approval_from_request_to_call():
     assert isinstance(receipt, DecisionReceipt)
     session.settle()
     assert kinds(session) == [
-        *("requested", "created", "dispatch_intended"),
+        *("requested", "created", "dispatch_intended", "dispatched"),
         *("answered", "dispatch_resulted", "decided", "grant_issued"),
         "grant_consumed",
     ]
@@ -97,7 +97,9 @@ def test_an_expired_grant_releases_no_call_and_the_call_is_requested_again():
     session.pass_ms(HOUR_MS)
     session.settle()
     assert session.acts == []
-    assert kinds(session)[-4:] == ["grant_expired", "requested", "created", "dispatch_intended"]
+    assert kinds(session)[-5:] == [
+        *("grant_expired", "requested", "created", "dispatch_intended", "dispatched")
+    ]
     anew = session.asked(operation_id)
     assert (anew.attempt, anew.approval_id) == (2, f"s.{operation_id}.2")
     assert anew.why == "the grant was not used in time"

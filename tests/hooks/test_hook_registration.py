@@ -226,23 +226,22 @@ def test_a_package_whose_sidecar_is_missing_or_another_is_refused():
 
 
 def test_a_fingerprint_is_of_tools_hooks_policy_and_guest_and_of_nothing_else():
-    base = run_fingerprint(ENVIRONMENT, [GUARD, OTHER], policy_digest="p")
+    base = run_fingerprint(ENVIRONMENT, [GUARD, OTHER])
     turned = replace(ENVIRONMENT, tools=ENVIRONMENT.tools[::-1])
-    assert run_fingerprint(turned, [OTHER, GUARD], policy_digest="p") == base
+    assert run_fingerprint(turned, [OTHER, GUARD]) == base
     hidden = replace(ENVIRONMENT, seed="01", tools=(replace(PAY, hidden=True), turned.tools[0]))
-    assert run_fingerprint(hidden, [GUARD, OTHER], policy_digest="p") == base
+    assert run_fingerprint(hidden, [GUARD, OTHER]) == base
     others = [
-        run_fingerprint(ENVIRONMENT, [GUARD], policy_digest="p"),
-        run_fingerprint(ENVIRONMENT, [GUARD, OTHER]),
-        run_fingerprint(replace(ENVIRONMENT, build="b"), [GUARD, OTHER], policy_digest="p"),
-        run_fingerprint(replace(ENVIRONMENT, tools=(PAY,)), [GUARD, OTHER], policy_digest="p"),
-        run_fingerprint(replace(ENVIRONMENT, catalogue=""), [GUARD, OTHER], policy_digest="p"),
+        run_fingerprint(ENVIRONMENT, [GUARD]),
+        run_fingerprint(replace(ENVIRONMENT, policy="p"), [GUARD, OTHER]),
+        run_fingerprint(replace(ENVIRONMENT, build="b"), [GUARD, OTHER]),
+        run_fingerprint(replace(ENVIRONMENT, tools=(PAY,)), [GUARD, OTHER]),
+        run_fingerprint(replace(ENVIRONMENT, catalogue=""), [GUARD, OTHER]),
     ]
     others.append(
         run_fingerprint(
             replace(ENVIRONMENT, surfaces=VisibleSurfaces(lists=("list",))),
             [GUARD, OTHER],
-            policy_digest="p",
         )
     )
     assert len({base, *others}) == 7

@@ -49,11 +49,14 @@ def test_a_run_is_bound_to_the_hooks_that_are_on_when_it_starts():
     ]
 
 
-def test_a_node_without_hooks_pins_none():
-    assert NodeHooks().pin(ENVIRONMENT) is ENVIRONMENT
+def test_a_node_without_hooks_pins_none_and_every_run_has_a_fingerprint():
+    without = NodeHooks().pin(ENVIRONMENT)
+    assert without.hooks is UNSET
     pinned = NodeHooks([rule("a")]).pin(ENVIRONMENT)
-    assert NodeHooks().pin(pinned) == ENVIRONMENT
-    assert (pinned.hooks is UNSET, pinned.package_fingerprint is UNSET) == (False, False)
+    assert NodeHooks().pin(pinned) == without
+    assert without.package_fingerprint not in (UNSET, pinned.package_fingerprint)
+    ruled = NodeHooks().pin(replace(ENVIRONMENT, policy="another"))
+    assert ruled.package_fingerprint != without.package_fingerprint
 
 
 def test_a_node_leaves_a_run_to_others_unless_it_knows_every_hook_of_it():

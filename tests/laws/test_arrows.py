@@ -80,8 +80,8 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
     """Projections fold the facts of every concern, ``execution`` drives programs between them, the
     catalogue names the machines of all; no concern depends on these. Every concern may follow the
     session's host, which only admission writes, read the rules of approvals, which are text, use
-    keys, rights and the tools, which have rules for calls but no facts of their own, and apply what
-    hooks have said."""
+    keys, rights, policies and the tools, which have rules for calls but no facts of their own, and
+    apply what hooks have said."""
     shared = (
         "rookery.actors.kernel",
         "rookery.actors.messages",
@@ -99,6 +99,7 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
         "rookery.actors.hooks.is_retried",
         "rookery.actors.hooks.run_ending",
         "rookery.actors.keys",
+        "rookery.actors.policy",
         "rookery.actors.protection",
         "rookery.actors.tools",
     )

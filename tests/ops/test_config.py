@@ -6,6 +6,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rookery.bus.nats import ServerAccess
@@ -197,7 +198,7 @@ def test_secrets_are_hidden_and_nothing_else(key, value, shown):
 def in_toml(value: object) -> str:
     if isinstance(value, bool):
         return str(value).lower()
-    return repr(list(value) if isinstance(value, tuple) else value)
+    return repr(msgspec.to_builtins(list(value) if isinstance(value, tuple) else value))
 
 
 def test_a_list_has_commas_in_the_environment_and_is_one_in_a_file(tmp_path):

@@ -52,6 +52,7 @@ from rookery.schemas.hooks import ChangeHooks, HookMode, HooksQuery, HookTrial, 
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
 from rookery.schemas.peers.roster import NamePeer, PeerRevocation
+from rookery.schemas.protection.policy import ExplainPolicy
 from rookery.schemas.protection.rights import Rights, ToolRight
 from rookery.schemas.replies import RunState
 from rookery.schemas.resources import ReadResource, ResolveResource, ResourcesQuery
@@ -102,6 +103,7 @@ EXAMPLES = {
         ),
     ),
     "hook_resume": ResumeRun(run_id="r", hook="guard", actor="ann"),
+    "policy": ExplainPolicy(tool="price", arguments={"item": "tea"}),
     "surface_due": SurfaceDue(surface="crew", timeout_at_ms=1),
     "approvers": ChangeApprover(name="ann", public_key="00"),
     "roster": NamePeer(revoke=PeerRevocation(alias="west", name="coder"), change=3),

@@ -147,7 +147,9 @@ READERS: Final = (
         | named("session", "boundary_cancel_requested reply_requested")
         | named("turn", "ops_barrier_satisfied ops_registered primitive_applied")
         | named("turn", "tool_calls_resolved")
-        | named("approval", "answer_refused dispatch_intended dispatch_resulted escalated")
+        | named(
+            "approval", "answer_refused dispatch_intended dispatch_resulted dispatched escalated"
+        )
         | named("approval", "grant_consumed grant_issued session_grant_issued"),
     ),
     Reader(
@@ -169,7 +171,7 @@ READERS: Final = (
         ("approval",),
         MACHINE_APPROVALS
         | APPROVERS
-        | named("approval", "dispatch_resulted history_restarted recovery_required"),
+        | named("approval", "dispatch_resulted dispatched history_restarted recovery_required"),
     ),
     Reader(
         "actors.projections.approvers",
@@ -238,7 +240,9 @@ READERS: Final = (
         MACHINE_APPROVALS
         | APPROVERS
         | GRANT_ENDS
-        | named("approval", "dispatch_intended dispatch_resulted escalated history_restarted")
+        | named(
+            "approval", "dispatch_intended dispatch_resulted dispatched escalated history_restarted"
+        )
         | named("approval", "grant_consumed grant_issued recovery_required requested")
         | named("approval", "session_grant_issued"),
     ),

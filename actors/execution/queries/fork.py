@@ -67,12 +67,12 @@ class RunForker:
         blobs: Blobs,
         *,
         check: Callable[[RunEnvironment], None],
-        pin_hooks: Callable[[RunEnvironment], RunEnvironment],
+        pin: Callable[[RunEnvironment], RunEnvironment],
         now_ms: Callable[[], int],
     ) -> None:
         """``check`` raises ``Refused`` if this node lacks something of a run's environment;
-        ``pin_hooks``: the environment with the hooks of today, which are those after the fork."""
-        self._pin_hooks = pin_hooks
+        ``pin``: the environment with the policy and hooks of today, which hold after the fork."""
+        self._pin = pin
         self._rebuilder, self._snapshots = rebuilder, snapshots
         self._images, self._blobs = images, blobs
         self._require_same_schemas, self._now_ms = check, now_ms
@@ -150,7 +150,7 @@ class RunForker:
         forked = ForkedRun(
             of=_fork_point(source, position),
             begun_at_ms=run.now_ms,
-            offer=self._pin_hooks(run.environment),
+            offer=self._pin(run.environment),
             batches=position.batches,
             known_blob=await self._blobs.put(await self._known(source, position)),
             waits=position.waits or UNSET,

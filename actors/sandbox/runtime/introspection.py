@@ -101,7 +101,7 @@ class ToolDescriptions(msgspec.Struct, frozen=True):
     tools: dict[str, bytes]
     """By name: the JSON of the capability, in the order of the list. Keys are in the order of the
     declaration, which binds positional arguments."""
-    policy: dict[str, str]
+    policy: dict[str, Any]
 
     @classmethod
     def of(cls, tools: Mapping[str, Tool]) -> ToolDescriptions:
@@ -111,7 +111,12 @@ class ToolDescriptions(msgspec.Struct, frozen=True):
         described |= INTROSPECTION
         if has_search(tools):
             described[SEARCH.name] = SEARCH
-        return cls({name: _encode(one) for name, one in described.items()}, dict(_POLICY))
+        policy: dict[str, Any] = dict(_POLICY)
+        visible = sorted(tool for tool in tools if not tools[tool].hidden)
+        decisions = {name: tools[name].decision for name in visible if tools[name].decision}
+        if decisions:  # Without them the reply is that of earlier versions.
+            policy["decisions"] = decisions
+        return cls({name: _encode(one) for name, one in described.items()}, policy)
 
     @classmethod
     def shared(cls, tools: Mapping[str, Tool]) -> ToolDescriptions:

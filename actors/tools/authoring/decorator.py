@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, TypedDict, TypeVar, Unpack, get_type_hints, overload
+from typing import Annotated, Any, Final, TypedDict, TypeVar, Unpack, get_type_hints, overload
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
 from rookery.actors.tools.authoring.credential import ToolCredential
@@ -31,6 +31,8 @@ from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.run import SideEffect
+from rookery.schemas.seed.policies import CapabilityPermission
+from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, RiskClass
 
 __all__ = [
     "ToolOptions",
@@ -230,6 +232,7 @@ def _last_line(error: TypeError) -> str:
 
 
 _ANY_REALM: Final = "any"
+_Decisions = Annotated[tuple[ApprovalDecisionKind, ...], Meta(min_length=1)]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -261,6 +264,15 @@ class ToolOptions(TypedDict, total=False):
     """The credential that its calls need: ``NAME`` of ``[bindings.NAME]``, or ``NAME:PROFILE``. A
     parameter annotated ``ToolCredential`` gets it, and is no part of the schema. A call waits until
     it is fresh; what the function returns or raises is scrubbed of it."""
+    permissions: Sequence[CapabilityPermission | str]
+    """What its calls need the permission of ``[policy]`` for, such as ``"Network"``; without this
+    option it is not known."""
+    risk: RiskClass | str
+    """``"Low"``, ``"Medium"``, ``"High"`` or ``"Critical"``, as approvers see it. Defaults to what
+    follows from the side effect."""
+    allowed_decisions: Sequence[ApprovalDecisionKind | str]
+    """What an approver may decide: ``"Approved"``, ``"ApprovedForSession"``, ``"Denied"``. Defaults
+    to all of them."""
     limits: CapabilityLimits
     """All limits at once; each option below sets one."""
     timeout_ms: int
@@ -344,7 +356,14 @@ def _capability(
         idempotent=idempotent,
         record=_option(name, options, "record", default, RecordMode),
         binding=binding if isinstance(binding, str) else UNSET,
+        permissions=_declared(name, options, "permissions", tuple[CapabilityPermission, ...]),
+        risk=_declared(name, options, "risk", RiskClass),
+        allowed_decisions=_declared(name, options, "allowed_decisions", _Decisions),
     )
+
+
+def _declared(tool: str, options: Mapping[str, object], option: str, kind: Any) -> Any:
+    return _option(tool, options, option, UNSET, kind) if option in options else UNSET
 
 
 def _check_binding(name: str, signature: ToolSignature, options: Mapping[str, object]) -> None:

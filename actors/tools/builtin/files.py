@@ -25,6 +25,7 @@ from rookery.actors.tools.authoring.registry import (
 from rookery.schemas.calls import CapabilityLimits
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SideEffect
+from rookery.schemas.seed.policies import CapabilityPermission
 
 __all__ = [
     "TEMPORARY_PREFIX",
@@ -273,7 +274,7 @@ def _read_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
             raise ToolError("TOOL_ERROR", f"{place.path[:80]!r} is not UTF-8 text") from None
 
     read_text.__doc__ = f"The text of a UTF-8 file. Folders: {mounts}."
-    return tool(side_effect=SideEffect.READ, limits=limits)(read_text)
+    return _reads(limits)(read_text)
 
 
 def _list_dir(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
@@ -282,7 +283,12 @@ def _list_dir(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
         return sorted(mounts.names_below(place) | _list_names(place, limits.max_response_bytes))
 
     list_dir.__doc__ = f"The names in a folder, sorted. Folders: {mounts}."
-    return tool(side_effect=SideEffect.READ, limits=limits)(list_dir)
+    return _reads(limits)(list_dir)
+
+
+def _reads(limits: CapabilityLimits) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    permissions = (CapabilityPermission.FILESYSTEM_READ,)
+    return tool(side_effect=SideEffect.READ, permissions=permissions, limits=limits)
 
 
 def _write_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
@@ -300,7 +306,12 @@ def _write_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
 
     write_text.__doc__ = f"Write a UTF-8 file, whole or not at all. Folders: {mounts}."
     # Idempotent: a repeat writes the same content.
-    return tool(side_effect=SideEffect.WRITE, idempotent=True, limits=limits)(write_text)
+    return tool(
+        side_effect=SideEffect.WRITE,
+        idempotent=True,
+        permissions=(CapabilityPermission.FILESYSTEM_WRITE,),
+        limits=limits,
+    )(write_text)
 
 
 def _read_file(place: MountPath, size_bytes_max: int) -> bytes:

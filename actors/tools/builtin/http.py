@@ -49,6 +49,7 @@ from rookery.schemas.calls import CapabilityLimits
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.run import SideEffect
+from rookery.schemas.seed.policies import CapabilityPermission
 
 __all__ = [
     "Allowed",
@@ -252,6 +253,7 @@ class _HttpClient:
         options: ToolOptions = {
             "side_effect": side_effect,
             "idempotent": idempotent,
+            "permissions": (CapabilityPermission.NETWORK,),
             "limits": self.limits,
         }
         if self._credential is not None:

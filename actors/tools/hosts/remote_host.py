@@ -25,7 +25,7 @@ from rookery.bus.ports import Backoff, ToolWorkers
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
-from rookery.schemas.surfaces import SurfaceTool
+from rookery.schemas.surfaces import SurfaceKind, SurfaceTool
 from rookery.schemas.worker_protocol import (
     AttemptState,
     Job,
@@ -74,7 +74,10 @@ class RemoteToolHost:
         for name, one in served.items():
             seen = catalogue_name(surface, name)
             capability = replace(one.capability, name=seen)
-            self.catalogue_tools.append(CatalogueTool.of(surface, capability, awaited=one.awaited))
+            offered = CatalogueTool.of(
+                surface, capability, awaited=one.awaited, kind=SurfaceKind.WORKER
+            )
+            self.catalogue_tools.append(offered)
             self._names[seen] = name
         self._tools = {tool.capability.name: tool for tool in self.catalogue_tools}
         self._calls: dict[str, _RemoteCall] = {}

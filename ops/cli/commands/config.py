@@ -28,7 +28,10 @@ def show(
     options: Options = NO_OPTIONS,
 ) -> int:
     """Print the configuration; tokens are hidden."""
-    rows = [(s.key, hide_secret(s.key, s.value), s.origin) for s in options.load().settings]
+    rows = [
+        (s.key, msgspec.to_builtins(hide_secret(s.key, s.value)), s.origin)
+        for s in options.load().settings
+    ]
     if options.json:
         print_json(
             {key: {"value": value, "origin": by} if origin else value for key, value, by in rows}
