@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from rookery.actors.hooks.live_hooks import HookChanges, LiveHooks
     from rookery.actors.hooks.node_hooks import NodeHooks
     from rookery.actors.hooks.points import Hooked, HookPoints, requests_retry
+    from rookery.actors.hooks.records import journal_records
     from rookery.actors.hooks.run_changes import (
         check_recorded,
         injected_inputs,
@@ -80,6 +81,7 @@ __all__ = [
     "hook",
     "injected_inputs",
     "is_retried",
+    "journal_records",
     "modify_arguments",
     "outcome_after_hooks",
     "report_cleanup",
@@ -143,6 +145,7 @@ __getattr__ = lazy_names(
             "Hooked",
             "requests_retry",
         ),
+        "records": ("journal_records",),
         "run_changes": (
             "check_recorded",
             "injected_inputs",

@@ -5,6 +5,7 @@ from rookery.ops.journal.damage import EXIT_CODES, DefectKind, MessageDamage, da
 from rookery.ops.journal.journal_check import LONG_MESSAGES, JournalCheck
 from rookery.ops.journal.node_log import NodeKeys
 from rookery.ops.journal.run_proof import ProofParts, prove_run
+from rookery.ops.journal.run_records import RunRecords
 
 __all__ = [
     "EXIT_CODES",
@@ -15,6 +16,7 @@ __all__ = [
     "MessageDamage",
     "NodeKeys",
     "ProofParts",
+    "RunRecords",
     "damage_words",
     "prove_run",
     "read_anchor",

@@ -91,7 +91,10 @@ def test_an_automatic_approval_can_read_the_risk(risk: RiskClass, asks: bool):
 def test_the_scope_of_a_request_is_that_of_its_dispatchers(
     dispatchers: tuple[str, ...], scope: DispatcherScope
 ):
-    session = History(GUARDED, settings=ApprovalSettings(dispatchers=dispatchers))
+    inbox, webhook = Says(Pending()), Says(Pending())
+    inbox.name, webhook.name = "inbox", "webhook"  # type: ignore[misc]
+    settings = ApprovalSettings(dispatchers=dispatchers)
+    session = History(GUARDED, settings=settings, dispatchers=(inbox, webhook))
     requested(session)
     (fact,) = session.of(approval.Requested)
     assert fact.dispatcher_scope is scope

@@ -7,13 +7,17 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from rookery.bus import connect_sync
 from rookery.bus.client.sync import SyncClient
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.ids import decode_typed_text
 from rookery.schemas.run import Language
+from rookery.schemas.seed.lifecycle import EffectResult, RunLifecycleRecord
+from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 from tests.execution.realm_fixture import Serving
 from tests.nodes import access_to, node_on, rookery_here
 
@@ -26,6 +30,14 @@ def attempt(call):
     except Exception as error:
         return f"{error.code}: {error}"
 """
+OF_A_PROGRAM = (
+    JournalRecordKind.MESSAGE,
+    JournalRecordKind.RUN,
+    JournalRecordKind.TURN,
+    JournalRecordKind.EFFECT_INTENT,
+    JournalRecordKind.EFFECT_RESULT,
+    JournalRecordKind.APPROVAL,
+)
 POLICY = """
 [policy]
 default = "deny"
@@ -145,6 +157,40 @@ def test_a_program_can_read_what_holds_for_its_run(
         language=language,
     )
     assert answer.result == {"remember": "ask", "wipe": "deny"}
+
+
+def test_a_run_is_given_as_the_contracts_records_without_a_hole_and_without_a_value(
+    serving: Serving, client: SyncClient, session: str
+):
+    """An approved call, a refused one, and one that reads."""
+    code = f"{TRY}[look_up('canary-17'), attempt(wipe), attempt(lambda: pay(417))]"
+    run = client.submit(session, code)
+    client.decide(approval(client, session), "approved", actor="ann")
+    done = run.result(timeout_s=30)
+    where = access_to(serving.server, serving.realm)
+    printed = rookery_here(serving.folder, "runs", "records", done.run_id, *where)
+    records = [
+        msgspec.json.decode(line, type=JournalRecord, dec_hook=decode_typed_text)
+        for line in printed.out.splitlines()
+    ]
+    assert [one.journal_seq for one in records] == [*range(1, len(records) + 1)], printed
+    assert {one.record_kind for one in records} == set(OF_A_PROGRAM)
+    for one in records:
+        keys = {entry.key.as_str(): entry.value.as_str() for entry in one.correlation_keys}
+        assert keys["Rookery-Correlation"] == done.run_id
+        assert one.event_index.correlation_keys == one.correlation_keys
+    statuses = [
+        one.payload.terminal_status for one in records if isinstance(one.payload, EffectResult)
+    ]
+    assert statuses.count("completed") == 2
+    assert statuses.count("denied_before_execution") == 1
+    assert isinstance(records[-1].payload, RunLifecycleRecord)
+    assert records[-1].payload.status == "completed"
+    assert not any(word in printed.out for word in ("canary-17", "417"))
+    exported = rookery_here(
+        serving.folder, "journal", "export", "--records", "--session", session, *where
+    )
+    assert exported.out == printed.out
 
 
 def test_the_policy_is_shown_and_explained_by_the_command_line(serving: Serving):

@@ -33,11 +33,13 @@ from rookery.ops.journal import (
     LONG_MESSAGES,
     DefectKind,
     JournalCheck,
+    RunRecords,
     damage_words,
     read_anchor,
 )
 from rookery.ops.keys import trust_roots
 from rookery.ops.memory_tuning import collecting_rarely
+from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import QuarantineMessage
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.event_index import up_to
@@ -135,21 +137,31 @@ def export(
         PrivacyClass | None,
         Parameter(help="Leave out messages with a fact above this privacy class."),
     ] = None,
+    records: Annotated[
+        bool,
+        Parameter(
+            help="Write the journal records of runs, a JSON object a line, instead of messages.",
+            negative="",
+        ),
+    ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Write messages as sealed JSON lines that `journal verify FILE` checks anywhere."""
     where = fact_selection(session, family)
+    if records and (family is not None or privacy_max is not None):
+        raise Refused("INVALID_ARGUMENT", "--records are of whole runs", hint="--session SESSION")
     only = UNSET if privacy_max is None else up_to(privacy_max)
     if file is None:
         with local_server(options), writing():
-            asyncio.run(_export(where, only, sys.stdout.buffer, options))
+            asyncio.run(_write(where, only, sys.stdout.buffer, options, records=records))
         return 0
     with local_server(options), atomic_file(file) as target:
-        count = asyncio.run(_export(where, only, target, options))
+        count = asyncio.run(_write(where, only, target, options, records=records))
+    what = "records" if records else "messages"
     if options.json:
-        print_json({"file": str(file), "messages": count})
+        print_json({"file": str(file), what: count})
     else:
-        print_line(f"{count} messages in {file}")
+        print_line(f"{count} {what} in {file}")
     return 0
 
 
@@ -238,6 +250,30 @@ def _new_check(
         anchor=found,
         is_long=is_long,
     )
+
+
+async def _write(
+    where: Filter,
+    only: EventFilter | UnsetType,
+    target: BinaryIO,
+    options: Options,
+    *,
+    records: bool,
+) -> int:
+    if records:
+        return await _export_records(where, target, options)
+    return await _export(where, only, target, options)
+
+
+async def _export_records(where: Filter, target: BinaryIO, options: Options) -> int:
+    count, runs = 0, RunRecords()
+    async with open_realm(options) as realm:
+        async for page in realm.journal.scan(where):
+            lines = [encode_json(one) + b"\n" for stored in page for one in runs.of(stored)]
+            count += len(lines)
+            target.writelines(lines)
+    target.flush()
+    return count
 
 
 async def _export(

@@ -27,7 +27,7 @@ from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import atomic_file, print_json, print_line, write_content
 from rookery.ops.cli.rendering.run_output import show_result
-from rookery.ops.journal import ProofParts, prove_run
+from rookery.ops.journal import ProofParts, RunRecords, prove_run
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import ForkRun, ReplayQuery, RunsQuery
 from rookery.schemas.errors import Refused
@@ -36,8 +36,9 @@ from rookery.schemas.ids import check_session_id, parse_position
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import ForkReceipt, ReplayReport, RunAnswer, RunList, RunView
 from rookery.schemas.run import RunRequest
+from rookery.schemas.seed.records import JournalRecord
 
-__all__ = ["artifact", "fork", "prove", "replay", "result"]
+__all__ = ["artifact", "fork", "prove", "records", "replay", "result"]
 
 CODEC: FactCodec[SessionFact] = FactCodec(SESSION_FACTS)
 
@@ -127,6 +128,25 @@ def prove(
     else:
         print_line(f"run {run} is proven by {file}")
     return 0
+
+
+def records(run: ID, *, options: Options = NO_OPTIONS) -> int:
+    """Print the journal records of a run, one JSON object a line, in their order.
+
+    They hold refs, digests and summaries, and no arguments or results."""
+    with local_server(options):
+        found = asyncio.run(_records(run, options))
+    for record in found:
+        print_json(record)
+    return 0
+
+
+async def _records(run_id: str, options: Options) -> list[JournalRecord]:
+    async with open_realm(options) as realm:
+        view = await find_run(realm, run_id)
+        where, records = Filter(key=view.session_id, run=run_id), RunRecords(run_id)
+        pages = [page async for page in realm.journal.scan(where, sequence_before(view))]
+        return [record for page in pages for stored in page for record in records.of(stored)]
 
 
 async def _prove(run_id: str, options: Options) -> list[bytes]:

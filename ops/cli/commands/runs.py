@@ -55,6 +55,7 @@ for _name, _help in {
     "artifact": "Read a file that a past run wrote to /work/out.",
     "replay": "Replay a past run without calling tools, and compare the results.",
     "prove": "Write one run with the signatures and checkpoints that prove it.",
+    "records": "Print the journal records of a run, without arguments and results.",
     "fork": "Create a session from the last boundary of a past run at or before a sequence.",
 }.items():
     app.command(f"rookery.ops.cli.commands.past_runs:{_name}", name=_name, help=_help)
