@@ -56,6 +56,7 @@ CODES: Final[dict[str, Code]] = {
     "WAITING_FOR_APPROVAL": Code("a call of the run waits for an approver"),
     "WAITING_FOR_TIMER": Code("a call of the run waits for a time"),
     "WAITING_FOR_LEASE": Code("a call of the run waits for a fresh credential"),
+    "WAITING_FOR_TASK": Code("a call of the run goes on as a task of its surface"),
     "LEASE_UNAVAILABLE": Code("the credential that a call needs cannot be had"),
     "LEASE_REAUTH_REQUIRED": Code("a call of the run needs a credential that only a login renews"),
     "CREDENTIAL_REJECTED": Code("a service refused the credential of a call"),

@@ -23,7 +23,7 @@ from rookery.actors.execution.run_hooks import RunHooks
 from rookery.actors.execution.step_recorder import ParkRequested, RunEnded, StepRecorder
 from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
-from rookery.actors.tools import WAITING_FOR_LEASE, WAITING_FOR_TIMER
+from rookery.actors.tools import WAITING_FOR_LEASE, WAITING_FOR_TASK, WAITING_FOR_TIMER
 from rookery.actors.turns import request_calls
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallOutcome, RequestedCall
@@ -51,7 +51,7 @@ class CallNotifierPort(Protocol):
         """Cancel all calls of a run."""
 
 
-_SOON = frozenset({WAITING_FOR_TIMER, WAITING_FOR_LEASE})
+_SOON = frozenset({WAITING_FOR_TIMER, WAITING_FOR_LEASE, WAITING_FOR_TASK})
 """Waits that may end within a second, and need no person."""
 
 
@@ -128,7 +128,7 @@ class PendingCalls:
 
     @property
     def may_end_soon(self) -> bool:
-        """Whether an open call waits for a timer, or for a refresh of its credential."""
+        """Whether an open call waits for a timer, a task, or a refresh of its credential."""
         return not _SOON.isdisjoint(self._waits_for.values())
 
     def waiting_codes(self, numbers: Iterable[int]) -> dict[str, str]:

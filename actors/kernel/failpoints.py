@@ -20,6 +20,7 @@ __all__ = [
     "PEER_FAILPOINTS",
     "RUN_FAILPOINTS",
     "SURFACE_FAILPOINTS",
+    "TASK_FAILPOINTS",
     "Failpoints",
 ]
 
@@ -50,6 +51,9 @@ HOOK_FAILPOINTS = (
 )
 """In the order an invocation passes them: the hook is about to be asked, its answer is there, and
 what it said is about to be recorded."""
+
+TASK_FAILPOINTS = ("task_created",)
+"""A surface has made a task of a call, and that is not recorded."""
 
 MODEL_FAILPOINTS = (
     "model_request_recorded",
@@ -94,7 +98,13 @@ class Failpoints:
 
     def __init__(self, spec: str = "") -> None:
         of_runs = (*FAILPOINTS, *RUN_FAILPOINTS, *HOOK_FAILPOINTS, *MODEL_FAILPOINTS)
-        known = (*of_runs, *LEASE_FAILPOINTS, *SURFACE_FAILPOINTS, *PEER_FAILPOINTS)
+        known = (
+            *of_runs,
+            *TASK_FAILPOINTS,
+            *LEASE_FAILPOINTS,
+            *SURFACE_FAILPOINTS,
+            *PEER_FAILPOINTS,
+        )
         name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")
         if spec and (name not in known or not count.isdecimal() or int(count) < 1):
             raise Refused(

@@ -116,6 +116,9 @@ _REMEDIES: Final = {
     "WAITING_FOR_TIMER": _Remedy(
         "the end of {calls}", "its timer, or a client that cancels the run", _CANCEL
     ),
+    "WAITING_FOR_TASK": _Remedy(
+        "the end of {calls}", "the surface of its tool, or a client that cancels the run", _CANCEL
+    ),
     "WAITING_FOR_LEASE": _Remedy(
         "a fresh credential of {lease} for {calls}",
         "the refresh of the lease",

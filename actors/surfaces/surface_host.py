@@ -169,6 +169,13 @@ class SurfaceHost:
         finally:
             self._end(past.call_id)
 
+    async def follow_task(self, past: PastAttempt, task: str) -> CallOutcome:
+        self._begin(past.call_id)
+        try:
+            return await (await self.connect()).host.follow_task(past, task)
+        finally:
+            self._end(past.call_id)
+
     # --- inside -----------------------------------------------------------------------------------
 
     @property

@@ -15,7 +15,7 @@ from rookery.actors.messages import CallProgress
 from rookery.actors.tools.authoring.registry import ToolCallContext
 from rookery.actors.tools.call_slots import CallAttempt
 from rookery.actors.tools.capability_checks import fault, logged_fault
-from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown
+from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, TaskCreated
 from rookery.actors.tools.state import ToolCall
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallArguments, CallOutcome
@@ -52,12 +52,16 @@ class AttemptResult(NamedTuple):
     """Why the outcome is unknown; empty if it is known."""
     called: bool = True
     """If false, the tool was not called, and the attempt may begin again."""
+    task: str = ""
+    """The task of its surface by which the call goes on; empty if it has ended."""
 
     @property
     def metrics_outcome(self) -> str:
         """The outcome as the metrics count it."""
         if self.unknown_reason or not self.called:
             return "unknown" if self.called else "not_called"
+        if self.task:
+            return "awaited"
         if self.outcome.error is UNSET:
             return "completed"
         return "timed_out" if self.outcome.error.code == "TIMEOUT_TOOL" else "failed"
@@ -147,8 +151,10 @@ def call_context(session: str, call: ToolCall, arguments: CallArguments) -> Tool
 
 
 def failed_attempt(name: str, call_id: str, error: Exception, *, sensitive: bool) -> AttemptResult:
-    """Hosts return failures; any exception but their own two is a defect and fails the call."""
+    """Hosts return failures; any exception but their own is a defect and fails the call."""
     match error:
+        case TaskCreated(task=task):
+            return AttemptResult(CallOutcome(), b"", task=task)
         case OutcomeUnknown():
             reason = fault("RECOVERY_REQUIRED", str(error) or "its host gave no reason").message
             return AttemptResult(CallOutcome(), b"", reason)

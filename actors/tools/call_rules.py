@@ -37,11 +37,12 @@ from rookery.actors.tools.catalogue import (
     ends_with_node,
     requires_approval,
 )
-from rookery.actors.tools.effects import AttemptLost, BeginCall
+from rookery.actors.tools.effects import AttemptLost, BeginCall, RecordTask
 from rookery.actors.tools.state import (
     NO_VERDICT,
     NO_VERDICTS,
     WAITING_FOR_APPROVAL,
+    WAITING_FOR_TASK,
     CallPhase,
     HookVerdict,
     SessionCalls,
@@ -152,6 +153,8 @@ class CallRules(NamedTuple):
         for call in state.calls_of_run(end.run):
             if call.phase in _PHASES_BEFORE_INTENT and not call.attempt:
                 left.append(facts.Withdrawn(**call_fields(call)))
+            elif call.is_awaited(WAITING_FOR_TASK):
+                left.append(_cancelled_call(call, f"{call.name} went on as a task"))
             elif self.is_orphaned(call):
                 left.append(self._end_orphan(call, now_ms))
         return left
@@ -222,9 +225,11 @@ class CallRules(NamedTuple):
     ) -> Sequence[facts.ToolFact]:
         """The outcome of an attempt is unknown: its process has ended, or does not know."""
         call = state.calls.get(report.operation_id)
-        if call is None or call.phase is not CallPhase.INTENDED:
+        if call is None or call.attempt != report.attempt:
             return ()
-        if call.attempt != report.attempt or (call.node == self.epoch) != bool(report.reason):
+        is_task = call.is_awaited(WAITING_FOR_TASK)
+        is_ours = (call.node == self.epoch) == bool(report.reason)
+        if not (is_task or (is_ours and call.phase is CallPhase.INTENDED)):
             return ()
         text = _unknown_reason(call, report)
         if not call.idempotent:
@@ -247,13 +252,26 @@ class CallRules(NamedTuple):
             until_ms = max(min(now_ms, call.deadline_at_ms), call.unknown_until_ms or 0)
         return (_recovery_required(call, f"{text}, and {reason}", until_ms),)
 
+    def on_task_created(
+        self, state: SessionCalls, report: RecordTask
+    ) -> tuple[facts.Awaited] | tuple[()]:
+        """The last attempt goes on as a task of its surface: any node may follow it."""
+        call = state.calls.get(report.operation_id)
+        if call is None or call.current_attempt != (report.operation_id, report.attempt):
+            return ()
+        if call.phase is not CallPhase.INTENDED or call.node != self.epoch:
+            return ()
+        return (facts.Awaited(**call_fields(call), code=WAITING_FOR_TASK, task=report.task),)
+
     def on_outcome(self, state: SessionCalls, report: RecordOutcome) -> Sequence[facts.ToolFact]:
         """Record the outcome of the last attempt. A worker's outcome is valid whichever process
         asked for it, as long as no operator has resolved the call."""
         call = state.calls.get(report.operation_id)
         if call is None or call.attempt != report.attempt:
             return ()
-        is_awaited = report.by_worker and call.phase is CallPhase.RECOVERY_REQUIRED
+        is_awaited = report.by_worker and (
+            call.phase is CallPhase.RECOVERY_REQUIRED or call.is_awaited(WAITING_FOR_TASK)
+        )
         is_ours = report.by_worker or call.node == self.epoch
         if not (is_awaited or (call.phase is CallPhase.INTENDED and is_ours)):
             return ()

@@ -18,6 +18,7 @@ from rookery.actors.tools.call_slots import CallAttempt
 from rookery.actors.tools.state import (
     LEASE_WAITS,
     WAITING_FOR_APPROVAL,
+    WAITING_FOR_TASK,
     CallPhase,
     SessionCalls,
     ToolCall,
@@ -35,9 +36,11 @@ __all__ = [
     "CancelCallTimer",
     "CancelCredentialWait",
     "ExecuteCall",
+    "FollowTask",
     "IntentStatus",
     "NotifyCall",
     "PrepareCall",
+    "RecordTask",
     "call_effects",
     "pending_call_effects",
 ]
@@ -100,6 +103,13 @@ class ExecuteCall(Effect, frozen=True, kw_only=True):
     call: ToolCall
 
 
+class FollowTask(Effect, frozen=True, kw_only=True):
+    """Follow a call that goes on as a task of its surface, and record its outcome."""
+
+    session: str
+    call: ToolCall
+
+
 class NotifyCall(Effect, frozen=True, kw_only=True):
     """Notify the driver of the call about its progress."""
 
@@ -132,6 +142,14 @@ class AttemptLost(msgspec.Struct, frozen=True, kw_only=True):
     """What the tool's workers reported about the call."""
 
 
+class RecordTask(msgspec.Struct, frozen=True, kw_only=True):
+    """Record that this attempt goes on as a task of the surface."""
+
+    operation_id: str
+    attempt: int
+    task: str
+
+
 class IntentStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The reply to the executor's commands: the attempt and process of the last intent."""
 
@@ -147,17 +165,26 @@ def pending_call_effects(state: SessionCalls, session: str, epoch: str) -> Seque
 
 def _effect_of_call(call: ToolCall, session: str, epoch: str) -> Effect | None:
     match call.phase:
-        case CallPhase.AWAITED if call.waits_for == WAITING_FOR_APPROVAL:
-            return AskApproval(key=call.operation_id, session=session, call=call)
-        case CallPhase.AWAITED if call.waits_for in LEASE_WAITS:
-            return AwaitCredential(key=call.operation_id, session=session, call=call)
-        case CallPhase.AWAITED if call.until_ms:
-            return ArmCallTimer(key=call.operation_id, session=session, call=call)
+        case CallPhase.AWAITED:
+            return _effect_of_wait(call, session)
         case CallPhase.REQUESTED:
             return PrepareCall(key=_attempt_key(call.next_attempt), session=session, call=call)
         case CallPhase.INTENDED if call.node != epoch:
             return ExecuteCall(key=_attempt_key(call.current_attempt), session=session, call=call)
     return None
+
+
+def _effect_of_wait(call: ToolCall, session: str) -> Effect | None:
+    """What arranges the end of a wait."""
+    key = call.operation_id
+    match call.waits_for:
+        case code if code == WAITING_FOR_APPROVAL:
+            return AskApproval(key=key, session=session, call=call)
+        case code if code == WAITING_FOR_TASK:
+            return FollowTask(key=key, session=session, call=call)
+        case code if code in LEASE_WAITS:
+            return AwaitCredential(key=key, session=session, call=call)
+    return ArmCallTimer(key=key, session=session, call=call) if call.until_ms else None
 
 
 def _attempt_key(attempt: CallAttempt) -> str:
@@ -206,12 +233,10 @@ def _effects_before_intent(fact: facts.CallFact, call: ToolCall) -> Sequence[Eff
 def _effects_of_wait(fact: facts.Awaited, call: ToolCall) -> Sequence[Effect]:
     """Notify the driver, so that it may park the run, and arrange what ends the wait."""
     notify = NotifyCall(key=fact.id, progress=call.progress)
-    if call.waits_for in LEASE_WAITS:
-        key = call.operation_id
-        return (notify, AwaitCredential(key=key, session=fact.session, call=call))
-    if not call.until_ms:
-        return (notify,)
-    return (notify, ArmCallTimer(key=call.operation_id, session=fact.session, call=call))
+    arranged = None
+    if not call.is_awaited(WAITING_FOR_APPROVAL):
+        arranged = _effect_of_wait(call, fact.session)
+    return (notify,) if arranged is None else (notify, arranged)
 
 
 def _effects_of_end(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:

@@ -91,6 +91,7 @@ def _await(state: SessionCalls, fact: facts.Awaited) -> SessionCalls:
         waits_for=fact.code,
         until_ms=0 if fact.until_ms is UNSET else fact.until_ms,
         lease="" if fact.lease is UNSET else fact.lease,
+        task="" if fact.task is UNSET else fact.task,
     )
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from time import perf_counter
 from typing import Final
 
@@ -48,8 +49,8 @@ from rookery.actors.tools.authoring.credential import (
     CredentialSource,
     ToolCredential,
 )
-from rookery.actors.tools.bound_calls import call_with_credential, past_credentials
-from rookery.actors.tools.call_rules import acts_until_ms, closed_fault
+from rookery.actors.tools.bound_calls import call_with_credential
+from rookery.actors.tools.call_rules import closed_fault
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
 from rookery.actors.tools.capability_checks import fault, fault_of
 from rookery.actors.tools.catalogue import (
@@ -65,11 +66,14 @@ from rookery.actors.tools.effects import (
     BeginCall,
     CancelApproval,
     ExecuteCall,
+    FollowTask,
     IntentStatus,
     NotifyCall,
     PrepareCall,
+    RecordTask,
 )
-from rookery.actors.tools.hosts.host import OutcomeUnknown, PastAttempt, ToolHost, query_host
+from rookery.actors.tools.hosts.host import OutcomeUnknown, ToolHost
+from rookery.actors.tools.past_attempts import PastAttempts
 from rookery.actors.tools.state import ToolCall
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet, ValueSeal, wait_first
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
@@ -113,6 +117,9 @@ class CallExecutor:
         self._attempts, self._metrics = AttemptCache(), metrics
         self._failpoints, self._seal = failpoints or Failpoints(), seal
         self._credentials = credentials
+        self._past = PastAttempts(
+            hosts=hosts, board=board, catalogue=visible, credentials=credentials, now_ms=now_ms
+        )
         self.tasks = TaskSet()
         """Releases of slots."""
 
@@ -123,6 +130,7 @@ class CallExecutor:
             AskApproval: self.request_approval,
             CancelApproval: self.withdraw_approval,
             ExecuteCall: self.execute,
+            FollowTask: self.follow_task,
             NotifyCall: self.notify,
         }
 
@@ -130,6 +138,7 @@ class CallExecutor:
         """Notify the driver; an ended call stops waiting for a slot."""
         if effect.progress.outcome is not UNSET:
             self._slots.stop_waiting(effect.progress.operation_id)
+            self._past.cancel_task(effect.progress.operation_id)
         self._notifier.notify(effect.progress)
 
     async def prepare_call(self, effect: PrepareCall) -> None:
@@ -177,8 +186,25 @@ class CallExecutor:
             await self._resolve_unknown(session, call, result.unknown_reason)
             self._attempts.confirm(call.current_attempt)
             return
-        await self._record_outcome(session, call, result)
+        if result.task:
+            created = RecordTask(
+                operation_id=call.operation_id, attempt=call.attempt, task=result.task
+            )
+            self._failpoints.hit("task_created")
+            await self._ask(FAMILY, session, created, IntentStatus)
+        else:
+            await self._record_outcome(session, call, result)
         self._attempts.confirm(call.current_attempt)
+
+    async def follow_task(self, effect: FollowTask) -> None:
+        """Follow the task of a call, on whichever node owns its session; record its outcome."""
+        call, session = effect.call, effect.session
+        try:
+            outcome = await self._past.task_outcome(call, partial(self._is_awaited, session, call))
+        except OutcomeUnknown as unknown:
+            await self._resolve_unknown(session, call, str(unknown))
+            return
+        await self._record_outcome(session, call, attempt_result(outcome), by_worker=True)
 
     async def _record_outcome(
         self, session: str, call: ToolCall, result: AttemptResult, *, by_worker: bool = False
@@ -284,7 +310,7 @@ class CallExecutor:
         lost = AttemptLost(operation_id=call.operation_id, attempt=call.attempt, reason=reason)
         if not call.idempotent:
             try:
-                outcome = await self._worker_outcome(call)
+                outcome = await self._past.worker_outcome(call)
             except OutcomeUnknown as unknown:
                 text = fault("RECOVERY_REQUIRED", str(unknown)).message
                 gone = not reason and self._has_process_ended(call.node)
@@ -301,28 +327,6 @@ class CallExecutor:
                 return
             lost = replace(lost, not_awaited=True)
         await self._ask(FAMILY, session, lost, IntentStatus)
-
-    async def _worker_outcome(self, call: ToolCall) -> CallOutcome:
-        """The outcome that the tool's workers report; raises ``OutcomeUnknown``. Workers store no
-        times, so its duration counts from the intent."""
-        host = self._hosts.get(call.surface)
-        if host is None:
-            raise OutcomeUnknown
-        since_ms = call.deadline_at_ms - call.timeout_ms
-        binding = self._catalogue.binding_of(call.name)
-        past = PastAttempt(
-            name=call.name,
-            call_id=call.operation_id,
-            attempt=call.attempt,
-            schema_digest=call.schema_digest,
-            left_ms=acts_until_ms(call) - self._now_ms(),
-            credentials=await past_credentials(self._credentials, call, binding, since_ms),
-        )
-        with self._notifier.cancel_scope(
-            call.run, call.operation_id, lambda: host.cancel(call.operation_id)
-        ):
-            outcome = await query_host(host, past)
-        return replace(outcome, duration_ms=max(0, self._now_ms() - since_ms))
 
     async def _is_awaited(self, session: str, call: ToolCall) -> bool:
         """Whether the run is active and waits for the call."""

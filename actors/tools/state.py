@@ -37,6 +37,7 @@ __all__ = [
     "RECOVERY_REQUIRED",
     "WAITING_FOR_APPROVAL",
     "WAITING_FOR_LEASE",
+    "WAITING_FOR_TASK",
     "WAITING_FOR_TIMER",
     "CallPhase",
     "HookVerdict",
@@ -48,6 +49,7 @@ RECOVERY_REQUIRED: Final = "RECOVERY_REQUIRED"
 WAITING_FOR_APPROVAL: Final = "WAITING_FOR_APPROVAL"
 WAITING_FOR_TIMER: Final = "WAITING_FOR_TIMER"
 WAITING_FOR_LEASE: Final = "WAITING_FOR_LEASE"
+WAITING_FOR_TASK: Final = "WAITING_FOR_TASK"
 LEASE_REAUTH_REQUIRED: Final = "LEASE_REAUTH_REQUIRED"
 LEASE_WAITS: Final = (WAITING_FOR_LEASE, LEASE_REAUTH_REQUIRED)
 """The waits for a fresh credential, without a login and with one."""
@@ -113,6 +115,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """When a timer ends the wait; 0 without a timer."""
     lease: str = ""
     """The lease whose credential the call waits or waited for."""
+    task: str = ""
+    """The id by which its surface knows the call that goes on there."""
     credential_ready: bool = False
     """Whether the call has waited for its credential; it does so once."""
     attempt: int = 0

@@ -32,6 +32,7 @@ from rookery.actors.tools import (
     CallRules,
     HookVerdict,
     IntentStatus,
+    RecordTask,
     SessionCalls,
     SlotStage,
     ToolSet,
@@ -66,6 +67,7 @@ CALL_COMMANDS: Final = (
     AttemptLost,
     BeginCall,
     RecordOutcome,
+    RecordTask,
     ResolveCall,
     WaitEnded,
     approval.Closed,
@@ -216,6 +218,8 @@ class RunCalls:
                 left = rules.begin(calls, session, begin, now_ms=now_ms)
             case AttemptLost() as report:
                 left = rules.on_attempt_lost(calls, session, report, now_ms=now_ms)
+            case RecordTask() as created:
+                left = rules.on_task_created(calls, created)
             case RecordOutcome() as report:
                 left = rules.on_outcome(calls, report)
             case approval.GrantConsumed() as used:

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import TakeUpSurfaces
-from rookery.actors.tools import CallPhase, SessionCalls
+from rookery.actors.tools import WAITING_FOR_TASK, CallPhase, SessionCalls
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import surface as facts
@@ -117,6 +117,6 @@ def calls_in_flight(calls: SessionCalls) -> Mapping[str, int]:
     """By surface: the calls that were begun and have no outcome."""
     found: dict[str, int] = {}
     for call in calls.calls.values():
-        if call.phase is CallPhase.INTENDED:
+        if call.phase is CallPhase.INTENDED or call.is_awaited(WAITING_FOR_TASK):
             found[call.surface] = found.get(call.surface, 0) + 1
     return found

@@ -24,6 +24,7 @@ from rookery.actors.tools import ToolCredential
 from rookery.bus.ports import Backoff
 from rookery.ops.mcp_client.message_stream import MessageStream, ServerEnded, ServerFault
 from rookery.ops.mcp_client.server_process import LINE_MAX
+from rookery.ops.mcp_client.server_tasks import serves_tasks
 from rookery.ops.mcp_client.server_tools import TOOLS_MAX, ToolListing, list_tools
 from rookery.ops.mcp_client.source_access import SourceAccess
 from rookery.schemas.errors import CodedError, Failed
@@ -66,7 +67,8 @@ class LiveSession:
                 return False
             began_s = anyio.current_time()
             served = await _served_tools(self.session)
-            known, self.listing = self.listing, list_tools(surface, source, served)
+            known = self.listing
+            self.listing = list_tools(surface, source, served, has_tasks=serves_tasks(self.session))
             self.listed_at_s = began_s
             return known.surface_tools != self.listing.surface_tools
 

@@ -4,23 +4,30 @@ them. Its face is used on the bus's loop; a call itself runs on the loop of the 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Iterable
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import anyio
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import TypeAdapter, ValidationError
 
-from rookery.actors.tools import ToolCallContext, fault, fault_of, requires_approval
-from rookery.actors.tools.hosts import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
+from rookery.actors.tools import ToolCallContext, ToolCredential, fault, fault_of, requires_approval
+from rookery.actors.tools.hosts import (
+    NotCalled,
+    OutcomeUnknown,
+    PastAttempt,
+    TaskCreated,
+    always_allowed,
+)
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import Blobs, wait_first
 from rookery.ops.mcp_client.connection import LiveSession, McpTask, error_words
 from rookery.ops.mcp_client.http_transport import CURRENT_REQUEST, RequestScope
 from rookery.ops.mcp_client.message_stream import ServerFault
 from rookery.ops.mcp_client.results import CallResult, call_result, error_text, scrub_result
+from rookery.ops.mcp_client.server_tasks import FollowedTask, begin_task
 from rookery.ops.mcp_client.server_tools import ServerTool
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -37,8 +44,15 @@ _RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult]] = 
     types.CallToolResult | types.InputRequiredResult
 )
 _BROKEN: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
+TASK_BEGUN_S: Final = 60.0
+TASK_KEPT_MS: Final = 3_600_000
+"""How long a server shall keep the result of a task after the time of its call."""
 _GATEWAY_ERROR: Final = "Server returned an error response"
 """What the SDK says of a response that is no message of the server."""
+
+
+T = TypeVar("T")
+R = TypeVar("R", bound=types.Result)
 
 
 class _ServerCall:
@@ -70,6 +84,8 @@ class McpToolHost:
         self.surface = task.surface
         self._task, self._thread, self._blobs = task, thread, blobs
         self._calls: dict[str, _ServerCall] = {}
+        self._followed: dict[str, FollowedTask] = {}
+        """Tasks, by the call that goes on as one."""
 
     # --- port ToolHost ---
 
@@ -93,22 +109,17 @@ class McpToolHost:
                 self._thread.call_soon(running.cancel)
                 result.add_done_callback(_drop)
                 raise _timeout(running)
-            found = result.result()
-            for content in found.contents:
-                await self._blobs.put(content.data)
-            return CallOutcome(value=found.value)
+            return await self._outcome(result.result())
         except CodedError as error:
-            wrong = fault_of(error)
-            if ctx.credential is not None:
-                text = ctx.credential.scrubber.scrub_text(wrong.message)
-                wrong = fault(wrong.code, text)
-            return CallOutcome(error=fault(wrong.code, self._task.access.scrub(wrong.message)))
+            return self._failed(error, () if ctx.credential is None else (ctx.credential,))
         finally:
             del self._calls[ctx.call_id]
 
     def cancel(self, call_id: str) -> None:
         if (running := self._calls.get(call_id)) is not None:
             self._thread.call_soon(running.cancel)
+        if (followed := self._followed.get(call_id)) is not None:
+            self._thread.call_soon(followed.end)
 
     async def wait_finished(self, call_id: str) -> None:
         """Returns at once: a call that outlives its time occupies its server, and nothing here."""
@@ -116,6 +127,32 @@ class McpToolHost:
     async def query_outcome(self, past: PastAttempt) -> CallOutcome:
         del past
         raise OutcomeUnknown(f"the server of {self.surface} answers a call only once")
+
+    async def follow_task(self, past: PastAttempt, task: str) -> CallOutcome:
+        loop = self._thread.loop
+        deadline_s = loop.time() + past.left_ms / 1_000
+        followed = self._followed[past.call_id] = FollowedTask(self._ask, task, deadline_s)
+        work = asyncio.run_coroutine_threadsafe(self._follow(past, followed), loop)
+        try:
+            return await self._outcome(await asyncio.wrap_future(work))
+        except CodedError as error:
+            if error.code == "SURFACE_UNAVAILABLE":
+                raise
+            return self._failed(error, past.credentials)
+        finally:
+            del self._followed[past.call_id]
+
+    async def _outcome(self, found: CallResult) -> CallOutcome:
+        for content in found.contents:
+            await self._blobs.put(content.data)
+        return CallOutcome(value=found.value)
+
+    def _failed(self, error: CodedError, credentials: Iterable[ToolCredential]) -> CallOutcome:
+        wrong = fault_of(error)
+        text = self._task.access.scrub(wrong.message)
+        for credential in credentials:
+            text = credential.scrubber.scrub_text(text)
+        return CallOutcome(error=fault(wrong.code, text))
 
     # --- on the loop of the connections ---
 
@@ -141,15 +178,47 @@ class McpToolHost:
         arguments = tool.tool.checks.bind(ctx.args, ctx.kwargs)
         if not running.may_act():
             raise NotCalled(ctx.name)
-        answer = await self._request(running, live, tool.name, arguments)
+        answer: types.CallToolResult | types.InputRequiredResult
+        if tool.as_task:
+            answer = await self._begin_task(running, live, tool, arguments)
+        else:
+            answer = await self._request(running, live, tool.name, arguments)
         if isinstance(answer, types.InputRequiredResult):
             raise Failed(
                 "UNSUPPORTED_FEATURE",
                 f"{ctx.name}: its server asks for more input before it acts, and a call has none",
             )
-        if answer.is_error:
-            raise Refused("TOOL_ERROR", error_text(answer))
-        return await self._checked(running, tool, answer)
+        given = () if ctx.credential is None else (ctx.credential,)
+        return await self._checked(tool, answer, given)
+
+    async def _follow(self, past: PastAttempt, followed: FollowedTask) -> CallResult:
+        """The checked result of a task."""
+        answer = await followed.result()
+        live = self._task.live
+        tool = None if live is None else live.listing.tools.get(past.name)
+        if tool is None or past.schema_digest not in ("", tool.tool.available.schema_digest):
+            why = "has no such tool any more, or another one, so its result cannot be checked"
+            raise Failed("TOOL_CHANGED", f"{past.name}: the server of {self.surface} {why}")
+        return await self._checked(tool, answer, past.credentials)
+
+    async def _ask(self, request: types.Request[Any, Any], kind: type[R], /) -> R:
+        """Ask about a task. ``Failed`` if the server cannot be reached now."""
+        scope = RequestScope()
+        CURRENT_REQUEST.set(scope)
+        try:
+            async with self._task.borrow(None) as live:
+                return await live.session.send_request(request, kind)
+        except MCPError as error:
+            if scope.status == 404:
+                self._task.reconnect("has closed the session")
+                raise Failed("SURFACE_UNAVAILABLE", error.error.message) from None
+            if reason := scope.not_sent or _unknown_reason(scope, error):
+                raise Failed("SURFACE_UNAVAILABLE", reason) from None
+            raise
+        except ValidationError:
+            raise OutcomeUnknown("the server's answer is none of the protocol") from None
+        except _BROKEN as error:
+            raise Failed("SURFACE_UNAVAILABLE", error_words(error)) from None
 
     async def _current_tool(self, running: _ServerCall, live: LiveSession) -> ServerTool:
         """The tool as the server has it now. It must be what was recorded, and approved."""
@@ -178,12 +247,31 @@ class McpToolHost:
     ) -> types.CallToolResult | types.InputRequiredResult:
         params = types.CallToolRequestParams(name=name, arguments=arguments)
         request = types.CallToolRequest(params=params)
+        sent = live.session.send_request(
+            request, _RESULT, progress_callback=partial(self._log_progress, running.ctx)
+        )
+        return await self._answer(running, sent)
+
+    async def _begin_task(
+        self, running: _ServerCall, live: LiveSession, tool: ServerTool, arguments: dict[str, Any]
+    ) -> types.CallToolResult:
+        """Raises ``TaskCreated``, unless the server has ended the call already."""
+        ttl_ms = running.timeout_ms + TASK_KEPT_MS
+        sent = begin_task(live.session, tool.name, arguments, ttl_ms)
+        with anyio.move_on_after(TASK_BEGUN_S) as waiting:
+            begun = await self._answer(running, sent)
+        if waiting.cancelled_caught:
+            raise OutcomeUnknown(f"its server did not begin the task within {TASK_BEGUN_S:g} s")
+        if isinstance(begun, str):
+            raise TaskCreated(begun)
+        return begun
+
+    async def _answer(self, running: _ServerCall, sent: Awaitable[T]) -> T:
+        """What a server answers to a request of a call."""
         CURRENT_REQUEST.set(running.request)
         running.is_sent = True
         try:
-            return await live.session.send_request(
-                request, _RESULT, progress_callback=partial(self._log_progress, running.ctx)
-            )
+            return await sent
         except MCPError as error:
             raise self._failure(running, error) from None
         except ValidationError:
@@ -216,11 +304,15 @@ class McpToolHost:
         self._task.access.log.add(text)
 
     async def _checked(
-        self, running: _ServerCall, tool: ServerTool, answer: types.CallToolResult
+        self,
+        tool: ServerTool,
+        answer: types.CallToolResult,
+        credentials: Iterable[ToolCredential],
     ) -> CallResult:
         """The result as its schema says, without credentials."""
-        given = running.ctx.credential
-        scrubbers = self._task.access.scrubbers + (() if given is None else (given.scrubber,))
+        if answer.is_error:
+            raise Refused("TOOL_ERROR", error_text(answer))
+        scrubbers = self._task.access.scrubbers + tuple(one.scrubber for one in credentials)
 
         def check() -> CallResult:
             found = call_result(answer, has_schema=tool.has_output_schema)

@@ -28,6 +28,8 @@ NAME_MAX: Final = 128
 DESCRIPTION_MAX: Final = 8_000
 TIMEOUT_MS: Final = 60_000
 """Of a call, unless the policy says otherwise: a server may be a long way off."""
+TASK_TIMEOUT_MS: Final = 86_400_000
+"""Of a call of a tool that runs as a task only."""
 
 
 class ServerTool(NamedTuple):
@@ -37,6 +39,8 @@ class ServerTool(NamedTuple):
     """By which the server knows it."""
     tool: CatalogueTool
     has_output_schema: bool
+    as_task: bool = False
+    """Whether its calls go on as tasks of the server."""
 
 
 class ToolListing(NamedTuple):
@@ -56,8 +60,11 @@ class ToolListing(NamedTuple):
         )
 
 
-def list_tools(surface: str, source: SurfaceSource, served: Iterable[types.Tool]) -> ToolListing:
-    """The tools that can be offered. A tool that cannot be is left out and named."""
+def list_tools(
+    surface: str, source: SurfaceSource, served: Iterable[types.Tool], *, has_tasks: bool = False
+) -> ToolListing:
+    """The tools that can be offered. A tool that cannot be is left out and named. ``has_tasks``:
+    whether calls may go on as tasks of the server."""
     tools: dict[str, ServerTool] = {}
     problems: dict[str, str] = {}
     known: set[str] = set()
@@ -75,7 +82,7 @@ def list_tools(surface: str, source: SurfaceSource, served: Iterable[types.Tool]
             )
         else:
             try:
-                tools[seen] = _server_tool(surface, source, tool, seen)
+                tools[seen] = _server_tool(surface, source, tool, seen, has_tasks=has_tasks)
             except CodedError as error:
                 problems[_shown(tool.name)] = f"{error.code}: {error.message}"
     for name in sorted({*policy.allow, *policy.tools} - known):
@@ -83,27 +90,39 @@ def list_tools(surface: str, source: SurfaceSource, served: Iterable[types.Tool]
     return ToolListing(dict(sorted(tools.items())), problems)
 
 
-def _server_tool(surface: str, source: SurfaceSource, tool: types.Tool, seen: str) -> ServerTool:
+def _server_tool(
+    surface: str, source: SurfaceSource, tool: types.Tool, seen: str, *, has_tasks: bool
+) -> ServerTool:
     if not (is_python_identifier(seen) and len(seen) <= NAME_MAX):
         raise Refused("INVALID_TOOL_NAME", f"programs cannot call {seen[:200]!r}")
-    if tool.execution is not None and tool.execution.task_support == "required":
-        raise Refused("UNSUPPORTED_FEATURE", "it runs as a task only, which the SDK cannot begin")
+    support = tool.execution.task_support if tool.execution is not None else None
+    if support == "required" and not has_tasks:
+        raise Refused("UNSUPPORTED_FEATURE", "it runs as a task only, and its server has none")
     default, own = source.policy.default, source.policy.tools.get(tool.name, ToolPolicy())
     description = (tool.description or tool.title or "")[:DESCRIPTION_MAX]
     output = tool.output_schema
+    usual_ms = TASK_TIMEOUT_MS if support == "required" else TIMEOUT_MS
+    timeout_ms = _first(own.timeout_ms, default.timeout_ms, usual_ms)
     capability = Capability(
         name=seen,
         description=description,
         input_schema=_input_schema(tool, description),
         output_schema=_affordable(output, f"the output schema of {seen}"),
         side_effect=_first(own.side_effect, default.side_effect, SideEffect.EXTERNAL_SYSTEM),
-        limits=CapabilityLimits(timeout_ms=_first(own.timeout_ms, default.timeout_ms, TIMEOUT_MS)),
+        limits=CapabilityLimits(timeout_ms=timeout_ms),
         approval_policy=_first(own.approval, default.approval, ApprovalMode.MANUAL),
         idempotent=_first(own.idempotent, default.idempotent, False),  # noqa: FBT003 - a value.
         binding=source.binding or UNSET,
     )
     offered = CatalogueTool.of(surface, capability, awaited=True, kind=source.kind)
-    return ServerTool(tool.name, offered, has_output_schema=output is not None)
+    # A call that may take long goes on without a slot, and whatever happens to this process.
+    is_long = support == "optional" and timeout_ms > TIMEOUT_MS
+    return ServerTool(
+        tool.name,
+        offered,
+        has_output_schema=output is not None,
+        as_task=has_tasks and (support == "required" or is_long),
+    )
 
 
 def _input_schema(tool: types.Tool, description: str) -> dict[str, Any]:

@@ -6,7 +6,8 @@ of the entity ``tool`` are older: their calls are ``adopted`` before anything el
 A call is ``requested``, then ``intended``, and has exactly one outcome: ``completed``, ``failed``,
 or, if its outcome is unknown, ``recovery_required`` until an operator resolves it. A call that
 needs an approval is ``allowed`` before it is intended. A call that ends later without an attempt,
-such as a sleep, is ``awaited`` instead of intended. A rejected call is ``refused`` and has no
+such as a sleep, is ``awaited`` instead of intended; one that goes on as a task of its surface is
+``awaited`` afterwards. A rejected call is ``refused`` and has no
 other fact, unless its arguments were in the blob store and were checked after it was ``requested``.
 ``run`` of the envelope is the call's run.
 """
@@ -84,7 +85,7 @@ class Requested(_ToolCallFact, frozen=True, kw_only=True, tag="tool.requested.v1
 
 
 class Awaited(_ToolCallFact, frozen=True, kw_only=True, tag="tool.awaited.v1"):
-    """The call ends later, by an event: nothing of it runs until then."""
+    """The call ends later, by an event: nothing of it runs here until then."""
 
     code: str
     """What the call waits for: ``WAITING_FOR_TIMER`` ..."""
@@ -92,6 +93,8 @@ class Awaited(_ToolCallFact, frozen=True, kw_only=True, tag="tool.awaited.v1"):
     """When a timer ends the wait at the latest, in milliseconds since 1970."""
     lease: str | UnsetType = UNSET
     """The key of the lease whose credential the call needs."""
+    task: str | UnsetType = UNSET
+    """The id by which the surface knows the call, which has begun and goes on there."""
 
 
 class CredentialReady(_ToolCallFact, frozen=True, kw_only=True, tag="tool.credential_ready.v1"):

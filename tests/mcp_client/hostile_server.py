@@ -47,9 +47,10 @@ SCHEMAS: Json = {
 }
 CACHED: Json = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
 CAPABILITIES: Json = {"tools": {"listChanged": True}}
+TASKS: Json = {"tasks": {"cancel": {}, "requests": {"tools": {"call": {}}}}}
 
 lock = threading.Lock()
-state: Json = {"words": "the first words", "cancels": [], "answers": {}}
+state: Json = {"words": "the first words", "cancels": [], "answers": {}, "tasks": {}, "results": {}}
 TOOLS: dict[str, Callable[..., Json]] = {}
 
 
@@ -187,6 +188,15 @@ def need_input() -> Json:
 
 
 @offer
+def research(seconds: float = 0.0, end: str = "completed") -> Json:
+    """Runs as a task only; ``end``: how the task ends."""
+    threading.Event().wait(seconds)
+    if end == "refused":
+        raise ValueError("nothing is known of it")
+    return {**says(f"found after {seconds} s"), "isError": end == "failed"}
+
+
+@offer
 def cancels() -> Json:
     return says(len(state["cancels"]))
 
@@ -216,6 +226,8 @@ def tools(mode: str) -> list[Json]:
         "chart": {"outputSchema": NUMBER},
         "lie": {"outputSchema": NUMBER},
         "unstructured": {"outputSchema": NUMBER},
+        "research": {"execution": {"taskSupport": "required"}},
+        "sleep": {"execution": {"taskSupport": "optional"}},
     }
     return [
         {"name": name, "description": state["words"], **usual, **own.get(name, {})}
@@ -244,6 +256,46 @@ def handle(mode: str, message: Json) -> None:
                 send({"id": request, "result": {"resultType": "complete", **result}})
 
 
+def begin_task(params: Json) -> Json:
+    """A task that a thread works at, unless its argument says how it ends at once."""
+    number = len(state["tasks"])
+    end = params["arguments"].get("end", "completed")
+    now = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
+    task = {"taskId": f"task-{number}", "status": "working", "pollInterval": 50, **now}
+    task["ttl"] = params["task"]["ttl"]
+    state["tasks"][task["taskId"]] = task
+    state["results"][task["taskId"]] = result = {}
+
+    def serve() -> None:
+        if end in ("input_required", "cancelled"):
+            task["status"] = end
+            return
+        try:
+            result.update(result=work(params))
+        except ValueError as error:
+            result.update(error={"code": -32602, "message": str(error)})
+        if task["status"] == "working":
+            task["status"] = "completed" if end == "completed" else "failed"
+
+    threading.Thread(target=serve, daemon=True).start()
+    return {"task": dict(task)}
+
+
+def of_task(method: str, name: str) -> Json:
+    if name not in state["tasks"]:
+        raise ValueError(f"no task {name}")
+    task = state["tasks"][name]
+    if method == "tasks/cancel":
+        state["cancels"].append(name)
+        task["status"] = "cancelled"
+    if method != "tasks/result":
+        return dict(task)
+    found = state["results"][name]
+    if "error" in found:
+        raise ValueError(found["error"]["message"])
+    return dict(found["result"])
+
+
 def work(params: Json) -> Json:
     token = params.get("_meta", {}).get("progressToken")
     if token is not None and params["name"] == "echo":
@@ -258,7 +310,8 @@ def reply(mode: str, method: str, params: Json, request: object) -> Json | None:
             raise ValueError(f"this is no token: {os.environ['API_TOKEN']}")
         case "initialize":
             info = {"name": "hostile", "version": "1"}
-            own = {"capabilities": CAPABILITIES, "instructions": "be careful"}
+            known = CAPABILITIES if mode == "no_tasks" else {**CAPABILITIES, **TASKS}
+            own = {"capabilities": known, "instructions": "be careful"}
             return {"protocolVersion": params["protocolVersion"], "serverInfo": info, **own}
         case "server/discover" if mode == "modern":
             return {"supportedVersions": ["2026-07-28"], "capabilities": CAPABILITIES, **CACHED}
@@ -271,8 +324,12 @@ def reply(mode: str, method: str, params: Json, request: object) -> Json | None:
             return None
         case "tools/list":
             return {"tools": tools(mode), **CACHED}
+        case "tools/call" if "task" in params:
+            return begin_task(params)
         case "tools/call":
             return work(params)
+        case "tasks/get" | "tasks/result" | "tasks/cancel":
+            return of_task(method, params["taskId"])
         case _:
             raise ValueError("no such method")
 

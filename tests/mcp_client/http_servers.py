@@ -61,6 +61,8 @@ class HostileHttp:
         self.url, self.seen = url, list[str]()
         self.token = ""
         """The only one that it accepts; empty: it accepts everything."""
+        self.tasks: dict[str, str] = {}
+        """The status of each task that was begun."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -91,9 +93,10 @@ class _Handler(BaseHTTPRequestHandler):
             case "initialize":
                 version = params["protocolVersion"]
                 info = {"name": "hostile", "version": "1"}
+                known = {"tools": {}, "tasks": {"requests": {"tools": {"call": {}}}}}
                 self._result(
                     message,
-                    {"protocolVersion": version, "capabilities": {"tools": {}}, "serverInfo": info},
+                    {"protocolVersion": version, "capabilities": known, "serverInfo": info},
                 )
             case "tools/list":
                 usual = {"inputSchema": {"type": "object"}}
@@ -107,13 +110,30 @@ class _Handler(BaseHTTPRequestHandler):
                     "giant",
                     *STATUS,
                 )
-                self._result(message, {"tools": [{"name": name, **usual} for name in names]})
+                task = {"name": "research", "execution": {"taskSupport": "required"}, **usual}
+                tools = [*({"name": name, **usual} for name in names), task]
+                self._result(message, {"tools": tools})
+            case "tools/call" if "task" in params:
+                name = f"task-{len(self.known.tasks)}"
+                self.known.tasks[name] = "working"
+                self._result(message, {"task": self._task(name)})
+            case "tasks/get" | "tasks/cancel" if params["taskId"] in self.known.tasks:
+                if message["method"] == "tasks/cancel":
+                    self.known.tasks[params["taskId"]] = "cancelled"
+                self._result(message, self._task(params["taskId"]))
+            case "tasks/result":
+                self._result(message, {"content": [{"type": "text", "text": "found"}]})
             case "tools/call":
                 self._act(params["name"], message)
             case _:
                 error = {"code": -32601, "message": "no such method"}
                 body = {"jsonrpc": "2.0", "id": message["id"], "error": error}
                 self._send(200, json.dumps(body).encode())
+
+    def _task(self, name: str) -> Json:
+        at = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
+        task = {"taskId": name, "status": self.known.tasks[name], "ttl": None, **at}
+        return {**task, "pollInterval": 100}
 
     def _act(self, name: str, message: Json) -> None:
         match name:

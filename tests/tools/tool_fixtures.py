@@ -294,6 +294,15 @@ class BackendHost:
         del past  # The backend answers no questions of nodes.
         raise OutcomeUnknown
 
+    async def follow_task(self, past: PastAttempt, task: str) -> CallOutcome:
+        while self._backend.hold and past.call_id not in self.cancelled:
+            await asyncio.sleep(0.01)
+        if self._backend.lost:
+            raise OutcomeUnknown(f"task {task} is not known")
+        if past.call_id in self.cancelled:
+            return CallOutcome(error=fault("CANCELLED", "not wanted"))
+        return self._backend.outcome
+
 
 # --- the realm ------------------------------------------------------------------------------------
 

@@ -7,8 +7,16 @@ from rookery.actors.tools.hosts.host import (
     NotCalled,
     OutcomeUnknown,
     PastAttempt,
+    TaskCreated,
     ToolHost,
     always_allowed,
 )
 
-__all__ = ["NotCalled", "OutcomeUnknown", "PastAttempt", "ToolHost", "always_allowed"]
+__all__ = [
+    "NotCalled",
+    "OutcomeUnknown",
+    "PastAttempt",
+    "TaskCreated",
+    "ToolHost",
+    "always_allowed",
+]

@@ -18,6 +18,7 @@ __all__ = [
     "NotCalled",
     "OutcomeUnknown",
     "PastAttempt",
+    "TaskCreated",
     "ToolHost",
     "always_allowed",
     "query_host",
@@ -35,6 +36,14 @@ class NotCalled(Exception):
 def always_allowed() -> bool:
     """For hosts without sessions."""
     return True
+
+
+class TaskCreated(Exception):
+    """The call goes on as a task of its surface: it may take hours, and outlive this process."""
+
+    def __init__(self, task: str) -> None:
+        super().__init__(task)
+        self.task = task
 
 
 class PastAttempt(NamedTuple):
@@ -66,7 +75,7 @@ class ToolHost(Protocol):
         """The outcome of a call within its timeout: a value that matches the tool's schema, or an
         error. The host sets ``ctx.cancelled``. Raises ``OutcomeUnknown``, also if an attempt after
         the first did not begin; raises ``NotCalled`` if ``may_act``, checked last and from any
-        thread, is false."""
+        thread, is false; and ``TaskCreated`` if the call goes on as a task of the surface."""
 
     def call_quickly(self, ctx: ToolCallContext, may_act: Callable[[], bool]) -> CallOutcome | None:
         """Call a function that never blocks, on this loop: ``call`` without a wait, and without a
@@ -81,6 +90,11 @@ class ToolHost(Protocol):
     async def query_outcome(self, past: PastAttempt) -> CallOutcome:
         """The outcome of a past attempt, as soon as a worker has it. A worker that has not begun
         the attempt cancels it. Raises ``OutcomeUnknown`` with the reports of the workers."""
+
+    async def follow_task(self, past: PastAttempt, task: str) -> CallOutcome:
+        """The outcome of a call that goes on as a task, as soon as it has one; ``cancel`` ends it.
+        Raises ``Failed`` with ``SURFACE_UNAVAILABLE`` while the surface cannot be reached, and
+        ``OutcomeUnknown`` if it does not know the task."""
 
 
 async def query_host(host: ToolHost, past: PastAttempt) -> CallOutcome:

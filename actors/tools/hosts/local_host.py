@@ -182,6 +182,10 @@ class LocalToolHost:
         if (running := self._running.get(call_id)) is not None:
             running.stop()
 
+    async def follow_task(self, past: PastAttempt, task: str) -> CallOutcome:
+        del past, task
+        raise OutcomeUnknown(f"{self.surface} has no tasks")
+
     async def query_outcome(self, past: PastAttempt) -> CallOutcome:
         del past  # Only the process that called the function knows its outcome.
         raise OutcomeUnknown

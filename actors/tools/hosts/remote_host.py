@@ -161,6 +161,10 @@ class RemoteToolHost:
         """Returns at once: a function that outlives its call occupies its worker, and nothing
         here."""
 
+    async def follow_task(self, past: PastAttempt, task: str) -> CallOutcome:
+        del past, task
+        raise OutcomeUnknown(f"{self.surface} has no tasks")
+
     async def query_outcome(self, past: PastAttempt) -> CallOutcome:
         tool = self._tools.get(past.name)
         if tool is None or tool.available.schema_digest != past.schema_digest:

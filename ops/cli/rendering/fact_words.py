@@ -197,6 +197,8 @@ def _completed(call: str, fields: FactFields) -> str:
 
 
 def _awaited(call: str, fields: FactFields) -> str:
+    if "task" in fields:
+        return f"{call} goes on as task {fields['task']}"
     until_ms = fields.get("until_ms")
     until = "" if until_ms is None else f" until {clock_time(until_ms)}"
     if "lease" not in fields:
