@@ -40,6 +40,7 @@ from rookery.actors.tools.hosts.host import (
     NotCalled,
     OutcomeUnknown,
     PastAttempt,
+    TaskCreated,
     ToolHost,
     always_allowed,
 )
@@ -229,6 +230,8 @@ class ToolBackend:
         """A called tool does not return."""
         self.lost = False
         """The outcome of every call is unknown."""
+        self.makes_tasks = False
+        """Every call goes on as a task, which ends when nothing holds it."""
         self.running: Counter[str] = Counter()
         self.running_max: Counter[str] = Counter()
         self.outcome = CallOutcome(value="done")
@@ -264,6 +267,9 @@ class BackendHost:
     ) -> CallOutcome:
         if not may_act():
             raise NotCalled
+        if self._backend.makes_tasks:
+            with self._backend.at_work(ctx):
+                raise TaskCreated(f"task of {ctx.call_id}")
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 with self._backend.at_work(ctx):
