@@ -7,7 +7,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rookery.actors.kernel import QueryHandler
 from rookery.actors.resources import (
     CaptureStore,
     FileResolver,
@@ -52,7 +51,8 @@ class NodeResources(NamedTuple):
     registry: ToolRegistry
     """The functions of the configuration, with hooks and resources."""
     record_reads: RecordMode
-    queries: Mapping[str, QueryHandler]
+    reader: ResourceReader
+    store: CaptureStore
     hosts: Sequence[LocalToolHost]
     tools: Sequence[CatalogueTool]
 
@@ -75,12 +75,12 @@ class NodeResources(NamedTuple):
         resolvers = _resolvers(config, functions, static, pool, store)
         reader = ResourceReader(bus.journal, bus.blobs, store, seal, resolvers)
         if not (config.resources.tools or static or functions.resources):
-            return cls(functions, record_reads, reader.queries, (), ())
+            return cls(functions, record_reads, reader, store, (), ())
         tools = resource_tools(reader)
         host = LocalToolHost(tools, RESOURCES)
         opened.callback(host.close, CLOSE_S)
         offered = [CatalogueTool.of(RESOURCES, one.capability, awaited=True) for one in tools]
-        return cls(functions, record_reads, reader.queries, (host,), offered)
+        return cls(functions, record_reads, reader, store, (host,), offered)
 
     def catalogue(self, remote: Sequence[RemoteToolHost]) -> ToolCatalogue:
         """The node's own functions, built-in tools, those for resources, and those of workers."""

@@ -86,6 +86,7 @@ from rookery.ops.policy import PolicyServices
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
 from rookery.ops.run_environment import load_sandbox, provision
+from rookery.ops.surface_resources import SurfaceResolver
 from rookery.ops.surfaces import SurfaceServices
 
 __all__ = ["RunServices", "approval_settings"]
@@ -145,7 +146,7 @@ class RunServices:
         )
         self._replayer = RunReplayer(self._rebuilder)
         self.queries = {
-            **resources.queries,
+            **resources.reader.queries,
             **PolicyServices(policies, self.catalogue).queries,
             **self._create_queries(payload_bytes_max),
         }
@@ -257,6 +258,7 @@ class RunServices:
             leases=leases,
             seal=RingSeal(node_secrets.values, bus.realm, entropy),
         )
+        resources.reader.register(SurfaceResolver(surfaces.live, resources.store))
         approvers = await _open_approvers(bus, catalogue, approvals)
         services = cls(
             bus,

@@ -67,6 +67,8 @@ class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """By the name that the server uses."""
     allow: tuple[str, ...] = ()
     """If there are any, only these tools of the server are offered."""
+    resources: bool = False
+    """Whether programs and clients may read the server's resources."""
 
 
 class SurfaceSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

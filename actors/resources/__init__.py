@@ -8,7 +8,7 @@ fact has the resolution and the bytes, so a run is replayed without the source.
 
 from __future__ import annotations
 
-from rookery.actors.resources.capture import CaptureStore, mime_of
+from rookery.actors.resources.capture import CapturedBytes, CaptureStore, mime_of
 from rookery.actors.resources.host_resolvers import (
     FileResolver,
     FunctionResolver,
@@ -21,6 +21,7 @@ from rookery.actors.resources.router import ResourceResolver, ResourceRouter
 
 __all__ = [
     "CaptureStore",
+    "CapturedBytes",
     "FileResolver",
     "FunctionResolver",
     "HttpResolver",

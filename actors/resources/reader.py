@@ -69,6 +69,10 @@ class ResourceReader:
         self._journal, self._blobs, self._store, self._seal = journal, blobs, store, seal
         self._facts, self._shared = SessionFacts(journal), tuple(shared)
 
+    def register(self, resolver: ResourceResolver) -> None:
+        """Serve another scheme to every session alike."""
+        self._shared += (resolver,)
+
     # --- for programs -----------------------------------------------------------------------------
 
     async def resolve(self, session: str, uri: str, max_bytes: int) -> ResolvedResource:

@@ -9,8 +9,10 @@ The rules of the two machines are in ``surface_machine`` and ``mcp_server_machin
 from rookery.actors.surfaces.catalogue_changes import CatalogueChanges
 from rookery.actors.surfaces.connections import (
     ConnectionReport,
+    ListedResource,
     SurfaceConnection,
     SurfaceConnections,
+    SurfaceContent,
 )
 from rookery.actors.surfaces.decider import SurfacesDecider
 from rookery.actors.surfaces.executor import SurfaceExecutor
@@ -26,9 +28,11 @@ __all__ = [
     "SURFACES",
     "CatalogueChanges",
     "ConnectionReport",
+    "ListedResource",
     "LiveCatalogue",
     "SurfaceConnection",
     "SurfaceConnections",
+    "SurfaceContent",
     "SurfaceExecutor",
     "Surfaces",
     "SurfacesDecider",

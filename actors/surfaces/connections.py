@@ -13,7 +13,13 @@ from rookery.actors.tools import ToolHost
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.surfaces import SurfaceSource, SurfaceTool
 
-__all__ = ["ConnectionReport", "SurfaceConnection", "SurfaceConnections"]
+__all__ = [
+    "ConnectionReport",
+    "ListedResource",
+    "SurfaceConnection",
+    "SurfaceConnections",
+    "SurfaceContent",
+]
 
 
 class ConnectionReport(NamedTuple):
@@ -24,6 +30,24 @@ class ConnectionReport(NamedTuple):
     state: McpServerState
     error: str = ""
     """Why it failed: a code and a text, without a credential."""
+
+
+class ListedResource(NamedTuple):
+    """A resource as its server lists it."""
+
+    uri: str
+    name: str
+    mime: str
+    size_bytes: int | None
+    description: str
+
+
+class SurfaceContent(NamedTuple):
+    """The bytes of a resource, or of a part of it."""
+
+    uri: str
+    mime: str
+    data: bytes
 
 
 class SurfaceConnection(Protocol):
@@ -49,6 +73,12 @@ class SurfaceConnection(Protocol):
     def log(self) -> tuple[str, ...]:
         """The last lines that the server wrote beside its messages, and what became of the
         connection."""
+
+    async def list_resources(self) -> tuple[ListedResource, ...]:
+        """What the server offers to read, as it lists it now."""
+
+    async def read_resource(self, uri: str) -> tuple[SurfaceContent, ...]:
+        """Read a resource by the server's own URI."""
 
     async def close(self) -> None:
         """End the calls in flight as unknown or failed, then the connection and its process."""

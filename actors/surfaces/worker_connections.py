@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rookery.actors.surfaces.connections import ConnectionReport
+from rookery.actors.surfaces.connections import ConnectionReport, ListedResource, SurfaceContent
 from rookery.actors.tools import RemoteToolHost
 from rookery.bus.ports import ToolWorkers
-from rookery.schemas.errors import Failed
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.surfaces import SurfaceSource, SurfaceTool
 from rookery.schemas.worker_protocol import ServedTool
 
@@ -30,6 +30,14 @@ class WorkerConnection:
         self.instructions = ""
         self.problems: Mapping[str, str] = {}
         self.log: tuple[str, ...] = ()
+
+    async def list_resources(self) -> tuple[ListedResource, ...]:
+        """None: workers serve tools."""
+        return ()
+
+    async def read_resource(self, uri: str) -> tuple[SurfaceContent, ...]:
+        text = f"{self.host.surface} has no resource {uri[:80]!r}: workers serve tools"
+        raise Refused("RESOURCE_NOT_FOUND", text)
 
     async def close(self) -> None:
         """Nothing is open."""

@@ -283,12 +283,13 @@ def _number(own: _Section, key: str, least: int, default: int | None) -> int | N
 
 
 def _policy(policy: _Section) -> SurfacePolicy:
-    policy.require_known("allow", "default", "tools")
+    policy.require_known("allow", "default", "resources", "tools")
     tools = policy.section("tools")
     return SurfacePolicy(
         default=_tool_policy(policy.section("default")),
         tools={name: _tool_policy(tools.section(name)) for name in tools.values},
         allow=policy.words("allow"),
+        resources=policy.get("resources", bool, False),
     )
 
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, TypeVar
 
 import anyio
 import mcp_types as types
@@ -14,21 +14,20 @@ from mcp.client import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from rookery.actors.surfaces import ConnectionReport, source_digest
+from rookery.actors.surfaces import ConnectionReport, ListedResource, SurfaceContent, source_digest
 from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import Blobs, ValueSeal, wait_first
 from rookery.ops.mcp_client.connection import McpTask, error_words
 from rookery.ops.mcp_client.host import McpToolHost
-from rookery.ops.mcp_client.results import Content, resource_contents
+from rookery.ops.mcp_client.results import CallResult, resource_contents, scrub_result
 from rookery.ops.mcp_client.server_tools import ToolListing
 from rookery.ops.mcp_client.source_access import NodeServices, SourceAccess
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.machines.surface import McpServerState
-from rookery.schemas.seed.content import ContentRef
 from rookery.schemas.surfaces import SurfaceSource, SurfaceTool
 
-__all__ = ["ServerConnection", "ServerResource"]
+__all__ = ["ServerConnection"]
 
 log = logging.getLogger(__name__)
 
@@ -40,16 +39,6 @@ CLOSE_S: Final = 20.0
 """More than a server gets to end, and its guard to end it."""
 
 T = TypeVar("T")
-
-
-class ServerResource(NamedTuple):
-    """A resource as its server lists it."""
-
-    uri: str
-    name: str
-    mime: str
-    size_bytes: int | None
-    description: str
 
 
 class ServerConnection:
@@ -68,7 +57,7 @@ class ServerConnection:
         report: Callable[[ConnectionReport], None],
     ) -> None:
         self._surface, self._digest = surface, source_digest(source)
-        self._thread, self._blobs, self._report = thread, blobs, report
+        self._thread, self._report = thread, report
         self._loop = asyncio.get_running_loop()
         node = NodeServices(seal, credentials, environ, self._loop)
         self._access = SourceAccess(surface, source, node)
@@ -117,20 +106,18 @@ class ServerConnection:
 
     # --- resources ---
 
-    async def resources(self) -> tuple[ServerResource, ...]:
-        """What the server offers to read, as it lists it now."""
+    async def list_resources(self) -> tuple[ListedResource, ...]:
         return await self._on_loop(self._request(_listed_resources))
 
-    async def read_resource(self, uri: str) -> tuple[ContentRef, ...]:
-        """Read a resource into the blob store."""
+    async def read_resource(self, uri: str) -> tuple[SurfaceContent, ...]:
+        async def read(session: ClientSession) -> CallResult:
+            contents = resource_contents(await session.read_resource(uri))
+            return scrub_result(CallResult(None, contents), self._access.scrubbers)
 
-        async def read(session: ClientSession) -> tuple[Content, ...]:
-            return resource_contents(await session.read_resource(uri))
-
-        contents = await self._on_loop(self._request(read))
-        for content in contents:
-            await self._blobs.put(content.data)
-        return tuple(content.ref for content in contents)
+        found = await self._on_loop(self._request(read))
+        return tuple(
+            SurfaceContent(one.ref.artifact_ref, one.ref.mime, one.data) for one in found.contents
+        )
 
     async def _request(self, work: Callable[[ClientSession], Awaitable[T]]) -> T:
         """Of the server, within a time limit; every failure is coded."""
@@ -167,15 +154,15 @@ class ServerConnection:
         self._report(ConnectionReport(self._surface, self._digest, state, error))
 
 
-async def _listed_resources(session: ClientSession) -> tuple[ServerResource, ...]:
-    found: list[ServerResource] = []
+async def _listed_resources(session: ClientSession) -> tuple[ListedResource, ...]:
+    found: list[ListedResource] = []
     if session.server_capabilities is None or session.server_capabilities.resources is None:
         return ()
     cursor: str | None = None
     for _ in range(PAGES_MAX):
         page = await session.list_resources(params=types.PaginatedRequestParams(cursor=cursor))
         found += [
-            ServerResource(one.uri, one.name, one.mime_type or "", one.size, one.description or "")
+            ListedResource(one.uri, one.name, one.mime_type or "", one.size, one.description or "")
             for one in page.resources
         ]
         cursor = page.next_cursor

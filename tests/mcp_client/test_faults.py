@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from rookery.ops.mcp_client import require_mcp
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.surfaces import SurfaceKind, SurfaceSource
 from tests.mcp_client.server_fixtures import (
@@ -217,3 +218,18 @@ def test_connections_can_be_closed_in_every_state():
             await server.connection.close()
 
     play(scenario())
+
+
+def test_without_the_sdk_a_server_is_refused_with_the_line_to_type(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "mcp", None)  # It cannot be imported.
+
+    async def scenario() -> None:
+        with pytest.raises(Refused) as refused:
+            async with opened(hostile()):
+                raise AssertionError("it cannot be opened")
+        assert refused.value.code == "EXTRA_MISSING"
+        assert "pip install 'rookery[mcp]'" in refused.value.hint
+
+    play(scenario())
+    with pytest.raises(Refused, match="not installed"):
+        require_mcp()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -9,10 +10,11 @@ from typing import Any, NamedTuple
 import pytest
 from msgspec import UNSET
 
+from rookery.actors.tools.hosts import PastAttempt, TaskCreated
 from rookery.schemas.calls import ApprovalMode
 from rookery.schemas.run import SideEffect
 from rookery.schemas.surfaces import SurfaceKind, SurfaceSource
-from tests.mcp_client.server_fixtures import OpenServer, opened, play
+from tests.mcp_client.server_fixtures import OpenServer, code_of, opened, play
 from tests.node_packages import node_folder, python_folder
 
 pytestmark = pytest.mark.timeout(300)  # The first one installs them.
@@ -53,7 +55,7 @@ SERVERS = (
     ),
     Published("memory", False, (), 9, "read_graph", {}, "entities"),
     Published(
-        "everything", False, (), 12, "get_structured_content", {"location": "Chicago"}, "humidity"
+        "everything", False, (), 13, "get_structured_content", {"location": "Chicago"}, "humidity"
     ),
 )
 
@@ -88,9 +90,7 @@ def test_the_tools_of_a_published_server_are_listed_and_called(server: Published
 
 def require_offered(one: OpenServer, server: Published) -> None:
     assert len(one.capabilities) == server.tools, one.capabilities
-    # One tool of these runs as a task only.
-    only_task = {"simulate-research-query"} if server.name == "everything" else set()
-    assert set(one.connection.problems) == only_task
+    assert not one.connection.problems
     for capability in one.capabilities:
         assert capability.name.startswith(f"{server.name}_")
         assert capability.approval_policy is ApprovalMode.MANUAL
@@ -106,6 +106,24 @@ async def require_called(one: OpenServer, server: Published, folder: Path) -> No
     outcome = await one.call(server.tool, given)
     said = outcome.value if outcome.error is UNSET else outcome.error.message
     assert server.result in str(said)
+
+
+def test_a_tool_that_runs_as_a_task_only_begins_one_which_can_be_cancelled(tmp_path: Path):
+    source = source_of(next(one for one in SERVERS if one.name == "everything"), tmp_path)
+
+    async def scenario() -> None:
+        async with opened(source) as one:
+            with pytest.raises(TaskCreated) as created:
+                await one.call("simulate_research_query", {"topic": "tea"})
+            past = PastAttempt("shop_simulate_research_query", "call", 1, "", 60_000)
+            following = asyncio.ensure_future(
+                one.connection.host.follow_task(past, created.value.task)
+            )
+            await asyncio.sleep(0.5)
+            one.connection.host.cancel("call")
+            assert code_of(await following) == "CANCELLED"
+
+    play(scenario())
 
 
 def test_a_value_that_an_environment_hides_is_not_in_results(tmp_path: Path):
@@ -124,8 +142,8 @@ def test_a_value_that_an_environment_hides_is_not_in_results(tmp_path: Path):
             assert "[credential]" in outcome.value
             assert secret not in outcome.value
             assert str(tmp_path) in outcome.value
-            resources = await one.connection.resources()
-            (ref,) = await one.connection.read_resource(resources[0].uri)
-            assert await one.blobs.exists(ref.content_hash)
+            resources = await one.connection.list_resources()
+            (content,) = await one.connection.read_resource(resources[0].uri)
+            assert content.data
 
     play(scenario())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,7 @@ import pytest
 
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from tests.mcp_client.http_servers import official_http
 from tests.mcp_client.server_fixtures import HOSTILE, is_running
 from tests.mcp_client.test_published_servers import SERVERS, source_of
 from tests.nodes import NodeProcess, node_on
@@ -86,7 +88,6 @@ def test_published_servers_are_added_to_a_running_realm_and_called_with_approval
     names = realm.run("[tool['name'] for tool in list_tools()]")
     for server in SERVERS:
         assert sum(name.startswith(f"{server.name}_") for name in names) == server.tools
-    assert "task only" in str(realm.surface("everything")["problems"])
     assert "Secure MCP Filesystem" in realm.rookery("surfaces", "logs", "filesystem").out
 
     code = f"await filesystem_read_text_file(path={str(tmp_path / 'tea.txt')!r})"
@@ -171,3 +172,40 @@ def test_a_file_that_cannot_be_used_says_what_to_type(realm: ServedRealm):
     assert "rookery surfaces list" in realm.rookery("surfaces", "logs", "nothing").err
     both = realm.rookery("surfaces", "add", "a", "--worker", "--mcp", "servers.json")
     assert "rookery surfaces add" in both.err
+
+
+def test_resources_that_a_policy_opens_are_read_by_uri(realm: ServedRealm):
+    with official_http() as port:
+        where = {"type": "http", "url": f"http://127.0.0.1:{port}/mcp"}
+        opened = {"policy": {"resources": True}}
+        assert realm.add(notes={**where, "rookery": opened}, closed=where).code == 0
+        read = realm.rookery("resources", "read", "reader", "mcp://notes/notes://today")
+        assert read.out.strip() == "buy tea", read
+        listed = realm.rookery("resources", "read", "reader", "mcp://notes/")
+        assert "notes://today" in listed.out, listed
+        schemes = realm.rookery("resources", "list", "--json").json["schemes"]
+        assert [one["names"] for one in schemes if one["scheme"] == "mcp"] == [["notes"]]
+        for uri, code in (
+            ("mcp://closed/notes://today", "PERMISSION_DENIED"),
+            ("mcp://nowhere/notes://today", "RESOURCE_NOT_FOUND"),
+            ("mcp://notes/notes://never", "SURFACE_UNAVAILABLE"),
+        ):
+            refused = realm.rookery("resources", "read", "reader", uri)
+            assert code in refused.out + refused.err, refused
+        assert realm.rookery("surfaces", "remove", "notes", "closed").code == 0
+
+
+def test_doctor_connects_to_each_server_and_names_what_it_found(realm: ServedRealm, tmp_path: Path):
+    program = tmp_path / "server.py"
+    shutil.copy(HOSTILE, program)
+    command = {"command": sys.executable, "args": ["-I", "-S", str(program), "usual"]}
+    assert realm.add(mortal={**command, "rookery": FREE}).code == 0
+    assert " connected, " in realm.rookery("doctor").out
+    pid = realm.run("(await mortal_environ())['pid']")
+    program.unlink()
+    os.kill(pid, signal.SIGKILL)
+    wait(lambda: "mortal failed: " in realm.rookery("doctor").out)
+    found = realm.rookery("doctor").out
+    assert "No such file" in found, "with its cause"
+    assert "rookery surfaces show mortal" in found, "and the next command"
+    assert realm.rookery("surfaces", "remove", "mortal").code == 0

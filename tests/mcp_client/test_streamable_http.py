@@ -59,10 +59,10 @@ def test_an_official_server_is_called_with_the_headers_of_its_source():
             assert (await server.call("add", {"a": 1, "b": 2})).value == {"result": 3}
             assert (await server.call("header", {"name": "x-team"})).value == {"result": "birds"}
             assert server.connection.instructions == "an official one"
-            (listed,) = await server.connection.resources()
+            (listed,) = await server.connection.list_resources()
             assert listed.uri == "notes://today"
-            (ref,) = await server.connection.read_resource(listed.uri)
-            assert await server.blobs.get(ref.content_hash) == b"buy tea"
+            (content,) = await server.connection.read_resource(listed.uri)
+            assert (content.uri, content.data) == ("notes://today", b"buy tea")
 
     with official_http() as port:
         play(scenario(port))
