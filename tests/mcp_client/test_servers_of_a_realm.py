@@ -204,8 +204,12 @@ def test_doctor_connects_to_each_server_and_names_what_it_found(realm: ServedRea
     pid = realm.run("(await mortal_environ())['pid']")
     program.unlink()
     os.kill(pid, signal.SIGKILL)
-    wait(lambda: "mortal failed: " in realm.rookery("doctor").out)
-    found = realm.rookery("doctor").out
-    assert "No such file" in found, "with its cause"
-    assert "rookery surfaces show mortal" in found, "and the next command"
+    said = [""]
+
+    def has_failed() -> bool:
+        said[0] = realm.rookery("doctor").out
+        return "mortal failed: the server " in said[0]
+
+    wait(has_failed)
+    assert "rookery surfaces show mortal" in said[0], "and the next command"
     assert realm.rookery("surfaces", "remove", "mortal").code == 0

@@ -103,6 +103,7 @@ def test_the_schemes_are_listed_with_what_is_below_them(realm: Realm):
             "http",
             "https",
             "journal",
+            "mcp",
             "memory",
             "session",
         ]
