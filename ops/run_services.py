@@ -130,6 +130,7 @@ class RunServices:
         self._ask: AskActor | None = None
         self._tasks = TaskSet()
         self.surfaces, self.catalogue = surfaces, surfaces.tools
+        resources.reader.register(SurfaceResolver(surfaces.live, resources.store))
         self._provisioner, self.approvers, self._share = provisioner, approvers, share
         self.hooks = LiveHooks(bus, provisioner.hooks, hook_openers(bus))
         self.revocations = revocations
@@ -258,7 +259,6 @@ class RunServices:
             leases=leases,
             seal=RingSeal(node_secrets.values, bus.realm, entropy),
         )
-        resources.reader.register(SurfaceResolver(surfaces.live, resources.store))
         approvers = await _open_approvers(bus, catalogue, approvals)
         services = cls(
             bus,

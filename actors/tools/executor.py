@@ -49,7 +49,6 @@ from rookery.actors.tools.authoring.credential import (
     CredentialSource,
     ToolCredential,
 )
-from rookery.actors.tools.bound_calls import call_with_credential
 from rookery.actors.tools.call_rules import closed_fault
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
 from rookery.actors.tools.capability_checks import fault, fault_of
@@ -72,6 +71,7 @@ from rookery.actors.tools.effects import (
     PrepareCall,
     RecordTask,
 )
+from rookery.actors.tools.hosts.bound_calls import call_with_credential
 from rookery.actors.tools.hosts.host import OutcomeUnknown, ToolHost
 from rookery.actors.tools.past_attempts import PastAttempts
 from rookery.actors.tools.state import ToolCall

@@ -117,7 +117,7 @@ def _failing(point: str, policy: str, fault: str) -> Any:
         return _fail(call)
 
     name = session_of(point, policy, fault)
-    guard.__qualname__ = name
+    guard.__qualname__ = name.replace("-", "_")
     when = f'session == "{name}"'
     timeout_ms = TIMEOUT_MS if fault == "timeout" else ANSWER_MS
     made = hook(point, mode="enforce", failure=policy, when=when, timeout_ms=timeout_ms, name=name)
@@ -129,7 +129,7 @@ def _slow(point: str) -> Any:
         time.sleep(0.25)
 
     name = session_of(point, "slow")
-    answer_late.__qualname__ = name
+    answer_late.__qualname__ = name.replace("-", "_")
     when = f'session == "{name}"'
     made = hook(point, mode="enforce", failure="deny", when=when, timeout_ms=300, name=name)
     return getattr(made(answer_late), HOOK_ATTRIBUTE)
