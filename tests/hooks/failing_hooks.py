@@ -136,10 +136,10 @@ def _slow(point: str) -> Any:
 
 
 def lose_executor(call: HookInput) -> Any:
-    """The executor of the session's hook vanishes under a running node."""
-    session = call.agent_id.as_str().removeprefix("agent.")
+    """The executor of the session's hook vanishes under a running node, which still starts runs."""
+    name = call.agent_id.as_str().removeprefix("agent.").replace("-", "_")
     for executors in _OPENED:
-        executors._executors.pop(HookExecutorRef(f"python:{__name__}.{session}"), None)
+        executors._executors[HookExecutorRef(f"python:{__name__}.{name}")] = None  # type: ignore[assignment]
 
 
 _OPENED: Final = list[HookExecutors]()
