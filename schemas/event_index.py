@@ -72,8 +72,15 @@ _DEFAULT: Final = FactClasses()
 _SENSITIVE: Final = FactClasses(PrivacyClass.SENSITIVE)
 
 
+_MAY_HOLD_VALUES: Final = frozenset(
+    {tool.Completed, tool.Requested, tool.Adopted, turn.ToolCallsReturned}
+)
+
+
 def fact_classes(fact: Fact) -> FactClasses:
     """The classes of a fact: higher than the defaults if it holds a sensitive value, sealed."""
+    if type(fact) not in _MAY_HOLD_VALUES:
+        return _DEFAULT
     if isinstance(fact, tool.Completed):
         return _SENSITIVE if fact.sealed is True else _DEFAULT
     if isinstance(fact, tool.Requested | tool.Adopted):

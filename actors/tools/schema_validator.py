@@ -12,7 +12,7 @@ import decimal
 import re
 import threading
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -23,11 +23,12 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, SchemaResource
 
+from rookery.actors.tools.schema_acceptor import compile_acceptor
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 
-__all__ = ["SchemaMismatch", "SchemaValidator", "compile_acceptor", "validator_of"]
+__all__ = ["SchemaMismatch", "SchemaValidator", "validator_of"]
 
 _SHOWN_MAX: Final = 80
 _WORD: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -216,117 +217,6 @@ class SchemaValidator:
             return SchemaMismatch("$", few, _describe_value(value), of_shape=False)
         except RecursionError:
             return SchemaMismatch("$", "less nesting", _describe_value(value), of_shape=True)
-
-
-# --- plain schemas --------------------------------------------------------------------------------
-
-Acceptor = Callable[[Any], bool]
-
-_TYPES: Final[Mapping[str, tuple[type, ...]]] = {
-    "array": (list,),
-    "boolean": (bool,),
-    "integer": (int,),
-    "null": (type(None),),
-    "number": (int, float),
-    "object": (dict,),
-    "string": (str,),
-}
-"""By exact class: a boolean is no integer. JSON Schema counts 1.0 as an integer, this test does
-not."""
-_WORDS: Final = frozenset({"title", "description", "default", "examples", "deprecated"})
-"""Keywords that restrict nothing."""
-_KNOWN: Final = _WORDS | {
-    "additionalProperties",
-    "anyOf",
-    "items",
-    "properties",
-    "required",
-    "type",
-}
-
-
-def compile_acceptor(schema: Any) -> Acceptor | None:
-    """A quick test of a valid schema; ``None`` if it has other keywords than the plain ones.
-
-    Most schemas of tools say types, members and items only. A value that passes the test matches
-    for certain; any other is validated by jsonschema, which takes ten times as long and also says
-    what is wrong."""
-    if schema is True:
-        return _accept_any
-    if not isinstance(schema, dict) or not schema.keys() <= _KNOWN:
-        return None
-    tests: list[Acceptor] = []
-    for compile_part in (_compile_type, _compile_members, _compile_items, _compile_options):
-        if not compile_part(schema, tests):
-            return None
-    if not tests:
-        return _accept_any
-    if len(tests) == 1:
-        return tests[0]
-    return lambda value: all(test(value) for test in tests)
-
-
-def _accept_any(_: Any) -> bool:
-    return True
-
-
-def _compile_type(schema: Mapping[str, Any], tests: list[Acceptor]) -> bool:
-    names = schema.get("type")
-    if names is None:
-        return True
-    named = [names] if isinstance(names, str) else names
-    kinds = frozenset(kind for name in named for kind in _TYPES[name])
-    tests.append(lambda value: type(value) in kinds)
-    return True
-
-
-def _compile_members(schema: Mapping[str, Any], tests: list[Acceptor]) -> bool:
-    """Of an object; other values have no members."""
-    if not schema.keys() & {"additionalProperties", "properties", "required"}:
-        return True
-    others = schema.get("additionalProperties", True)
-    members = _compile_all(schema.get("properties", {}).values())
-    if members is None or not isinstance(others, bool):
-        return False
-    by_name = dict(zip(schema.get("properties", {}), members, strict=True))
-    required = frozenset(schema.get("required", ()))
-
-    def accept(value: Any) -> bool:
-        if type(value) is not dict:
-            return True
-        if not (required <= value.keys() and (others or value.keys() <= by_name.keys())):
-            return False
-        return all(by_name[name](of) for name, of in value.items() if name in by_name)
-
-    tests.append(accept)
-    return True
-
-
-def _compile_items(schema: Mapping[str, Any], tests: list[Acceptor]) -> bool:
-    if "items" not in schema:
-        return True
-    item = compile_acceptor(schema["items"])
-    if item is None:
-        return False
-    tests.append(lambda value: type(value) is not list or all(map(item, value)))
-    return True
-
-
-def _compile_options(schema: Mapping[str, Any], tests: list[Acceptor]) -> bool:
-    if "anyOf" not in schema:
-        return True
-    options = _compile_all(schema["anyOf"])
-    if options is None:
-        return False
-    tests.append(lambda value: any(option(value) for option in options))
-    return True
-
-
-def _compile_all(schemas: Any) -> Sequence[Acceptor] | None:
-    compiled = [compile_acceptor(schema) for schema in schemas]
-    if any(one is None for one in compiled):
-        return None
-    return [one for one in compiled if one is not None]
 
 
 # --- schemas --------------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ END_INPUTS: Final = {
     TurnPhase.CANCELLED: "run_cancelled",
 }
 """By the phase in which a turn has ended."""
+_ENDS: Final = frozenset(END_INPUTS.values())
 BOUNDARIES: Final = ("boundary_continue", "boundary_complete", "primitive_applied")
 
 
@@ -123,8 +124,7 @@ class StepFacts(TurnFacts):
 
     def _close_question(self, move: str) -> None:
         """An end leaves no question to a model open."""
-        question = self._question
-        if move not in END_INPUTS.values() or question is None:
+        if move not in _ENDS or (question := self._question) is None:
             return
         text = "the run ended before the model answered"
         step, attempt = question

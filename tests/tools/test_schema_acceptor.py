@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from rookery.actors.tools.schema_validator import compile_acceptor
+from rookery.actors.tools.schema_acceptor import compile_acceptor
 
-NAMES = st.sampled_from(["a", "b", "c"])
+NAMES = st.sampled_from(["a", "b", "c", "", "ab"])
 TYPES = st.sampled_from(["array", "boolean", "integer", "null", "number", "object", "string"])
 
 
@@ -27,6 +27,12 @@ def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "anyOf": st.lists(inner, min_size=1, max_size=2),
             "title": st.just("a title"),
             "minimum": st.integers(0, 2),
+            "exclusiveMinimum": st.sampled_from([0, 0.5, 1]),
+            "maximum": st.integers(0, 2),
+            "exclusiveMaximum": st.sampled_from([1, 1.5, 3]),
+            "minLength": st.integers(0, 2),
+            "maxLength": st.integers(0, 2),
+            "multipleOf": st.just(2),
         },
     )
 
@@ -52,7 +58,10 @@ def test_the_schema_of_a_plain_function_needs_no_other_validator(value: Any):
     """Every value without floats is decided by the quick test alone."""
     schema = {
         "type": "object",
-        "properties": {"a": {"type": "integer"}, "b": {"anyOf": [{"type": "string"}, True]}},
+        "properties": {
+            "a": {"type": "integer", "minimum": 0, "exclusiveMaximum": 3},
+            "b": {"anyOf": [{"type": "string", "minLength": 1}, True]},
+        },
         "required": ["a"],
         "additionalProperties": False,
     }
@@ -64,7 +73,8 @@ def test_the_schema_of_a_plain_function_needs_no_other_validator(value: Any):
 
 
 @pytest.mark.parametrize(
-    "schema", [False, {"minimum": 1}, {"$ref": "#"}, {"items": {"enum": [1]}}, {"format": "date"}]
+    "schema",
+    [False, {"multipleOf": 2}, {"$ref": "#"}, {"items": {"enum": [1]}}, {"format": "date"}],
 )
 def test_other_keywords_are_left_to_the_validator(schema: Any):
     assert compile_acceptor(schema) is None
