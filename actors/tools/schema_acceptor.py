@@ -53,7 +53,7 @@ _KNOWN: Final = _WORDS | {
 def compile_acceptor(schema: Any) -> Acceptor | None:
     """A quick test of a valid schema; ``None`` if it has other keywords than the plain ones.
 
-    Most schemas of tools say types, members and items only. A value that passes the test matches
+    A value that passes the test matches
     for certain; any other is validated by jsonschema, which takes ten times as long and also says
     what is wrong."""
     if schema is True:
@@ -111,8 +111,9 @@ def _compile_members(schema: Mapping[str, Any], tests: list[Acceptor]) -> bool:
     if not schema.keys() & {"additionalProperties", "properties", "required"}:
         return True
     others = schema.get("additionalProperties", True)
+    rest = None if others is False else compile_acceptor(others)
     members = _compile_all(schema.get("properties", {}).values())
-    if members is None or not isinstance(others, bool):
+    if members is None or (rest is None and others is not False):
         return False
     by_name = dict(zip(schema.get("properties", {}), members, strict=True))
     required = frozenset(schema.get("required", ()))
@@ -120,9 +121,10 @@ def _compile_members(schema: Mapping[str, Any], tests: list[Acceptor]) -> bool:
     def accept(value: Any) -> bool:
         if type(value) is not dict:
             return True
-        if not (required <= value.keys() and (others or value.keys() <= by_name.keys())):
+        if not required <= value.keys():
             return False
-        return all(by_name[name](of) for name, of in value.items() if name in by_name)
+        tests = ((by_name.get(name, rest), of) for name, of in value.items())
+        return all(test is not None and test(of) for test, of in tests)
 
     tests.append(accept)
     return True
