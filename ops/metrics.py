@@ -81,6 +81,9 @@ GAUGES = {
     "rookery_approval_waiting": _GaugeSpec(
         "Approvals of the realm that wait for an answer.", is_of_realm=True
     ),
+    "rookery_journal_skipped": _GaugeSpec(
+        "Messages of the realm's journal that no reader can use.", is_of_realm=True
+    ),
     "rookery_approver_forged": _GaugeSpec(
         "Changes of approvers that no signature proves; they are skipped.", is_of_realm=True
     ),

@@ -375,6 +375,7 @@ class Node:
             kernel=kernel,
             runs_in_flight=lambda: self._in_flight.total,
             approvals_waiting=lambda: projections.approvals.waiting,
+            messages_skipped=lambda: projections.skipped,
             background=self._background,
             server=self._server,
             runs=self._runs,

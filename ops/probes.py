@@ -63,6 +63,7 @@ class NodeProbes:
     kernel: Kernel
     runs_in_flight: Callable[[], int]
     approvals_waiting: Callable[[], int]
+    messages_skipped: Callable[[], int]
     background: BackgroundTasks
     server: ServerSupervisor | None
     """The node's own server, if it has one."""
@@ -151,6 +152,7 @@ class NodeProbes:
         yield GaugeValue("rookery_run_in_flight", self.runs_in_flight())
         yield GaugeValue("rookery_run_executing", 0 if self.runs is None else self.runs.executing)
         yield GaugeValue("rookery_approval_waiting", self.approvals_waiting())
+        yield GaugeValue("rookery_journal_skipped", self.messages_skipped())
         forged = 0 if self.runs is None else self.runs.approvers.forged
         yield GaugeValue("rookery_approver_forged", forged)
         yield GaugeValue("rookery_partition_owned", len(kernel.partitions.served))

@@ -2,28 +2,85 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Final
+
+import msgspec
 
 from rookery.actors.admission import InFlightCounter
 from rookery.actors.kernel import QueryHandler
 from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
-from rookery.actors.projections.checkpoint import CheckpointStore
+from rookery.actors.projections.checkpoint import CheckpointStore, version_of
 from rookery.actors.projections.hooks import HookProjection
+from rookery.actors.projections.pages import Unpaged
 from rookery.actors.projections.projector import Projector
 from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.actors.projections.runs import RunProjection
 from rookery.actors.projections.sessions import SessionProjection, SessionQueryHandler
 from rookery.actors.tools import CatalogueTool
-from rookery.bus.ports import Delivery, Journal
+from rookery.bus.ports import Delivery, Journal, StoredMessage
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ToolsQuery
+from rookery.schemas.event_index import FAMILY_INDEXES
 from rookery.schemas.hooks import HookActivity
 from rookery.schemas.replies import ToolList, ToolView
 
 __all__ = [
     "RealmProjections",
+    "SkippedMessages",
     "ToolQueryHandler",
 ]
+
+# --- skipped messages -----------------------------------------------------------------------------
+
+# Messages of the journal that no reader can use, as far as a look at their ends tells.
+
+_FOLDS: Final = 1
+_BEGIN: Final = b'[{"type":"'
+_CHAIN_DIGITS: Final = 64
+_KINDS: Final = frozenset(
+    f"{family}.{kind}".encode()
+    for family, index in FAMILY_INDEXES.items()
+    for kind in index.ends | index.steps
+)
+
+
+class SkippedMessages(Unpaged):
+    """Counts messages of no known family, without a digest, or without known facts; not those that
+    were set aside. ``journal verify`` also finds those whose digest does not fit."""
+
+    name = "skipped"
+    version = version_of(_FOLDS)
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def apply(self, stored: StoredMessage) -> None:
+        """Look at a message of the journal."""
+        if not stored.quarantined_through and not _is_usable(stored):
+            self.count += 1
+
+    def parts(self) -> Iterator[bytes]:
+        yield msgspec.msgpack.encode(self.count)
+
+    def empty(self) -> SkippedMessages:
+        return SkippedMessages()
+
+    def restore(self, part: bytes) -> None:
+        self.count += msgspec.msgpack.decode(part, type=int)
+
+
+def _is_usable(stored: StoredMessage) -> bool:
+    body, first = stored.body, len(_BEGIN)
+    name = body[first : body.find(b'"', first)]
+    return (
+        body.startswith(_BEGIN)
+        and body.endswith(b"]")
+        and name.rpartition(b".v")[0] in _KINDS
+        and stored.entity.family in FAMILY_INDEXES
+        and len(stored.chain) == _CHAIN_DIGITS
+    )
+
 
 # --- realm projections ----------------------------------------------------------------------------
 
@@ -44,6 +101,7 @@ class RealmProjections:
             SessionProjection(realm_load),
             ApprovalProjection(),
             HookProjection(),
+            SkippedMessages(),
         )
         projector = self._projector = Projector(journal, tables, store=store)
         approvals = self.approvals = ApprovalQueryHandler(projector, now_ms)
@@ -59,6 +117,11 @@ class RealmProjections:
         """What the hooks of the realm did, by id."""
         await self._projector.refresh_for_query()
         return self._projector.projection(HookProjection).activity
+
+    @property
+    def skipped(self) -> int:
+        """How many messages no reader can use."""
+        return self._projector.projection(SkippedMessages).count
 
     async def run(self) -> None:
         """Refresh regularly until cancelled."""

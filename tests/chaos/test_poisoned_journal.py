@@ -23,6 +23,7 @@ from rookery.bus.streams import terms_in
 from rookery.bus.subjects import Subjects
 from tests.bus.formats import make_format_1
 from tests.nodes import NodeProcess, Said, rookery_here
+from tests.ops.test_node_metrics import scrape, value
 from tests.stock_client import inbox_prefix
 
 SUBJECTS = Subjects("default")
@@ -141,6 +142,7 @@ def test_a_poisoned_store_of_an_older_version_is_served_listed_verified_and_expo
             assert cli(*words.split()).code == 0, words
         listed = cli("runs", "list").out
         assert all(name in listed for name in ("ledger", "desk", "script", "new"))
+        assert value(scrape(node), "rookery_journal_skipped") == len(OLDER_POISON)
         assert "mallory" in cli("approvers", "list").out, "with nothing that signs it"
         for session, code in (("poisoned", "FACT_UNKNOWN"), ("desk", "FACT_INVALID")):
             refused = cli("run", "-e", "1", "--session", session)

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
+from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from rookery.actors.projections import projector
 from rookery.actors.projections.projector import SLICE_MESSAGES, Projector
+from rookery.actors.projections.realm_projections import SkippedMessages
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.schemas.codec import encode_json
+from rookery.schemas.envelope import FOREIGN_FAMILY, EntityId
 from rookery.schemas.errors import Failed
 from tests.projections.fact_builders import FactHistory
 
@@ -126,3 +130,48 @@ def test_keeping_up_outlives_an_outage(monkeypatch: pytest.MonkeyPatch):
         await asyncio.gather(keeping, return_exceptions=True)
 
     asyncio.run(keep_up())
+
+
+# --- skipped messages -----------------------------------------------------------------------------
+
+NAMES = Path(__file__).parents[1] / "wire" / "names.txt"
+SOUND = b'[{"type":"turn.started.v1"}]'
+
+
+def message_of(body: bytes, family: str = "turn", chain: str = "0" * 64) -> StoredMessage:
+    return StoredMessage(1, EntityId(family, "s"), "", chain, body, 0)
+
+
+def skipped(stored: StoredMessage) -> int:
+    table = SkippedMessages()
+    table.apply(stored)
+    again = table.empty()
+    for part in table.parts():
+        again.restore(part)
+    assert again.count == table.count
+    return table.count
+
+
+def test_no_fact_of_the_contract_counts_as_skipped():
+    lines = NAMES.read_text("utf-8").splitlines()
+    names = [line.split()[1] for line in lines if line.startswith("fact ")]
+    assert len(names) > 200
+    assert [name for name in names if skipped(message_of(b'[{"type":"%b"}]' % name.encode()))] == []
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        message_of(b"not json"),
+        message_of(b""),
+        message_of(SOUND[:-1]),
+        message_of(b'[{"type":"turn.nonsense.v1"}]'),
+        message_of(b"[]"),
+        message_of(SOUND, family=FOREIGN_FAMILY),
+        message_of(SOUND, family="nosuch"),
+        message_of(SOUND, chain=""),
+    ],
+)
+def test_what_no_reader_can_use_is_counted_until_it_is_set_aside(foreign: StoredMessage):
+    assert skipped(foreign) == 1
+    assert skipped(replace(foreign, body=b"[]", quarantined_through=1)) == 0
