@@ -20,12 +20,12 @@ from rookery.schemas.reads import READS
 
 @pytest.fixture(scope="module")
 def asyncapi() -> export.Document:
-    return export.asyncapi()
+    return json.loads(export.documents()["asyncapi.json"])
 
 
 @pytest.fixture(scope="module")
 def schemas() -> export.Document:
-    return export.json_schema()
+    return json.loads(export.documents()["schemas.json"])
 
 
 def references(node: Any) -> Iterator[str]:
