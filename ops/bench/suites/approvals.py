@@ -38,7 +38,7 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
 
 def measure(harness: Harness) -> Round:
     measured = baselines.raw_many(harness, _AT_ONCE)
-    chunks = range(0, _PARKED, _CHUNK)
+    chunks = range(0, harness.count(_PARKED), _CHUNK)
     with harness.node("runs") as node:
         empty = node.resident_bytes()
         parking = [_park(harness, first, _CHUNK, f"kept{first}") for first in chunks]
