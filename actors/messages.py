@@ -140,6 +140,12 @@ class ParkRun(msgspec.Struct, frozen=True, kw_only=True):
     waits_for: tuple[str, ...]
     split: bool = False
     """Whether calls of several steps are open; the first outcome resumes the run."""
+    answers: tuple[Fact, ...] = ()
+    """What became of the open question to a model."""
+    until_ms: int | UnsetType = UNSET
+    """When the model may be asked again, if the run waits for that."""
+    lease: str | UnsetType = UNSET
+    """The key of the lease whose credential the model needs, if the run waits for that."""
     output: RunOutput | UnsetType = UNSET
     """What the run has printed so far, if anything."""
     output_blob: str | UnsetType = UNSET

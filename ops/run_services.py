@@ -407,6 +407,10 @@ class RunServices:
                 check=self.catalogue.check_call,
                 failpoints=failpoints,
                 send_output=bus.send_output,
+                now_ms=SystemClock().now_ms,
+                jitter=_jitter,
+                credentials=self.leases.credentials,
+                lease_gate=self.leases.states.gate,
             ),
         )
 
@@ -464,6 +468,11 @@ async def _open_revocations(bus: Bus) -> Revocations:
     revocations = Revocations(bus)
     await revocations.open()
     return revocations
+
+
+def _jitter() -> float:
+    """By which a delay is multiplied, so that many clients do not come back together."""
+    return 0.9 + 0.2 * int.from_bytes(entropy(2)) / 0xFFFF
 
 
 def _replay_session_id() -> str:

@@ -176,6 +176,10 @@ class ConfiguredModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Whether a provider sends its answers piece by piece."""
     timeout_s: Annotated[float, Meta(gt=0, le=86_400)] = 120.0
     """How long the model may take for one answer."""
+    max_retries: Annotated[int, Meta(ge=0, le=100)] = 3
+    """How often a question is asked again that failed for a reason that may pass."""
+    binding: str = ""
+    """The binding whose lease has the key of the provider; without one no key is sent."""
 
 
 class ModelPurpose(StrEnum):

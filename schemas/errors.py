@@ -57,6 +57,7 @@ CODES: Final[dict[str, Code]] = {
     "WAITING_FOR_TIMER": Code("a call of the run waits for a time"),
     "WAITING_FOR_LEASE": Code("a call of the run waits for a fresh credential"),
     "WAITING_FOR_TASK": Code("a call of the run goes on as a task of its surface"),
+    "WAITING_FOR_MODEL": Code("the model of the run is asked again at a time"),
     "LEASE_UNAVAILABLE": Code("the credential that a call needs cannot be had"),
     "LEASE_REAUTH_REQUIRED": Code("a call of the run needs a credential that only a login renews"),
     "CREDENTIAL_REJECTED": Code("a service refused the credential of a call"),
@@ -163,7 +164,9 @@ CODES: Final[dict[str, Code]] = {
     "MODEL_OUTPUT_CUT": Code("a model's answer was cut at its limit; a warning, not an end"),
     "TURN_LIMIT": Code("the model was asked as often as the run allows"),
     "TOO_MANY_CALLS": Code("a model wanted more calls at once than one answer may want"),
-    "RECOVERY_WORK_EXCEEDED": Code("the answers to one question were lost too often"),
+    "RECOVERY_WORK_EXCEEDED": Code(
+        "the answers to one question were lost too often: an operator resolves it"
+    ),
     # Facts and exports.
     "FACT_INVALID": Code("a stored fact cannot be decoded"),
     "FACT_UNKNOWN": Code("a stored fact has a type this version does not know"),

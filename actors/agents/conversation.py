@@ -24,7 +24,7 @@ from rookery.schemas.agents import (
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import chain, digest_json
-from rookery.schemas.facts import model
+from rookery.schemas.facts import model, turn
 from rookery.schemas.run import CallStatus, ErrorObject, ExternalCallRecord
 from rookery.schemas.seed.lifecycle import ProviderStopReason
 
@@ -59,6 +59,12 @@ class ModelRun:
         """The question without a recorded end."""
         self.losses = 0
         """How many answers to this step's question were lost."""
+        self.retries = 0
+        """How often this step's question was to be asked again after a failure."""
+        self.unanswered: model.Failed | model.Lost | None = None
+        """How the last attempt of this step ended, if not by an answer."""
+        self.given_up: ToolFault | None = None
+        """Why an operator ends the run."""
         self.number = 0
         """Of the last call that was wanted."""
         self.made = 0
@@ -127,8 +133,9 @@ class Conversation:
     def ask(self, fact: model.Requested) -> None:
         self.close_calls()
         run = self.run
-        run.losses = run.losses if fact.step == run.step else 0
-        run.step, run.attempt, run.question = fact.step, fact.attempt, fact
+        if fact.step != run.step:
+            run.losses = run.retries = 0
+        run.step, run.attempt, run.question, run.unanswered = fact.step, fact.attempt, fact, None
 
     def answer(self, fact: model.Answered, message: ConversationMessage) -> None:
         run, calls = self.run, message.calls
@@ -143,12 +150,20 @@ class Conversation:
         self.messages.append(message)
         self._wanted, self._admitted, self._ends = calls, frozenset(), {}
 
-    def lose(self, _: model.Lost) -> None:
-        self.run.question = None
+    def lose(self, fact: model.Lost) -> None:
+        self.run.question, self.run.unanswered = None, fact
         self.run.losses += 1
 
-    def fail(self, _: model.Failed) -> None:
-        self.run.question = None
+    def fail(self, fact: model.Failed) -> None:
+        self.run.question, self.run.unanswered = None, fact
+        if fact.plan is not UNSET:
+            self.run.retries = fact.plan.attempt
+
+    def unpark(self, fact: turn.Unparked) -> None:
+        """An operator may have let the run ask again, or may end it."""
+        if fact.resolved_by is not UNSET:
+            self.run.losses = 0
+            self.run.given_up = fact.failed or None
 
     def admit(self, operation_ids: Sequence[str]) -> None:
         """``turn.tool_calls_returned``: these calls of the answer were not refused at once."""

@@ -12,6 +12,7 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.tools import CredentialWait, ToolCredential
 from rookery.schemas.agents import (
     AnswerDelta,
     ConversationMessage,
@@ -135,6 +136,8 @@ class ModelFailure(Exception):
         self.message, self.code, self.sent, self.status = message, code, sent, status
         self.kind, self.retryable, self.retry_after_ms = kind, retryable, retry_after_ms
         self.retries_max, self.partial = retries_max, partial
+        self.wait: CredentialWait | None = None
+        """What the question waits for, if the key of its provider is not fresh."""
 
 
 OnDelta = Callable[[AnswerDelta], None]
@@ -148,5 +151,11 @@ def ignore_delta(_: AnswerDelta) -> None:
 class Model(Protocol):
     """A model of one provider. Used on the bus's loop."""
 
-    async def ask(self, question: ModelQuestion, on_delta: OnDelta = ignore_delta) -> ModelAnswer:
-        """Ask once; raises ``ModelFailure``. To cancel the task is to give the question up."""
+    async def ask(
+        self,
+        question: ModelQuestion,
+        on_delta: OnDelta = ignore_delta,
+        key: ToolCredential | None = None,
+    ) -> ModelAnswer:
+        """Ask once, with this key of the provider; raises ``ModelFailure``. To cancel the task is
+        to give the question up."""

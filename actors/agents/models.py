@@ -20,6 +20,7 @@ from rookery.actors.agents.model_port import (
 )
 from rookery.actors.agents.scripted_model import ModelScript, ScriptedModel, read_script
 from rookery.actors.kernel import NotExecutableHere
+from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import (
     ConfiguredModel,
     ModelEnvironment,
@@ -163,11 +164,16 @@ class _ProvidedModel:
         self._models, self._configured = models, configured
         self._model: Model | None = None
 
-    async def ask(self, question: ModelQuestion, on_delta: OnDelta = ignore_delta) -> ModelAnswer:
+    async def ask(
+        self,
+        question: ModelQuestion,
+        on_delta: OnDelta = ignore_delta,
+        key: ToolCredential | None = None,
+    ) -> ModelAnswer:
         async with self._models.loading:
             if self._model is None:
                 self._model = await asyncio.to_thread(self._models.load, self._configured)
-        return await self._model.ask(question, on_delta)
+        return await self._model.ask(question, on_delta, key)
 
 
 def open_models(configured: Mapping[str, ConfiguredModel], default: str, folder: Path) -> Models:

@@ -123,7 +123,7 @@ def library_tools(question: ModelQuestion) -> list[ToolDefinition]:
     ]
 
 
-def library_settings(question: ModelQuestion) -> LibrarySettings:
+def library_settings(question: ModelQuestion, headers: Mapping[str, str]) -> LibrarySettings:
     """The settings, and headers by which a gateway or the provider's support tells questions
     apart; a question that is asked again has the same key."""
     name = f"{question.run_id}/{question.step}"
@@ -131,6 +131,7 @@ def library_settings(question: ModelQuestion) -> LibrarySettings:
         extra_headers={
             "Idempotency-Key": name,
             "X-Client-Request-Id": f"{name}/{question.attempt}",
+            **headers,
         }
     )
     given = question.settings

@@ -27,6 +27,7 @@ from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
+from pydantic_ai.settings import ModelSettings as LibrarySettings
 
 from rookery.actors.agents.model_port import (
     MODEL_FAILED,
@@ -43,6 +44,7 @@ from rookery.actors.agents.provider_messages import (
     library_settings,
     library_tools,
 )
+from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import ConfiguredModel, DeltaKind, RequestSent
 from rookery.schemas.machines.turn import LlmFailureKind
 
@@ -52,7 +54,9 @@ T = TypeVar("T")
 
 CLOSE_S: Final = 5.0
 NO_KEY: Final = "none"
-"""The SDKs want a key; compatible servers without one ignore it."""
+"""The SDKs want a key; compatible servers without one ignore it. A key of a lease is in a header of
+its request, in the place of this one."""
+_KEY_HEADERS: Final = {"openai": "Authorization", "anthropic": "X-Api-Key"}
 MODEL_REFUSED: Final = "MODEL_REFUSED"
 RETRY_AFTER_S_MAX: Final = 86_400.0
 UNREADABLE_RETRIES_MAX: Final = 1
@@ -115,16 +119,25 @@ class ProviderModel:
         self._configured, self._loop = configured, loop
         self._model: LibraryModel | None = None
 
-    async def ask(self, question: ModelQuestion, on_delta: OnDelta = ignore_delta) -> ModelAnswer:
-        return await self._loop.run(lambda: self._ask(question, on_delta))
+    async def ask(
+        self,
+        question: ModelQuestion,
+        on_delta: OnDelta = ignore_delta,
+        key: ToolCredential | None = None,
+    ) -> ModelAnswer:
+        headers = {} if key is None else key.header(_KEY_HEADERS[self._configured.provider])
+        return await self._loop.run(lambda: self._ask(question, headers, on_delta))
 
-    async def _ask(self, question: ModelQuestion, on_delta: OnDelta) -> ModelAnswer:
+    async def _ask(
+        self, question: ModelQuestion, headers: Mapping[str, str], on_delta: OnDelta
+    ) -> ModelAnswer:
         if self._model is None:
             self._model, client = _PROVIDERS[self._configured.provider](self._configured)
             self._loop.clients.append(client)
         texts: list[str] = []
         try:
-            response = await self._respond(self._model, question, texts, on_delta)
+            settings = library_settings(question, headers)
+            response = await self._respond(question, settings, texts, on_delta)
         except exceptions.AgentRunError as error:
             raise _failure(error, "".join(texts)) from error
         if response.finish_reason == "content_filter":
@@ -137,10 +150,15 @@ class ProviderModel:
         return answer_of(response)
 
     async def _respond(
-        self, model: LibraryModel, question: ModelQuestion, texts: list[str], on_delta: OnDelta
+        self,
+        question: ModelQuestion,
+        settings: LibrarySettings,
+        texts: list[str],
+        on_delta: OnDelta,
     ) -> ModelResponse:
         """The response; ``texts`` gets its text piece by piece."""
-        messages, settings = library_messages(question), library_settings(question)
+        model, messages = self._model, library_messages(question)
+        assert model is not None
         parameters = ModelRequestParameters(function_tools=library_tools(question))
         if not self._configured.stream:
             return await model_request(

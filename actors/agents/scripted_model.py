@@ -33,6 +33,7 @@ from rookery.actors.agents.model_port import (
     OnDelta,
     ignore_delta,
 )
+from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import AnswerDelta, DeltaKind, ModelUsage, RequestSent, ResultPart
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.turn import LlmFailureKind
@@ -50,6 +51,7 @@ class ScriptedFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     retryable: bool = False
     """Of a ``ProviderError``; the other kinds say it by themselves."""
     retry_after_ms: int | None = None
+    retries_max: int | None = None
     status: int | UnsetType = UNSET
     sent: RequestSent = RequestSent.REFUSED
 
@@ -122,7 +124,13 @@ class ScriptedModel:
     def __init__(self, script: ModelScript | ScriptFunction) -> None:
         self._script = script
 
-    async def ask(self, question: ModelQuestion, on_delta: OnDelta = ignore_delta) -> ModelAnswer:
+    async def ask(
+        self,
+        question: ModelQuestion,
+        on_delta: OnDelta = ignore_delta,
+        key: ToolCredential | None = None,
+    ) -> ModelAnswer:
+        del key
         if isinstance(self._script, ModelScript):
             said = _entry_for(self._script, question)
         else:

@@ -17,7 +17,7 @@ from typing import Any, Protocol
 
 from msgspec import UNSET
 
-from rookery.actors.execution.driver import CallsRequested
+from rookery.actors.execution.driver import AwaitModel, CallsRequested
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.run_hooks import RunHooks
 from rookery.actors.execution.step_recorder import ParkRequested, RunEnded, StepRecorder
@@ -166,6 +166,9 @@ BATCH_CALLS_MAX = 500
 PARK_AFTER_S = 1.0
 """How long a run stays in memory before it parks for a timer or a credential: to store and restore
 its session costs more than to keep it for a second."""
+PARK_FOR_MODEL_AFTER_S = 5.0
+"""The same for a question that is asked again: there is no session to store, and clients are spared
+an interim reply."""
 CLOCK_STEP_S = 0.001
 """Less is left to wait than a loop's clock can measure."""
 SLACK_MS = 20
@@ -319,6 +322,14 @@ class CallCoordinator:
         self._recorder.add_outcomes(self._pending.pop_unrecorded((number,)))
         ((_, outcome),) = self._pending.pop((number,))
         return outcome
+
+    async def wait_for_model(self, step: AwaitModel) -> None:
+        """Wait until the model may be asked again, if that is soon."""
+        if step.delay_s is None or step.delay_s > PARK_FOR_MODEL_AFTER_S:
+            raise ParkRequested(step.code, (step.operation_id,), model=step)
+        ends_s = self._loop.time() + step.delay_s
+        while (left_s := ends_s - self._loop.time()) > CLOCK_STEP_S:
+            await self._wait(left_s)
 
     async def _wait_answered(
         self, numbers: Sequence[int], began_s: float, timer_ms: int | None, *, whole: bool

@@ -156,6 +156,8 @@ class ConversationCache:
                 conversation.fail(fact)
             case model.Lost():
                 conversation.lose(fact)
+            case turn.Unparked():
+                conversation.unpark(fact)
             case turn.ToolCallsReturned(calls=calls) if calls:
                 conversation.admit([call.operation_id for call in calls])
             case tool.Completed() | tool.Failed() | tool.Refused():

@@ -41,6 +41,7 @@ from rookery.schemas.run import Language, RunOutput, RunRequest, RunResult, Sess
 
 __all__ = [
     "AskModel",
+    "AwaitModel",
     "CallsRequested",
     "Driver",
     "Finished",
@@ -106,6 +107,25 @@ class AskModel(NamedTuple):
     inputs: tuple[TurnInput, ...] = ()
 
 
+class AwaitModel(NamedTuple):
+    """The model cannot be asked now. The driver continues without outcomes: after the delay, or, if
+    that is long or not known, once the run is no longer parked."""
+
+    code: str
+    """What the run waits for, if it is parked."""
+    operation_id: str
+    """Of the question."""
+    answers: tuple[Fact, ...] = ()
+    """What became of the question."""
+    inputs: tuple[TurnInput, ...] = ()
+    """To be recorded first; without inputs the answers are recorded when the run is parked."""
+    delay_s: float | None = None
+    until_ms: int | UnsetType = UNSET
+    """When the delay is over."""
+    lease: str | UnsetType = UNSET
+    """The key of the lease that the model needs."""
+
+
 class TurnInputs(NamedTuple):
     """Machine inputs to record before the driver continues."""
 
@@ -128,7 +148,7 @@ class Finished(NamedTuple):
     """The result of the program, if a hook leaves it to the record alone."""
 
 
-Step = CallsRequested | AskModel | TurnInputs | Finished
+Step = CallsRequested | AskModel | AwaitModel | TurnInputs | Finished
 
 
 class Driver(Protocol):

@@ -13,6 +13,7 @@ from msgspec import UNSET
 from rookery.actors.execution.calls import CallCoordinator, CallNotifierPort
 from rookery.actors.execution.driver import (
     AskModel,
+    AwaitModel,
     CallsRequested,
     Driver,
     Finished,
@@ -271,7 +272,7 @@ class RunExecution:
             calls.append(msgspec.structs.replace(one, answer=answer))
         return msgspec.structs.replace(batch, calls=tuple(calls))
 
-    async def _next(self, step: CallsRequested | AskModel | TurnInputs) -> Step:
+    async def _next(self, step: CallsRequested | AskModel | AwaitModel | TurnInputs) -> Step:
         if self._call_error is not None:
             raise self._call_error
         if isinstance(step, TurnInputs):
@@ -280,12 +281,23 @@ class RunExecution:
         if isinstance(step, AskModel):
             await self._recorder.record(step.inputs, answers=step.answers, questions=step.questions)
             return await self._driver.next_step({})
+        answers: dict[int, ToolResult] = {}
+        advance_ms = 0
         try:
-            answers, advance_ms = await self._calls.request_and_wait(step)
+            if isinstance(step, AwaitModel):
+                await self._wait_for_model(step)
+            else:
+                answers, advance_ms = await self._calls.request_and_wait(step)
         except TimeoutError:
             late = await self._driver.next_step({}, self._limit_ms + 1)
             return late if isinstance(late, Finished) else await self._wall_timeout()
         return await self._driver.next_step(answers, advance_ms)
+
+    async def _wait_for_model(self, step: AwaitModel) -> None:
+        if step.inputs:
+            await self._recorder.record(step.inputs, answers=step.answers)
+            step = step._replace(answers=())
+        await self._calls.wait_for_model(step)
 
     async def _sync_call(self, call: ProgramCall) -> ToolResult | None:
         """Make a synchronous call during a step. If the run's time ends meanwhile, the sandbox ends

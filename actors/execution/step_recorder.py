@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.execution.driver import AwaitModel
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.hooks import Hooked
 from rookery.actors.kernel import AskActor
@@ -61,16 +62,19 @@ class ParkRequested(Exception):
         code: str,
         operations: tuple[str, ...],
         *,
-        split: bool,
-        is_repeatable: bool,
+        split: bool = False,
+        is_repeatable: bool = False,
         hook: str = "",
         notes: tuple[HookFact, ...] = (),
+        model: AwaitModel | None = None,
     ) -> None:
         """``is_repeatable``: all steps waited for all their calls and this one has no timer, so the
-        run's record leads to exactly this point. ``notes``: of the ``hook``."""
+        run's record leads to exactly this point. ``notes``: of the ``hook``. ``model``: if the run
+        waits for its model."""
         super().__init__(code)
         self.code, self.operations, self.split = code, operations, split
         self.is_repeatable, self.hook, self.notes = is_repeatable, hook, notes
+        self.model = model
 
 
 def operation_id(
@@ -296,6 +300,7 @@ class StepRecorder:
         what it has printed. The outcomes that its driver has are recorded; what hooks said of
         them is not, so that they are invoked again when the run is resumed."""
         snapshot_id, blob = snapshot
+        model = request.model
         text = encode_json(output)
         is_long = len(text) > PARKED_OUTPUT_BYTES_MAX
         command = ParkRun(
@@ -310,6 +315,9 @@ class StepRecorder:
             notes=request.notes,
             output=UNSET if is_long or output == RunOutput() else output,
             output_blob=await self._blobs.put(text) if is_long else UNSET,
+            answers=() if model is None else model.answers,
+            until_ms=UNSET if model is None else model.until_ms,
+            lease=UNSET if model is None else model.lease,
         )
         view = await self._with_outcomes(command, command.outcomes)
         if view.cancelling:

@@ -119,6 +119,16 @@ _REMEDIES: Final = {
     "WAITING_FOR_TASK": _Remedy(
         "the end of {calls}", "the surface of its tool, or a client that cancels the run", _CANCEL
     ),
+    "WAITING_FOR_MODEL": _Remedy(
+        "the time at which {calls} is asked again",
+        "its timer, or a client that cancels the run",
+        _CANCEL,
+    ),
+    "RECOVERY_WORK_EXCEEDED": _Remedy(
+        "an operator, as the answers of {calls} were lost too often",
+        "an operator who knows what another question may cost",
+        "rookery runs resolve {run} {call} --retry | --failed TEXT",
+    ),
     "WAITING_FOR_LEASE": _Remedy(
         "a fresh credential of {lease} for {calls}",
         "the refresh of the lease",

@@ -15,7 +15,13 @@ from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rookery.actors.tools.attempts import CallNotifier
-    from rookery.actors.tools.authoring.credential import ToolCredential
+    from rookery.actors.tools.authoring.credential import (
+        NO_CREDENTIALS,
+        CredentialSource,
+        ToolCredential,
+        read_credential,
+        report_rejected,
+    )
     from rookery.actors.tools.authoring.decorator import tool
     from rookery.actors.tools.authoring.registry import (
         HOOK_ATTRIBUTE,
@@ -47,8 +53,10 @@ if TYPE_CHECKING:
         requires_approval,
     )
     from rookery.actors.tools.effects import (
+        ArmCallTimer,
         AskApproval,
         AttemptLost,
+        AwaitCredential,
         BeginCall,
         IntentStatus,
         RecordTask,
@@ -97,12 +105,14 @@ if TYPE_CHECKING:
         check_sender,
         end_unapproved,
         end_wait,
+        every_lease_fresh,
     )
 
 __all__ = [
     "HOOK_ATTRIBUTE",
     "LEASE_REAUTH_REQUIRED",
     "LOCAL",
+    "NO_CREDENTIALS",
     "NO_TOOLS",
     "NO_VERDICT",
     "NO_VERDICTS",
@@ -114,8 +124,10 @@ __all__ = [
     "WAITING_FOR_TIMER",
     "AllocationRound",
     "Allowed",
+    "ArmCallTimer",
     "AskApproval",
     "AttemptLost",
+    "AwaitCredential",
     "BeginCall",
     "CallExecutor",
     "CallNotifier",
@@ -124,6 +136,7 @@ __all__ = [
     "CallSlots",
     "CapabilityChecks",
     "CatalogueTool",
+    "CredentialSource",
     "CredentialWait",
     "DaemonThreadPool",
     "DeclaredLimit",
@@ -167,6 +180,7 @@ __all__ = [
     "encode_tools",
     "end_unapproved",
     "end_wait",
+    "every_lease_fresh",
     "evolve_calls",
     "fault",
     "fault_of",
@@ -174,6 +188,8 @@ __all__ = [
     "http_tools",
     "load_registry",
     "pending_call_effects",
+    "read_credential",
+    "report_rejected",
     "requires_approval",
     "resolution_receipt",
     "resolve",
@@ -184,7 +200,13 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
-        "authoring.credential": ("ToolCredential",),
+        "authoring.credential": (
+            "CredentialSource",
+            "NO_CREDENTIALS",
+            "ToolCredential",
+            "read_credential",
+            "report_rejected",
+        ),
         "authoring.decorator": ("tool",),
         "authoring.registry": (
             "HOOK_ATTRIBUTE",
@@ -213,8 +235,10 @@ __getattr__ = lazy_names(
         ),
         "hosts.local_host": ("DaemonThreadPool", "LocalToolHost"),
         "effects": (
+            "ArmCallTimer",
             "AskApproval",
             "AttemptLost",
+            "AwaitCredential",
             "BeginCall",
             "IntentStatus",
             "RecordTask",
@@ -262,6 +286,7 @@ __getattr__ = lazy_names(
             "check_sender",
             "end_unapproved",
             "end_wait",
+            "every_lease_fresh",
         ),
     },
 )

@@ -70,10 +70,13 @@ class CancelApproval(Effect, frozen=True, kw_only=True):
 
 
 class ArmCallTimer(Effect, frozen=True, kw_only=True):
-    """Let a timer end the wait of a call."""
+    """Let a timer end the wait of an operation: of a call, or of a question to a model."""
 
     session: str
-    call: ToolCall
+    operation_id: str
+    code: str
+    """What it waits for."""
+    until_ms: int
 
 
 class CancelCallTimer(Effect, frozen=True, kw_only=True):
@@ -83,17 +86,15 @@ class CancelCallTimer(Effect, frozen=True, kw_only=True):
 
 
 class AwaitCredential(Effect, frozen=True, kw_only=True):
-    """Let the lease end the wait of a call once its credential is fresh."""
+    """Let the lease end the wait of an operation once its credential is fresh."""
 
     session: str
-    call: ToolCall
+    operation_id: str
+    lease: str
 
 
-class CancelCredentialWait(Effect, frozen=True, kw_only=True):
+class CancelCredentialWait(AwaitCredential, frozen=True, kw_only=True):
     """Let the lease drop a call that was withdrawn."""
-
-    session: str
-    call: ToolCall
 
 
 class ExecuteCall(Effect, frozen=True, kw_only=True):
@@ -183,8 +184,8 @@ def _effect_of_wait(call: ToolCall, session: str) -> Effect | None:
         case code if code == WAITING_FOR_TASK:
             return FollowTask(key=key, session=session, call=call)
         case code if code in LEASE_WAITS:
-            return AwaitCredential(key=key, session=session, call=call)
-    return ArmCallTimer(key=key, session=session, call=call) if call.until_ms else None
+            return _credential_wait(session, call)
+    return _call_timer(session, call) if call.until_ms else None
 
 
 def _attempt_key(attempt: CallAttempt) -> str:
@@ -239,6 +240,23 @@ def _effects_of_wait(fact: facts.Awaited, call: ToolCall) -> Sequence[Effect]:
     return (notify,) if arranged is None else (notify, arranged)
 
 
+def _call_timer(session: str, call: ToolCall) -> ArmCallTimer:
+    return ArmCallTimer(
+        key=call.operation_id,
+        session=session,
+        operation_id=call.operation_id,
+        code=call.waits_for,
+        until_ms=call.until_ms,
+    )
+
+
+def _credential_wait(session: str, call: ToolCall) -> AwaitCredential:
+    operation_id = call.operation_id
+    return AwaitCredential(
+        key=operation_id, session=session, operation_id=operation_id, lease=call.lease
+    )
+
+
 def _effects_of_end(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:
     """Notify the driver, and cancel what would end a wait that is over."""
     notify, operation_id = NotifyCall(key=fact.id, progress=call.progress), call.operation_id
@@ -248,7 +266,10 @@ def _effects_of_end(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:
             notify,
         )
     if isinstance(fact, facts.Withdrawn) and call.waits_for in LEASE_WAITS:
-        return (CancelCredentialWait(key=fact.id, session=fact.session, call=call), notify)
+        cancel = CancelCredentialWait(
+            key=fact.id, session=fact.session, operation_id=operation_id, lease=call.lease
+        )
+        return (cancel, notify)
     if call.phase is CallPhase.ENDED and fact.at_ms < call.until_ms:
         return (CancelCallTimer(key=fact.id, operation_id=operation_id), notify)
     return (notify,)

@@ -217,17 +217,16 @@ class WaitExecutor:
         }
 
     async def arm(self, effect: ArmCallTimer) -> None:
-        """Arm the timer of a call, or end a short wait here. Idempotent."""
-        call = effect.call
-        ended = WaitEnded(operation_id=call.operation_id, code=call.waits_for)
-        left_ms = call.until_ms - self.now_ms()
+        """Arm the timer of an operation, or end a short wait here. Idempotent."""
+        ended = WaitEnded(operation_id=effect.operation_id, code=effect.code)
+        left_ms = effect.until_ms - self.now_ms()
         if left_ms <= SHORT_WAIT_MS:
             await asyncio.sleep(max(0, left_ms) / 1_000)
             await self.ask(FAMILY, effect.session, ended, CallReceipt)
             return
         timer = Timer(
-            id=_timer_id(call.operation_id),
-            due_ms=call.until_ms,
+            id=_timer_id(effect.operation_id),
+            due_ms=effect.until_ms,
             verb="wait_ended",
             key=effect.session,
             body=encode_json(ended),
@@ -238,26 +237,24 @@ class WaitExecutor:
         await self.timers.cancel(_timer_id(effect.operation_id))
 
     async def await_credential(self, effect: AwaitCredential) -> None:
-        """Tell the lease that the call waits. Idempotent: the lease knows a call once."""
+        """Tell the lease that the operation waits. Idempotent: the lease knows it once."""
         due_ms = at_once_ms(self.now_ms())
-        await self.timers.arm(self._to_lease(effect.call, effect.session, due_ms))
+        await self.timers.arm(self._to_lease(effect, due_ms))
 
     async def cancel_credential_wait(self, effect: CancelCredentialWait) -> None:
         """A later command than that of the beginning, so that the lease gets it afterwards."""
-        call = effect.call
-        await self.timers.cancel(_lease_timer_id(call.operation_id))
+        await self.timers.cancel(_lease_timer_id(effect.operation_id))
         due_ms = self.now_ms() + SHORT_WAIT_MS
-        await self.timers.arm(self._to_lease(call, effect.session, due_ms, withdrawn=True))
+        await self.timers.arm(self._to_lease(effect, due_ms, withdrawn=True))
 
-    def _to_lease(
-        self, call: ToolCall, session: str, due_ms: int, *, withdrawn: bool = False
-    ) -> Timer:
-        wait = LeaseWait(session=session, operation_id=call.operation_id, withdrawn=withdrawn)
+    def _to_lease(self, effect: AwaitCredential, due_ms: int, *, withdrawn: bool = False) -> Timer:
+        operation_id = effect.operation_id
+        wait = LeaseWait(session=effect.session, operation_id=operation_id, withdrawn=withdrawn)
         return Timer(
-            id=_lease_timer_id(call.operation_id),
+            id=_lease_timer_id(operation_id),
             due_ms=due_ms,
             verb="lease_wait",
-            key=call.lease,
+            key=effect.lease,
             body=encode_json(wait),
         )
 

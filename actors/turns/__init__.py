@@ -11,6 +11,7 @@ from rookery.actors.turns.effects import (
     SendStoredResult,
     StopRun,
 )
+from rookery.actors.turns.failure import LlmFailure, RetryPolicy
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN
 from rookery.actors.turns.slot_machine import SLOT
@@ -33,7 +34,9 @@ __all__ = [
     "ExecuteRun",
     "ImmediateKind",
     "InvokeCancelHooks",
+    "LlmFailure",
     "ReportTurnOver",
+    "RetryPolicy",
     "SendInterim",
     "SendResult",
     "SendStoredResult",

@@ -204,7 +204,7 @@ class TurnsDecider(SessionMachineDecider):
             case RecordStep() as step:
                 return self._record_step(state, command.key, step, now_ms)
             case ParkRun() as parked:
-                return self._park(state, parked)
+                return self._park(state, command.key, parked)
             case RecordHooks() as said:
                 return self._required_hooks.record_alone(state, said)
             case UnparkRun() as ready:
@@ -241,14 +241,14 @@ class TurnsDecider(SessionMachineDecider):
             decided, after = builder.facts, builder.state
         return FoldedFacts([*left, *decided], after)
 
-    def _park(self, state: SessionTurns, parked: ParkRun) -> Sequence[Fact]:
+    def _park(self, state: SessionTurns, key: str, parked: ParkRun) -> Sequence[Fact]:
         """The outcomes that the driver has, the notes of the hook that has interrupted the run, and
         the fact that it is parked."""
         left: list[Fact] = []
         if parked.outcomes:
             outcomes, state = self._required_calls.record_outcomes(state, parked.outcomes)
             left += outcomes
-        decided = self._run_rules.park(state, parked)
+        decided = self._run_rules.park(state, key, parked)
         if decided and parked.notes:
             left += self._required_hooks.check(state, parked.run_id, parked.notes)
         return [*left, *decided]
@@ -284,9 +284,9 @@ class TurnsDecider(SessionMachineDecider):
             return environment
         return self._calls.hide_tools(environment, state, key, rights)
 
-    def unpark(self, state: SessionTurns, run_id: str) -> Sequence[Fact]:
-        """Resume a parked run, because a call it waits for has ended."""
-        return self._run_rules.unpark(state, run_id)
+    def unpark(self, state: SessionTurns, run_id: str, **fields: Any) -> Sequence[Fact]:
+        """Resume a parked run, because a call it waits for has ended, or because of ``fields``."""
+        return self._run_rules.unpark(state, run_id, **fields)
 
     def park_again(self, state: SessionTurns, code: str) -> Sequence[Fact]:
         """Show what a parked run waits for now."""

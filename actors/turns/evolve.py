@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.hooks import injected_inputs, is_retried
@@ -13,6 +13,7 @@ from rookery.actors.turns.state import (
     ActiveRun,
     CancelledRun,
     InheritedGuest,
+    ModelWait,
     OpenQuestion,
     RequestedRun,
     SessionTurns,
@@ -206,7 +207,7 @@ def evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> 
         return state
     match fact:
         case facts.Unparked():
-            run = replace(run, parked="", parked_by="", waits_for=())
+            run = replace(run, parked="", parked_by="", waits_for=(), model_wait=UNSET)
         case facts.Parked():
             run = replace(
                 run,
@@ -218,5 +219,13 @@ def evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> 
                 split=fact.split,
                 output=fact.output,
                 output_blob=fact.output_blob,
+                model_wait=_model_wait(run, fact),
             )
     return replace(state, driving=run)
+
+
+def _model_wait(run: ActiveRun, fact: facts.Parked) -> ModelWait | UnsetType:
+    """A run that a model drives waits for its calls, or for the model."""
+    if not run.has_model or run.calls or len(fact.waits_for) != 1:
+        return UNSET
+    return ModelWait(fact.waits_for[0], fact.until_ms, fact.lease)

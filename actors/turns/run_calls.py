@@ -47,6 +47,12 @@ from rookery.actors.tools import (
     resolve,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
+from rookery.actors.turns.model_waits import (
+    end_model_wait,
+    is_for_model,
+    model_wait_receipt,
+    resolve_model_wait,
+)
 from rookery.schemas.calls import RecordMode, RunEnvironment
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Command, Fact
@@ -113,10 +119,17 @@ class RunCalls:
     ) -> Sequence[Fact]:
         """The facts of a command about one call; its end resumes a run that is parked for it."""
         builder = CallFacts(self._decider, state)
+        match command.body:
+            case WaitEnded() as ended if is_for_model(state, ended.operation_id):
+                check_sender(command)
+                return end_model_wait(self._decider, state, ended)
+            case ResolveCall() as resolution if is_for_model(state, resolution.operation_id):
+                by = resolution.actor or command.id
+                return resolve_model_wait(self._decider, state, resolution, by=by)
         builder.extend(self._of_call(state, session, command, now_ms))
         run = state.driving
-        ended = {fact.operation_id for fact in builder.facts if isinstance(fact, _ENDS)}
-        if run is not None and run.parked and ended.intersection(run.waits_for):
+        over = {fact.operation_id for fact in builder.facts if isinstance(fact, _ENDS)}
+        if run is not None and run.parked and over.intersection(run.waits_for):
             builder.extend(self._decider.unpark(builder.state, run.run_id))
         elif run is not None and run.parked:
             for fact in builder.facts:
@@ -304,6 +317,8 @@ class RunCalls:
         match command.body:
             case CallsQuery(run_id=run_id):
                 return CallsView(calls=tuple(call.progress for call in calls.calls_of_run(run_id)))
+            case ResolveCall() as resolution if receipt := model_wait_receipt(resolution, decided):
+                return receipt
             case ResolveCall() as resolution:
                 of_call = [fact for fact in decided if isinstance(fact, tool.ToolFact)]
                 of_call = [fact for fact in of_call if not isinstance(fact, tool.Adopted)]

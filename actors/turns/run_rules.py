@@ -34,6 +34,7 @@ from rookery.actors.turns.effects import (
     StopRun,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
+from rookery.actors.turns.model_waits import model_wait_effects
 from rookery.actors.turns.run_surfaces import surfaces_at_start, take_up_effects
 from rookery.actors.turns.state import (
     ActiveRun,
@@ -173,7 +174,7 @@ class RunRules:
         force_setattr(end, "step", run.steps + 1)
         return (end,)
 
-    def park(self, state: SessionTurns, parked: ParkRun) -> Sequence[Fact]:
+    def park(self, state: SessionTurns, key: str, parked: ParkRun) -> Sequence[Fact]:
         """Park the run, unless it is about to end."""
         run, phase = state.driving, state.turn.phase
         if run is None or run.run_id != parked.run_id or run.parked:
@@ -190,8 +191,14 @@ class RunRules:
             output=parked.output,
             output_blob=parked.output_blob,
             hook=parked.hook or UNSET,
+            until_ms=parked.until_ms,
+            lease=parked.lease,
         )
-        return (self._stamp_generation(state, fact),)
+        step = RecordStep(run_id=run.run_id, number=run.steps, answers=parked.answers)
+        builder = StepFacts(self._decider, state, key, step)
+        builder.add_answers()
+        builder.add(self._stamp_generation(state, fact))
+        return builder.facts
 
     def park_again(self, state: SessionTurns, code: str) -> Sequence[Fact]:
         """Show that a call of the parked run waits for something else now."""
@@ -207,16 +214,20 @@ class RunRules:
             split=run.split,
             output=run.output,
             output_blob=run.output_blob,
+            until_ms=UNSET if run.model_wait is UNSET else run.model_wait.until_ms,
+            lease=UNSET if run.model_wait is UNSET else run.model_wait.lease,
         )
         return (self._stamp_generation(state, fact),)
 
-    def unpark(self, state: SessionTurns, run_id: str, hook: str = "") -> Sequence[Fact]:
-        """Unpark the run, because a call it waits for has ended, or the hook that has interrupted
-        it may be invoked again."""
+    def unpark(
+        self, state: SessionTurns, run_id: str, hook: str = "", **fields: Any
+    ) -> Sequence[Fact]:
+        """Unpark the run, because a call it waits for has ended, the hook that has interrupted it
+        may be invoked again, or because of ``fields``."""
         run = state.driving
         if run is None or run.run_id != run_id or not run.parked or run.parked_by != hook:
             return ()
-        return (self._stamp_generation(state, facts.Unparked(run=run_id)),)
+        return (self._stamp_generation(state, facts.Unparked(run=run_id, **fields)),)
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         """The effects of ``fact``. ``state`` may be a later one: an ended run needs no driver."""
@@ -234,7 +245,10 @@ class RunRules:
             case facts.BoundaryApplied():
                 left = take_up_effects(state, fact)
             case facts.Parked() if run.parked:
-                left = (_interim_effect(state, run, f"parked/{fact.id}", fact.session),)
+                left = (
+                    _interim_effect(state, run, f"parked/{fact.id}", fact.session),
+                    *model_wait_effects(run, fact.session),
+                )
             case facts.CancelRequested():
                 left = (StopRun(key=f"stop/{fact.id}", session=fact.session, run_id=fact.run),)
         return left
@@ -257,7 +271,8 @@ class RunRules:
             return (StopRun(key=f"stop/{run_id}", session=session, run_id=run_id),)
         if not run.parked:
             return (ContinueRun(key=f"drive/{run_id}", session=session, run_id=run_id),)
-        return (_interim_effect(state, run, f"parked/{run_id}", session),)
+        interim = _interim_effect(state, run, f"parked/{run_id}", session)
+        return (interim, *model_wait_effects(run, session))
 
     # --- reactions --------------------------------------------------------------------------------
 

@@ -43,6 +43,7 @@ __all__ = [
     "CancelledRun",
     "ImmediateKind",
     "InheritedGuest",
+    "ModelWait",
     "OpenQuestion",
     "Provisioner",
     "RequestedRun",
@@ -121,6 +122,16 @@ class CancelledRun(msgspec.Struct, frozen=True):
     hook_records: int
 
 
+class ModelWait(msgspec.Struct, frozen=True):
+    """What ends the wait of a run that is parked until its model can be asked: a time, a lease, or
+    an operator."""
+
+    operation_id: str
+    """Of the question."""
+    until_ms: int | UnsetType = UNSET
+    lease: str | UnsetType = UNSET
+
+
 class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     """The run that a node executes, or executed last."""
 
@@ -164,6 +175,7 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     steps_before: int = 0
     """The steps of the first execution then."""
     question: OpenQuestion | UnsetType = UNSET
+    model_wait: ModelWait | UnsetType = UNSET
 
     @property
     def has_model(self) -> bool:

@@ -13,7 +13,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.schemas.agents import ConversationMessage, ModelPurpose, ModelUsage, RequestSent
 from rookery.schemas.envelope import Fact
-from rookery.schemas.machines.turn import LlmFailureKind
+from rookery.schemas.machines.turn import LlmFailureKind, LlmRetryPlan
 from rookery.schemas.scalars import Unsigned
 from rookery.schemas.seed.lifecycle import ProviderStopReason
 
@@ -76,6 +76,10 @@ class Failed(_OfAttempt, frozen=True, kw_only=True, tag="model.failed.v1"):
     duration_ms: Unsigned
     partial_blob: str | UnsetType = UNSET
     """Digest of what the model had said when its answer was cut."""
+    plan: LlmRetryPlan | UnsetType = UNSET
+    """If the question is asked again after a delay: how the delay was chosen."""
+    retry_at_ms: Unsigned | UnsetType = UNSET
+    """When that is due."""
 
 
 class Lost(_OfAttempt, frozen=True, kw_only=True, tag="model.lost.v1"):

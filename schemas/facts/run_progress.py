@@ -38,6 +38,8 @@ __all__ = [
 ]
 
 NAMES_MAX: Final = 5
+MODEL_NAME: Final = "its model"
+"""In the place of a tool, where a run waits until its model can be asked."""
 
 TurnEnd = turn.Completed | turn.Failed | turn.Cancelled
 """The last facts of a turn: they have the run's result."""
@@ -216,6 +218,9 @@ class RunProgress(Struct, array_like=True):
 
     def _on_running(self, fact: RunFactView) -> None:
         self.stage, self.since_ms = _RUNNING, fact.at_ms
+        for operation_id in self.parked_for:
+            if (call := self.calls.get(operation_id)) is not None and call.name == MODEL_NAME:
+                del self.calls[operation_id]
         self.code, self.parked_for = "", ()
 
     def _on_parked(self, fact: RunFactView) -> None:
@@ -223,6 +228,21 @@ class RunProgress(Struct, array_like=True):
         self.code, self.parked_for = sys.intern(fact.code), fact.waits_for
         if fact.hook:
             self.parked_for = (fact.hook,)
+        elif len(fact.waits_for) == 1 and fact.waits_for[0] not in self.calls:
+            self._open_question(fact)
+
+    def _open_question(self, fact: RunFactView) -> None:
+        """The run waits for its model, as for a call."""
+        (operation_id,) = fact.waits_for
+        self.calls[operation_id] = OpenRunCall(
+            operation_id,
+            MODEL_NAME,
+            fact.at_ms,
+            phase=OpenCallPhase.AWAITED,
+            waits_for=self.code,
+            until_ms=fact.until_ms,
+            lease=fact.lease,
+        )
 
     def _on_ended(self, fact: RunFactView) -> None:
         self.stage, self.since_ms = RunStage.ENDED, fact.at_ms

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType, field
 
-from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment
+from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment, ToolFault
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
 from rookery.schemas.facts.conversation import ConversationFact
 from rookery.schemas.facts.hook import HookFact
@@ -268,11 +268,20 @@ class Parked(_ParkingFact, frozen=True, kw_only=True, tag="turn.parked.v1"):
     """Digest of the same in the blob store, if it is long."""
     hook: str | UnsetType = UNSET
     """The hook that has failed and interrupted the run, which waits for no operation then."""
+    until_ms: Unsigned | UnsetType = UNSET
+    """When its model may be asked again, if it waits for that."""
+    lease: str | UnsetType = UNSET
+    """The key of the lease whose credential its model needs, if it waits for that."""
 
 
 class Unparked(_ParkingFact, frozen=True, kw_only=True, tag="turn.unparked.v1"):
     """An outcome the run waited for is committed, or the hook that has interrupted it may be
     invoked again; any node may resume the run."""
+
+    resolved_by: str | UnsetType = UNSET
+    """The operator who resolved what it waited for, if it waited for one."""
+    failed: ToolFault | UnsetType = UNSET
+    """Why the operator ends the run."""
 
 
 # --- turn_execution: ends -------------------------------------------------------------------------

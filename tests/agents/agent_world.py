@@ -62,11 +62,18 @@ class AgentWorld(ScriptedWorld):
         """Everything that any node's model was asked, in order."""
         self.hold = False
         """The model does not answer."""
+        self.silent_attempts = 0
+        """So many attempts of each step are not answered."""
+        self.by_question = False
+        """The entries of the script answer the questions in order, repetitions as the first."""
+        self._entries: dict[str, ScriptedAnswer] = {}
 
         async def count(question: ModelQuestion) -> ScriptedAnswer:
             self.questions.append(question)
-            while self.hold:
+            while self.hold or question.attempt <= self.silent_attempts:
                 await asyncio.sleep(0.01)
+            if self.by_question:
+                return self._next_answer(question)
             return _answer_of(self.script, question)
 
         self.outputs: list[OutputMessage] = []
@@ -83,6 +90,8 @@ class AgentWorld(ScriptedWorld):
             check=self.visible.check_call,
             failpoints=Failpoints(),
             send_output=self.on_output,
+            now_ms=self.now_ms,
+            jitter=lambda: 1.0,
         )
         return {**super().mind(reader, blobs, ask), "agents": agents}
 
@@ -99,6 +108,13 @@ class AgentWorld(ScriptedWorld):
         return msgspec.structs.replace(
             offered, catalogue=self._catalogue, model=self.models.environment(request)
         )
+
+    def _next_answer(self, question: ModelQuestion) -> ScriptedAnswer:
+        """The next entry; a question whose answer was lost gets the same one again."""
+        losses = [fact for fact in self.model_facts(model.Lost) if fact.step == question.step]
+        of = f"{question.run_id}/{question.step}/{question.attempt - len(losses)}"
+        entry = self.script.answers[min(len(self._entries), len(self.script.answers) - 1)]
+        return self._entries.setdefault(of, entry)
 
     def on_output(self, _: str, body: bytes) -> None:
         self.outputs.append(msgspec.json.decode(body, type=OutputMessage))

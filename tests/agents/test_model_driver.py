@@ -255,24 +255,6 @@ def without_ids(questions: list[Any]) -> str:
     return text
 
 
-def test_a_question_whose_answer_is_lost_with_every_node_is_given_up():
-    with AgentWorld(says("never")) as world:
-        world.hold = True
-        world.begin()
-        world.prompt()
-        for number in range(1, 5):
-            world.until(lambda number=number: len(world.questions) == number)
-            world.nodes[-1].crash()
-            world.begin()
-        world.until(lambda: world.closes)
-        world.settle()
-        assert [fact.attempt for fact in world.model_facts(model.Lost)] == [1, 2, 3, 4]
-        repeats = [fact.repeats for fact in world.model_facts(model.Requested)]
-        assert repeats == [msgspec.UNSET, 1, 2, 3]
-        assert world.recorded()[-2].result.error.code == "RECOVERY_WORK_EXCEEDED"
-        world.check_questions()
-
-
 # --- cancelled ------------------------------------------------------------------------------------
 
 

@@ -12,7 +12,6 @@ import pytest
 from rookery.actors.leases.credentials import LeaseCredentials, LeaseStates
 from rookery.actors.leases.refresh_rules import is_usable, requires_login
 from rookery.actors.tools.effects import AwaitCredential
-from rookery.actors.tools.state import CallPhase, ToolCall
 from rookery.actors.tools.waits import WaitExecutor
 from rookery.schemas.errors import Failed
 from tests.leases.test_lease_owners import BANK, LIFE_S, SHOP, LeaseWorld, world
@@ -73,15 +72,8 @@ def test_the_waits_and_refusals_of_a_node_whose_clock_is_ahead_reach_their_lease
     states = LeaseStates(node.bus, node, ahead_ms)
     credentials = LeaseCredentials(node.bus.timers, states, world.secrets(node), ahead_ms)
     waits = WaitExecutor(ask=no_actor, timers=node.bus.timers, now_ms=ahead_ms)
-    call = ToolCall(
-        operation_id="o1",
-        run="r",
-        generation=1,
-        name="pay",
-        phase=CallPhase.REQUESTED,
-        lease=BANK,
-    )
-    world.run(waits.await_credential(AwaitCredential(key="k", session="s", call=call)))
+    wait = AwaitCredential(key="k", session="s", operation_id="o1", lease=BANK)
+    world.run(waits.await_credential(wait))
     world.until(lambda: world.entry(BANK).generation == 1)
     world.run(credentials.reject("bank", 1))
     world.until(lambda: world.entry(BANK).generation == 2, patience_s=10)

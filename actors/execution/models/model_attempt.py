@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from rookery.actors.agents import (
@@ -21,6 +21,7 @@ from rookery.actors.agents import (
     ModelTool,
 )
 from rookery.actors.execution.conversation_cache import ConversationCache
+from rookery.actors.execution.models.model_failures import ModelKeys
 from rookery.actors.execution.models.model_stream import AnswerStream
 from rookery.actors.execution.result_sender import SendOutput
 from rookery.actors.kernel import Failpoints
@@ -46,6 +47,9 @@ class ModelServices(NamedTuple):
     """Raises ``Refused`` for arguments that a tool of the node does not accept."""
     failpoints: Failpoints
     send_output: SendOutput
+    now_ms: Callable[[], int]
+    jitter: Callable[[], float]
+    keys: ModelKeys
 
 
 class AttemptEnd(NamedTuple):
@@ -104,8 +108,10 @@ class ModelAttempts:
         self, question: model.Requested, asked: ModelQuestion, stream: AnswerStream, left_s: float
     ) -> ModelAnswer | None:
         """The model's answer; ``None`` if the run was stopped."""
-        limit_s = self._services.models.get(question.model).timeout_s
-        asking = self._services.models.model(question.model).ask(asked, stream.add)
+        alias, services = question.model, self._services
+        limit_s = services.models.get(alias).timeout_s
+        key = await services.keys.read(alias)
+        asking = services.models.model(alias).ask(asked, stream.add, key)
         task = self._asking = asyncio.ensure_future(asking)
         try:
             done, _ = await asyncio.wait({task}, timeout=min(left_s, limit_s))
@@ -117,8 +123,10 @@ class ModelAttempts:
         if task.cancelled():
             return None
         error = task.exception()
-        if error is None or isinstance(error, ModelFailure):
+        if error is None:
             return _bounded(task.result())
+        if isinstance(error, ModelFailure):
+            raise error if key is None else await services.keys.judge(alias, key, error)
         log.error("model adapter failed", exc_info=error, extra={"run": question.run})
         raise ModelFailure(f"the adapter of {question.model} failed: see the log of its node")
 

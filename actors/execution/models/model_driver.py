@@ -2,16 +2,16 @@
 
 A question is a step of its own, recorded before it is asked; the answer is recorded with the calls
 that it wants, or with the run's end. The driver goes on from what is on record and repeats nothing:
-a question whose answer was lost with its node is asked again, and the loss is recorded first.
+a question whose answer was lost with its node is asked again, and the loss is recorded first. So is
+a failure that may pass, with the time at which the question is asked again.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
-import msgspec
 from msgspec import UNSET
 
 from rookery.actors.agents import (
@@ -24,11 +24,11 @@ from rookery.actors.agents import (
     Models,
     ModelTool,
     judge_calls,
-    storable,
 )
 from rookery.actors.execution.conversation_cache import ConversationCache
 from rookery.actors.execution.driver import (
     AskModel,
+    AwaitModel,
     CallsRequested,
     Finished,
     RunInput,
@@ -50,33 +50,36 @@ from rookery.actors.execution.models.model_ends import (
     limit_end,
     timeout_end,
 )
+from rookery.actors.execution.models.model_failures import (
+    ModelKeys,
+    is_retryable,
+    plan_retry,
+    recoverable_input,
+)
+from rookery.actors.execution.models.model_record import ModelRecord
 from rookery.actors.execution.result_sender import SendOutput
-from rookery.actors.execution.step_recorder import operation_id
 from rookery.actors.kernel import Failpoints
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox import ProgramCall, ToolResult
-from rookery.bus.ports import Blobs
-from rookery.schemas.agents import (
-    MESSAGE_BYTES_MAX,
-    CallPart,
-    ConversationMessage,
-    MessageRole,
-    ModelEnvironment,
-    Part,
-    TextPart,
+from rookery.actors.tools import (
+    NO_CREDENTIALS,
+    CredentialSource,
+    CredentialWait,
+    LeaseGate,
+    every_lease_fresh,
 )
-from rookery.schemas.codec import encode_json
-from rookery.schemas.digest import chain, digest_json
+from rookery.bus.ports import Blobs
+from rookery.schemas.agents import ModelEnvironment
 from rookery.schemas.envelope import Fact
-from rookery.schemas.facts import model, tool
-from rookery.schemas.facts.conversation import MessageAdded
-from rookery.schemas.ids import derived_uuid7
+from rookery.schemas.facts import model
 from rookery.schemas.run import RunOutput, RunResult
 
 __all__ = ["ModelDriver", "model_execution"]
 
 LOSSES_MAX: Final = 3
 """A question is asked so often again because its answer was lost."""
+RECOVERY_WORK_EXCEEDED: Final = "RECOVERY_WORK_EXCEEDED"
+WAITING_FOR_MODEL: Final = "WAITING_FOR_MODEL"
 IN_VAIN_MAX: Final = 3
 """Answers in a row that want calls of which none can be made, or that say nothing."""
 
@@ -89,6 +92,8 @@ class ModelDriver:
         self._loop = asyncio.get_running_loop()
         self._question: model.Requested | None = None
         """Recorded with this step, and asked by the next one."""
+        self._is_waiting = False
+        """This step waits until the model may be asked again."""
         self._attempts: ModelAttempts | None = None
         self._stopped = False
 
@@ -98,11 +103,15 @@ class ModelDriver:
         del call
         self._set_run(given)
         run = self._conversation.run
+        if run.given_up is not None:
+            return self._fail(run.given_up.code, run.given_up.message)
         if run.question is not None:
-            return self._ask_again(run.question)
+            return self._ask_lost(run.question)
+        if run.unanswered is not None:
+            return self._continue_unanswered(run.unanswered)
         if run.step:  # It was answered: the calls of the answer are the only way on.
             return self._ask()
-        return self._ask(messages=(await self._add_prompt(given),))
+        return self._ask(messages=(await self._record.add_prompt(),))
 
     async def resume_parked(
         self,
@@ -118,6 +127,9 @@ class ModelDriver:
     async def next_step(self, answers: Mapping[int, ToolResult], advance_ms: int = 0) -> Step:
         if advance_ms:
             return self._time_out()
+        unanswered = self._conversation.run.unanswered
+        if self._is_waiting and unanswered is not None:
+            return self._ask_again(unanswered)
         if answers or self._question is None:
             return self._end_calls(answers)
         question, self._question = self._question, None
@@ -137,6 +149,9 @@ class ModelDriver:
         assert environment is not UNSET
         self._given, self._environment = given, environment
         self._conversation, self._tools = self._services.conversations.get(given.session)
+        self._record = ModelRecord(
+            self._services, given, environment, self._conversation, self._tools
+        )
         self._attempts = ModelAttempts(self._services, given.session, environment)
         if self._stopped:
             self._attempts.stop()
@@ -146,6 +161,7 @@ class ModelDriver:
     _environment: ModelEnvironment
     _conversation: Conversation
     _tools: Mapping[str, ModelTool]
+    _record: ModelRecord
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -163,61 +179,10 @@ class ModelDriver:
         question = self._new_question(run.step + 1, 1)
         return AskModel((*messages, question), answers, inputs)
 
-    def _ask_again(self, question: model.Requested) -> Step:
-        """A question without an end on record: its node has gone."""
-        lost = model.Lost(
-            run=question.run,
-            step=question.step,
-            attempt=question.attempt,
-            node=question.source.rpartition("@")[2],
-        )
-        self._conversation.lose(lost)
-        run = self._conversation.run
-        if run.losses > LOSSES_MAX:
-            text = f"{run.losses} answers to model step {run.step} were lost with their nodes"
-            return self._fail("RECOVERY_WORK_EXCEEDED", text, (lost,))
-        again = self._new_question(question.step, question.attempt + 1)
-        msgspec.structs.force_setattr(again, "repeats", question.attempt)
-        return AskModel((again,), (lost,))
-
-    def _new_question(self, step: int, attempt: int) -> model.Requested:
-        environment, conversation = self._environment, self._conversation
-        conversation.close_calls()
-        known = self._services.models.get(environment.model)
-        question = model.Requested(
-            run=self._given.run_id,
-            step=step,
-            attempt=attempt,
-            model=environment.model,
-            provider=known.provider,
-            provider_model=known.model,
-            messages=len(conversation.messages),
-            head=chain(conversation.head, environment.instructions.encode()),
-            tools_digest=digest_json(list(self._tools.values())),
-            settings_digest=digest_json(environment.settings),
-        )
-        conversation.ask(question)
-        self._question = question
-        return question
-
-    async def _add_prompt(self, given: RunInput) -> MessageAdded:
-        index = self._conversation.facts
-        message = ConversationMessage(
-            id=self._new_id("message", str(index)),
-            role=MessageRole.USER,
-            parts=tuple(TextPart(text=part.text) for part in given.request.prompt_parts),
-        )
-        stored, blob = await self._stored(message)
-        added = MessageAdded(
-            run=given.run_id,
-            index=index,
-            message=UNSET if blob else stored,
-            message_blob=blob or UNSET,
-        )
-        self._conversation.add(stored)
-        return added
-
-    # --- answers ----------------------------------------------------------------------------------
+    def _new_question(self, step: int, attempt: int, repeats: int = 0) -> model.Requested:
+        self._is_waiting = False
+        self._question = self._record.ask(self._environment.model, step, attempt, repeats)
+        return self._question
 
     async def _ask_now(self, question: model.Requested) -> Step:
         """Ask, and go on from the answer."""
@@ -229,19 +194,97 @@ class ModelDriver:
             left_s=self._ends_s - self._loop.time(),
         )
         if end.failure is not None:
-            failed = await self._failed(question, end)
-            return self._continue_without(end.failure, failed)
+            return await self._continue_failed(question, end, end.failure)
         if end.answer is None:
             return cancelled_end(self._conversation)
-        return await self._continue_with(question, end.answer, end)
+        return await self._continue_answered(question, end.answer, end)
 
-    def _continue_without(self, failure: ModelFailure, failed: model.Failed) -> Step:
-        """Go on from a failed attempt."""
+    # --- without an answer ------------------------------------------------------------------------
+
+    def _ask_lost(self, question: model.Requested) -> Step:
+        """A question without an end on record is asked again, unless that was done too often: then
+        an operator decides."""
+        lost = self._record.lose(question)
+        if self._conversation.run.losses > LOSSES_MAX:
+            return self._await_operator(lost, (lost,))
+        again = self._new_question(question.step, question.attempt + 1, question.attempt)
+        return AskModel((again,), (lost,))
+
+    async def _continue_failed(
+        self, question: model.Requested, end: AttemptEnd, failure: ModelFailure
+    ) -> Step:
+        """Go on from a failed attempt: ask again later, or end the run."""
+        schedule = None
+        if failure.code != TIMEOUT_WALL:
+            schedule = plan_retry(
+                question,
+                failure,
+                self._conversation.run.retries,
+                retries_max=self._services.models.get(question.model).max_retries,
+                duration_ms=end.duration_ms,
+                jitter=self._services.jitter,
+            )
+        plan = UNSET if schedule is None else schedule.plan
+        failed = await self._record.fail(question, end, plan)
+        if schedule is not None:
+            return self._await_retry(failed, (failed,), (recoverable_input(schedule),))
         if failure.code == TIMEOUT_WALL:
             return self._time_out((failed,))
-        return self._fail(failure.code, failure.message, (failed,))
+        if failure.wait is not None:
+            return self._await_lease(failed, failure.wait)
+        is_spent = is_retryable(question, failure)
+        text = failure.message
+        if is_spent:
+            text = f"asked {question.attempt} times in vain, at last: {text}"
+        return self._fail(failure.code, text, (failed,), is_spent=is_spent)
 
-    async def _continue_with(
+    def _continue_unanswered(self, end: model.Failed | model.Lost) -> Step:
+        """Go on from the recorded end of an attempt: what it waited for may be over."""
+        if isinstance(end, model.Failed) and end.retry_at_ms is not UNSET:
+            return self._await_retry(end)
+        if isinstance(end, model.Lost) and self._conversation.run.losses > LOSSES_MAX:
+            return self._await_operator(end)
+        return self._ask_again(end)
+
+    def _ask_again(self, end: model.Failed | model.Lost) -> Step:
+        """The next attempt of a step, now that its wait is over."""
+        is_retry = isinstance(end, model.Failed) and end.plan is not UNSET
+        retry = TurnInput("retry_requested", {"retry_attempt": self._conversation.run.retries})
+        repeats = end.attempt if isinstance(end, model.Lost) else 0
+        question = self._new_question(end.step, end.attempt + 1, repeats)
+        return AskModel((question,), (), (retry,) if is_retry else ())
+
+    def _await_retry(
+        self,
+        failed: model.Failed,
+        answers: tuple[Fact, ...] = (),
+        inputs: tuple[TurnInput, ...] = (),
+    ) -> AwaitModel:
+        assert failed.retry_at_ms is not UNSET
+        self._is_waiting = True
+        left_ms = failed.retry_at_ms - self._services.now_ms()
+        return AwaitModel(
+            WAITING_FOR_MODEL,
+            self._record.operation_of(failed.step, failed.attempt),
+            answers,
+            inputs,
+            delay_s=max(0, left_ms) / 1_000,
+            until_ms=failed.retry_at_ms,
+        )
+
+    def _await_lease(self, failed: model.Failed, wait: CredentialWait) -> AwaitModel:
+        self._is_waiting = True
+        name = self._record.operation_of(failed.step, failed.attempt)
+        return AwaitModel(wait.code, name, (failed,), lease=wait.lease)
+
+    def _await_operator(self, lost: model.Lost, answers: tuple[Fact, ...] = ()) -> AwaitModel:
+        self._is_waiting = True
+        name = self._record.operation_of(lost.step, lost.attempt)
+        return AwaitModel(RECOVERY_WORK_EXCEEDED, name, answers)
+
+    # --- answers ----------------------------------------------------------------------------------
+
+    async def _continue_answered(
         self, question: model.Requested, answer: ModelAnswer, end: AttemptEnd
     ) -> Step:
         judged = judge_calls(
@@ -250,10 +293,10 @@ class ModelDriver:
             self._tools,
             self._services.check,
             calls_max=self._environment.limits.tool_calls,
-            operation_id=self._operation_id,
+            operation_id=self._record.call_operation,
         )
-        answered = await self._record_answer(question, answer, judged, end)
-        refused = tuple(self._refused(one) for one in judged if one.fault is not None)
+        answered = await self._record.answer(question, answer, judged, end)
+        refused = tuple(self._record.refuse(one) for one in judged if one.fault is not None)
         answers = (answered, *refused)
         admitted = [one for one in judged if one.fault is None]
         if admitted:
@@ -268,109 +311,31 @@ class ModelDriver:
             return self._fail("MODEL_MISBEHAVED", text, answers)
         return self._ask(answers=answers, inputs=_without_calls(len(judged), run.has_waited))
 
-    async def _record_answer(
-        self,
-        question: model.Requested,
-        answer: ModelAnswer,
-        judged: list[JudgedCall],
-        end: AttemptEnd,
-    ) -> model.Answered:
-        said = storable(answer.text)
-        text: tuple[Part, ...] = (TextPart(text=said),) if said else ()
-        calls: tuple[CallPart, ...] = tuple(one.part for one in judged)
-        message = ConversationMessage(
-            id=self._new_id("answer", str(question.step), str(question.attempt)),
-            role=MessageRole.ASSISTANT,
-            parts=(*text, *calls),
-        )
-        stored, blob = await self._stored(message)
-        answered = model.Answered(
-            run=question.run,
-            step=question.step,
-            attempt=question.attempt,
-            message=UNSET if blob else stored,
-            message_blob=blob or UNSET,
-            stop_reason=answer.stop_reason,
-            usage=msgspec.structs.replace(answer.usage, turns=1),
-            response_id=answer.response_id,
-            duration_ms=end.duration_ms,
-            first_token_ms=UNSET if end.first_token_ms is None else end.first_token_ms,
-        )
-        self._conversation.answer(answered, stored)
-        return answered
-
-    def _refused(self, judged: JudgedCall) -> tool.Refused:
-        assert judged.fault is not None
-        part = judged.part
-        self._conversation.end_call(part.operation_id, CallEnd(error=judged.fault))
-        return tool.Refused(
-            run=self._given.run_id,
-            operation_id=part.operation_id,
-            name=part.name,
-            number=part.number,
-            request_digest=judged.digest,
-            error=judged.fault,
-        )
-
     def _end_calls(self, answers: Mapping[int, ToolResult]) -> Step:
         """The calls of the last answer have ended; their results are asked about."""
         for number, result in sorted(answers.items()):
-            self._conversation.end_call(self._operation_id(number), self._call_end(number, result))
+            name = self._record.call_operation(number)
+            self._conversation.end_call(name, self._call_end(name, result))
         return self._ask()
 
-    def _call_end(self, number: int, result: ToolResult) -> CallEnd:
+    def _call_end(self, operation_id: str, result: ToolResult) -> CallEnd:
         if result.error is not None:
             return CallEnd(error=result.error, duration_ms=result.duration_ms)
-        if self._conversation.hides_result(self._operation_id(number)):
+        if self._conversation.hides_result(operation_id):
             return CallEnd(duration_ms=result.duration_ms, hidden=True)
         return CallEnd(result.value, duration_ms=result.duration_ms)
-
-    async def _failed(self, question: model.Requested, end: AttemptEnd) -> model.Failed:
-        """The failed attempt, with what the model had said until then."""
-        failure = end.failure
-        assert failure is not None
-        partial = storable(failure.partial).encode()
-        failed = model.Failed(
-            run=question.run,
-            step=question.step,
-            attempt=question.attempt,
-            code=failure.code,
-            kind=failure.kind,
-            message=storable(failure.message)[:2_000],
-            sent=failure.sent,
-            status=failure.status,
-            duration_ms=end.duration_ms,
-            partial_blob=await self._services.blobs.put(partial) if partial else UNSET,
-        )
-        self._conversation.fail(failed)
-        return failed
 
     def _time_out(self, answers: tuple[Fact, ...] = ()) -> Finished:
         limit_ms = self._environment.limits.wall_ms
         return timeout_end(self._given.run_id, self._conversation, limit_ms, answers)
 
-    def _fail(self, code: str, message: str, answers: tuple[Fact, ...]) -> Finished:
-        return failed_end(self._given.run_id, self._conversation, code, message, answers)
-
-    # --- small things -----------------------------------------------------------------------------
-
-    async def _stored(self, message: ConversationMessage) -> tuple[ConversationMessage, str]:
-        """The message as its readers decode it, and its blob if it is too large for a fact. What is
-        sent is always decoded, so that a resumed run sends the same."""
-        text = encode_json(message)
-        blob = await self._services.blobs.put(text) if len(text) > MESSAGE_BYTES_MAX else ""
-        return msgspec.json.decode(text, type=ConversationMessage), blob
-
-    def _operation_id(self, number: int) -> str:
-        given = self._given
-        return operation_id(given.now_ms, given.session, given.run_id, number)
-
-    def _new_id(self, *parts: str) -> str:
-        given = self._given
-        return derived_uuid7(given.now_ms, given.session, given.run_id, *parts)
-
-    def _ms_since(self, began_s: float) -> int:
-        return round((self._loop.time() - began_s) * 1_000)
+    def _fail(
+        self, code: str, message: str, answers: tuple[Fact, ...] = (), *, is_spent: bool = False
+    ) -> Finished:
+        """``is_spent``: all retries were in vain."""
+        return failed_end(
+            self._given.run_id, self._conversation, code, message, answers, is_spent=is_spent
+        )
 
 
 def model_execution(
@@ -381,11 +346,24 @@ def model_execution(
     check: CheckArguments,
     failpoints: Failpoints,
     send_output: SendOutput,
+    now_ms: Callable[[], int],
+    jitter: Callable[[], float],
+    credentials: CredentialSource = NO_CREDENTIALS,
+    lease_gate: LeaseGate = every_lease_fresh,
 ) -> AgentExecution:
-    """What executes the runs of a node's models."""
-    conversations = ConversationCache(history, blobs)
-    services = ModelServices(models, conversations, blobs, check, failpoints, send_output)
-    return AgentExecution(lambda: ModelDriver(services), conversations)
+    """What executes the runs of a node's models. ``jitter``: between 0.9 and 1.1."""
+    services = ModelServices(
+        models=models,
+        conversations=ConversationCache(history, blobs),
+        blobs=blobs,
+        check=check,
+        failpoints=failpoints,
+        send_output=send_output,
+        now_ms=now_ms,
+        jitter=jitter,
+        keys=ModelKeys(models, credentials, lease_gate),
+    )
+    return AgentExecution(lambda: ModelDriver(services), services.conversations)
 
 
 def _program_call(judged: JudgedCall) -> ProgramCall:

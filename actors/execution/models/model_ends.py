@@ -56,10 +56,18 @@ def completed_end(
 
 
 def failed_end(
-    run_id: str, conversation: Conversation, code: str, message: str, answers: tuple[Fact, ...]
+    run_id: str,
+    conversation: Conversation,
+    code: str,
+    message: str,
+    answers: tuple[Fact, ...],
+    *,
+    is_spent: bool,
 ) -> Finished:
-    """The model gave no answer, or none that leads on."""
+    """The model gave no answer, or none that leads on. ``is_spent``: all retries were in vain."""
     cause = TurnTerminalCauseKind.LLM_FAILURE
+    if is_spent:
+        cause = TurnTerminalCauseKind.RETRY_EXHAUSTED
     text = f"{code}: {message}"
     failing = TurnInput("fatal_failure", {"cause_kind": cause.variant, "error": text})
     inputs = (failing, _run_failed(run_id, TurnTerminalOutcome.FAILED, cause, text))

@@ -156,7 +156,9 @@ def cancel(
 @app.command
 def resolve(
     run: ID,
-    call: Annotated[str, Parameter(help="The call's id, as `runs show` prints it.")],
+    call: Annotated[
+        str, Parameter(help="The id of the call, or of the question, as `runs show` prints it.")
+    ],
     *,
     completed: Annotated[str | None, Parameter(help="The tool acted; its result as JSON.")] = None,
     failed: Annotated[
@@ -171,7 +173,7 @@ def resolve(
     as_: ActorOption = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Give the outcome of a call whose outcome is unknown.
+    """Give the outcome of a call whose outcome is unknown, or decide about a model's lost answer.
 
     It is refused while the tool may still act, as `runs show` says, unless --now is given."""
     if (completed is not None) + (failed is not None) + retry != 1:

@@ -178,7 +178,12 @@ def _model_answered(fields: FactFields) -> str:
 
 
 def _model_failed(fields: FactFields) -> str:
-    return f"step {fields['step']}: no answer: {fields['code']}: {fields['message']}"
+    words = f"step {fields['step']}: no answer: {fields['code']}: {fields['message']}"
+    plan = fields.get("plan")
+    if plan is None:
+        return words
+    delay_s = plan["selected_delay_ms"] / 1_000
+    return f"{words}; asked again in {delay_s:g} s, retry {plan['attempt']}"
 
 
 def _to_end(fields: FactFields) -> str:

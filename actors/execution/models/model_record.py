@@ -1,0 +1,209 @@
+"""``ModelRecord``: the facts of a run that a model drives, made and folded into its conversation.
+
+They are folded as they are made, so that the conversation of a run that goes on is the one that a
+node reads from the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from rookery.actors.agents import (
+    CallEnd,
+    Conversation,
+    JudgedCall,
+    ModelAnswer,
+    ModelTool,
+    storable,
+)
+from rookery.actors.execution.driver import RunInput
+from rookery.actors.execution.models.model_attempt import AttemptEnd, ModelServices
+from rookery.actors.execution.step_recorder import operation_id
+from rookery.schemas.agents import (
+    MESSAGE_BYTES_MAX,
+    CallPart,
+    ConversationMessage,
+    MessageRole,
+    ModelEnvironment,
+    Part,
+    TextPart,
+)
+from rookery.schemas.codec import encode_json
+from rookery.schemas.digest import chain, digest_json
+from rookery.schemas.facts import model, tool
+from rookery.schemas.facts.conversation import MessageAdded
+from rookery.schemas.ids import derived_uuid7
+from rookery.schemas.machines.turn import LlmRetryPlan
+
+__all__ = ["ModelRecord"]
+
+
+class ModelRecord:
+    """One per execution of a run."""
+
+    def __init__(
+        self,
+        services: ModelServices,
+        given: RunInput,
+        environment: ModelEnvironment,
+        conversation: Conversation,
+        tools: Mapping[str, ModelTool],
+    ) -> None:
+        self._services, self._given, self._environment = services, given, environment
+        self._conversation, self._tools = conversation, tools
+
+    # --- questions --------------------------------------------------------------------------------
+
+    async def add_prompt(self) -> MessageAdded:
+        """The prompt of the run."""
+        given, index = self._given, self._conversation.facts
+        message = ConversationMessage(
+            id=self._new_id("message", str(index)),
+            role=MessageRole.USER,
+            parts=tuple(TextPart(text=part.text) for part in given.request.prompt_parts),
+        )
+        stored, blob = await self._stored(message)
+        added = MessageAdded(
+            run=given.run_id,
+            index=index,
+            message=UNSET if blob else stored,
+            message_blob=blob or UNSET,
+        )
+        self._conversation.add(stored)
+        return added
+
+    def ask(self, alias: str, step: int, attempt: int, repeats: int = 0) -> model.Requested:
+        """A question; ``repeats``: the attempt whose answer was lost."""
+        environment, conversation = self._environment, self._conversation
+        conversation.close_calls()
+        known = self._services.models.get(alias)
+        question = model.Requested(
+            run=self._given.run_id,
+            step=step,
+            attempt=attempt,
+            model=alias,
+            provider=known.provider,
+            provider_model=known.model,
+            messages=len(conversation.messages),
+            head=chain(conversation.head, environment.instructions.encode()),
+            tools_digest=digest_json(list(self._tools.values())),
+            settings_digest=digest_json(environment.settings),
+            repeats=repeats or UNSET,
+        )
+        conversation.ask(question)
+        return question
+
+    def operation_of(self, step: int, attempt: int) -> str:
+        """The operation of an attempt, by which a wait for its successor ends."""
+        return self._new_id("question", str(step), str(attempt))
+
+    # --- ends of questions ------------------------------------------------------------------------
+
+    async def answer(
+        self,
+        question: model.Requested,
+        answer: ModelAnswer,
+        judged: Sequence[JudgedCall],
+        end: AttemptEnd,
+    ) -> model.Answered:
+        """The answer, with the calls that it wants."""
+        said = storable(answer.text)
+        text: tuple[Part, ...] = (TextPart(text=said),) if said else ()
+        calls: tuple[CallPart, ...] = tuple(one.part for one in judged)
+        message = ConversationMessage(
+            id=self._new_id("answer", str(question.step), str(question.attempt)),
+            role=MessageRole.ASSISTANT,
+            parts=(*text, *calls),
+        )
+        stored, blob = await self._stored(message)
+        answered = model.Answered(
+            run=question.run,
+            step=question.step,
+            attempt=question.attempt,
+            message=UNSET if blob else stored,
+            message_blob=blob or UNSET,
+            stop_reason=answer.stop_reason,
+            usage=msgspec.structs.replace(answer.usage, turns=1),
+            response_id=answer.response_id,
+            duration_ms=end.duration_ms,
+            first_token_ms=UNSET if end.first_token_ms is None else end.first_token_ms,
+        )
+        self._conversation.answer(answered, stored)
+        return answered
+
+    def refuse(self, judged: JudgedCall) -> tool.Refused:
+        """A call that an answer wants, and may not have."""
+        assert judged.fault is not None
+        part = judged.part
+        self._conversation.end_call(part.operation_id, CallEnd(error=judged.fault))
+        return tool.Refused(
+            run=self._given.run_id,
+            operation_id=part.operation_id,
+            name=part.name,
+            number=part.number,
+            request_digest=judged.digest,
+            error=judged.fault,
+        )
+
+    async def fail(
+        self,
+        question: model.Requested,
+        end: AttemptEnd,
+        plan: LlmRetryPlan | UnsetType = UNSET,
+    ) -> model.Failed:
+        """The failed attempt, with what the model had said until then. ``plan``: of the retry."""
+        failure = end.failure
+        assert failure is not None
+        partial = storable(failure.partial).encode()
+        retry_at_ms: int | UnsetType = UNSET
+        if plan is not UNSET:
+            retry_at_ms = self._services.now_ms() + plan.selected_delay_ms
+        failed = model.Failed(
+            run=question.run,
+            step=question.step,
+            attempt=question.attempt,
+            code=failure.code,
+            kind=failure.kind,
+            message=storable(failure.message)[:2_000],
+            sent=failure.sent,
+            status=failure.status,
+            duration_ms=end.duration_ms,
+            partial_blob=await self._services.blobs.put(partial) if partial else UNSET,
+            plan=plan,
+            retry_at_ms=retry_at_ms,
+        )
+        self._conversation.fail(failed)
+        return failed
+
+    def lose(self, question: model.Requested) -> model.Lost:
+        """A question without an end on record: the node that asked has gone."""
+        lost = model.Lost(
+            run=question.run,
+            step=question.step,
+            attempt=question.attempt,
+            node=question.source.rpartition("@")[2],
+        )
+        self._conversation.lose(lost)
+        return lost
+
+    # --- ids and blobs ----------------------------------------------------------------------------
+
+    def call_operation(self, number: int) -> str:
+        """The operation of a call of the run."""
+        given = self._given
+        return operation_id(given.now_ms, given.session, given.run_id, number)
+
+    async def _stored(self, message: ConversationMessage) -> tuple[ConversationMessage, str]:
+        """The message as its readers decode it, and its blob if it is too large for a fact. What is
+        sent is always decoded, so that a resumed run sends the same."""
+        text = encode_json(message)
+        is_large = len(text) > MESSAGE_BYTES_MAX
+        blob = await self._services.blobs.put(text) if is_large else ""
+        return msgspec.json.decode(text, type=ConversationMessage), blob
+
+    def _new_id(self, *parts: str) -> str:
+        given = self._given
+        return derived_uuid7(given.now_ms, given.session, given.run_id, *parts)
