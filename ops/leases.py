@@ -23,12 +23,13 @@ from rookery.actors.leases import (
     LeaseStates,
     Provider,
 )
-from rookery.actors.tools import CatalogueTool
+from rookery.actors.tools import LOCAL, CatalogueTool
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, BusLoop
 from rookery.ops.bindings import bindings_of, open_providers
 from rookery.ops.config import Config
 from rookery.ops.keys import NodeSecrets
+from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.errors import Refused
 
 __all__ = ["LeaseServices"]
@@ -81,15 +82,7 @@ class LeaseServices:
     def require_bindings(self, catalogue: Iterable[CatalogueTool]) -> None:
         """Refuse a tool whose calls could never get a credential."""
         for tool in catalogue:
-            name = tool.binding.partition(":")[0]
-            if name and name not in self._bindings:
-                known = ", ".join(sorted(self._bindings)) or "none"
-                raise Refused(
-                    "CONFIG_INVALID",
-                    f"the tool {tool.available.name} needs the binding {name}, which is not "
-                    "configured",
-                    hint=f"add [bindings.{name}]; there are: {known}",
-                )
+            name = self._require(f"the tool {tool.available.name}", tool.binding)
             if name and tool.surface not in self._bindings[name].surfaces:
                 raise Refused(
                     "CONFIG_INVALID",
@@ -98,6 +91,29 @@ class LeaseServices:
                     hint=f"[bindings.{name}] surfaces = [..., {tool.surface!r}], if its workers "
                     "may have the credential",
                 )
+
+    def require_model_bindings(self, models: Mapping[str, ConfiguredModel]) -> None:
+        """Refuse a model whose provider could never get a key."""
+        for alias, configured in models.items():
+            name = self._require(f"[models.{alias}]", configured.binding)
+            if name and LOCAL not in self._bindings[name].surfaces:
+                raise Refused(
+                    "CONFIG_INVALID",
+                    f"[models.{alias}] needs the binding {name}, which is not for this node",
+                    hint=f"[bindings.{name}] surfaces = [..., {LOCAL!r}]",
+                )
+
+    def _require(self, what: str, binding: str) -> str:
+        """The name of a configured binding; empty if none is needed."""
+        name = binding.partition(":")[0]
+        if name and name not in self._bindings:
+            known = ", ".join(sorted(self._bindings)) or "none"
+            raise Refused(
+                "CONFIG_INVALID",
+                f"{what} needs the binding {name}, which is not configured",
+                hint=f"add [bindings.{name}]; there are: {known}",
+            )
+        return name
 
     def queries(self, ask: AskActor) -> Mapping[str, QueryHandler]:
         """The queries about leases, and logins."""

@@ -428,6 +428,7 @@ class Node:
         )
         models = open_models(config.models.known, config.models.default, Path.cwd())
         opened.callback(models.close)
+        leases.require_model_bindings(config.models.known)
         resources = self._loop.run(NodeResources.open(bus, config, secrets, opened))
         opening = RunServices.open(
             bus,

@@ -24,7 +24,7 @@ import nats.errors
 
 from rookery.actors.kernel.failpoints import FAILPOINTS, MODEL_FAILPOINTS, RUN_FAILPOINTS
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.ports import Filter
+from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.agents.provider_server import ProviderServer
@@ -33,7 +33,7 @@ from tests.chaos.run_kills import operate
 from tests.nodes import NodeProcess, NotReady, node_on, replace_node
 from tests.stock_client import Stock, stock
 
-__all__ = ["EVERYWHERE", "AgentRecord", "faults", "kill_at"]
+__all__ = ["EVERYWHERE", "AgentRecord", "faults", "journal_bytes", "kill_at", "turn_facts"]
 
 PROMPTS = 3
 RESULT = "paid 14"
@@ -95,7 +95,7 @@ async def kill_at(
                 replacing.cancel()
                 with suppress(asyncio.CancelledError):
                     await replacing
-        facts, questions = await _facts(server, realm), await counter.questions()
+        facts, questions = await turn_facts(server, realm), await counter.questions()
         sent = counter.requests() if isinstance(counter, ProviderServer) else []
     bodies = {request["key"]: request["body"] for request in reversed(sent)}
     done = ledger.read_text(encoding="utf-8").splitlines()
@@ -124,19 +124,28 @@ async def _results(client: Stock, ledger: Path) -> list[Any]:
     return results
 
 
-async def _facts(server: EmbeddedServer, realm: str) -> list[dict[str, Any]]:
-    bus = JetStreamBus(server.url_for(Role.NODE, realm=realm), realm=realm)
-    await bus.start()
-    try:
-        messages = [one async for page in bus.journal.scan(Filter()) for one in page]
-    finally:
-        await bus.stop()
+async def turn_facts(server: EmbeddedServer, realm: str) -> list[dict[str, Any]]:
+    """The facts of the turns of a realm."""
     return [
         fact
-        for stored in messages
+        for stored in await _messages(server, realm)
         if stored.entity.family == "turn"
         for fact in msgspec.json.decode(stored.body)
     ]
+
+
+async def journal_bytes(server: EmbeddedServer, realm: str) -> bytes:
+    """All bodies of a realm's journal."""
+    return b"".join([stored.body for stored in await _messages(server, realm)])
+
+
+async def _messages(server: EmbeddedServer, realm: str) -> list[StoredMessage]:
+    bus = JetStreamBus(server.url_for(Role.NODE, realm=realm), realm=realm)
+    await bus.start()
+    try:
+        return [one async for page in bus.journal.scan(Filter()) for one in page]
+    finally:
+        await bus.stop()
 
 
 def faults(story: AgentRecord) -> list[str]:

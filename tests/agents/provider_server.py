@@ -36,6 +36,11 @@ class ProviderServer(CountingProcess):
             found: list[dict[str, Any]] = json.loads(answer.read())
             return found
 
+    def require(self, key: str) -> None:
+        """Answer 401 to requests without this key."""
+        with urlopen(f"http://{HOST}:{self.port}/require/{key}", timeout=10) as answer:
+            answer.read()
+
     async def questions(self) -> list[str]:
         """All that were asked, in order: run, step and attempt."""
         found = await asyncio.to_thread(self.requests)
@@ -53,12 +58,16 @@ class ProviderServer(CountingProcess):
 # --- the process ----------------------------------------------------------------------------------
 
 requests: list[dict[str, Any]] = []
+required: list[str] = []
+"""The key that a request must have."""
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self) -> None:
+        if self.path.startswith("/require/"):
+            required[:] = [self.path.removeprefix("/require/")]
         self._send(200, requests)
 
     def do_POST(self) -> None:
@@ -68,7 +77,13 @@ class Handler(BaseHTTPRequestHandler):
         requests.append({"id": name, "key": key, "path": self.path, "body": body})
         texts, results = _said(body)
         fault = next((text[7:] for text in texts if text.startswith("fault: ")), "")
-        if not (fault and self._fail(fault, body)):
+        authorization = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        key = self.headers.get("X-Api-Key", authorization)
+        if required and key != required[0]:
+            text = f"Incorrect API key provided: {key}."
+            error = {"type": "authentication_error", "message": text, "code": "invalid_api_key"}
+            self._send(401, {"type": "error", "error": error})
+        elif not (fault and self._fail(fault, body)):
             self._say(body, *_answer(results))
 
     def _say(
