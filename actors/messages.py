@@ -216,6 +216,11 @@ class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a hook let the program be executed once more."""
     steps_before: int = 0
     """The recorded steps of its first execution then."""
+    baseline: str = ""
+    """The model that was set for the session."""
+    topology_epoch: int = 0
+    """How often it was set."""
+
     conversation: int = 0
     """How many facts the session's conversation is folded from."""
 

@@ -223,8 +223,8 @@ ModelName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,64}\Z")]
 class ModelsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which models runs with a prompt may have: a table ``[models.NAME]`` each."""
 
-    default: str = ""
-    """The NAME of the model of requests that name none."""
+    default: str | tuple[str, ...] = ""
+    """The NAME of the model of requests that name none, or a route of several."""
     known: dict[ModelName, ConfiguredModel] = {}
 
 

@@ -407,6 +407,7 @@ class RunServices:
                 check=self.catalogue.check_call,
                 failpoints=failpoints,
                 send_output=bus.send_output,
+                ask=ask,
                 now_ms=SystemClock().now_ms,
                 jitter=_jitter,
                 credentials=self.leases.credentials,

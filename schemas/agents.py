@@ -155,6 +155,10 @@ class ModelEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     tools: tuple[str, ...] | UnsetType = UNSET
     """The tools that the model sees, if not all that the run may call."""
     projection: str = PROJECTION
+    next_models: tuple[str, ...] = ()
+    """The aliases that are asked, in this order, where the model before cannot answer."""
+    follows_baseline: bool = False
+    """The request names no model: one that is set for the session replaces these."""
 
 
 # --- what a model was asked and answered ----------------------------------------------------------

@@ -285,8 +285,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """Digest of a JSON object in the blob store with further inputs."""
     prompt: str | tuple[PromptPart, ...] | UnsetType = UNSET
     """What a model is asked, instead of a program: it drives the run with the run's tools."""
-    model: str | UnsetType = UNSET
-    """Alias of the model in the node's configuration; unset: ``models.default``."""
+    model: str | tuple[str, ...] | UnsetType = UNSET
+    """Alias of the model in the node's configuration, or several: each is asked where the one
+    before it cannot answer. Unset: the baseline of the session, or ``models.default``."""
     instructions: str | UnsetType = UNSET
     """What the model is to heed throughout the run."""
     settings: ModelSettings | UnsetType = UNSET

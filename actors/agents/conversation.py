@@ -55,6 +55,8 @@ class ModelRun:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.step = self.attempt = 0
+        self.topology_epoch = self.route_index = 0
+        """Of the last question."""
         self.question: model.Requested | None = None
         """The question without a recorded end."""
         self.losses = 0
@@ -133,8 +135,12 @@ class Conversation:
     def ask(self, fact: model.Requested) -> None:
         self.close_calls()
         run = self.run
+        place = fact.topology_epoch or 0, fact.route_index or 0
         if fact.step != run.step:
-            run.losses = run.retries = 0
+            run.losses = 0
+        if fact.step != run.step or place != (run.topology_epoch, run.route_index):
+            run.retries = 0
+        run.topology_epoch, run.route_index = place
         run.step, run.attempt, run.question, run.unanswered = fact.step, fact.attempt, fact, None
 
     def answer(self, fact: model.Answered, message: ConversationMessage) -> None:

@@ -33,6 +33,7 @@ from rookery.schemas.run import RunRequest
 __all__ = ["NO_MODELS", "KnownModel", "Models", "open_models"]
 
 PROMPT_BYTES_MAX: Final = 1 << 20
+ROUTE_MAX: Final = 8
 SCRIPTED: Final = "scripted"
 PROVIDERS: Final = ("anthropic", "openai")
 """Each is the name of its SDK, too."""
@@ -49,17 +50,23 @@ class KnownModel(NamedTuple):
     """``None`` if the package is missing that knows the provider."""
 
 
+def _route(aliases: str | tuple[str, ...]) -> tuple[str, ...]:
+    if isinstance(aliases, str):
+        return (aliases,) if aliases else ()
+    return aliases
+
+
 class Models:
     """One per node. Its aliases are fixed when the node starts."""
 
     def __init__(
         self,
         known: Mapping[str, KnownModel],
-        default: str = "",
+        default: str | tuple[str, ...] = (),
         close: Callable[[], None] = lambda: None,
     ) -> None:
         """``close`` ends what asks providers."""
-        self._known, self._default, self.close = dict(known), default, close
+        self._known, self._default, self.close = dict(known), _route(default), close
 
     def check(self, request: RunRequest) -> None:
         """Raise ``Refused`` if this node could ask no model for such a request."""
@@ -74,14 +81,15 @@ class Models:
             text = f"the prompt has {size} bytes, the limit is {PROMPT_BYTES_MAX}"
             raise Refused("PAYLOAD_TOO_LARGE", text)
         _check_text(request)
-        self._require(self._alias(request))
+        self._require_all(request)
 
     def environment(self, request: RunRequest) -> ModelEnvironment:
         """What a run with this prompt begins with."""
-        alias = self._alias(request)
-        self._require(alias)
+        first, *others = self._require_all(request)
         return ModelEnvironment(
-            model=alias,
+            model=first,
+            next_models=tuple(others),
+            follows_baseline=request.model is UNSET,
             limits=_limits(request),
             instructions="" if request.instructions is UNSET else request.instructions,
             settings=ModelSettings() if request.settings is UNSET else request.settings,
@@ -91,9 +99,15 @@ class Models:
     def require_here(self, environment: ModelEnvironment) -> None:
         """Raise ``NotExecutableHere`` if another node has to continue a run with this model."""
         try:
-            self._require(environment.model)
+            for alias in (environment.model, *environment.next_models):
+                self._require(alias)
         except Refused as refusal:
             raise NotExecutableHere(refusal.message) from None
+
+    def knows(self, alias: str) -> bool:
+        """Whether this node can ask a model of this name."""
+        found = self._known.get(alias)
+        return found is not None and found.model is not None
 
     def get(self, alias: str) -> ConfiguredModel:
         return self._known[alias].configured
@@ -104,8 +118,15 @@ class Models:
         assert found is not None
         return found
 
-    def _alias(self, request: RunRequest) -> str:
-        return self._default if request.model is UNSET else request.model
+    def _require_all(self, request: RunRequest) -> tuple[str, ...]:
+        """The route of a request, of models that this node can ask."""
+        aliases = self._default if request.model is UNSET else _route(request.model)
+        if len(aliases) > ROUTE_MAX:
+            text = f"a route has at most {ROUTE_MAX} models, this one has {len(aliases)}"
+            raise Refused("INVALID_ARGUMENT", text)
+        for alias in aliases or ("",):
+            self._require(alias)
+        return aliases
 
     def _require(self, alias: str) -> None:
         found = self._known.get(alias)
@@ -176,7 +197,9 @@ class _ProvidedModel:
         return await self._model.ask(question, on_delta, key)
 
 
-def open_models(configured: Mapping[str, ConfiguredModel], default: str, folder: Path) -> Models:
+def open_models(
+    configured: Mapping[str, ConfiguredModel], default: str | tuple[str, ...], folder: Path
+) -> Models:
     """The models of a configuration; ``Refused`` if one cannot be used. Scripts are files relative
     to ``folder``, or ``module:object``."""
     providers = ProviderModels()
@@ -184,9 +207,10 @@ def open_models(configured: Mapping[str, ConfiguredModel], default: str, folder:
         alias: KnownModel(one, _model_of(alias, one, folder, providers))
         for alias, one in configured.items()
     }
-    if default and default not in known:
-        text = f"models.default = {default!r}: there is no [models.{default}]"
-        raise Refused("CONFIG_INVALID", text)
+    for alias in _route(default):
+        if alias not in known:
+            text = f"models.default = {default!r}: there is no [models.{alias}]"
+            raise Refused("CONFIG_INVALID", text)
     return Models(known, default, providers.close)
 
 

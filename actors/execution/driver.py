@@ -78,6 +78,8 @@ class RunInput(NamedTuple):
     """The results of earlier steps, to be replayed; an empty batch for a step of inputs only."""
     on_output: OnOutput = ignore_output
     """Gets the output of the program as it is printed."""
+    baseline: tuple[str, int] = ("", 0)
+    """The model that is set for the session, and its epoch, as they were before the first step."""
 
 
 class CallsRequested(NamedTuple):

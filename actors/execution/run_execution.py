@@ -223,6 +223,7 @@ class RunExecution:
             view.started_at_ms,
             (),
             self._output.add,
+            (view.baseline, view.topology_epoch),
         )
         if view.snapshot_blob and view.calls:
             await self._memory.restore_parked(session, view, tools)

@@ -480,4 +480,6 @@ def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
         retried=run.retried,
         steps_before=run.steps_before,
         conversation=state.conversation,
+        baseline=state.routing.baseline_model or "",
+        topology_epoch=state.routing.topology_epoch,
     )

@@ -44,6 +44,10 @@ class Requested(_OfAttempt, frozen=True, kw_only=True, tag="model.requested.v1")
     settings_digest: str
     repeats: Unsigned | UnsetType = UNSET
     """The attempt whose answer was lost, if the question is asked again for that reason."""
+    route_index: Unsigned | UnsetType = UNSET
+    """Place of the model in its route, from 0, if it is not the first."""
+    topology_epoch: Unsigned | UnsetType = UNSET
+    """How often the session's baseline was set, if the model is that baseline."""
     recorded_step: Unsigned = 0
     """Number of the driver's step, as ``step`` in facts of the turn's machine."""
 

@@ -79,7 +79,7 @@ class AgentWorld(ScriptedWorld):
         self.outputs: list[OutputMessage] = []
         """What readers of live output get."""
         known = KnownModel(ConfiguredModel(provider="scripted", model="test"), ScriptedModel(count))
-        self.models = Models({"fast": known}, "fast")
+        self.models = Models({"fast": known, "careful": known}, "fast")
         self._catalogue = self.run(self._outside.blobs.put(self.visible.catalogue_bytes))
 
     def mind(self, reader: RunHistoryReader, blobs: Blobs, ask: AskActor) -> Mapping[str, Any]:
@@ -90,6 +90,7 @@ class AgentWorld(ScriptedWorld):
             check=self.visible.check_call,
             failpoints=Failpoints(),
             send_output=self.on_output,
+            ask=ask,
             now_ms=self.now_ms,
             jitter=lambda: 1.0,
         )

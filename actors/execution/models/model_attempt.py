@@ -24,7 +24,7 @@ from rookery.actors.execution.conversation_cache import ConversationCache
 from rookery.actors.execution.models.model_failures import ModelKeys
 from rookery.actors.execution.models.model_stream import AnswerStream
 from rookery.actors.execution.result_sender import SendOutput
-from rookery.actors.kernel import Failpoints
+from rookery.actors.kernel import AskActor, Failpoints
 from rookery.bus.ports import Blobs
 from rookery.schemas.agents import ConversationMessage, ModelEnvironment, RequestSent
 from rookery.schemas.facts import model
@@ -50,6 +50,7 @@ class ModelServices(NamedTuple):
     now_ms: Callable[[], int]
     jitter: Callable[[], float]
     keys: ModelKeys
+    ask: AskActor
 
 
 class AttemptEnd(NamedTuple):

@@ -57,8 +57,9 @@ from rookery.actors.execution.models.model_failures import (
     recoverable_input,
 )
 from rookery.actors.execution.models.model_record import ModelRecord
+from rookery.actors.execution.models.model_routes import ModelRoutes
 from rookery.actors.execution.result_sender import SendOutput
-from rookery.actors.kernel import Failpoints
+from rookery.actors.kernel import AskActor, Failpoints
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.actors.tools import (
@@ -79,6 +80,7 @@ __all__ = ["ModelDriver", "model_execution"]
 LOSSES_MAX: Final = 3
 """A question is asked so often again because its answer was lost."""
 RECOVERY_WORK_EXCEEDED: Final = "RECOVERY_WORK_EXCEEDED"
+MODEL_FAILED: Final = "MODEL_FAILED"
 WAITING_FOR_MODEL: Final = "WAITING_FOR_MODEL"
 IN_VAIN_MAX: Final = 3
 """Answers in a row that want calls of which none can be made, or that say nothing."""
@@ -106,12 +108,12 @@ class ModelDriver:
         if run.given_up is not None:
             return self._fail(run.given_up.code, run.given_up.message)
         if run.question is not None:
-            return self._ask_lost(run.question)
+            return await self._ask_lost(run.question)
         if run.unanswered is not None:
-            return self._continue_unanswered(run.unanswered)
+            return await self._continue_unanswered(run.unanswered)
         if run.step:  # It was answered: the calls of the answer are the only way on.
-            return self._ask()
-        return self._ask(messages=(await self._record.add_prompt(),))
+            return await self._ask()
+        return await self._ask(messages=(await self._record.add_prompt(),))
 
     async def resume_parked(
         self,
@@ -122,16 +124,16 @@ class ModelDriver:
     ) -> Step:
         del call, advance_ms
         self._set_run(given)
-        return self._end_calls(answers)
+        return await self._end_calls(answers)
 
     async def next_step(self, answers: Mapping[int, ToolResult], advance_ms: int = 0) -> Step:
         if advance_ms:
             return self._time_out()
         unanswered = self._conversation.run.unanswered
         if self._is_waiting and unanswered is not None:
-            return self._ask_again(unanswered)
+            return await self._ask_again(unanswered)
         if answers or self._question is None:
-            return self._end_calls(answers)
+            return await self._end_calls(answers)
         question, self._question = self._question, None
         return await self._ask_now(question)
 
@@ -152,6 +154,7 @@ class ModelDriver:
         self._record = ModelRecord(
             self._services, given, environment, self._conversation, self._tools
         )
+        self._routes = ModelRoutes(self._services, given, environment, self._conversation)
         self._attempts = ModelAttempts(self._services, given.session, environment)
         if self._stopped:
             self._attempts.stop()
@@ -162,10 +165,11 @@ class ModelDriver:
     _conversation: Conversation
     _tools: Mapping[str, ModelTool]
     _record: ModelRecord
+    _routes: ModelRoutes
 
     # --- questions --------------------------------------------------------------------------------
 
-    def _ask(
+    async def _ask(
         self,
         *,
         messages: tuple[Fact, ...] = (),
@@ -176,12 +180,16 @@ class ModelDriver:
         run, limits = self._conversation.run, self._environment.limits
         if run.step >= limits.turns:
             return limit_end(self._given.run_id, self._conversation, limits.turns, answers, inputs)
-        question = self._new_question(run.step + 1, 1)
+        question = await self._new_question(run.step + 1, 1)
         return AskModel((*messages, question), answers, inputs)
 
-    def _new_question(self, step: int, attempt: int, repeats: int = 0) -> model.Requested:
+    async def _new_question(
+        self, step: int, attempt: int, repeats: int = 0, *, advance: bool = False
+    ) -> model.Requested:
+        """``advance``: to the next model of the route."""
         self._is_waiting = False
-        self._question = self._record.ask(self._environment.model, step, attempt, repeats)
+        chosen = await self._routes.choose(advance=advance)
+        self._question = self._record.ask(chosen, step, attempt, repeats)
         return self._question
 
     async def _ask_now(self, question: model.Requested) -> Step:
@@ -201,13 +209,13 @@ class ModelDriver:
 
     # --- without an answer ------------------------------------------------------------------------
 
-    def _ask_lost(self, question: model.Requested) -> Step:
+    async def _ask_lost(self, question: model.Requested) -> Step:
         """A question without an end on record is asked again, unless that was done too often: then
         an operator decides."""
         lost = self._record.lose(question)
         if self._conversation.run.losses > LOSSES_MAX:
             return self._await_operator(lost, (lost,))
-        again = self._new_question(question.step, question.attempt + 1, question.attempt)
+        again = await self._new_question(question.step, question.attempt + 1, question.attempt)
         return AskModel((again,), (lost,))
 
     async def _continue_failed(
@@ -232,26 +240,29 @@ class ModelDriver:
             return self._time_out((failed,))
         if failure.wait is not None:
             return self._await_lease(failed, failure.wait)
+        if failure.code == MODEL_FAILED and not (await self._routes.choose()).is_last:
+            again = await self._new_question(question.step, question.attempt + 1, advance=True)
+            return AskModel((again,), (failed,))
         is_spent = is_retryable(question, failure)
         text = failure.message
         if is_spent:
             text = f"asked {question.attempt} times in vain, at last: {text}"
         return self._fail(failure.code, text, (failed,), is_spent=is_spent)
 
-    def _continue_unanswered(self, end: model.Failed | model.Lost) -> Step:
+    async def _continue_unanswered(self, end: model.Failed | model.Lost) -> Step:
         """Go on from the recorded end of an attempt: what it waited for may be over."""
         if isinstance(end, model.Failed) and end.retry_at_ms is not UNSET:
             return self._await_retry(end)
         if isinstance(end, model.Lost) and self._conversation.run.losses > LOSSES_MAX:
             return self._await_operator(end)
-        return self._ask_again(end)
+        return await self._ask_again(end)
 
-    def _ask_again(self, end: model.Failed | model.Lost) -> Step:
+    async def _ask_again(self, end: model.Failed | model.Lost) -> Step:
         """The next attempt of a step, now that its wait is over."""
         is_retry = isinstance(end, model.Failed) and end.plan is not UNSET
         retry = TurnInput("retry_requested", {"retry_attempt": self._conversation.run.retries})
         repeats = end.attempt if isinstance(end, model.Lost) else 0
-        question = self._new_question(end.step, end.attempt + 1, repeats)
+        question = await self._new_question(end.step, end.attempt + 1, repeats)
         return AskModel((question,), (), (retry,) if is_retry else ())
 
     def _await_retry(
@@ -309,14 +320,14 @@ class ModelDriver:
         if max(run.answers_in_vain, run.empty_answers) >= IN_VAIN_MAX:
             text = f"the model wanted nothing that it may have, {IN_VAIN_MAX} times in a row"
             return self._fail("MODEL_MISBEHAVED", text, answers)
-        return self._ask(answers=answers, inputs=_without_calls(len(judged), run.has_waited))
+        return await self._ask(answers=answers, inputs=_without_calls(len(judged), run.has_waited))
 
-    def _end_calls(self, answers: Mapping[int, ToolResult]) -> Step:
+    async def _end_calls(self, answers: Mapping[int, ToolResult]) -> Step:
         """The calls of the last answer have ended; their results are asked about."""
         for number, result in sorted(answers.items()):
             name = self._record.call_operation(number)
             self._conversation.end_call(name, self._call_end(name, result))
-        return self._ask()
+        return await self._ask()
 
     def _call_end(self, operation_id: str, result: ToolResult) -> CallEnd:
         if result.error is not None:
@@ -346,6 +357,7 @@ def model_execution(
     check: CheckArguments,
     failpoints: Failpoints,
     send_output: SendOutput,
+    ask: AskActor,
     now_ms: Callable[[], int],
     jitter: Callable[[], float],
     credentials: CredentialSource = NO_CREDENTIALS,
@@ -362,6 +374,7 @@ def model_execution(
         now_ms=now_ms,
         jitter=jitter,
         keys=ModelKeys(models, credentials, lease_gate),
+        ask=ask,
     )
     return AgentExecution(lambda: ModelDriver(services), services.conversations)
 

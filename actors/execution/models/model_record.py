@@ -21,6 +21,7 @@ from rookery.actors.agents import (
 )
 from rookery.actors.execution.driver import RunInput
 from rookery.actors.execution.models.model_attempt import AttemptEnd, ModelServices
+from rookery.actors.execution.models.model_routes import ChosenModel
 from rookery.actors.execution.step_recorder import operation_id
 from rookery.schemas.agents import (
     MESSAGE_BYTES_MAX,
@@ -75,16 +76,18 @@ class ModelRecord:
         self._conversation.add(stored)
         return added
 
-    def ask(self, alias: str, step: int, attempt: int, repeats: int = 0) -> model.Requested:
+    def ask(
+        self, chosen: ChosenModel, step: int, attempt: int, repeats: int = 0
+    ) -> model.Requested:
         """A question; ``repeats``: the attempt whose answer was lost."""
         environment, conversation = self._environment, self._conversation
         conversation.close_calls()
-        known = self._services.models.get(alias)
+        known = self._services.models.get(chosen.alias)
         question = model.Requested(
             run=self._given.run_id,
             step=step,
             attempt=attempt,
-            model=alias,
+            model=chosen.alias,
             provider=known.provider,
             provider_model=known.model,
             messages=len(conversation.messages),
@@ -92,6 +95,8 @@ class ModelRecord:
             tools_digest=digest_json(list(self._tools.values())),
             settings_digest=digest_json(environment.settings),
             repeats=repeats or UNSET,
+            route_index=chosen.place or UNSET,
+            topology_epoch=chosen.epoch or UNSET,
         )
         conversation.ask(question)
         return question

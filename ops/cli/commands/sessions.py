@@ -47,6 +47,7 @@ from rookery.schemas.facts.node import RIGHTS_KEY, RightsRevoked
 from rookery.schemas.facts.session import SESSION_FACTS, RightsNarrowed
 from rookery.schemas.facts.turn import RUN_FACTS, Started
 from rookery.schemas.ids import check_session_id
+from rookery.schemas.machines.views import ModelRoutingView
 from rookery.schemas.protection.rights import NO_RIGHTS, Rights, SessionRights, ToolRight
 from rookery.schemas.replies import RevocationReceipt, RunAnswer, SessionList, SessionView
 from rookery.schemas.run import Language, RunStatus, SessionLimits, SessionMeta
@@ -275,6 +276,29 @@ def context(
 ) -> int:
     """Set a message of context in the conversation of a session; no model is asked."""
     return _add_message("context", session, SetContext(context_key=key, text=text), options)
+
+
+@app.command
+def model(
+    session: ID,
+    alias: Annotated[str, Parameter(help="NAME of [models.NAME].")],
+    *,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Set the model of the session: from the next question on, for prompts that name none."""
+    params = {"model": alias, "realtime_capable": False}
+    view = asyncio.run(_set_baseline(session, params, options))
+    if options.json:
+        print_json(view)
+    else:
+        print_line(f"session {session} asks {alias} from its next question on")
+    return 0
+
+
+async def _set_baseline(session: str, params: dict[str, Any], options: Options) -> ModelRoutingView:
+    async with open_realm(options) as realm:
+        body = HandleInput(input="set_baseline", params=params)
+        return await realm.ask("turns", check_session_id(session), body, ModelRoutingView)
 
 
 def _add_message(verb: str, session: str, body: object, options: Options) -> int:
