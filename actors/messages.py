@@ -11,6 +11,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel import Effect
+from rookery.schemas.agents import ModelUsage
 from rookery.schemas.calls import (
     ApprovalPolicy,
     ApprovalTerms,
@@ -216,6 +217,8 @@ class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a hook let the program be executed once more."""
     steps_before: int = 0
     """The recorded steps of its first execution then."""
+    model_usage: ModelUsage | UnsetType = UNSET
+    """What the session's runs have used of models."""
     baseline: str = ""
     """The model that was set for the session."""
     topology_epoch: int = 0

@@ -25,6 +25,7 @@ from rookery.schemas.seed.refs import PrivacyClass
 
 __all__ = [
     "ApprovalsConfig",
+    "BudgetsConfig",
     "Config",
     "DispatcherName",
     "Driver",
@@ -228,6 +229,15 @@ class ModelsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     known: dict[ModelName, ConfiguredModel] = {}
 
 
+class BudgetsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What models may be used for, beside the limits of each request."""
+
+    session_tokens: Count | None = None
+    """Of all runs of a session, until it is destroyed; unset: no limit."""
+    session_cost: Annotated[float, Meta(gt=0)] | None = None
+    """The same in dollars; models without a price count nothing."""
+
+
 class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     realm: Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_-]{1,32}\Z")] = "default"
     url: str = ""
@@ -245,6 +255,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     metrics: MetricsConfig = MetricsConfig()
     log: LogConfig = LogConfig()
     models: ModelsConfig = ModelsConfig()
+    budgets: BudgetsConfig = BudgetsConfig()
     bindings: dict[BindingName, BindingSettings] = {}
     """Tables ``[bindings.NAME]`` of the file: the credentials that tools may use, by their names.
     ``provider`` says how each is got: ``static``, ``client_credentials``, ``authorization_code`` or

@@ -19,6 +19,7 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec import UNSET
 
 from rookery.actors import DECIDERS, DeciderHost
 from rookery.actors.admission import (
@@ -28,7 +29,7 @@ from rookery.actors.admission import (
     InFlightShare,
     RunReplies,
 )
-from rookery.actors.agents import open_models
+from rookery.actors.agents import ModelBudgets, open_models
 from rookery.actors.approvals import ApprovalsDecider
 from rookery.actors.execution import ResultSender
 from rookery.actors.execution.queries import MessageQuarantine
@@ -55,7 +56,7 @@ from rookery.bus.server import EmbeddedServer
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.ops.approval_dispatchers import ApprovalDispatchers, open_callback
 from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks, poll_drain
-from rookery.ops.config import Config
+from rookery.ops.config import BudgetsConfig, Config
 from rookery.ops.doctor import read_durability
 from rookery.ops.http_server import Page, Probe
 from rookery.ops.keys import NodeKey, keys_of, open_node_key, open_node_secrets
@@ -426,7 +427,9 @@ class Node:
         leases = self._loop.run(
             LeaseServices.open(bus, self._loop, config, secrets, epoch=epoch, metrics=self.metrics)
         )
-        models = open_models(config.models.known, config.models.default, Path.cwd())
+        models = open_models(
+            config.models.known, config.models.default, Path.cwd(), _model_budgets(config.budgets)
+        )
         opened.callback(models.close)
         leases.require_model_bindings(config.models.known)
         resources = self._loop.run(NodeResources.open(bus, config, secrets, opened))
@@ -493,3 +496,10 @@ async def _checkpoint(projections: RealmProjections) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(CHECKPOINT_TIMEOUT_S):
             await projections.checkpoint()
+
+
+def _model_budgets(config: BudgetsConfig) -> ModelBudgets:
+    tokens, cost = config.session_tokens, config.session_cost
+    return ModelBudgets(
+        UNSET if tokens is None else tokens, UNSET if cost is None else round(cost * 1_000_000)
+    )

@@ -26,7 +26,9 @@ __all__ = [
     "ImmediateMessage",
     "MessageRole",
     "ModelEnvironment",
+    "ModelEstimate",
     "ModelLimits",
+    "ModelPrice",
     "ModelPurpose",
     "ModelSettings",
     "ModelUsage",
@@ -142,6 +144,14 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
     tool_calls: int = 256
     wall_ms: int = 600_000
     """Counts anew on each node, and not while the run is parked."""
+    tokens: int | UnsetType = UNSET
+    """Of questions and answers together."""
+    cost_micro_usd: int | UnsetType = UNSET
+    repeats: int = 8
+    """How often one call may lead to the same outcome."""
+    session_tokens: int | UnsetType = UNSET
+    """Of all runs of the session."""
+    session_cost_micro_usd: int | UnsetType = UNSET
 
 
 class ModelEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -182,8 +192,42 @@ class ConfiguredModel(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How long the model may take for one answer."""
     max_retries: Annotated[int, Meta(ge=0, le=100)] = 3
     """How often a question is asked again that failed for a reason that may pass."""
+    price: ModelPrice | None = None
+    """Unset: as the package of the provider knows it, which suffices for no limit of cost."""
     binding: str = ""
     """The binding whose lease has the key of the provider; without one no key is sent."""
+
+
+class ModelPrice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a model costs, in dollars for a million tokens."""
+
+    input: Annotated[float, Meta(ge=0)]
+    output: Annotated[float, Meta(ge=0)]
+    cached: Annotated[float, Meta(ge=0)] | None = None
+    """Of input tokens that the provider had cached; unset: as any input."""
+
+    def cost(self, usage: ModelUsage) -> int:
+        """Of an answer, in millionths of a dollar."""
+        cached = self.input if self.cached is None else self.cached
+        fresh = max(0, usage.input_tokens - usage.cached_tokens)
+        return round(
+            fresh * self.input + usage.cached_tokens * cached + usage.output_tokens * self.output
+        )
+
+
+class ModelEstimate(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a question will probably use."""
+
+    input_tokens: int
+    cost_micro_usd: int = 0
+    """Of its input, and of as much output as it may have; 0 without a price."""
+
+    @property
+    def as_maybe_paid(self) -> ModelUsage:
+        """The use of a question that led to no answer, and may be paid for."""
+        return ModelUsage(
+            maybe_paid_tokens=self.input_tokens, maybe_paid_micro_usd=self.cost_micro_usd
+        )
 
 
 class ModelPurpose(StrEnum):
@@ -208,11 +252,23 @@ class ModelUsage(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     input_tokens: int = 0
     output_tokens: int = 0
     cached_tokens: int = 0
+    cost_micro_usd: int = 0
+    """An estimate by the prices that were known; the bill of the provider is the truth."""
+    priced: int = 0
+    """How many of the answers have a known price."""
+    maybe_paid_tokens: int = 0
+    """Of questions whose answers were lost or cut, by their estimates."""
+    maybe_paid_micro_usd: int = 0
 
     def plus(self, other: ModelUsage) -> ModelUsage:
         """Both together."""
         fields = self.__struct_fields__
         return ModelUsage(**{name: getattr(self, name) + getattr(other, name) for name in fields})
+
+    def minus(self, part: ModelUsage) -> ModelUsage:
+        """This without a part of it."""
+        fields = self.__struct_fields__
+        return ModelUsage(**{name: getattr(self, name) - getattr(part, name) for name in fields})
 
 
 # --- answers while they are written ---------------------------------------------------------------

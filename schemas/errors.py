@@ -163,6 +163,8 @@ CODES: Final[dict[str, Code]] = {
     "MODEL_MISBEHAVED": Code("a model wanted nothing that it may have, three times in a row"),
     "MODEL_OUTPUT_CUT": Code("a model's answer was cut at its limit; a warning, not an end"),
     "TURN_LIMIT": Code("the model was asked as often as the run allows"),
+    "BUDGET_EXHAUSTED": Code("the next question to a model is beyond a budget of tokens or cost"),
+    "NO_PROGRESS": Code("a model made the same call with the same outcome again and again"),
     "TOO_MANY_CALLS": Code("a model wanted more calls at once than one answer may want"),
     "RECOVERY_WORK_EXCEEDED": Code(
         "the answers to one question were lost too often: an operator resolves it"

@@ -147,6 +147,12 @@ class RunLimits(SessionLimits, frozen=True, kw_only=True):
     """Calls that the model makes, 256."""
     agent_wall_ms: PositiveLimit | UnsetType = UNSET
     """Time while the run is not parked, 600,000."""
+    tokens: PositiveLimit | UnsetType = UNSET
+    """Tokens of questions and answers; unlimited."""
+    cost_micro_usd: PositiveLimit | UnsetType = UNSET
+    """Cost in millionths of a dollar; unlimited."""
+    repeats: PositiveLimit | UnsetType = UNSET
+    """How often one call of the model may lead to the same outcome, 8."""
 
 
 class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):

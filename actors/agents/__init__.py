@@ -5,6 +5,7 @@ of a node by their aliases. ``conversation`` folds what was said from facts, and
 judges the calls of an answer; both are pure. ``actors/execution/models/`` takes the steps.
 """
 
+from rookery.actors.agents.budgets import estimate, exceeded_budget, no_progress, priced_usage
 from rookery.actors.agents.conversation import CallEnd, Conversation
 from rookery.actors.agents.model_calls import (
     CALLS_MAX,
@@ -20,7 +21,7 @@ from rookery.actors.agents.model_port import (
     ModelQuestion,
     ModelTool,
 )
-from rookery.actors.agents.models import NO_MODELS, Models, open_models
+from rookery.actors.agents.models import NO_MODELS, ModelBudgets, Models, open_models
 from rookery.actors.agents.scripted_model import ModelScript, ScriptedAnswer
 
 __all__ = [
@@ -32,13 +33,18 @@ __all__ = [
     "JudgedCall",
     "Model",
     "ModelAnswer",
+    "ModelBudgets",
     "ModelFailure",
     "ModelQuestion",
     "ModelScript",
     "ModelTool",
     "Models",
     "ScriptedAnswer",
+    "estimate",
+    "exceeded_budget",
     "judge_calls",
+    "no_progress",
     "open_models",
+    "priced_usage",
     "storable",
 ]

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.agents.model_port import ModelTool
@@ -18,7 +19,9 @@ from rookery.schemas.agents import (
     CallPart,
     ConversationMessage,
     MessageRole,
+    ModelEstimate,
     ModelUsage,
+    RequestSent,
     ResultPart,
 )
 from rookery.schemas.calls import ToolFault
@@ -30,6 +33,7 @@ from rookery.schemas.seed.lifecycle import ProviderStopReason
 
 __all__ = ["CallEnd", "Conversation", "ModelRun"]
 
+NOTICED_REPEATS: Final = 3
 RESULT_BYTES_MAX: Final = 16 << 10
 """Of a result as a model sees it."""
 NO_TOOLS: Final[Mapping[str, ModelTool]] = MappingProxyType({})
@@ -78,9 +82,23 @@ class ModelRun:
         self.has_waited = False
         """Whether a barrier of calls was satisfied."""
         self.usage = ModelUsage()
+        self.last_usage, self.last_size_bytes = ModelUsage(), 0
+        """Of the last answer, and how much it was asked about."""
+        self.repeated: dict[str, tuple[str, int]] = {}
+        """By call and outcome, the tool and how often it was so."""
         self.duration_ms = 0
         self.stop_reason = ProviderStopReason.UNKNOWN
         self.records: list[ExternalCallRecord] = []
+
+    @property
+    def most_frequent(self) -> tuple[str, int]:
+        """The tool whose call led most often to the same outcome, and how often."""
+        return max(self.repeated.values(), key=lambda one: one[1], default=("", 0))
+
+    def may_be_paid(self, estimate: ModelEstimate | UnsetType) -> None:
+        """A question led to no answer, and may be paid for."""
+        if estimate is not UNSET:
+            self.usage = self.usage.plus(estimate.as_maybe_paid)
 
 
 class Conversation:
@@ -95,7 +113,7 @@ class Conversation:
         self._keyed: dict[str, ConversationMessage] = {}
         """The messages of context, by key."""
         self._head = NO_MESSAGES
-        self._chained = 0
+        self._chained = self._size_bytes = 0
         self._wanted: tuple[CallPart, ...] = ()
         """The calls of the last answer, until their results are a message."""
         self._admitted: frozenset[str] = frozenset()
@@ -105,9 +123,17 @@ class Conversation:
     def head(self) -> str:
         """The digest of the chain of messages."""
         for message in self.messages[self._chained :]:
-            self._head = chain(self._head, encode_json(message))
+            text = encode_json(message)
+            self._head = chain(self._head, text)
+            self._size_bytes += len(text)
         self._chained = len(self.messages)
         return self._head
+
+    @property
+    def size_bytes(self) -> int:
+        """Of all messages as JSON."""
+        _ = self.head
+        return self._size_bytes
 
     # --- the fold ---------------------------------------------------------------------------------
 
@@ -127,7 +153,7 @@ class Conversation:
         self.facts += 1
         if key is not UNSET and (older := self._keyed.get(key)) is not None:
             self.messages.remove(older)
-            self._head, self._chained = NO_MESSAGES, 0
+            self._head, self._chained, self._size_bytes = NO_MESSAGES, 0, 0
         self.messages.append(message)
         if key is not UNSET:
             self._keyed[key] = message
@@ -148,6 +174,7 @@ class Conversation:
         self.facts += 1
         run.question, run.stop_reason = None, fact.stop_reason
         run.usage = run.usage.plus(fact.usage)
+        run.last_usage, run.last_size_bytes = fact.usage, self.size_bytes
         run.duration_ms += fact.duration_ms
         run.number = max([run.number, *(call.number for call in calls)])
         run.answers_in_vain = run.answers_in_vain + 1 if calls else 0
@@ -157,13 +184,18 @@ class Conversation:
         self._wanted, self._admitted, self._ends = calls, frozenset(), {}
 
     def lose(self, fact: model.Lost) -> None:
-        self.run.question, self.run.unanswered = None, fact
+        self._drop_question(fact, paid=True)
         self.run.losses += 1
 
     def fail(self, fact: model.Failed) -> None:
-        self.run.question, self.run.unanswered = None, fact
+        self._drop_question(fact, paid=fact.sent is RequestSent.MAYBE)
         if fact.plan is not UNSET:
             self.run.retries = fact.plan.attempt
+
+    def _drop_question(self, fact: model.Failed | model.Lost, *, paid: bool) -> None:
+        if paid and self.run.question is not None:
+            self.run.may_be_paid(self.run.question.estimate)
+        self.run.question, self.run.unanswered = None, fact
 
     def unpark(self, fact: turn.Unparked) -> None:
         """An operator may have let the run ask again, or may end it."""
@@ -199,9 +231,10 @@ class Conversation:
         if not self._wanted:
             return
         parts = []
+        seen: set[str] = set()
         for call in self._wanted:
             end = self._ends.get(call.operation_id, CallEnd(error=_INTERRUPTED))
-            parts.append(_result_part(call, end))
+            parts.append(self._noticed(call, _result_part(call, end), seen))
             tool = self._tools.get(call.name)  # Those of past runs are not looked up.
             if tool is not None and call.operation_id in self._admitted:
                 self.run.records.append(_record(call, end, tool))
@@ -211,6 +244,22 @@ class Conversation:
         )
         self.messages.append(results)
         self._wanted, self._ends = (), {}
+
+    def _noticed(self, call: CallPart, part: ResultPart, seen: set[str]) -> ResultPart:
+        """The result, with a notice if the model has it for the third time and more. ``seen``: in
+        this answer, which counts once."""
+        if part.content == _HIDDEN:
+            return part  # It may be another one.
+        key = digest_json([call.name, call.arguments, call.text or "", part.content])
+        _, times = self.run.repeated.get(key, ("", 0))
+        if key not in seen:
+            seen.add(key)
+            times += 1
+            self.run.repeated[key] = (call.name, times)
+        if times < NOTICED_REPEATS:
+            return part
+        notice = f" [this call had the same outcome {times} times]"
+        return msgspec.structs.replace(part, content=part.content + notice)
 
 
 # --- projection -----------------------------------------------------------------------------------

@@ -111,6 +111,8 @@ class ModelAnswer(msgspec.Struct, frozen=True, kw_only=True):
     stop_reason: ProviderStopReason = ProviderStopReason.END_TURN
     usage: ModelUsage = ModelUsage()
     response_id: str | UnsetType = UNSET
+    cost_micro_usd: int | None = None
+    """By the provider's package, if it knows the price."""
 
 
 class ModelFailure(Exception):

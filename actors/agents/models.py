@@ -9,7 +9,8 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from msgspec import UNSET
+import msgspec
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.agents.model_port import (
     Model,
@@ -30,7 +31,7 @@ from rookery.schemas.agents import (
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest
 
-__all__ = ["NO_MODELS", "KnownModel", "Models", "open_models"]
+__all__ = ["NO_MODELS", "KnownModel", "ModelBudgets", "Models", "open_models"]
 
 PROMPT_BYTES_MAX: Final = 1 << 20
 ROUTE_MAX: Final = 8
@@ -40,6 +41,16 @@ PROVIDERS: Final = ("anthropic", "openai")
 EXTRA_LINE: Final = "pip install 'rookery[agents]'"
 _NOT_WITH_A_PROMPT: Final = ("code", "inputs", "files", "inputs_blob", "return_snapshot")
 _ONLY_WITH_A_PROMPT: Final = ("model", "instructions", "settings", "tools")
+
+
+class ModelBudgets(NamedTuple):
+    """What the runs of one session may use of models together, by the node's configuration."""
+
+    session_tokens: int | UnsetType = UNSET
+    session_cost_micro_usd: int | UnsetType = UNSET
+
+
+NO_BUDGETS: Final = ModelBudgets()
 
 
 class KnownModel(NamedTuple):
@@ -64,8 +75,10 @@ class Models:
         known: Mapping[str, KnownModel],
         default: str | tuple[str, ...] = (),
         close: Callable[[], None] = lambda: None,
+        budgets: ModelBudgets = NO_BUDGETS,
     ) -> None:
         """``close`` ends what asks providers."""
+        self._budgets = budgets
         self._known, self._default, self.close = dict(known), _route(default), close
 
     def check(self, request: RunRequest) -> None:
@@ -90,7 +103,11 @@ class Models:
             model=first,
             next_models=tuple(others),
             follows_baseline=request.model is UNSET,
-            limits=_limits(request),
+            limits=msgspec.structs.replace(
+                _limits(request),
+                session_tokens=self._budgets.session_tokens,
+                session_cost_micro_usd=self._budgets.session_cost_micro_usd,
+            ),
             instructions="" if request.instructions is UNSET else request.instructions,
             settings=ModelSettings() if request.settings is UNSET else request.settings,
             tools=request.tools,
@@ -126,7 +143,16 @@ class Models:
             raise Refused("INVALID_ARGUMENT", text)
         for alias in aliases or ("",):
             self._require(alias)
+        if request.limits is not None and request.limits.cost_micro_usd is not UNSET:
+            self._require_prices(aliases)
         return aliases
+
+    def _require_prices(self, aliases: tuple[str, ...]) -> None:
+        for alias in aliases:
+            if self._known[alias].configured.price is None:
+                text = f"the model {alias} has no price, so no limit of cost holds for it"
+                hint = f"[models.{alias}.price] input = DOLLARS, output = DOLLARS, of 1M tokens"
+                raise Refused("INVALID_ARGUMENT", text, hint=hint)
 
     def _require(self, alias: str) -> None:
         found = self._known.get(alias)
@@ -198,7 +224,10 @@ class _ProvidedModel:
 
 
 def open_models(
-    configured: Mapping[str, ConfiguredModel], default: str | tuple[str, ...], folder: Path
+    configured: Mapping[str, ConfiguredModel],
+    default: str | tuple[str, ...],
+    folder: Path,
+    budgets: ModelBudgets = NO_BUDGETS,
 ) -> Models:
     """The models of a configuration; ``Refused`` if one cannot be used. Scripts are files relative
     to ``folder``, or ``module:object``."""
@@ -211,7 +240,7 @@ def open_models(
         if alias not in known:
             text = f"models.default = {default!r}: there is no [models.{alias}]"
             raise Refused("CONFIG_INVALID", text)
-    return Models(known, default, providers.close)
+    return Models(known, default, providers.close, budgets)
 
 
 def _model_of(
@@ -255,6 +284,9 @@ def _limits(request: RunRequest) -> ModelLimits:
         turns=default.turns if given.turns is UNSET else given.turns,
         tool_calls=default.tool_calls if given.tool_calls is UNSET else given.tool_calls,
         wall_ms=wall_ms,
+        tokens=given.tokens,
+        cost_micro_usd=given.cost_micro_usd,
+        repeats=default.repeats if given.repeats is UNSET else given.repeats,
     )
 
 

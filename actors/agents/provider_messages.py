@@ -165,7 +165,15 @@ def answer_of(response: ModelResponse) -> ModelAnswer:
             cached_tokens=usage.cache_read_tokens,
         ),
         response_id=response.provider_response_id or UNSET,
+        cost_micro_usd=_cost(response),
     )
+
+
+def _cost(response: ModelResponse) -> int | None:
+    try:
+        return round(response.cost().total_price * 1_000_000)
+    except (LookupError, ValueError, AssertionError):
+        return None  # The package does not know the model, or the provider said no usage.
 
 
 def _call(part: ToolCallPart) -> ModelCall:

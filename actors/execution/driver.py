@@ -34,6 +34,7 @@ from rookery.actors.sandbox import (
 )
 from rookery.actors.sandbox.sessions import ResultBatch
 from rookery.actors.turns import ImmediateKind
+from rookery.schemas.agents import ModelUsage
 from rookery.schemas.calls import AvailableTool, RunEnvironment, VisibleSurfaces
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
@@ -80,6 +81,8 @@ class RunInput(NamedTuple):
     """Gets the output of the program as it is printed."""
     baseline: tuple[str, int] = ("", 0)
     """The model that is set for the session, and its epoch, as they were before the first step."""
+    session_usage: ModelUsage = ModelUsage()
+    """What the session's runs have used of models so far, this one too."""
 
 
 class CallsRequested(NamedTuple):

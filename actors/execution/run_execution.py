@@ -36,6 +36,7 @@ from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import ProgramCall, Tool, ToolResult
 from rookery.actors.sandbox.sessions import ResultBatch
 from rookery.bus.ports import Blobs, wait_first
+from rookery.schemas.agents import ModelUsage
 from rookery.schemas.calls import RequestedCall, RunEnvironment
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.run import Diagnostic, ErrorObject, RunResult, RunStatus, Severity
@@ -224,6 +225,7 @@ class RunExecution:
             (),
             self._output.add,
             (view.baseline, view.topology_epoch),
+            view.model_usage or ModelUsage(),
         )
         if view.snapshot_blob and view.calls:
             await self._memory.restore_parked(session, view, tools)

@@ -18,11 +18,12 @@ from rookery.actors.turns.state import (
     RequestedRun,
     SessionTurns,
 )
+from rookery.schemas.agents import ModelEstimate, ModelUsage, RequestSent
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.facts import hook, session, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.facts.conversation import ConversationFact, MessageAdded
-from rookery.schemas.facts.model import Answered, ModelFact, Requested
+from rookery.schemas.facts.model import Answered, Lost, ModelEnd, ModelFact, Requested
 from rookery.schemas.run import Language, RunRequest, unset_if_default
 
 __all__ = [
@@ -119,9 +120,22 @@ def evolve_model(state: SessionTurns, fact: ModelFact | ConversationFact) -> Ses
     if run is None or run.run_id != fact.run or isinstance(fact, MessageAdded):
         return state
     if isinstance(fact, Requested):
-        asked = OpenQuestion(fact.step, fact.attempt)
+        asked = OpenQuestion(fact.step, fact.attempt, fact.estimate)
         return replace(state, driving=replace(run, question=asked, steps=fact.recorded_step))
+    state = replace(state, model_usage=_used(state, run, fact))
     return replace(state, driving=replace(run, question=UNSET))
+
+
+def _used(state: SessionTurns, run: ActiveRun, fact: ModelEnd) -> ModelUsage | UnsetType:
+    """What the session has used, with this attempt: a lost answer counts by its estimate."""
+    used = state.model_usage or ModelUsage()
+    estimate: ModelEstimate | UnsetType = UNSET
+    if isinstance(fact, Answered):
+        return used.plus(fact.usage)
+    is_paid = isinstance(fact, Lost) or fact.sent is RequestSent.MAYBE
+    if is_paid and run.question is not UNSET:
+        estimate = run.question.estimate
+    return state.model_usage if estimate is UNSET else used.plus(estimate.as_maybe_paid)
 
 
 def evolve_result(state: SessionTurns, fact: Any) -> SessionTurns:

@@ -480,6 +480,7 @@ def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
         retried=run.retried,
         steps_before=run.steps_before,
         conversation=state.conversation,
+        model_usage=state.model_usage,
         baseline=state.routing.baseline_model or "",
         topology_epoch=state.routing.topology_epoch,
     )

@@ -18,6 +18,7 @@ from rookery.actors.turns.realtime_turn_machine import ProductTurn
 from rookery.actors.turns.run_surfaces import RunSurfaces
 from rookery.actors.turns.slot_machine import TurnSlot
 from rookery.actors.turns.transitions import Turn
+from rookery.schemas.agents import ModelEstimate, ModelUsage
 from rookery.schemas.calls import ForkedRun, PinnedHook, RequestedCall, RunEnvironment
 from rookery.schemas.errors import CodedError
 from rookery.schemas.machines.turn import (
@@ -112,6 +113,7 @@ class OpenQuestion(msgspec.Struct, frozen=True):
 
     step: int
     attempt: int
+    estimate: ModelEstimate | UnsetType = UNSET
 
 
 class CancelledRun(msgspec.Struct, frozen=True):
@@ -361,6 +363,8 @@ class SessionTurns(SessionMachineState, frozen=True, kw_only=True):
     """How many facts its conversation is folded from, in this generation."""
     context_keys: frozenset[str] = frozenset()
     """The keys of its context messages."""
+    model_usage: ModelUsage | UnsetType = UNSET
+    """What the runs of this generation have used of models."""
     has_new_context: bool = False
     """Whether one was set since the last turn began."""
 

@@ -269,7 +269,7 @@ def parse_limits(
     """The limits in arguments of the form NAME=NUMBER."""
     known, limits = kind.__struct_fields__, dict[str, int]()
     for text in texts:
-        name, value = _pair(text, option, "NAME=NUMBER")
+        name, value = _micro_dollars(*_pair(text, option, "NAME=NUMBER"))
         if name not in known:
             raise Refused(
                 "INVALID_ARGUMENT", f"no limit {name!r}", hint=f"there are {', '.join(known)}"
@@ -280,6 +280,16 @@ def parse_limits(
             message = f"{option}{name}: {value!r} is no number"
             raise Refused("INVALID_ARGUMENT", message, hint=limit_hint(name)) from None
     return limits
+
+
+def _micro_dollars(name: str, value: str) -> tuple[str, str]:
+    """``cost=0.50``, in dollars, as the limit that requests have."""
+    if name != "cost":
+        return name, value
+    try:
+        return "cost_micro_usd", str(round(float(value) * 1_000_000))
+    except (ValueError, OverflowError):
+        return "cost_micro_usd", value
 
 
 def _pair(text: str, option: str, form: str) -> tuple[str, str]:

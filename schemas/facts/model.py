@@ -11,7 +11,13 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType
 
-from rookery.schemas.agents import ConversationMessage, ModelPurpose, ModelUsage, RequestSent
+from rookery.schemas.agents import (
+    ConversationMessage,
+    ModelEstimate,
+    ModelPurpose,
+    ModelUsage,
+    RequestSent,
+)
 from rookery.schemas.envelope import Fact
 from rookery.schemas.machines.turn import LlmFailureKind, LlmRetryPlan
 from rookery.schemas.scalars import Unsigned
@@ -48,6 +54,8 @@ class Requested(_OfAttempt, frozen=True, kw_only=True, tag="model.requested.v1")
     """Place of the model in its route, from 0, if it is not the first."""
     topology_epoch: Unsigned | UnsetType = UNSET
     """How often the session's baseline was set, if the model is that baseline."""
+    estimate: ModelEstimate | UnsetType = UNSET
+    """What the question will probably use; it counts if the answer is lost."""
     recorded_step: Unsigned = 0
     """Number of the driver's step, as ``step`` in facts of the turn's machine."""
 

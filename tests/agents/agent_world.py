@@ -17,7 +17,7 @@ from rookery.actors.agents import ModelQuestion, Models, ModelScript, ScriptedAn
 from rookery.actors.agents.models import KnownModel
 from rookery.actors.agents.scripted_model import ScriptedModel, read_script
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.models.model_driver import model_execution
+from rookery.actors.execution.models import model_execution
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.messages import AskActor
 from rookery.actors.turns.state import ImmediateKind

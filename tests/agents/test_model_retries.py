@@ -202,7 +202,7 @@ def test_after_three_lost_answers_an_operator_may_end_the_run():
 def test_healthy_steps_are_never_given_up_however_often_the_node_dies():
     """Each loss is repaired by the next answer: what counts is work without progress."""
     steps, deaths = 12, 2
-    with AgentWorld(*[wants(call("fetch", a=1))] * (steps - 1), says("done")) as world:
+    with AgentWorld(*[wants(call("fetch", a=n)) for n in range(1, steps)], says("done")) as world:
         world.silent_attempts = deaths
         world.begin()
         world.prompt()

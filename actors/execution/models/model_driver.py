@@ -9,23 +9,20 @@ a failure that may pass, with the time at which the question is asked again.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
 from rookery.actors.agents import (
     CallEnd,
-    CheckArguments,
     Conversation,
     JudgedCall,
     ModelAnswer,
     ModelFailure,
-    Models,
     ModelTool,
     judge_calls,
 )
-from rookery.actors.execution.conversation_cache import ConversationCache
 from rookery.actors.execution.driver import (
     AskModel,
     AwaitModel,
@@ -35,8 +32,6 @@ from rookery.actors.execution.driver import (
     Step,
     SyncCall,
 )
-from rookery.actors.execution.executor import AgentExecution
-from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.models.model_attempt import (
     TIMEOUT_WALL,
     AttemptEnd,
@@ -44,6 +39,7 @@ from rookery.actors.execution.models.model_attempt import (
     ModelServices,
 )
 from rookery.actors.execution.models.model_ends import (
+    TURN_LIMIT,
     cancelled_end,
     completed_end,
     failed_end,
@@ -51,31 +47,23 @@ from rookery.actors.execution.models.model_ends import (
     timeout_end,
 )
 from rookery.actors.execution.models.model_failures import (
-    ModelKeys,
     is_retryable,
     plan_retry,
     recoverable_input,
 )
 from rookery.actors.execution.models.model_record import ModelRecord
 from rookery.actors.execution.models.model_routes import ModelRoutes
-from rookery.actors.execution.result_sender import SendOutput
-from rookery.actors.kernel import AskActor, Failpoints
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.actors.tools import (
-    NO_CREDENTIALS,
-    CredentialSource,
     CredentialWait,
-    LeaseGate,
-    every_lease_fresh,
 )
-from rookery.bus.ports import Blobs
 from rookery.schemas.agents import ModelEnvironment
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import model
-from rookery.schemas.run import RunOutput, RunResult
+from rookery.schemas.run import ErrorObject, RunOutput, RunResult
 
-__all__ = ["ModelDriver", "model_execution"]
+__all__ = ["ModelDriver"]
 
 LOSSES_MAX: Final = 3
 """A question is asked so often again because its answer was lost."""
@@ -84,6 +72,17 @@ MODEL_FAILED: Final = "MODEL_FAILED"
 WAITING_FOR_MODEL: Final = "WAITING_FOR_MODEL"
 IN_VAIN_MAX: Final = 3
 """Answers in a row that want calls of which none can be made, or that say nothing."""
+
+
+class NextAttempt(NamedTuple):
+    """A question that is to be asked."""
+
+    step: int
+    attempt: int
+    repeats: int = 0
+    """The attempt whose answer was lost."""
+    advance: bool = False
+    """To the next model of the route."""
 
 
 class ModelDriver:
@@ -177,20 +176,29 @@ class ModelDriver:
         inputs: tuple[TurnInput, ...] = (),
     ) -> Step:
         """The next model step, unless the run may not take one."""
-        run, limits = self._conversation.run, self._environment.limits
-        if run.step >= limits.turns:
-            return limit_end(self._given.run_id, self._conversation, limits.turns, answers, inputs)
-        question = await self._new_question(run.step + 1, 1)
-        return AskModel((*messages, question), answers, inputs)
+        run, turns = self._conversation.run, self._environment.limits.turns
+        if run.step >= turns:
+            text = f"the model was asked {turns} times"
+            error = ErrorObject(code=TURN_LIMIT, message=text, hint="limits.turns of the request")
+            return limit_end(self._given.run_id, self._conversation, error, answers, inputs)
+        asked = NextAttempt(run.step + 1, 1)
+        return await self._attempt(asked, messages=messages, answers=answers, inputs=inputs)
 
-    async def _new_question(
-        self, step: int, attempt: int, repeats: int = 0, *, advance: bool = False
-    ) -> model.Requested:
-        """``advance``: to the next model of the route."""
+    async def _attempt(
+        self,
+        asked: NextAttempt,
+        *,
+        messages: tuple[Fact, ...] = (),
+        answers: tuple[Fact, ...] = (),
+        inputs: tuple[TurnInput, ...] = (),
+    ) -> Step:
+        """Ask, unless the budgets have no room for it."""
         self._is_waiting = False
-        chosen = await self._routes.choose(advance=advance)
-        self._question = self._record.ask(chosen, step, attempt, repeats)
-        return self._question
+        chosen = await self._routes.choose(advance=asked.advance)
+        if (refusal := self._record.refusal(chosen)) is not None:
+            return limit_end(self._given.run_id, self._conversation, refusal, answers, inputs)
+        self._question = self._record.ask(chosen, asked.step, asked.attempt, asked.repeats)
+        return AskModel((*messages, self._question), answers, inputs)
 
     async def _ask_now(self, question: model.Requested) -> Step:
         """Ask, and go on from the answer."""
@@ -215,8 +223,8 @@ class ModelDriver:
         lost = self._record.lose(question)
         if self._conversation.run.losses > LOSSES_MAX:
             return self._await_operator(lost, (lost,))
-        again = await self._new_question(question.step, question.attempt + 1, question.attempt)
-        return AskModel((again,), (lost,))
+        again = NextAttempt(question.step, question.attempt + 1, repeats=question.attempt)
+        return await self._attempt(again, answers=(lost,))
 
     async def _continue_failed(
         self, question: model.Requested, end: AttemptEnd, failure: ModelFailure
@@ -241,8 +249,8 @@ class ModelDriver:
         if failure.wait is not None:
             return self._await_lease(failed, failure.wait)
         if failure.code == MODEL_FAILED and not (await self._routes.choose()).is_last:
-            again = await self._new_question(question.step, question.attempt + 1, advance=True)
-            return AskModel((again,), (failed,))
+            following = NextAttempt(question.step, question.attempt + 1, advance=True)
+            return await self._attempt(following, answers=(failed,))
         is_spent = is_retryable(question, failure)
         text = failure.message
         if is_spent:
@@ -262,8 +270,8 @@ class ModelDriver:
         is_retry = isinstance(end, model.Failed) and end.plan is not UNSET
         retry = TurnInput("retry_requested", {"retry_attempt": self._conversation.run.retries})
         repeats = end.attempt if isinstance(end, model.Lost) else 0
-        question = await self._new_question(end.step, end.attempt + 1, repeats)
-        return AskModel((question,), (), (retry,) if is_retry else ())
+        following = NextAttempt(end.step, end.attempt + 1, repeats=repeats)
+        return await self._attempt(following, inputs=(retry,) if is_retry else ())
 
     def _await_retry(
         self,
@@ -347,36 +355,6 @@ class ModelDriver:
         return failed_end(
             self._given.run_id, self._conversation, code, message, answers, is_spent=is_spent
         )
-
-
-def model_execution(
-    models: Models,
-    history: RunHistoryReader,
-    *,
-    blobs: Blobs,
-    check: CheckArguments,
-    failpoints: Failpoints,
-    send_output: SendOutput,
-    ask: AskActor,
-    now_ms: Callable[[], int],
-    jitter: Callable[[], float],
-    credentials: CredentialSource = NO_CREDENTIALS,
-    lease_gate: LeaseGate = every_lease_fresh,
-) -> AgentExecution:
-    """What executes the runs of a node's models. ``jitter``: between 0.9 and 1.1."""
-    services = ModelServices(
-        models=models,
-        conversations=ConversationCache(history, blobs),
-        blobs=blobs,
-        check=check,
-        failpoints=failpoints,
-        send_output=send_output,
-        now_ms=now_ms,
-        jitter=jitter,
-        keys=ModelKeys(models, credentials, lease_gate),
-        ask=ask,
-    )
-    return AgentExecution(lambda: ModelDriver(services), services.conversations)
 
 
 def _program_call(judged: JudgedCall) -> ProgramCall:

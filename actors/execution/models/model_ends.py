@@ -5,7 +5,7 @@ The decider acknowledges the end in the same message: a model's turn waits for n
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 from msgspec import UNSET
 
@@ -28,6 +28,7 @@ from rookery.schemas.seed.lifecycle import ProviderStopReason
 
 __all__ = ["cancelled_end", "completed_end", "failed_end", "limit_end", "timeout_end"]
 
+TURN_LIMIT: Final = "TURN_LIMIT"
 _CUT = Diagnostic(
     severity=Severity.WARNING,
     code="MODEL_OUTPUT_CUT",
@@ -81,22 +82,20 @@ def failed_end(
 def limit_end(
     run_id: str,
     conversation: Conversation,
-    turns: int,
+    error: ErrorObject,
     answers: tuple[Fact, ...],
     before: tuple[TurnInput, ...],
 ) -> Finished:
     """The model may not be asked again. ``before``: the inputs of the step that would ask."""
-    error = ErrorObject(
-        code="TURN_LIMIT",
-        message=f"the model was asked {turns} times",
-        hint="limits.turns of the request",
-    )
-    cause = TurnTerminalCauseKind.TURN_LIMIT_REACHED
+    is_turns = error.code == TURN_LIMIT
+    outcome, cause = TurnTerminalOutcome.BUDGET_EXHAUSTED, TurnTerminalCauseKind.BUDGET_EXHAUSTED
+    if is_turns:
+        outcome, cause = TurnTerminalOutcome.FAILED, TurnTerminalCauseKind.TURN_LIMIT_REACHED
     text = f"{error.code}: {error.message}"
     inputs = (
         *before,
-        TurnInput("turn_limit_reached"),
-        _run_failed(run_id, TurnTerminalOutcome.FAILED, cause, text),
+        TurnInput("turn_limit_reached" if is_turns else "budget_exhausted"),
+        _run_failed(run_id, outcome, cause, text),
     )
     result = _failed_result(conversation, RunStatus.RESOURCE_EXHAUSTED, error)
     return Finished(result, kept=True, inputs=inputs, answers=answers)

@@ -17,6 +17,10 @@ from rookery.actors.agents import (
     JudgedCall,
     ModelAnswer,
     ModelTool,
+    estimate,
+    exceeded_budget,
+    no_progress,
+    priced_usage,
     storable,
 )
 from rookery.actors.execution.driver import RunInput
@@ -38,6 +42,7 @@ from rookery.schemas.facts import model, tool
 from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.machines.turn import LlmRetryPlan
+from rookery.schemas.run import ErrorObject
 
 __all__ = ["ModelRecord"]
 
@@ -55,6 +60,8 @@ class ModelRecord:
     ) -> None:
         self._services, self._given, self._environment = services, given, environment
         self._conversation, self._tools = conversation, tools
+        self._of_others = given.session_usage.minus(conversation.run.usage)
+        """What the session's other runs have used."""
 
     # --- questions --------------------------------------------------------------------------------
 
@@ -95,11 +102,22 @@ class ModelRecord:
             tools_digest=digest_json(list(self._tools.values())),
             settings_digest=digest_json(environment.settings),
             repeats=repeats or UNSET,
+            estimate=estimate(conversation, environment, known),
             route_index=chosen.place or UNSET,
             topology_epoch=chosen.epoch or UNSET,
         )
         conversation.ask(question)
         return question
+
+    def refusal(self, chosen: ChosenModel) -> ErrorObject | None:
+        """Why the run may not ask this model now."""
+        limits, conversation = self._environment.limits, self._conversation
+        conversation.close_calls()
+        known = self._services.models.get(chosen.alias)
+        expected = estimate(conversation, self._environment, known)
+        return no_progress(conversation, limits) or exceeded_budget(
+            limits, conversation.run.usage, self._of_others, expected
+        )
 
     def operation_of(self, step: int, attempt: int) -> str:
         """The operation of an attempt, by which a wait for its successor ends."""
@@ -131,7 +149,9 @@ class ModelRecord:
             message=UNSET if blob else stored,
             message_blob=blob or UNSET,
             stop_reason=answer.stop_reason,
-            usage=msgspec.structs.replace(answer.usage, turns=1),
+            usage=priced_usage(
+                answer.usage, self._services.models.get(question.model), answer.cost_micro_usd
+            ),
             response_id=answer.response_id,
             duration_ms=end.duration_ms,
             first_token_ms=UNSET if end.first_token_ms is None else end.first_token_ms,

@@ -1,0 +1,49 @@
+"""What executes the runs of a node's models: their drivers, and the conversations in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rookery.actors.agents import CheckArguments, Models
+from rookery.actors.execution.conversation_cache import ConversationCache
+from rookery.actors.execution.executor import AgentExecution
+from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.models.model_attempt import ModelServices
+from rookery.actors.execution.models.model_driver import ModelDriver
+from rookery.actors.execution.models.model_failures import ModelKeys
+from rookery.actors.execution.result_sender import SendOutput
+from rookery.actors.kernel import AskActor, Failpoints
+from rookery.actors.tools import NO_CREDENTIALS, CredentialSource, LeaseGate, every_lease_fresh
+from rookery.bus.ports import Blobs
+
+__all__ = ["model_execution"]
+
+
+def model_execution(
+    models: Models,
+    history: RunHistoryReader,
+    *,
+    blobs: Blobs,
+    check: CheckArguments,
+    failpoints: Failpoints,
+    send_output: SendOutput,
+    ask: AskActor,
+    now_ms: Callable[[], int],
+    jitter: Callable[[], float],
+    credentials: CredentialSource = NO_CREDENTIALS,
+    lease_gate: LeaseGate = every_lease_fresh,
+) -> AgentExecution:
+    """What executes the runs of a node's models. ``jitter``: between 0.9 and 1.1."""
+    services = ModelServices(
+        models=models,
+        conversations=ConversationCache(history, blobs),
+        blobs=blobs,
+        check=check,
+        failpoints=failpoints,
+        send_output=send_output,
+        now_ms=now_ms,
+        jitter=jitter,
+        keys=ModelKeys(models, credentials, lease_gate),
+        ask=ask,
+    )
+    return AgentExecution(lambda: ModelDriver(services), services.conversations)
