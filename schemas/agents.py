@@ -164,6 +164,8 @@ class ModelEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     settings: ModelSettings = ModelSettings()
     tools: tuple[str, ...] | UnsetType = UNSET
     """The tools that the model sees, if not all that the run may call."""
+    output_schema: Any = UNSET
+    """JSON Schema of the result, if it is not the last text."""
     projection: str = PROJECTION
     next_models: tuple[str, ...] = ()
     """The aliases that are asked, in this order, where the model before cannot answer."""
@@ -234,6 +236,8 @@ class ModelPurpose(StrEnum):
     """Why a model is asked."""
 
     TURN = "turn"
+    EXTRACTION = "extraction"
+    """For the result as JSON of its schema; no tools are offered."""
 
 
 class RequestSent(StrEnum):

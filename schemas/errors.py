@@ -164,6 +164,7 @@ CODES: Final[dict[str, Code]] = {
     "MODEL_OUTPUT_CUT": Code("a model's answer was cut at its limit; a warning, not an end"),
     "TURN_LIMIT": Code("the model was asked as often as the run allows"),
     "BUDGET_EXHAUSTED": Code("the next question to a model is beyond a budget of tokens or cost"),
+    "OUTPUT_INVALID": Code("the last answer of a model does not fit the schema of the result"),
     "NO_PROGRESS": Code("a model made the same call with the same outcome again and again"),
     "TOO_MANY_CALLS": Code("a model wanted more calls at once than one answer may want"),
     "RECOVERY_WORK_EXCEEDED": Code(

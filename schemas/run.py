@@ -297,6 +297,8 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     instructions: str | UnsetType = UNSET
     """What the model is to heed throughout the run."""
     settings: ModelSettings | UnsetType = UNSET
+    output_schema: Any = UNSET
+    """JSON Schema of the result; unset: the result is the last text of the model."""
     tools: tuple[str, ...] | UnsetType = UNSET
     """The tools that the model sees; unset: all that the run may call."""
     immediate: ImmediateMessage | UnsetType = UNSET

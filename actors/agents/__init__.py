@@ -7,6 +7,7 @@ judges the calls of an answer; both are pure. ``actors/execution/models/`` takes
 
 from rookery.actors.agents.budgets import estimate, exceeded_budget, no_progress, priced_usage
 from rookery.actors.agents.conversation import CallEnd, Conversation
+from rookery.actors.agents.extraction import EXTRACTION_RETRIES_MAX, extract, extraction_text
 from rookery.actors.agents.model_calls import (
     CALLS_MAX,
     CheckArguments,
@@ -26,6 +27,7 @@ from rookery.actors.agents.scripted_model import ModelScript, ScriptedAnswer
 
 __all__ = [
     "CALLS_MAX",
+    "EXTRACTION_RETRIES_MAX",
     "NO_MODELS",
     "CallEnd",
     "CheckArguments",
@@ -42,6 +44,8 @@ __all__ = [
     "ScriptedAnswer",
     "estimate",
     "exceeded_budget",
+    "extract",
+    "extraction_text",
     "judge_calls",
     "no_progress",
     "open_models",

@@ -20,6 +20,7 @@ from rookery.schemas.agents import (
     ConversationMessage,
     MessageRole,
     ModelEstimate,
+    ModelPurpose,
     ModelUsage,
     RequestSent,
     ResultPart,
@@ -59,6 +60,8 @@ class ModelRun:
     def __init__(self, run_id: str) -> None:
         self.run_id = run_id
         self.step = self.attempt = 0
+        self.extractions = 0
+        """Steps that asked for structured output."""
         self.topology_epoch = self.route_index = 0
         """Of the last question."""
         self.question: model.Requested | None = None
@@ -164,6 +167,7 @@ class Conversation:
         place = fact.topology_epoch or 0, fact.route_index or 0
         if fact.step != run.step:
             run.losses = 0
+            run.extractions += fact.purpose is ModelPurpose.EXTRACTION
         if fact.step != run.step or place != (run.topology_epoch, run.route_index):
             run.retries = 0
         run.topology_epoch, run.route_index = place

@@ -12,6 +12,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.agents.extraction import check_output_schema, schema_instructions
 from rookery.actors.agents.model_port import (
     Model,
     ModelAnswer,
@@ -40,7 +41,7 @@ PROVIDERS: Final = ("anthropic", "openai")
 """Each is the name of its SDK, too."""
 EXTRA_LINE: Final = "pip install 'rookery[agents]'"
 _NOT_WITH_A_PROMPT: Final = ("code", "inputs", "files", "inputs_blob", "return_snapshot")
-_ONLY_WITH_A_PROMPT: Final = ("model", "instructions", "settings", "tools")
+_ONLY_WITH_A_PROMPT: Final = ("model", "instructions", "settings", "output_schema", "tools")
 
 
 class ModelBudgets(NamedTuple):
@@ -94,6 +95,8 @@ class Models:
             text = f"the prompt has {size} bytes, the limit is {PROMPT_BYTES_MAX}"
             raise Refused("PAYLOAD_TOO_LARGE", text)
         _check_text(request)
+        if request.output_schema is not UNSET:
+            check_output_schema(request.output_schema)
         self._require_all(request)
 
     def environment(self, request: RunRequest) -> ModelEnvironment:
@@ -108,7 +111,8 @@ class Models:
                 session_tokens=self._budgets.session_tokens,
                 session_cost_micro_usd=self._budgets.session_cost_micro_usd,
             ),
-            instructions="" if request.instructions is UNSET else request.instructions,
+            instructions=_instructions(request),
+            output_schema=request.output_schema,
             settings=ModelSettings() if request.settings is UNSET else request.settings,
             tools=request.tools,
         )
@@ -271,6 +275,13 @@ def _script_object(alias: str, module: str, name: str) -> ModelScript | Callable
         return script
     text = f"[models.{alias}]: {module}:{name} is neither a script nor a function"
     raise Refused("CONFIG_INVALID", text)
+
+
+def _instructions(request: RunRequest) -> str:
+    given = "" if request.instructions is UNSET else request.instructions
+    if request.output_schema is UNSET:
+        return given
+    return "\n\n".join(filter(None, (given, schema_instructions(request.output_schema))))
 
 
 def _limits(request: RunRequest) -> ModelLimits:

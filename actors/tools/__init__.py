@@ -70,6 +70,7 @@ if TYPE_CHECKING:
     from rookery.actors.tools.hosts.remote_host import RemoteToolHost
     from rookery.actors.tools.hosts.worker import Worker
     from rookery.actors.tools.resolutions import resolution_receipt, resolve
+    from rookery.actors.tools.schema_validator import validator_of
     from rookery.actors.tools.slot_limits import (
         AllocationRound,
         DeclaredLimit,
@@ -195,6 +196,7 @@ __all__ = [
     "resolve",
     "schema_digest",
     "tool",
+    "validator_of",
 ]
 
 __getattr__ = lazy_names(
@@ -271,6 +273,7 @@ __getattr__ = lazy_names(
             "WAITING_FOR_TIMER",
         ),
         "hosts.worker": ("Worker",),
+        "schema_validator": ("validator_of",),
         "visible_tools": (
             "NO_TOOLS",
             "ToolSet",

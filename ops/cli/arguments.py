@@ -171,9 +171,18 @@ class PromptOptions:
         str | None, Parameter(help="What the model is to heed.", allow_leading_hyphen=True)
     ] = None
 
+    schema: Annotated[str | None, Parameter(help="A FILE with the JSON Schema of the result.")] = (
+        None
+    )
+
     def fields(self) -> dict[str, Any]:
         """The fields of the request that are given."""
-        given = {"prompt": self.prompt, "model": self.model, "instructions": self.instructions}
+        given = {
+            "prompt": self.prompt,
+            "model": self.model,
+            "instructions": self.instructions,
+            "output_schema": None if self.schema is None else _json_of(self.schema),
+        }
         return {name: value for name, value in given.items() if value is not None}
 
 
@@ -214,6 +223,13 @@ def _source(file: str | None, code: str | None, *, prompt: bool) -> str:
     if code is not None:
         return code
     return _text(str(file), sys.stdin.buffer.read() if file == STDIN else _bytes(str(file)))
+
+
+def _json_of(file: str) -> Any:
+    try:
+        return msgspec.json.decode(_bytes(file))
+    except msgspec.DecodeError as error:
+        raise Refused("INVALID_ARGUMENT", f"{file} is not JSON: {error}") from None
 
 
 def _bytes(file: str) -> bytes:

@@ -43,6 +43,8 @@ SCRIPT: dict[str, Any] = {
         },
         {"match": "paid 5 to Ann", "text": "Ann is paid."},
         {"match": "PERMISSION_DENIED", "text": "Ann is not paid."},
+        {"match": "As JSON", "text": "Three."},
+        {"match": "does not fit the JSON Schema", "text": '{"sum": 3}'},
         {"match": "Slowly", "text": "One word at a time.", "word_ms": 40},
         {"match": "rights", "calls": [{"name": "price", "arguments": {"item": "cake"}}]},
         {"match": "UNKNOWN_TOOL", "text": "I may not."},
@@ -145,6 +147,15 @@ def test_the_words_of_a_model_are_printed_as_they_come(prompting: Serving):
     assert (said.out, said.err) == ("One word at a time.\n", "One word at a time.\n")
 
 
+def test_a_schema_of_the_result_is_given_in_a_file(prompting: Serving):
+    file = prompting.folder / "sum.json"
+    file.write_text('{"type": "object", "properties": {"sum": {"type": "integer"}}}')
+    said = prompting.rookery("run", "--prompt", "As JSON", "--schema", str(file))
+    assert msgspec.json.decode(said.out)["result"] == {"sum": 3}
+    refused = prompting.rookery("run", "-e", "1", "--schema", str(file))
+    assert "INVALID_ARGUMENT" in refused.out
+
+
 WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "code too": ({"prompt": "x", "code": "1"}, "INVALID_ARGUMENT"),
     "inputs too": ({"prompt": "x", "inputs": {"a": 1}}, "INVALID_ARGUMENT"),
@@ -152,6 +163,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "unknown model": ({"prompt": "x", "model": "http://127.0.0.1:1/v1"}, "MODEL_UNKNOWN"),
     "unknown setting": ({"prompt": "x", "settings": {"magic": 1}}, "UNKNOWN_FIELD"),
     "hot": ({"prompt": "x", "settings": {"temperature": 3}}, "INVALID_ARGUMENT"),
+    "no schema": ({"prompt": "x", "output_schema": {"type": 1}}, "INVALID_ARGUMENT"),
+    "no price": ({"prompt": "x", "limits": {"cost_micro_usd": 1}}, "INVALID_ARGUMENT"),
     "no turns": ({"prompt": "x", "limits": {"turns": 0}}, "INVALID_ARGUMENT"),
     "NUL": ({"prompt": "a\0b"}, "INVALID_ARGUMENT"),
     "no text": ({"prompt": [{"image": "x"}]}, "UNKNOWN_FIELD"),

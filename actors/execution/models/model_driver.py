@@ -15,12 +15,13 @@ from typing import Final, NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.agents import (
+    EXTRACTION_RETRIES_MAX,
     CallEnd,
     Conversation,
-    JudgedCall,
     ModelAnswer,
     ModelFailure,
     ModelTool,
+    extract,
     judge_calls,
 )
 from rookery.actors.execution.driver import (
@@ -42,7 +43,10 @@ from rookery.actors.execution.models.model_ends import (
     TURN_LIMIT,
     cancelled_end,
     completed_end,
+    extracted_end,
+    extraction_inputs,
     failed_end,
+    invalid_end,
     limit_end,
     timeout_end,
 )
@@ -51,14 +55,14 @@ from rookery.actors.execution.models.model_failures import (
     plan_retry,
     recoverable_input,
 )
-from rookery.actors.execution.models.model_record import ModelRecord
+from rookery.actors.execution.models.model_record import ModelRecord, program_call
 from rookery.actors.execution.models.model_routes import ModelRoutes
 from rookery.actors.messages import TurnInput
-from rookery.actors.sandbox import ProgramCall, ToolResult
+from rookery.actors.sandbox import ToolResult
 from rookery.actors.tools import (
     CredentialWait,
 )
-from rookery.schemas.agents import ModelEnvironment
+from rookery.schemas.agents import ModelEnvironment, ModelPurpose
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import model
 from rookery.schemas.run import ErrorObject, RunOutput, RunResult
@@ -69,6 +73,7 @@ LOSSES_MAX: Final = 3
 """A question is asked so often again because its answer was lost."""
 RECOVERY_WORK_EXCEEDED: Final = "RECOVERY_WORK_EXCEEDED"
 MODEL_FAILED: Final = "MODEL_FAILED"
+MODEL_REFUSED: Final = "MODEL_REFUSED"
 WAITING_FOR_MODEL: Final = "WAITING_FOR_MODEL"
 IN_VAIN_MAX: Final = 3
 """Answers in a row that want calls of which none can be made, or that say nothing."""
@@ -206,7 +211,7 @@ class ModelDriver:
         end = await self._attempts.ask(
             question,
             self._conversation.messages,
-            tuple(self._tools.values()),
+            self._record.tools_for(question.purpose),
             left_s=self._ends_s - self._loop.time(),
         )
         if end.failure is not None:
@@ -251,6 +256,10 @@ class ModelDriver:
         if failure.code == MODEL_FAILED and not (await self._routes.choose()).is_last:
             following = NextAttempt(question.step, question.attempt + 1, advance=True)
             return await self._attempt(following, answers=(failed,))
+        if question.purpose is ModelPurpose.EXTRACTION and failure.code == MODEL_REFUSED:
+            return invalid_end(
+                self._given.run_id, self._conversation, failure.message, (failed,), is_refusal=True
+            )
         is_spent = is_retryable(question, failure)
         text = failure.message
         if is_spent:
@@ -309,7 +318,7 @@ class ModelDriver:
         judged = judge_calls(
             answer.calls,
             self._conversation.run,
-            self._tools,
+            {tool.name: tool for tool in self._record.tools_for(question.purpose)},
             self._services.check,
             calls_max=self._environment.limits.tool_calls,
             operation_id=self._record.call_operation,
@@ -320,15 +329,33 @@ class ModelDriver:
         admitted = [one for one in judged if one.fault is None]
         if admitted:
             self._conversation.admit([one.part.operation_id for one in admitted])
-            calls = tuple(map(_program_call, admitted))
+            calls = tuple(map(program_call, admitted))
             return CallsRequested(calls, answers=answers, wanted=len(judged), whole=True)
         run = self._conversation.run
+        if not judged and answer.text and self._environment.output_schema is not UNSET:
+            return await self._continue_extraction(answer, answered)
         if not judged and answer.text:
             return completed_end(self._given.run_id, self._conversation, answer, (answered,))
         if max(run.answers_in_vain, run.empty_answers) >= IN_VAIN_MAX:
             text = f"the model wanted nothing that it may have, {IN_VAIN_MAX} times in a row"
             return self._fail("MODEL_MISBEHAVED", text, answers)
         return await self._ask(answers=answers, inputs=_without_calls(len(judged), run.has_waited))
+
+    async def _continue_extraction(self, answer: ModelAnswer, answered: model.Answered) -> Step:
+        """The text has to fit the schema of the result; else the model is asked for that."""
+        extracted = extract(answer.text, self._environment.output_schema)
+        run = self._conversation.run
+        if not extracted.error:
+            value = extracted.value
+            return extracted_end(self._given.run_id, self._conversation, answer, value, (answered,))
+        if run.extractions > EXTRACTION_RETRIES_MAX:
+            error = f"after {run.extractions} questions for it: {extracted.error}"
+            return invalid_end(self._given.run_id, self._conversation, error, (answered,))
+        return await self._ask(
+            messages=(await self._record.add_extraction(extracted.error),),
+            answers=(answered,),
+            inputs=extraction_inputs(extracted.error, is_first=not run.extractions),
+        )
 
     async def _end_calls(self, answers: Mapping[int, ToolResult]) -> Step:
         """The calls of the last answer have ended; their results are asked about."""
@@ -355,17 +382,6 @@ class ModelDriver:
         return failed_end(
             self._given.run_id, self._conversation, code, message, answers, is_spent=is_spent
         )
-
-
-def _program_call(judged: JudgedCall) -> ProgramCall:
-    return ProgramCall(
-        id=judged.part.number,
-        name=judged.part.name,
-        args=judged.arguments.args,
-        kwargs=judged.arguments.kwargs,
-        awaited=True,
-        digest=judged.digest,
-    )
 
 
 def _without_calls(wanted: int, has_waited: bool) -> tuple[TurnInput, ...]:

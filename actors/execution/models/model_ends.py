@@ -9,7 +9,12 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from rookery.actors.agents import Conversation, ModelAnswer, storable
+from rookery.actors.agents import (
+    EXTRACTION_RETRIES_MAX,
+    Conversation,
+    ModelAnswer,
+    storable,
+)
 from rookery.actors.execution.driver import Finished
 from rookery.actors.messages import TurnInput
 from rookery.actors.turns import cancelled_result
@@ -26,9 +31,23 @@ from rookery.schemas.run import (
 )
 from rookery.schemas.seed.lifecycle import ProviderStopReason
 
-__all__ = ["cancelled_end", "completed_end", "failed_end", "limit_end", "timeout_end"]
+__all__ = [
+    "TURN_LIMIT",
+    "cancelled_end",
+    "completed_end",
+    "extracted_end",
+    "extraction_inputs",
+    "failed_end",
+    "invalid_end",
+    "limit_end",
+    "timeout_end",
+]
 
 TURN_LIMIT: Final = "TURN_LIMIT"
+_ENTERED: Final = (
+    TurnInput("llm_returned_terminal"),
+    TurnInput("enter_extraction", {"max_retries": EXTRACTION_RETRIES_MAX}),
+)
 _CUT = Diagnostic(
     severity=Severity.WARNING,
     code="MODEL_OUTPUT_CUT",
@@ -53,6 +72,59 @@ def completed_end(
         TurnInput("boundary_complete"),
         TurnInput("run_completed", {"run_id": run_id}),
     )
+    return Finished(result, kept=True, inputs=inputs, answers=answers)
+
+
+def extraction_inputs(error: str, *, is_first: bool) -> tuple[TurnInput, ...]:
+    """The inputs of a text that does not fit, and leads to another question."""
+    if is_first:
+        return (*_ENTERED, TurnInput("extraction_start"))
+    return (*_ENTERED, TurnInput("extraction_validation_failed", {"error": error}))
+
+
+def extracted_end(
+    run_id: str,
+    conversation: Conversation,
+    answer: ModelAnswer,
+    value: Any,
+    answers: tuple[Fact, ...],
+) -> Finished:
+    """The model's last text fits the schema of the result."""
+    is_cut = answer.stop_reason is ProviderStopReason.MAX_TOKENS
+    result = RunResult(
+        result=value,
+        result_kind=ResultKind.JSON,
+        diagnostics=(_CUT,) if is_cut else (),
+        **_use(conversation),
+    )
+    inputs = (
+        *_ENTERED,
+        TurnInput("extraction_validation_passed"),
+        TurnInput("run_completed", {"run_id": run_id}),
+    )
+    return Finished(result, kept=True, inputs=inputs, answers=answers)
+
+
+def invalid_end(
+    run_id: str,
+    conversation: Conversation,
+    message: str,
+    answers: tuple[Fact, ...],
+    *,
+    is_refusal: bool = False,
+) -> Finished:
+    """No text of the model fits the schema; ``is_refusal``: it was refused."""
+    error = ErrorObject(
+        code="OUTPUT_INVALID", message=message, hint="the last model.answered has the candidate"
+    )
+    text = f"{error.code}: {message}"
+    failing: tuple[TurnInput, ...] = (TurnInput("extraction_failed", {"error": message}),)
+    if not is_refusal:
+        failing = (*_ENTERED, TurnInput("extraction_validation_failed", {"error": message}))
+    cause = TurnTerminalCauseKind.STRUCTURED_OUTPUT_VALIDATION_FAILED
+    outcome = TurnTerminalOutcome.STRUCTURED_OUTPUT_VALIDATION_FAILED
+    inputs = (*failing, _run_failed(run_id, outcome, cause, text))
+    result = _failed_result(conversation, RunStatus.RUNTIME_ERROR, error)
     return Finished(result, kept=True, inputs=inputs, answers=answers)
 
 

@@ -19,6 +19,7 @@ from rookery.actors.agents import (
     ModelTool,
     estimate,
     exceeded_budget,
+    extraction_text,
     no_progress,
     priced_usage,
     storable,
@@ -27,12 +28,14 @@ from rookery.actors.execution.driver import RunInput
 from rookery.actors.execution.models.model_attempt import AttemptEnd, ModelServices
 from rookery.actors.execution.models.model_routes import ChosenModel
 from rookery.actors.execution.step_recorder import operation_id
+from rookery.actors.sandbox import ProgramCall
 from rookery.schemas.agents import (
     MESSAGE_BYTES_MAX,
     CallPart,
     ConversationMessage,
     MessageRole,
     ModelEnvironment,
+    ModelPurpose,
     Part,
     TextPart,
 )
@@ -44,7 +47,7 @@ from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.machines.turn import LlmRetryPlan
 from rookery.schemas.run import ErrorObject
 
-__all__ = ["ModelRecord"]
+__all__ = ["ModelRecord", "program_call"]
 
 
 class ModelRecord:
@@ -60,6 +63,7 @@ class ModelRecord:
     ) -> None:
         self._services, self._given, self._environment = services, given, environment
         self._conversation, self._tools = conversation, tools
+        self._begins_extraction = False
         self._of_others = given.session_usage.minus(conversation.run.usage)
         """What the session's other runs have used."""
 
@@ -67,11 +71,20 @@ class ModelRecord:
 
     async def add_prompt(self) -> MessageAdded:
         """The prompt of the run."""
+        return await self._add([part.text for part in self._given.request.prompt_parts])
+
+    async def add_extraction(self, error: str) -> MessageAdded:
+        """The message of a question for structured output; ``error``: of the last text."""
+        self._begins_extraction = True
+        return await self._add([extraction_text(error)], source="extraction")
+
+    async def _add(self, texts: Sequence[str], source: str | UnsetType = UNSET) -> MessageAdded:
         given, index = self._given, self._conversation.facts
         message = ConversationMessage(
             id=self._new_id("message", str(index)),
             role=MessageRole.USER,
-            parts=tuple(TextPart(text=part.text) for part in given.request.prompt_parts),
+            parts=tuple(TextPart(text=text) for text in texts),
+            source=source,
         )
         stored, blob = await self._stored(message)
         added = MessageAdded(
@@ -90,16 +103,21 @@ class ModelRecord:
         environment, conversation = self._environment, self._conversation
         conversation.close_calls()
         known = self._services.models.get(chosen.alias)
+        run = conversation.run
+        is_extraction = run.extractions > 0 or self._begins_extraction
+        self._begins_extraction = False
+        purpose = ModelPurpose.EXTRACTION if is_extraction else ModelPurpose.TURN
         question = model.Requested(
             run=self._given.run_id,
             step=step,
             attempt=attempt,
+            purpose=purpose,
             model=chosen.alias,
             provider=known.provider,
             provider_model=known.model,
             messages=len(conversation.messages),
             head=chain(conversation.head, environment.instructions.encode()),
-            tools_digest=digest_json(list(self._tools.values())),
+            tools_digest=digest_json(self.tools_for(purpose)),
             settings_digest=digest_json(environment.settings),
             repeats=repeats or UNSET,
             estimate=estimate(conversation, environment, known),
@@ -108,6 +126,10 @@ class ModelRecord:
         )
         conversation.ask(question)
         return question
+
+    def tools_for(self, purpose: ModelPurpose) -> list[ModelTool]:
+        """The tools that are offered with a question."""
+        return [] if purpose is ModelPurpose.EXTRACTION else list(self._tools.values())
 
     def refusal(self, chosen: ChosenModel) -> ErrorObject | None:
         """Why the run may not ask this model now."""
@@ -232,3 +254,15 @@ class ModelRecord:
     def _new_id(self, *parts: str) -> str:
         given = self._given
         return derived_uuid7(given.now_ms, given.session, given.run_id, *parts)
+
+
+def program_call(judged: JudgedCall) -> ProgramCall:
+    """The call of an answer, as its tool gets it."""
+    return ProgramCall(
+        id=judged.part.number,
+        name=judged.part.name,
+        args=judged.arguments.args,
+        kwargs=judged.arguments.kwargs,
+        awaited=True,
+        digest=judged.digest,
+    )
