@@ -22,6 +22,7 @@ from rookery.bus.subjects import Subjects
 from rookery.ops import checks
 from rookery.ops.checks import CheckVerdict, Finding, check_host, check_store, failed
 from rookery.ops.config import Config, NodeConfig, address_of
+from rookery.ops.hooks import check_hooks
 from rookery.ops.keys import keys_of, trust_roots
 from rookery.ops.node_tools import registry_of
 from rookery.ops.server import RealmServer, client_of, server_of, store_of
@@ -199,6 +200,8 @@ async def _check_jetstream(
         yield await checks.check_leases(bus.journal, now_ms())
         operator = client_of(server_of(config, Role.OPERATOR), config.realm)
         yield await _check_surfaces(bus.journal, operator)
+        operator = client_of(server_of(config, Role.OPERATOR), config.realm)
+        yield await check_hooks(bus.journal, operator, now_ms())
     if bus.secrets.spec.name in streams:
         yield await checks.check_secrets(bus.secrets, config.realm, keys_of(config))
 

@@ -84,6 +84,21 @@ GAUGES = {
     "rookery_journal_skipped": _GaugeSpec(
         "Messages of the realm's journal that no reader can use.", is_of_realm=True
     ),
+    "rookery_hook_queue_depth": _GaugeSpec("Events that wait for an observer.", "hook"),
+    "rookery_hook_observed_total": _GaugeSpec(
+        "Events that observers were invoked for.", "hook", CounterMetricFamily
+    ),
+    "rookery_hook_dropped_total": _GaugeSpec(
+        "Events that an observer did not get, because its queue was full.",
+        "hook",
+        CounterMetricFamily,
+    ),
+    "rookery_hook_observer_failed_total": _GaugeSpec(
+        "Invocations of observers that failed.", "hook", CounterMetricFamily
+    ),
+    "rookery_hook_late_total": _GaugeSpec(
+        "Answers of hooks that came too late, or after another one.", "hook", CounterMetricFamily
+    ),
     "rookery_approver_forged": _GaugeSpec(
         "Changes of approvers that no signature proves; they are skipped.", is_of_realm=True
     ),
@@ -107,6 +122,7 @@ ANSWER_REFUSED: Final = "answer_refused"
 
 _COMMAND_BOUNDS_S = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0)
 _APPEND_BOUNDS_S = (0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.5, 2.0, 10.0)
+_HOOK_BOUNDS_S = (0.00002, 0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.25, 1.0, 5.0, 30.0)
 _RUN_BOUNDS_S = (0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0)
 _REFRESH_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 _CREDENTIAL_WAIT_BOUNDS_S = (0.01, 0.05, 0.25, 1.0, 5.0, 30.0, 120.0, 600.0, 3_600.0, 86_400.0)
@@ -256,11 +272,29 @@ class NodeMetrics:
             ("effect",),
         )
         self._facts, self._leases = _FactMetrics(registry), _LeaseMetrics(registry)
+        self.on_facts: Callable[[Sequence[Fact]], None] = lambda _: None
+        """Called with the facts of each commit: what else of a node hears of them. Set once."""
         self._create_journal_metrics(registry)
         self._create_sandbox_metrics(registry)
         self._create_failure_metrics(registry)
+        self._create_hook_metrics(registry)
         registry.register(BuildInfo(version))
         ProcessCollector(registry=registry)
+
+    def _create_hook_metrics(self, registry: CollectorRegistry) -> None:
+        self._hooks = Counter(
+            "rookery_hook_invocations",
+            "Invocations of hooks that runs wait for.",
+            ["hook", "point", "status", "mode"],
+            registry=registry,
+        )
+        self._hook_seconds = Histogram(
+            "rookery_hook_seconds",
+            "Time of an invocation.",
+            ["hook", "point"],
+            buckets=_HOOK_BOUNDS_S,
+            registry=registry,
+        )
 
     def _create_failure_metrics(self, registry: CollectorRegistry) -> None:
         self._envelopes_refused = Counter(
@@ -340,6 +374,11 @@ class NodeMetrics:
 
     def facts_committed(self, facts: Sequence[Fact]) -> None:
         self._facts.report(facts)
+        self.on_facts(facts)
+
+    def hook_invoked(self, hook: str, point: str, status: str, mode: str, seconds: float) -> None:
+        self._hooks.labels(hook, point, status, mode).inc()
+        self._hook_seconds.labels(hook, point).observe(seconds)
 
     def conflict(self, family: str) -> None:
         self._conflicts.labels(_bounded_family(family)).inc()

@@ -159,7 +159,18 @@ class NodeProbes:
         yield GaugeValue("rookery_journal_lost_ack_total", self.bus.journal.counters.lost_acks)
         if self.server is not None:
             yield GaugeValue("rookery_server_restart_total", self.server.restarts)
+        yield from self._hook_gauges()
         yield from self._backlog()
+
+    def _hook_gauges(self) -> Iterator[GaugeValue]:
+        for hook, late in self.bus.hook_services.late.items():
+            yield GaugeValue("rookery_hook_late_total", late, hook)
+        observers = {} if self.runs is None else self.runs.observers.counts
+        for hook, counts in observers.items():
+            yield GaugeValue("rookery_hook_queue_depth", counts.queued, hook)
+            yield GaugeValue("rookery_hook_observed_total", counts.invoked, hook)
+            yield GaugeValue("rookery_hook_dropped_total", counts.dropped, hook)
+            yield GaugeValue("rookery_hook_observer_failed_total", counts.failed, hook)
 
     def _backlog(self) -> list[GaugeValue]:
         reading = backlog_gauges(self.bus.connection, self.bus.subjects)

@@ -43,7 +43,7 @@ from rookery.actors.execution.queries import (
     SessionFiles,
     SessionSnapshots,
 )
-from rookery.actors.hooks import HookPoints, LiveHooks
+from rookery.actors.hooks import HookObservers, HookPoints, LiveHooks
 from rookery.actors.kernel import (
     AskActor,
     Decider,
@@ -133,6 +133,8 @@ class RunServices:
         resources.reader.register(SurfaceResolver(surfaces.live, resources.store))
         self._provisioner, self.approvers, self._share = provisioner, approvers, share
         self.hooks = LiveHooks(bus, provisioner.hooks, hook_openers(bus))
+        self.observers = HookObservers(provisioner.hooks)
+        metrics.on_facts = self.observers.on_committed
         self.revocations = revocations
         self.validate_request = self._provisioner.validate
         self.languages = frozenset(sandbox.builds)
@@ -292,6 +294,7 @@ class RunServices:
 
     async def _close(self) -> None:
         await self.surfaces.close()
+        await self.observers.close()
         await self._replayer.close()
         for one in (self._keeper, self._remover):
             if one is not None:
@@ -389,13 +392,7 @@ class RunServices:
             reader=history,
             session_cache=cache,
             driver=lambda: SandboxDriver(self._sandbox, metrics),
-            hook_points=partial(
-                HookPoints,
-                self._provisioner.hooks,
-                self.catalogue,
-                SystemClock().now_ms,
-                failpoints=failpoints,
-            ),
+            hook_points=self._hook_points(failpoints),
             require_tools=self._provisioner.require_tools,
             send_replies=bus.request_endpoint.reply,
             send_output=bus.send_output,
@@ -413,6 +410,19 @@ class RunServices:
                 credentials=self.leases.credentials,
                 lease_gate=self.leases.states.gate,
             ),
+        )
+
+    def _hook_points(self, failpoints: Failpoints) -> Callable[..., HookPoints]:
+        """What invokes the hooks of one run."""
+        clock = SystemClock()
+        return partial(
+            HookPoints,
+            self._provisioner.hooks,
+            self.catalogue,
+            clock.now_ms,
+            failpoints=failpoints,
+            metrics=self._metrics,
+            uptime_s=clock.uptime_s,
         )
 
     @property

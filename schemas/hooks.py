@@ -143,6 +143,8 @@ class HooksQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     hook: str | None = None
     """Only this one."""
+    probe: bool = False
+    """First try each executor outside of the node, without effects."""
 
 
 class NotedAction(msgspec.Struct, frozen=True, kw_only=True, gc=False):

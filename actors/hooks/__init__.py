@@ -2,8 +2,8 @@
 
 ``authoring`` makes hooks of functions, ``node_hooks`` holds those of a node, ``points`` invokes
 them for a run by ``coordinator``, and ``changes`` says what becomes of a call; the turn's decider
-derives it again from the recorded facts. Operators register hooks for a realm: ``realm_hooks`` has
-the rules, and by ``live_hooks`` each node follows them.
+derives it again from the recorded facts. Operators register hooks by ``realm``. ``observers``
+are fed from committed facts, and no run waits for them.
 """
 
 from __future__ import annotations
@@ -43,9 +43,11 @@ if TYPE_CHECKING:
         answer_invocation,
     )
     from rookery.actors.hooks.invocations import HookStop
-    from rookery.actors.hooks.live_hooks import HookChanges, LiveHooks
     from rookery.actors.hooks.node_hooks import NodeHooks
+    from rookery.actors.hooks.observers import HookObservers
     from rookery.actors.hooks.points import Hooked, HookPoints, requests_retry
+    from rookery.actors.hooks.realm.live_hooks import HookChanges, LiveHooks
+    from rookery.actors.hooks.realm.trials import HookTrials
     from rookery.actors.hooks.records import journal_records
     from rookery.actors.hooks.run_changes import (
         check_recorded,
@@ -53,7 +55,7 @@ if TYPE_CHECKING:
         is_retried,
         run_ending,
     )
-    from rookery.actors.hooks.trials import HookTrials
+
 
 __all__ = [
     "ExternalExecutor",
@@ -63,6 +65,7 @@ __all__ = [
     "HookInvocationStatus",
     "HookLifecycleContext",
     "HookLifecycleCoordinator",
+    "HookObservers",
     "HookPoints",
     "HookStop",
     "HookTrials",
@@ -135,11 +138,12 @@ __getattr__ = lazy_names(
             "answer_invocation",
         ),
         "invocations": ("HookStop",),
-        "live_hooks": (
+        "realm.live_hooks": (
             "HookChanges",
             "LiveHooks",
         ),
         "node_hooks": ("NodeHooks",),
+        "observers": ("HookObservers",),
         "points": (
             "HookPoints",
             "Hooked",
@@ -152,6 +156,6 @@ __getattr__ = lazy_names(
             "is_retried",
             "run_ending",
         ),
-        "trials": ("HookTrials",),
+        "realm.trials": ("HookTrials",),
     },
 )

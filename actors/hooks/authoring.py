@@ -48,9 +48,11 @@ from rookery.schemas.seed.hook_spec import (
     HookOrdering,
     HookOrderingPhase,
     HookPrivacyPolicy,
+    HookQueueConfig,
     HookSource,
     HookSpec,
     HookTimeoutPolicy,
+    NonBlockingHook,
     hook_policy_ref,
 )
 from rookery.schemas.seed.policy_decisions import RiskClass
@@ -74,6 +76,8 @@ __all__ = [
 
 POLICY: Final = "policy.hooks.in_process"
 _OBSERVED: Final = ObserveOnlyResponse()
+_DENY: Final = HookFailurePolicy.DENY
+_OPEN: Final = HookFailurePolicy.FAIL_OPEN_OBSERVE_ONLY
 
 HookFunction = Callable[[HookInput], Any]
 F = TypeVar("F", bound=HookFunction)
@@ -195,16 +199,17 @@ def hook(
     rights: Iterable[HookResponseClass | str] = (),
     mode: HookMode | str | None = None,
     when: str = "",
-    failure: HookFailurePolicy | str = HookFailurePolicy.DENY,
+    failure: HookFailurePolicy | str | None = None,
+    queue: int = 0,
     timeout_ms: int = 250,
     phase: HookOrderingPhase | str = HookOrderingPhase.NORMAL,
     order: int = 100,
     sees: HookPrivacyPolicy | str = HookPrivacyPolicy.ENVELOPE_AND_REDACTED_SUMMARY,
     name: str = "",
 ) -> Callable[[F], F]:
-    """Decorate a function as a blocking hook; ``name`` is its id, by default the function's name
-    with hyphens. ``sees`` says how much of a call it gets: ``content_capture_allowed`` for the
-    arguments."""
+    """Decorate a function as a hook; ``name`` is its id, by default the function's name with
+    hyphens. ``sees`` says how much of a call it gets: ``content_capture_allowed`` for the
+    arguments. ``queue``: how many events may wait for an observer, for which no run waits."""
 
     def decorated(function: F) -> F:
         executor = PythonHook(function=f"{function.__module__}.{function.__qualname__}")
@@ -214,9 +219,9 @@ def hook(
                 point=HookPoint(point),
                 source=HookSource.IN_PROCESS,
                 ordering=HookOrdering(phase=HookOrderingPhase(phase), order=order),
-                execution=BlockingHook(),
+                execution=_execution(queue),
                 timeout=HookTimeoutPolicy(timeout_ms=timeout_ms),
-                failure=HookFailurePolicy(failure),
+                failure=HookFailurePolicy(failure or (_OPEN if queue else _DENY)),
                 mutation_rights=HookMutationRights.from_rights(map(HookResponseClass, rights)),
                 privacy=HookPrivacyPolicy(sees),
                 policy_ref=hook_policy_ref(POLICY),
@@ -230,6 +235,10 @@ def hook(
         return function
 
     return decorated
+
+
+def _execution(queue: int) -> BlockingHook | NonBlockingHook:
+    return NonBlockingHook(queue=HookQueueConfig(capacity=queue)) if queue else BlockingHook()
 
 
 class LocalRule(NamedTuple):

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.hooks.realm_hooks import RealmHooks, change_hooks, evolve_hooks
+from rookery.actors.hooks.realm.realm_hooks import RealmHooks, change_hooks, evolve_hooks
 from rookery.actors.kernel import Decider
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact

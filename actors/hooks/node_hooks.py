@@ -75,14 +75,11 @@ class NodeHooks:
     def _have(self, registrations: Mapping[str, HookRegistration]) -> None:
         ordered = sorted(registrations.values(), key=lambda one: one.spec.sort_key())
         self._registrations = {one.spec.hook_id.as_str(): one for one in ordered}
-        self._enabled = [one for one in ordered if one.is_enabled]
+        self.registrations = tuple(ordered)
+        """The hooks of runs that start now, their observers, and those that are off, in order."""
+        self._enabled = [one for one in ordered if one.is_enabled and one.spec.is_blocking]
         self._pins = tuple(map(_pin, self._enabled))
         self._fingerprints: dict[Hashable, str] = {}
-
-    @property
-    def registrations(self) -> tuple[HookRegistration, ...]:
-        """The hooks of runs that start now, and those that are off, in order."""
-        return tuple(self._registrations.values())
 
     def pin(self, environment: RunEnvironment) -> RunEnvironment:
         """The environment of a run that starts now, with the hooks of the node; ``Refused`` while

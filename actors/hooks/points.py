@@ -28,7 +28,7 @@ from rookery.actors.hooks.invocations import HookInvoker, HookStop, Said
 from rookery.actors.hooks.node_hooks import NodeHooks
 from rookery.actors.hooks.run_changes import RunBeginning, RunCancel, RunCompletion, run_ending
 from rookery.actors.hooks.views import subject_of
-from rookery.actors.kernel import Failpoints
+from rookery.actors.kernel import NO_METRICS, Failpoints, KernelMetrics
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.tools import ToolCatalogue, check_arguments
 from rookery.schemas.calls import CallOutcome, RequestedCall
@@ -68,12 +68,16 @@ class HookPoints:
         view: ActiveRunView,
         *,
         failpoints: Failpoints | None = None,
+        metrics: KernelMetrics = NO_METRICS,
+        uptime_s: Callable[[], float] = lambda: 0.0,
     ) -> None:
+        """``uptime_s``: a clock for ``metrics``."""
         assert view.offer is not UNSET
         self._catalogue, self._session, self._view = catalogue, session, view
         self._invoker = HookInvoker(
             hooks.executors, now_ms, session, view, failpoints or Failpoints()
         )
+        self._metrics, self._uptime_s = metrics, uptime_s
         self._limits = {"limits": msgspec.to_builtins(view.offer.limits)}
         self._at_once = asyncio.Semaphore(AT_ONCE_MAX)
         self._hooks: dict[HookPoint, list[HookRegistration]] = {}
@@ -244,7 +248,16 @@ class HookPoints:
         subject = subject_of(step, self._session, self._limits)
         if is_skipped(registration, subject):
             return Said()
-        return await self._invoker.invoke(registration, step, subject)
+        begun_s, spec = self._uptime_s(), registration.spec
+        said = await self._invoker.invoke(registration, step, subject)
+        self._metrics.hook_invoked(
+            spec.hook_id.as_str(),
+            spec.point.value,
+            _status(said),
+            (registration.mode or HookMode.ENFORCE).value,
+            self._uptime_s() - begun_s,
+        )
+        return said
 
 
 def requests_retry(said: Iterable[facts.HookFact]) -> bool:
@@ -258,6 +271,19 @@ def requests_retry(said: Iterable[facts.HookFact]) -> bool:
 def _any_retries(registrations: Iterable[HookRegistration]) -> bool:
     retry = HookResponseClass.REQUEST_RETRY
     return any(retry in one.spec.mutation_rights.rights for one in registrations)
+
+
+def _status(said: Said) -> str:
+    """Of an invocation, for metrics."""
+    for fact in said.facts:
+        match fact:
+            case facts.ResponseDecided():
+                return "applied"
+            case facts.ResponseRejected():
+                return "rejected"
+            case facts.Noted(status=status):
+                return str(status)
+    return "completed"
 
 
 def _stops_run(said: Said) -> HookStop | None:

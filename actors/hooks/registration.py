@@ -32,10 +32,16 @@ _FUNCTION: Final = re.compile(r"[\w.<>]{1,256}")
 _MODEL: Final = "no model driver calls it yet"
 _AGENTS: Final = "agents are no tools yet"
 _PROCESSES: Final = "no run starts processes yet"
-_OBSERVERS: Final = "no run feeds an observer yet"
+_OBSERVED: Final = frozenset(
+    {
+        HookPoint.AFTER_TOOL_CALL,
+        HookPoint.AFTER_APPROVAL_DECISION,
+        HookPoint.AFTER_RUN_TERMINAL,
+    }
+)
+"""The points that committed facts feed to observers."""
+_WAITED_FOR: Final = frozenset({HookPoint.AFTER_TOOL_CALL})
 _NOT_LIVE: Final = {
-    HookPoint.AFTER_APPROVAL_DECISION: _OBSERVERS,
-    HookPoint.AFTER_RUN_TERMINAL: _OBSERVERS,
     HookPoint.BEFORE_CONTEXT_ASSEMBLY: _MODEL,
     HookPoint.AFTER_CONTEXT_ASSEMBLY: _MODEL,
     HookPoint.BEFORE_PROVIDER_PROJECTION: _MODEL,
@@ -100,8 +106,10 @@ def _check_spec(spec: HookSpec) -> None:
 
 def _check_point(spec: HookSpec) -> None:
     point, reason = spec.point, _NOT_LIVE.get(spec.point, "")
-    if not reason and not spec.is_blocking:
-        reason = f"{_OBSERVERS}: the run can wait for it, in mode audit"
+    if not reason and not spec.is_blocking and point not in _OBSERVED:
+        reason = "no fact feeds an observer of it: the run can wait for the hook, in mode audit"
+    if spec.is_blocking and point in _OBSERVED - _WAITED_FOR:
+        reason = "nothing waits for a hook of this point: give it a queue"
     if HookResponseClass.VALIDATE_DETACH in spec.mutation_rights.rights:
         reason = "no run is detached yet"
     if not spec.is_blocking and point.is_security_critical:

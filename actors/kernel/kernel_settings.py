@@ -84,6 +84,9 @@ class KernelMetrics(Protocol):
     def envelope_refused(self, code: str) -> None:
         """An envelope was refused by this code, of which no fact says anything."""
 
+    def hook_invoked(self, hook: str, point: str, status: str, mode: str, seconds: float) -> None:
+        """A hook was invoked. Its id is an operator's word, not one of a run."""
+
 
 class NoMetrics:
     """Discards every report."""
@@ -117,6 +120,10 @@ class NoMetrics:
     def login(self, provider: str, outcome: str) -> None: ...
 
     def credential_awaited(self, provider: str, seconds: float) -> None: ...
+
+    def hook_invoked(
+        self, hook: str, point: str, status: str, mode: str, seconds: float
+    ) -> None: ...
 
     def envelope_refused(self, code: str) -> None: ...
 

@@ -51,6 +51,13 @@ executor = { kind = "python", function = "tests.hooks.hook_tools.for_realms" }
 SERVED = CAP.replace('"cap"', '"for-realms"').replace(
     'kind = "python", function = "tests.hooks.hook_tools.for_realms"', 'kind = "nats"'
 )
+WATCHER = """
+[[hook]]
+id = "watch-runs"
+point = "after_run_terminal"
+queue = { capacity = 8, terminal_reserve = 1, overflow = "summarize_and_continue" }
+executor = { kind = "python", function = "tests.hooks.hook_tools.for_realms" }
+"""
 CAPPED = {"redacted_summary": "capped", "arguments_patch": {"amount": 100}}
 GOOD = encode_json(
     {"invocation_id": "THIS", "response": {"type": "modify_tool_request", "payload": CAPPED}}
@@ -82,6 +89,9 @@ class GuardedRealm:
     def parked(self) -> list[dict[str, Any]]:
         found = self.client.ask("runs", "any", {"status": "interrupted"})["runs"]
         return [one for one in found if one["code"] == "HOOK_INTERRUPTED"]
+
+    def doctor(self) -> str:
+        return rookery_here(self._folder, "doctor", *access_to(self._server, REALM)).out
 
     def trial(self, text: str, *words: str) -> Said:
         (self._folder / "hooks.toml").write_text(text)
@@ -189,6 +199,9 @@ def test_a_process_serves_a_hook_for_as_long_as_it_runs(realm: GuardedRealm):
         assert realm.add(SERVED).code == 0
         assert realm.pay("bob", 500) == "paid 100 to bob"
     assert "no process serves hook for-realms" in realm.pay("bob", 500)
+    assert "no process serves" not in realm.hooks("list").out
+    assert "no process serves hook for-realms" in realm.hooks("list", "--probe").out
+    assert "warn     hook for-realms: no process serves" in realm.doctor()
 
 
 def test_runs_that_a_dead_guard_has_parked_continue_when_they_are_resumed(realm: GuardedRealm):
@@ -254,6 +267,13 @@ def test_a_hook_is_tried_with_recorded_calls_before_it_is_registered(realm: Guar
     assert realm.book().count("paid") == paid, "no tool is called"
     assert realm.trial(ENFORCED).code != 0
     assert "HOOK_NOT_FOUND" in realm.hooks("test", "gone", *typed).err
+
+
+def test_an_observer_sees_the_ends_of_runs_and_no_run_waits_for_it(realm: GuardedRealm):
+    assert realm.add(WATCHER).code == 0
+    realm.pay("bob", 3)
+    asyncio.run(until(lambda: "for realms watch-runs" in realm.book()))
+    assert "queue" in realm.hooks("show", "watch-runs").out
 
 
 def test_unknown_hooks_are_named(realm: GuardedRealm):

@@ -119,10 +119,20 @@ def test_every_class_of_a_live_point_can_be_registered_but_for_detached_runs(
     assert refused(registration(spec(point, HookResponseClass(word))))[0] == code
 
 
-def test_no_run_feeds_an_observer():
-    assert refused(registration(spec(RESULT, failure=FAIL_OPEN))) == ("", "")
-    observer = registration(spec(RESULT, execution=OBSERVE, failure=FAIL_OPEN))
-    assert refused(observer)[0] == "HOOK_POINT_NOT_LIVE"
+OBSERVED = (RESULT, HookPoint.AFTER_APPROVAL_DECISION, HookPoint.AFTER_RUN_TERMINAL)
+
+
+@pytest.mark.parametrize("point", HookPoint)
+def test_facts_feed_observers_of_what_is_over(point: HookPoint):
+    observer = registration(spec(point, execution=OBSERVE, failure=FAIL_OPEN))
+    code, rule = refused(observer)
+    assert (code == "") == (point in OBSERVED)
+    assert code in ("", "HOOK_POINT_NOT_LIVE") or (code, rule) == ("HOOK_INVALID", "contract")
+
+
+@pytest.mark.parametrize("point", OBSERVED[1:])
+def test_nothing_waits_for_a_hook_of_what_is_over(point: HookPoint):
+    assert refused(registration(spec(point, failure=FAIL_OPEN)))[0] == "HOOK_POINT_NOT_LIVE"
 
 
 def test_the_run_waits_for_every_hook_of_a_critical_point():

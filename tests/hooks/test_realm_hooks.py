@@ -10,18 +10,26 @@ from msgspec.structs import replace
 
 from rookery.actors.hooks import HooksDecider, NodeHooks
 from rookery.actors.hooks.decider import HooksRecorded
-from rookery.actors.hooks.realm_hooks import RealmHooks
+from rookery.actors.hooks.realm.realm_hooks import RealmHooks
 from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.kernel.decider import decode_state, encode_state
 from rookery.ops.hooks import read_hooks
+from rookery.ops.hooks.doctor import hook_problems
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import hook as facts
-from rookery.schemas.hooks import ChangeHooks, HookMode, HookRegistration, NatsHook
+from rookery.schemas.hooks import (
+    ChangeHooks,
+    HookActivity,
+    HookMode,
+    HookRegistration,
+    ListedHook,
+    NatsHook,
+)
 from rookery.schemas.ids import REALM_KEY, HookExecutorRef
 from rookery.schemas.seed.hook import HookPoint, HookResponseClass
 from rookery.schemas.seed.hook_spec import HookOrdering
-from tests.hooks.hook_fixtures import registration, spec
+from tests.hooks.hook_fixtures import observer, registration, spec
 from tests.hooks.test_node_hooks import ENVIRONMENT, names, rule
 
 DECIDER = HooksDecider()
@@ -266,3 +274,28 @@ def test_what_is_wrong_with_a_file_is_said(tmp_path: Path, text: str, says: str)
     with pytest.raises(Refused, match=says) as caught:
         read_hooks(path)
     assert caught.value.code == "HOOK_INVALID"
+
+
+# --- what an operator should know -----------------------------------------------------------------
+
+DAY_MS = 86_400_000
+
+
+def told(now_ms: int, activity: HookActivity, of: HookRegistration, problem: str = "") -> list[str]:
+    listed = ListedHook(registration=of, digest="", activity=activity, problem=problem)
+    return list(hook_problems(listed, now_ms))
+
+
+def test_the_doctor_names_hooks_that_guard_less_than_they_seem_to():
+    audited = replace(JUDGE, mode=HookMode.AUDIT)
+    since = HookActivity(mode_since_ms=1)
+    assert told(30 * DAY_MS, since, audited) == []
+    assert "only audited, for 31 days" in told(31 * DAY_MS + 1, since, audited)[0]
+    assert told(31 * DAY_MS + 1, since, JUDGE) == []
+    open_one = registration(observer(HookPoint.AFTER_TOOL_CALL))
+    failed = HookActivity(failed=2, last_ms=5 * DAY_MS)
+    assert "fails open, and has failed 2 times" in told(6 * DAY_MS - 1, failed, open_one)[0]
+    assert told(6 * DAY_MS, failed, open_one) == told(6 * DAY_MS - 1, failed, JUDGE) == []
+    assert told(1, HookActivity(), JUDGE, "it is away") == ["it is away"]
+    off = replace(JUDGE, mode=HookMode.OFF)
+    assert told(1, HookActivity(), off, "it is away") == []

@@ -216,13 +216,14 @@ def test_names_have_our_prefix_base_units_and_no_ids_as_labels():
     metrics.refresh_ended("static", "renewed", 0.1)
     metrics.login("device_code", "begun")
     metrics.credential_awaited("static", 0.1)
+    metrics.hook_invoked("guard", "before_tool_call", "completed", "enforce", 0.1)
     ours = {key for key in samples(metrics) if not key[0].startswith("process_")}
     assert ours
     assert all(name.startswith("rookery_") for name, _ in ours)
     labels = {name for _, pairs in ours for name, _ in pairs}
     kernel = {"verb", "outcome", "family", "actor", "le", "version", "python"}
-    assert labels <= kernel | EXECUTORS | {"status", "decision"}
-    assert {pulled.label for pulled in GAUGES.values()} <= {"", "actor", "family"}
+    assert labels <= kernel | EXECUTORS | {"status", "decision", "hook", "point", "mode"}
+    assert {pulled.label for pulled in GAUGES.values()} <= {"", "actor", "family", "hook"}
 
 
 def test_two_nodes_in_one_process_do_not_mix():

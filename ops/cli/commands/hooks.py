@@ -67,12 +67,15 @@ def list_(
     points: Annotated[
         bool, Parameter(help="List the points that hooks can be at instead.", negative="")
     ] = False,
+    probe: Annotated[
+        bool, Parameter(help="First try each hook that is served outside.", negative="")
+    ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
     """List the hooks of the realm and of its node, in the order in which they are invoked."""
     if points:
         return _list_points(options)
-    found = asyncio.run(_ask(HooksQuery(), options))
+    found = asyncio.run(_ask(HooksQuery(probe=probe), options))
     if options.json:
         _print_json(found)
     else:

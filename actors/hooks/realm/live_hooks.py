@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rookery.actors.hooks.decider import HooksDecider, HooksRecorded, ReadHooks, check_realm_key
 from rookery.actors.hooks.executors import ExternalExecutor
 from rookery.actors.hooks.node_hooks import NodeHooks
-from rookery.actors.hooks.realm_hooks import RealmHooks, evolve_hooks, hooks_after
+from rookery.actors.hooks.realm.realm_hooks import RealmHooks, evolve_hooks, hooks_after
 from rookery.actors.kernel import AskActor, QueryHandler
 from rookery.bus.ports import Bus, Delivery, EntityFollower, StoredMessage
 from rookery.schemas.codec import decode_command
@@ -148,7 +148,18 @@ class HookChanges:
         check_realm_key(delivery.key)
         query = decode_command(delivery.body, HooksQuery, content_type=delivery.content_type)
         shown = [one for one in await self._listed() if query.hook in (None, _id_of(one))]
+        if query.probe:
+            shown = list(await asyncio.gather(*map(self._probed, shown)))
         return HookList(sequence=self._live.known.sequence, hooks=tuple(shown))
+
+    async def _probed(self, listed: ListedHook) -> ListedHook:
+        """With the reason if nothing invokes it."""
+        try:
+            if listed.registration.is_enabled:
+                await self._try(listed.registration)
+        except Refused as refusal:
+            return replace(listed, problem=refusal.message)
+        return listed
 
     async def _try(self, registration: HookRegistration) -> None:
         """Raise ``Refused`` if nothing could invoke the hook."""
