@@ -1,8 +1,9 @@
 """The hooks of a node: those of its own registry, and those that are registered for its realm.
 
 A run is bound to the hooks that its node had when it started. Of the realm's it has the form of
-that moment, of the node's own the present one; whether a hook is enforced, audited or off is read
-when a node begins to drive the run. A node that cannot invoke one of them leaves the run to others.
+that moment, of the node's own the present one. Whether a hook is enforced, audited, off or removed
+is read when a node begins to drive the run. A node that cannot invoke one of them leaves the run to
+others.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.tools import DaemonThreadPool
 from rookery.schemas.calls import PinnedHook, RunEnvironment
 from rookery.schemas.errors import Refused
-from rookery.schemas.hooks import HookRegistration, RuleHook
+from rookery.schemas.hooks import HookMode, HookRegistration, RuleHook
 from rookery.schemas.ids import HookExecutorRef
 from rookery.schemas.seed.hook import HookPoint, HookResponseClass
 
@@ -127,9 +128,10 @@ class NodeHooks:
     def _bound(self, pin: PinnedHook) -> HookRegistration | None:
         """The hook of a run in the form that it has there, in its present mode."""
         present, bound = self._registrations.get(pin.hook_id), self._forms.get(pin.digest)
-        if bound is None or present is None:
-            return bound or present
-        return bound if bound.mode is present.mode else replace(bound, mode=present.mode)
+        if bound is None:
+            return present
+        mode = HookMode.OFF if present is None else present.mode
+        return bound if bound.mode is mode else replace(bound, mode=mode)
 
     def _has(self, pin: PinnedHook) -> bool:
         registration = self._bound(pin)

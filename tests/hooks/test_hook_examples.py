@@ -1,0 +1,79 @@
+"""The examples of hooks: their file is accepted, and their functions say what their text says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from threading import Thread
+from typing import Any
+from urllib.error import URLError
+
+import pytest
+from msgspec.structs import replace
+
+from rookery.actors.hooks import deny, modify_arguments
+from rookery.actors.hooks.registration import check_registrations
+from rookery.ops.examples import hooks
+from rookery.ops.examples.hooks import opa, payments
+from rookery.ops.hooks import HookProcess, read_hooks
+from rookery.schemas.errors import Refused
+from tests.hooks.test_hook_answers import INPUT
+
+
+def with_content(content: Any) -> Any:
+    return replace(INPUT, view=replace(INPUT.view, content=content))
+
+
+def test_the_file_of_the_walk_is_valid_and_its_hook_is_served():
+    found = read_hooks(Path(hooks.__file__).with_name("guard.toml"))
+    check_registrations(found)
+    assert [one.spec.hook_id.as_str() for one in found] == ["cap-payments", "no-eve"]
+    assert len(payments.tools) == 1
+    answer = payments.cap_payments(with_content({"amount": 500}))
+    assert answer == modify_arguments({"amount": 100}, "amount 500 capped at 100")
+
+
+def test_a_process_without_functions_to_serve_does_not_start():
+    with pytest.raises(Refused, match="no function that is a hook"):
+        HookProcess(None, payments.tools.hooks)  # type: ignore[arg-type] # It is not read.
+
+
+@contextmanager
+def policy_agent(reasons: list[str]) -> Iterator[tuple[str, list[Any]]]:
+    """A server that answers as an Open Policy Agent does."""
+    asked: list[Any] = []
+
+    class Agent(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            asked.append(json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+            self.send_response(200 if self.path == "/v1/data/rookery/deny" else 404)
+            self.end_headers()
+            self.wfile.write(json.dumps({"result": reasons}).encode())
+
+        def log_message(self, *_: object) -> None:
+            """Print nothing."""
+
+    with HTTPServer(("127.0.0.1", 0), Agent) as server:
+        thread = Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}", asked
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def test_the_guard_of_a_policy_agent_refuses_what_the_agent_has_reasons_against(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    call = with_content({"amount": 5})
+    for reasons, answer in ([], None), (["too much"], deny("opa", "too much")):
+        with policy_agent(reasons) as (url, asked):
+            monkeypatch.setattr(opa, "AGENT", url)
+            assert opa.ask_opa(call) == answer
+            assert asked == [{"input": {"tool": "", "run": "run", "args": {"amount": 5}}}]
+    with pytest.raises(URLError):
+        opa.ask_opa(call)
