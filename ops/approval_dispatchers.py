@@ -60,13 +60,21 @@ RESPONSE_BYTES_MAX: Final = 64 << 10
 
 
 class HttpPost:
-    """The ``PostWebhook`` of the dispatcher ``webhook``."""
+    """A ``PostWebhook``."""
 
-    def __init__(self, url: str, threads: Executor, *, try_s: float = TRY_S) -> None:
+    def __init__(
+        self,
+        url: str,
+        threads: Executor,
+        *,
+        try_s: float = TRY_S,
+        option: str = "approvals.webhook_url",
+    ) -> None:
+        """``option``: where the URL comes from."""
         try:
             self._target = parse_url(url)
         except ToolError as error:
-            raise Refused("CONFIG_INVALID", f"approvals.webhook_url: {error}") from None
+            raise Refused("CONFIG_INVALID", f"{option}: {error}") from None
         self._threads, self._try_s, self._transport = threads, try_s, HttpTransport()
 
     async def __call__(self, headers: Mapping[str, str], body: bytes) -> WebhookResponse | None:

@@ -34,6 +34,7 @@ __all__ = [
     "HookTrial",
     "HookTrialReport",
     "HooksQuery",
+    "HttpHook",
     "ListedHook",
     "NatsHook",
     "NotedAction",
@@ -91,7 +92,15 @@ class NatsHook(_HookExecutor, frozen=True, kw_only=True, tag="nats"):
     NATS client with a credential of the role ``hook``."""
 
 
-HookExecutorKind: TypeAlias = RuleHook | PythonHook | NatsHook
+class HttpHook(_HookExecutor, frozen=True, kw_only=True, tag="http"):
+    """A server, by a signed post."""
+
+    url: Annotated[str, Meta(max_length=2_000)]
+    secret: Annotated[str, Meta(min_length=1, max_length=128)]
+    """The name of the realm's secret that signs the post and its answer."""
+
+
+HookExecutorKind: TypeAlias = RuleHook | PythonHook | NatsHook | HttpHook
 
 
 class HookRegistration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -117,6 +126,8 @@ class HookRegistration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
                 return f"python:{function}"
             case NatsHook():
                 return f"nats:{self.spec.hook_id.as_str()}"
+            case HttpHook():
+                return f"http:{self.spec.hook_id.as_str()}"
 
     def digest(self) -> str:
         return digest_json(self)

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
         ExternalExecutor,
         HookExecutors,
         ServiceExecutor,
+        WebhookExecutor,
         answer_invocation,
     )
     from rookery.actors.hooks.invocations import HookStop
@@ -75,6 +76,7 @@ __all__ = [
     "LocalHook",
     "NodeHooks",
     "ServiceExecutor",
+    "WebhookExecutor",
     "add_input",
     "answer_invocation",
     "call_verdict",
@@ -135,6 +137,7 @@ __getattr__ = lazy_names(
             "ExternalExecutor",
             "HookExecutors",
             "ServiceExecutor",
+            "WebhookExecutor",
             "answer_invocation",
         ),
         "invocations": ("HookStop",),

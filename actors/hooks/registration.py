@@ -13,7 +13,14 @@ from typing import Final
 
 from rookery.actors.hooks.executors.rule import check_condition
 from rookery.schemas.errors import Refused
-from rookery.schemas.hooks import HOOKS_MAX, HookRegistration, NatsHook, PythonHook, RuleHook
+from rookery.schemas.hooks import (
+    HOOKS_MAX,
+    HookRegistration,
+    HttpHook,
+    NatsHook,
+    PythonHook,
+    RuleHook,
+)
 from rookery.schemas.seed.agent_error import AgentError
 from rookery.schemas.seed.hook import HookPoint, HookResponseClass
 from rookery.schemas.seed.hook_spec import HookSpec
@@ -27,6 +34,7 @@ POINT_TIMEOUT_MS_MAX: Final = 5_000
 _HOOK_ID: Final = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 _SERVED_ID: Final = re.compile(r"[a-z0-9][a-z0-9_-]{0,41}")
 """Credentials are named by it."""
+_URL: Final = re.compile(r"https?://[^\s/]")
 _FUNCTION: Final = re.compile(r"[\w.<>]{1,256}")
 
 _MODEL: Final = "no model driver calls it yet"
@@ -127,6 +135,8 @@ def _check_executor(registration: HookRegistration) -> None:
         raise _invalid(spec, "executor", f"executor_ref of this executor is {ref}")
     if isinstance(executor, PythonHook) and not _FUNCTION.fullmatch(executor.function):
         raise _invalid(spec, "executor", "function is <module>.<name>")
+    if isinstance(executor, HttpHook) and not _URL.match(executor.url):
+        raise _invalid(spec, "executor", "the url begins with https:// or http://")
     if isinstance(executor, NatsHook) and not _SERVED_ID.fullmatch(spec.hook_id.as_str()):
         raise _invalid(spec, "executor", f"the id of a hook of this kind is {_SERVED_ID.pattern}")
     if isinstance(executor, RuleHook):

@@ -20,6 +20,7 @@ from rookery.schemas.hooks import (
     HookExecutorKind,
     HookMode,
     HookRegistration,
+    HttpHook,
     NatsHook,
     PythonHook,
     RuleHook,
@@ -103,6 +104,18 @@ class _NatsTable(
         return NatsHook()
 
 
+class _HttpTable(
+    _Table, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="http"
+):
+    """A server, by a signed post."""
+
+    url: str
+    secret: str
+
+    def executor(self) -> HookExecutorKind:
+        return HttpHook(url=self.url, secret=self.secret)
+
+
 class _QueueTable(_Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The queue of an observer for which no run waits."""
 
@@ -121,7 +134,7 @@ class _HookTable(_Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     id: Annotated[str, Meta(min_length=1, max_length=512)]
     point: HookPoint
-    executor: _RuleTable | _PythonTable | _NatsTable
+    executor: _RuleTable | _PythonTable | _NatsTable | _HttpTable
     rights: tuple[HookResponseClass, ...] = ()
     mode: HookMode | UnsetType = UNSET
     when: str = ""

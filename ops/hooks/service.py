@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,6 +15,7 @@ from rookery.actors.hooks import (
     LiveHooks,
     LocalHook,
     ServiceExecutor,
+    WebhookExecutor,
     answer_invocation,
 )
 from rookery.actors.kernel import AskActor, QueryHandler
@@ -26,10 +27,11 @@ from rookery.bus.ports import Bus
 from rookery.bus.roles import Role
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers import NatsHookEndpoint
+from rookery.ops.approval_dispatchers import HttpPost
 from rookery.ops.config import Config
 from rookery.ops.server import server_of
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.hooks import HookExecutorKind, HookRegistration, NatsHook
+from rookery.schemas.hooks import HookExecutorKind, HookRegistration, HttpHook, NatsHook
 
 __all__ = ["HookOpeners", "HookProcess", "hook_openers", "hook_queries"]
 
@@ -39,16 +41,31 @@ log = logging.getLogger(__name__)
 
 THREADS_MAX: Final = 16
 SERVER_POLL_S: Final = 0.5
+HTTP_S_MIN: Final = 2.0
+"""Trials may take longer than invocations, which are cut at their limit."""
+ReadSecret = Callable[[str], Awaitable[bytes | None]]
 
 
-def hook_openers(bus: Bus) -> HookOpeners:
-    """By kind, what makes the executor of a hook that is invoked outside of the node."""
+def hook_openers(bus: Bus, read_secret: ReadSecret) -> HookOpeners:
+    """By kind, what makes the executor of a hook that is invoked outside of the node.
+    ``read_secret``: a secret that an operator has stored, by its name."""
+    threads = DaemonThreadPool(THREADS_MAX)
 
     def service(registration: HookRegistration) -> ExternalExecutor:
         now_ms = SystemClock().now_ms
         return ServiceExecutor(bus.hook_services, registration, realm=bus.realm, now_ms=now_ms)
 
-    return {NatsHook: service}
+    def webhook(registration: HookRegistration) -> ExternalExecutor:
+        limit_s = max(HTTP_S_MIN, registration.spec.timeout.timeout_ms / 1_000)
+        return WebhookExecutor(
+            lambda url: HttpPost(url, threads, try_s=limit_s, option="url of the hook"),
+            read_secret,
+            registration,
+            realm=bus.realm,
+            now_ms=SystemClock().now_ms,
+        )
+
+    return {NatsHook: service, HttpHook: webhook}
 
 
 def hook_queries(

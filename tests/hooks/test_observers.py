@@ -185,7 +185,7 @@ def test_an_observer_that_fails_or_takes_too_long_is_counted_and_stops_nothing()
 def test_no_run_is_bound_to_an_observer():
     watched = NodeHooks()
     watched.follow({"watcher": observer(CALL)}, {})
-    assert watched.pin(ENVIRONMENT) is ENVIRONMENT
+    assert watched.pin(ENVIRONMENT) == NodeHooks().pin(ENVIRONMENT)
 
 
 def test_an_observer_that_is_off_or_removed_sees_nothing_more():

@@ -2,6 +2,7 @@
 
 from rookery.actors.approvals.dispatchers.dispatchers import (
     InboxDispatcher,
+    PostWebhook,
     ReplayGuard,
     ServiceDispatcher,
     WebhookDispatcher,
@@ -13,6 +14,7 @@ from rookery.actors.approvals.dispatchers.protocol import Dispatcher
 __all__ = [
     "Dispatcher",
     "InboxDispatcher",
+    "PostWebhook",
     "ReplayGuard",
     "ServiceDispatcher",
     "WebhookDispatcher",

@@ -8,6 +8,7 @@ from rookery.actors.hooks.executors.ports import (
     RunJournal,
 )
 from rookery.actors.hooks.executors.service import ServiceExecutor, answer_invocation
+from rookery.actors.hooks.executors.webhook import WebhookExecutor
 
 __all__ = [
     "ExternalExecutor",
@@ -16,5 +17,6 @@ __all__ = [
     "HookExecutors",
     "RunJournal",
     "ServiceExecutor",
+    "WebhookExecutor",
     "answer_invocation",
 ]

@@ -7,6 +7,7 @@ reason, and the hook's failure policy decides.
 from __future__ import annotations
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
 from typing import Final
 
@@ -34,7 +35,7 @@ from rookery.schemas.seed.hook_invocation import (
 from rookery.schemas.seed.package import RuntimePackageFingerprint
 from rookery.schemas.seed.refs import SourceKind, SourceRef
 
-__all__ = ["ServiceExecutor", "answer_invocation"]
+__all__ = ["AnsweredExecutor", "ServiceExecutor", "answer_invocation"]
 
 log = logging.getLogger(__name__)
 
@@ -45,19 +46,13 @@ _PATIENCE: Final = 0.8
 """Of a hook's time: how much of it passes before an unserved hook fails for that reason."""
 
 
-class ServiceExecutor:
-    """The executor of one registered hook."""
+class AnsweredExecutor(ABC):
+    """An executor of one registered hook whose invocations have an answer by a message."""
 
     def __init__(
-        self,
-        services: HookServices,
-        registration: HookRegistration,
-        *,
-        realm: str,
-        now_ms: Callable[[], int],
+        self, registration: HookRegistration, *, realm: str, now_ms: Callable[[], int]
     ) -> None:
-        self._services, self._registration = services, registration
-        self._realm, self._now_ms = realm, now_ms
+        self._registration, self._realm, self._now_ms = registration, realm, now_ms
 
     @property
     def executor_ref(self) -> HookExecutorRef:
@@ -76,14 +71,19 @@ class ServiceExecutor:
         except Refused as refusal:
             if refusal.code != "HOOK_FAILED":  # An error that it reports proves that it is there.
                 raise
-        except (Failed, TimeoutError) as error:
+        except Failed as failure:
             hook = self._registration.spec.hook_id.as_str()
-            reason = error.message if isinstance(error, Failed) else "it gave no answer"
-            raise Refused(
-                "HOOK_EXECUTOR_MISSING",
-                f"hook {hook}: {reason}",
-                hint=f"rookery hooks serve MODULE:OBJECT, for hook {hook}; or --mode off",
-            ) from None
+            text = f"hook {hook}: {failure.message}"
+            raise Refused("HOOK_EXECUTOR_MISSING", text, hint=self._hint(hook)) from None
+
+    @abstractmethod
+    async def _send(self, invocation: str, body: bytes, patience_s: float) -> bytes:
+        """The answer to an invocation. ``Failed`` if there was none; ``patience_s``: how long to
+        wait until it is clear that nothing serves the hook."""
+
+    @abstractmethod
+    def _hint(self, hook: str) -> str:
+        """What helps if nothing answers."""
 
     async def _ask(
         self, hook_input: HookInput, patience_s: float, *, dry_run: bool = False
@@ -99,9 +99,30 @@ class ServiceExecutor:
         if len(body) > INVOCATION_BYTES_MAX:
             text = f"the hook would see {len(body)} bytes, {INVOCATION_BYTES_MAX} are the limit"
             raise Refused("HOOK_FAILED", text, hint="let it see references: content_refs_only")
-        hook, named = hook_input.hook_id.as_str(), invocation.invocation_id
-        answer = await self._services.ask(hook, named, body, patience_s=patience_s)
-        return decode_answer(answer, named)
+        answer = await self._send(invocation.invocation_id, body, patience_s)
+        return decode_answer(answer, invocation.invocation_id)
+
+
+class ServiceExecutor(AnsweredExecutor):
+    """By a process on the bus."""
+
+    def __init__(
+        self,
+        services: HookServices,
+        registration: HookRegistration,
+        *,
+        realm: str,
+        now_ms: Callable[[], int],
+    ) -> None:
+        super().__init__(registration, realm=realm, now_ms=now_ms)
+        self._services = services
+
+    async def _send(self, invocation: str, body: bytes, patience_s: float) -> bytes:
+        hook = self._registration.spec.hook_id.as_str()
+        return await self._services.ask(hook, invocation, body, patience_s=patience_s)
+
+    def _hint(self, hook: str) -> str:
+        return f"rookery hooks serve MODULE:OBJECT, for hook {hook}; or register it in mode off"
 
 
 def _trial(registration: HookRegistration) -> HookInput:
