@@ -72,6 +72,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.chaos.run_kills
 	@echo "== a lease whose owner dies at every failpoint, on one, two and three nodes"
 	@$(BIN)/python -m tests.chaos.lease_kills
+	@echo "== a surface added and removed, its node killed at every failpoint"
+	@$(BIN)/python -m tests.chaos.surface_kills
 	@echo "== models that drive runs, their node killed at every failpoint, by each kind of provider"
 	@$(BIN)/python -m tests.agents.model_kills 5
 	@$(BIN)/python -m tests.agents.model_kills 2 openai
