@@ -100,6 +100,7 @@ class Names:
 
     def __init__(self, facts: Iterable[RunFact]) -> None:
         self._names: dict[str, str] = {}
+        self._surfaces: dict[str, str] = {}
         for fact in facts:
             for call in (*fact.fields.get("calls", ()), fact.fields):
                 if "operation_id" in call and "number" in call:
@@ -109,11 +110,21 @@ class Names:
                     )
                     if surface != SurfaceKind.LOCAL:
                         name = f"{name} of {surface}"
+                        self._surfaces[call["operation_id"]] = surface
                     if len(name) >= len(self._names.get(call["operation_id"], "")):
                         self._names[call["operation_id"]] = name
 
     def of(self, operation_id: str) -> str:
         return self._names.get(operation_id, operation_id)
+
+    @property
+    def surfaces(self) -> list[str]:
+        """The surfaces of the calls, beside the node itself, in the order of their first one."""
+        return list(dict.fromkeys(self._surfaces.values()))
+
+    def surface_of(self, operation_id: str) -> str:
+        """Empty for the node itself."""
+        return self._surfaces.get(operation_id, "")
 
 
 def fact_words(fact: RunFact, names: Names) -> str:

@@ -42,6 +42,14 @@ __all__ = [
 # The lanes of a timeline show it. Nothing is decided by it.
 
 
+_LANES: Final = tuple(dict.fromkeys(LANES.values()))
+TOOLS: Final = "tools"
+WAITING_FOR_TASK: Final = "WAITING_FOR_TASK"
+_TOOLS: Final = _LANES.index(TOOLS)
+SURFACES_MAX: Final = 3
+"""Surfaces with a lane; the calls of others are in that of the tools, by their names."""
+
+
 class LaneState(Enum):
     """The state of an actor."""
 
@@ -74,7 +82,10 @@ class TimelineLanes:
 
     def __init__(self, names: Names) -> None:
         self._names = names
-        self._states = dict.fromkeys(LANES.values(), LaneState.AWAY)
+        self._surfaces = tuple(names.surfaces[:SURFACES_MAX])
+        self.names = (*_LANES[: _TOOLS + 1], *self._surfaces, *_LANES[_TOOLS + 1 :])
+        """In their order: a surface has one beside that of the tools."""
+        self._states = dict.fromkeys(self.names, LaneState.AWAY)
         self._progress = RunProgress()
         self._asks_model = False
 
@@ -84,13 +95,27 @@ class TimelineLanes:
         if fact.kind.startswith("model."):
             self._asks_model = fact.kind == fact_name(model.Requested)
         self._states["approvals"] = _WAITS if self._undecided() else _AWAY
-        if self._calls(OpenCallPhase.INTENDED):
-            self._states["tools"] = _AT_WORK
-        else:
-            self._states["tools"] = _WAITS if self._calls(*_CALLED) else _AWAY
+        for lane in (TOOLS, *self._surfaces):
+            self._states[lane] = _AWAY
+        for call in self._calls(*_CALLED, OpenCallPhase.AWAITED):
+            lane = self._lane_of(call.operation_id)
+            if call.phase is OpenCallPhase.INTENDED or call.waits_for == WAITING_FOR_TASK:
+                self._states[lane] = _AT_WORK
+            elif call.phase in _CALLED and self._states[lane] is _AWAY:
+                self._states[lane] = _WAITS
 
     def state_of(self, lane: str) -> LaneState:
         return self._states[lane]
+
+    def lane_of(self, fact: RunFact) -> str:
+        """The lane of a fact; of a call it is that of its surface."""
+        if fact.lane != TOOLS:
+            return fact.lane
+        return self._lane_of(fact.fields.get("operation_id", ""))
+
+    def _lane_of(self, operation_id: str) -> str:
+        surface = self._names.surface_of(operation_id)
+        return surface if surface in self._surfaces else TOOLS
 
     @property
     def waited_for(self) -> str:
@@ -157,14 +182,14 @@ class _TimelineLayout(NamedTuple):
     """The width and the titles of the lanes; no titles if there are no lanes."""
 
     lane_width: int
-    titles: tuple[str, ...]
+    titles: Mapping[str, str]
 
 
-_LANES: Final = tuple(dict.fromkeys(LANES.values()))
+_SHORT: Final = ("adm", "turn", "tool", "appr", "box")
 _LAYOUTS: Final = (
-    (110, _TimelineLayout(11, _LANES)),
-    (64, _TimelineLayout(5, ("adm", "turn", "tool", "appr", "box"))),
-    (0, _TimelineLayout(0, ())),
+    (110, _TimelineLayout(11, dict(zip(_LANES, _LANES, strict=True)))),
+    (64, _TimelineLayout(5, dict(zip(_LANES, _SHORT, strict=True)))),
+    (0, _TimelineLayout(0, {})),
 )
 """Smallest terminal width and layout; the first that fits is used."""
 _STYLES: Final = {
@@ -202,10 +227,15 @@ class _Drawing:
         self._view, self._facts, self._width, self._glyphs = view, facts, width, glyphs
         self._names = Names(facts)
         self._lanes = TimelineLanes(self._names)
-        self._layout = next(layout for least, layout in _LAYOUTS if width >= least)
+        more = len(self._lanes.names) - len(_LANES)
+        self._layout = next(
+            layout
+            for least, layout in _LAYOUTS
+            if not least or width >= least + more * layout.lane_width
+        )
         self._position_width = max((len(fact.position) for fact in facts), default=4)
         before = TIME_WIDTH + 2 + self._position_width + 2
-        before += self._layout.lane_width * len(self._layout.titles)
+        before += self._layout.lane_width * len(self._lanes.names)
         if not self._layout.titles:
             before = 2
         self._before, self._words_width = before, max(WORDS_MIN, width - before)
@@ -230,7 +260,8 @@ class _Drawing:
         if not layout.titles:
             return Text("TIME  FACT  ACTOR", style="bold")
         head = f"{'TIME':>{TIME_WIDTH}}  {'FACT':>{self._position_width}}  "
-        titles = "".join(f"{title:{layout.lane_width}}" for title in layout.titles)
+        named = (layout.titles.get(lane, lane) for lane in self._lanes.names)
+        titles = "".join(f"{title[: layout.lane_width - 1]:{layout.lane_width}}" for title in named)
         return Text((head + titles).rstrip(), style="bold")
 
     def _fact(self, fact: RunFact, since_ms: int) -> Iterator[Text]:
@@ -239,12 +270,13 @@ class _Drawing:
         style = "red" if fact.kind.rpartition(".")[2] in _ALARMING else ""
         time = f"+{duration(since_ms)}"
         if not self._layout.titles:
-            head = f"{time}  {fact.position}  {self._glyphs.fact} {fact.lane}"
-            yield Text(head, style=_STYLES[fact.lane])
+            lane = self._lanes.lane_of(fact)
+            head = f"{time}  {fact.position}  {self._glyphs.fact} {lane}"
+            yield Text(head, style=_STYLES.get(lane, _STYLES[TOOLS]))
             yield from (Text(f"  {line}", style=style) for line in self._folded(words))
             return
         head = f"{time:>{TIME_WIDTH}}  {fact.position:>{self._position_width}}  "
-        yield from self._rows(head, words, style, fact.lane)
+        yield from self._rows(head, words, style, self._lanes.lane_of(fact))
 
     def _wait(self, words: str) -> Iterator[Text]:
         if not self._layout.titles:
@@ -268,10 +300,12 @@ class _Drawing:
         """Wrapped ``words`` beside the lanes; the first marks the fact in the lane ``at``."""
         for line in self._folded(words):
             row = Text().append(head, style="dim")
-            for lane in _LANES:
+            for lane in self._lanes.names:
                 state = self._lanes.state_of(lane)
                 glyph = self._glyphs.fact if lane == at else self._glyphs.of(state)
-                row.append(f"{glyph:{self._layout.lane_width}}", style=_STYLES[lane])
+                row.append(
+                    f"{glyph:{self._layout.lane_width}}", style=_STYLES.get(lane, _STYLES[TOOLS])
+                )
             row.append(line, style=style)
             row.rstrip()
             yield row

@@ -58,6 +58,25 @@ def test_every_fact_is_drawn_with_its_sequence(width: int):
     assert {fact.position for fact in facts} <= words
 
 
+@pytest.mark.parametrize("width", [80, 140])
+def test_a_surface_has_a_lane_of_its_own(width: int):
+    view, facts = recorded("shop")
+    facts = [
+        fact._replace(fields={**fact.fields, "surface": "desk"})
+        if fact.fields.get("surface")
+        else fact
+        for fact in facts
+    ]
+    title, *lines = [line.plain for line in draw_timeline(view, facts, width)]
+    titles = title.split()[2:]
+    assert titles[titles.index("desk") - 1].startswith("tool")
+    column = title.index("desk")
+    called = [line for line in lines if "price #1 of desk is called" in line]
+    assert called
+    assert {line[column] for line in called} == {"●"}
+    assert max(map(len, lines)) <= width
+
+
 def test_what_is_waited_for_is_drawn_as_waiting():
     lines = drawn("shop", 80)
     assert any("┊" in line and "waits for the session" in line for line in lines)
