@@ -23,7 +23,7 @@ from rookery.bus.server.server import EmbeddedServer
 from tests.mcp_client.server_fixtures import HOSTILE
 from tests.nodes import NodeProcess
 from tests.stock_client import Stock, until
-from tests.surfaces.surface_realm import WORKER, SurfaceRealm, change, run
+from tests.surfaces.surface_realm import WORKER, SurfaceRealm, begin, change, run
 
 __all__ = ["EVERYWHERE", "KINDS", "kill_at"]
 
@@ -34,6 +34,21 @@ EVERYWHERE: Final = tuple(
     for number in ((1, 2) if name in SURFACE_FAILPOINTS else (2, 5, 9, 14, 20, 28))
 )
 """Of the long form; a pass that no change reaches kills nothing."""
+
+
+HELD: Final = """
+import asyncio
+one, refused = asyncio.ensure_future(desk_work(1)), False
+while not refused:
+    await asyncio.sleep(0.2)
+    try:
+        await desk_work(0)
+    except Exception:
+        refused = True
+await one
+"""
+"""One call is in flight until the test lets it go, over boundaries until the surface is removed."""
+FORCED_MS: Final = 30_000
 
 
 class Kind(NamedTuple):
@@ -75,13 +90,38 @@ async def kill_at(realm: SurfaceRealm, failpoint: str, kind: str = "worker") -> 
         try:
             async with realm.client() as client:
                 await _add_call_remove(client, KINDS[kind])
-                await _await_removal(client, realm)
+                await _until_fact(client, realm, "surface.removal_finalized.v1", 1)
                 await _check_facts(client, realm)
             return not mortal.running
         finally:
             replacing.cancel()
             with suppress(asyncio.CancelledError):
                 await replacing
+
+
+async def force_removal(realm: SurfaceRealm) -> None:
+    """A removal is forced after its 30 s; the call that it does not wait for longer ends."""
+    with realm.worker("desk"), realm.node():
+        async with realm.client() as client:
+            assert not (await change(client, "add", add={"desk": WORKER})).code
+            running = begin(client, SESSION, HELD, name="held")
+            await realm.began(1)
+            assert not (await change(client, "remove", remove=["desk"])).code
+            await _until_fact(client, realm, "surface.removal_forced.v1", 1)
+            facts = await realm.facts(client, "surface", SESSION)
+            applied = [f for f in facts if f["type"] == "surface.boundary_applied.v1"][-1]
+            forced = next(f for f in facts if f["type"] == "surface.removal_forced.v1")
+            assert forced["at_ms"] - applied["at_ms"] >= FORCED_MS, "not before its time"
+            realm.let_go()
+            assert (await running)["status"], "the run has ended"
+
+
+async def _until_fact(client: Stock, realm: SurfaceRealm, kind: str, times: int) -> None:
+    while True:
+        facts = await realm.facts(client, "surface", SESSION)
+        if [fact["type"] for fact in facts].count(kind) >= times:
+            return
+        await asyncio.sleep(0.05)
 
 
 async def _replace(mortal: NodeProcess, successor: NodeProcess) -> None:
@@ -98,14 +138,6 @@ async def _add_call_remove(client: Stock, kind: Kind) -> None:
     assert (await run(client, SESSION, sees, "without"))["result"] is False
     refused = await run(client, SESSION, kind.program, "refused")
     assert refused["error"]["code"] == "UNKNOWN_TOOL", refused
-
-
-async def _await_removal(client: Stock, realm: SurfaceRealm) -> None:
-    while not any(
-        fact["type"] == "surface.removal_finalized.v1"
-        for fact in await realm.facts(client, "surface", SESSION)
-    ):
-        await asyncio.sleep(0.05)
 
 
 async def _check_facts(client: Stock, realm: SurfaceRealm) -> None:
@@ -127,8 +159,12 @@ async def _check_facts(client: Stock, realm: SurfaceRealm) -> None:
 def campaign(folder: Path) -> bool:
     """Every failpoint with every kind of surface; prints a line a cell."""
     clean = True
+    home = folder / "forced"
+    home.mkdir()
     cells = [(kind, failpoint) for failpoint in EVERYWHERE for kind in KINDS]
     with EmbeddedServer(folder / "store", admin=True) as server:
+        asyncio.run(force_removal(SurfaceRealm(server, "forced", home)))
+        print("a removal is forced after 30 s", flush=True)
         for number, (kind, failpoint) in enumerate(cells):
             home = folder / f"{number}"
             home.mkdir()
