@@ -21,8 +21,8 @@ from typing import Any, Final, NamedTuple
 from rookery.actors.kernel.failpoints import FAILPOINTS, RUN_FAILPOINTS, SURFACE_FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
 from tests.mcp_client.server_fixtures import HOSTILE
-from tests.nodes import NodeProcess
-from tests.stock_client import Stock, until
+from tests.nodes import replace_node
+from tests.stock_client import Stock
 from tests.surfaces.surface_realm import WORKER, SurfaceRealm, begin, change, run
 
 __all__ = ["EVERYWHERE", "KINDS", "kill_at"]
@@ -86,7 +86,7 @@ async def kill_at(realm: SurfaceRealm, failpoint: str, kind: str = "worker") -> 
         opened.enter_context(closing(mortal))
         opened.enter_context(closing(successor))
         await asyncio.to_thread(mortal.start)
-        replacing = asyncio.create_task(_replace(mortal, successor))
+        replacing = asyncio.create_task(replace_node(mortal, successor))
         try:
             async with realm.client() as client:
                 await _add_call_remove(client, KINDS[kind])
@@ -122,11 +122,6 @@ async def _until_fact(client: Stock, realm: SurfaceRealm, kind: str, times: int)
         if [fact["type"] for fact in facts].count(kind) >= times:
             return
         await asyncio.sleep(0.05)
-
-
-async def _replace(mortal: NodeProcess, successor: NodeProcess) -> None:
-    await until(lambda: not mortal.running, deadline_s=600)
-    await asyncio.to_thread(successor.start)
 
 
 async def _add_call_remove(client: Stock, kind: Kind) -> None:
