@@ -132,7 +132,9 @@ class RunServices:
         self.surfaces, self.catalogue = surfaces, surfaces.tools
         resources.reader.register(SurfaceResolver(surfaces.live, resources.store))
         self._provisioner, self.approvers, self._share = provisioner, approvers, share
-        self.hooks = LiveHooks(bus, provisioner.hooks, hook_openers(bus, node_secrets.read_stored))
+        self.hooks = LiveHooks(
+            bus, provisioner.hooks, hook_openers(bus, sandbox, node_secrets.read_stored)
+        )
         self.observers = HookObservers(provisioner.hooks)
         metrics.on_facts = self.observers.on_committed
         self.revocations = revocations

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.digest import digest_json
+from rookery.schemas.run import Language
 from rookery.schemas.seed.hook import HookResponseClass
 from rookery.schemas.seed.hook_invocation import (
     DenyResponse,
@@ -38,6 +39,7 @@ __all__ = [
     "ListedHook",
     "NatsHook",
     "NotedAction",
+    "ProgramHook",
     "PythonHook",
     "ResumeReceipt",
     "ResumeRun",
@@ -100,7 +102,14 @@ class HttpHook(_HookExecutor, frozen=True, kw_only=True, tag="http"):
     """The name of the realm's secret that signs the post and its answer."""
 
 
-HookExecutorKind: TypeAlias = RuleHook | PythonHook | NatsHook | HttpHook
+class ProgramHook(_HookExecutor, frozen=True, kw_only=True, tag="sandbox"):
+    """A program of the sandbox, in a new session for each invocation."""
+
+    code: Annotated[str, Meta(min_length=1, max_length=32_768)]
+    language: Language = Language.PYTHON
+
+
+HookExecutorKind: TypeAlias = RuleHook | PythonHook | NatsHook | HttpHook | ProgramHook
 
 
 class HookRegistration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -128,6 +137,8 @@ class HookRegistration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
                 return f"nats:{self.spec.hook_id.as_str()}"
             case HttpHook():
                 return f"http:{self.spec.hook_id.as_str()}"
+            case ProgramHook(code=code, language=language):
+                return f"sandbox:{digest_json([language, code])}"
 
     def digest(self) -> str:
         return digest_json(self)

@@ -37,10 +37,10 @@ if TYPE_CHECKING:
     from rookery.actors.hooks.coordinator import HookLifecycleCoordinator, validate_package_hooks
     from rookery.actors.hooks.decider import HooksDecider
     from rookery.actors.hooks.executors import (
+        AnsweredExecutor,
         ExternalExecutor,
         HookExecutors,
         ServiceExecutor,
-        WebhookExecutor,
         answer_invocation,
     )
     from rookery.actors.hooks.invocations import HookStop
@@ -59,6 +59,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "AnsweredExecutor",
     "ExternalExecutor",
     "HookChanges",
     "HookExecutors",
@@ -76,7 +77,6 @@ __all__ = [
     "LocalHook",
     "NodeHooks",
     "ServiceExecutor",
-    "WebhookExecutor",
     "add_input",
     "answer_invocation",
     "call_verdict",
@@ -134,10 +134,10 @@ __getattr__ = lazy_names(
         ),
         "decider": ("HooksDecider",),
         "executors": (
+            "AnsweredExecutor",
             "ExternalExecutor",
             "HookExecutors",
             "ServiceExecutor",
-            "WebhookExecutor",
             "answer_invocation",
         ),
         "invocations": ("HookStop",),

@@ -22,11 +22,13 @@ from rookery.schemas.hooks import (
     HookRegistration,
     HttpHook,
     NatsHook,
+    ProgramHook,
     PythonHook,
     RuleHook,
     RuleVerdict,
 )
 from rookery.schemas.ids import HookExecutorRef, HookId
+from rookery.schemas.run import Language
 from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookResponseClass
 from rookery.schemas.seed.hook_invocation import (
     DenyResponse,
@@ -116,6 +118,18 @@ class _HttpTable(
         return HttpHook(url=self.url, secret=self.secret)
 
 
+class _SandboxTable(
+    _Table, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="kind", tag="sandbox"
+):
+    """A program of the sandbox."""
+
+    code: str
+    language: Language = Language.PYTHON
+
+    def executor(self) -> HookExecutorKind:
+        return ProgramHook(code=self.code, language=self.language)
+
+
 class _QueueTable(_Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The queue of an observer for which no run waits."""
 
@@ -134,7 +148,7 @@ class _HookTable(_Table, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
     id: Annotated[str, Meta(min_length=1, max_length=512)]
     point: HookPoint
-    executor: _RuleTable | _PythonTable | _NatsTable | _HttpTable
+    executor: _RuleTable | _PythonTable | _NatsTable | _HttpTable | _SandboxTable
     rights: tuple[HookResponseClass, ...] = ()
     mode: HookMode | UnsetType = UNSET
     when: str = ""

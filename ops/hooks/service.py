@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,10 +15,10 @@ from rookery.actors.hooks import (
     LiveHooks,
     LocalHook,
     ServiceExecutor,
-    WebhookExecutor,
     answer_invocation,
 )
 from rookery.actors.kernel import AskActor, QueryHandler
+from rookery.actors.sandbox import Sandbox
 from rookery.actors.tools import DaemonThreadPool, ToolCatalogue
 from rookery.bus.clock import SystemClock
 from rookery.bus.event_loop import LoopThread
@@ -29,9 +29,17 @@ from rookery.bus.subjects import Subjects
 from rookery.bus.workers import NatsHookEndpoint
 from rookery.ops.approval_dispatchers import HttpPost
 from rookery.ops.config import Config
+from rookery.ops.hooks.program import ProgramExecutor
+from rookery.ops.hooks.webhook import ReadSecret, WebhookExecutor
 from rookery.ops.server import server_of
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.hooks import HookExecutorKind, HookRegistration, HttpHook, NatsHook
+from rookery.schemas.hooks import (
+    HookExecutorKind,
+    HookRegistration,
+    HttpHook,
+    NatsHook,
+    ProgramHook,
+)
 
 __all__ = ["HookOpeners", "HookProcess", "hook_openers", "hook_queries"]
 
@@ -43,10 +51,9 @@ THREADS_MAX: Final = 16
 SERVER_POLL_S: Final = 0.5
 HTTP_S_MIN: Final = 2.0
 """Trials may take longer than invocations, which are cut at their limit."""
-ReadSecret = Callable[[str], Awaitable[bytes | None]]
 
 
-def hook_openers(bus: Bus, read_secret: ReadSecret) -> HookOpeners:
+def hook_openers(bus: Bus, sandbox: Sandbox, read_secret: ReadSecret) -> HookOpeners:
     """By kind, what makes the executor of a hook that is invoked outside of the node.
     ``read_secret``: a secret that an operator has stored, by its name."""
     threads = DaemonThreadPool(THREADS_MAX)
@@ -65,7 +72,10 @@ def hook_openers(bus: Bus, read_secret: ReadSecret) -> HookOpeners:
             now_ms=SystemClock().now_ms,
         )
 
-    return {NatsHook: service, HttpHook: webhook}
+    def program(registration: HookRegistration) -> ExternalExecutor:
+        return ProgramExecutor(sandbox, registration, now_ms=SystemClock().now_ms)
+
+    return {NatsHook: service, HttpHook: webhook, ProgramHook: program}
 
 
 def hook_queries(

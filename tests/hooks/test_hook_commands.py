@@ -51,6 +51,32 @@ executor = { kind = "python", function = "tests.hooks.hook_tools.for_realms" }
 SERVED = CAP.replace('"cap"', '"for-realms"').replace(
     'kind = "python", function = "tests.hooks.hook_tools.for_realms"', 'kind = "nats"'
 )
+PROGRAM = """
+[[hook]]
+id = "unlucky"
+point = "before_tool_call"
+rights = ["deny"]
+when = 'name == "pay"'
+mode = "enforce"
+timeout_ms = 2000
+privacy = "content_capture_allowed"
+executor = {{ kind = "sandbox", language = "{language}", code = '''{code}''' }}
+"""
+PROGRAMS = {
+    "python": """
+amount = hook["view"]["content"]["amount"]
+if amount == 66:
+    raise ValueError("broken")
+reason = {"code": "unlucky", "redacted_summary": f"{amount} is not paid"}
+{"type": "deny", "payload": reason} if amount == 13 else None
+""",
+    "typescript": """
+const amount: number = hook.view.content.amount
+if (amount === 66) throw new Error("broken")
+const reason = { code: "unlucky", redacted_summary: `${amount} is not paid` }
+amount === 13 ? { type: "deny", payload: reason } : null
+""",
+}
 WATCHER = """
 [[hook]]
 id = "watch-runs"
@@ -274,6 +300,17 @@ def test_an_observer_sees_the_ends_of_runs_and_no_run_waits_for_it(realm: Guarde
     realm.pay("bob", 3)
     asyncio.run(until(lambda: "for realms watch-runs" in realm.book()))
     assert "queue" in realm.hooks("show", "watch-runs").out
+
+
+@pytest.mark.parametrize("language", ["python", "typescript"])
+def test_a_program_of_the_sandbox_judges_calls(realm: GuardedRealm, language: str):
+    text = PROGRAM.format(language=language, code=PROGRAMS[language])
+    said = realm.add(text)
+    assert said.code == 0, said
+    assert realm.pay("bob", 5) == "paid 5 to bob"
+    assert "PERMISSION_DENIED" in realm.pay("bob", 66)
+    assert "13 is not paid" in realm.pay("bob", 13)
+    assert "SYNTAX_ERROR" in realm.add(PROGRAM.format(language=language, code="1 +")).err
 
 
 def test_unknown_hooks_are_named(realm: GuardedRealm):

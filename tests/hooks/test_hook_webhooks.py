@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from rookery.actors.approvals.dispatchers import WebhookKey
-from rookery.actors.hooks import WebhookExecutor
-from rookery.actors.hooks.executors.webhook import message_id
 from rookery.ops.approval_dispatchers import HttpPost
+from rookery.ops.hooks.webhook import WebhookExecutor, message_id
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError
 from rookery.schemas.hook_protocol import HookAnswer, decode_invocation

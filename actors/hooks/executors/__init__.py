@@ -7,16 +7,19 @@ from rookery.actors.hooks.executors.ports import (
     HookExecutors,
     RunJournal,
 )
-from rookery.actors.hooks.executors.service import ServiceExecutor, answer_invocation
-from rookery.actors.hooks.executors.webhook import WebhookExecutor
+from rookery.actors.hooks.executors.service import (
+    AnsweredExecutor,
+    ServiceExecutor,
+    answer_invocation,
+)
 
 __all__ = [
+    "AnsweredExecutor",
     "ExternalExecutor",
     "HookExecutor",
     "HookExecutorRegistry",
     "HookExecutors",
     "RunJournal",
     "ServiceExecutor",
-    "WebhookExecutor",
     "answer_invocation",
 ]

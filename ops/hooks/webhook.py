@@ -12,12 +12,12 @@ from http import HTTPStatus
 from typing import Final
 
 from rookery.actors.approvals.dispatchers import PostWebhook, WebhookKey
-from rookery.actors.hooks.executors.service import AnsweredExecutor
+from rookery.actors.hooks import AnsweredExecutor
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.hooks import HookRegistration, HttpHook
 
-__all__ = ["WebhookExecutor", "message_id"]
+__all__ = ["ReadSecret", "WebhookExecutor", "message_id"]
 
 SECRET_MS: Final = 5_000
 """How long a secret that was read is used; a rotated one counts from then on."""
