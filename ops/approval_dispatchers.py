@@ -14,12 +14,10 @@ from typing import Final, NamedTuple
 from rookery.actors.approvals.dispatchers import (
     Dispatcher,
     InboxDispatcher,
-    ReplayGuard,
     ServiceDispatcher,
     WebhookDispatcher,
-    WebhookKey,
-    WebhookResponse,
 )
+from rookery.actors.keys import ReplayGuard, WebhookKey, WebhookResponse
 from rookery.actors.tools import DaemonThreadPool
 from rookery.actors.tools.authoring import ToolError
 from rookery.actors.tools.builtin import HttpExchange, HttpRequest, HttpTransport, parse_url

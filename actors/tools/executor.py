@@ -73,7 +73,7 @@ from rookery.actors.tools.effects import (
 )
 from rookery.actors.tools.hosts.bound_calls import call_with_credential
 from rookery.actors.tools.hosts.host import OutcomeUnknown, ToolHost
-from rookery.actors.tools.past_attempts import PastAttempts
+from rookery.actors.tools.hosts.past_attempts import PastAttempts
 from rookery.actors.tools.state import ToolCall
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet, ValueSeal, wait_first
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault

@@ -11,8 +11,8 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
 
-from rookery.actors.approvals.dispatchers import PostWebhook, WebhookKey
 from rookery.actors.hooks import AnsweredExecutor
+from rookery.actors.keys import PostWebhook, WebhookKey
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.hooks import HookRegistration, HttpHook

@@ -11,18 +11,15 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from rookery.actors.approvals.dispatchers.dispatchers import (
-    TOLERANCE_MS,
-    ReplayGuard,
-    WebhookDispatcher,
-    WebhookKey,
-)
+from rookery.actors.approvals.dispatchers.dispatchers import WebhookDispatcher
 from rookery.actors.approvals.dispatchers.protocol import (
     Decision,
     DispatchResult,
     Pending,
     Unavailable,
 )
+from rookery.actors.keys import ReplayGuard, WebhookKey
+from rookery.actors.keys.webhooks import TOLERANCE_MS
 from rookery.actors.tools.hosts.local_host import DaemonThreadPool
 from rookery.ops.approval_dispatchers import (
     BODY_BYTES_MAX,
