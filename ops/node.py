@@ -19,7 +19,6 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 import msgspec
-from msgspec import UNSET
 
 from rookery.actors import DECIDERS, DeciderHost
 from rookery.actors.admission import (
@@ -29,7 +28,7 @@ from rookery.actors.admission import (
     InFlightShare,
     RunReplies,
 )
-from rookery.actors.agents import ModelBudgets, open_models
+from rookery.actors.agents import open_models
 from rookery.actors.approvals import ApprovalsDecider
 from rookery.actors.execution import ResultSender
 from rookery.actors.execution.queries import MessageQuarantine
@@ -56,7 +55,7 @@ from rookery.bus.server import EmbeddedServer
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.ops.approval_dispatchers import ApprovalDispatchers, open_callback
 from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks, poll_drain
-from rookery.ops.config import BudgetsConfig, Config
+from rookery.ops.config import Config
 from rookery.ops.doctor import read_durability
 from rookery.ops.http_server import Page, Probe
 from rookery.ops.keys import NodeKey, keys_of, open_node_key, open_node_secrets
@@ -74,6 +73,7 @@ from rookery.ops.process_identity import (
     this_process,
 )
 from rookery.ops.processes import WHOLE_NODE, ProcessShare
+from rookery.ops.run_environment import model_budgets
 from rookery.ops.run_services import RunServices, approval_settings
 from rookery.ops.server import (
     RealmServer,
@@ -428,7 +428,7 @@ class Node:
             LeaseServices.open(bus, self._loop, config, secrets, epoch=epoch, metrics=self.metrics)
         )
         models = open_models(
-            config.models.known, config.models.default, Path.cwd(), _model_budgets(config.budgets)
+            config.models.known, config.models.default, Path.cwd(), model_budgets(config.budgets)
         )
         opened.callback(models.close)
         leases.require_model_bindings(config.models.known)
@@ -496,10 +496,3 @@ async def _checkpoint(projections: RealmProjections) -> None:
     with suppress(TimeoutError):
         async with asyncio.timeout(CHECKPOINT_TIMEOUT_S):
             await projections.checkpoint()
-
-
-def _model_budgets(config: BudgetsConfig) -> ModelBudgets:
-    tokens, cost = config.session_tokens, config.session_cost
-    return ModelBudgets(
-        UNSET if tokens is None else tokens, UNSET if cost is None else round(cost * 1_000_000)
-    )

@@ -7,7 +7,9 @@ import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 
-from rookery.actors.agents import Models
+from msgspec import UNSET
+
+from rookery.actors.agents import ModelBudgets, Models
 from rookery.actors.execution import (
     RunProvisioner,
 )
@@ -20,13 +22,13 @@ from rookery.actors.sandbox.typescript import JavaScriptBuild
 from rookery.actors.tools.authoring import ToolRegistry
 from rookery.bus.clock import entropy
 from rookery.bus.ports import Bus, BusLoop
-from rookery.ops.config import LimitsConfig
+from rookery.ops.config import BudgetsConfig, LimitsConfig
 from rookery.ops.policy import judged_tools
 from rookery.ops.processes import ProcessShare
 from rookery.ops.surfaces import SurfaceServices
 from rookery.schemas.run import SessionLimits
 
-__all__ = ["load_sandbox", "provision"]
+__all__ = ["load_sandbox", "model_budgets", "provision", "retry_jitter"]
 
 LIVE_MB_MAX = 2048
 """Of a node's programs that wait; while they hold more, no other run begins."""
@@ -94,3 +96,16 @@ def _limits_max(limits: LimitsConfig) -> SessionLimits:
         max_external_calls=limits.external_calls_max,
         max_stack_depth=limits.stack_depth_max,
     )
+
+
+def model_budgets(config: BudgetsConfig) -> ModelBudgets:
+    """What the runs of a session may use of models together."""
+    tokens, cost = config.session_tokens, config.session_cost
+    return ModelBudgets(
+        UNSET if tokens is None else tokens, UNSET if cost is None else round(cost * 1_000_000)
+    )
+
+
+def retry_jitter() -> float:
+    """By which the delay before a retry is multiplied, so that many do not come back together."""
+    return 0.9 + 0.2 * int.from_bytes(entropy(2)) / 0xFFFF

@@ -24,6 +24,7 @@ from rookery.actors.approvals import (
 from rookery.actors.approvals.dispatchers import Dispatcher
 from rookery.actors.execution import (
     IDLE_BYTES_MAX,
+    AgentExecution,
     EntityReader,
     RunExecutor,
     RunHistoryReader,
@@ -85,7 +86,7 @@ from rookery.ops.peers import PeerServices
 from rookery.ops.policy import PolicyServices
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
-from rookery.ops.run_environment import load_sandbox, provision
+from rookery.ops.run_environment import load_sandbox, provision, retry_jitter
 from rookery.ops.surface_resources import SurfaceResolver
 from rookery.ops.surfaces import SurfaceServices
 
@@ -399,19 +400,26 @@ class RunServices:
             send_replies=bus.request_endpoint.reply,
             send_output=bus.send_output,
             eviction_candidates=cache.eviction_candidates,
-            agents=model_execution(
-                self._provisioner.models,
-                history,
-                blobs=bus.blobs,
-                check=self.catalogue.check_call,
-                failpoints=failpoints,
-                send_output=bus.send_output,
-                ask=ask,
-                now_ms=SystemClock().now_ms,
-                jitter=_jitter,
-                credentials=self.leases.credentials,
-                lease_gate=self.leases.states.gate,
-            ),
+            agents=self._agents(ask, history, failpoints),
+        )
+
+    def _agents(
+        self, ask: AskActor, history: RunHistoryReader, failpoints: Failpoints
+    ) -> AgentExecution:
+        """What executes the runs of models."""
+        bus, leases = self._bus, self.leases
+        return model_execution(
+            self._provisioner.models,
+            history,
+            blobs=bus.blobs,
+            check=self.catalogue.check_call,
+            failpoints=failpoints,
+            send_output=bus.send_output,
+            ask=ask,
+            now_ms=SystemClock().now_ms,
+            jitter=retry_jitter,
+            credentials=leases.credentials,
+            lease_gate=leases.states.gate,
         )
 
     def _hook_points(self, failpoints: Failpoints) -> Callable[..., HookPoints]:
@@ -481,11 +489,6 @@ async def _open_revocations(bus: Bus) -> Revocations:
     revocations = Revocations(bus)
     await revocations.open()
     return revocations
-
-
-def _jitter() -> float:
-    """By which a delay is multiplied, so that many clients do not come back together."""
-    return 0.9 + 0.2 * int.from_bytes(entropy(2)) / 0xFFFF
 
 
 def _replay_session_id() -> str:

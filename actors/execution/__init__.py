@@ -70,7 +70,7 @@ A sleep takes the same way, without approvers: a timer of the bus ends its call.
 """
 
 from rookery.actors.execution.driver import RunProvisioner, SandboxDriver
-from rookery.actors.execution.executor import RunExecutor
+from rookery.actors.execution.executor import AgentExecution, RunExecutor
 from rookery.actors.execution.history import EntityReader, RunHistoryReader
 from rookery.actors.execution.models import model_execution
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
@@ -80,6 +80,7 @@ from rookery.actors.execution.snapshot_keeper import SnapshotKeeper, SnapshotRem
 
 __all__ = [
     "IDLE_BYTES_MAX",
+    "AgentExecution",
     "EntityReader",
     "ResultSender",
     "RunExecutor",

@@ -47,7 +47,7 @@ from rookery.actors.tools import (
     resolve,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
-from rookery.actors.turns.model_waits import (
+from rookery.actors.turns.step_facts import (
     end_model_wait,
     is_for_model,
     model_wait_receipt,

@@ -34,7 +34,6 @@ from rookery.actors.turns.effects import (
     StopRun,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
-from rookery.actors.turns.model_waits import model_wait_effects
 from rookery.actors.turns.run_surfaces import surfaces_at_start, take_up_effects
 from rookery.actors.turns.state import (
     ActiveRun,
@@ -45,7 +44,7 @@ from rookery.actors.turns.state import (
     resolve_calls,
     start_params,
 )
-from rookery.actors.turns.step_facts import END_INPUTS, StepFacts, TurnFacts
+from rookery.actors.turns.step_facts import END_INPUTS, StepFacts, TurnFacts, model_wait_effects
 from rookery.schemas.agents import ConversationMessage, ImmediateMessage, TextPart
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.envelope import Fact
