@@ -29,6 +29,7 @@ from prometheus_client.samples import Sample
 from rookery.actors import DECIDERS
 from rookery.bus.commands import EndpointStats
 from rookery.ops.http_server import Page
+from rookery.ops.model_metrics import ModelMetrics
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.commands import COMMANDS
 from rookery.schemas.envelope import Fact
@@ -274,6 +275,7 @@ class NodeMetrics:
         self._facts, self._leases = _FactMetrics(registry), _LeaseMetrics(registry)
         self.on_facts: Callable[[Sequence[Fact]], None] = lambda _: None
         """Called with the facts of each commit: what else of a node hears of them. Set once."""
+        self._models = ModelMetrics(registry)
         self._create_journal_metrics(registry)
         self._create_sandbox_metrics(registry)
         self._create_failure_metrics(registry)
@@ -374,6 +376,7 @@ class NodeMetrics:
 
     def facts_committed(self, facts: Sequence[Fact]) -> None:
         self._facts.report(facts)
+        self._models.report(facts)
         self.on_facts(facts)
 
     def hook_invoked(self, hook: str, point: str, status: str, mode: str, seconds: float) -> None:

@@ -27,7 +27,7 @@ from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
-from tests.agents.provider_server import ProviderServer
+from tests.agents.provider_server import PASSING, ProviderServer
 from tests.agents.question_counter import QuestionCounter
 from tests.chaos.run_kills import operate
 from tests.nodes import NodeProcess, NotReady, node_on, replace_node
@@ -59,17 +59,21 @@ class AgentRecord(NamedTuple):
     killed: bool
     bodies: list[Any]
     """What a provider's server was sent, by question, without its repetitions."""
+    injected: int | None = None
+    """How often the provider's server had its fault, if it was to have one."""
 
 
 async def kill_at(
-    server: EmbeddedServer, folder: Path, failpoint: str, provider: str = ""
+    server: EmbeddedServer, folder: Path, failpoint: str, provider: str = "", fault: str = ""
 ) -> AgentRecord:
     """Prompts to a node that dies at ``failpoint``, if any, and its successor. ``provider``: of the
-    model; without one it is scripted."""
+    model; without one it is scripted. ``fault``: of the server at the first attempt of each
+    step."""
     realm, ledger = f"models{next(_realms)}", folder / "ledger"
     ledger.touch()
     with ProviderServer() if provider else QuestionCounter() as counter:
         table = counter.table(provider) if isinstance(counter, ProviderServer) else SCRIPTED
+        table += "timeout_s = 3.0\n" if fault == "hang" else ""
         (folder / "rookery.toml").write_text(table, encoding="utf-8")
 
         def node(**variables: str) -> NodeProcess:
@@ -89,7 +93,7 @@ async def kill_at(
             replacing = asyncio.create_task(replace_node(mortal, successor))
             try:
                 async with stock(server, realm, Role.OPERATOR) as client:
-                    results = await _results(client, ledger)
+                    results = await _results(client, ledger, fault)
                 killed = not mortal.running
             finally:
                 replacing.cancel()
@@ -102,16 +106,18 @@ async def kill_at(
     first_bodies = list(reversed(bodies.values()))
     repeated = [request for request in sent if bodies[request["key"]] != request["body"]]
     assert not repeated, "a repeated question has the body of the first"
-    return AgentRecord(results, questions, facts, done, killed, first_bodies)
+    injected = sum(request["fault"] == fault for request in sent) if fault else None
+    return AgentRecord(results, questions, facts, done, killed, first_bodies, injected)
 
 
-async def _results(client: Stock, ledger: Path) -> list[Any]:
+async def _results(client: Stock, ledger: Path, fault: str) -> list[Any]:
     recovered: list[str] = []
     operator = asyncio.create_task(operate(client, ledger, recovered))
     results: list[Any] = []
     try:
         for number in range(PROMPTS):
-            body, name = {"prompt": f"prompt {number}"}, f"prompt-{number}"
+            text = f"once: {fault} {number}" if fault else f"prompt {number}"
+            body, name = {"prompt": text}, f"prompt-{number}"
             answer = await client.ask("run", "one", body, Nats_Msg_Id=name)
             while answer.body.get("status") == "interrupted":  # It waits for the operator.
                 await asyncio.sleep(0.2)
@@ -156,6 +162,8 @@ def faults(story: AgentRecord) -> list[str]:
         found = [fact for fact in story.facts if fact["type"] in tags]
         return [f"{fact['run']} {fact['step']} {fact['attempt']}" for fact in found]
 
+    if story.injected == 0:
+        return ["the fault was never injected"]
     found = [] if story.results == [RESULT] * PROMPTS else [f"came to {story.results}"]
     requested = attempts("requested")
     for asked, times in Counter(story.questions).items():
@@ -184,21 +192,33 @@ def passes(failpoint: str, times: int) -> list[str]:
     return [f"{failpoint}@{1 + 2 * number}" for number in range(times)]
 
 
+def cells(times: int, provider: str) -> list[tuple[str, str]]:
+    """The failpoint and the fault of each cell; a provider's faults are mended by a retry, also
+    where the node dies in it."""
+    found = [("", ""), *((spec, "") for name in EVERYWHERE for spec in passes(name, times))]
+    if provider:
+        places = ("", "model_request_recorded@2", "evolved@9", "effect_started@6")
+        found += [(place, fault) for fault in PASSING for place in places]
+    return found
+
+
 async def campaign(folder: Path, times: int, provider: str) -> bool:
-    """Every failpoint so many times; prints a line a cell."""
+    """Every failpoint so many times, and every fault of a provider; prints a line a cell."""
     clean, calm = True, None
     with EmbeddedServer(folder / "store", admin=True) as server:
         print(f"{'failpoint':26} {'killed':>6} {'asked':>5} {'lost':>4}  verdict")
-        for failpoint in ("", *(spec for name in EVERYWHERE for spec in passes(name, times))):
-            cell = folder / (failpoint or "calm")
+        for failpoint, fault in cells(times, provider):
+            cell = folder / f"{failpoint or 'calm'} {fault}"
             cell.mkdir()
-            story = await kill_at(server, cell, failpoint, provider)
+            story = await kill_at(server, cell, failpoint, provider, fault)
             calm = calm or story
             wrong = faults(story)
-            wrong += ["other bodies were sent"] if story.bodies != calm.bodies else []
+            if not fault and story.bodies != calm.bodies:
+                wrong.append("other bodies were sent")
             clean &= not wrong
             lost = sum(fact["type"] == "model.lost.v1" for fact in story.facts)
-            row = f"{failpoint or 'none':26} {story.killed!s:>6} {len(story.questions):5} {lost:4}"
+            where = f"{failpoint or 'none'} {fault}"
+            row = f"{where:26} {story.killed!s:>6} {len(story.questions):5} {lost:4}"
             print(f"{row}  {'; '.join(wrong) or 'as it should be'}", flush=True)
     return clean
 

@@ -24,6 +24,8 @@ FAULTS = (
     *("429", "429-later", "500", "401", "400", "404", "quota", "overflow", "refusal"),
     *("garbage", "cut", "cut-stream", "cut-stream-late", "hang", "empty"),
 )
+PASSING = ("429-soon", "500", "garbage", "cut", "cut-stream", "cut-stream-late", "hang")
+"""Those that a retry mends; a prompt ``once: KIND`` has them at the first attempt of each step."""
 
 
 class ProviderServer(CountingProcess):
@@ -74,9 +76,12 @@ class Handler(BaseHTTPRequestHandler):
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         name = self.headers["X-Client-Request-Id"]
         key = self.headers["Idempotency-Key"]
-        requests.append({"id": name, "key": key, "path": self.path, "body": body})
         texts, results = _said(body)
         fault = next((text[7:] for text in texts if text.startswith("fault: ")), "")
+        if name.endswith("/1"):
+            once = next((text[6:] for text in texts if text.startswith("once: ")), "")
+            fault = fault or once.partition(" ")[0]
+        requests.append({"id": name, "key": key, "path": self.path, "body": body, "fault": fault})
         authorization = self.headers.get("Authorization", "").removeprefix("Bearer ")
         key = self.headers.get("X-Api-Key", authorization)
         if required and key != required[0]:
@@ -109,8 +114,8 @@ class Handler(BaseHTTPRequestHandler):
     def _fail(self, fault: str, body: dict[str, Any]) -> bool:
         """Fail as the fault says; false if it answers as if nothing were wrong."""
         error = {"type": "error", "error": {"type": "api_error", "message": fault, "code": None}}
-        if fault == "429-later":
-            self._send(429, error, retry_after="7")
+        if fault in ("429-later", "429-soon"):
+            self._send(429, error, retry_after="7" if fault == "429-later" else "1")
         elif fault.isdecimal():
             self._send(int(fault), error)
         elif fault == "overflow":

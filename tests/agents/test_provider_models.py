@@ -254,6 +254,19 @@ def calm(
 
 
 @pytest.mark.parametrize(
+    ("provider", "fault"), [("openai", "cut-stream"), ("anthropic", "429-soon")]
+)
+def test_a_fault_at_every_step_and_a_death_in_its_delay_change_nothing_but_attempts(
+    server: EmbeddedServer, tmp_path: Path, provider: str, fault: str
+):
+    story = asyncio.run(kill_at(server, tmp_path, "model_request_recorded@2", provider, fault))
+    assert faults(story) == []
+    assert story.killed
+    failures = [fact for fact in story.facts if fact["type"] == "model.failed.v1"]
+    assert len(failures) >= 8, "of nine first attempts one may be lost"
+
+
+@pytest.mark.parametrize(
     ("provider", "failpoint"), [("openai", "model_answered@4"), ("anthropic", "outcome_passed@3")]
 )
 def test_a_resumed_run_sends_byte_for_byte_what_an_undisturbed_one_sends(

@@ -13,10 +13,13 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from rookery.actors.kernel import KernelMetrics
 from rookery.ops.metrics import GAUGES, GaugeValue, NodeMetrics
+from rookery.schemas.agents import ModelUsage, RequestSent
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.envelope import Fact
-from rookery.schemas.facts import approval, session, turn
+from rookery.schemas.facts import approval, model, session, turn
+from rookery.schemas.machines.turn import LlmFailureKind, LlmRetryPlan
 from rookery.schemas.run import Metrics, RunResult, RunStatus
+from rookery.schemas.seed.lifecycle import ProviderStopReason
 from tests.laws.source import dotted, modules, nodes
 from tests.wire.test_facts import ALL_FACTS, example
 
@@ -122,6 +125,61 @@ def test_refreshes_logins_and_waiting_calls_are_counted_by_the_kind_of_their_pro
     assert value(metrics, "rookery_lease_wait_seconds_sum", provider="static") == 90.0
 
 
+ASKED: dict[str, Any] = {"run": "r", "step": 1, "attempt": 1}
+REQUESTED = model.Requested(
+    **ASKED,
+    model="fast",
+    provider="p",
+    provider_model="m",
+    messages=1,
+    head="",
+    tools_digest="",
+    settings_digest="",
+)
+_USE = ModelUsage(turns=1, input_tokens=100, output_tokens=10, cost_micro_usd=7, priced=1)
+ANSWERED = model.Answered(
+    **ASKED,
+    stop_reason=ProviderStopReason.END_TURN,
+    usage=_USE,
+    duration_ms=400,
+    first_token_ms=200,
+)
+FAILED = model.Failed(
+    **ASKED,
+    code="MODEL_FAILED",
+    kind=LlmFailureKind.RATE_LIMITED,
+    message="",
+    sent=RequestSent.REFUSED,
+    duration_ms=1,
+    plan=LlmRetryPlan(
+        attempt=1,
+        max_retries=3,
+        computed_delay_ms=500,
+        selected_delay_ms=30_000,
+        rate_limit_floor_applied=True,
+        budget_capped=False,
+    ),
+)
+
+
+def test_questions_to_models_are_counted_by_model_and_outcome():
+    metrics = NodeMetrics("0")
+    for end in (ANSWERED, FAILED, model.Lost(**ASKED, node="n")):
+        metrics.facts_committed([REQUESTED])
+        metrics.facts_committed([end])
+    metrics.facts_committed([model.Lost(**ASKED, node="n")])
+    for outcome in ("answered", "failed", "lost"):
+        of = {"model": "fast", "outcome": outcome}
+        assert value(metrics, "rookery_model_request_total", **of) == 1
+    assert value(metrics, "rookery_model_request_total", model="other", outcome="lost") == 1
+    assert value(metrics, "rookery_model_seconds_sum", model="fast") == 0.4
+    assert value(metrics, "rookery_model_first_token_seconds_sum", model="fast") == 0.2
+    assert value(metrics, "rookery_model_tokens_total", model="fast", kind="input") == 100
+    assert value(metrics, "rookery_model_cost_micro_usd_total", model="fast") == 7
+    retries = {"model": "fast", "kind": "RateLimited"}
+    assert value(metrics, "rookery_model_retry_total", **retries) == 1
+
+
 def test_runs_are_counted_by_status_from_the_facts_that_end_them():
     metrics = NodeMetrics("0")
     spent = Metrics(duration_ms=40)
@@ -177,7 +235,7 @@ def test_a_gauge_of_an_unknown_name_is_an_error():
 def test_every_counter_is_counted_by_a_report_of_the_port_or_of_a_fact():
     metrics = NodeMetrics("0")
     completed = made(turn.Completed, result=RunResult(metrics=Metrics(duration_ms=40)))
-    facts = [completed, *(example(kind) for _, kind in ALL_FACTS)]
+    facts = [completed, ANSWERED, FAILED, *(example(kind) for _, kind in ALL_FACTS)]
     arguments = {str: "x", int: 1, float: 1.0, Sequence[Fact]: facts}
     for name, report in inspect.getmembers(KernelMetrics, inspect.isfunction):
         if not name.startswith("_"):

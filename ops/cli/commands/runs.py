@@ -29,7 +29,7 @@ from rookery.ops.cli.output import (
     writing,
 )
 from rookery.ops.cli.rendering.fact_words import facts_of_run
-from rookery.ops.cli.rendering.run_output import artifact_lines, result_notes
+from rookery.ops.cli.rendering.run_output import artifact_lines, result_notes, usage_words
 from rookery.ops.cli.rendering.timeline import GLYPHS, PLAIN_GLYPHS, draw_timeline, duration
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
@@ -331,6 +331,8 @@ def end_lines(end: RunAnswer | CodedError | None, room: int) -> list[tuple[str, 
         lines.append(("" if number else "made", line.removeprefix("artifact ")))
     if end.artifacts:
         lines.append(("", f"read one: rookery runs artifact {end.run_id} PATH"))
+    if end.usage is not UNSET:
+        lines.append(("model", usage_words(end.usage)))
     if end.snapshot_id is not None:
         lines.append(("snapshot", end.snapshot_id))
     if end.error is not None:

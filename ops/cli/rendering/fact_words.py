@@ -185,7 +185,8 @@ def _model_requested(fields: FactFields) -> str:
 def _model_answered(fields: FactFields) -> str:
     usage = fields.get("usage", {})
     tokens = f"{usage.get('input_tokens', 0):,} > {usage.get('output_tokens', 0):,} tokens"
-    return f"step {fields['step']}: answered after {fields['duration_ms']} ms, {tokens}"
+    words = f"step {fields['step']}: answered after {fields['duration_ms']} ms, {tokens}"
+    return f"{words}, ${usage['cost_micro_usd'] / 1e6:.4f}" if usage.get("priced") else words
 
 
 def _model_failed(fields: FactFields) -> str:

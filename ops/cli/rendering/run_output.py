@@ -12,7 +12,7 @@ from rich.cells import cell_len
 
 from rookery.bus.client import AnswerText, Fields, Handle
 from rookery.ops.cli.output import LAYOUT, clock_time, print_json, print_line, printable
-from rookery.schemas.agents import DeltaKind
+from rookery.schemas.agents import DeltaKind, ModelUsage
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.run_progress import OpenCallPhase, OpenRunCall, RunProgress, RunStage
@@ -38,6 +38,7 @@ __all__ = [
     "print_stderr",
     "result_notes",
     "show_result",
+    "usage_words",
 ]
 
 # --- run progress ---------------------------------------------------------------------------------
@@ -177,6 +178,22 @@ def artifact_lines(result: RunResult) -> list[str]:
     if result.artifacts_cut is True:
         lines.append("artifacts are left out: they are too many or too large")
     return lines
+
+
+def usage_words(usage: ModelUsage) -> str:
+    """What a run has used of models."""
+    words = [
+        f"{usage.turns} answers",
+        f"{usage.input_tokens:,} > {usage.output_tokens:,} tokens",
+    ]
+    if usage.priced:
+        of = "" if usage.priced == usage.turns else f" for {usage.priced} of them"
+        words.append(f"${usage.cost_micro_usd / 1e6:.4f}{of}")
+    if usage.maybe_paid_tokens:
+        lost = f"perhaps {usage.maybe_paid_tokens:,} tokens more for answers that were lost"
+        cost = usage.maybe_paid_micro_usd
+        words.append(f"{lost}, up to ${cost / 1e6:.4f}" if cost else lost)
+    return ", ".join(words)
 
 
 def print_stderr(line: str, end: str = "\n") -> None:
