@@ -430,6 +430,7 @@ class RunServices:
             self._provisioner.hooks,
             self.catalogue,
             clock.now_ms,
+            policy_of=self._policies.get,
             failpoints=failpoints,
             metrics=self._metrics,
             uptime_s=clock.uptime_s,

@@ -332,7 +332,8 @@ def interim_reply(
     for_approval = effect.code == WAITING_FOR_APPROVAL
     unapproved = {one.operation_id for one in calls if one.waits_for == WAITING_FOR_APPROVAL}
     status = RunStatus.WAITING_FOR_APPROVAL if for_approval else RunStatus.INTERRUPTED
-    names = ", ".join(call.name for call in effect.calls) or "its model"
+    of_calls = ", ".join(call.name for call in effect.calls) or "its model"
+    names = f"hook {effect.hook}" if effect.hook else of_calls
     error = ErrorObject(
         code=effect.code,
         message=f"the run is parked and waits for: {names}",

@@ -334,7 +334,8 @@ class StepRecorder:
         withheld: RunResult | None = None,
     ) -> ActiveRunView:
         """Record the last step as the driver took it. The run may have ended differently
-        meanwhile."""
+        meanwhile. If the turn refuses what hooks said, the run can still be failed without it."""
+        hooked, self._hooked = self._hooked, Hooked()
         step = RecordStep(
             run_id=self.run_id,
             number=self._next_number,
@@ -343,7 +344,7 @@ class StepRecorder:
             given=self._answered_operations,
             passed_ms=tuple(self._passed_ms),
             outcomes=tuple(self._outcomes),
-            hooks=self._hooked.facts,
+            hooks=hooked.facts,
             moves=end_run(self.run_id, result) if moves is None else moves,
             answers=answers,
             result=result,

@@ -114,7 +114,7 @@ class CallChange(NamedTuple):
 
     @property
     def needs_approval(self) -> bool:
-        """Whether an approver will be asked, so that the hooks of the request are invoked."""
+        """Whether its tool or a hook lets an approver be asked."""
         return not self.tool.waits_for and self.verdict.policy(self.tool.capability) is not UNSET
 
     def refusal(self, hook_id: str, response: HookResponse) -> str:

@@ -30,7 +30,13 @@ from rookery.actors.hooks.run_changes import RunBeginning, RunCancel, RunComplet
 from rookery.actors.hooks.views import subject_of
 from rookery.actors.kernel import NO_METRICS, Failpoints, KernelMetrics
 from rookery.actors.messages import ActiveRunView
-from rookery.actors.tools import ToolCatalogue, check_arguments
+from rookery.actors.tools import (
+    PolicyByDigest,
+    ToolCatalogue,
+    ask_policy,
+    check_arguments,
+    host_default,
+)
 from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import hook as facts
@@ -67,6 +73,7 @@ class HookPoints:
         session: str,
         view: ActiveRunView,
         *,
+        policy_of: PolicyByDigest = host_default,
         failpoints: Failpoints | None = None,
         metrics: KernelMetrics = NO_METRICS,
         uptime_s: Callable[[], float] = lambda: 0.0,
@@ -74,6 +81,7 @@ class HookPoints:
         """``uptime_s``: a clock for ``metrics``."""
         assert view.offer is not UNSET
         self._catalogue, self._session, self._view = catalogue, session, view
+        self._policy = policy_of(view.offer.policy)
         self._invoker = HookInvoker(
             hooks.executors, now_ms, session, view, failpoints or Failpoints()
         )
@@ -210,10 +218,7 @@ class HookPoints:
             return Hooked()
         change, left = CallChange(tool, call), list[facts.HookFact]()
         try:
-            subject = subject_of(change, self._session, self._limits)
-            if not change.needs_approval and all(
-                is_skipped(one, subject) for one in self._at(change.point)
-            ):
+            if self._is_skipped(change) and not self._asks_approval(change):
                 return Hooked()
             if call.arguments is not UNSET and tool.can_check(call):
                 check_arguments(tool, call.arguments)
@@ -222,11 +227,23 @@ class HookPoints:
         stop: HookStop | None = None
         async with self._at_once:
             change, stop = await self._change(change, left)
-            if stop is None and change.needs_approval:
+            if stop is None and self._asks_approval(change):
                 asked = change._replace(point=HookPoint.BEFORE_APPROVAL_REQUEST)
                 change, stop = await self._change(asked, left)
         digest = change.verdict.executed_digest
         return Hooked(tuple(left), {call.operation_id: digest} if digest else {}, stop)
+
+    def _is_skipped(self, change: CallChange) -> bool:
+        """Whether every hook's condition is false."""
+        subject = subject_of(change, self._session, self._limits)
+        return all(is_skipped(one, subject) for one in self._at(change.point))
+
+    def _asks_approval(self, change: CallChange) -> bool:
+        """Whether an approver will be asked, for which there are hooks."""
+        if HookPoint.BEFORE_APPROVAL_REQUEST not in self._hooks:
+            return False
+        executed = change.verdict.applied(change.call)
+        return change.needs_approval or ask_policy(self._policy, change.tool, executed).asks
 
     async def _change(
         self, change: CallChange, left: list[facts.HookFact]

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from rookery.actors.tools.builtin.files import Mount, file_tools
     from rookery.actors.tools.builtin.http import Allowed, HttpCredential, http_tools
     from rookery.actors.tools.builtin.sleep import built_in_tools
+    from rookery.actors.tools.call_requests import PolicyByDigest, ask_policy, host_default
     from rookery.actors.tools.call_rules import NO_WAITS, CallRules
     from rookery.actors.tools.call_slots import CallSlots, SlotStage, SlotSupply
     from rookery.actors.tools.capability_checks import (
@@ -149,6 +150,7 @@ __all__ = [
     "Mount",
     "OutcomeUnknown",
     "PastAttempt",
+    "PolicyByDigest",
     "RecordTask",
     "RegisteredTool",
     "RemoteToolHost",
@@ -170,6 +172,7 @@ __all__ = [
     "WaitExecutor",
     "Worker",
     "adopted_fact",
+    "ask_policy",
     "built_in_tools",
     "call_effects",
     "catalogue_name",
@@ -186,6 +189,7 @@ __all__ = [
     "fault",
     "fault_of",
     "file_tools",
+    "host_default",
     "http_tools",
     "load_registry",
     "pending_call_effects",
@@ -222,6 +226,7 @@ __getattr__ = lazy_names(
         "builtin.http": ("Allowed", "HttpCredential", "http_tools"),
         "builtin.sleep": ("built_in_tools",),
         "attempts": ("CallNotifier",),
+        "call_requests": ("PolicyByDigest", "ask_policy", "host_default"),
         "call_rules": ("CallRules", "NO_WAITS"),
         "call_slots": ("CallSlots", "SlotStage", "SlotSupply"),
         "capability_checks": ("CapabilityChecks", "fault", "fault_of", "schema_digest"),

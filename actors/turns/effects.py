@@ -71,6 +71,8 @@ class SendInterim(Effect, frozen=True, kw_only=True):
     """The calls it waits for."""
     reply_to: tuple[str, ...]
     """Reply subjects of the clients that wait on the connection."""
+    hook: str = ""
+    """The hook that has interrupted it."""
 
 
 class InvokeCancelHooks(Effect, frozen=True, kw_only=True):

@@ -446,6 +446,7 @@ def _interim_effect(state: SessionTurns, run: ActiveRun, key: str, session: str)
         snapshot_id=run.snapshot_id,
         calls=waits,
         reply_to=() if requested is None else requested.waits,
+        hook=run.parked_by,
     )
 
 

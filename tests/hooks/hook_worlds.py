@@ -34,7 +34,7 @@ class QuickHook(LocalHook):
 
 def quick_hook(point: str, answer: Callable[[HookInput], Any], *rights: str, **more: Any) -> Any:
     """A hook of this point that answers so."""
-    settings = {"mode": "enforce", "sees": "content_capture_allowed", "timeout_ms": 2_000, **more}
+    settings = {"mode": "enforce", "sees": "content_capture_allowed", "timeout_ms": 1_500, **more}
     name = settings.pop("name", f"at-{point.replace('_', '-')}")
     answer.__qualname__ = name.replace("-", "_")  # Each is a function of its own.
     decorated = hook(point, rights=rights, name=name, **settings)(answer)
@@ -70,12 +70,21 @@ def pay_once(run: str) -> Script:
     yield Finished(RunResult(result=value), kept=True)
 
 
+def pay_guarded(run: str) -> Script:
+    """A program that makes a call for which an approver is asked."""
+    del run
+    results = yield wants(1, tool="guarded")
+    yield Finished(RunResult(result=results[1].error.code), kept=True)
+
+
 class HookedWorld(ScriptedWorld):
     """Runs of scripts with the hooks of the test."""
 
     scripts: Mapping[str, Callable[[str], Script]] = {
         **SCRIPTS,
-        **{one.__name__: one for one in (return_results, return_two_results, pay_once)},
+        **{
+            one.__name__: one for one in (return_results, return_two_results, pay_once, pay_guarded)
+        },
     }
 
     def __init__(self, *hooks: LocalHook) -> None:

@@ -130,7 +130,8 @@ class Names:
 def fact_words(fact: RunFact, names: Names) -> str:
     """A fact in a few words."""
     fields = fact.fields
-    call = names.of(fields.get("operation_id", ""))
+    operation = fields.get("operation_id", "")
+    call = names.of(operation) if operation else "the run"
     if (call_words := _CALL_WORDS.get(fact.kind)) is not None:
         return call_words(call, fields)
     if fact.kind.startswith("tool."):
