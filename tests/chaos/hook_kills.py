@@ -12,6 +12,7 @@ for the node, and an operator who looks into the book before a call of unknown o
 from __future__ import annotations
 
 import asyncio
+import random
 import sys
 import tempfile
 from contextlib import closing, suppress
@@ -28,14 +29,15 @@ from tests.hooks.failing_hooks import Book
 from tests.nodes import NodeProcess, NotReady, node_on, replace_node
 from tests.stock_client import Fields, Stock, stock
 
-__all__ = ["HookKill", "faults", "kill_at"]
+__all__ = ["HookKill", "faults", "hooked_node", "kill_at", "replay_faults"]
 
 SESSION: Final = "change--once"
 PROGRAM: Final = f"[pay({SESSION!r}, amount + n) for n in range(3)] + [look({SESSION!r}, amount)]"
 PAYMENTS: Final = ["100", "101", "102"]
 RESULT: Final = ["PAID 100", "PAID 101", "PAID 102", 500]
-PASSES: Final = 10
-"""Invocations of the run: one at each end, and two a call."""
+PASSES: Final = 19
+"""Invocations of the run: one at its beginning, two at its end, and four a call."""
+REPLAYS: Final = 200
 SENT: Final = ("append_sent", "appended", "acked")
 _realms = count(1)
 
@@ -57,14 +59,11 @@ class HookKill(NamedTuple):
 async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> HookKill:
     """The program on a node that dies at ``failpoint``, if any, and its successor."""
     realm, book = f"hooks{next(_realms)}", Book(folder)
-
-    def node(**variables: str) -> NodeProcess:
-        flags = ("--driver", "sandbox", "--tools", "tests.hooks.failing_hooks:registry")
-        where = {"HOOKS_FOLDER": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])}
-        return node_on(server, realm, folder, *flags, **where, **variables)
-
-    mortal = node(ROOKERY_FAILPOINT=failpoint) if failpoint else node()
-    successor = node()
+    dies = {"ROOKERY_FAILPOINT": failpoint} if failpoint else {}
+    mortal, successor = (
+        hooked_node(server, realm, folder, **dies),
+        hooked_node(server, realm, folder),
+    )
     with closing(mortal), closing(successor):
         with suppress(NotReady):  # It may die before.
             await asyncio.to_thread(mortal.start)
@@ -83,6 +82,12 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> HookK
             replacing.cancel()
             with suppress(asyncio.CancelledError):
                 await replacing
+
+
+def hooked_node(server: EmbeddedServer, realm: str, folder: Path, **variables: str) -> NodeProcess:
+    flags = ("--driver", "sandbox", "--tools", "tests.hooks.failing_hooks:registry")
+    where = {"HOOKS_FOLDER": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])}
+    return node_on(server, realm, folder, *flags, **where, **variables)
 
 
 async def _run(client: Stock, programs: Programs, book: Book) -> None:
@@ -114,9 +119,73 @@ async def _resolve(client: Stock, programs: Programs, book: Book, lost: Fields) 
 async def _replayed(client: Stock, programs: Programs) -> Fields:
     (run,) = programs.ends()
     while True:
-        report = (await client.ask("replay", SESSION, {"run_id": run})).body
+        report = (await client.ask("replay", programs.session, {"run_id": run})).body
         if report.get("state") != "replaying":
             return report
+
+
+# --- replays --------------------------------------------------------------------------------------
+
+STEPS: Final = (
+    "out.append(pay(session, {n} + 200))",
+    "out.append(pay(session, {n}))",
+    "out.append(attempt(lambda: pay(session, 213)))",
+    "out.append(look(session, {n}))",
+    "out.append(look(session, -1 - {n}))",
+    "out.append(amount + {n})",
+)
+"""Calls that a hook changes, lets through or denies; results that it changes or lets be asked for
+again; and an input of its own."""
+ENDS: Final = ("out", "out", "out + ['withhold']", "[look(session, {n}), amount, 'again']")
+"""What the run returns: some results are withheld, and some programs are executed once more."""
+TRY: Final = """
+out = []
+def attempt(call):
+    try:
+        return call()
+    except Exception as error:
+        return error.code
+"""
+
+
+def random_program(number: int) -> str:
+    dice = random.Random(number)
+    end = dice.choice(ENDS).format(n=dice.randrange(100))
+    steps = [dice.choice(STEPS).format(n=dice.randrange(100)) for _ in range(dice.randrange(1, 6))]
+    if "again" in end:  # Only a program that has not acted is executed once more.
+        steps = [step for step in steps if "pay" not in step]
+    session = f"session = 'change--{number}'"
+    return "\n".join([session, TRY, *steps, end])
+
+
+async def replay_faults(server: EmbeddedServer, folder: Path, runs: int) -> list[str]:
+    """What is wrong with the replays of so many random runs, of which hooks change everything."""
+    realm, book, found = f"hooks{next(_realms)}", Book(folder), list[str]()
+    changes = set[str]()
+    with closing(hooked_node(server, realm, folder)) as node:
+        await asyncio.to_thread(node.start)
+        async with stock(server, realm, Role.OPERATOR) as client:
+            for number in range(runs):
+                programs = Programs(client, f"change--{number}")
+                await programs.follow()
+                answer = await programs.run(random_program(number))
+                lines = book.lines()
+                replay = await _replayed(client, programs)
+                changes |= {fact["change"]["type"] for fact in programs.of("hook.response_decided")}
+                if replay.get("state") != "equal" or book.lines() != lines:
+                    found.append(f"{number}: {answer['status']}, {replay}")
+    missed = CHANGES - changes if runs >= ALL_CHANGES else set()
+    return [*found, *(f"no run has a change {one}" for one in sorted(missed))]
+
+
+CHANGES: Final = frozenset(
+    {
+        *("inject_context", "modify_tool_request", "deny", "rewrite_tool_result"),
+        *("request_retry", "stop_completion_with_repair_needed"),
+    }
+)
+ALL_CHANGES: Final = 20
+"""So many runs have every kind of change."""
 
 
 # --- the judge ------------------------------------------------------------------------------------
@@ -183,7 +252,10 @@ async def campaign(folder: Path, passes: int) -> bool:
             verdict = "; ".join(wrong) or "as it should be"
             print(f"{failpoint or 'none':20} {kill.killed!s:>6} {asked:5} {paid:4}  {verdict}")
             sys.stdout.flush()
-    return clean
+        (folder / "replays").mkdir()
+        wrong = await replay_faults(server, folder / "replays", REPLAYS)
+        print(f"{REPLAYS} replays: {'; '.join(wrong) or 'equal'}")
+    return clean and not wrong
 
 
 def main() -> int:

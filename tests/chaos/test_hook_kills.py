@@ -7,10 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from rookery.bus import connect_sync
+from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
-from tests.chaos.hook_kills import faults, kill_at
+from rookery.schemas.digest import digest_json
+from tests.bus.deadlines import wait_until
+from tests.chaos.hook_kills import faults, hooked_node, kill_at, replay_faults
+from tests.hooks.failing_hooks import Book
 
-CELLS = ("hook_invoked@4", "hook_answered@3", "hook_staged@2")
+CELLS = ("hook_invoked@8", "hook_staged@2")
 
 
 @pytest.mark.parametrize("failpoint", CELLS)
@@ -20,3 +25,30 @@ def test_no_call_is_made_with_arguments_that_are_not_on_record_or_twice(
     kill = asyncio.run(kill_at(server, tmp_path, failpoint))
     assert faults(kill) == []
     assert kill.killed
+
+
+def test_runs_that_hooks_have_changed_in_every_way_replay_equal_without_a_hook(
+    server: EmbeddedServer, tmp_path: Path
+):
+    assert asyncio.run(replay_faults(server, tmp_path, 8)) == []
+
+
+def test_a_changed_call_that_is_approved_on_another_node_is_made_once_with_what_was_approved(
+    server: EmbeddedServer, tmp_path: Path
+):
+    realm, session = "approved-elsewhere", "change--approved"
+    code = f"guarded_pay({session!r}, 560)"
+    executed = {"args": [], "kwargs": {"session": session, "amount": 160}}
+    with connect_sync(server.url_for(Role.OPERATOR, realm=realm), realm=realm) as client:
+        with hooked_node(server, realm, tmp_path) as first:
+            run = client.begin(session, code)
+            (waiting,) = asyncio.run(wait_until(lambda: client.approvals(session)))
+            assert "changed by hook cap: capped" in waiting.summary
+            assert waiting.request_digest == digest_json(executed)
+            first.kill()
+        with hooked_node(server, realm, tmp_path):
+            client.decide(waiting, "approved", actor="ann")
+            assert run.result().result == "PAID 160"
+    lines = Book(tmp_path).lines()
+    assert [line for line in lines if line[0] == "pay"] == [["pay", session, "160"]]
+    assert [line for line in lines if line[0] == "cap"] == [["cap", session, "560"]], "asked once"

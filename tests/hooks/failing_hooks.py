@@ -13,7 +13,16 @@ from pathlib import Path
 from typing import Any, Final
 
 from rookery.actors import tool
-from rookery.actors.hooks import HookExecutors, add_input, hook, modify_arguments, rewrite_result
+from rookery.actors.hooks import (
+    HookExecutors,
+    add_input,
+    deny,
+    hook,
+    modify_arguments,
+    request_retry,
+    rewrite_result,
+    stop_completion,
+)
 from rookery.actors.hooks.executors import HookExecutor
 from rookery.actors.tools import HOOK_ATTRIBUTE, ToolRegistry
 from rookery.schemas.ids import HookExecutorRef
@@ -166,6 +175,7 @@ def _losing() -> Any:
 # --- hooks that change ----------------------------------------------------------------------------
 
 SEEN: Final = {"mode": "enforce", "sees": "content_capture_allowed"}
+RETRIED: Final = set[str]()
 CHANGING: Final = 'starts_with(session, "change--")'
 
 
@@ -188,9 +198,37 @@ def shout(call: HookInput) -> Any:
     return rewrite_result(value.upper(), "louder") if isinstance(value, str) else None
 
 
+@hook("after_tool_call", rights=["request_retry"], when=CHANGING, order=1, **SEEN)
+def look_again(call: HookInput) -> Any:
+    """A negative number is looked at twice."""
+    name = call.view.subject_refs[0].id.as_str()
+    if not isinstance(call.view.content, int) or call.view.content >= 0 or name in RETRIED:
+        return None
+    RETRIED.add(name)
+    return request_retry("negative")
+
+
+@hook("before_tool_call", rights=["deny", "request_approval"], when=CHANGING, order=200, **SEEN)
+def judge(call: HookInput) -> Any:
+    amount = call.view.content.get("amount", 0)
+    return deny("unlucky", "no payment of 113") if amount == 113 else None
+
+
+@hook("before_run_complete", rights=["request_retry"], when=CHANGING, order=1, **SEEN)
+def run_again(call: HookInput) -> Any:
+    run = call.run_id.as_str()
+    if "again" not in str(call.view.content) or run in RETRIED:
+        return None
+    RETRIED.add(run)
+    return request_retry("once more")
+
+
 @hook("before_run_complete", rights=["stop_completion_with_repair_needed"], when=CHANGING, **SEEN)
 def see_result(call: HookInput) -> Any:
-    BOOK.write("complete", call.agent_id.as_str().removeprefix("agent."), call.view.content)
+    BOOK.write("complete", call.agent_id.as_str().removeprefix("agent."))
+    if "withhold" in str(call.view.content):
+        return stop_completion("ledger", "the ledger does not balance")
+    return None
 
 
 def _hooks() -> Iterator[Any]:
@@ -203,5 +241,6 @@ def _hooks() -> Iterator[Any]:
 
 
 registry = ToolRegistry.of(
-    *(pay, guarded_pay, look, give_amount, cap, shout, see_result), *_hooks()
+    *(pay, guarded_pay, look, give_amount, cap, judge, look_again, shout, run_again, see_result),
+    *_hooks(),
 )
