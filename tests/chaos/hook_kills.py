@@ -12,12 +12,15 @@ for the node, and an operator who looks into the book before a call of unknown o
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 import sys
 import tempfile
+from collections import Counter
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
+from time import perf_counter
 from typing import Any, Final, NamedTuple
 
 from rookery.actors.kernel.failpoints import HOOK_FAILPOINTS
@@ -26,10 +29,10 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import digest_json
 from tests.execution.programs import Programs
 from tests.hooks.failing_hooks import Book
-from tests.nodes import NodeProcess, NotReady, node_on, replace_node
-from tests.stock_client import Fields, Stock, stock
+from tests.nodes import NodeProcess, NotReady, access_to, node_on, replace_node, rookery_here
+from tests.stock_client import Fields, Stock, stock, until
 
-__all__ = ["HookKill", "faults", "hooked_node", "kill_at", "replay_faults"]
+__all__ = ["HookKill", "faults", "hooked_node", "kill_at", "replay_faults", "resume_parked"]
 
 SESSION: Final = "change--once"
 PROGRAM: Final = f"[pay({SESSION!r}, amount + n) for n in range(3)] + [look({SESSION!r}, amount)]"
@@ -38,6 +41,7 @@ RESULT: Final = ["PAID 100", "PAID 101", "PAID 102", 500]
 PASSES: Final = 19
 """Invocations of the run: one at its beginning, two at its end, and four a call."""
 REPLAYS: Final = 200
+PARKED: Final = 1_000
 SENT: Final = ("append_sent", "appended", "acked")
 _realms = count(1)
 
@@ -188,6 +192,50 @@ ALL_CHANGES: Final = 20
 """So many runs have every kind of change."""
 
 
+# --- parked runs ----------------------------------------------------------------------------------
+
+
+class Resumption(NamedTuple):
+    """Runs that a dead guard has parked, once it is back."""
+
+    seconds: float
+    """From the command to the last end."""
+    results: Counter[str]
+    paid: int
+
+
+async def resume_parked(server: EmbeddedServer, folder: Path, runs: int) -> Resumption:
+    """Park so many runs, revive the guard and let the command of an operator continue them."""
+    realm, book = f"hooks{next(_realms)}", Book(folder)
+    ended = Counter[str]()
+    with closing(hooked_node(server, realm, folder)) as node:
+        await asyncio.to_thread(node.start)
+        async with stock(server, realm, Role.OPERATOR) as client:
+
+            async def seen(message: Any) -> None:
+                for fact in json.loads(message.data):
+                    if fact["type"] == "turn.completed.v1":
+                        ended[str(fact["result"]["result"])] += 1
+
+            await client.watch(f"rookery.{realm}.ev.turn.*", seen)
+            at_once = asyncio.Semaphore(32)
+
+            async def park(session: str) -> None:
+                async with at_once:
+                    answer = await client.ask("run", session, {"code": f"pay({session!r}, 5)"})
+                assert answer.body["error"]["code"] == "HOOK_INTERRUPTED", answer
+
+            await asyncio.gather(*(park(f"parked--{number}") for number in range(runs)))
+            assert not book.lines()
+            book.heal()
+            began_s = perf_counter()
+            command = ("hooks", "resume", "dead-guard", *access_to(server, realm))
+            said = await asyncio.to_thread(rookery_here, folder, *command)
+            assert not said.code, said
+            await until(lambda: ended.total() == runs, "all runs have ended", 120)
+            return Resumption(perf_counter() - began_s, ended, len(book.lines()))
+
+
 # --- the judge ------------------------------------------------------------------------------------
 
 
@@ -255,6 +303,10 @@ async def campaign(folder: Path, passes: int) -> bool:
         (folder / "replays").mkdir()
         wrong = await replay_faults(server, folder / "replays", REPLAYS)
         print(f"{REPLAYS} replays: {'; '.join(wrong) or 'equal'}")
+        (folder / "parked").mkdir()
+        resumed = await resume_parked(server, folder / "parked", PARKED)
+        clean &= resumed.results == {"paid 5": PARKED} and resumed.paid == PARKED
+        print(f"{PARKED} parked runs ended {resumed.seconds:.1f} s after hooks resume: {resumed}")
     return clean and not wrong
 
 

@@ -12,7 +12,7 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import digest_json
 from tests.bus.deadlines import wait_until
-from tests.chaos.hook_kills import faults, hooked_node, kill_at, replay_faults
+from tests.chaos.hook_kills import faults, hooked_node, kill_at, replay_faults, resume_parked
 from tests.hooks.failing_hooks import Book
 
 CELLS = ("hook_invoked@8", "hook_staged@2")
@@ -52,3 +52,10 @@ def test_a_changed_call_that_is_approved_on_another_node_is_made_once_with_what_
     lines = Book(tmp_path).lines()
     assert [line for line in lines if line[0] == "pay"] == [["pay", session, "160"]]
     assert [line for line in lines if line[0] == "cap"] == [["cap", session, "560"]], "asked once"
+
+
+def test_runs_that_a_dead_guard_has_parked_end_after_hooks_resume_and_pay_once(
+    server: EmbeddedServer, tmp_path: Path
+):
+    resumed = asyncio.run(resume_parked(server, tmp_path, 20))
+    assert (resumed.results, resumed.paid) == ({"paid 5": 20}, 20)

@@ -231,6 +231,18 @@ def see_result(call: HookInput) -> Any:
     return None
 
 
+@hook(
+    "before_tool_call",
+    when='starts_with(session, "parked--")',
+    failure="interrupt_run",
+    mode="enforce",
+    order=200,
+)
+def dead_guard(_: HookInput) -> Any:
+    if not BOOK.is_healed:
+        raise ConnectionError("nobody answers")
+
+
 def _hooks() -> Iterator[Any]:
     for point in POINTS:
         for policy in POLICIES:
@@ -238,6 +250,7 @@ def _hooks() -> Iterator[Any]:
                 yield _failing(point, policy, fault)
         yield _slow(point)
     yield _losing()
+    yield dead_guard
 
 
 registry = ToolRegistry.of(
