@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import takewhile
 from pathlib import Path
 
 import pytest
@@ -45,10 +46,17 @@ def test_a_changed_call_that_is_approved_on_another_node_is_made_once_with_what_
             (waiting,) = asyncio.run(wait_until(lambda: client.approvals(session)))
             assert "changed by hook cap: capped" in waiting.summary
             assert waiting.request_digest == digest_json(executed)
+            assert waiting.summary.endswith("changed by hook hurry: within an hour")
+            assert waiting.due_ms - waiting.requested_at_ms == 3_600_000
+            before = client.events(key=session)
+            facts = list(takewhile(lambda fact: fact["type"] != "approval.requested.v1", before))
             first.kill()
         with hooked_node(server, realm, tmp_path):
             client.decide(waiting, "approved", actor="ann")
             assert run.result().result == "PAID 160"
+    (message,) = {fact["seq"] for fact in facts if fact["type"] == "tool.requested.v1"}
+    hurried = {fact["seq"] for fact in facts if fact.get("hook_id") == "hurry"}
+    assert hurried == {message}, "the terms are in the message that the request needs anyway"
     lines = Book(tmp_path).lines()
     assert [line for line in lines if line[0] == "pay"] == [["pay", session, "160"]]
     assert [line for line in lines if line[0] == "cap"] == [["cap", session, "560"]], "asked once"

@@ -29,7 +29,7 @@ from rookery.actors.kernel.kernel import Kernel
 from rookery.actors.kernel.kernel_settings import KernelSettings
 from rookery.actors.kernel.messages import AskActor
 from rookery.actors.kernel.ownership import NodeIdentity
-from rookery.actors.messages import ActiveRunView
+from rookery.actors.messages import ActiveRunView, UnparkRun
 from rookery.actors.sandbox.contract import Tool, ToolResult
 from rookery.actors.sandbox.sessions.run_log import ResultBatch
 from rookery.actors.session_snapshots.decider import SnapshotsDecider
@@ -397,6 +397,12 @@ class ScriptedWorld(World):
         if not weather.up:
             self.nodes[-1].crash()
             self.begin()
+
+    def resume(self, hook_id: str) -> None:
+        """Continue the run that the hook has interrupted."""
+        command = UnparkRun(run_id=self.runs[-1], hook=hook_id)
+        node = self.nodes[-1]
+        self.run(node.kernel.ask("turn", SESSION, command, ActiveRunView))
 
     def until_over(self, runs: int = 1) -> None:
         """Wait until this many runs have ended, and their session has the ends."""

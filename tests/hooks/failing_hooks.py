@@ -16,6 +16,7 @@ from rookery.actors import tool
 from rookery.actors.hooks import (
     HookExecutors,
     add_input,
+    change_approval,
     deny,
     hook,
     modify_arguments,
@@ -214,6 +215,11 @@ def judge(call: HookInput) -> Any:
     return deny("unlucky", "no payment of 113") if amount == 113 else None
 
 
+@hook("before_approval_request", rights=["modify_approval_request"], when=CHANGING, **SEEN)
+def hurry(_: HookInput) -> Any:
+    return change_approval("within an hour", timeout_ms=3_600_000, risk="Critical")
+
+
 @hook("before_run_complete", rights=["request_retry"], when=CHANGING, order=1, **SEEN)
 def run_again(call: HookInput) -> Any:
     run = call.run_id.as_str()
@@ -254,6 +260,18 @@ def _hooks() -> Iterator[Any]:
 
 
 registry = ToolRegistry.of(
-    *(pay, guarded_pay, look, give_amount, cap, judge, look_again, shout, run_again, see_result),
+    *(
+        pay,
+        guarded_pay,
+        look,
+        give_amount,
+        cap,
+        judge,
+        look_again,
+        shout,
+        hurry,
+        run_again,
+        see_result,
+    ),
     *_hooks(),
 )

@@ -8,7 +8,6 @@ from typing import Any
 from rookery.actors.execution.driver import Finished
 from rookery.actors.hooks import hook
 from rookery.actors.hooks.authoring import LocalHook
-from rookery.actors.messages import ActiveRunView, UnparkRun
 from rookery.actors.tools import HOOK_ATTRIBUTE
 from rookery.schemas.facts import hook as facts
 from rookery.schemas.facts import turn
@@ -92,12 +91,6 @@ class HookedWorld(ScriptedWorld):
         super().__init__()
         pay = capability("pay", idempotent=False, side_effect=SideEffect.WRITE)
         self.visible = node_tools(*CAPABILITIES, pay)
-
-    def resume(self, hook_id: str) -> None:
-        """Continue the run that the hook has interrupted."""
-        command = UnparkRun(run_id=self.runs[-1], hook=hook_id)
-        node = self.nodes[-1]
-        self.run(node.kernel.ask("turn", SESSION, command, ActiveRunView))
 
     @property
     def end(self) -> Any:

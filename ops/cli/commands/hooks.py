@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from cyclopts import App, Parameter
@@ -23,7 +23,7 @@ from rookery.ops.hooks import HookProcess, read_hooks, recorded_calls, typed_cal
 from rookery.ops.logs import configure, scrub_output
 from rookery.ops.processes import stop_signals
 from rookery.schemas.commands import RunsQuery
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import CODES, CodedError, Refused
 from rookery.schemas.hooks import (
     ChangeHooks,
     HookList,
@@ -49,6 +49,9 @@ app = App(name="hooks", help_format="plaintext")
 
 HOOK_INTERRUPTED = "HOOK_INTERRUPTED"
 RESUMED_AT_ONCE = 64
+RETRIES_MAX = 100
+RETRY_S = 0.2
+T = TypeVar("T")
 TRIAL_TIMEOUT_S = 120.0
 CALLS_AT_ONCE = 20
 RUNS_MAX = 1_000
@@ -256,7 +259,9 @@ async def _resume(name: str, options: Options) -> list[str]:
 
         async def one(run: RunView) -> None:
             body = ResumeRun(run_id=run.run_id, hook=name)
-            receipt = await realm.ask("hook_resume", run.session_id, body, ResumeReceipt)
+            receipt = await _insist(
+                lambda: realm.ask("hook_resume", run.session_id, body, ResumeReceipt)
+            )
             resumed.extend([run.run_id] * receipt.resumed)
 
         before: str | None = None
@@ -268,6 +273,18 @@ async def _resume(name: str, options: Options) -> list[str]:
                 await asyncio.gather(*map(one, interrupted[first : first + RESUMED_AT_ONCE]))
             if (before := page.next) is None:
                 return resumed
+
+
+async def _insist(ask: Callable[[], Awaitable[T]]) -> T:
+    """The reply, also if the session moves to another node meanwhile: the others go on."""
+    for _ in range(RETRIES_MAX):
+        try:
+            return await ask()
+        except CodedError as error:
+            if not CODES[error.code].retryable:
+                raise
+            await asyncio.sleep(RETRY_S)
+    return await ask()
 
 
 async def _calls_of(realm: OfflineRealm, view: RunView) -> list[TriedCall]:
