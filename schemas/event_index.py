@@ -6,7 +6,7 @@ and what it is about.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET, UnsetType
@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.calls import CallArguments
 from rookery.schemas.envelope import Fact
 from rookery.schemas.events import EventFilter, PayloadAccessMode
-from rookery.schemas.facts import tool, turn
+from rookery.schemas.facts import conversation, hook, model, sandbox, session, tool, turn
 from rookery.schemas.ids import (
     AgentId,
     EntityRefId,
@@ -37,6 +37,7 @@ from rookery.schemas.seed.refs import (
 )
 
 __all__ = [
+    "CONTENT_CLASSES",
     "DEFAULT_PRIVACY",
     "DEFAULT_RETENTION",
     "FAMILY_INDEXES",
@@ -72,22 +73,46 @@ _DEFAULT: Final = FactClasses()
 _SENSITIVE: Final = FactClasses(PrivacyClass.SENSITIVE)
 
 
-_MAY_HOLD_VALUES: Final = frozenset(
-    {tool.Completed, tool.Requested, tool.Adopted, turn.ToolCallsReturned}
-)
-
-
 def fact_classes(fact: Fact) -> FactClasses:
     """The classes of a fact: higher than the defaults if it holds a sensitive value, sealed."""
-    if type(fact) not in _MAY_HOLD_VALUES:
-        return _DEFAULT
-    if isinstance(fact, tool.Completed):
-        return _SENSITIVE if fact.sealed is True else _DEFAULT
-    if isinstance(fact, tool.Requested | tool.Adopted):
-        return _SENSITIVE if _has_sealed(fact.arguments) else _DEFAULT
-    if isinstance(fact, turn.ToolCallsReturned):
-        return _SENSITIVE if any(_has_sealed(call.arguments) for call in fact.calls) else _DEFAULT
+    classes_of = CONTENT_CLASSES.get(type(fact))
+    return _DEFAULT if classes_of is None else classes_of(fact)
+
+
+def _of_outcome(fact: tool.Completed) -> FactClasses:
+    return _SENSITIVE if fact.sealed is True else _DEFAULT
+
+
+def _of_arguments(fact: tool.Requested | tool.Adopted) -> FactClasses:
+    return _SENSITIVE if _has_sealed(fact.arguments) else _DEFAULT
+
+
+def _of_batch(fact: turn.ToolCallsReturned) -> FactClasses:
+    return _SENSITIVE if any(_has_sealed(call.arguments) for call in fact.calls) else _DEFAULT
+
+
+def _of_readers(_: Fact) -> FactClasses:
+    """Of what every reader of facts may see: programs, their inputs and results, messages."""
     return _DEFAULT
+
+
+CONTENT_CLASSES: Final[dict[type[Fact], Callable[[Any], FactClasses]]] = {
+    tool.Completed: _of_outcome,
+    tool.Requested: _of_arguments,
+    tool.Adopted: _of_arguments,
+    turn.ToolCallsReturned: _of_batch,
+    conversation.MessageAdded: _of_readers,
+    hook.ResponseDecided: _of_readers,
+    model.Answered: _of_readers,
+    sandbox.SnapshotRestored: _of_readers,
+    session.InputAccepted: _of_readers,
+    turn.Started: _of_readers,
+    turn.Completed: _of_readers,
+    turn.Failed: _of_readers,
+    turn.Cancelled: _of_readers,
+}
+"""Every fact that holds what a program, a tool, a model or a client wrote, with its classes. All
+other facts have the defaults."""
 
 
 def _has_sealed(given: CallArguments | UnsetType) -> bool:

@@ -4,16 +4,19 @@ index and the classes of every fact.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, get_args, get_type_hints
 
 import msgspec
 import pytest
 
-from rookery.schemas.calls import CallArguments, RequestedCall
+from rookery.schemas.agents import ConversationMessage
+from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_facts, fact_name, wire_names
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.event_index import (
+    CONTENT_CLASSES,
     FAMILY_INDEXES,
     NO_RUN,
     FactClasses,
@@ -34,6 +37,8 @@ from rookery.schemas.events import (
 from rookery.schemas.export import FAMILIES
 from rookery.schemas.facts import tool, turn
 from rookery.schemas.facts.run_progress import SESSION_ENDS, TURN_ENDS
+from rookery.schemas.run import RunRequest, RunResult
+from rookery.schemas.seed.hook_invocation import DenyResponse
 from rookery.schemas.seed.refs import PrivacyClass, RetentionClass
 from tests.wire.test_facts import ALL_FACTS, example
 
@@ -92,6 +97,27 @@ def test_every_fact_has_an_index_and_classes(family: str, kind: type[Fact]):
     assert "privacy" not in fields, "a default takes no bytes"
     assert "retention" not in fields
     assert select_fact(EventFilter(), fields, "s") is not None
+
+
+CONTENT = (Any, CallArguments, CallOutcome, ConversationMessage, RequestedCall, RunRequest)
+CONTENT += (RunResult, DenyResponse)
+"""What programs, tools, models and clients write, and a response of a hook."""
+
+
+def parts_of(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for part in get_args(annotation):
+        yield from parts_of(part)
+
+
+@pytest.mark.parametrize(("family", "kind"), ALL_FACTS, ids=str)
+def test_every_fact_that_holds_content_says_its_classes(family: str, kind: type[Fact]):
+    held = [
+        name
+        for name, annotation in get_type_hints(kind).items()
+        if any(part in CONTENT for part in parts_of(annotation))
+    ]
+    assert bool(held) == (kind in CONTENT_CLASSES), f"{family}: its classes depend on {held}"
 
 
 def test_the_ends_of_runs_are_terminal():
