@@ -163,15 +163,7 @@ class CatalogueChanges:
     def _entries(self, change: ChangeCatalogue, known: Catalogue) -> Sequence[CatalogueEntry]:
         """The entries whose tools are to be listed; ``Refused`` for an unknown or invalid surface.
         To remove one again changes nothing: the client may not have had the first reply."""
-        gone = {name for name in change.remove if self._live.was_removed(name)}
-        for name in (*change.remove, *change.reload):
-            if name not in known.entries and name not in gone:
-                listed = ", ".join(sorted(known.entries)) or "none"
-                raise Refused(
-                    "SURFACE_NOT_FOUND",
-                    f"the realm's catalogue has no surface {name[:80]!r}",
-                    hint=f"rookery surfaces list; there are: {listed[:400]}",
-                )
+        self._require_known(change, known)
         if change.session:
             check_client_session(change.session)
         for name, source in change.add.items():
@@ -194,6 +186,26 @@ class CatalogueChanges:
             for name, source in change.add.items()
         }
         return tuple({**reloaded, **added}.values())
+
+    def _require_known(self, change: ChangeCatalogue, known: Catalogue) -> None:
+        """Refuse the removal or reload of what the catalogue never had."""
+        gone = {name for name in change.remove if self._live.was_removed(name)}
+        for name in (*change.remove, *change.reload):
+            if name in known.entries or name in gone:
+                continue
+            if self._live.is_own(name):
+                raise Refused(
+                    "INVALID_ARGUMENT",
+                    f"{name} is of the configuration of its node, which has it while it runs",
+                    hint="start the node again with other --tools or --workers; what is to come "
+                    f"and go is added by: rookery surfaces add {name} --worker",
+                )
+            listed = ", ".join(sorted(known.entries)) or "none"
+            raise Refused(
+                "SURFACE_NOT_FOUND",
+                f"the realm's catalogue has no surface {name[:80]!r}",
+                hint=f"rookery surfaces list; there are: {listed[:400]}",
+            )
 
     async def _list_tools(
         self, entries: Sequence[CatalogueEntry], listed: dict[str, _Listed]

@@ -138,6 +138,9 @@ def test_names_that_collide_are_refused_by_name(realm: SurfaceRealm):
             assert "a_b_act" in str(refused.body) or "a_b_work" in str(refused.body)
             listed = await client.ask("catalogued", "_realm", {})
             assert [one["surface"] for one in listed.body["surfaces"]] == ["local", "a_b"]
+            own = await change(client, remove=["local"])
+            assert own.code == "INVALID_ARGUMENT", own
+            assert "--tools" in str(own.body), "how a node gets other tools of its own"
 
     with realm.node(), realm.worker("a_b"), realm.worker("a-b"):
         asyncio.run(scenario())
