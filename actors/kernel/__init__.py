@@ -37,7 +37,6 @@ if TYPE_CHECKING:
         NO_METRICS,
         KernelMetrics,
         KernelSettings,
-        NoMetrics,
     )
     from rookery.actors.kernel.mailbox import Mailbox
     from rookery.actors.kernel.messages import AskActor
@@ -74,7 +73,6 @@ __all__ = [
     "KernelMetrics",
     "KernelSettings",
     "Mailbox",
-    "NoMetrics",
     "NodeDecider",
     "NodeIdentity",
     "NotExecutableHere",
@@ -124,7 +122,7 @@ __getattr__ = lazy_names(
             "last_restart",
         ),
         "kernel": ("Kernel",),
-        "kernel_settings": ("KernelMetrics", "KernelSettings", "NO_METRICS", "NoMetrics"),
+        "kernel_settings": ("KernelMetrics", "KernelSettings", "NO_METRICS"),
         "messages": ("AskActor",),
         "mailbox": ("Mailbox",),
         "node_decider": ("FactRecorded", "NodeDecider", "RecordFact"),

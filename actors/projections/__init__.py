@@ -11,7 +11,6 @@ if TYPE_CHECKING:
     from rookery.actors.projections.approvers import (
         ApproverReport,
         Approvers,
-        ForgedApprover,
         ListedApproverKey,
         read_approvers,
     )
@@ -20,7 +19,6 @@ if TYPE_CHECKING:
     from rookery.actors.projections.roster import (
         RosterFollower,
         RosterReport,
-        SkippedChange,
         read_roster,
         reported_signers,
     )
@@ -33,7 +31,6 @@ __all__ = [
     "ApprovalQueryHandler",
     "ApproverReport",
     "Approvers",
-    "ForgedApprover",
     "ListedApproverKey",
     "NodeView",
     "RealmProjections",
@@ -42,7 +39,6 @@ __all__ = [
     "RunProjection",
     "RunQueryHandler",
     "SessionQueryHandler",
-    "SkippedChange",
     "ToolQueryHandler",
     "nodes_of",
     "parse_phase",
@@ -58,7 +54,6 @@ __getattr__ = lazy_names(
         "approvers": (
             "ApproverReport",
             "Approvers",
-            "ForgedApprover",
             "ListedApproverKey",
             "read_approvers",
         ),
@@ -67,7 +62,6 @@ __getattr__ = lazy_names(
         "roster": (
             "RosterFollower",
             "RosterReport",
-            "SkippedChange",
             "read_roster",
             "reported_signers",
         ),

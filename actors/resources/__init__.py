@@ -17,7 +17,7 @@ from rookery.actors.resources.host_resolvers import (
     StaticContent,
 )
 from rookery.actors.resources.reader import ResourceReader
-from rookery.actors.resources.router import ResourceResolver, ResourceRouter
+from rookery.actors.resources.router import ResourceResolver
 
 __all__ = [
     "CaptureStore",
@@ -28,7 +28,6 @@ __all__ = [
     "MemoryResolver",
     "ResourceReader",
     "ResourceResolver",
-    "ResourceRouter",
     "StaticContent",
     "mime_of",
 ]

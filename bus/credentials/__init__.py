@@ -18,7 +18,6 @@ from rookery.bus.credentials.sealed_secrets import (
     KeyRing,
     RingSeal,
     SealedSecrets,
-    SealingKeys,
     SecretKey,
 )
 from rookery.bus.credentials.store import USERS_FILE, CredentialStore, ServerFormat
@@ -33,7 +32,6 @@ __all__ = [
     "KeyRing",
     "RingSeal",
     "SealedSecrets",
-    "SealingKeys",
     "SecretKey",
     "ServerFormat",
     "identity_header",

@@ -9,7 +9,7 @@ from rookery.bus.journal.audit import (
     QuarantinedMessage,
     quarantined_by,
 )
-from rookery.bus.journal.export import ExportReader, JournalExport, seal_line, verify_lines
+from rookery.bus.journal.export import ExportReader, JournalExport, seal_line
 from rookery.bus.journal.journal import JetStreamFeed, JetStreamJournal
 
 __all__ = [
@@ -25,5 +25,4 @@ __all__ = [
     "QuarantinedMessage",
     "quarantined_by",
     "seal_line",
-    "verify_lines",
 ]

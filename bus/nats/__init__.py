@@ -1,6 +1,6 @@
 """The NATS connection: nats-py, with batched frames, reply inboxes and JetStream's codes."""
 
-from rookery.bus.nats.batch_client import Message, OnBatch, Outgoing, Subscription, header_value
+from rookery.bus.nats.batch_client import Message, Outgoing, Subscription, header_value
 from rookery.bus.nats.connection import Connection
 from rookery.bus.nats.direct_get import DirectPage, direct_page, exchange, page_of, page_query
 from rookery.bus.nats.jetstream_api import (
@@ -58,7 +58,6 @@ __all__ = [
     "Message",
     "NKey",
     "NKeyKind",
-    "OnBatch",
     "Outgoing",
     "PendingReply",
     "ReplyInbox",

@@ -2,7 +2,6 @@
 
 from rookery.bus.server.server import EmbeddedServer, find_server
 from rookery.bus.server.store import (
-    RunningServer,
     Store,
     check_usable,
     default_store,
@@ -11,7 +10,6 @@ from rookery.bus.server.store import (
 
 __all__ = [
     "EmbeddedServer",
-    "RunningServer",
     "Store",
     "check_usable",
     "default_store",

@@ -1,19 +1,17 @@
 """The journal as an operator sees it: the check of its messages, anchors, and proofs of runs."""
 
 from rookery.ops.journal.anchor import Anchor, read_anchor
-from rookery.ops.journal.damage import EXIT_CODES, DefectKind, MessageDamage, damage_words
+from rookery.ops.journal.damage import DefectKind, damage_words
 from rookery.ops.journal.journal_check import LONG_MESSAGES, JournalCheck
 from rookery.ops.journal.node_log import NodeKeys
 from rookery.ops.journal.run_proof import ProofParts, prove_run
 from rookery.ops.journal.run_records import RunRecords
 
 __all__ = [
-    "EXIT_CODES",
     "LONG_MESSAGES",
     "Anchor",
     "DefectKind",
     "JournalCheck",
-    "MessageDamage",
     "NodeKeys",
     "ProofParts",
     "RunRecords",

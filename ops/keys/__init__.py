@@ -3,7 +3,6 @@
 from rookery.ops.keys.node_keys import (
     NodeKey,
     TrustRoots,
-    is_signed_voucher,
     node_key_path,
     open_node_key,
     operator_voucher,
@@ -34,7 +33,6 @@ __all__ = [
     "NodeSecrets",
     "SecretsRotation",
     "TrustRoots",
-    "is_signed_voucher",
     "keys_of",
     "node_key_path",
     "open_node_key",

@@ -1,6 +1,6 @@
 """Rookery beside its peers: the same work on other runtimes, in the same run, as ratios."""
 
-from rookery.ops.bench.peers.catalogue import PEERS, PeerRuntime
+from rookery.ops.bench.peers.catalogue import PEERS
 from rookery.ops.bench.peers.comparison import (
     PARTS,
     Comparison,
@@ -15,7 +15,6 @@ __all__ = [
     "PEERS",
     "Comparison",
     "PeerRow",
-    "PeerRuntime",
     "choose",
     "compare_peers",
     "record_rows",
