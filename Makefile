@@ -5,8 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PROCESSORS := $(shell getconf _NPROCESSORS_ONLN)
-# Many tests wait for a claim, a timer or a process: one worker more than there are processors.
-WORKERS := $(shell expr $(PROCESSORS) + 1)
+# Many tests wait for a claim, a timer or a process: two workers a processor keep it busy.
+WORKERS := $(shell expr 2 \* $(PROCESSORS))
 # Files, folders or options of pytest: `make test TESTS=tests/sandbox`.
 TESTS ?=
 
