@@ -2,9 +2,9 @@
 third of a second of CPU less.
 
 What starts is a process of its own, with its own arguments, environment, folder, files and signals;
-only what Python reads for itself when it starts is shared. There is one parent a test process, on
-Linux. Elsewhere, and where Python is to read something else, ``can_fork`` is false and processes
-start as users start them.
+only what Python reads for itself when it starts is shared. There is one parent a test process, and
+one for each module that only some of them import, on Linux. Elsewhere, and where Python is to read
+something else, ``can_fork`` is false and processes start as users start them.
 """
 
 from __future__ import annotations
@@ -88,25 +88,33 @@ def can_fork(env: Mapping[str, str]) -> bool:
     return sys.platform == "linux" and settings <= FOLLOWED and not at_start
 
 
-def fork(arguments: Sequence[str], *, env: Mapping[str, str], cwd: Path, stderr: int) -> Forked:
-    """``rookery`` with these arguments, whose output is to be read and whose input is empty."""
+def fork(
+    arguments: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    stderr: int,
+    imported: str = "",
+) -> Forked:
+    """``rookery`` with these arguments, whose output is to be read and whose input is empty.
+    ``imported``: one more module that its parent has imported, because that takes long."""
     wanted = {"argv": ["rookery", *arguments], "env": dict(env), "cwd": str(cwd)}
-    return _parent().fork(json.dumps(wanted).encode(), stderr)
+    return _parent(imported).fork(json.dumps(wanted).encode(), stderr)
 
 
 @functools.cache
-def _parent() -> _Parent:
-    return _Parent()
+def _parent(imported: str = "") -> _Parent:
+    return _Parent(imported)
 
 
 class _Parent:
     """The fork server, as its one client sees it. It ends with us."""
 
-    def __init__(self) -> None:
+    def __init__(self, imported: str) -> None:
         self._lock = threading.Lock()
         self._line, its = socket.socketpair()
         with its:
-            command = [sys.executable, __file__, str(its.fileno())]
+            command = [sys.executable, __file__, str(its.fileno()), imported]
             self._process = subprocess.Popen(
                 command, pass_fds=[its.fileno()], stdin=subprocess.DEVNULL
             )
@@ -211,8 +219,8 @@ def _make_schemas() -> None:
 
 def main() -> int:
     sys.path.pop(0)  # The folder of this file, which no other start knows.
-    line = socket.socket(fileno=int(sys.argv[1]))
-    for name in MODULES:
+    line, imported = socket.socket(fileno=int(sys.argv[1])), sys.argv[2]
+    for name in filter(None, (*MODULES, imported)):
         importlib.import_module(name)
     _make_schemas()
     cli = sys.modules["rookery.ops.cli"]

@@ -61,6 +61,7 @@ class NodeProcess:
         self._reading = threading.Lock()
         """Held by the thread that waits for the first line: a wait for a file that another thread
         closes does not end."""
+        self._imported = ""
         self.log = folder / f"node-{next(_numbers)}.log"
         self.address = ""
         """Of its server, without a credential."""
@@ -72,6 +73,11 @@ class NodeProcess:
         assert self._process is not None, "the node was not started"
         return self._process
 
+    def with_imported(self, module: str) -> NodeProcess:
+        """Fork it from a process that has imported this module, which takes long."""
+        self._imported = module
+        return self
+
     def start(self) -> NodeProcess:
         """Returns once the node says that it serves."""
         return self.launch().ready()
@@ -81,8 +87,13 @@ class NodeProcess:
         environment, folder = self._environment, self._folder
         with self.log.open("wb") as log:
             if self._command[0] == ROOKERY and can_fork(environment):
-                arguments = self._command[1:]
-                self._process = fork(arguments, env=environment, cwd=folder, stderr=log.fileno())
+                self._process = fork(
+                    self._command[1:],
+                    env=environment,
+                    cwd=folder,
+                    stderr=log.fileno(),
+                    imported=self._imported,
+                )
             else:
                 self._process = subprocess.Popen(
                     self._command,

@@ -35,6 +35,8 @@ from tests.stock_client import Stock, stock
 
 __all__ = ["EVERYWHERE", "AgentRecord", "faults", "journal_bytes", "kill_at", "turn_facts"]
 
+PROVIDERS = "rookery.actors.agents.provider_model"
+
 PROMPTS = 3
 RESULT = "paid 14"
 SCRIPTED = """
@@ -83,7 +85,8 @@ async def kill_at(
                 "COUNTER": str(counter.port),
                 "PYTHONPATH": str(Path(__file__).parents[2]),
             }
-            return node_on(server, realm, folder, *tools, **where, **variables)
+            made = node_on(server, realm, folder, *tools, **where, **variables)
+            return made.with_imported(PROVIDERS) if provider else made
 
         mortal = node(ROOKERY_FAILPOINT=failpoint) if failpoint else node()
         successor = node()
