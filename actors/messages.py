@@ -29,17 +29,23 @@ __all__ = [
     "ActiveRunQuery",
     "ActiveRunView",
     "ApprovalAcknowledged",
+    "BeginPeerCall",
     "CallProgress",
     "CallsQuery",
     "CallsView",
+    "CancelHandler",
+    "HandlerCancelled",
+    "HandlerEnded",
     "OpenCalls",
     "OpenCallsQuery",
     "ParkRun",
+    "PeerCallAcknowledged",
     "RecordHooks",
     "RecordOutcome",
     "RecordRunEnd",
     "RecordStep",
     "ReportBrokenHistory",
+    "ReportItemHandled",
     "RequestApproval",
     "RunEndRecorded",
     "RunStart",
@@ -47,6 +53,7 @@ __all__ = [
     "TurnInput",
     "UnparkRun",
     "WithdrawApproval",
+    "WithdrawPeerCall",
 ]
 
 
@@ -309,6 +316,59 @@ class WithdrawApproval(msgspec.Struct, frozen=True, kw_only=True):
 
 class ApprovalAcknowledged(msgspec.Struct, frozen=True):
     """The request or withdrawal is committed."""
+
+
+class BeginPeerCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Begin a call that the peers of its session end. A call that has begun is not begun again."""
+
+    operation_id: str
+    run_id: str
+    name: str
+    arguments: dict[str, Any]
+    """Bound and checked, without those that are null."""
+    until_ms: int
+    """When the wait ends at the latest; 0 if it has no end."""
+    item_id: str = ""
+    """The item of a peer that the run handles, if it does."""
+
+
+class WithdrawPeerCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Drop a call, because its run has ended or no longer waits for it."""
+
+    operation_id: str
+
+
+class PeerCallAcknowledged(msgspec.Struct, frozen=True):
+    """The beginning or the withdrawal is committed."""
+
+
+class ReportItemHandled(Effect, frozen=True, kw_only=True):
+    """The run that handles the item of a peer has ended: let the peer have its result."""
+
+    session: str
+    run_id: str
+    item_id: str
+    result: RunResult
+    result_blob: str = ""
+    """The whole result in the blob store, if it is large."""
+
+
+class HandlerEnded(msgspec.Struct, frozen=True, kw_only=True):
+    """Respond to an item with the result of the run that handled it."""
+
+    item_id: str
+    run_id: str
+    result: RunResult
+
+
+class CancelHandler(msgspec.Struct, frozen=True, kw_only=True):
+    """Cancel the run that handles an item, if it has not ended."""
+
+    item_id: str
+
+
+class HandlerCancelled(msgspec.Struct, frozen=True):
+    """The reply to ``CancelHandler``."""
 
 
 class CallsView(msgspec.Struct, frozen=True, kw_only=True):

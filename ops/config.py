@@ -178,6 +178,12 @@ class ResourcesConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Tables ``[[resources.static]]`` of the file."""
 
 
+class PeersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    tools: bool = False
+    """Offer ``peers``, ``send_request``, ``send_message``, ``send_response`` and ``receive`` to
+    programs."""
+
+
 class ApprovalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     dispatchers: tuple[DispatcherName, ...] = ("inbox",)
     """Which dispatchers carry requests. With none, a call that needs an approval is denied."""
@@ -250,6 +256,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sandbox: SandboxConfig = SandboxConfig()
     limits: LimitsConfig = LimitsConfig()
     resources: ResourcesConfig = ResourcesConfig()
+    peers: PeersConfig = PeersConfig()
     approvals: ApprovalsConfig = ApprovalsConfig()
     policy: PolicySettings = PolicySettings()
     metrics: MetricsConfig = MetricsConfig()

@@ -448,6 +448,7 @@ class Node:
             policies=self._loop.run(open_policies(bus, config.policy, config.approvals)),
             node_secrets=secrets,
             leases=leases,
+            peers=config.peers,
             models=models,
             metrics=self.metrics,
             opened=opened,

@@ -82,11 +82,15 @@ class NodeResources(NamedTuple):
         offered = [CatalogueTool.of(RESOURCES, one.capability, awaited=True) for one in tools]
         return cls(functions, record_reads, reader, store, (host,), offered)
 
-    def catalogue(self, remote: Sequence[RemoteToolHost]) -> ToolCatalogue:
-        """The node's own functions, built-in tools, those for resources, and those of workers."""
+    def catalogue(
+        self, remote: Sequence[RemoteToolHost], of_peers: Sequence[CatalogueTool] = ()
+    ) -> ToolCatalogue:
+        """The node's own functions, built-in tools, those for resources and for peers, and those of
+        workers."""
         local = ToolCatalogue.local(self.registry, self.record_reads)
         of_workers = (tool for host in remote for tool in host.catalogue_tools)
-        return ToolCatalogue([*local, *built_in_tools(self.registry), *self.tools, *of_workers])
+        built_in = (*built_in_tools(self.registry), *self.tools, *of_peers)
+        return ToolCatalogue([*local, *built_in, *of_workers])
 
 
 def _resolvers(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from typing import Any, Final
 
 from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints, KernelMetrics
 from rookery.actors.peers import (
@@ -21,18 +22,35 @@ from rookery.actors.peers import (
     SendContext,
     SessionNumber,
     not_attended_response,
+    peer_id_of,
     sign_envelope,
 )
 from rookery.actors.projections import Approvers, RosterFollower
+from rookery.actors.tools import PEERS, CatalogueTool, LocalToolHost
+from rookery.actors.tools.builtin import peer_tools, peers_registry
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.credentials import SealedSecrets
 from rookery.bus.ports import Bus, EnvelopeProof, TaskSet
+from rookery.schemas.calls import ApprovalMode
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.peers.envelope import EnvelopeKind, OutboxEnvelope
-from rookery.schemas.peers.roster import ROSTER_KEY, Enrolment, NamePeer
+from rookery.schemas.peers.roster import (
+    REALM_NAME,
+    ROSTER_KEY,
+    Enrolment,
+    NamePeer,
+    Pairing,
+    PeerKind,
+)
 
-__all__ = ["PeerServices", "delete_former_secrets", "next_enrolment", "open_realm_keys"]
+__all__ = [
+    "PeerServices",
+    "PeerTools",
+    "delete_former_secrets",
+    "next_enrolment",
+    "open_realm_keys",
+]
 
 log = logging.getLogger(__name__)
 
@@ -41,8 +59,32 @@ STORED_AS: Final = "peer"
 SECRET_BYTES: Final = 32
 CHECK_S: Final = 2.0
 LOG_S: Final = 60.0
+CLOSE_S: Final = 1.0
 LOGGED_MAX: Final = 1_000
 """Different refusals that are remembered within a minute."""
+
+
+class PeerTools:
+    """The surface ``peers`` of a node that offers it. The tools are known before the roster is."""
+
+    def __init__(self, opened: ExitStack, *, are_offered: bool) -> None:
+        self._services: PeerServices | None = None
+        self.tools: Sequence[CatalogueTool] = ()
+        self.hosts: Sequence[LocalToolHost] = ()
+        if are_offered:
+            registry = peers_registry(self)
+            host = LocalToolHost(registry, PEERS)
+            opened.callback(host.close, CLOSE_S)
+            self.tools, self.hosts = peer_tools(registry), (host,)
+
+    def connect(self, services: PeerServices) -> None:
+        self._services = services
+
+    def addresses(self, session: str) -> list[dict[str, Any]]:
+        """What the tool ``peers`` shows; other sessions of this realm need no entry."""
+        del session
+        assert self._services is not None
+        return self._services.addresses()
 
 
 class PeerServices:
@@ -74,15 +116,48 @@ class PeerServices:
 
     @classmethod
     async def open(
-        cls, bus: Bus, sealed: SealedSecrets, approvers: Approvers, metrics: KernelMetrics
+        cls,
+        bus: Bus,
+        sealed: SealedSecrets,
+        approvers: Approvers,
+        metrics: KernelMetrics,
+        tools: PeerTools,
     ) -> PeerServices:
-        """Read the secret and the roster; the first node of a realm makes the secret."""
+        """Read the secret and the roster; the first node of a realm makes the secret. ``tools``
+        get the roster."""
         if await sealed.newest(STORED_AS) is None:
             await sealed.get_or_create(STORED_AS, entropy(SECRET_BYTES))
         keys = await open_realm_keys(sealed, bus.realm)
         services = cls(bus, sealed, keys, RosterFollower(bus, approvers), metrics)
         await services.roster.open()
+        tools.connect(services)
         return services
+
+    def addresses(self) -> list[dict[str, Any]]:
+        """The peers of the roster that are trusted now."""
+        now_ms = self._now_ms()
+        return [
+            {
+                "address": f"{'*' if one.pairing.kind is PeerKind.REALM else alias}@{alias}",
+                "kind": one.pairing.kind.value,
+                "approval": self.needs_approval(f"*@{alias}"),
+                "peer_id": peer_id_of(one.pairing.key, _key_name(one.pairing)),
+            }
+            for alias, one in sorted(self.roster.current.peers.items())
+            if not one.is_revoked(_key_name(one.pairing), one.pairing.key, now_ms)
+        ]
+
+    def needs_approval(self, address: str) -> bool:
+        """Whether a program needs an approval to send to an address. Sessions of this realm are
+        asked freely; nothing can be sent to a peer that is not known."""
+        _, _, alias = address.partition("@")
+        if alias in ("", self._bus.realm):
+            return False
+        try:
+            peer = self.roster.current.peers.get(alias)
+        except CodedError:
+            return True
+        return peer is not None and peer.pairing.approval is not ApprovalMode.NONE
 
     def _session_keys(self, roster: Roster, name: str, now_ms: int) -> Iterable[str] | None:
         """The keys of a session whose key was rotated; ``None`` for any other."""
@@ -101,6 +176,7 @@ class PeerServices:
         executor = PeerExecutor(
             ask=ask,
             timers=self._bus.timers,
+            blobs=self._bus.blobs,
             publisher=self._bus.inbox,
             prove=self._prove,
             now_ms=self._now_ms,
@@ -182,6 +258,10 @@ class PeerServices:
         body = encode_json(NamePeer(enrol=enrolment))
         message_id = f"enrol.{enrolment.key}"
         await self._bus.inbox.submit("roster", ROSTER_KEY, body, message_id=message_id)
+
+
+def _key_name(pairing: Pairing) -> str:
+    return REALM_NAME if pairing.kind is PeerKind.REALM else pairing.names[0]
 
 
 class EnvelopeRefusals:

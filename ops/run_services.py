@@ -76,13 +76,13 @@ from rookery.bus.credentials import RingSeal
 from rookery.bus.event_loop import TaskSet
 from rookery.bus.ports import Bus, BusLoop
 from rookery.ops.background_tasks import BackgroundTask
-from rookery.ops.config import ApprovalsConfig, LimitsConfig
+from rookery.ops.config import ApprovalsConfig, LimitsConfig, PeersConfig
 from rookery.ops.hooks import hook_openers, hook_queries
 from rookery.ops.keys import NodeSecrets, root_key_of
 from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.node_resources import NodeResources
-from rookery.ops.peers import PeerServices
+from rookery.ops.peers import PeerServices, PeerTools
 from rookery.ops.policy import PolicyServices
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
@@ -168,6 +168,7 @@ class RunServices:
             lease_gate=gate,
             policy_now=policies.current,
             policy_of=policies.get,
+            peer_gate=self.peers.needs_approval,
         )
         left_for = self.revocations.left_for
         return (
@@ -243,13 +244,15 @@ class RunServices:
         policies: RunPolicies,
         node_secrets: NodeSecrets,
         leases: LeaseServices,
+        peers: PeersConfig,
         models: Models,
         metrics: NodeMetrics,
         opened: ExitStack,
     ) -> RunServices:
         """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
         ``opened`` gets what is to be closed after the kernel, off the loop."""
-        catalogue, registry = resources.catalogue(remote), resources.registry
+        of_peers = PeerTools(opened, are_offered=peers.tools)
+        catalogue, registry = resources.catalogue(remote, of_peers.tools), resources.registry
         key = node_secrets.snapshots
         sandbox = await load_sandbox(
             bus, loop, node, key=key, packages=packages, share=share, fibers=fibers, opened=opened
@@ -259,7 +262,7 @@ class RunServices:
             loop,
             tools=catalogue,
             local=_open_local(registry, opened),
-            others=(*remote, *resources.hosts),
+            others=(*remote, *resources.hosts, *of_peers.hosts),
             share=share,
             leases=leases,
             seal=RingSeal(node_secrets.values, bus.realm, entropy),
@@ -282,15 +285,15 @@ class RunServices:
             revocations=await _open_revocations(bus),
             node_secrets=node_secrets,
             leases=leases,
-            peers=await PeerServices.open(bus, node_secrets.sealed, approvers, metrics),
+            peers=await PeerServices.open(bus, node_secrets.sealed, approvers, metrics, of_peers),
             policies=policies,
             metrics=metrics,
         )
-        opened.callback(lambda: loop.run(services._close()))
-        await services._open()
+        await services._open(opened)
         return services
 
-    async def _open(self) -> None:
+    async def _open(self, opened: ExitStack) -> None:
+        opened.callback(lambda: self._loop.run(self._close()))
         """Read what the realm has registered."""
         await self.surfaces.open()
         await self.hooks.open()

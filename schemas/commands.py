@@ -22,6 +22,7 @@ from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.hooks import ChangeHooks, HooksQuery, HookTrial, ResumeRun
 from rookery.schemas.peers.envelope import Envelope
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
+from rookery.schemas.peers.items import SetResponder
 from rookery.schemas.peers.roster import NamePeer
 from rookery.schemas.protection.policy import ExplainPolicy
 from rookery.schemas.protection.rights import Rights
@@ -410,6 +411,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "roster": NamePeer,
     "envelope": Envelope,
     "send": SendEnvelope,
+    "respond": SetResponder,
     "peer_due": PeerDue,
     "exchanges": ExchangesQuery,
     "pending": PendingQuery,
@@ -475,6 +477,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "replay",
         "fork",
         "send",
+        "respond",
     ),
     Audience.QUERY: (
         "session",

@@ -23,6 +23,7 @@ from rookery.schemas.machines.views import (
     TurnsReply,
 )
 from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList
+from rookery.schemas.peers.items import ResponderView
 from rookery.schemas.peers.roster import RosterReceipt
 from rookery.schemas.protection.policy import PolicyExplanation
 from rookery.schemas.protection.rights import Rights, SessionRights
@@ -429,6 +430,7 @@ REPLIES: dict[str, Any] = {
     "roster": RosterReceipt,
     "envelope": PeerIngressAdmission,
     "send": EnvelopeReceipt,
+    "respond": ResponderView,
     "peer_due": EnvelopeReceipt,
     "exchanges": ExchangeList,
     "pending": ApprovalList,

@@ -19,12 +19,13 @@ from rookery.actors.admission.facts import AdmissionFacts
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.admission.state import NO_TURN, Admission, EndedInput, ObservedTurn
 from rookery.actors.kernel.machines import RejectionKind, TransitionRejected, reserved_for_run
-from rookery.actors.messages import ReportBrokenHistory
+from rookery.actors.messages import CancelHandler, ReportBrokenHistory
 from rookery.actors.protection import check_count, check_rights
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
+from rookery.schemas.facts.peer import ItemAssigned
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.machines.inputs import InputSender, sender_of
@@ -36,7 +37,9 @@ __all__ = [
     "AdmissionQuotas",
     "TurnEnd",
     "accept",
+    "accept_item",
     "cancel",
+    "cancel_handler",
     "change_limits",
     "check_language",
     "create",
@@ -79,6 +82,41 @@ def accept(
     builder.open()
     builder.accept(command, request)
     return builder.finish()
+
+
+def accept_item(
+    state: Admission, command: Command[ItemAssigned], *, now_ms: int
+) -> list[facts.SessionFact]:
+    """Accept the run by which the session's responder handles an item. No quota counts it: there is
+    one at a time."""
+    fact = command.body
+    if fact.responder is UNSET or not state.is_open:
+        return []
+    responder = fact.responder
+    request = RunRequest(
+        session_id=command.key,
+        language=responder.language,
+        code=responder.code,
+        inputs={"item": fact.item},
+        timeout_ms=responder.wall_ms or None,
+    )
+    builder = AdmissionFacts(state, command, now_ms)
+    builder.open()
+    builder.accept(command, request, item_id=fact.item_id)
+    return builder.finish()
+
+
+def cancel_handler(
+    state: Admission, command: Command[Any], *, now_ms: int
+) -> list[facts.SessionFact]:
+    """Cancel the run that handles an item, unless it has ended."""
+    handler: CancelHandler = command.body
+    unfinished = state.queue if state.current is None else (state.current, *state.queue)
+    for found in unfinished:
+        if found.item_id == handler.item_id:
+            body = Cancel(run_id=found.run_id, now=True, reason="the responder was stopped")
+            return cancel(state, replace(command, body=body), now_ms=now_ms)
+    return []
 
 
 def create(

@@ -16,7 +16,9 @@ from msgspec.structs import replace
 from rookery.actors.admission.commands import (
     AdmissionQuotas,
     accept,
+    accept_item,
     cancel,
+    cancel_handler,
     change_limits,
     check_language,
     create,
@@ -41,6 +43,8 @@ from rookery.actors.admission.state import (
 )
 from rookery.actors.kernel import Decider, Effect, ReadScope
 from rookery.actors.messages import (
+    CancelHandler,
+    HandlerCancelled,
     RecordRunEnd,
     ReportBrokenHistory,
     RunEndRecorded,
@@ -61,6 +65,7 @@ from rookery.schemas.commands import (
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import session as facts
+from rookery.schemas.facts.peer import ItemAssigned
 from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed, TurnFact
 from rookery.schemas.replies import RunAnswer
@@ -98,6 +103,8 @@ _RULES: dict[type, Callable[..., Sequence[facts.SessionFact]]] = {
     ReportBrokenHistory: end_lost_run,
     RecordRunEnd: _leave_to_reaction,
     SessionQuery: _require_known,
+    ItemAssigned: accept_item,
+    CancelHandler: cancel_handler,
 }
 """Rules that need only the session's state."""
 
@@ -121,7 +128,7 @@ class AdmissionDecider(Decider):
     handles_duplicates = True
     stores_large_bodies = True
     restart_fact = facts.HistoryRestarted
-    reaction_types = frozenset({Completed, Failed, Cancelled, SnapshotRestored})
+    reaction_types = frozenset({Completed, Failed, Cancelled, SnapshotRestored, ItemAssigned})
 
     def __init__(
         self,
@@ -137,7 +144,7 @@ class AdmissionDecider(Decider):
         and a run ends with its turn or by an input to the session. ``judge`` raises ``Refused`` for
         a request that no session could execute."""
         self._executes_runs, self._validate = driven, judge
-        self.reacts_to = frozenset({"turn", "sandbox"}) if driven else frozenset({"turn"})
+        self.reacts_to = frozenset({"turn", "sandbox", "peer"}) if driven else frozenset({"turn"})
         self.observes = frozenset() if driven else frozenset({"turn"})
         self._queued_max, self._in_flight_max = queued_max, in_flight_max
         self._in_flight, self._claims = realm_load, claims
@@ -258,6 +265,8 @@ class AdmissionDecider(Decider):
                     return None
                 receipt = state.receipt(found)
                 return RunAnswer.of_unstarted(receipt) if self._executes_runs else receipt
+            case CancelHandler():
+                return HandlerCancelled()
             case Cancel(run_id=run_id):
                 found = state.input_of_run(run_id)
                 return None if found is None else state.receipt(found)

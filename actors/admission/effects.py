@@ -12,8 +12,10 @@ from msgspec import UNSET
 from rookery.actors.admission.evolve import ENDED_STATES
 from rookery.actors.admission.state import Admission, EndedInput
 from rookery.actors.kernel import Effect
+from rookery.actors.messages import ReportItemHandled
 from rookery.schemas.facts import session as facts
 from rookery.schemas.replies import RunReceipt
+from rookery.schemas.run import ErrorObject, RunResult, RunStatus
 
 __all__ = ["EFFECT_TYPES", "SendPastResult", "SendReceipt", "effects"]
 
@@ -45,11 +47,25 @@ def effects(state: Admission, fact: facts.SessionFact) -> tuple[Effect, ...]:
     if ended is None:
         return ()
     subjects = ended.reply_to
+    if ended.item_id and not ended.at_sequence and not isinstance(fact, facts.ReplyRequested):
+        return (_report_unstarted(state, ended),)
     if isinstance(fact, facts.ReplyRequested):
         subjects = (fact.reply_to,)
     elif isinstance(fact, facts.RunCommitted | facts.RunFailed) and fact.unanswered is not UNSET:
         subjects = fact.unanswered
     return tuple(_reply_effect(state, ended, reply_to) for reply_to in subjects)
+
+
+def _report_unstarted(state: Admission, ended: EndedInput) -> Effect:
+    """The result of a run that handles an item and has none of its own."""
+    error = ended.error or ErrorObject(code="CANCELLED", message=f"the run was {ended.state}")
+    return ReportItemHandled(
+        key=f"item/{ended.run_id}",
+        session=state.meta.id,
+        run_id=ended.run_id,
+        item_id=ended.item_id,
+        result=RunResult.failed(RunStatus.CANCELLED, error),
+    )
 
 
 def _reply_effect(state: Admission, ended: EndedInput, reply_to: str) -> Effect:

@@ -70,6 +70,7 @@ def _enqueue(state: Admission, fact: facts.InputAccepted) -> Admission:
         urgent=urgent,
         waking=urgent or fact.wake_if_idle,
         reply_to=() if fact.reply_to is UNSET else (fact.reply_to,),
+        item_id=fact.item_id or "",
     )
     queue = state.queue
     if (earlier := _find_queued(queue, fact.input_id)) is not None:
@@ -129,6 +130,7 @@ def _end(
         error=error,
         reply_to=pending.reply_to,
         at_sequence=_sequence(fact),
+        item_id=pending.item_id,
     )
     ended_inputs = state.ended.add(ended)
     if pending is state.current:

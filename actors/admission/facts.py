@@ -86,9 +86,9 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
         if left != known:
             self.add(facts.RightsNarrowed(rights=rights, descends_from=descends_from))
 
-    def accept(self, command: Command[RunRequest], request: RunRequest) -> None:
-        """Accept an input. A Draining session counts as Retired: it is Running only until its queue
-        is empty."""
+    def accept(self, command: Command[Any], request: RunRequest, item_id: str = "") -> None:
+        """Accept an input; ``item_id``: of the item that it handles. A Draining session counts as
+        Retired: it is Running only until its queue is empty."""
         host = self.state.host
         if host.pre_run_phase == RETIRED:
             host = replace(host, phase=RETIRED)
@@ -105,6 +105,7 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
             request_blob=command.blob or UNSET,
             reply_to=command.reply_to or UNSET,
             reply_waits=command.caller_waits,
+            item_id=item_id or UNSET,
         )
         on = "accept_without_wake" if unwoken else "accept_with_completion"
         self.add(ADMISSION.decide(host, on, candidate))

@@ -133,6 +133,8 @@ class PendingInput(msgspec.Struct, frozen=True, kw_only=True):
     """It starts an idle session; a passive input waits for one that does."""
     reply_to: tuple[str, ...] = ()
     """Reply subjects for the input's end."""
+    item_id: str = ""
+    """The item of a peer that its run handles."""
 
 
 class EndedInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -147,6 +149,8 @@ class EndedInput(msgspec.Struct, frozen=True, kw_only=True):
     reply_to: tuple[str, ...] = ()
     at_sequence: int = 0
     """Sequence of the turn's last fact, which has the result; 0 if no node executed the run."""
+    item_id: str = ""
+    """The item of a peer that its run handled."""
 
 
 _NONE: Final[Map[Any, Any]] = Map()

@@ -23,7 +23,12 @@ from rookery.actors.execution.run_hooks import RunHooks
 from rookery.actors.execution.step_recorder import ParkRequested, RunEnded, StepRecorder
 from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
-from rookery.actors.tools import WAITING_FOR_LEASE, WAITING_FOR_TASK, WAITING_FOR_TIMER
+from rookery.actors.tools import (
+    WAITING_FOR_LEASE,
+    WAITING_FOR_PEER,
+    WAITING_FOR_TASK,
+    WAITING_FOR_TIMER,
+)
 from rookery.actors.turns import request_calls
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallOutcome, RequestedCall
@@ -51,7 +56,7 @@ class CallNotifierPort(Protocol):
         """Cancel all calls of a run."""
 
 
-_SOON = frozenset({WAITING_FOR_TIMER, WAITING_FOR_LEASE, WAITING_FOR_TASK})
+_SOON = frozenset({WAITING_FOR_TIMER, WAITING_FOR_LEASE, WAITING_FOR_TASK, WAITING_FOR_PEER})
 """Waits that may end within a second, and need no person."""
 
 

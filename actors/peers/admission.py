@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from rookery.actors.peers.items.item_queue import is_full
 from rookery.actors.peers.state import UNANSWERED_MAX, SessionPeers
 from rookery.actors.peers.trust.envelope_rules import EnvelopeSender, SignedEnvelope
 from rookery.schemas.digest import canonical_json
@@ -31,6 +32,7 @@ from rookery.schemas.peers.envelope import (
     UnansweredRequest,
 )
 from rookery.schemas.peers.exchanges import PeerResponse, UnmatchedReason
+from rookery.schemas.peers.items import PeerItem
 
 __all__ = [
     "NotAttended",
@@ -113,12 +115,29 @@ def check_request(
     """``Refused`` if a request is to be declined. ``own_id``: of the session as a peer."""
     if not _may_request(envelope, sender):
         raise Refused("PEER_INTENT_NOT_ALLOWED", f"{sender.address} may not request this")
+    if state.responder is not UNSET and state.responder.terms_of(str(envelope.intent)) is None:
+        raise Refused("PEER_INTENT_NOT_ALLOWED", f"the session does not serve {envelope.intent}")
     if envelope.id in state.unanswered or state.replied.get(envelope.id) is not None:
         raise Refused("PEER_REQUEST_ID_TAKEN", "another request has this id")
-    if own_id in envelope.path:
+    if own_id in envelope.path and not _is_received(state, envelope, sender):
         raise Refused("PEER_CYCLE", "the session waits for a response on the way to this request")
-    if len(state.unanswered) >= UNANSWERED_MAX:
+    if len(state.unanswered) >= UNANSWERED_MAX or is_full(state):
         raise Refused("PEER_QUEUE_FULL", f"{UNANSWERED_MAX} requests wait for a response")
+
+
+def _is_received(state: SessionPeers, envelope: Envelope, sender: EnvelopeSender) -> bool:
+    """Whether a program of the session waits for this request."""
+    item = PeerItem(
+        id=envelope.id,
+        kind=envelope.kind,
+        from_=sender.address,
+        peer_id=sender.peer_id,
+        key_id="",
+        thread="",
+        intent=envelope.intent,
+        at_ms=envelope.at_ms,
+    )
+    return any(one.pattern.matches(item) for one in state.receivers)
 
 
 def _may_request(envelope: Envelope, sender: EnvelopeSender) -> bool:

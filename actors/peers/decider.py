@@ -10,10 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.admission import evolve_host
-from rookery.actors.kernel import Effect
+from rookery.actors.kernel import Effect, FactBuilder
 from rookery.actors.kernel.machines import (
     LIVE,
     MachineBinding,
@@ -21,6 +22,12 @@ from rookery.actors.kernel.machines import (
     SessionHost,
     SessionMachineDecider,
     TransitionRejected,
+)
+from rookery.actors.messages import (
+    BeginPeerCall,
+    HandlerEnded,
+    PeerCallAcknowledged,
+    WithdrawPeerCall,
 )
 from rookery.actors.peers.admission import (
     NotAttended,
@@ -48,6 +55,14 @@ from rookery.actors.peers.interaction_machine import (
     OUTBOUND,
     InboundRequests,
     OutboundRequests,
+)
+from rookery.actors.peers.items.item_queue import assignments, is_full
+from rookery.actors.peers.items.program_calls import begin_call, is_begun, withdraw_call
+from rookery.actors.peers.items.responder_rules import (
+    end_handler,
+    on_drain_due,
+    responder_view,
+    set_responder,
 )
 from rookery.actors.peers.outbox import OutboxRules, SendContext, list_exchanges
 from rookery.actors.peers.state import DeclineRate, SessionPeers
@@ -79,6 +94,7 @@ from rookery.schemas.machines.views import (
 )
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
+from rookery.schemas.peers.items import DropReason, SetResponder
 from rookery.schemas.peers.roster import ROSTER_KEY, NamePeer, RosterReceipt
 
 __all__ = ["PeerSettings", "PeersDecider", "SessionPeers"]
@@ -86,8 +102,17 @@ __all__ = ["PeerSettings", "PeersDecider", "SessionPeers"]
 OnRefused = Callable[[CodedError, str], None]
 Params = Mapping[str, Any]
 _EXCHANGE = ("corr_id",)
-_VERBS = ("peers", "roster", "send", "peer_due", "exchanges")
+_AT_ONCE: Final = (facts.MessageSent, facts.ProgressSent, facts.ResponseReplied)
+"""What ends the call of a program that sends it."""
+_WAITING: Final = (facts.ReceiverWaiting, facts.EnvelopeClassified, facts.ResponderSet)
+"""What may lead to an assignment where nothing was queued."""
+_VERBS = ("peers", "roster", "send", "respond", "peer_due", "exchanges")
 DELIVERED_HOLD_S: Final = 1.0
+_ACKNOWLEDGEMENTS: Final[Mapping[type, msgspec.Struct]] = {
+    **dict.fromkeys((EnvelopeDelivered, EnvelopeFailed, PeerDue, HandlerEnded), DeliveryReported()),
+    **dict.fromkeys((BeginPeerCall, WithdrawPeerCall), PeerCallAcknowledged()),
+}
+"""The replies to commands of executors and timers."""
 
 
 class PeerSettings(NamedTuple):
@@ -132,7 +157,7 @@ class PeersDecider(SessionMachineDecider):
     """Decides the commands of the family ``peer``."""
 
     family = "peer"
-    schema = 2
+    schema = 3
     verbs: Mapping[str, type[msgspec.Struct]] = {
         **{verb: COMMANDS[verb] for verb in _VERBS},
         "envelope": SignedEnvelope,
@@ -184,17 +209,48 @@ class PeersDecider(SessionMachineDecider):
                 left = self._admit(state, command, signed, command.arrived_ms or now_ms)
             case SendEnvelope() as sending:
                 left = self._send(state, command, sending, now_ms)
-            case PeerDue(request_id=corr_id):
-                left = self._on_due(state, command, corr_id)
             case EnvelopeDelivered(item_id=item_id):
-                left = _delivered(state, item_id)
+                return _delivered(state, item_id)
             case EnvelopeFailed() as failed:
                 left = self._on_failed(state, command.key, failed)
             case ExchangesQuery():
                 """A read."""
+            case PeerDue() as due:
+                left = self._on_due(state, command, due)
+            case SetResponder() as change:
+                self._check_live(state, command.key)
+                left = set_responder(self, state, command.key, change)
             case HandleInput():
                 left = super().decide(state, command, now_ms=now_ms)
+            case _:
+                left = self._decide_program(state, command, now_ms)
+        return self._with_assignments(state, left) if left else ()
+
+    def _decide_program(
+        self, state: SessionPeers, command: Command[Any], now_ms: int
+    ) -> Sequence[Fact]:
+        """The facts of a program's call, or of the end of a responder's run."""
+        session = command.key
+        left: Sequence[Fact] = ()
+        match command.body:
+            case BeginPeerCall() as begin:
+                left = self._begin_call(state, command, begin, now_ms)
+            case WithdrawPeerCall(operation_id=operation_id):
+                left = withdraw_call(self, state, session, operation_id)
+            case HandlerEnded() as ended:
+                rules = self._rules(state, command, now_ms, f"{ended.item_id}/{ended.run_id}")
+                left = end_handler(self, state, session, ended, rules)
         return left
+
+    def _with_assignments(self, state: SessionPeers, left: Sequence[Fact]) -> Sequence[Fact]:
+        """The facts, and who gets which items of the queue then."""
+        is_idle = not (state.receivers or state.queue)
+        if is_idle and not any(isinstance(fact, _WAITING) for fact in left):
+            return left
+        builder = FactBuilder[SessionPeers, Any](state, self.evolve)
+        builder.facts.extend(left)
+        builder.facts.extend(assignments(builder.state))
+        return builder.facts
 
     # --- envelopes that arrive --------------------------------------------------------------------
 
@@ -224,6 +280,11 @@ class PeersDecider(SessionMachineDecider):
         except TransitionRejected:
             raise NotAttended(session, envelope, sender) from None
         classified = replace(fact, arrival=arrival_of(signed, sender, arrived_ms))
+        if envelope.kind is EnvelopeKind.MESSAGE and is_full(state):
+            return (
+                classified,
+                facts.ItemDropped(item_id=envelope.id, why=DropReason.QUEUE_FULL),
+            )
         if envelope.kind is EnvelopeKind.REQUEST:
             return (classified, self._request(state, command, envelope, sender, arrived_ms))
         if envelope.kind is EnvelopeKind.RESPONSE:
@@ -277,42 +338,71 @@ class PeersDecider(SessionMachineDecider):
 
     # --- envelopes that leave ---------------------------------------------------------------------
 
-    def _rules(self, state: SessionPeers, command: Command[Any], now_ms: int) -> OutboxRules:
-        return OutboxRules(self._settings.sending, state, command.key, command.id, now_ms)
+    def _rules(
+        self, state: SessionPeers, command: Command[Any], now_ms: int, cause: str = ""
+    ) -> OutboxRules:
+        """``cause``: what the id of an envelope follows from, if not from that of the command."""
+        command_id = cause or command.id
+        return OutboxRules(self._settings.sending, state, command.key, command_id, now_ms)
 
     def _send(
         self, state: SessionPeers, command: Command[Any], sending: SendEnvelope, now_ms: int
     ) -> Sequence[Fact]:
+        self._check_live(state, command.key)
+        (fact,) = self._rules(state, command, now_ms).send(sending)
+        return (self.moved(state, command.key, fact),)
+
+    def _check_live(self, state: SessionPeers, session: str) -> None:
         if state.host.phase not in LIVE:
             raise Refused(
                 "SESSION_NOT_FOUND",
-                f"no session {command.key} is open",
-                hint=f"rookery sessions create {command.key}",
+                f"no session {session} is open",
+                hint=f"rookery sessions create {session}",
             )
-        (fact,) = self._rules(state, command, now_ms).send(sending)
+
+    def moved(self, state: SessionPeers, session: str, fact: Any) -> Any:
+        """The fact of an envelope with the row of the machine whose exchange it moves."""
+        moved: Any
         match fact:
             case facts.RequestSent(corr_id=corr_id, dest=dest):
                 params = {"corr_id": corr_id, "dest": dest}
-                (moved,) = self.decide_input(state, command.key, "request_sent", params)
-                fact = replace(
-                    moved,
-                    sent=fact.sent,
-                    intent=fact.intent,
-                    thread=fact.thread,
-                    due_at_ms=fact.due_at_ms,
+                (moved,) = self.decide_input(state, session, "request_sent", params)
+            case facts.ResponseReplied(corr_id=corr_id):
+                (moved,) = self.decide_input(
+                    state, session, "response_replied", {"corr_id": corr_id}
                 )
-            case facts.ResponseReplied(corr_id=corr_id, sent=sent):
-                params = {"corr_id": corr_id}
-                (moved,) = self.decide_input(state, command.key, "response_replied", params)
-                fact = replace(moved, sent=sent)
-        return (fact,)
+            case _:
+                return fact
+        return replace(fact, row=moved.row)
 
-    def _on_due(self, state: SessionPeers, command: Command[Any], corr_id: str) -> Sequence[Fact]:
+    def _begin_call(
+        self, state: SessionPeers, command: Command[Any], begin: BeginPeerCall, now_ms: int
+    ) -> Sequence[Fact]:
+        if is_begun(state, begin.operation_id):
+            return ()
+        sending, operation_id = self._settings.sending, begin.operation_id
+        rules = OutboxRules(
+            sending, state, command.key, command.id, now_ms, envelope_id=operation_id
+        )
+        left = [
+            self.moved(state, command.key, fact) for fact in begin_call(state, begin, rules, now_ms)
+        ]
+        return [
+            replace(fact, operation_id=operation_id) if isinstance(fact, _AT_ONCE) else fact
+            for fact in left
+        ]
+
+    def _on_due(self, state: SessionPeers, command: Command[Any], due: PeerDue) -> Sequence[Fact]:
         if not command.id.startswith("timer/"):
             raise Refused("GUARD_REJECTED", "only a timer may end a request")
-        if corr_id not in state.requests:
-            return ()
-        return self.decide_input(state, command.key, "request_timed_out", {"corr_id": corr_id})
+        if due.drain_due_ms is not UNSET:
+            return on_drain_due(self, state, command.key, due.drain_due_ms)
+        corr_id = due.request_id
+        if corr_id in state.requests:
+            return self.decide_input(state, command.key, "request_timed_out", {"corr_id": corr_id})
+        if any(one.operation_id == corr_id for one in state.receivers):
+            return (facts.ReceiverLeft(operation_id=str(corr_id)),)
+        return ()
 
     def _on_failed(
         self, state: SessionPeers, session: str, failed: EnvelopeFailed
@@ -345,10 +435,12 @@ class PeersDecider(SessionMachineDecider):
                 return RosterReceipt(change=count, signed=bool(signature))
             case SendEnvelope() as sending:
                 return self._rules(state, command, 0).receipt(sending)
-            case EnvelopeDelivered() | EnvelopeFailed() | PeerDue():
-                return DeliveryReported()
             case ExchangesQuery():
                 return list_exchanges(state)
+            case SetResponder():
+                return responder_view(state)
+        if (acknowledgement := _ACKNOWLEDGEMENTS.get(type(command.body))) is not None:
+            return acknowledgement
         return super().reply(state, command, facts)
 
     def hold_s(self, state: SessionPeers, facts_left: Sequence[Fact]) -> float:

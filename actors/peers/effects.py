@@ -16,16 +16,19 @@ from rookery.actors.kernel import Effect
 from rookery.actors.peers.state import SessionPeers
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import peer as facts
+from rookery.schemas.machines.peer import DrainExitReason
 from rookery.schemas.peers.envelope import OutboxEnvelope
 
 __all__ = [
     "EFFECT_TYPES",
+    "ArmDrainTimer",
     "ArmRequestTimer",
     "CancelRequestTimer",
     "DeliverEnvelope",
     "DeliveryReported",
     "EnvelopeDelivered",
     "EnvelopeFailed",
+    "StopHandler",
     "peer_effects",
     "pending_peer_effects",
 ]
@@ -39,7 +42,7 @@ class DeliverEnvelope(Effect, frozen=True, kw_only=True):
 
 
 class ArmRequestTimer(Effect, frozen=True, kw_only=True):
-    """Let a timer end the request when its time is over."""
+    """Let a timer end the request, or the receiver, when its time is over."""
 
     session: str
     corr_id: str
@@ -47,9 +50,23 @@ class ArmRequestTimer(Effect, frozen=True, kw_only=True):
 
 
 class CancelRequestTimer(Effect, frozen=True, kw_only=True):
-    """The request has ended before its time."""
+    """The request or the receiver has ended before its time."""
 
     corr_id: str
+
+
+class ArmDrainTimer(Effect, frozen=True, kw_only=True):
+    """Look at the drain of a session when its idle time is over, or its pause."""
+
+    session: str
+    due_ms: int
+
+
+class StopHandler(Effect, frozen=True, kw_only=True):
+    """Cancel the run that handles an item."""
+
+    session: str
+    item_id: str
 
 
 class EnvelopeDelivered(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,21 +94,61 @@ _SENT: Final = (
     facts.RequestDeclined,
 )
 _ENDS: Final = (facts.ResponseEnded, facts.RequestSendFailed, facts.ResponseRejected)
-EFFECT_TYPES: Final[frozenset[type[Fact]]] = frozenset((*_SENT, *_ENDS))
+_DRAIN: Final = (facts.DrainSpawned, facts.ItemHandled, facts.DrainExitNotified)
+EFFECT_TYPES: Final[frozenset[type[Fact]]] = frozenset(
+    (
+        *(*_SENT, *_ENDS, *_DRAIN),
+        *(facts.RequestTimedOut, facts.ReceiverWaiting, facts.ReceiverLeft, facts.ItemAssigned),
+    )
+)
 """The facts that ``peer_effects`` knows."""
 
 
 def peer_effects(state: SessionPeers, fact: Any) -> Sequence[Effect]:
     """The effects of ``fact``."""
-    if isinstance(fact, _ENDS):
-        return (CancelRequestTimer(key=f"timer/{fact.corr_id}", corr_id=fact.corr_id),)
-    sent = fact.sent
-    if sent is UNSET:
-        return ()
-    found = list(_deliver(state, fact.session, sent))
-    if isinstance(fact, facts.RequestSent):
-        found += _timer(state, fact.session, fact.corr_id)
-    return found
+    if isinstance(fact, _SENT):
+        return list(_sent_effects(state, fact))
+    if isinstance(fact, _DRAIN):
+        return list(_drain_effects(state, fact))
+    if isinstance(fact, facts.ReceiverWaiting):
+        return list(_receiver_timer(state, fact.session, fact.operation_id))
+    if isinstance(fact, facts.ReceiverLeft | facts.ItemAssigned):
+        return (_cancel(fact.operation_id),) if fact.operation_id else ()
+    is_due = isinstance(fact, facts.RequestTimedOut) and fact.abandoned is not True
+    return () if is_due else (_cancel(fact.corr_id),)
+
+
+def _sent_effects(state: SessionPeers, fact: Any) -> Iterable[Effect]:
+    if fact.sent is not UNSET:
+        yield from _deliver(state, fact.session, fact.sent)
+        if isinstance(fact, facts.RequestSent):
+            yield from _timer(state, fact.session, fact.corr_id)
+
+
+def _cancel(corr_id: str) -> Effect:
+    return CancelRequestTimer(key=f"timer/{corr_id}", corr_id=corr_id)
+
+
+def _receiver_timer(state: SessionPeers, session: str, operation_id: str) -> Iterable[Effect]:
+    for receiver in state.receivers:
+        if receiver.operation_id == operation_id and receiver.until_ms:
+            yield ArmRequestTimer(
+                key=f"timer/{operation_id}",
+                session=session,
+                corr_id=operation_id,
+                due_ms=receiver.until_ms,
+            )
+
+
+def _drain_effects(state: SessionPeers, fact: Any) -> Iterable[Effect]:
+    session, due_ms = fact.session, state.drain_due_ms
+    if due_ms:
+        yield ArmDrainTimer(key=f"drain/{due_ms}", session=session, due_ms=due_ms)
+    is_aborted = (
+        isinstance(fact, facts.DrainExitNotified) and fact.reason is DrainExitReason.ABORTED
+    )
+    if is_aborted and state.serving is not UNSET:
+        yield StopHandler(key=f"stop/{fact.id}", session=session, item_id=state.serving.id)
 
 
 def pending_peer_effects(state: SessionPeers, session: str) -> Sequence[Effect]:
@@ -101,6 +158,10 @@ def pending_peer_effects(state: SessionPeers, session: str) -> Sequence[Effect]:
         found += _deliver(state, session, sent)
     for corr_id in state.requests:
         found += _timer(state, session, corr_id)
+    for receiver in state.receivers:
+        found += _receiver_timer(state, session, receiver.operation_id)
+    if due_ms := state.drain_due_ms:
+        found.append(ArmDrainTimer(key=f"drain/{due_ms}", session=session, due_ms=due_ms))
     return found
 
 

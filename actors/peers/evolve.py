@@ -1,4 +1,4 @@
-"""The fold of the facts of peers beyond their machines: outbox, exchanges, windows, roster.
+"""The fold of the facts of peers beyond their machines: outbox, exchanges, windows, queue, roster.
 
 The numbers of envelopes, the outbox and ended exchanges outlive a generation of the session: what
 was sent is delivered, and what was admitted is not admitted again.
@@ -12,10 +12,26 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.peers.state import DeclineRate, OpenRequest, SessionPeers
+from rookery.actors.peers.items.item_queue import (
+    drain_due_ms,
+    item_of,
+    with_assigned,
+    with_queued,
+    with_returned,
+    without_item,
+)
+from rookery.actors.peers.state import (
+    RECENT_CALLS_MAX,
+    DeclineRate,
+    OpenRequest,
+    Receiver,
+    SessionPeers,
+)
 from rookery.actors.peers.trust.envelope_rules import ReplayWindow
+from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.facts.peer import ROSTER_CHANGES, RosterChange
+from rookery.schemas.machines.peer import DrainMode, PeerIngressEnvelopeKind
 from rookery.schemas.peers.envelope import OutboxEnvelope
 from rookery.schemas.peers.exchanges import UnmatchedReason
 
@@ -28,6 +44,13 @@ OWN_FACTS: Final = (
     facts.EnvelopesDelivered,
     facts.MessageFailed,
     facts.ResponseUnmatched,
+    facts.ReceiverWaiting,
+    facts.ReceiverLeft,
+    facts.ItemAssigned,
+    facts.ItemReturned,
+    facts.ItemDropped,
+    facts.ItemHandled,
+    facts.ResponderSet,
     *ROSTER_CHANGES,
 )
 """The facts that no machine folds."""
@@ -53,7 +76,18 @@ def _classified(state: SessionPeers, fact: facts.EnvelopeClassified) -> SessionP
     if (arrival := fact.arrival) is UNSET:
         return state
     window = state.windows.get(arrival.from_key, ReplayWindow()).add(arrival.n)
-    return replace(state, windows=state.windows.set(arrival.from_key, window))
+    state = replace(state, windows=state.windows.set(arrival.from_key, window))
+    if fact.envelope_kind is PeerIngressEnvelopeKind.RESPONSE:
+        return state
+    return with_queued(state, item_of(arrival, is_silent=_is_silent(state, fact)))
+
+
+def _is_silent(state: SessionPeers, fact: facts.EnvelopeClassified) -> bool:
+    intent = fact.request_intent
+    if intent is None or intent in state.host.silent_intents:
+        return intent is not None
+    terms = None if state.responder is UNSET else state.responder.terms_of(intent)
+    return terms is not None and terms.silent
 
 
 def _requested(state: SessionPeers, fact: facts.RequestSent) -> SessionPeers:
@@ -75,6 +109,50 @@ def _received(state: SessionPeers, fact: facts.RequestReceived) -> SessionPeers:
     return replace(state, unanswered=state.unanswered.set(fact.corr_id, fact.request))
 
 
+def _receiver_waiting(state: SessionPeers, fact: facts.ReceiverWaiting) -> SessionPeers:
+    receiver = Receiver(
+        operation_id=fact.operation_id, pattern=fact.pattern, until_ms=fact.until_ms
+    )
+    return replace(state, receivers=(*state.receivers, receiver))
+
+
+def _receiver_left(state: SessionPeers, fact: facts.ReceiverLeft) -> SessionPeers:
+    receivers = tuple(one for one in state.receivers if one.operation_id != fact.operation_id)
+    return _with_call(replace(state, receivers=receivers), fact.operation_id)
+
+
+def _with_call(state: SessionPeers, operation_id: str) -> SessionPeers:
+    """The state that knows that this call has ended."""
+    if not operation_id:
+        return state
+    return replace(state, recent_calls=(*state.recent_calls, operation_id)[-RECENT_CALLS_MAX:])
+
+
+def _dropped(state: SessionPeers, fact: facts.ItemDropped) -> SessionPeers:
+    return without_item(state, fact.item_id)
+
+
+def _handled(state: SessionPeers, fact: facts.ItemHandled) -> SessionPeers:
+    failures = state.failures + 1 if fact.failed else 0
+    respawns = state.respawns if fact.failed else 0
+    state = replace(state, serving=UNSET, failures=failures, respawns=respawns)
+    return _drain_changed(state, fact)
+
+
+def _drain_spawned(state: SessionPeers, fact: facts.DrainSpawned) -> SessionPeers:
+    is_again = fact.mode is DrainMode.PERSISTENT_HOST and state.failures > 0
+    respawns = state.respawns + 1 if is_again else 0
+    return _drain_changed(replace(state, failures=0, respawns=respawns), fact)
+
+
+def _drain_changed(state: SessionPeers, fact: Fact) -> SessionPeers:
+    return replace(state, drain_due_ms=drain_due_ms(state, fact.at_ms) or 0)
+
+
+def _responder_set(state: SessionPeers, fact: facts.ResponderSet) -> SessionPeers:
+    return replace(state, responder=fact.responder, failures=0)
+
+
 def _ended(state: SessionPeers, fact: facts.ResponseEnded) -> SessionPeers:
     return _end_request(state, fact.corr_id, UnmatchedReason.DUPLICATE)
 
@@ -82,7 +160,9 @@ def _ended(state: SessionPeers, fact: facts.ResponseEnded) -> SessionPeers:
 def _abandoned(
     state: SessionPeers, fact: facts.RequestTimedOut | facts.ResponseRejected
 ) -> SessionPeers:
-    return _end_request(state, fact.corr_id, UnmatchedReason.LATE)
+    is_dropped = isinstance(fact, facts.RequestTimedOut) and fact.abandoned is True
+    why = UnmatchedReason.ABANDONED if is_dropped else UnmatchedReason.LATE
+    return _end_request(state, fact.corr_id, why)
 
 
 def _not_sent(state: SessionPeers, fact: facts.RequestSendFailed) -> SessionPeers:
@@ -93,7 +173,7 @@ def _not_sent(state: SessionPeers, fact: facts.RequestSendFailed) -> SessionPeer
 def _message_sent(
     state: SessionPeers, fact: facts.MessageSent | facts.ProgressSent
 ) -> SessionPeers:
-    return _add_sent(state, fact.sent)
+    return _with_call(_add_sent(state, fact.sent), fact.operation_id)
 
 
 def _delivered(state: SessionPeers, fact: facts.EnvelopesDelivered) -> SessionPeers:
@@ -135,6 +215,7 @@ def _end_request(state: SessionPeers, corr_id: str, why: UnmatchedReason) -> Ses
 def _replied(state: SessionPeers, fact: facts.ResponseReplied) -> SessionPeers:
     if fact.sent is not UNSET:
         state = _add_sent(state, fact.sent)
+    state = _with_call(without_item(state, fact.corr_id), fact.operation_id)
     if fact.corr_id not in state.unanswered:
         return state
     replied = state.replied.add(fact.corr_id, UnmatchedReason.DUPLICATE)
@@ -144,6 +225,7 @@ def _replied(state: SessionPeers, fact: facts.ResponseReplied) -> SessionPeers:
 def _declined(state: SessionPeers, fact: facts.RequestDeclined) -> SessionPeers:
     rate = state.declines.get(fact.from_key, DeclineRate()).add(fact.declined_at_ms)
     declines = state.declines.set(fact.from_key, rate)
+    state = without_item(state, fact.corr_id)
     return replace(_add_sent(state, fact.sent), declines=declines)
 
 
@@ -161,6 +243,15 @@ _FOLDS: Final[dict[type[Any], Callable[[SessionPeers, Any], SessionPeers]]] = {
     facts.RequestDeclined: _declined,
     facts.EnvelopesDelivered: _delivered,
     facts.MessageFailed: _message_failed,
+    facts.ReceiverWaiting: _receiver_waiting,
+    facts.ReceiverLeft: _receiver_left,
+    facts.ItemAssigned: with_assigned,
+    facts.ItemReturned: with_returned,
+    facts.ItemDropped: _dropped,
+    facts.ItemHandled: _handled,
+    facts.ResponderSet: _responder_set,
+    facts.DrainSpawned: _drain_spawned,
+    facts.DrainExitNotified: _drain_changed,
     **dict.fromkeys(ROSTER_CHANGES, _roster_changed),
 }
 """What is not in it changes nothing here."""

@@ -13,20 +13,31 @@ from dataclasses import dataclass, field
 from typing import Final, Protocol
 from weakref import WeakValueDictionary
 
+import msgspec
+
 from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
+from rookery.actors.messages import (
+    CancelHandler,
+    HandlerCancelled,
+    HandlerEnded,
+    ReportItemHandled,
+)
 from rookery.actors.peers.effects import (
+    ArmDrainTimer,
     ArmRequestTimer,
     CancelRequestTimer,
     DeliverEnvelope,
     DeliveryReported,
     EnvelopeDelivered,
     EnvelopeFailed,
+    StopHandler,
 )
-from rookery.bus.ports import Backoff, EnvelopeProof, Timer, Timers
+from rookery.bus.ports import Backoff, Blobs, EnvelopeProof, Timer, Timers
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.peers.envelope import OutboxEnvelope
 from rookery.schemas.peers.exchanges import PeerDue
+from rookery.schemas.run import RunResult
 
 __all__ = ["EnvelopePublisher", "PeerExecutor"]
 
@@ -59,6 +70,7 @@ class PeerExecutor:
 
     ask: AskActor
     timers: Timers
+    blobs: Blobs
     publisher: EnvelopePublisher
     prove: Callable[[str, OutboxEnvelope], Awaitable[EnvelopeProof]]
     """Signs an envelope of a session; ``VAULT_KEY_MISSING``."""
@@ -74,6 +86,9 @@ class PeerExecutor:
             DeliverEnvelope: self.deliver,
             ArmRequestTimer: self.arm_timer,
             CancelRequestTimer: self.cancel_timer,
+            ArmDrainTimer: self.arm_drain_timer,
+            StopHandler: self.stop_handler,
+            ReportItemHandled: self.report_handled,
         }
 
     async def deliver(self, effect: DeliverEnvelope) -> None:
@@ -129,6 +144,30 @@ class PeerExecutor:
             body=encode_json(PeerDue(request_id=effect.corr_id)),
         )
         await self.timers.arm(timer)
+
+    async def arm_drain_timer(self, effect: ArmDrainTimer) -> None:
+        """A later timer of the drain takes the place of an earlier one."""
+        timer = Timer(
+            id=f"drain-{effect.session}",
+            due_ms=effect.due_ms,
+            verb="peer_due",
+            key=effect.session,
+            body=encode_json(PeerDue(drain_due_ms=effect.due_ms)),
+        )
+        await self.timers.arm(timer)
+
+    async def stop_handler(self, effect: StopHandler) -> None:
+        cancel = CancelHandler(item_id=effect.item_id)
+        await self.ask("session", effect.session, cancel, HandlerCancelled)
+
+    async def report_handled(self, effect: ReportItemHandled) -> None:
+        """Respond to an item with the result of its run. Idempotent: an item has one end."""
+        result = effect.result
+        if effect.result_blob:
+            result = msgspec.json.decode(await self.blobs.get(effect.result_blob), type=RunResult)
+        ended = HandlerEnded(item_id=effect.item_id, run_id=effect.run_id, result=result)
+        await self.ask(FAMILY, effect.session, ended, DeliveryReported)
+        self.failpoints.hit("item_handled")
 
     async def cancel_timer(self, effect: CancelRequestTimer) -> None:
         await self.timers.cancel(_timer_id(effect.corr_id))

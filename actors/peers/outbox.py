@@ -15,6 +15,7 @@ from msgspec import UNSET
 from rookery.actors.peers.admission import NotAttended
 from rookery.actors.peers.evolve import counter_key
 from rookery.actors.peers.state import SessionPeers
+from rookery.actors.peers.trust.peer_keys import peer_id_of
 from rookery.actors.peers.trust.roster_rules import Roster
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.envelope import Fact
@@ -41,6 +42,7 @@ from rookery.schemas.peers.roster import REALM_NAME, PeerKind
 
 __all__ = ["OutboxRules", "SendContext", "list_exchanges", "not_attended_response"]
 
+PATH_MAX: Final = 16
 _WEEK_MS: Final = 7 * 86_400_000
 
 
@@ -64,16 +66,31 @@ class OutboxRules:
     """The envelopes of one session."""
 
     def __init__(
-        self, context: SendContext, state: SessionPeers, session: str, command_id: str, now_ms: int
+        self,
+        context: SendContext,
+        state: SessionPeers,
+        session: str,
+        command_id: str,
+        now_ms: int,
+        *,
+        envelope_id: str = "",
     ) -> None:
+        """``envelope_id``: of a program's call; else it follows from the command."""
         self._context, self._state, self._session = context, state, session
         self._command_id, self._now_ms = command_id, now_ms
-        self._roster = context.roster()
+        self._roster, self._envelope_id = context.roster(), envelope_id
 
     @property
     def envelope_id(self) -> str:
         """The same for a repeated command."""
+        if self._envelope_id:
+            return self._envelope_id
         return derived_uuid7(0, self._roster.realm_key, self._session, self._command_id)
+
+    @property
+    def own_id(self) -> str:
+        """The session's id as a peer."""
+        return peer_id_of(self._roster.realm_key, self._session)
 
     def receipt(self, sending: SendEnvelope) -> EnvelopeReceipt:
         """The reply to a command, also to a repeated one."""
@@ -81,12 +98,16 @@ class OutboxRules:
         to = sending.to or sending.in_reply_to or ""
         return EnvelopeReceipt(id=self.envelope_id, thread=thread, to=to)
 
-    def send(self, sending: SendEnvelope) -> Sequence[Fact]:
-        """The facts of an envelope; a machine still decides on those of an exchange."""
+    def send(
+        self, sending: SendEnvelope, *, path: tuple[str, ...] = (), peer_id: str = ""
+    ) -> Sequence[Fact]:
+        """The facts of an envelope; a machine still decides on those of an exchange. ``path``: the
+        peers that wait for a request; ``peer_id``: whom a response is for, if that is to be
+        checked."""
         if sending.intent is not UNSET:
-            return (self._request(sending),)
+            return (self._request(sending, path),)
         if sending.status is not UNSET:
-            return (self._response(sending),)
+            return (self._response(sending, peer_id),)
         if sending.to is UNSET or sending.body is UNSET:
             raise Refused("INVALID_ARGUMENT", "a message has a receiver and a body")
         receiver = self._find(sending.to)
@@ -105,9 +126,12 @@ class OutboxRules:
         error = PeerFailure(code=code, message=message)
         return self._answer(corr_id, request, {"status": ResponseStatus.FAILED, "error": error})
 
-    def _request(self, sending: SendEnvelope) -> Fact:
+    def _request(self, sending: SendEnvelope, path: tuple[str, ...]) -> Fact:
         if sending.to is UNSET:
             raise Refused("INVALID_ARGUMENT", "a request has a receiver")
+        if len(path) > PATH_MAX:
+            text = f"{len(path)} peers would wait for this request, the limit is {PATH_MAX}"
+            raise Refused("PEER_TOO_DEEP", text)
         receiver = self._find(sending.to)
         due_at_ms = self._now_ms + sending.timeout_ms
         members = {
@@ -116,6 +140,7 @@ class OutboxRules:
             "params": sending.params,
             "due_at_ms": due_at_ms,
             "thread": sending.thread,
+            "path": path,
         }
         sent = self._pack(receiver, members, life_ms=min(sending.timeout_ms, _WEEK_MS))
         return facts.RequestSent(
@@ -127,13 +152,15 @@ class OutboxRules:
             due_at_ms=due_at_ms,
         )
 
-    def _response(self, sending: SendEnvelope) -> Fact:
+    def _response(self, sending: SendEnvelope, peer_id: str) -> Fact:
         corr_id = sending.in_reply_to
         if corr_id is UNSET or sending.to is not UNSET:
             raise Refused(
                 "INVALID_ARGUMENT", "a response names its request, and goes to the peer that asked"
             )
         request = self._state.unanswered.get(corr_id)
+        if request is not None and peer_id not in ("", self._peer_id(request)):
+            request = None
         if request is None and self._state.replied.get(corr_id) is not None:
             raise Refused("PEER_ALREADY_REPLIED", f"request {corr_id} has its last response")
         if request is None:
@@ -152,6 +179,11 @@ class OutboxRules:
         if sending.status is ResponseStatus.ACCEPTED:
             return facts.ProgressSent(corr_id=corr_id, sent=sent)
         return facts.ResponseReplied(corr_id=corr_id, sent=sent)
+
+    def _peer_id(self, request: UnansweredRequest) -> str:
+        """The id of the peer that has asked."""
+        receiver = self._find(f"{request.name}@{request.alias}")
+        return peer_id_of(receiver.realm_key, receiver.name)
 
     def _answer(
         self, corr_id: str, request: UnansweredRequest, members: dict[str, Any]

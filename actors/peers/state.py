@@ -6,6 +6,7 @@ from typing import Final
 
 import msgspec
 from immutables import Map
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel.machines import SessionMachineState
 from rookery.actors.peers.context_machine import SessionContext
@@ -16,11 +17,28 @@ from rookery.actors.peers.trust.envelope_rules import ReplayWindow
 from rookery.schemas.facts.peer import RosterChange
 from rookery.schemas.peers.envelope import OutboxEnvelope, UnansweredRequest
 from rookery.schemas.peers.exchanges import UnmatchedReason
+from rookery.schemas.peers.items import PeerItem, ReceivePattern, Responder
 
-__all__ = ["UNANSWERED_MAX", "DeclineRate", "EndedExchanges", "OpenRequest", "SessionPeers"]
+__all__ = [
+    "QUEUED_BYTES_MAX",
+    "QUEUED_ITEMS_MAX",
+    "RECENT_CALLS_MAX",
+    "UNANSWERED_MAX",
+    "DeclineRate",
+    "EndedExchanges",
+    "OpenRequest",
+    "ReceivedItem",
+    "Receiver",
+    "SessionPeers",
+]
 
 UNANSWERED_MAX: Final = 1_000
 """Requests of peers without a response; more are declined."""
+QUEUED_ITEMS_MAX: Final = 1_000
+QUEUED_BYTES_MAX: Final = 8 << 20
+"""Of envelopes that nobody has received yet; requests beyond are declined, others dropped."""
+RECENT_CALLS_MAX: Final = 32
+"""How long after its end a call is known: until its turn has its end on record."""
 ENDED_MAX: Final = 5_000
 """Ended exchanges in each of two maps."""
 DECLINES_MAX: Final = 10
@@ -39,6 +57,21 @@ class OpenRequest(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def address(self) -> str:
         return f"{self.name}@{self.alias}"
+
+
+class Receiver(msgspec.Struct, frozen=True, kw_only=True):
+    """A call of a program that waits for an item."""
+
+    operation_id: str
+    pattern: ReceivePattern
+    until_ms: int = 0
+
+
+class ReceivedItem(msgspec.Struct, frozen=True, kw_only=True):
+    """What a call has received; it is returned if the program had dropped the call before."""
+
+    operation_id: str
+    item: PeerItem
 
 
 class EndedExchanges(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,6 +127,22 @@ class SessionPeers(SessionMachineState, frozen=True, kw_only=True):
     """By the key of the sender."""
     windows: Map[str, ReplayWindow] = Map()
     """The numbers of envelopes by the key of their sender."""
+    queue: tuple[PeerItem, ...] = ()
+    """What peers have sent, and neither a receiver nor the responder has got yet."""
+    receivers: tuple[Receiver, ...] = ()
+    received: tuple[ReceivedItem, ...] = ()
+    """By calls that ended lately."""
+    recent_calls: tuple[str, ...] = ()
+    """The calls that sent something lately, and were ended by that."""
+    responder: Responder | UnsetType = UNSET
+    serving: PeerItem | UnsetType = UNSET
+    """The item that a run of the responder handles."""
+    failures: int = 0
+    """How many such runs have failed since the last one that did not."""
+    respawns: int = 0
+    """How often the drain was spawned again since then."""
+    drain_due_ms: int = 0
+    """When its timer fires; 0 without one."""
     roster: tuple[RosterChange, ...] = ()
     """All changes of the roster, genuine and forged: ``Roster`` tells them apart. Only under
     ``_roster``."""

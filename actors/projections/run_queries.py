@@ -129,6 +129,11 @@ _REMEDIES: Final = {
         "an operator who knows what another question may cost",
         "rookery runs resolve {run} {call} --retry | --failed TEXT",
     ),
+    "WAITING_FOR_PEER": _Remedy(
+        "{envelope} for {calls}",
+        "{peer}, its deadline, or a client that cancels the run",
+        "rookery peers exchanges {session}",
+    ),
     "WAITING_FOR_LEASE": _Remedy(
         "a fresh credential of {lease} for {calls}",
         "the refresh of the lease",
@@ -166,11 +171,13 @@ def _waiting_for_remedy(
         "call": calls[0].operation_id if calls else "CALL",
         "hook": parked_for[0] if parked_for else "HOOK",
         "lease": next((call.lease for call in calls if call.lease), "LEASE"),
+        "peer": first_names(sorted({call.peer for call in calls if call.peer})) or "a peer",
+        "envelope": _envelope(calls),
     }
     return RunWait(
         what=remedy.what.format(**names),
         since_ms=since_ms,
-        who=remedy.who,
+        who=remedy.who.format(**names),
         command=remedy.command.format(**names),
         operation_ids=tuple(call.operation_id for call in calls),
         may_act_until_ms=max(
@@ -179,6 +186,14 @@ def _waiting_for_remedy(
         ),
         until_ms=min((call.until_ms for call in calls if call.until_ms), default=None),
     )
+
+
+def _envelope(calls: Sequence[OpenRunCall]) -> str:
+    """The envelopes that calls wait for: responses by peer and intent, or what they receive."""
+    awaited = {f"{call.peer} to {call.intent}" for call in calls if call.peer and call.intent}
+    if awaited:
+        return f"the response of {first_names(sorted(awaited))}"
+    return "an envelope"
 
 
 def _names(calls: Sequence[OpenRunCall]) -> str:

@@ -51,10 +51,13 @@ from rookery.actors.tools.state import (
 from rookery.actors.tools.visible_tools import NO_TOOLS, ToolSet
 from rookery.actors.tools.waits import (
     LeaseGate,
+    PeerGate,
     begin_wait,
     call_fields,
     credential_wait,
     every_lease_fresh,
+    every_peer_open,
+    peer_verdict,
 )
 from rookery.schemas.calls import RequestedCall, ToolFault
 from rookery.schemas.errors import Refused
@@ -85,6 +88,7 @@ class CallRules(NamedTuple):
     rights: RightsSet = ()
     """Of the run whose calls these rules are for."""
     lease_gate: LeaseGate = every_lease_fresh
+    peer_gate: PeerGate = every_peer_open
     visible: ToolSet = NO_TOOLS
     """The tools of surfaces that the run sees, as they were when it started."""
     closed: Mapping[str, str] = NO_SURFACES
@@ -129,14 +133,12 @@ class CallRules(NamedTuple):
             if answer.fault is not UNSET:
                 left.append(refused_request(batch, requested, answer.fault, answer.outcome))
                 continue
+            verdict = peer_verdict(tool, requested, verdict, self.peer_gate)
             terms = request_terms(self.policy, tool, verdict, answer, retries=self.retries)
             call, ordinal = new_call(batch, requested, tool, verdict, terms), ordinal + 1
-            if tool.waits_for:
-                wait = begin_wait(call, tool, requested.arguments, inherited, now_ms=now_ms)
-                left += (requested_fact(call, tool, answer.outcome, waits=False), wait)
-                continue
             at_once = len(new) <= INTENTS_AT_ONCE_MAX and tool.can_check(requested)
-            begun = self._intent(session, call, now_ms) if at_once else ()
+            at_once |= bool(tool.waits_for)
+            begun = self._intent(session, call, now_ms, inherited) if at_once else ()
             left += (requested_fact(call, tool, answer.outcome, waits=not begun), *begun)
         return left
 
@@ -396,13 +398,15 @@ class CallRules(NamedTuple):
         return tool
 
     def _intent(
-        self, session: str, call: ToolCall, now_ms: int
+        self, session: str, call: ToolCall, now_ms: int, inherited: Mapping[int, int] = NO_WAITS
     ) -> tuple[facts.IntentRecorded | facts.Awaited] | tuple[()]:
-        """The intent of the call, or its wait for a fresh credential; nothing if it has to wait for
-        a slot."""
+        """The intent of the call, or its wait for what ends it or for a fresh credential; nothing
+        if it has to wait for a slot."""
         if call.approval is not UNSET and not call.grant_id:
             return ()
         tool = self.catalogue.get(call.name)
+        if tool is not None and tool.waits_for:
+            return (begin_wait(call, tool, call.arguments, inherited, now_ms=now_ms),)
         if (wait := credential_wait(call, tool, self.lease_gate)) is not None:
             return (wait,)
         if not self.slots.try_reserve(call.next_attempt, session, call.name, now_ms):

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LOCAL",
+    "PEERS",
     "RESOURCES",
     "ApprovalSubject",
     "CatalogueTool",
@@ -54,6 +55,9 @@ LOCAL = "local"
 RESOURCES = "resources"
 """The surface of the built-in tools for resources. The node alone serves it, so that the refs in
 the results of its calls can be trusted."""
+PEERS = "peers"
+"""The surface of the built-in tools for peers. What its calls send is signed by the node."""
+_OWN: Final = (LOCAL, RESOURCES, PEERS)
 _SURFACE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _INVALID_NAME_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
 
@@ -65,7 +69,7 @@ def check_surface(surface: str) -> None:
             "INVALID_ARGUMENT",
             f"surface {surface[:80]!r} must be 1 to 64 letters, digits, '-' or '_'",
         )
-    if surface in (LOCAL, RESOURCES):
+    if surface in _OWN:
         text = f"{surface} is a surface of each node's own functions"
         raise Refused("INVALID_ARGUMENT", text, hint="another name")
 
@@ -73,7 +77,7 @@ def check_surface(surface: str) -> None:
 def ends_with_node(surface: str) -> bool:
     """Whether the calls of a surface end with the process of their node, and end on time by its
     clock. A worker outlives the node, and has a grace period after the deadline."""
-    return surface in (LOCAL, RESOURCES)
+    return surface in _OWN
 
 
 def catalogue_name(surface: str, tool: str) -> str:

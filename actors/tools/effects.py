@@ -18,6 +18,7 @@ from rookery.actors.tools.call_slots import CallAttempt
 from rookery.actors.tools.state import (
     LEASE_WAITS,
     WAITING_FOR_APPROVAL,
+    WAITING_FOR_PEER,
     WAITING_FOR_TASK,
     CallPhase,
     SessionCalls,
@@ -31,10 +32,12 @@ __all__ = [
     "AskApproval",
     "AttemptLost",
     "AwaitCredential",
+    "AwaitPeer",
     "BeginCall",
     "CancelApproval",
     "CancelCallTimer",
     "CancelCredentialWait",
+    "CancelPeerWait",
     "ExecuteCall",
     "FollowTask",
     "IntentStatus",
@@ -95,6 +98,22 @@ class AwaitCredential(Effect, frozen=True, kw_only=True):
 
 class CancelCredentialWait(AwaitCredential, frozen=True, kw_only=True):
     """Let the lease drop a call that was withdrawn."""
+
+
+class AwaitPeer(Effect, frozen=True, kw_only=True):
+    """Let the session's peers begin the call: send its envelope, or wait for one."""
+
+    session: str
+    call: ToolCall
+    item_id: str = ""
+    """The item of a peer that the run handles, if it does."""
+
+
+class CancelPeerWait(Effect, frozen=True, kw_only=True):
+    """Let the session's peers drop a call that was withdrawn."""
+
+    session: str
+    operation_id: str
 
 
 class ExecuteCall(Effect, frozen=True, kw_only=True):
@@ -183,6 +202,8 @@ def _effect_of_wait(call: ToolCall, session: str) -> Effect | None:
             return AskApproval(key=key, session=session, call=call)
         case code if code == WAITING_FOR_TASK:
             return FollowTask(key=key, session=session, call=call)
+        case code if code == WAITING_FOR_PEER:
+            return AwaitPeer(key=key, session=session, call=call)
         case code if code in LEASE_WAITS:
             return _credential_wait(session, call)
     return _call_timer(session, call) if call.until_ms else None
@@ -260,6 +281,11 @@ def _credential_wait(session: str, call: ToolCall) -> AwaitCredential:
 def _effects_of_end(fact: facts.CallFact, call: ToolCall) -> Sequence[Effect]:
     """Notify the driver, and cancel what would end a wait that is over."""
     notify, operation_id = NotifyCall(key=fact.id, progress=call.progress), call.operation_id
+    if call.waits_for == WAITING_FOR_PEER:
+        if not isinstance(fact, facts.Withdrawn):
+            return (notify,)
+        leave = CancelPeerWait(key=fact.id, session=fact.session, operation_id=operation_id)
+        return (leave, notify)
     if isinstance(fact, facts.Withdrawn) and call.approval is not UNSET:
         return (
             CancelApproval(key=fact.id, session=fact.session, operation_id=operation_id),

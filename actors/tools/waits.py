@@ -10,44 +10,60 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel import AskActor, Effect, EffectHandler
+from rookery.actors.messages import BeginPeerCall, PeerCallAcknowledged, WithdrawPeerCall
+from rookery.actors.tools.builtin.peers import bound_peer_call, peer_address, peer_wait
 from rookery.actors.tools.builtin.sleep import sleep_ms
-from rookery.actors.tools.capability_checks import fault, status_of
+from rookery.actors.tools.capability_checks import fault, fault_of, status_of
 from rookery.actors.tools.catalogue import CatalogueTool
 from rookery.actors.tools.effects import (
     ArmCallTimer,
     AwaitCredential,
+    AwaitPeer,
     CancelCallTimer,
     CancelCredentialWait,
+    CancelPeerWait,
 )
 from rookery.actors.tools.state import (
     LEASE_WAITS,
     WAITING_FOR_APPROVAL,
-    WAITING_FOR_TIMER,
+    WAITING_FOR_PEER,
+    HookVerdict,
     SessionCalls,
     ToolCall,
 )
 from rookery.bus.ports import Timer, Timers, at_once_ms
-from rookery.schemas.calls import CallArguments, ToolFault
+from rookery.schemas.calls import (
+    CallArguments,
+    CallOutcome,
+    RequestedCall,
+    ToolFault,
+)
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import LeaseWait, WaitEnded
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts import approval
+from rookery.schemas.facts import approval, peer
 from rookery.schemas.facts import tool as facts
+from rookery.schemas.peers.exchanges import response_fault
 from rookery.schemas.replies import CallReceipt
 
 __all__ = [
     "CredentialWait",
     "LeaseGate",
+    "PeerEnd",
+    "PeerGate",
     "WaitExecutor",
     "begin_wait",
     "call_fields",
     "check_sender",
     "credential_wait",
+    "end_peer_wait",
     "end_unapproved",
     "end_wait",
     "every_lease_fresh",
+    "every_peer_open",
+    "peer_verdict",
 ]
 
 # --- wait rules -----------------------------------------------------------------------------------
@@ -57,9 +73,9 @@ __all__ = [
 # An awaited call ends later, without an attempt: it holds no slot, no thread and no deadline. A
 # call that waits for an approval or for a fresh credential is made later. The wait ends by the
 # first of three events: a reaction of the turn to a fact of the same key, as for approvals in
-# ``call_rules``; its timer; or ``WaitEnded``, which a durable command brings for things under other
-# keys. The command of a timer is ``WaitEnded`` too. The call must still wait for the event that the
-# command names, so that it ends once.
+# ``call_rules`` and for peers; its timer; or ``WaitEnded``, which a durable command brings for
+# things under other keys. The command of a timer is ``WaitEnded`` too. The call must still wait for
+# the event that the command names, so that it ends once.
 
 
 VERB: Final = "wait_ended"
@@ -78,6 +94,25 @@ class CredentialWait(NamedTuple):
 
 LeaseGate: TypeAlias = Callable[[str], CredentialWait | None]
 """For the binding of a tool: what its call waits for, as this node knows; ``None`` if nothing."""
+
+
+PeerGate: TypeAlias = Callable[[str], bool]
+"""Whether sending to an address waits for an approver, as this node knows."""
+
+
+def every_peer_open(_: str) -> bool:
+    """Of a node whose programs have no tools for peers."""
+    return False
+
+
+def peer_verdict(
+    tool: CatalogueTool, requested: RequestedCall, verdict: HookVerdict, gate: PeerGate
+) -> HookVerdict:
+    """The verdict on a valid call; what is sent to another realm may need an approval."""
+    if tool.waits_for != WAITING_FOR_PEER or requested.arguments is UNSET:
+        return verdict
+    address = peer_address(requested.name, requested.arguments)
+    return verdict._replace(needs_approval=True) if address and gate(address) else verdict
 
 
 def every_lease_fresh(_: str) -> None:
@@ -104,11 +139,15 @@ def begin_wait(
 ) -> facts.Awaited:
     """The wait of a valid call. ``inherited``: by number, until when calls of the run that this one
     was forked from wait."""
-    assert tool.waits_for == WAITING_FOR_TIMER, "only sleeps begin a wait"
     assert arguments is not UNSET
-    bound = tool.checks.check_arguments(arguments.args, arguments.kwargs)
-    until_ms = inherited.get(call.number) or now_ms + sleep_ms(bound)
-    return facts.Awaited(**call_fields(call), code=tool.waits_for, until_ms=until_ms)
+    if tool.waits_for == WAITING_FOR_PEER:
+        shown = peer_wait(call.name, bound_peer_call(call.name, arguments), now_ms)
+    else:
+        bound = tool.checks.check_arguments(arguments.args, arguments.kwargs)
+        shown = {"until_ms": now_ms + sleep_ms(bound)}
+    if until_ms := inherited.get(call.number):
+        shown["until_ms"] = until_ms
+    return facts.Awaited(**call_fields(call), code=tool.waits_for, **shown)
 
 
 def credential_wait(
@@ -140,6 +179,47 @@ def end_unapproved(state: SessionCalls, closed: approval.Closed) -> Sequence[fac
         return ()
     because = f": {closed.reason}" if closed.reason else ""
     return (_failed(call, ToolFault("PERMISSION_DENIED", f"{closed.reason_code}{because}")),)
+
+
+PeerEnd: TypeAlias = (
+    peer.ItemAssigned
+    | peer.MessageSent
+    | peer.ProgressSent
+    | peer.ReceiverLeft
+    | peer.RequestSendFailed
+    | peer.RequestTimedOut
+    | peer.ResponseEnded
+    | peer.ResponseRejected
+    | peer.ResponseReplied
+)
+"""The facts of peers that end the call that they name. The id of a request is that of its call."""
+
+
+def end_peer_wait(state: SessionCalls, end: PeerEnd) -> Sequence[facts.ToolFact]:
+    """The end of a call by a fact of its session's peers."""
+    match end:
+        case peer.ResponseEnded(corr_id=operation_id, response=response) if response is not UNSET:
+            wrong = response_fault(response)
+            outcome = CallOutcome(value=None if response.result is UNSET else response.result)
+            outcome = outcome if wrong is None else CallOutcome(error=fault_of(wrong))
+        case peer.ResponseEnded(corr_id=operation_id) | peer.ResponseRejected(corr_id=operation_id):
+            outcome = _peer_fault("PEER_FAILED", "its response was not valid")
+        case peer.RequestTimedOut(corr_id=operation_id):
+            outcome = _peer_fault("PEER_TIMED_OUT", "no response came in time")
+        case peer.RequestSendFailed(corr_id=operation_id, code=code):
+            outcome = _peer_fault("PEER_SEND_FAILED", f"no inbox took the request: {code}")
+        case peer.MessageSent(operation_id=operation_id, sent=sent):
+            outcome = CallOutcome(value=sent.id)
+        case peer.ItemAssigned(operation_id=operation_id, item=item):
+            outcome = CallOutcome(value=item)
+        case _:
+            operation_id, outcome = end.operation_id, CallOutcome()
+    ended = WaitEnded(operation_id=operation_id, code=WAITING_FOR_PEER, outcome=outcome)
+    return end_wait(state, ended)
+
+
+def _peer_fault(code: str, message: str) -> CallOutcome:
+    return CallOutcome(error=fault(code, message))
 
 
 def end_wait(state: SessionCalls, ended: WaitEnded) -> Sequence[facts.ToolFact]:
@@ -214,6 +294,8 @@ class WaitExecutor:
             CancelCallTimer: self.cancel,
             AwaitCredential: self.await_credential,
             CancelCredentialWait: self.cancel_credential_wait,
+            AwaitPeer: self.await_peer,
+            CancelPeerWait: self.cancel_peer_wait,
         }
 
     async def arm(self, effect: ArmCallTimer) -> None:
@@ -246,6 +328,33 @@ class WaitExecutor:
         await self.timers.cancel(_lease_timer_id(effect.operation_id))
         due_ms = self.now_ms() + SHORT_WAIT_MS
         await self.timers.arm(self._to_lease(effect, due_ms, withdrawn=True))
+
+    async def await_peer(self, effect: AwaitPeer) -> None:
+        """Let the session's peers begin the call. Idempotent: they know a call once."""
+        call = effect.call
+        assert call.arguments is not UNSET
+        begin = BeginPeerCall(
+            operation_id=call.operation_id,
+            run_id=call.run,
+            name=call.name,
+            arguments=bound_peer_call(call.name, call.arguments),
+            until_ms=call.until_ms,
+            item_id=effect.item_id,
+        )
+        try:
+            await self.ask("peer", effect.session, begin, PeerCallAcknowledged)
+        except Refused as refusal:
+            if refusal.code == "PARTITION_UNOWNED":
+                raise
+            outcome = CallOutcome(error=fault_of(refusal))
+            ended = WaitEnded(
+                operation_id=call.operation_id, code=WAITING_FOR_PEER, outcome=outcome
+            )
+            await self.ask(FAMILY, effect.session, ended, CallReceipt)
+
+    async def cancel_peer_wait(self, effect: CancelPeerWait) -> None:
+        withdraw = WithdrawPeerCall(operation_id=effect.operation_id)
+        await self.ask("peer", effect.session, withdraw, PeerCallAcknowledged)
 
     def _to_lease(self, effect: AwaitCredential, due_ms: int, *, withdrawn: bool = False) -> Timer:
         operation_id = effect.operation_id

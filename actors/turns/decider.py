@@ -59,7 +59,7 @@ from rookery.actors.turns.external_driver import (
 from rookery.actors.turns.hook_rules import HookRules
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING, ModelRouting
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN, ProductTurn
-from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
+from rookery.actors.turns.run_calls import CALL_COMMANDS, PEER_ENDS, RunCalls
 from rookery.actors.turns.run_rules import RUN_EFFECT_TYPES, RunRules, active_run_view
 from rookery.actors.turns.run_surfaces import calls_in_flight, evolve_surfaces
 from rookery.actors.turns.slot_machine import SLOT, TurnSlot
@@ -143,11 +143,13 @@ _PRODUCT_TURN_READS = (
 
 
 def _name_clients(state: SessionTurns, decided: Sequence[Fact]) -> None:
-    """The end of a run names the clients that get its result."""
+    """The end of a run names the clients that get its result, and the item that it handled."""
     for fact in decided:
         if type(fact) in END_TYPES:
             requested = state.asked.get(str(fact.run))
             force_setattr(fact, "reply_to", () if requested is None else requested.reply_to)
+            if requested is not None and requested.item_id is not UNSET:
+                force_setattr(fact, "item_id", requested.item_id)
 
 
 class TurnsDecider(SessionMachineDecider):
@@ -159,7 +161,7 @@ class TurnsDecider(SessionMachineDecider):
     codec: FactCodec[Any] = FactCodec(facts.RUN_FACTS)
     older_codecs = MappingProxyType({"tool": FactCodec(tool.TOOL_FACTS)})
     observes = frozenset({"session", "surface", "tool"})
-    reaction_types = frozenset({approval.Closed, approval.GrantConsumed})
+    reaction_types = frozenset({approval.Closed, approval.GrantConsumed, *PEER_ENDS})
     bindings = (
         MachineBinding(TURN, "turn", _turn_view, ("snapshot",)),
         MachineBinding(SLOT, "slot", _slot_view),
@@ -187,7 +189,7 @@ class TurnsDecider(SessionMachineDecider):
         self._calls = None if call_rules is None else RunCalls(self, call_rules, revoked, visible)
         self._on_evicted = on_evicted
         if provisioner is not None:
-            self.reacts_to = frozenset({"session", "tool", "approval"})
+            self.reacts_to = frozenset({"session", "tool", "approval", "peer"})
         self._run_rules = RunRules(self, provisioner)
 
     def decide(self, state: SessionTurns, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:

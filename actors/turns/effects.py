@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import ActiveRunView
+from rookery.actors.tools import AwaitPeer
 from rookery.schemas.calls import RequestedCall
-from rookery.schemas.run import (
-    RunResult,
-)
+from rookery.schemas.run import RunResult
+
+if TYPE_CHECKING:
+    from rookery.actors.turns.state import SessionTurns
 
 __all__ = [
     "ContinueRun",
@@ -18,6 +26,7 @@ __all__ = [
     "SendResult",
     "SendStoredResult",
     "StopRun",
+    "with_items",
 ]
 
 
@@ -87,3 +96,20 @@ class StopRun(Effect, frozen=True, kw_only=True):
 
     session: str
     run_id: str
+
+
+def with_items(state: SessionTurns, effects: Sequence[Effect]) -> Sequence[Effect]:
+    """The effects; those of calls to peers with the item of a peer that their run handles."""
+    if not any(isinstance(effect, AwaitPeer) for effect in effects):
+        return effects
+    return [
+        replace(effect, item_id=_item_of(state, effect.call.run))
+        if isinstance(effect, AwaitPeer)
+        else effect
+        for effect in effects
+    ]
+
+
+def _item_of(state: SessionTurns, run_id: str) -> str:
+    requested = state.asked.get(run_id)
+    return "" if requested is None or requested.item_id is UNSET else requested.item_id

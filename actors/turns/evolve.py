@@ -60,7 +60,10 @@ def _evolve_requested(state: SessionTurns, fact: session.SessionFact) -> Session
     match fact:
         case session.InputAccepted(request=RunRequest() as request, run=str(run_id)):
             requested = RequestedRun(
-                request=request, request_blob=fact.request_blob, forked=fact.forked
+                request=request,
+                request_blob=fact.request_blob,
+                forked=fact.forked,
+                item_id=fact.item_id,
             )
             if fact.reply_to is not UNSET:
                 requested = requested.with_client(fact.reply_to, waits=fact.reply_waits)

@@ -32,6 +32,7 @@ from rookery.actors.tools import (
     CallRules,
     HookVerdict,
     IntentStatus,
+    PeerEnd,
     RecordTask,
     SessionCalls,
     SlotStage,
@@ -40,12 +41,14 @@ from rookery.actors.tools import (
     adopted_fact,
     call_effects,
     check_sender,
+    end_peer_wait,
     end_unapproved,
     end_wait,
     pending_call_effects,
     resolution_receipt,
     resolve,
 )
+from rookery.actors.turns.effects import with_items
 from rookery.actors.turns.evolve import END_TYPES, End
 from rookery.actors.turns.step_facts import (
     end_model_wait,
@@ -57,7 +60,7 @@ from rookery.schemas.calls import RecordMode, RunEnvironment
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Failed
-from rookery.schemas.facts import approval, hook, tool
+from rookery.schemas.facts import approval, hook, peer, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.protection.rights import RightsSet, intersect
 from rookery.schemas.replies import CallReceipt
@@ -67,8 +70,10 @@ if TYPE_CHECKING:
     from rookery.actors.turns.decider import TurnsDecider
     from rookery.actors.turns.state import ActiveRun, SessionTurns
 
-__all__ = ["CALL_COMMANDS", "RunCalls"]
+__all__ = ["CALL_COMMANDS", "PEER_ENDS", "RunCalls"]
 
+PEER_ENDS: Final[tuple[type[peer.PeerFact], ...]] = PeerEnd.__args__
+"""The facts of peers that may end a call."""
 CALL_COMMANDS: Final = (
     AttemptLost,
     BeginCall,
@@ -78,8 +83,9 @@ CALL_COMMANDS: Final = (
     WaitEnded,
     approval.Closed,
     approval.GrantConsumed,
+    *PEER_ENDS,
 )
-"""Commands about one call, and facts of its approval."""
+"""Commands about one call, and facts of its approval or of a peer."""
 _ENDS: Final = (tool.Completed, tool.Failed, tool.Refused)
 _STEP_FACTS: Final = frozenset(
     {
@@ -220,6 +226,8 @@ class RunCalls:
         self, state: SessionTurns, session: str, command: Command[Any], now_ms: int
     ) -> Sequence[tool.ToolFact]:
         calls = state.known_calls
+        if isinstance(command.body, PEER_ENDS):
+            return end_peer_wait(calls, cast("PeerEnd", command.body))
         call = calls.calls.get(command.body.operation_id)
         rules = self._rules_for(state, session, "" if call is None else call.run)
         left: Sequence[tool.ToolFact] = ()
@@ -335,12 +343,13 @@ class RunCalls:
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         if isinstance(fact, tool.CallFact):
-            return _with_package(call_effects(state.calls, fact), state.driving)
+            found = with_items(state, call_effects(state.calls, fact))
+            return _with_package(found, state.driving)
         return ()
 
     def pending_effects(self, state: SessionTurns, session: str) -> Sequence[Effect]:
         pending = pending_call_effects(state.known_calls, session, self.rules.epoch)
-        return _with_package(pending, state.driving)
+        return _with_package(with_items(state, pending), state.driving)
 
     def release_slots(self, session: str, state: SessionTurns | None) -> None:
         """Release the slots reserved for intents that were not committed."""

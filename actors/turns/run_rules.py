@@ -20,6 +20,7 @@ from rookery.actors.messages import (
     ParkRun,
     RecordStep,
     ReportBrokenHistory,
+    ReportItemHandled,
     RunStart,
 )
 from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
@@ -410,8 +411,9 @@ def rights_at_start(state: SessionTurns, request: RunRequest) -> RightsSet:
 
 
 def _result_effects(end: End) -> Sequence[Effect]:
+    left = [] if end.item_id is UNSET else [_report_handled(end, end.item_id)]
     if not end.reply_to or end.result is UNSET:
-        return ()
+        return left
     sent = SendResult(
         key=f"end/{end.id}",
         session=end.session,
@@ -420,8 +422,19 @@ def _result_effects(end: End) -> Sequence[Effect]:
         result=end.result,
     )
     if end.result_blob is UNSET:
-        return (sent,)
-    return (SendStoredResult(**asdict(sent), result_blob=end.result_blob),)
+        return (*left, sent)
+    return (*left, SendStoredResult(**asdict(sent), result_blob=end.result_blob))
+
+
+def _report_handled(end: End, item_id: str) -> Effect:
+    return ReportItemHandled(
+        key=f"item/{end.id}",
+        session=end.session,
+        run_id=end.run,
+        item_id=item_id,
+        result=external_result(TurnPhase.FAILED) if end.result is UNSET else end.result,
+        result_blob=end.result_blob or "",
+    )
 
 
 def _cancel_effects(state: SessionTurns, fact: Fact) -> Sequence[Effect]:

@@ -89,6 +89,8 @@ class RequestedRun(msgspec.Struct, frozen=True, kw_only=True):
     forked: ForkedRun | UnsetType = UNSET
     reply_to: tuple[str, ...] = ()
     """Reply subjects of the clients that get the result."""
+    item_id: str | UnsetType = UNSET
+    """The item of a peer that the run handles."""
     waits: tuple[str, ...] = ()
     """Those of them whose clients wait on the connection; they also get interim replies."""
 

@@ -22,6 +22,7 @@ from rookery.schemas.peers.exchanges import (
     ExchangesQuery,
     PeerResponse,
     SendEnvelope,
+    response_fault,
 )
 
 __all__ = ["PeersMixin"]
@@ -118,8 +119,8 @@ class PeersMixin(ABC):
         *,
         timeout_s: float = 86_400.0,
     ) -> Any:
-        """Send a request and wait for the result; ``Refused`` PEER_FAILED, PEER_TIMED_OUT or
-        PEER_SEND_FAILED without one. The request waits on without this client."""
+        """Send a request and wait for the result; ``Refused`` PEER_FAILED, PEER_DECLINED,
+        PEER_TIMED_OUT or PEER_SEND_FAILED without one. The request waits on without this client."""
         after = await self.journal.end()
         receipt = await self.send_request(session, to, intent, params, timeout_s=timeout_s)
         return await self.wait_for_response(session, receipt.id, after=after)
@@ -150,7 +151,6 @@ def _result_of(fact: dict[str, Any]) -> Any:
     if fact["type"] == _NOT_SENT:
         raise Refused("PEER_SEND_FAILED", f"{corr_id} did not arrive: {fact.get('code', '')}")
     response = msgspec.convert(fact["response"], PeerResponse)
-    if response.error is not UNSET:
-        error = response.error
-        raise Refused("PEER_FAILED", f"{error.code}: {error.message}")
+    if (fault := response_fault(response)) is not None:
+        raise fault
     return None if response.result is UNSET else response.result

@@ -79,6 +79,10 @@ class NodeTools:
         bool | None,
         Parameter(help="Offer resource_resolve and resource_read to programs.", negative=""),
     ] = None
+    peers: Annotated[
+        bool | None,
+        Parameter(help="Let programs send to peers, and receive from them.", negative=""),
+    ] = None
     allow_http: Annotated[
         list[str] | None,
         Parameter(
@@ -93,6 +97,7 @@ class NodeTools:
             "node.tools": self.tools,
             "node.mounts": self.mount,
             "resources.tools": self.resources,
+            "peers.tools": self.peers,
             "node.allow_http": self.allow_http,
         }
 
@@ -103,6 +108,7 @@ class NodeTools:
         words += [f"--mount {quote(text)}" for text in self.mount or ()]
         words += [f"--allow-http {quote(text)}" for text in self.allow_http or ()]
         words += ["--resources"] if self.resources else []
+        words += ["--peers"] if self.peers else []
         return " ".join(words)
 
 

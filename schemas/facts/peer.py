@@ -6,6 +6,8 @@ fired. Folding applies the row. Facts hold no contents of envelopes and no times
 
 from __future__ import annotations
 
+from typing import Any
+
 from msgspec import UNSET, UnsetType
 
 from rookery.schemas.envelope import Fact, TransitionFact
@@ -19,6 +21,7 @@ from rookery.schemas.machines.peer import (
 )
 from rookery.schemas.peers.envelope import EnvelopeArrival, OutboxEnvelope, UnansweredRequest
 from rookery.schemas.peers.exchanges import PeerResponse, UnmatchedReason
+from rookery.schemas.peers.items import DropReason, ReceivePattern, Responder
 from rookery.schemas.peers.roster import Enrolment, KeyRotation, Pairing, PeerRevocation
 from rookery.schemas.scalars import Unsigned
 
@@ -132,6 +135,9 @@ class ResponseEnded(_OfExchange, frozen=True, kw_only=True, tag="peer.response_e
 class RequestTimedOut(_OfExchange, frozen=True, kw_only=True, tag="peer.request_timed_out.v1"):
     """The session stopped waiting for the response."""
 
+    abandoned: bool | UnsetType = UNSET
+    """Whether its program stopped waiting, before the time was over."""
+
 
 class RequestSendFailed(_OfExchange, frozen=True, kw_only=True, tag="peer.request_send_failed.v1"):
     """The request could not be sent."""
@@ -156,12 +162,16 @@ class ResponseReplied(_OfExchange, frozen=True, kw_only=True, tag="peer.response
 
     sent: OutboxEnvelope | UnsetType = UNSET
     """Unset where a driver outside sends."""
+    operation_id: str = ""
+    """The call of a program that sent it, if one did."""
 
 
 class MessageSent(Fact, frozen=True, kw_only=True, tag="peer.message_sent.v1"):
     """The session sent a message."""
 
     sent: OutboxEnvelope
+    operation_id: str = ""
+    """The call of a program that sent it, if one did."""
 
 
 class ProgressSent(Fact, frozen=True, kw_only=True, tag="peer.progress_sent.v1"):
@@ -169,6 +179,8 @@ class ProgressSent(Fact, frozen=True, kw_only=True, tag="peer.progress_sent.v1")
 
     corr_id: str
     sent: OutboxEnvelope
+    operation_id: str = ""
+    """The call of a program that sent it, if one did."""
 
 
 class RequestDeclined(Fact, frozen=True, kw_only=True, tag="peer.declined.v1"):
@@ -200,6 +212,64 @@ class ResponseUnmatched(Fact, frozen=True, kw_only=True, tag="peer.response_unma
 
     in_reply_to: str
     why: UnmatchedReason
+
+
+# --- the queue of items ---------------------------------------------------------------------------
+
+
+class ReceiverWaiting(Fact, frozen=True, kw_only=True, tag="peer.receiver_waiting.v1"):
+    """A call of a program waits for the next item of this pattern."""
+
+    operation_id: str
+    pattern: ReceivePattern
+    until_ms: Unsigned = 0
+    """When it stops waiting; 0 if it waits on."""
+
+
+class ReceiverLeft(Fact, frozen=True, kw_only=True, tag="peer.receiver_left.v1"):
+    """The call waits no more: its time is over, or its program has dropped it."""
+
+    operation_id: str
+
+
+class ItemAssigned(Fact, frozen=True, kw_only=True, tag="peer.item_assigned.v1"):
+    """The oldest item that fits goes to a receiver, or to a run of the session's responder."""
+
+    item_id: str
+    item: dict[str, Any]
+    """As the program gets it."""
+    operation_id: str = ""
+    """The call that receives it; empty for the responder."""
+    responder: Responder | UnsetType = UNSET
+    """The program that handles it."""
+
+
+class ItemReturned(Fact, frozen=True, kw_only=True, tag="peer.item_returned.v1"):
+    """The receiver had been dropped when it got the item, which is the first of the queue again."""
+
+    item_id: str
+    operation_id: str
+
+
+class ItemDropped(Fact, frozen=True, kw_only=True, tag="peer.item_dropped.v1"):
+    """The session gets an item never."""
+
+    item_id: str
+    why: DropReason
+
+
+class ItemHandled(Fact, frozen=True, kw_only=True, tag="peer.item_handled.v1"):
+    """The responder's run for an item has ended."""
+
+    item_id: str
+    run: str
+    failed: bool = False
+
+
+class ResponderSet(Fact, frozen=True, kw_only=True, tag="peer.responder_set.v1"):
+    """This program answers the peers of the session from now on."""
+
+    responder: Responder
 
 
 # --- streams of responses -------------------------------------------------------------------------
@@ -306,6 +376,13 @@ PeerFact = (
     | MessageFailed
     | ResponseUnmatched
     | ResponseReplied
+    | ReceiverWaiting
+    | ReceiverLeft
+    | ItemAssigned
+    | ItemReturned
+    | ItemDropped
+    | ItemHandled
+    | ResponderSet
     | StreamReserved
     | StreamAttached
     | StreamCompleted

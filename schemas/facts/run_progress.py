@@ -94,6 +94,8 @@ class RunFactView(Struct, gc=False):
     deadline_at_ms: int = 0
     until_ms: int = 0
     lease: str = ""
+    peer: str = ""
+    intent: str = ""
     may_act_until_ms: int | None = None
     approval_id: str = ""
     # Text in a fact of turns, an object in the others.
@@ -167,6 +169,10 @@ class OpenRunCall(Struct, array_like=True):
     """When a timer ends the wait; 0 without a timer."""
     lease: str = ""
     """The key of the lease whose credential it waits for."""
+    peer: str = ""
+    """The peer whose envelope it waits for."""
+    intent: str = ""
+    """Of the request that it waits for, or for whose response."""
 
 
 class RunProgress(Struct, array_like=True):
@@ -267,7 +273,7 @@ class RunProgress(Struct, array_like=True):
         self._on_call(fact)
         call = self.calls[fact.operation_id]
         call.waits_for, call.until_ms = sys.intern(fact.code), fact.until_ms
-        call.lease = fact.lease
+        call.lease, call.peer, call.intent = fact.lease, fact.peer, fact.intent
 
     def _on_credential_ready(self, fact: RunFactView) -> None:
         self._on_call(fact)

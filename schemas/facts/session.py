@@ -186,6 +186,8 @@ class InputAccepted(_SessionTransition, frozen=True, kw_only=True, tag="session.
     """The client waits for the reply and is also sent an interim reply when the run parks."""
     forked: ForkedRun | UnsetType = UNSET
     """Where the run continues another run, if it was forked."""
+    item_id: str | UnsetType = UNSET
+    """The item of a peer that the run handles, if it does: its result is the response."""
 
 
 class RunPrepared(_SessionTransition, frozen=True, kw_only=True, tag="session.run_prepared.v1"):

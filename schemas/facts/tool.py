@@ -95,6 +95,10 @@ class Awaited(_ToolCallFact, frozen=True, kw_only=True, tag="tool.awaited.v1"):
     """The key of the lease whose credential the call needs."""
     task: str | UnsetType = UNSET
     """The id by which the surface knows the call, which has begun and goes on there."""
+    peer: str | UnsetType = UNSET
+    """The address of the peer whose envelope it waits for; unset if any may send it."""
+    intent: str | UnsetType = UNSET
+    """Of the request that it waits for, or for whose response."""
 
 
 class CredentialReady(_ToolCallFact, frozen=True, kw_only=True, tag="tool.credential_ready.v1"):

@@ -302,6 +302,8 @@ class _End(_OfRun, frozen=True, kw_only=True):
     reply_to: tuple[str, ...] | UnsetType = UNSET
     """Reply subjects that get the result because of this fact; unset in facts of older versions,
     whose results the session sent."""
+    item_id: str | UnsetType = UNSET
+    """The item of a peer that the run has handled, if it did."""
 
 
 class Completed(_End, frozen=True, kw_only=True, tag="turn.completed.v1"):

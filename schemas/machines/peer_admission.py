@@ -27,6 +27,7 @@ __all__ = [
     "admit_plain_event",
     "classification_params",
     "display_suffix",
+    "envelope_text",
     "pretty_json",
     "trimmed",
 ]
@@ -115,7 +116,7 @@ def admit_envelope(
 ) -> PeerIngressAdmission:
     """The admission of ``envelope``, by its classification."""
     notice = classified.lifecycle_kind is not None
-    return _admission(classified, "" if notice else _text(envelope))
+    return _admission(classified, "" if notice else envelope_text(envelope))
 
 
 def admit_plain_event(
@@ -146,7 +147,8 @@ def _named_peer(params: Any) -> str | None:
     return peer if isinstance(peer, str) and peer else None
 
 
-def _text(envelope: PeerIngressEnvelopeFacts) -> str:
+def envelope_text(envelope: PeerIngressEnvelopeFacts) -> str:
+    """The text of an item in the session's conversation; empty for a notice."""
     sender = envelope.from_peer
     match envelope.kind:
         case PeerIngressMessage(body=body):

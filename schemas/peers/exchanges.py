@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from rookery.schemas.errors import Refused
 from rookery.schemas.machines.peer import (
     OutboundPeerRequestState,
     PeerResponseProgressProjectionPhase,
     ResponseStatus,
 )
 from rookery.schemas.peers.envelope import EnvelopeId, Intent, PeerFailure
+from rookery.schemas.scalars import Unsigned
 
 __all__ = [
     "EnvelopeReceipt",
@@ -24,6 +26,7 @@ __all__ = [
     "PeerResponse",
     "SendEnvelope",
     "UnmatchedReason",
+    "response_fault",
 ]
 
 Address = Annotated[str, Meta(pattern="^[A-Za-z0-9_-]{1,64}(@[A-Za-z0-9_-]{1,32})?$")]
@@ -53,10 +56,13 @@ class SendEnvelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class PeerDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The time for the response to a request is over (verb ``peer_due``, key: the session). Only
-    timers send it."""
+    """The time of a request, of a receiver or of the drain is over (verb ``peer_due``, key: the
+    session). Only timers send it."""
 
-    request_id: EnvelopeId
+    request_id: EnvelopeId | UnsetType = UNSET
+    """The request, or the call that receives."""
+    drain_due_ms: Unsigned | UnsetType = UNSET
+    """Of the drain: when the timer was due; an older timer does nothing."""
 
 
 class ExchangesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -72,6 +78,25 @@ class PeerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     error: PeerFailure | UnsetType = UNSET
 
 
+_DECLINED: Final = frozenset(
+    [
+        *("PEER_BUSY", "PEER_CYCLE", "PEER_INTENT_NOT_ALLOWED", "PEER_NOT_ATTENDED"),
+        *("PEER_PARAMS_INVALID", "PEER_QUEUE_FULL", "PEER_REQUEST_ID_TAKEN", "PEER_TOO_DEEP"),
+    ]
+)
+"""The failures of requests that no program of the peer has seen."""
+
+
+def response_fault(response: PeerResponse) -> Refused | None:
+    """The failure of a request; ``None`` if it has a result."""
+    if (error := response.error) is UNSET:
+        return None
+    text = f"{error.code}: {error.message}"
+    if error.code in _DECLINED:
+        return Refused("PEER_DECLINED", text)
+    return Refused("PEER_FAILED", text)
+
+
 class UnmatchedReason(StrEnum):
     """Why a verified response changes no request."""
 
@@ -80,6 +105,8 @@ class UnmatchedReason(StrEnum):
     DUPLICATE = "duplicate"
     """The request has its response."""
     UNKNOWN = "unknown"
+    ABANDONED = "abandoned"
+    """Its program stopped waiting for it."""
     WRONG_PEER = "wrong_peer"
     """Another peer was asked."""
 

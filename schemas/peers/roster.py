@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from rookery.schemas.calls import ApprovalMode
 from rookery.schemas.scalars import Unsigned
 
 __all__ = [
@@ -81,6 +82,8 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What it may request."""
     sessions: Patterns = ("*",)
     """The sessions of this realm that it may address."""
+    approval: ApprovalMode | UnsetType = UNSET
+    """What a program needs to send to it; unset: ``manual``."""
     expires_at_ms: Unsigned | UnsetType = UNSET
     manual_rotation: bool = False
     """An operator accepts its next key; the signature of its present one is not enough."""

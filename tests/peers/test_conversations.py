@@ -84,7 +84,7 @@ def test_a_failure_and_a_time_out_are_raised_with_their_codes(realms: Realms):
 def test_a_request_to_a_session_that_is_not_there_fails_at_once_and_leaves_no_fact(realms: Realms):
     async def scenario() -> None:
         async with clients(realms) as (planner, coder):
-            with pytest.raises(Refused, match="PEER_FAILED: PEER_NOT_ATTENDED"):
+            with pytest.raises(Refused, match="PEER_DECLINED: PEER_NOT_ATTENDED"):
                 await planner.ask_peer("planner", "nobody@east", "review")
             assert [one async for page in _pages(coder) for one in page] == []
 

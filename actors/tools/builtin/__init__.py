@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         HttpTransport,
         run_on_own_thread,
     )
+    from rookery.actors.tools.builtin.peers import PeerDirectory, peer_tools, peers_registry
     from rookery.actors.tools.builtin.resources import ResourcePort, resource_tools
 
 __all__ = [
@@ -26,8 +27,11 @@ __all__ = [
     "HttpResponse",
     "HttpTransport",
     "Mounts",
+    "PeerDirectory",
     "ResourcePort",
     "parse_url",
+    "peer_tools",
+    "peers_registry",
     "read_prefix",
     "resource_tools",
     "run_on_own_thread",
@@ -46,6 +50,7 @@ __getattr__ = lazy_names(
             "HttpTransport",
             "run_on_own_thread",
         ),
+        "peers": ("PeerDirectory", "peer_tools", "peers_registry"),
         "resources": ("ResourcePort", "resource_tools"),
     },
 )

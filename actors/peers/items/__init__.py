@@ -1,0 +1,1 @@
+"""What a session gets from its peers: the queue of items, receivers, and the responder."""

@@ -1,0 +1,237 @@
+"""The queue of a session's items: what a program gets of each, and who gets it. Pure.
+
+An item goes to the receiver that waits longest, if its pattern fits; else to the responder, one
+after the other; else it stays, in the order of arrival, until one of these comes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.keys import key_id_of
+from rookery.actors.peers.drain_machine import DrainPhase
+from rookery.actors.peers.projections import MessageProjection, RequestProjection
+from rookery.actors.peers.state import (
+    QUEUED_BYTES_MAX,
+    QUEUED_ITEMS_MAX,
+    ReceivedItem,
+    Receiver,
+    SessionPeers,
+)
+from rookery.schemas.digest import canonical_json
+from rookery.schemas.facts import peer as facts
+from rookery.schemas.machines.peer import (
+    DrainMode,
+    PeerIngressAck,
+    PeerIngressEnvelopeFacts,
+    PeerIngressLifecycle,
+    PeerIngressMessage,
+    PeerIngressRequest,
+)
+from rookery.schemas.machines.peer_admission import envelope_text
+from rookery.schemas.peers.envelope import EnvelopeArrival, EnvelopeKind, read_envelope
+from rookery.schemas.peers.items import PeerItem, Responder, is_served
+
+__all__ = [
+    "assignments",
+    "drain_due_ms",
+    "is_full",
+    "item_of",
+    "rendered_item",
+    "with_assigned",
+    "with_queued",
+    "with_returned",
+    "without_item",
+]
+
+_QUEUED: Final = (EnvelopeKind.MESSAGE, EnvelopeKind.REQUEST, EnvelopeKind.LIFECYCLE)
+"""A response belongs to its request, and an acknowledgement only to a receiver that waits."""
+_RECEIVED_MAX: Final = 16
+_RESPAWN_MS: Final = 1_000
+_RESPAWN_MS_MAX: Final = 300_000
+
+
+# --- items ----------------------------------------------------------------------------------------
+
+
+def item_of(arrival: EnvelopeArrival, *, is_silent: bool = False) -> PeerItem:
+    """The item of a verified envelope."""
+    envelope = read_envelope(arrival.text.encode())
+    return PeerItem(
+        id=envelope.id,
+        kind=envelope.kind,
+        from_=arrival.sender,
+        peer_id=arrival.peer_id,
+        key_id=key_id_of(arrival.from_key),
+        thread=envelope.id if envelope.thread is UNSET else envelope.thread,
+        in_reply_to=envelope.in_reply_to,
+        intent=envelope.intent,
+        params=envelope.params,
+        body=envelope.body,
+        lifecycle=envelope.lifecycle,
+        at_ms=envelope.at_ms,
+        due_at_ms=envelope.due_at_ms,
+        path=envelope.path,
+        is_silent=is_silent,
+        size=len(arrival.text),
+    )
+
+
+def rendered_item(item: PeerItem) -> dict[str, Any]:
+    """The item as a program gets it: absent members are null. ``text`` and ``prompt`` are those of
+    the contract."""
+    prompt = None
+    if item.kind is EnvelopeKind.REQUEST:
+        prompt = RequestProjection(
+            peer_id=item.peer_id,
+            display_name=item.from_,
+            request_id=item.id,
+            intent=str(item.intent),
+            payload=_or_none(item.params),
+        ).prompt_text()
+    elif item.kind is EnvelopeKind.MESSAGE:
+        prompt = MessageProjection(peer_id=item.peer_id).block_prefix_text()
+    shown = {
+        "kind": item.kind.value,
+        "id": item.id,
+        "from": item.from_,
+        "peer_id": item.peer_id,
+        "display_name": item.from_,
+        "key_id": item.key_id,
+        "thread": item.thread,
+        "in_reply_to": item.in_reply_to,
+        "intent": item.intent,
+        "params": item.params,
+        "body": item.body,
+        "lifecycle": item.lifecycle if item.lifecycle is UNSET else item.lifecycle.value,
+        "at_ms": item.at_ms,
+        "due_at_ms": item.due_at_ms,
+        "text": _text_of(item),
+        "prompt": prompt,
+    }
+    return {name: _or_none(value) for name, value in shown.items()}
+
+
+def _text_of(item: PeerItem) -> str:
+    kind: Any
+    match item.kind:
+        case EnvelopeKind.REQUEST:
+            kind = PeerIngressRequest(intent=str(item.intent), params=_or_none(item.params))
+        case EnvelopeKind.ACK:
+            kind = PeerIngressAck(in_reply_to=str(item.in_reply_to))
+        case EnvelopeKind.LIFECYCLE if item.lifecycle is not UNSET:
+            kind = PeerIngressLifecycle(kind=item.lifecycle)
+        case _:
+            body = item.body
+            text = body if isinstance(body, str) else canonical_json(body).decode()
+            kind = PeerIngressMessage(body=text)
+    return envelope_text(
+        PeerIngressEnvelopeFacts(
+            item_id=item.id, from_peer=item.from_, from_peer_id=item.peer_id, kind=kind
+        )
+    )
+
+
+def _or_none(value: Any) -> Any:
+    return None if value is UNSET else value
+
+
+# --- the queue ------------------------------------------------------------------------------------
+
+
+def is_full(state: SessionPeers) -> bool:
+    """Whether nothing more is queued."""
+    if len(state.queue) >= QUEUED_ITEMS_MAX:
+        return True
+    return sum(item.size for item in state.queue) >= QUEUED_BYTES_MAX
+
+
+def with_queued(state: SessionPeers, item: PeerItem) -> SessionPeers:
+    """The state with the item in its queue, if it belongs there; a full queue gets no more."""
+    if item.kind is EnvelopeKind.ACK:
+        is_wanted = any(one.pattern.matches(item) for one in state.receivers)
+    else:
+        is_wanted = item.kind in _QUEUED
+    if not is_wanted or is_full(state):
+        return state
+    return replace(state, queue=(*state.queue, item))
+
+
+def without_item(state: SessionPeers, item_id: str) -> SessionPeers:
+    """The state without a queued item."""
+    queue = tuple(item for item in state.queue if item.id != item_id)
+    return state if len(queue) == len(state.queue) else replace(state, queue=queue)
+
+
+def with_assigned(state: SessionPeers, fact: facts.ItemAssigned) -> SessionPeers:
+    """The state after a receiver or the responder got the item."""
+    item = next((one for one in state.queue if one.id == fact.item_id), None)
+    state = without_item(state, fact.item_id)
+    if item is None:
+        return state
+    if not fact.operation_id:
+        return replace(state, serving=item)
+    received = ReceivedItem(operation_id=fact.operation_id, item=item)
+    receivers = tuple(one for one in state.receivers if one.operation_id != fact.operation_id)
+    kept = (*state.received, received)[-_RECEIVED_MAX:]
+    return replace(state, receivers=receivers, received=kept)
+
+
+def with_returned(state: SessionPeers, fact: facts.ItemReturned) -> SessionPeers:
+    """The state with the item in front of its queue again."""
+    items = [one.item for one in state.received if one.operation_id == fact.operation_id]
+    received = tuple(one for one in state.received if one.operation_id != fact.operation_id)
+    return replace(state, received=received, queue=(*items, *state.queue))
+
+
+# --- assignments ----------------------------------------------------------------------------------
+
+
+def assignments(state: SessionPeers) -> Iterator[facts.ItemAssigned]:
+    """Who gets items of the queue now."""
+    left = list(state.queue)
+    for receiver in state.receivers:
+        item = next((one for one in left if receiver.pattern.matches(one)), None)
+        if item is not None:
+            left.remove(item)
+            yield _to_receiver(item, receiver)
+    if state.responder is not UNSET and state.serving is UNSET and _is_draining(state):
+        item = _first_served(left)
+        if item is not None:
+            yield _to_responder(item, state.responder)
+
+
+def _first_served(queue: Sequence[PeerItem]) -> PeerItem | None:
+    """The oldest item of the responder, if one of them wakes the session."""
+    served = [item for item in queue if is_served(item)]
+    return served[0] if any(not item.is_silent for item in served) else None
+
+
+def _is_draining(state: SessionPeers) -> bool:
+    return state.drain.phase is DrainPhase.RUNNING
+
+
+def _to_receiver(item: PeerItem, receiver: Receiver) -> facts.ItemAssigned:
+    operation_id = receiver.operation_id
+    return facts.ItemAssigned(item_id=item.id, item=rendered_item(item), operation_id=operation_id)
+
+
+def _to_responder(item: PeerItem, responder: Responder) -> facts.ItemAssigned:
+    return facts.ItemAssigned(item_id=item.id, item=rendered_item(item), responder=responder)
+
+
+def drain_due_ms(state: SessionPeers, now_ms: int) -> int | None:
+    """When the drain has to be looked at again: its idle time is over, or it is to be spawned
+    again. ``now_ms``: since when nothing has happened."""
+    responder, phase = state.responder, state.drain.phase
+    if responder is UNSET or state.serving is not UNSET:
+        return None
+    if phase is DrainPhase.EXITED_RESPAWNABLE:
+        return now_ms + min(_RESPAWN_MS << min(state.respawns, 20), _RESPAWN_MS_MAX)
+    if phase is DrainPhase.RUNNING and state.drain.drain_mode is DrainMode.TIMED:
+        return now_ms + responder.idle_ms
+    return None

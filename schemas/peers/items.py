@@ -1,0 +1,139 @@
+"""Items of a session's queue: what peers have sent, until a receiver or responder gets it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import UNSET, Meta, UnsetType
+
+from rookery.schemas.machines.peer import DrainMode, PeerLifecycleKind
+from rookery.schemas.peers.envelope import EnvelopeId, EnvelopeKind, Intent
+from rookery.schemas.run import Language
+from rookery.schemas.scalars import Unsigned
+
+__all__ = [
+    "DropReason",
+    "IntentTerms",
+    "PeerItem",
+    "ReceivePattern",
+    "Responder",
+    "ResponderView",
+    "SetResponder",
+    "is_served",
+]
+
+
+class PeerItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A verified envelope as the session gets it."""
+
+    id: str
+    kind: EnvelopeKind
+    from_: str = msgspec.field(name="from")
+    """The address of its sender, as this realm spells it."""
+    peer_id: str
+    key_id: str
+    thread: str
+    in_reply_to: str | UnsetType = UNSET
+    intent: str | UnsetType = UNSET
+    params: Any = UNSET
+    body: Any = UNSET
+    lifecycle: PeerLifecycleKind | UnsetType = UNSET
+    at_ms: int
+    due_at_ms: int | UnsetType = UNSET
+    path: tuple[str, ...] = ()
+    """The ids of the peers that wait for a request, its sender the last of them."""
+    size: int = 0
+    """Bytes of the envelope."""
+    is_silent: bool = False
+    """A request that wakes no session: the responder gets it with the next other item."""
+
+
+class ReceivePattern(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The items that a receiver takes; what is unset matches any."""
+
+    from_: str | UnsetType = msgspec.field(name="from", default=UNSET)
+    intent: str | UnsetType = UNSET
+    kind: EnvelopeKind | UnsetType = UNSET
+    in_reply_to: str | UnsetType = UNSET
+
+    def matches(self, item: PeerItem) -> bool:
+        return all(
+            wanted is UNSET or wanted == found
+            for wanted, found in (
+                (self.from_, item.from_),
+                (self.intent, item.intent),
+                (self.kind, item.kind),
+                (self.in_reply_to, item.in_reply_to),
+            )
+        )
+
+
+class DropReason(StrEnum):
+    """Why nobody gets an item."""
+
+    QUEUE_FULL = "queue_full"
+
+
+class IntentTerms(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a responder says about one intent."""
+
+    description: Annotated[str, Meta(max_length=2_000)] = ""
+    params: Any = UNSET
+    """JSON Schema 2020-12 of the parameters; others are declined."""
+    silent: bool = False
+    """Its requests wake no session."""
+
+
+class Responder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A program that runs once for each item of a session. Its result is the response."""
+
+    code: Annotated[str, Meta(min_length=1, max_length=64 << 10)]
+    """The program; it finds the item in ``item``."""
+    language: Language = Language.PYTHON
+    intents: dict[Intent, IntentTerms] | UnsetType = UNSET
+    """What may be requested; unset: anything. ``*`` and ``?`` match as in patterns."""
+    description: Annotated[str, Meta(max_length=2_000)] = ""
+    mode: DrainMode = DrainMode.ATTACHED_SESSION
+    idle_ms: Annotated[int, Meta(ge=1, le=365 * 86_400_000)] = 60_000
+    """Of mode ``Timed``: how long it serves without an item."""
+    wall_ms: Annotated[int, Meta(ge=1, le=2**32 - 1)] | UnsetType = UNSET
+    """The time limit of each run; unset: the session's."""
+
+    def terms_of(self, intent: str) -> IntentTerms | None:
+        """``None`` if the responder does not take the intent."""
+        if self.intents is UNSET:
+            return IntentTerms()
+        exact = self.intents.get(intent)
+        if exact is not None:
+            return exact
+        found = (one for name, one in self.intents.items() if fnmatchcase(intent, name))
+        return next(found, None)
+
+
+class SetResponder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Let a program answer the peers of a session, or no program any more (verb ``respond``, key:
+    the session)."""
+
+    responder: Responder | UnsetType = UNSET
+    """Unset: the session stops serving."""
+    now: bool = False
+    """Without a responder: cancel its present run, too."""
+
+
+class ResponderView(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``respond``."""
+
+    phase: str
+    """Of the drain."""
+    mode: DrainMode | None = None
+    queued: Unsigned = 0
+    serves: EnvelopeId | UnsetType = UNSET
+    """The item that a run handles now."""
+
+
+def is_served(item: PeerItem) -> bool:
+    """Whether a responder gets the item at all."""
+    return item.kind in (EnvelopeKind.MESSAGE, EnvelopeKind.REQUEST, EnvelopeKind.LIFECYCLE)
