@@ -92,6 +92,7 @@ CODES: Final[dict[str, Code]] = {
     "PEER_INTENT_NOT_ALLOWED": Code("the peer may not request this"),
     "PEER_QUEUE_FULL": Code("the session owes too many responses", retryable=True),
     "PEER_CYCLE": Code("the session waits for a response on the way to this request"),
+    "PEER_PARAMS_INVALID": Code("the parameters of the request do not match their schema"),
     "PEER_TOO_DEEP": Code("too many peers would wait for the request"),
     "PEER_REQUEST_ID_TAKEN": Code("another open request has this id"),
     "PEER_NOT_ATTENDED": Code("no session of this name takes envelopes"),

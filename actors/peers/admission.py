@@ -11,6 +11,7 @@ from typing import Any
 from msgspec import UNSET
 
 from rookery.actors.peers.items.item_queue import is_full
+from rookery.actors.peers.items.terms import check_terms
 from rookery.actors.peers.state import UNANSWERED_MAX, SessionPeers
 from rookery.actors.peers.trust.envelope_rules import EnvelopeSender, SignedEnvelope
 from rookery.schemas.digest import canonical_json
@@ -115,8 +116,8 @@ def check_request(
     """``Refused`` if a request is to be declined. ``own_id``: of the session as a peer."""
     if not _may_request(envelope, sender):
         raise Refused("PEER_INTENT_NOT_ALLOWED", f"{sender.address} may not request this")
-    if state.responder is not UNSET and state.responder.terms_of(str(envelope.intent)) is None:
-        raise Refused("PEER_INTENT_NOT_ALLOWED", f"the session does not serve {envelope.intent}")
+    if state.responder is not UNSET:
+        check_terms(state.responder, str(envelope.intent), _or_none(envelope.params))
     if envelope.id in state.unanswered or state.replied.get(envelope.id) is not None:
         raise Refused("PEER_REQUEST_ID_TAKEN", "another request has this id")
     if own_id in envelope.path and not _is_received(state, envelope, sender):

@@ -24,6 +24,7 @@ from rookery.schemas.peers.exchanges import (
     SendEnvelope,
     response_fault,
 )
+from rookery.schemas.peers.items import Responder, ResponderView, SetResponder
 
 __all__ = ["PeersMixin"]
 
@@ -132,6 +133,20 @@ class PeersMixin(ABC):
                 if fact["type"] in _ENDS and fact.get("corr_id") == request_id:
                     return _result_of(fact)
         raise Failed("NO_ANSWER", "the facts of the session ended")
+
+    async def serve_peers(
+        self, session: str, responder: Responder, *, message_id: str | None = None
+    ) -> ResponderView:
+        """Let a program answer the peers of a session, without this client."""
+        body = SetResponder(responder=responder)
+        found = await self.ask("respond", session, body, message_id=message_id)
+        return msgspec.convert(found, ResponderView)
+
+    async def stop_serving(self, session: str, *, now: bool = False) -> ResponderView:
+        """Hand no more items to that program; ``now`` cancels its present run, too."""
+        return msgspec.convert(
+            await self.ask("respond", session, SetResponder(now=now)), ResponderView
+        )
 
     async def exchanges(self, session: str) -> ExchangeList:
         """The open requests of a session, and those of peers to it."""

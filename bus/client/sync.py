@@ -27,6 +27,7 @@ from rookery.schemas.events import EventCursor, EventFilter
 from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
 from rookery.schemas.peers.envelope import PeerFailure
 from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList
+from rookery.schemas.peers.items import Responder, ResponderView
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import CallReceipt, FileEntry, GrantReceipt, RunAnswer
 from rookery.schemas.resources import (
@@ -386,6 +387,15 @@ class SyncClient:
 
     def wait_for_response(self, session: str, request_id: str, *, after: int = 0) -> Any:
         return self._thread.run(self._client.wait_for_response(session, request_id, after=after))
+
+    def serve_peers(
+        self, session: str, responder: Responder, *, message_id: str | None = None
+    ) -> ResponderView:
+        work = self._client.serve_peers(session, responder, message_id=message_id)
+        return self._thread.run(work)
+
+    def stop_serving(self, session: str, *, now: bool = False) -> ResponderView:
+        return self._thread.run(self._client.stop_serving(session, now=now))
 
     def exchanges(self, session: str) -> ExchangeList:
         return self._thread.run(self._client.exchanges(session))

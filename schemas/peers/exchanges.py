@@ -80,8 +80,8 @@ class PeerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
 
 _DECLINED: Final = frozenset(
     [
-        *("PEER_BUSY", "PEER_CYCLE", "PEER_INTENT_NOT_ALLOWED", "PEER_NOT_ATTENDED"),
-        *("PEER_PARAMS_INVALID", "PEER_QUEUE_FULL", "PEER_REQUEST_ID_TAKEN", "PEER_TOO_DEEP"),
+        *("PEER_CYCLE", "PEER_INTENT_NOT_ALLOWED", "PEER_NOT_ATTENDED"),
+        *("PEER_PARAMS_INVALID", "PEER_QUEUE_FULL", "PEER_REQUEST_ID_TAKEN"),
     ]
 )
 """The failures of requests that no program of the peer has seen."""

@@ -10,7 +10,8 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from rookery.schemas.machines.peer import DrainMode, PeerLifecycleKind
-from rookery.schemas.peers.envelope import EnvelopeId, EnvelopeKind, Intent
+from rookery.schemas.peers.envelope import EnvelopeId, EnvelopeKind
+from rookery.schemas.peers.roster import Pattern
 from rookery.schemas.run import Language
 from rookery.schemas.scalars import Unsigned
 
@@ -93,8 +94,9 @@ class Responder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     code: Annotated[str, Meta(min_length=1, max_length=64 << 10)]
     """The program; it finds the item in ``item``."""
     language: Language = Language.PYTHON
-    intents: dict[Intent, IntentTerms] | UnsetType = UNSET
-    """What may be requested; unset: anything. ``*`` and ``?`` match as in patterns."""
+    intents: dict[Pattern, IntentTerms] | UnsetType = UNSET
+    """What may be requested; unset: anything. The first pattern that matches counts, unless the
+    intent is there as such."""
     description: Annotated[str, Meta(max_length=2_000)] = ""
     mode: DrainMode = DrainMode.ATTACHED_SESSION
     idle_ms: Annotated[int, Meta(ge=1, le=365 * 86_400_000)] = 60_000

@@ -21,6 +21,7 @@ __all__ = [
     "KeyRotation",
     "NamePeer",
     "Pairing",
+    "Pattern",
     "PeerKind",
     "PeerRevocation",
     "PublicKey",

@@ -14,6 +14,7 @@ from msgspec import UNSET
 from rookery.actors.kernel import FactBuilder
 from rookery.actors.messages import HandlerEnded
 from rookery.actors.peers.drain_machine import DrainPhase
+from rookery.actors.peers.items.terms import check_responder
 from rookery.actors.peers.outbox import OutboxRules
 from rookery.actors.peers.state import SessionPeers
 from rookery.schemas.envelope import Fact
@@ -52,6 +53,7 @@ def set_responder(
         elif state.drain.phase is DrainPhase.EXITED_RESPAWNABLE:
             builder.facts += decider.decide_input(state, session, "drain_exited_clean", {})
         return builder.facts
+    check_responder(responder)
     if responder != state.responder or state.failures:
         builder.add(facts.ResponderSet(responder=responder))
     if state.drain.phase is DrainPhase.RUNNING and state.drain.drain_mode is not responder.mode:

@@ -1,10 +1,13 @@
-"""``rookery peers ask / send / respond / exchanges / follow``: speak for a session to its peers."""
+"""``rookery peers ask / send / respond / serve / stop / exchanges / follow``: speak for a session
+to its peers, or let a program of it answer them.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -19,9 +22,11 @@ from rookery.ops.cli.options import NO_OPTIONS, Options, parse_duration_ms
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.server import client_of, server_of
 from rookery.schemas.errors import Refused
+from rookery.schemas.machines.peer import DrainMode
 from rookery.schemas.peers.envelope import PeerFailure
 from rookery.schemas.peers.exchanges import ExchangeList, ListedRequest
-from rookery.schemas.run import RunRequest
+from rookery.schemas.peers.items import Responder, ResponderView
+from rookery.schemas.run import Language, RunRequest
 
 __all__ = ["app"]
 
@@ -113,6 +118,94 @@ def respond(
     return 0
 
 
+class Serving(StrEnum):
+    """How long a responder serves."""
+
+    ATTACHED = "attached"
+    TIMED = "timed"
+    PERSISTENT = "persistent"
+
+
+_MODES = {
+    Serving.ATTACHED: DrainMode.ATTACHED_SESSION,
+    Serving.TIMED: DrainMode.TIMED,
+    Serving.PERSISTENT: DrainMode.PERSISTENT_HOST,
+}
+
+
+@app.command
+def serve(
+    session: Annotated[str, Parameter(help="The session whose peers are answered.")],
+    *,
+    handler: Annotated[
+        Path, Parameter(help="The program: it runs once for each `item`; its result is the answer.")
+    ],
+    intents: Annotated[
+        Path | None,
+        Parameter(help='JSON: {INTENT: {"description": ..., "silent": true}}; default: any.'),
+    ] = None,
+    description: Annotated[str, Parameter(help="What the session does for its peers.")] = "",
+    mode: Annotated[
+        Serving,
+        Parameter(
+            help="attached: until the session ends; timed: until it is idle; persistent: also "
+            "again after failures."
+        ),
+    ] = Serving.ATTACHED,
+    idle: Annotated[str, Parameter(help="Of timed: how long without an item.")] = "60s",
+    timeout: Annotated[str | None, Parameter(help="Time limit of each run.")] = None,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Let a program answer the peers of a session, on any node, without this command."""
+    fields = {
+        "code": _text_of(handler),
+        "language": Language.TYPESCRIPT if handler.suffix == ".ts" else Language.PYTHON,
+        "description": description,
+        "mode": _MODES[mode],
+        "idle_ms": parse_duration_ms(idle),
+    }
+    if intents is not None:
+        fields["intents"] = _json(_text_of(intents))
+    if timeout is not None:
+        fields["wall_ms"] = parse_duration_ms(timeout)
+    try:
+        responder = msgspec.convert(fields, Responder)
+    except msgspec.ValidationError as error:
+        raise Refused("INVALID_ARGUMENT", str(error)) from None
+    view = _with_client(options, lambda client: client.serve_peers(session, responder))
+    _print_responder(options, f"{session} serves its peers", view)
+    return 0
+
+
+@app.command
+def stop(
+    session: Annotated[str, Parameter(help="The session.")],
+    *,
+    now: Annotated[
+        bool, Parameter(help="Cancel the run that handles an item, too.", negative="")
+    ] = False,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Hand no more items to the session's responder; they wait in its queue."""
+    view = _with_client(options, lambda client: client.stop_serving(session, now=now))
+    _print_responder(options, f"{session} serves no peers", view)
+    return 0
+
+
+def _print_responder(options: Options, words: str, view: ResponderView) -> None:
+    if options.json:
+        print_json(view)
+    else:
+        print_line(f"{words}; {view.queued} items wait")
+
+
+def _text_of(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise Refused("INVALID_ARGUMENT", f"{file}: {error}") from None
+
+
 @app.command
 def exchanges(
     session: Annotated[str, Parameter(help="The session.")] = _SESSION,
@@ -182,10 +275,7 @@ def _param(text: str) -> tuple[str, Any]:
         raise Refused("INVALID_ARGUMENT", f"{text[:80]!r} is not NAME=JSON")
     if not value.startswith("@"):
         return name, _json(value)
-    try:
-        return name, Path(value[1:]).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise Refused("INVALID_ARGUMENT", f"{value[1:]}: {error}") from None
+    return name, _text_of(Path(value[1:]))
 
 
 def _json(text: str) -> Any:

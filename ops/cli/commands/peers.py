@@ -34,6 +34,7 @@ from rookery.ops.cli.options import NO_OPTIONS, Options, parse_duration_ms
 from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
 from rookery.ops.cli.rendering.run_output import print_stderr
 from rookery.ops.peers import delete_former_secrets, next_enrolment
+from rookery.schemas.calls import ApprovalMode
 from rookery.schemas.errors import Refused
 from rookery.schemas.peers.roster import (
     REALM_NAME,
@@ -128,6 +129,10 @@ def accept(
     manual_rotation: Annotated[
         bool, Parameter(help="Its next key needs an approver's signature, too.", negative="")
     ] = False,
+    approval: Annotated[
+        ApprovalMode | None,
+        Parameter(help="What a program needs to send to it; default: manual."),
+    ] = None,
     overlap: Overlap = "7d",
     key: Key = None,
     options: Options = NO_OPTIONS,
@@ -135,7 +140,7 @@ def accept(
     """Trust a realm by its card, or a client by its key; or a realm's next key, by its new card."""
     if (line is None) == (public_key is None):
         raise Refused("INVALID_ARGUMENT", "give a card, or --public-key FILE")
-    terms = _Terms(intents, sessions, expires, manual_rotation=manual_rotation)
+    terms = _Terms(intents, sessions, expires, manual_rotation=manual_rotation, approval=approval)
     if line is not None:
         pairing, enrolment = _pairing_of_card(read_card(line), alias, terms)
     else:
@@ -252,6 +257,7 @@ class _Terms(NamedTuple):
     sessions: str
     expires: str | None
     manual_rotation: bool
+    approval: ApprovalMode | None
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -261,6 +267,7 @@ class _Terms(NamedTuple):
             "sessions": self.sessions.split(","),
             "expires_at_ms": expires,
             "manual_rotation": self.manual_rotation,
+            "approval": UNSET if self.approval is None else self.approval,
         }
 
 
