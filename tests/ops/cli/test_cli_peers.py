@@ -185,3 +185,21 @@ def test_a_realm_with_an_approver_takes_signed_changes_and_shows_forged_ones(
     assert ended.code == 1
     assert "SKIPPED" in ended.err
     assert "evil" not in ended.out
+
+
+def test_a_program_answers_peers_until_it_is_stopped(sites: tuple[Site, Site], tmp_path: Path):
+    west, _ = sites
+    for session in ("planner", "adder"):
+        assert west.rookery("run", "--session", session, "-e", "1").code == 0
+    handler, intents = tmp_path / "handler.py", tmp_path / "intents.json"
+    handler.write_text("item['params']['n'] + 1", encoding="utf-8")
+    intents.write_text('{"add": {"description": "adds one"}}', encoding="utf-8")
+    serve = ("serve", "adder", "--handler", str(handler), "--intents", str(intents))
+    assert west.json(*serve, "--mode", "timed", "--idle", "1h")["mode"] == "Timed"
+    assert west.json("ask", "adder", "add", "-p", "n=4", "--session", "planner") == 5
+    assert west.refused("ask", "adder", "pay", "--session", "planner") == "PEER_DECLINED"
+    assert west.json("stop", "adder")["phase"] == "Stopped"
+    assert west.refused("serve", "adder", "--handler", str(tmp_path)) == "INVALID_ARGUMENT"
+    intents.write_text('{"add": {"params": {"type": "nothing"}}}', encoding="utf-8")
+    assert west.refused(*serve) == "INVALID_ARGUMENT"
+    assert west.refused("serve", "nobody", "--handler", str(handler)) == "SESSION_NOT_FOUND"
