@@ -293,8 +293,8 @@ class RunServices:
         return services
 
     async def _open(self, opened: ExitStack) -> None:
+        """Read what the realm has registered; ``opened`` closes it again."""
         opened.callback(lambda: self._loop.run(self._close()))
-        """Read what the realm has registered."""
         await self.surfaces.open()
         await self.hooks.open()
 

@@ -174,6 +174,10 @@ its session costs more than to keep it for a second."""
 PARK_FOR_MODEL_AFTER_S = 5.0
 """The same for a question that is asked again: there is no session to store, and clients are spared
 an interim reply."""
+MANY_CALLS = 16
+SETTLE_S = 0.02
+"""A program that waits for many calls gets their outcomes together, once none has come for so
+long: a step for each would be on record with all that are open."""
 CLOCK_STEP_S = 0.001
 """Less is left to wait than a loop's clock can measure."""
 SLACK_MS = 20
@@ -341,14 +345,18 @@ class CallCoordinator:
     ) -> list[int]:
         """Wait until all calls have ended or the timer fires. If calls of several steps are open,
         the first outcome ends the wait."""
-        open_calls = self._pending
+        open_calls, settled = self._pending, 0
         limit_s, timer_s = self._left_ms / 1000, None if timer_ms is None else timer_ms / 1000
         while True:
             open_calls.collect()
             answered = open_calls.answered(numbers)
             splits = self._has_mixed_steps or open_calls.any_by_event(numbers)
             if len(answered) == len(numbers) or (splits and answered and not whole):
-                return answered
+                if len(numbers) - len(answered) < MANY_CALLS or len(answered) == settled:
+                    return answered
+                settled = len(answered)
+                await self._wait(SETTLE_S)
+                continue
             park_s = self._park_after_s(timer_s, limit_s)
             waited_s = self._loop.time() - began_s
             if park_s is not None and park_s <= waited_s + CLOCK_STEP_S:
@@ -377,11 +385,15 @@ class CallCoordinator:
 
     async def _wait(self, timeout_s: float | None) -> None:
         """Wait for the progress of a call, at most so long and for the run's remaining time, and
-        until the run is stopped."""
+        until the run is stopped. While only events are awaited, the run's time stops, as it does
+        when it is parked."""
+        began_s, is_idle = self._loop.time(), not self._pending.any_running
         limit_s = (self._left_ms + SLACK_MS) / 1000
         is_last = timeout_s is None or timeout_s >= limit_s
         waits: tuple[asyncio.Future[Any], ...] = (*self._pending.futures, self._stopped)
         is_any_done = await wait_first(waits, limit_s if is_last else timeout_s)
+        if is_idle:
+            self._started_s += self._loop.time() - began_s
         if self._stopped.done():
             raise RunEnded
         if is_last and not is_any_done:
