@@ -92,6 +92,9 @@ PEER_FAILPOINTS = (
 )
 """In the order an envelope passes them on its way out."""
 
+HANDLER_FAILPOINTS = ("item_handled",)
+"""The end of a run that handles a peer's item is on record with the response."""
+
 
 class Failpoints:
     """The armed failpoint; all others pass."""
@@ -104,6 +107,7 @@ class Failpoints:
             *LEASE_FAILPOINTS,
             *SURFACE_FAILPOINTS,
             *PEER_FAILPOINTS,
+            *HANDLER_FAILPOINTS,
         )
         name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")
         if spec and (name not in known or not count.isdecimal() or int(count) < 1):

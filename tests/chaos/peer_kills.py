@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, closing, suppress
 from itertools import count
 from pathlib import Path
@@ -20,25 +20,39 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.kernel.failpoints import FAILPOINTS, PEER_FAILPOINTS
+from rookery.actors.kernel.failpoints import FAILPOINTS, HANDLER_FAILPOINTS, PEER_FAILPOINTS
 from rookery.bus.client import Client
 from rookery.bus.ports import Filter
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
 from rookery.schemas.peers.envelope import PeerFailure
+from rookery.schemas.peers.items import Responder
 from tests.nodes import NotReady, replace_node
 from tests.peers.peer_realms import PeerRealm
 
-__all__ = ["CASES", "Conversation", "kill_at", "undisturbed"]
+__all__ = [
+    "CASES",
+    "PROGRAM_CASES",
+    "Conversation",
+    "converse_by_programs",
+    "kill_at",
+    "undisturbed",
+]
 
 CASES: Final = tuple(
     f"{name}@{number}"
     for name in (*FAILPOINTS, *PEER_FAILPOINTS)
     for number in ((1, 2, 4) if name in PEER_FAILPOINTS else (3, 8, 14))
 )
+PROGRAM_CASES: Final = tuple(
+    f"{name}@{number}"
+    for name in (*FAILPOINTS, *PEER_FAILPOINTS, *HANDLER_FAILPOINTS)
+    for number in ((1, 2) if name in (*PEER_FAILPOINTS, *HANDLER_FAILPOINTS) else (5, 12, 20, 30))
+)
 _CHANGING: Final = frozenset(
     [
+        *("item", "run", "responder"),
         *("at_ms", "cause", "cause_digest", "source", "by", "traceparent", "generation"),
         *("arrived_ms", "due_at_ms", "expires_at_ms", "roster_change"),
         *("from_key", "to_realm_key", "signature", "vouch", "peer_id"),
@@ -55,22 +69,30 @@ class Conversation(NamedTuple):
     facts: Mapping[str, list[Any]]
 
 
-async def undisturbed(server: EmbeddedServer, folder: Path) -> Conversation:
+Story = Callable[[PeerRealm], Awaitable[Conversation]]
+
+
+async def undisturbed(
+    server: EmbeddedServer, folder: Path, story: Story | None = None
+) -> Conversation:
     """The conversation as it goes when nobody dies."""
     realm = await _prepared(server, folder, "calm")
-    with realm.node():
-        return await _converse(realm)
+    with realm.node("--peers"):
+        return await (story or converse)(realm)
 
 
-async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> Conversation:
+async def kill_at(
+    server: EmbeddedServer, folder: Path, failpoint: str, story: Story | None = None
+) -> Conversation:
     """The conversation on a node that dies at ``failpoint`` (``name@pass``), and its successor."""
     realm = await _prepared(server, folder, "kill")
-    mortal, successor = realm.node(ROOKERY_FAILPOINT=failpoint), realm.node()
+    mortal = realm.node("--peers", ROOKERY_FAILPOINT=failpoint)
+    successor = realm.node("--peers")
     with closing(mortal), closing(successor):
         with suppress(NotReady):  # It may come to its point while it starts.
             await asyncio.to_thread(mortal.start)
         replacing = asyncio.create_task(replace_node(mortal, successor))
-        conversation = await _converse(realm)
+        conversation = await (story or converse)(realm)
         assert not mortal.running, f"nobody was killed at {failpoint}"
         await replacing
         return conversation
@@ -89,7 +111,29 @@ async def _prepared(server: EmbeddedServer, folder: Path, kind: str) -> PeerReal
     return realm
 
 
-async def _converse(realm: PeerRealm) -> Conversation:
+async def converse_by_programs(realm: PeerRealm) -> Conversation:
+    """A program asks twice and is parked meanwhile; a responder, whose runs wait a little, answers.
+    The journal says how often its program ran."""
+    async with realm.client() as client:
+        responder = Responder(
+            code="await sleep(0.05)\n[item['params'], item['from'].partition('@')[0]]"
+        )
+        await _patiently(lambda: client.serve_peers("coder", responder, message_id="responder"))
+        code = "ask = lambda n: send_request('coder', 'review', n)\n[await ask(1), await ask(2)]"
+        handle = await _patiently(lambda: client.submit("planner", code, message_id="asking"))
+        async with aclosing(client.events("turn", "planner", run=await handle.accepted())) as found:
+            async for fact in found:
+                if fact["type"] == "turn.completed.v1":
+                    results = fact["result"]["result"]
+                    break
+        await _settled(client)
+        facts = {session: await _facts(client, session) for session in ("planner", "coder")}
+        runs = await client.ask("runs", "all", {"session": "coder"})
+        results.append(len([run for run in runs["runs"] if run["calls"]]))
+    return Conversation(results, facts)
+
+
+async def converse(realm: PeerRealm) -> Conversation:
     """A result after a report of progress, a failure, and a message; each waits for the one before,
     so that the order of the facts is one."""
     async with realm.client() as client:
@@ -185,15 +229,16 @@ async def campaign(folder: Path) -> bool:
     """Every failpoint; prints a line a cell."""
     clean = True
     with EmbeddedServer(folder / "store", admin=True) as server:
-        calm = await undisturbed(server, folder)
-        for failpoint in CASES:
-            try:
-                found = await kill_at(server, folder, failpoint)
-                verdict = "equal" if found == calm else "DIFFERS"
-            except AssertionError as error:
-                verdict = str(error)
-            clean &= verdict == "equal"
-            print(f"{failpoint:24} {verdict}", flush=True)
+        for story, cases in ((converse, CASES), (converse_by_programs, PROGRAM_CASES)):
+            calm = await undisturbed(server, folder, story)
+            for failpoint in cases:
+                try:
+                    found = await kill_at(server, folder, failpoint, story)
+                    verdict = "equal" if found == calm else "DIFFERS"
+                except AssertionError as error:
+                    verdict = str(error)
+                clean &= verdict == "equal"
+                print(f"{story.__name__:22} {failpoint:24} {verdict}", flush=True)
     return clean
 
 

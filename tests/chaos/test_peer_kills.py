@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from rookery.bus.server.server import EmbeddedServer
-from tests.chaos.peer_kills import Conversation, kill_at, undisturbed
+from tests.chaos.peer_kills import Conversation, converse_by_programs, kill_at, undisturbed
 
 SHORT = ("appended@8", "effect_started@8", "envelope_published@2")
 """Places where a death costs most; the long form is ``make chaos``."""
@@ -37,3 +37,24 @@ def test_the_journals_of_both_sessions_are_equal_wherever_their_node_dies(
     server: EmbeddedServer, tmp_path: Path, calm: Conversation, failpoint: str
 ):
     assert asyncio.run(kill_at(server, tmp_path, failpoint)) == calm
+
+
+SHORT_OF_PROGRAMS = ("effect_started@12", "item_handled@1")
+
+
+@pytest.fixture(scope="module")
+def calm_programs(server: EmbeddedServer, tmp_path_factory: pytest.TempPathFactory) -> Conversation:
+    folder = tmp_path_factory.mktemp("calm-programs")
+    return asyncio.run(undisturbed(server, folder, converse_by_programs))
+
+
+def test_undisturbed_programs_ask_and_answer_once_each(calm_programs: Conversation):
+    assert calm_programs.results == [[1, "planner"], [2, "planner"], 2]
+
+
+@pytest.mark.parametrize("failpoint", SHORT_OF_PROGRAMS)
+def test_programs_ask_and_answer_once_each_wherever_their_node_dies(
+    server: EmbeddedServer, tmp_path: Path, calm_programs: Conversation, failpoint: str
+):
+    found = asyncio.run(kill_at(server, tmp_path, failpoint, converse_by_programs))
+    assert found == calm_programs
