@@ -87,8 +87,7 @@ from rookery.ops.policy import PolicyServices
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
 from rookery.ops.run_environment import load_sandbox, provision, retry_jitter
-from rookery.ops.surface_resources import SurfaceResolver
-from rookery.ops.surfaces import SurfaceServices
+from rookery.ops.surfaces import SurfaceResolver, SurfaceServices
 
 __all__ = ["RunServices", "approval_settings"]
 

@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.calls import CallArguments
 from rookery.schemas.envelope import Fact
 from rookery.schemas.events import EventFilter, PayloadAccessMode
-from rookery.schemas.facts import conversation, hook, model, sandbox, session, tool, turn
+from rookery.schemas.facts import conversation, hook, model, peer, sandbox, session, tool, turn
 from rookery.schemas.ids import (
     AgentId,
     EntityRefId,
@@ -104,6 +104,7 @@ CONTENT_CLASSES: Final[dict[type[Fact], Callable[[Any], FactClasses]]] = {
     conversation.MessageAdded: _of_readers,
     hook.ResponseDecided: _of_readers,
     model.Answered: _of_readers,
+    peer.ItemAssigned: _of_readers,
     sandbox.SnapshotRestored: _of_readers,
     session.InputAccepted: _of_readers,
     turn.Started: _of_readers,

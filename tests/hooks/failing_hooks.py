@@ -149,7 +149,8 @@ def lose_executor(call: HookInput) -> Any:
     """The executor of the session's hook vanishes under a running node, which still starts runs."""
     name = call.agent_id.as_str().removeprefix("agent.").replace("-", "_")
     for executors in _OPENED:
-        executors._executors[HookExecutorRef(f"python:{__name__}.{name}")] = None  # type: ignore[assignment]
+        lost = HookExecutorRef(f"python:{__name__}.{name}")
+        executors._executors[lost] = None  # type: ignore[assignment]
 
 
 _OPENED: Final = list[HookExecutors]()

@@ -259,7 +259,7 @@ async def _resume(name: str, options: Options) -> list[str]:
 
         async def one(run: RunView) -> None:
             body = ResumeRun(run_id=run.run_id, hook=name)
-            receipt = await _insist(
+            receipt = await _retry_until_done(
                 lambda: realm.ask("hook_resume", run.session_id, body, ResumeReceipt)
             )
             resumed.extend([run.run_id] * receipt.resumed)
@@ -275,7 +275,7 @@ async def _resume(name: str, options: Options) -> list[str]:
                 return resumed
 
 
-async def _insist(ask: Callable[[], Awaitable[T]]) -> T:
+async def _retry_until_done(ask: Callable[[], Awaitable[T]]) -> T:
     """The reply, also if the session moves to another node meanwhile: the others go on."""
     for _ in range(RETRIES_MAX):
         try:

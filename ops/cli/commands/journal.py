@@ -28,7 +28,7 @@ from rookery.ops.cli.output import (
     refuse_file_errors,
     writing,
 )
-from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection
+from rookery.ops.cli.rendering.fact_lines import fact_lines, fact_selection
 from rookery.ops.journal import (
     LONG_MESSAGES,
     DefectKind,

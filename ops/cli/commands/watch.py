@@ -12,7 +12,7 @@ from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_line
-from rookery.ops.cli.rendering.fact_words import fact_lines, fact_selection
+from rookery.ops.cli.rendering.fact_lines import fact_lines, fact_selection
 from rookery.schemas.errors import Refused
 from rookery.schemas.event_index import FAMILY_INDEXES
 from rookery.schemas.events import EventCursor, EventFilter

@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from rookery.bus.ports import Filter, StoredMessage
-from rookery.ops.cli.rendering.fact_words import Names, RunFact, fact_lines, fact_words
+from rookery.ops.cli.rendering.fact_lines import fact_lines
+from rookery.ops.cli.rendering.fact_words import Names, RunFact, fact_words
 from rookery.schemas.codec import encode_json
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts import lease as facts
