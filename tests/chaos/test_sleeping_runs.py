@@ -24,9 +24,11 @@ T = TypeVar("T", bound=Nodes)
 _realms = count(1)
 DAY_S = 24 * 3_600
 SLEEPERS = {
-    "python": "import asyncio\nawait asyncio.gather(sleep(3), pause(%s), sleep(6))",
-    "typescript": "await Promise.all([sleep(3), pause(%s), sleep(6)])",
+    "python": "import asyncio\nawait asyncio.gather(sleep(3), pause(%s), sleep(10))",
+    "typescript": "await Promise.all([sleep(3), pause(%s), sleep(10)])",
 }
+"""The longer sleep is longer than a busy machine takes to replace a node: a run that sleeps for
+less than a second more is not parked."""
 
 
 def named(nodes: T) -> T:
