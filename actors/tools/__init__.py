@@ -73,7 +73,6 @@ if TYPE_CHECKING:
     from rookery.actors.tools.hosts.remote_host import RemoteToolHost
     from rookery.actors.tools.hosts.worker import Worker
     from rookery.actors.tools.resolutions import resolution_receipt, resolve
-    from rookery.actors.tools.schema_validator import validator_of
     from rookery.actors.tools.slot_limits import (
         AllocationRound,
         DeclaredLimit,
@@ -95,6 +94,7 @@ if TYPE_CHECKING:
         HookVerdict,
         SessionCalls,
     )
+    from rookery.actors.tools.validation import validator_of
     from rookery.actors.tools.visible_tools import (
         NO_TOOLS,
         ToolSet,
@@ -291,7 +291,7 @@ __getattr__ = lazy_names(
             "WAITING_FOR_TIMER",
         ),
         "hosts.worker": ("Worker",),
-        "schema_validator": ("validator_of",),
+        "validation": ("validator_of",),
         "visible_tools": (
             "NO_TOOLS",
             "ToolSet",

@@ -12,7 +12,7 @@ import msgspec
 
 from rookery.actors.approvals import check_rule
 from rookery.actors.protection import sensitive_parts, visible_arguments
-from rookery.actors.tools.schema_validator import validator_of
+from rookery.actors.tools.validation import validator_of
 from rookery.schemas.calls import ApprovalMode, Capability, CapabilityLimits, RecordMode, ToolFault
 from rookery.schemas.codec import NESTING_MAX
 from rookery.schemas.digest import canonical_json, digest_json

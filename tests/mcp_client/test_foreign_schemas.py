@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rookery.actors.protection import sensitive_parts
-from rookery.actors.tools.schema_validator import SchemaValidator
+from rookery.actors.tools.validation.schema_validator import SchemaValidator
 from rookery.ops.mcp_client.foreign_schemas import affordable_schema
 from rookery.schemas.calls import Capability
 from rookery.schemas.errors import Refused

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from rookery.actors.tools.schema_acceptor import compile_acceptor
+from rookery.actors.tools.validation.schema_acceptor import compile_acceptor
 
 NAMES = st.sampled_from(["a", "b", "c", "", "ab"])
 TYPES = st.sampled_from(["array", "boolean", "integer", "null", "number", "object", "string"])

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools.schema_validator import SchemaValidator
+from rookery.actors.tools.validation.schema_validator import SchemaValidator
 from rookery.schemas.errors import Refused
 
 

@@ -23,7 +23,7 @@ from referencing import Registry
 from referencing.exceptions import Unresolvable
 from referencing.jsonschema import DRAFT202012, SchemaResource
 
-from rookery.actors.tools.schema_acceptor import compile_acceptor
+from rookery.actors.tools.validation.schema_acceptor import compile_acceptor
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
