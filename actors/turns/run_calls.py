@@ -325,11 +325,11 @@ class RunCalls:
         match command.body:
             case CallsQuery(run_id=run_id):
                 return CallsView(calls=tuple(call.progress for call in calls.calls_of_run(run_id)))
-            case ResolveCall() as resolution if receipt := model_wait_receipt(resolution, decided):
-                return receipt
             case ResolveCall() as resolution:
                 of_call = [fact for fact in decided if isinstance(fact, tool.ToolFact)]
                 of_call = [fact for fact in of_call if not isinstance(fact, tool.Adopted)]
+                if not of_call and (receipt := model_wait_receipt(resolution, decided)):
+                    return receipt
                 return resolution_receipt(calls, resolution, of_call)
             case WaitEnded(operation_id=operation_id):
                 call = calls.calls.get(operation_id)

@@ -39,7 +39,7 @@ for _name, _help in {
     "run": "Run a program and print its result.",
     "validate": "Check a program without running it.",
     "watch": "Print the facts of a realm as they are committed.",
-    "runs": "List, show, cancel, resolve, replay, prove and fork runs; print what they left.",
+    "runs": "List, show, cancel, resolve, replay, prove, fork; print result, artifact, records.",
     "sessions": "Manage sessions: their memory, their settings and the inputs they take.",
     "files": "Put, get, list and remove files of a session.",
     "resources": "List, resolve and read resources, for a session.",
