@@ -62,7 +62,7 @@ class NatsHookServices:
         give_up_s = loop.time() + patience_s
         while True:
             answer: asyncio.Future[Message] = loop.create_future()
-            with self._answers.listen(hook, partial(_set, answer)) as reply:
+            with self._answers.listen(hook, partial(self._on_answer, answer)) as reply:
                 if self._connection.send([Outgoing(subject, body, reply, headers)]):
                     message = await answer
                     if status_of(message) != NO_RESPONDERS:
@@ -71,6 +71,12 @@ class NatsHookServices:
                 raise Failed("NO_ANSWER", f"no process serves hook {hook}")
             await asyncio.sleep(RETRY_S)
 
+    def _on_answer(self, answer: asyncio.Future[Message], message: Message) -> None:
+        if answer.done():
+            self._count_late(message)
+        else:
+            answer.set_result(message)
+
     def _count_late(self, message: Message) -> None:
         """The hook is in the subject, on which only its own processes may publish."""
         if status_of(message) == NO_RESPONDERS:
@@ -78,11 +84,6 @@ class NatsHookServices:
         hook = decode_token(message.subject.split(".")[3])
         if hook in self._late or len(self._late) < COUNTED_MAX:
             self._late[hook] += 1
-
-
-def _set(answer: asyncio.Future[Message], message: Message) -> None:
-    if not answer.done():
-        answer.set_result(message)
 
 
 class NatsHookEndpoint:
