@@ -25,6 +25,7 @@ BENCHES: dict[str, str] = {
     "runs": "whole runs and durable tool calls: request to result, rate, messages",
     "approvals": "answer to end of run, decisions a second, memory of parked runs",
     "leases": "calls with a credential, memory and idle time of many leases, time of a refresh",
+    "hooks": "a durable call with a hook of each kind, relative to one without",
     "surfaces": "calls by MCP beside its SDK alone, and a realm with 2,000 tools",
     "sandbox": "programs without a node: turns, fresh sessions, tool calls, snapshots, memory",
     "languages": "seven programs in each language, relative to native CPython and to node",

@@ -16,6 +16,7 @@ _ROLES = {
     "turns": "rookery.ops.bench.harness.bench_nodes:serve_turns",
     "whole": "rookery.ops.bench.harness.bench_nodes:serve_whole",
     "runs": "rookery.ops.bench.harness.bench_nodes:serve_runs",
+    "hooks": "rookery.ops.bench.harness.bench_nodes:serve_hooks",
     "leases": "rookery.ops.bench.harness.bench_nodes:serve_leases",
     "followed": "rookery.ops.bench.loads.lease_load:report_followed",
     "tokens": "rookery.ops.bench.loads.lease_load:serve_tokens",

@@ -37,6 +37,7 @@ __all__ = [
     "Advanced",
     "BenchDecider",
     "BenchState",
+    "serve_hooks",
     "serve_leases",
     "serve_runs",
     "serve_turns",
@@ -144,6 +145,14 @@ def serve_runs(task: Task) -> None:
     configure("warning", "text", sys.stderr)
     server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
     settings = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.run_load:registry")
+    _serve(Config(url=task.url, store=task.store, server=server, node=settings))
+
+
+def serve_hooks(task: Task) -> None:
+    """Serve with a node that executes runs, and has functions that hooks can name."""
+    configure("warning", "text", sys.stderr)
+    server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
+    settings = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.hook_load:registry")
     _serve(Config(url=task.url, store=task.store, server=server, node=settings))
 
 

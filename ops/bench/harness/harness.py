@@ -111,7 +111,9 @@ class Harness:
 
     @contextmanager
     def node(
-        self, role: Literal["turns", "whole", "runs", "leases"] = "turns", token_url: str = ""
+        self,
+        role: Literal["turns", "whole", "runs", "hooks", "leases"] = "turns",
+        token_url: str = "",
     ) -> Iterator[NodeProcess]:
         """A node in its own process: with the benches' family, or as ``rookery up`` starts it."""
         node = NodeProcess(role, self._task(token_url=token_url))

@@ -23,6 +23,7 @@ _KINDS: Mapping[str, str] = {
     "fill": "rebuild_load:fill",
     "fold_sessions": "rebuild_load:fold_sessions",
     "fold_turns": "rebuild_load:fold_turns",
+    "hook_calls": "hook_load:hook_calls",
     "inbox": "command_load:inbox",
     "js_publish": "jetstream_load:js_publish",
     "lease_calls": "lease_load:lease_calls",
