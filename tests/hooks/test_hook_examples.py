@@ -11,15 +11,20 @@ from threading import Thread
 from typing import Any
 from urllib.error import URLError
 
+import msgspec
 import pytest
 from msgspec.structs import replace
 
 from rookery.actors.hooks import deny, modify_arguments
 from rookery.actors.hooks.registration import check_registrations
+from rookery.ops.cli.rendering.hook_words import response_words
 from rookery.ops.examples import hooks
 from rookery.ops.examples.hooks import opa, payments
 from rookery.ops.hooks import HookProcess, read_hooks
 from rookery.schemas.errors import Refused
+from rookery.schemas.ids import encode_typed_text
+from rookery.schemas.seed.hook import HookResponseClass
+from tests.hooks.hook_fixtures import RESPONSES
 from tests.hooks.test_hook_answers import INPUT
 
 
@@ -77,3 +82,19 @@ def test_the_guard_of_a_policy_agent_refuses_what_the_agent_has_reasons_against(
             assert asked == [{"input": {"tool": "", "run": "run", "args": {"amount": 5}}}]
     with pytest.raises(URLError):
         opa.ask_opa(call)
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("word", HookResponseClass)
+def test_every_response_has_words(word: HookResponseClass):
+    response = msgspec.to_builtins(RESPONSES[word], enc_hook=encode_typed_text)
+    assert response_words(response).startswith(f"{response['type']}: ")
+
+
+def test_the_words_of_a_response_have_its_codes_and_summaries():
+    inputs = [{"redacted_summary": "a rate"}, {"redacted_summary": "a limit"}]
+    assert response_words({"type": "inject_context", "payload": inputs}).endswith("a rate; a limit")
+    refusal = {"code": "c", "redacted_summary": "s"}
+    assert response_words({"type": "deny", "payload": refusal}) == "deny: c: s"

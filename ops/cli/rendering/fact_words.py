@@ -13,6 +13,7 @@ import msgspec
 
 from rookery.bus.ports import StoredMessage
 from rookery.ops.cli.output import clock_time
+from rookery.ops.cli.rendering.hook_words import note_words, registration_words, response_words
 from rookery.schemas.codec import fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import (
@@ -272,26 +273,6 @@ def _calls_end(fields: FactFields) -> str:
     return "1 call waits no more" if count == 1 else f"{count} calls wait no more"
 
 
-def _response_words(response: FactFields) -> str:
-    """What a response of a hook changes."""
-    payload = response.get("payload", {})
-    code = f"{payload['code']}: " if "code" in payload else ""
-    return f"{response['type']}: {code}{payload.get('redacted_summary', '')}"
-
-
-def _note_words(fields: FactFields) -> str:
-    """What an audited hook would have done, or how one has failed."""
-    if error := fields.get("error"):
-        return f"FAILED after {fields['elapsed_ms']} ms: {error}"
-    return f"would {fields.get('would')} ({fields['mode']})"
-
-
-def _hook_registered(fields: FactFields) -> str:
-    registration = fields["registration"]
-    mode, point = registration.get("mode") or "enforce", registration["spec"]["point"]
-    return f"hook {fields['hook_id']} is registered at {point}, in mode {mode}"
-
-
 _Words = Callable[[FactFields], str]
 _CallWords = Callable[[str, FactFields], str]
 _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
@@ -310,7 +291,7 @@ _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
     model.Requested: _model_requested,
     model.Answered: _model_answered,
     model.Failed: _model_failed,
-    hook.Registered: _hook_registered,
+    hook.Registered: registration_words,
     hook.ModeSet: lambda fields: f"hook {fields['hook_id']} is in mode {fields['mode']} now",
     hook.Removed: lambda fields: f"hook {fields['hook_id']} is removed",
     model.Lost: lambda fields: f"step {fields['step']}: the answer was lost with {fields['node']}",
@@ -327,14 +308,14 @@ _OF_CALLS: Final[Mapping[type[Fact], _CallWords]] = {
     ),
     tool.RetryAllowed: lambda call, fields: f"{call} will be tried again{_by(fields)}",
     hook.ResponseDecided: lambda call, fields: (
-        f"hook {fields['hook_id']} of {call}: {_response_words(fields['change'])}"
+        f"hook {fields['hook_id']} of {call}: {response_words(fields['change'])}"
     ),
     hook.MutationIntended: lambda call, fields: f"hook {fields['hook_id']} changes {call}",
     hook.MutationResulted: lambda call, fields: f"hook {fields['hook_id']} has changed {call}",
     hook.ResponseRejected: lambda call, fields: (
         f"hook {fields['hook_id']} of {call} wanted what it may not: {fields['reason']}"
     ),
-    hook.Noted: lambda call, fields: f"hook {fields['hook_id']} of {call} {_note_words(fields)}",
+    hook.Noted: lambda call, fields: f"hook {fields['hook_id']} of {call} {note_words(fields)}",
     approval.Requested: lambda call, fields: _and(f"{call} needs approval", fields.get("why")),
     approval.DispatchIntended: lambda call, fields: (
         f"{call} was sent to {', '.join(fields['dispatchers'])}"
