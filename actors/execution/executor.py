@@ -138,6 +138,8 @@ class RunExecutor:
 
     async def execute(self, effect: ExecuteRun) -> None:
         """Execute the run until it ends or parks."""
+        if effect.is_resumption:
+            await self.resumptions.wait_for_turn(effect.view.run_id)
         lock, run_id = self._session_lock(effect.session), effect.view.run_id
         stale = lock.locked() or run_id in self._failed_runs
         async with lock:

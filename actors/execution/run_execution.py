@@ -403,11 +403,11 @@ class RunExecution:
 
 # --- resumptions ----------------------------------------------------------------------------------
 
-# ``Resumptions``: how many parked runs an approval resumes at once, the last answered first.
+# ``Resumptions``: how many parked runs are resumed at once, the last answered first.
 #
-# When many approvals are answered together, their runs would resume at the same time, and a new run
-# would wait for all of them. A run counts until it has executed, at most ``WAIT_S``: its call may
-# take long.
+# When many approvals are answered together, or many runs that a hook had interrupted go on, they
+# would resume at the same time: a new run would wait for all of them, and the hook would time out.
+# A run counts until it has executed, at most ``WAIT_S``: its call may take long.
 
 
 AT_ONCE_MAX = 6
@@ -425,6 +425,7 @@ class Resumptions:
         self._waiting: list[asyncio.Future[None]] = []
         self._executed: dict[str, asyncio.Future[None]] = {}
         """By run, what ends its resumption."""
+        self._turns: set[asyncio.Task[None]] = set()
 
     @asynccontextmanager
     async def admit(self, run_id: str) -> AsyncIterator[None]:
@@ -439,6 +440,17 @@ class Resumptions:
             await self._wait_executed(run_id)
         finally:
             self._pass_on()
+
+    async def wait_for_turn(self, run_id: str) -> None:
+        """Wait for the turn of a run that a hook had interrupted, which then executes."""
+        await self._enter()
+        executed = asyncio.create_task(self._wait_executed(run_id))
+        self._turns.add(executed)
+        executed.add_done_callback(self._end_turn)
+
+    def _end_turn(self, executed: asyncio.Task[None]) -> None:
+        self._turns.discard(executed)
+        self._pass_on()
 
     def end(self, run_id: str) -> None:
         """Note that the run has executed until it ended or parked."""

@@ -12,6 +12,7 @@ from rookery.actors.kernel import Effect
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.tools import AwaitPeer
 from rookery.schemas.calls import RequestedCall
+from rookery.schemas.facts import turn as facts
 from rookery.schemas.run import RunResult
 
 if TYPE_CHECKING:
@@ -36,6 +37,8 @@ class ExecuteRun(Effect, frozen=True, kw_only=True):
     session: str
     view: ActiveRunView
     """The run's progress."""
+    is_resumption: bool = False
+    """A hook had interrupted the run, and maybe many others that go on now, too."""
 
 
 class ContinueRun(Effect, frozen=True, kw_only=True):
@@ -113,3 +116,13 @@ def with_items(state: SessionTurns, effects: Sequence[Effect]) -> Sequence[Effec
 def _item_of(state: SessionTurns, run_id: str) -> str:
     requested = state.asked.get(run_id)
     return "" if requested is None or requested.item_id is UNSET else requested.item_id
+
+
+def execution_effect(
+    fact: facts.PrimitiveApplied | facts.Unparked, view: ActiveRunView
+) -> ExecuteRun:
+    """The execution of a run that has started, or goes on."""
+    is_resumption = isinstance(fact, facts.Unparked) and fact.hook is not UNSET
+    return ExecuteRun(
+        key=f"drive/{fact.id}", session=fact.session, view=view, is_resumption=is_resumption
+    )

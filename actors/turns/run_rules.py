@@ -26,13 +26,13 @@ from rookery.actors.messages import (
 from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
 from rookery.actors.turns.effects import (
     ContinueRun,
-    ExecuteRun,
     InvokeCancelHooks,
     ReportTurnOver,
     SendInterim,
     SendResult,
     SendStoredResult,
     StopRun,
+    execution_effect,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
 from rookery.actors.turns.run_surfaces import surfaces_at_start, take_up_effects
@@ -227,7 +227,8 @@ class RunRules:
         run = state.driving
         if run is None or run.run_id != run_id or not run.parked or run.parked_by != hook:
             return ()
-        return (self._stamp_generation(state, facts.Unparked(run=run_id, **fields)),)
+        unparked = facts.Unparked(run=run_id, hook=hook or UNSET, **fields)
+        return (self._stamp_generation(state, unparked),)
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         """The effects of ``fact``. ``state`` may be a later one: an ended run needs no driver."""
@@ -239,8 +240,7 @@ class RunRules:
         left: Sequence[Effect] = ()
         match fact:
             case facts.PrimitiveApplied() | facts.Unparked() if not run.parked:
-                view = active_run_view(state, run.run_id)
-                execute = ExecuteRun(key=f"drive/{fact.id}", session=fact.session, view=view)
+                execute = execution_effect(fact, active_run_view(state, run.run_id))
                 left = (execute, *take_up_effects(state, fact))
             case facts.BoundaryApplied():
                 left = take_up_effects(state, fact)

@@ -278,6 +278,9 @@ class Unparked(_ParkingFact, frozen=True, kw_only=True, tag="turn.unparked.v1"):
     """An outcome the run waited for is committed, or the hook that has interrupted it may be
     invoked again; any node may resume the run."""
 
+    hook: str | UnsetType = UNSET
+    """The hook that had interrupted it."""
+
     resolved_by: str | UnsetType = UNSET
     """The operator who resolved what it waited for, if it waited for one."""
     failed: ToolFault | UnsetType = UNSET

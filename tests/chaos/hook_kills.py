@@ -232,7 +232,7 @@ async def resume_parked(server: EmbeddedServer, folder: Path, runs: int) -> Resu
             command = ("hooks", "resume", "dead-guard", *access_to(server, realm))
             said = await asyncio.to_thread(rookery_here, folder, *command)
             assert not said.code, said
-            await until(lambda: ended.total() == runs, "all runs have ended", 120)
+            await until(lambda: ended.total() == runs, "all runs have ended", 60)
             return Resumption(perf_counter() - began_s, ended, len(book.lines()))
 
 

@@ -48,8 +48,7 @@ LANES: Final = {
     "approval": "approvals",
     "sandbox": "sandbox",
 }
-"""The lane of each family; hooks are in that of the calls they judge, models in that of the turns
-they drive."""
+"""By family; hooks are in the lane of the calls that they judge, models in that of turns."""
 _NEEDS_LOGIN: Final = "LEASE_REAUTH_REQUIRED"
 
 FactFields = dict[str, Any]
@@ -125,8 +124,7 @@ class Names:
 def fact_words(fact: RunFact, names: Names) -> str:
     """A fact in a few words."""
     fields = fact.fields
-    operation = fields.get("operation_id", "")
-    call = names.of(operation) if operation else "the run"
+    call = names.of(fields["operation_id"]) if fields.get("operation_id") else "the run"
     if (call_words := _CALL_WORDS.get(fact.kind)) is not None:
         return call_words(call, fields)
     if fact.kind.startswith("tool."):
