@@ -141,7 +141,7 @@ class RunExecutor:
         if effect.is_resumption:
             await self.resumptions.wait_for_turn(effect.view.run_id)
         lock, run_id = self._session_lock(effect.session), effect.view.run_id
-        stale = lock.locked() or run_id in self._failed_runs
+        stale = lock.locked() or effect.is_resumption or run_id in self._failed_runs
         async with lock:
             view = effect.view
             if stale:  # The run may have progressed since.

@@ -20,6 +20,7 @@ from rookery.actors.hooks import (
     deny,
     hook,
     modify_arguments,
+    report_cleanup,
     request_retry,
     rewrite_result,
     stop_completion,
@@ -250,6 +251,16 @@ def dead_guard(_: HookInput) -> Any:
         raise ConnectionError("nobody answers")
 
 
+@hook(
+    "on_run_cancel_requested",
+    rights=["request_cleanup_repair"],
+    when='session == "cancelled"',
+    mode="enforce",
+)
+def left_behind(_: HookInput) -> Any:
+    return report_cleanup("half of a payment")
+
+
 def _hooks() -> Iterator[Any]:
     for point in POINTS:
         for policy in POLICIES:
@@ -258,6 +269,7 @@ def _hooks() -> Iterator[Any]:
         yield _slow(point)
     yield _losing()
     yield dead_guard
+    yield left_behind
 
 
 registry = ToolRegistry.of(

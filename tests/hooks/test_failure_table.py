@@ -161,3 +161,20 @@ def test_a_run_that_is_cancelled_while_its_hook_is_asked_ends_as_cancelled(
             assert not programs.of("hook.noted")
 
     asyncio.run(play())
+
+
+def test_what_a_cancelled_run_leaves_behind_is_on_record(node: tuple[EmbeddedServer, NodeProcess]):
+    async def play() -> None:
+        async with stock(node[0], REALM, Role.OPERATOR) as client:
+            programs = Programs(client, "cancelled")
+            await programs.follow()
+            run = programs.begin("await sleep(60)")
+            (parked,) = await programs.seen("turn.parked")
+            await programs.cancel(parked["run"], now=True)
+            (decided,) = await programs.seen("hook.response_decided")
+            assert decided["change"]["payload"]["redacted_summary"] == "half of a payment"
+            (end,) = programs.of("turn.cancelled")
+            assert (end["run"], end["result"]["status"]) == (parked["run"], "cancelled")
+            run.cancel()
+
+    asyncio.run(play())
