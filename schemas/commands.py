@@ -22,7 +22,7 @@ from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.hooks import ChangeHooks, HooksQuery, HookTrial, ResumeRun
 from rookery.schemas.peers.envelope import Envelope
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
-from rookery.schemas.peers.items import SetResponder
+from rookery.schemas.peers.items import PublishEvent, SetResponder
 from rookery.schemas.peers.roster import NamePeer
 from rookery.schemas.protection.policy import ExplainPolicy
 from rookery.schemas.protection.rights import Rights
@@ -412,6 +412,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "envelope": Envelope,
     "send": SendEnvelope,
     "respond": SetResponder,
+    "event": PublishEvent,
     "peer_due": PeerDue,
     "exchanges": ExchangesQuery,
     "pending": PendingQuery,
@@ -478,6 +479,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "fork",
         "send",
         "respond",
+        "event",
     ),
     Audience.QUERY: (
         "session",

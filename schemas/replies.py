@@ -431,6 +431,7 @@ REPLIES: dict[str, Any] = {
     "envelope": PeerIngressAdmission,
     "send": EnvelopeReceipt,
     "respond": ResponderView,
+    "event": EnvelopeReceipt,
     "peer_due": EnvelopeReceipt,
     "exchanges": ExchangeList,
     "pending": ApprovalList,

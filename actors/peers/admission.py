@@ -33,7 +33,7 @@ from rookery.schemas.peers.envelope import (
     UnansweredRequest,
 )
 from rookery.schemas.peers.exchanges import PeerResponse, UnmatchedReason
-from rookery.schemas.peers.items import PeerItem
+from rookery.schemas.peers.items import ItemKind, PeerItem
 
 __all__ = [
     "NotAttended",
@@ -130,10 +130,9 @@ def _is_received(state: SessionPeers, envelope: Envelope, sender: EnvelopeSender
     """Whether a program of the session waits for this request."""
     item = PeerItem(
         id=envelope.id,
-        kind=envelope.kind,
+        kind=ItemKind(envelope.kind.value),
         from_=sender.address,
         peer_id=sender.peer_id,
-        key_id="",
         thread="",
         intent=envelope.intent,
         at_ms=envelope.at_ms,

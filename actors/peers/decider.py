@@ -82,6 +82,7 @@ from rookery.schemas.commands import COMMANDS, SIGNED_VERBS, HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import peer as facts
+from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.machines.peer import PeerTerminalDisposition, ResponseStatus
 from rookery.schemas.machines.peer_admission import classification_params
 from rookery.schemas.machines.views import (
@@ -93,8 +94,13 @@ from rookery.schemas.machines.views import (
     SessionContextView,
 )
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
-from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
-from rookery.schemas.peers.items import DropReason, SetResponder
+from rookery.schemas.peers.exchanges import (
+    EnvelopeReceipt,
+    ExchangesQuery,
+    PeerDue,
+    SendEnvelope,
+)
+from rookery.schemas.peers.items import DropReason, PublishEvent, SetResponder
 from rookery.schemas.peers.roster import ROSTER_KEY, NamePeer, RosterReceipt
 
 __all__ = ["PeerSettings", "PeersDecider", "SessionPeers"]
@@ -104,9 +110,14 @@ Params = Mapping[str, Any]
 _EXCHANGE = ("corr_id",)
 _AT_ONCE: Final = (facts.MessageSent, facts.ProgressSent, facts.ResponseReplied)
 """What ends the call of a program that sends it."""
-_WAITING: Final = (facts.ReceiverWaiting, facts.EnvelopeClassified, facts.ResponderSet)
+_WAITING: Final = (
+    facts.ReceiverWaiting,
+    facts.EnvelopeClassified,
+    facts.PlainEventClassified,
+    facts.ResponderSet,
+)
 """What may lead to an assignment where nothing was queued."""
-_VERBS = ("peers", "roster", "send", "respond", "peer_due", "exchanges")
+_VERBS = ("peers", "roster", "send", "respond", "event", "peer_due", "exchanges")
 DELIVERED_HOLD_S: Final = 1.0
 _ACKNOWLEDGEMENTS: Final[Mapping[type, msgspec.Struct]] = {
     **dict.fromkeys((EnvelopeDelivered, EnvelopeFailed, PeerDue, HandlerEnded), DeliveryReported()),
@@ -215,6 +226,8 @@ class PeersDecider(SessionMachineDecider):
                 left = self._on_failed(state, command.key, failed)
             case ExchangesQuery():
                 """A read."""
+            case PublishEvent() as event:
+                left = self._on_event(state, command, event)
             case PeerDue() as due:
                 left = self._on_due(state, command, due)
             case SetResponder() as change:
@@ -336,6 +349,16 @@ class PeersDecider(SessionMachineDecider):
         (fact,) = self.decide_input(state, session, on, params)
         return replace(fact, response=response)
 
+    def _on_event(
+        self, state: SessionPeers, command: Command[Any], event: PublishEvent
+    ) -> Sequence[Fact]:
+        """An event from outside is queued as an item."""
+        if is_full(state):
+            raise Refused("PEER_QUEUE_FULL", f"the queue of {command.key} is full")
+        params = {"source_name": event.source}
+        (fact,) = self.decide_input(state, command.key, "classify_plain_event", params)
+        return (replace(fact, item_id=_event_id(command), body=event.body),)
+
     # --- envelopes that leave ---------------------------------------------------------------------
 
     def _rules(
@@ -433,8 +456,8 @@ class PeersDecider(SessionMachineDecider):
             case NamePeer(signature=signature):
                 count = self._settings.roster.fold(state.roster).count
                 return RosterReceipt(change=count, signed=bool(signature))
-            case SendEnvelope() as sending:
-                return self._rules(state, command, 0).receipt(sending)
+            case SendEnvelope() | PublishEvent():
+                return self._receipt(state, command)
             case ExchangesQuery():
                 return list_exchanges(state)
             case SetResponder():
@@ -442,6 +465,13 @@ class PeersDecider(SessionMachineDecider):
         if (acknowledgement := _ACKNOWLEDGEMENTS.get(type(command.body))) is not None:
             return acknowledgement
         return super().reply(state, command, facts)
+
+    def _receipt(self, state: SessionPeers, command: Command[Any]) -> EnvelopeReceipt:
+        """Of what is on record, also for a repeated command."""
+        if isinstance(command.body, SendEnvelope):
+            return self._rules(state, command, 0).receipt(command.body)
+        item_id = _event_id(command)
+        return EnvelopeReceipt(id=item_id, thread=item_id, to=command.key)
 
     def hold_s(self, state: SessionPeers, facts_left: Sequence[Fact]) -> float:
         """A delivery is repeated without effect, so its fact may wait for the entity's next one."""
@@ -457,6 +487,11 @@ class PeersDecider(SessionMachineDecider):
 
     def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         return evolve_host(host, fact)
+
+
+def _event_id(command: Command[Any]) -> str:
+    """The id of the item; the same for a repeated command."""
+    return derived_uuid7(0, command.key, command.id, "event")
 
 
 def _delivered(state: SessionPeers, item_id: str) -> Sequence[Fact]:

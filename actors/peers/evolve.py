@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from rookery.actors.peers.items.item_queue import (
     drain_due_ms,
     item_of,
+    item_of_event,
     with_assigned,
     with_queued,
     with_returned,
@@ -80,6 +81,10 @@ def _classified(state: SessionPeers, fact: facts.EnvelopeClassified) -> SessionP
     if fact.envelope_kind is PeerIngressEnvelopeKind.RESPONSE:
         return state
     return with_queued(state, item_of(arrival, is_silent=_is_silent(state, fact)))
+
+
+def _event(state: SessionPeers, fact: facts.PlainEventClassified) -> SessionPeers:
+    return state if fact.item_id is UNSET else with_queued(state, item_of_event(fact))
 
 
 def _is_silent(state: SessionPeers, fact: facts.EnvelopeClassified) -> bool:
@@ -231,6 +236,7 @@ def _declined(state: SessionPeers, fact: facts.RequestDeclined) -> SessionPeers:
 
 _FOLDS: Final[dict[type[Any], Callable[[SessionPeers, Any], SessionPeers]]] = {
     facts.EnvelopeClassified: _classified,
+    facts.PlainEventClassified: _event,
     facts.RequestSent: _requested,
     facts.RequestReceived: _received,
     facts.ResponseReplied: _replied,

@@ -24,7 +24,7 @@ from rookery.schemas.peers.exchanges import (
     SendEnvelope,
     response_fault,
 )
-from rookery.schemas.peers.items import Responder, ResponderView, SetResponder
+from rookery.schemas.peers.items import PublishEvent, Responder, ResponderView, SetResponder
 
 __all__ = ["PeersMixin"]
 
@@ -147,6 +147,14 @@ class PeersMixin(ABC):
         return msgspec.convert(
             await self.ask("respond", session, SetResponder(now=now)), ResponderView
         )
+
+    async def publish_event(
+        self, session: str, source: str, body: object = None, *, message_id: str | None = None
+    ) -> EnvelopeReceipt:
+        """Give an event from outside to a session: a program receives it, or the responder."""
+        event = PublishEvent(source=source, body=body)
+        found = await self.ask("event", session, event, message_id=message_id)
+        return msgspec.convert(found, EnvelopeReceipt)
 
     async def exchanges(self, session: str) -> ExchangeList:
         """The open requests of a session, and those of peers to it."""

@@ -394,6 +394,12 @@ class SyncClient:
         work = self._client.serve_peers(session, responder, message_id=message_id)
         return self._thread.run(work)
 
+    def publish_event(
+        self, session: str, source: str, body: object = None, *, message_id: str | None = None
+    ) -> EnvelopeReceipt:
+        work = self._client.publish_event(session, source, body, message_id=message_id)
+        return self._thread.run(work)
+
     def stop_serving(self, session: str, *, now: bool = False) -> ResponderView:
         return self._thread.run(self._client.stop_serving(session, now=now))
 

@@ -19,7 +19,12 @@ from rookery.schemas.machines.peer import (
     PeerTerminalDisposition,
     ResponseStatus,
 )
-from rookery.schemas.peers.envelope import EnvelopeArrival, OutboxEnvelope, UnansweredRequest
+from rookery.schemas.peers.envelope import (
+    EnvelopeArrival,
+    EnvelopeId,
+    OutboxEnvelope,
+    UnansweredRequest,
+)
 from rookery.schemas.peers.exchanges import PeerResponse, UnmatchedReason
 from rookery.schemas.peers.items import DropReason, ReceivePattern, Responder
 from rookery.schemas.peers.roster import Enrolment, KeyRotation, Pairing, PeerRevocation
@@ -90,6 +95,9 @@ class PlainEventClassified(
     """An event from outside was accepted."""
 
     source_name: str
+    item_id: EnvelopeId | UnsetType = UNSET
+    """Its id in the queue; unset where a driver outside classified it."""
+    body: Any = None
 
 
 class IngressContextSet(

@@ -28,6 +28,7 @@ __all__ = [
     "classification_params",
     "display_suffix",
     "envelope_text",
+    "event_text",
     "pretty_json",
     "trimmed",
 ]
@@ -123,8 +124,7 @@ def admit_plain_event(
     event: PeerIngressPlainEventFacts, classified: PeerIngressClassified
 ) -> PeerIngressAdmission:
     """The admission of ``event``, by its classification."""
-    label, body = f"[EVENT via {event.source_name}]", trimmed(event.body)
-    return _admission(classified, f"{label} {body}" if body else label)
+    return _admission(classified, event_text(event))
 
 
 def _admission(classified: PeerIngressClassified, text: str) -> PeerIngressAdmission:
@@ -140,6 +140,12 @@ def _admission(classified: PeerIngressClassified, text: str) -> PeerIngressAdmis
         request_id=classified.request_id,
         rendered_text=text,
     )
+
+
+def event_text(event: PeerIngressPlainEventFacts) -> str:
+    """The text of an event in the session's conversation."""
+    label, body = f"[EVENT via {event.source_name}]", trimmed(event.body)
+    return f"{label} {body}" if body else label
 
 
 def _named_peer(params: Any) -> str | None:

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from rookery.schemas.machines.peer import DrainMode, PeerLifecycleKind
-from rookery.schemas.peers.envelope import EnvelopeId, EnvelopeKind
+from rookery.schemas.peers.envelope import EnvelopeId
 from rookery.schemas.peers.roster import Pattern
 from rookery.schemas.run import Language
 from rookery.schemas.scalars import Unsigned
@@ -18,7 +18,9 @@ from rookery.schemas.scalars import Unsigned
 __all__ = [
     "DropReason",
     "IntentTerms",
+    "ItemKind",
     "PeerItem",
+    "PublishEvent",
     "ReceivePattern",
     "Responder",
     "ResponderView",
@@ -27,15 +29,26 @@ __all__ = [
 ]
 
 
+class ItemKind(StrEnum):
+    """What an item is: an envelope of its kind, or an event from outside."""
+
+    MESSAGE = "message"
+    REQUEST = "request"
+    RESPONSE = "response"
+    ACK = "ack"
+    LIFECYCLE = "lifecycle"
+    EVENT = "event"
+
+
 class PeerItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """A verified envelope as the session gets it."""
+    """A verified envelope, or an event, as the session gets it."""
 
     id: str
-    kind: EnvelopeKind
+    kind: ItemKind
     from_: str = msgspec.field(name="from")
-    """The address of its sender, as this realm spells it."""
-    peer_id: str
-    key_id: str
+    """The address of its sender, as this realm spells it; the source of an event."""
+    peer_id: str = ""
+    key_id: str = ""
     thread: str
     in_reply_to: str | UnsetType = UNSET
     intent: str | UnsetType = UNSET
@@ -57,7 +70,7 @@ class ReceivePattern(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     from_: str | UnsetType = msgspec.field(name="from", default=UNSET)
     intent: str | UnsetType = UNSET
-    kind: EnvelopeKind | UnsetType = UNSET
+    kind: ItemKind | UnsetType = UNSET
     in_reply_to: str | UnsetType = UNSET
 
     def matches(self, item: PeerItem) -> bool:
@@ -115,6 +128,14 @@ class Responder(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return next(found, None)
 
 
+class PublishEvent(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An event from outside, such as a webhook or a schedule, for a session (verb ``event``, key:
+    the session)."""
+
+    source: Annotated[str, Meta(pattern="^[A-Za-z0-9_.:/-]{1,128}$")]
+    body: Any = None
+
+
 class SetResponder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Let a program answer the peers of a session, or no program any more (verb ``respond``, key:
     the session)."""
@@ -138,4 +159,4 @@ class ResponderView(msgspec.Struct, frozen=True, kw_only=True):
 
 def is_served(item: PeerItem) -> bool:
     """Whether a responder gets the item at all."""
-    return item.kind in (EnvelopeKind.MESSAGE, EnvelopeKind.REQUEST, EnvelopeKind.LIFECYCLE)
+    return item.kind not in (ItemKind.RESPONSE, ItemKind.ACK)

@@ -45,10 +45,13 @@ CASES: Final = tuple(
     for name in (*FAILPOINTS, *PEER_FAILPOINTS)
     for number in ((1, 2, 4) if name in PEER_FAILPOINTS else (3, 8, 14))
 )
-PROGRAM_CASES: Final = tuple(
-    f"{name}@{number}"
-    for name in (*FAILPOINTS, *PEER_FAILPOINTS, *HANDLER_FAILPOINTS)
-    for number in ((1, 2) if name in (*PEER_FAILPOINTS, *HANDLER_FAILPOINTS) else (5, 12, 20, 30))
+PROGRAM_CASES: Final = (
+    *(
+        f"{name}@{number}"
+        for name in FAILPOINTS
+        for number in ((5,) if name == "pulled" else (5, 12, 20, 30))
+    ),
+    *(f"{name}@{n}" for name in (*PEER_FAILPOINTS, *HANDLER_FAILPOINTS) for n in (1, 2)),
 )
 _CHANGING: Final = frozenset(
     [

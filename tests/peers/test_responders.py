@@ -160,3 +160,21 @@ def test_a_silent_item_waits_for_one_that_wakes_the_session(realm: PeerRealm):
         assert await noted == ["note"]
 
     play(realm, story)
+
+
+def test_an_event_from_outside_is_an_item_once(realm: PeerRealm):
+    """A responder handles it as any item, or a program receives it."""
+
+    async def story(planner: Planner) -> None:
+        client, ears = planner.client, f"ears-{planner.session}"
+        await serve(client, ears, "heard = [*globals().get('heard', []), item['text']]")
+        for _ in range(2):
+            await client.publish_event(ears, "cron", {"job": 7}, message_id="once")
+        await Planner(client, ears).fact("peer.item_handled")
+        await client.stop_serving(ears)
+        assert (await client.run(ears, "heard")).result == ['[EVENT via cron] {"job":7}']
+        await client.publish_event(ears, "hook", "later")
+        code = "item = await receive(kind='event')\n[item['from'], item['body']]"
+        assert (await client.run(ears, code)).result == ["hook", "later"]
+
+    play(realm, story)

@@ -51,7 +51,7 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import ChangeHooks, HookMode, HooksQuery, HookTrial, ResumeRun, TriedCall
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
-from rookery.schemas.peers.items import Responder, SetResponder
+from rookery.schemas.peers.items import PublishEvent, Responder, SetResponder
 from rookery.schemas.peers.roster import NamePeer, PeerRevocation
 from rookery.schemas.protection.policy import ExplainPolicy
 from rookery.schemas.protection.rights import Rights, ToolRight
@@ -122,6 +122,7 @@ EXAMPLES = {
         body=["any", None],
     ),
     "send": SendEnvelope(to="coder@west", intent="review", params={"file": "x.py"}),
+    "event": PublishEvent(source="cron", body={"job": 7}),
     "respond": SetResponder(responder=Responder(code="item['params']")),
     "peer_due": PeerDue(request_id="00000000-0000-4000-8000-000000000001"),
     "exchanges": ExchangesQuery(),

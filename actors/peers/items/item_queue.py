@@ -30,17 +30,19 @@ from rookery.schemas.machines.peer import (
     PeerIngressEnvelopeFacts,
     PeerIngressLifecycle,
     PeerIngressMessage,
+    PeerIngressPlainEventFacts,
     PeerIngressRequest,
 )
-from rookery.schemas.machines.peer_admission import envelope_text
-from rookery.schemas.peers.envelope import EnvelopeArrival, EnvelopeKind, read_envelope
-from rookery.schemas.peers.items import PeerItem, Responder, is_served
+from rookery.schemas.machines.peer_admission import envelope_text, event_text
+from rookery.schemas.peers.envelope import EnvelopeArrival, read_envelope
+from rookery.schemas.peers.items import ItemKind, PeerItem, Responder, is_served
 
 __all__ = [
     "assignments",
     "drain_due_ms",
     "is_full",
     "item_of",
+    "item_of_event",
     "rendered_item",
     "with_assigned",
     "with_queued",
@@ -48,7 +50,7 @@ __all__ = [
     "without_item",
 ]
 
-_QUEUED: Final = (EnvelopeKind.MESSAGE, EnvelopeKind.REQUEST, EnvelopeKind.LIFECYCLE)
+_NOT_QUEUED: Final = (ItemKind.RESPONSE, ItemKind.ACK)
 """A response belongs to its request, and an acknowledgement only to a receiver that waits."""
 _RECEIVED_MAX: Final = 16
 _RESPAWN_MS: Final = 1_000
@@ -63,7 +65,7 @@ def item_of(arrival: EnvelopeArrival, *, is_silent: bool = False) -> PeerItem:
     envelope = read_envelope(arrival.text.encode())
     return PeerItem(
         id=envelope.id,
-        kind=envelope.kind,
+        kind=ItemKind(envelope.kind.value),
         from_=arrival.sender,
         peer_id=arrival.peer_id,
         key_id=key_id_of(arrival.from_key),
@@ -81,11 +83,25 @@ def item_of(arrival: EnvelopeArrival, *, is_silent: bool = False) -> PeerItem:
     )
 
 
+def item_of_event(fact: facts.PlainEventClassified) -> PeerItem:
+    """The item of an event from outside."""
+    item_id = str(fact.item_id)
+    return PeerItem(
+        id=item_id,
+        kind=ItemKind.EVENT,
+        from_=fact.source_name,
+        thread=item_id,
+        body=fact.body,
+        at_ms=fact.at_ms,
+        size=len(canonical_json(fact.body)),
+    )
+
+
 def rendered_item(item: PeerItem) -> dict[str, Any]:
     """The item as a program gets it: absent members are null. ``text`` and ``prompt`` are those of
     the contract."""
     prompt = None
-    if item.kind is EnvelopeKind.REQUEST:
+    if item.kind is ItemKind.REQUEST:
         prompt = RequestProjection(
             peer_id=item.peer_id,
             display_name=item.from_,
@@ -93,7 +109,7 @@ def rendered_item(item: PeerItem) -> dict[str, Any]:
             intent=str(item.intent),
             payload=_or_none(item.params),
         ).prompt_text()
-    elif item.kind is EnvelopeKind.MESSAGE:
+    elif item.kind is ItemKind.MESSAGE:
         prompt = MessageProjection(peer_id=item.peer_id).block_prefix_text()
     shown = {
         "kind": item.kind.value,
@@ -118,16 +134,18 @@ def rendered_item(item: PeerItem) -> dict[str, Any]:
 
 def _text_of(item: PeerItem) -> str:
     kind: Any
+    body = item.body
+    text = body if isinstance(body, str) else canonical_json(_or_none(body)).decode()
     match item.kind:
-        case EnvelopeKind.REQUEST:
+        case ItemKind.EVENT:
+            return event_text(PeerIngressPlainEventFacts(source_name=item.from_, body=text))
+        case ItemKind.REQUEST:
             kind = PeerIngressRequest(intent=str(item.intent), params=_or_none(item.params))
-        case EnvelopeKind.ACK:
+        case ItemKind.ACK:
             kind = PeerIngressAck(in_reply_to=str(item.in_reply_to))
-        case EnvelopeKind.LIFECYCLE if item.lifecycle is not UNSET:
+        case ItemKind.LIFECYCLE if item.lifecycle is not UNSET:
             kind = PeerIngressLifecycle(kind=item.lifecycle)
         case _:
-            body = item.body
-            text = body if isinstance(body, str) else canonical_json(body).decode()
             kind = PeerIngressMessage(body=text)
     return envelope_text(
         PeerIngressEnvelopeFacts(
@@ -152,10 +170,10 @@ def is_full(state: SessionPeers) -> bool:
 
 def with_queued(state: SessionPeers, item: PeerItem) -> SessionPeers:
     """The state with the item in its queue, if it belongs there; a full queue gets no more."""
-    if item.kind is EnvelopeKind.ACK:
+    if item.kind is ItemKind.ACK:
         is_wanted = any(one.pattern.matches(item) for one in state.receivers)
     else:
-        is_wanted = item.kind in _QUEUED
+        is_wanted = item.kind not in _NOT_QUEUED
     if not is_wanted or is_full(state):
         return state
     return replace(state, queue=(*state.queue, item))

@@ -21,9 +21,9 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import DrainExitReason, DrainMode, ResponseStatus
-from rookery.schemas.peers.envelope import EnvelopeKind, PeerFailure
+from rookery.schemas.peers.envelope import PeerFailure
 from rookery.schemas.peers.exchanges import SendEnvelope
-from rookery.schemas.peers.items import ResponderView, SetResponder
+from rookery.schemas.peers.items import ItemKind, ResponderView, SetResponder
 from rookery.schemas.run import RunResult, RunStatus
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def end_handler(
         return ()
     builder: FactBuilder[SessionPeers, Any] = FactBuilder(state, decider.evolve)
     error = _error_of(ended.result)
-    if item.kind is EnvelopeKind.REQUEST and item.id in state.unanswered:
+    if item.kind is ItemKind.REQUEST and item.id in state.unanswered:
         builder.add(_response(decider, state, session, ended, rules))
     has_failed = error is not None and ended.result.status is not RunStatus.CANCELLED
     builder.add(facts.ItemHandled(item_id=item.id, run=ended.run_id, failed=has_failed))

@@ -124,7 +124,7 @@ RECEIVE: Final = _capability(
         },
         "from_": {**_OPTIONAL_TEXT, "description": "the address of its sender"},
         "intent": _OPTIONAL_TEXT,
-        "kind": {"enum": ["message", "request", "response", "ack", "lifecycle", None]},
+        "kind": {"enum": ["message", "request", "response", "ack", "lifecycle", "event", None]},
         "in_reply_to": _OPTIONAL_UUID,
     },
     side_effect=SideEffect.READ,

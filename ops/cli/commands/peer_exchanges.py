@@ -207,6 +207,25 @@ def _text_of(file: Path) -> str:
 
 
 @app.command
+def event(
+    session: Annotated[str, Parameter(help="The session that gets it.")],
+    text: Annotated[str, Parameter(help="What has happened: JSON, or any text.")],
+    *,
+    source: Annotated[str, Parameter(help="Where it comes from: webhook, cron ...")] = "cli",
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Give an event from outside to a session: a program receives it, or its responder."""
+    receipt = _with_client(
+        options, lambda client: client.publish_event(session, source, _json(text))
+    )
+    if options.json:
+        print_json(receipt)
+    else:
+        print_line(receipt.id)
+    return 0
+
+
+@app.command
 def exchanges(
     session: Annotated[str, Parameter(help="The session.")] = _SESSION,
     *,

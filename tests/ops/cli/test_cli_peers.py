@@ -120,7 +120,7 @@ def test_a_revoked_peer_and_a_revoked_session_of_one(sites: tuple[Site, Site], t
     assert west.json("show", "bob")["revoked_names"] == ["coder"]
     west.json("revoke", "bob")
     assert west.states()["bob"] == "revoked"
-    assert "bob" not in west.rookery("peers", "list").out
+    assert "\nbob " not in west.rookery("peers", "list").out
     west.json("accept", "--public-key", str(file), "--as", "bob")
     assert west.states()["bob"] == "valid"
 
@@ -199,6 +199,7 @@ def test_a_program_answers_peers_until_it_is_stopped(sites: tuple[Site, Site], t
     assert west.json("ask", "adder", "add", "-p", "n=4", "--session", "planner") == 5
     assert west.refused("ask", "adder", "pay", "--session", "planner") == "PEER_DECLINED"
     assert west.json("stop", "adder")["phase"] == "Stopped"
+    assert west.json("event", "adder", '{"n": 1}', "--source", "cron")["to"] == "adder"
     assert west.refused("serve", "adder", "--handler", str(tmp_path)) == "INVALID_ARGUMENT"
     intents.write_text('{"add": {"params": {"type": "nothing"}}}', encoding="utf-8")
     assert west.refused(*serve) == "INVALID_ARGUMENT"
