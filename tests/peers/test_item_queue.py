@@ -1,0 +1,177 @@
+"""The queue of a session's items: who gets which, and what a call does that begins twice."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from rookery.actors.messages import BeginPeerCall, HandlerEnded, WithdrawPeerCall
+from rookery.actors.peers import peer_id_of
+from rookery.actors.peers.state import QUEUED_ITEMS_MAX
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import peer as facts
+from rookery.schemas.peers.items import (
+    IntentTerms,
+    ItemKind,
+    PeerItem,
+    PublishEvent,
+    Responder,
+    SetResponder,
+)
+from rookery.schemas.run import RunResult
+from tests.peers.envelope_world import NOW_MS, pair
+from tests.peers.test_exchanges import Session, ask
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def two() -> tuple[Session, Session]:
+    west, east = pair()
+    return Session(west, "planner"), Session(east, "coder")
+
+
+def operation(number: int) -> str:
+    return f"00000000-0000-7000-8000-{number:012x}"
+
+
+def begin(session: Session, number: int, name: str, item: str = "", **given: Any) -> list[Any]:
+    """The facts of a program's call."""
+    until_ms = NOW_MS + DAY_MS if name == "send_request" else 0
+    call = BeginPeerCall(
+        operation_id=operation(number),
+        run_id="run",
+        name=name,
+        arguments=given,
+        until_ms=until_ms,
+        item_id=item,
+    )
+    return session.put_command(call)
+
+
+def send(planner: Session, coder: Session, body: str) -> str:
+    """The id of a message that has arrived."""
+    fact: Any = planner.send(to="coder@east", body=body)
+    coder.take_from(planner, fact)
+    return str(fact.sent.id)
+
+
+def assigned(found: list[Any]) -> list[tuple[str, Any]]:
+    return [
+        (one.operation_id, one.item["body"]) for one in found if isinstance(one, facts.ItemAssigned)
+    ]
+
+
+def test_a_call_that_begins_twice_sends_once_under_its_own_id(two: tuple[Session, Session]):
+    planner, _ = two
+    terms = {"to": "coder@east", "intent": "review"}
+    (sent,) = begin(planner, 1, "send_request", **terms)
+    assert sent.corr_id == sent.sent.id == operation(1)
+    assert begin(planner, 1, "send_request", **terms) == []
+    (message,) = begin(planner, 2, "send_message", to="coder@east", body="hello")
+    assert message.operation_id == message.sent.id == operation(2)
+    assert begin(planner, 2, "send_message", to="coder@east", body="hello") == []
+
+
+def test_items_wait_in_order_for_the_receivers_that_fit(two: tuple[Session, Session]):
+    planner, coder = two
+    for body in ("first", "second"):
+        send(planner, coder, body)
+    assert assigned(begin(coder, 1, "receive", kind="request")) == []
+    assert assigned(begin(coder, 2, "receive")) == [(operation(2), "first")]
+    assert assigned(begin(coder, 3, "receive")) == [(operation(3), "second")]
+    assert assigned(begin(coder, 4, "receive", from_="tester@west")) == []
+    _, corr_id = ask(planner, coder)
+    got = coder.facts[-1]
+    assert isinstance(got, facts.ItemAssigned)
+    assert (got.operation_id, got.item_id) == (operation(1), corr_id)
+
+
+def test_a_dropped_receiver_returns_what_it_had_got_to_the_front(two: tuple[Session, Session]):
+    planner, coder = two
+    begin(coder, 1, "receive")
+    item = send(planner, coder, "first")
+    send(planner, coder, "second")
+    (returned,) = coder.put_command(WithdrawPeerCall(operation_id=operation(1)))
+    assert returned.item_id == item
+    assert coder.put_command(WithdrawPeerCall(operation_id=operation(1))) == []
+    assert assigned(begin(coder, 2, "receive")) == [(operation(2), "first")]
+
+
+def test_a_full_queue_declines_requests_and_drops_messages_on_record(
+    two: tuple[Session, Session],
+):
+    planner, coder = two
+    item = PeerItem(id="i", kind=ItemKind.MESSAGE, from_="x@west", thread="t", at_ms=NOW_MS)
+    full = (item,) * QUEUED_ITEMS_MAX
+    coder.state = replace(coder.state, queue=full)
+    message = send(planner, coder, "more")
+    dropped = coder.facts[-1]
+    assert isinstance(dropped, facts.ItemDropped)
+    assert dropped.item_id == message
+    sent: Any = planner.send(to="coder@east", intent="review")
+    assert isinstance(coder.take_from(planner, sent), facts.RequestDeclined)
+    with pytest.raises(Refused, match="PEER_QUEUE_FULL"):
+        coder.put_command(PublishEvent(source="cron"))
+    assert len(coder.state.queue) == QUEUED_ITEMS_MAX
+
+
+def test_what_a_client_has_answered_no_program_gets(two: tuple[Session, Session]):
+    planner, coder = two
+    _, corr_id = ask(planner, coder)
+    assert [one.id for one in coder.state.queue] == [corr_id]
+    coder.send(in_reply_to=corr_id, status="completed")
+    assert coder.state.queue == ()
+
+
+def test_a_program_responds_only_to_the_peer_that_has_asked(two: tuple[Session, Session]):
+    planner, coder = two
+    _, corr_id = ask(planner, coder)
+    asked_by = peer_id_of(planner.site.realm_key, "planner")
+    for peer_id in (peer_id_of(planner.site.realm_key, "tester"), operation(9)):
+        with pytest.raises(Refused, match="PEER_REQUEST_NOT_FOUND"):
+            begin(coder, 1, "send_response", peer_id=peer_id, in_reply_to=corr_id)
+    (replied,) = begin(coder, 1, "send_response", peer_id=asked_by, in_reply_to=corr_id)
+    assert (replied.corr_id, replied.operation_id) == (corr_id, operation(1))
+
+
+def test_a_responder_gets_one_item_after_the_other_and_its_program_may_reply_itself(
+    two: tuple[Session, Session],
+):
+    planner, coder = two
+    responder = Responder(code="1", intents={"review": IntentTerms()})
+    coder.put_command(SetResponder(responder=responder))
+    _, first = ask(planner, coder)
+    _, second = ask(planner, coder)
+    assert coder.state.serving is not UNSET
+    assert (coder.state.serving.id, [one.id for one in coder.state.queue]) == (first, [second])
+    coder.send(in_reply_to=first, status="completed", result="by itself")
+    ended = HandlerEnded(item_id=first, run_id="r", result=RunResult(result="ignored"))
+    kinds = [type(one) for one in coder.put_command(ended)]
+    assert kinds == [facts.ItemHandled, facts.ItemAssigned]
+    assert coder.put_command(ended) == []
+    found = coder.put_command(HandlerEnded(item_id=second, run_id="r", result=RunResult(result=2)))
+    assert [type(one) for one in found] == [facts.ResponseReplied, facts.ItemHandled]
+
+
+def test_a_request_names_those_that_wait_for_it_up_to_a_limit(two: tuple[Session, Session]):
+    planner, coder = two
+    coder.put_command(SetResponder(responder=Responder(code="1")))
+    _, corr_id = ask(planner, coder)
+    (sent,) = begin(coder, 1, "send_request", corr_id, to="planner@west", intent="again")
+    assert peer_id_of(coder.site.realm_key, "coder") in sent.sent.text
+    assert coder.state.serving is not UNSET
+    deep = PeerItem(
+        id=corr_id,
+        kind=ItemKind.REQUEST,
+        from_="planner@west",
+        thread=corr_id,
+        at_ms=NOW_MS,
+        path=tuple(operation(number) for number in range(16)),
+    )
+    coder.state = replace(coder.state, serving=deep)
+    with pytest.raises(Refused, match="PEER_TOO_DEEP"):
+        begin(coder, 2, "send_request", corr_id, to="planner@west", intent="again")
