@@ -56,10 +56,12 @@ from rookery.actors.peers.interaction_machine import (
     InboundRequests,
     OutboundRequests,
 )
+from rookery.actors.peers.items.events import event_id, queue_event
 from rookery.actors.peers.items.item_queue import assignments, is_full
 from rookery.actors.peers.items.program_calls import begin_call, is_begun, withdraw_call
 from rookery.actors.peers.items.responder_rules import (
     end_handler,
+    end_with_session,
     on_drain_due,
     responder_view,
     set_responder,
@@ -82,7 +84,6 @@ from rookery.schemas.commands import COMMANDS, SIGNED_VERBS, HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.machines.peer import PeerTerminalDisposition, ResponseStatus
 from rookery.schemas.machines.peer_admission import classification_params
 from rookery.schemas.machines.views import (
@@ -114,6 +115,7 @@ _WAITING: Final = (
     facts.ReceiverWaiting,
     facts.EnvelopeClassified,
     facts.PlainEventClassified,
+    facts.ItemHandled,
     facts.ResponderSet,
 )
 """What may lead to an assignment where nothing was queued."""
@@ -227,7 +229,7 @@ class PeersDecider(SessionMachineDecider):
             case ExchangesQuery():
                 """A read."""
             case PublishEvent() as event:
-                left = self._on_event(state, command, event)
+                left = queue_event(self, state, command, event)
             case PeerDue() as due:
                 left = self._on_due(state, command, due)
             case SetResponder() as change:
@@ -237,7 +239,7 @@ class PeersDecider(SessionMachineDecider):
                 left = super().decide(state, command, now_ms=now_ms)
             case _:
                 left = self._decide_program(state, command, now_ms)
-        return self._with_assignments(state, left) if left else ()
+        return self._with_assignments(state, command.key, left) if left else ()
 
     def _decide_program(
         self, state: SessionPeers, command: Command[Any], now_ms: int
@@ -255,13 +257,16 @@ class PeersDecider(SessionMachineDecider):
                 left = end_handler(self, state, session, ended, rules)
         return left
 
-    def _with_assignments(self, state: SessionPeers, left: Sequence[Fact]) -> Sequence[Fact]:
+    def _with_assignments(
+        self, state: SessionPeers, session: str, left: Sequence[Fact]
+    ) -> Sequence[Fact]:
         """The facts, and who gets which items of the queue then."""
         is_idle = not (state.receivers or state.queue)
         if is_idle and not any(isinstance(fact, _WAITING) for fact in left):
             return left
         builder = FactBuilder[SessionPeers, Any](state, self.evolve)
         builder.facts.extend(left)
+        builder.facts.extend(end_with_session(self, builder.state, session))
         builder.facts.extend(assignments(builder.state))
         return builder.facts
 
@@ -348,16 +353,6 @@ class PeersDecider(SessionMachineDecider):
             on, params = "response_terminal", {"corr_id": corr_id, "disposition": disposition}
         (fact,) = self.decide_input(state, session, on, params)
         return replace(fact, response=response)
-
-    def _on_event(
-        self, state: SessionPeers, command: Command[Any], event: PublishEvent
-    ) -> Sequence[Fact]:
-        """An event from outside is queued as an item."""
-        if is_full(state):
-            raise Refused("PEER_QUEUE_FULL", f"the queue of {command.key} is full")
-        params = {"source_name": event.source}
-        (fact,) = self.decide_input(state, command.key, "classify_plain_event", params)
-        return (replace(fact, item_id=_event_id(command), body=event.body),)
 
     # --- envelopes that leave ---------------------------------------------------------------------
 
@@ -470,7 +465,7 @@ class PeersDecider(SessionMachineDecider):
         """Of what is on record, also for a repeated command."""
         if isinstance(command.body, SendEnvelope):
             return self._rules(state, command, 0).receipt(command.body)
-        item_id = _event_id(command)
+        item_id = event_id(command)
         return EnvelopeReceipt(id=item_id, thread=item_id, to=command.key)
 
     def hold_s(self, state: SessionPeers, facts_left: Sequence[Fact]) -> float:
@@ -487,11 +482,6 @@ class PeersDecider(SessionMachineDecider):
 
     def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         return evolve_host(host, fact)
-
-
-def _event_id(command: Command[Any]) -> str:
-    """The id of the item; the same for a repeated command."""
-    return derived_uuid7(0, command.key, command.id, "event")
 
 
 def _delivered(state: SessionPeers, item_id: str) -> Sequence[Fact]:

@@ -8,6 +8,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.kernel.machines import HostPhase
 from rookery.actors.messages import BeginPeerCall, HandlerEnded, WithdrawPeerCall
 from rookery.actors.peers import peer_id_of
 from rookery.actors.peers.state import QUEUED_ITEMS_MAX
@@ -155,6 +156,20 @@ def test_a_responder_gets_one_item_after_the_other_and_its_program_may_reply_its
     assert coder.put_command(ended) == []
     found = coder.put_command(HandlerEnded(item_id=second, run_id="r", result=RunResult(result=2)))
     assert [type(one) for one in found] == [facts.ResponseReplied, facts.ItemHandled]
+
+
+def test_a_responder_ends_with_its_session_once_its_last_item_is_handled(
+    two: tuple[Session, Session],
+):
+    planner, coder = two
+    coder.put_command(SetResponder(responder=Responder(code="1")))
+    _, first = ask(planner, coder)
+    ask(planner, coder)
+    retired = replace(coder.state.host, phase=HostPhase.RETIRED)
+    coder.state = coder.decider.with_host(coder.state, retired)
+    left = coder.put_command(HandlerEnded(item_id=first, run_id="r", result=RunResult(result=1)))
+    assert [type(one) for one in left[1:]] == [facts.ItemHandled, facts.DrainExitNotified]
+    assert left[-1].reason == "SessionShutdown"
 
 
 def test_a_request_names_those_that_wait_for_it_up_to_a_limit(two: tuple[Session, Session]):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from msgspec import UNSET
 
 from rookery.actors.kernel import FactBuilder
+from rookery.actors.kernel.machines import RETIRED, STOPPED
 from rookery.actors.messages import HandlerEnded
 from rookery.actors.peers.drain_machine import DrainPhase
 from rookery.actors.peers.items.terms import check_responder
@@ -31,11 +32,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "end_handler",
+    "end_with_session",
     "on_drain_due",
     "responder_view",
     "set_responder",
 ]
 
+_OVER: Final = (RETIRED, STOPPED)
+"""The phases of a session that takes no more inputs."""
 FAILURES_MAX: Final = 3
 """So many runs in a row that fail end the drain: a broken program shall not use up the queue."""
 
@@ -84,6 +88,14 @@ def end_handler(
     if builder.state.failures >= FAILURES_MAX and _is_draining(builder.state):
         builder.facts += _exit(decider, builder.state, session, DrainExitReason.FAILED)
     return builder.facts
+
+
+def end_with_session(decider: PeersDecider, state: SessionPeers, session: str) -> Sequence[Fact]:
+    """The end of the drain, once the session is retired and its last item is handled."""
+    is_over = state.host.phase in _OVER and state.serving is UNSET
+    if not (is_over and _is_draining(state)):
+        return ()
+    return _exit(decider, state, session, DrainExitReason.SESSION_SHUTDOWN)
 
 
 def _response(
