@@ -206,7 +206,7 @@ class SessionOperations:
             language=session.language,
             build=session.build,
             start=self._guests.start(session.language, session.build),
-            tools={name: tool.schema_digest for name, tool in sorted(session.tools.items())},
+            tools=session.bound_tools,
             limits=limits,
         )
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping
 
 import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from rookery.actors.sandbox.contract import StartStep, Tool, ToolResult
+from rookery.actors.sandbox.contract import StartStep, Tool, ToolResult, ToolTable
 from rookery.actors.sandbox.runtime.introspection import SEARCH, ToolDescriptions, has_search
 from rookery.actors.sandbox.runtime.mentions import Mentions, is_by_mention, names_for
 from rookery.actors.sandbox.validate import limits_in_force, tools_by_name
@@ -154,15 +154,23 @@ class RunLog(msgspec.Struct):
 
     def ended(self) -> RunLog:
         """The log without descriptions of tools, which only ``catalogue`` needs after the end."""
-        names: Set[str] = self.tools.keys()
-        if self.by_mention is True:  # There may be thousands of others.
-            names = _decode_program(self.program).tools.keys()
-        tools = {
-            name: replace(tool, capability=None)
-            for name, tool in self.tools.items()
-            if name in names
-        }
-        return replace(self, tools=tools)
+        tools = self.waiting().tools
+        bare = {name: replace(tool, capability=None) for name, tool in tools.items()}
+        return replace(self, tools=bare)
+
+    def waiting(self) -> RunLog:
+        """The log without tools that its program cannot call: there may be thousands of them, and
+        the run gets them again when it resumes."""
+        if self.by_mention is not True:
+            return self
+        names = _decode_program(self.program).tools
+        return replace(self, tools={n: tool for n, tool in self.tools.items() if n in names})
+
+    def resumed(self, offered: Mapping[str, Tool]) -> RunLog:
+        """The inverse of ``waiting``, with the tools of its run."""
+        if self.by_mention is not True:
+            return self
+        return replace(self, tools=ToolTable({**offered, **self.tools}))
 
 
 class _Program(msgspec.Struct):

@@ -29,7 +29,7 @@ from rookery.actors.sandbox.contract import (
 )
 from rookery.actors.sandbox.results import result_of
 from rookery.actors.sandbox.runtime.introspection import ToolDescriptions
-from rookery.actors.sandbox.runtime.mentions import Mentions, restored, stored
+from rookery.actors.sandbox.runtime.mentions import Mentions, names_for, restored, stored
 from rookery.actors.sandbox.runtime.suspension import complete
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.sessions.guest_run import CallSuspended, GuestRun, SavedRun
@@ -104,7 +104,8 @@ class Session:
         self.is_copied = False
         """Whether a copy of the session is being compressed, which becomes its image."""
         if saved.turn is not None:
-            self.guest_run = GuestRun(saved.turn)
+            log = saved.turn.log.resumed(tools)
+            self.guest_run = GuestRun(msgspec.structs.replace(saved.turn, log=log))
         self.base_mentions = restored(saved.mentioned)
         """Of the runs that the image contains."""
         self._mentions = mentions_after(self.base_mentions, saved.history, self.language)
@@ -209,6 +210,15 @@ class Session:
         if run.cancelled:
             error = ErrorObject(code="CANCELLED", message="the run was cancelled")
         return result_of(StepStopped(error=error), run.tally, run.stopwatch, run.log.limits)
+
+    @property
+    def bound_tools(self) -> dict[str, str]:
+        """The tools whose names its guest has, with the digests of their schemas."""
+        runs = () if self.guest_run is None else (self.guest_run.log,)
+        mentions = mentions_after(self._mentions, runs, self.language) or Mentions()
+        names = names_for(self.tools, mentions)
+        found = sorted(self.tools.items())
+        return {name: tool.schema_digest for name, tool in found if name in names}
 
     def meta(self) -> SessionMeta:
         return SessionMeta(
@@ -321,6 +331,7 @@ class Session:
         if self.guest_run is not None:
             self.suspend()
             run = self.guest_run.save()
+            run = msgspec.structs.replace(run, log=run.log.waiting())
         self.checkpoint()
         history = [log.ended() for log in self._history]
         mentioned = stored(self.base_mentions)

@@ -11,7 +11,7 @@ import wasmtime
 from rookery.actors.sandbox import Sandbox, Tool
 from rookery.actors.sandbox.contract import suspend
 from rookery.actors.sandbox.python.python_guest import PythonGuest
-from rookery.actors.sandbox.runtime.introspection import callable_names
+from rookery.actors.sandbox.runtime.introspection import INTROSPECTION, callable_names
 from rookery.actors.sandbox.runtime.mentions import (
     WORDS_MAX,
     Mentions,
@@ -20,6 +20,7 @@ from rookery.actors.sandbox.runtime.mentions import (
     stored,
 )
 from rookery.actors.sandbox.sessions.run_log import RunLog
+from rookery.actors.sandbox.sessions.snapshot import open_snapshot
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
 from rookery.actors.sandbox.validate import tools_by_name
 from rookery.schemas.run import Language, RunRequest, SessionLimits
@@ -197,3 +198,19 @@ def test_the_log_of_an_ended_run_has_only_the_tools_that_it_could_call():
     assert set(ended.tools) == {*(tool.name for tool in TOOLS), "s7_fetch"}
     assert log.has_search
     assert ended.has_search
+
+
+def test_a_snapshot_of_a_waiting_run_has_only_the_tools_that_it_could_call(sandbox: Sandbox):
+    """It gets the others again when it is restored."""
+    stage = Stage(sandbox, "waits", tools=OFFERED)
+    assert stage.wait("[await s7_fetch(1), len(list_tools())]", suspend).calls
+    data = sandbox.snapshot("waits").data
+    header, saved = open_snapshot(KEY, data, lambda *_: None, None)
+    assert saved.turn is not None
+    of_surfaces = {tool.name for tool in OFFERED if tool.of_surface}
+    assert of_surfaces & header.tools.keys() == {"s7_fetch"}
+    assert of_surfaces & saved.turn.log.tools.keys() == {"s7_fetch"}
+    sandbox.restore(data, tools=OFFERED)
+    described = len(OFFERED) + len(INTROSPECTION) + 1
+    assert stage.resume(8).result == [8, described]
+    stage.end()
