@@ -33,7 +33,7 @@ from rookery.ops.model_metrics import ModelMetrics
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.commands import COMMANDS
 from rookery.schemas.envelope import Fact
-from rookery.schemas.facts import approval, session, turn
+from rookery.schemas.facts import approval, session, tool, turn
 from rookery.schemas.run import RunStatus
 
 __all__ = ["GAUGES", "BuildInfo", "GaugeCollector", "GaugeValue", "NodeMetrics", "Source"]
@@ -175,6 +175,8 @@ class _FactMetrics:
         self._approvals = Counter(
             "rookery_approval", "Decisions about calls.", ["decision"], registry=registry
         )
+        name, about = "rookery_policy_decision", "Calls that a policy denied or asked about."
+        self._policy = Counter(name, about, ["stage", "decision", "code"], registry=registry)
         statuses = (*RunStatus, REFUSED, UNKNOWN)
         self._of_status = {str(status): self._runs.labels(status) for status in statuses}
         self._decisions = {*ApprovalTerminalStatus, AUTO_ALLOWED, ANSWER_REFUSED}
@@ -190,6 +192,8 @@ class _FactMetrics:
             approval.AnswerRefused: lambda _: self._decided(ANSWER_REFUSED),
             approval.AutoAllowed: lambda _: self._decided(AUTO_ALLOWED),
             approval.Closed: self._approval_closed,
+            tool.Refused: self._policy_decided,
+            tool.Requested: self._policy_decided,
         }
 
     def report(self, facts: Sequence[Fact]) -> None:
@@ -210,6 +214,12 @@ class _FactMetrics:
         """A denial is counted by its answer, which precedes this fact."""
         if fact.status is not ApprovalTerminalStatus.DENIED:
             self._decided(fact.status)
+
+    def _policy_decided(self, fact: tool.Refused | tool.Requested) -> None:
+        if fact.policy is not UNSET:
+            denied = fact.policy.decision.denied
+            labels = ("ask", "") if denied is None else ("deny", denied.reason.code)
+            self._policy.labels(fact.policy.stage, *labels).inc()
 
     def _decided(self, decision: str) -> None:
         if decision in self._decisions:

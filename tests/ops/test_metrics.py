@@ -16,10 +16,21 @@ from rookery.ops.metrics import GAUGES, GaugeValue, NodeMetrics
 from rookery.schemas.agents import ModelUsage, RequestSent
 from rookery.schemas.approvals.records import ApprovalTerminalStatus
 from rookery.schemas.envelope import Fact
-from rookery.schemas.facts import approval, model, session, turn
+from rookery.schemas.facts import approval, model, session, tool, turn
 from rookery.schemas.machines.turn import LlmFailureKind, LlmRetryPlan
 from rookery.schemas.run import Metrics, RunResult, RunStatus
 from rookery.schemas.seed.lifecycle import ProviderStopReason
+from rookery.schemas.seed.policies import AskPolicy
+from rookery.schemas.seed.policy_decisions import (
+    ApprovalDecisionKind,
+    ApprovalRequestSpec,
+    DispatcherScope,
+    EffectClass,
+    PolicyOutcome,
+    PolicyStage,
+    RiskClass,
+)
+from rookery.schemas.seed.refs import DestinationRef, PolicyRef, SourceRef
 from tests.laws.source import dotted, modules, nodes
 from tests.wire.test_facts import ALL_FACTS, example
 
@@ -194,6 +205,27 @@ def test_runs_are_counted_by_status_from_the_facts_that_end_them():
     assert value(metrics, "rookery_run_seconds_sum") == 0.04
 
 
+def test_calls_that_a_policy_denies_or_asks_about_are_counted_by_code():
+    metrics, stage = NodeMetrics("0"), PolicyStage.PRE_TOOL
+    denied = PolicyOutcome.denied(stage, "permission.default_deny")
+    metrics.facts_committed([made(tool.Refused, policy=denied), made(tool.Refused)])
+    source, destination = SourceRef.new("local/pay"), DestinationRef.new("local/pay")
+    question = ApprovalRequestSpec(
+        source=source,
+        destination=destination,
+        effect_class=EffectClass.WRITE,
+        risk_class=RiskClass.LOW,
+        dispatcher_scope=DispatcherScope.HOST,
+        timeout_ms=1,
+        allowed_decisions=(ApprovalDecisionKind.DENIED,),
+    )
+    asking = AskPolicy.ask_by_default(PolicyRef.new("p"), question).classify()
+    metrics.facts_committed([made(tool.Requested, policy=asking), made(tool.Requested)])
+    name, by_default = "rookery_policy_decision_total", "permission.default_deny"
+    assert value(metrics, name, stage="PreTool", decision="deny", code=by_default) == 1
+    assert value(metrics, name, stage="PreTool", decision="ask", code="") == 1
+
+
 def test_approvals_are_counted_once_by_decision():
     """A denial leaves two facts: the answer, and the end of the request."""
     metrics = NodeMetrics("0")
@@ -235,7 +267,8 @@ def test_a_gauge_of_an_unknown_name_is_an_error():
 def test_every_counter_is_counted_by_a_report_of_the_port_or_of_a_fact():
     metrics = NodeMetrics("0")
     completed = made(turn.Completed, result=RunResult(metrics=Metrics(duration_ms=40)))
-    facts = [completed, ANSWERED, FAILED, *(example(kind) for _, kind in ALL_FACTS)]
+    denied = made(tool.Refused, policy=PolicyOutcome.denied(PolicyStage.PRE_TOOL, "x"))
+    facts = [completed, denied, ANSWERED, FAILED, *(example(kind) for _, kind in ALL_FACTS)]
     arguments = {str: "x", int: 1, float: 1.0, Sequence[Fact]: facts}
     for name, report in inspect.getmembers(KernelMetrics, inspect.isfunction):
         if not name.startswith("_"):
