@@ -172,9 +172,8 @@ class _FactMetrics:
             buckets=_RUN_BOUNDS_S,
             registry=registry,
         )
-        self._approvals = Counter(
-            "rookery_approval", "Decisions about calls.", ["decision"], registry=registry
-        )
+        name, about = "rookery_approval", "Decisions about calls."
+        self._approvals = Counter(name, about, ["decision"], registry=registry)
         name, about = "rookery_policy_decision", "Calls that a policy denied or asked about."
         self._policy = Counter(name, about, ["stage", "decision", "code"], registry=registry)
         statuses = (*RunStatus, REFUSED, UNKNOWN)
@@ -192,8 +191,7 @@ class _FactMetrics:
             approval.AnswerRefused: lambda _: self._decided(ANSWER_REFUSED),
             approval.AutoAllowed: lambda _: self._decided(AUTO_ALLOWED),
             approval.Closed: self._approval_closed,
-            tool.Refused: self._policy_decided,
-            tool.Requested: self._policy_decided,
+            **dict.fromkeys((tool.Refused, tool.Requested), self._policy_decided),
         }
 
     def report(self, facts: Sequence[Fact]) -> None:

@@ -63,7 +63,6 @@ from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.node_resources import NodeResources
 from rookery.ops.node_tools import StartStopped, discover_workers
-from rookery.ops.policy import open_policies
 from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes, build_service
 from rookery.ops.process_identity import (
     ProcessIdentity,
@@ -73,7 +72,7 @@ from rookery.ops.process_identity import (
     this_process,
 )
 from rookery.ops.processes import WHOLE_NODE, ProcessShare
-from rookery.ops.run_environment import model_budgets
+from rookery.ops.run_environment import model_budgets, open_policies
 from rookery.ops.run_services import RunServices, approval_settings
 from rookery.ops.server import (
     RealmServer,

@@ -83,10 +83,9 @@ from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.node_resources import NodeResources
 from rookery.ops.peers import PeerServices, PeerTools
-from rookery.ops.policy import PolicyServices
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
-from rookery.ops.run_environment import load_sandbox, provision, retry_jitter
+from rookery.ops.run_environment import PolicyServices, load_sandbox, provision, retry_jitter
 from rookery.ops.surfaces import SurfaceResolver, SurfaceServices
 
 __all__ = ["RunServices", "approval_settings"]

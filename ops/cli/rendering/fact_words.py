@@ -318,11 +318,7 @@ _OF_CALLS: Final[Mapping[type[Fact], _CallWords]] = {
     approval.DispatchIntended: lambda call, fields: (
         f"{call} was sent to {', '.join(fields['dispatchers'])}"
     ),
-    approval.Dispatched: lambda call, fields: (
-        f"the inbox lists {call}"
-        if fields["dispatcher"] == "inbox"
-        else f"{fields['dispatcher']} has the request for {call}"
-    ),
+    approval.Dispatched: lambda call, fields: f"{fields['dispatcher']} has the request for {call}",
     approval.Escalated: lambda call, fields: (
         f"{call} was sent to {', '.join(fields['dispatchers'])}, too"
     ),
