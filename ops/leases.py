@@ -3,7 +3,10 @@ credentials."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
 
 from rookery.actors.kernel import (
     AskActor,
@@ -23,14 +26,21 @@ from rookery.actors.leases import (
     LeaseStates,
     Provider,
 )
+from rookery.actors.leases.providers import SecretReader, create_providers
 from rookery.actors.tools import LOCAL, CatalogueTool
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, BusLoop
-from rookery.ops.bindings import bindings_of, open_providers
 from rookery.ops.config import Config
 from rookery.ops.keys import NodeSecrets
 from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.errors import Refused
+from rookery.schemas.machines.lease import AuthBindingRef, LeaseKey
+from rookery.schemas.protection.bindings import (
+    BindingSettings,
+    OAuthSettings,
+    SecretSource,
+    StaticSettings,
+)
 
 __all__ = ["LeaseServices"]
 
@@ -144,3 +154,46 @@ class LeaseServices:
             failpoints=failpoints,
         )
         return executor.handlers
+
+
+# --- bindings -------------------------------------------------------------------------------------
+
+# The bindings of the configuration, as leases and tools know them, and the providers they name.
+
+
+_MARGIN_S = 1.0
+
+
+def bindings_of(config: Config) -> Mapping[str, Binding]:
+    """Every binding by its name. Profiles share the settings of their binding."""
+    return {
+        name: Binding(
+            key=LeaseKey.from_auth_binding(AuthBindingRef(config.realm, name)),
+            provider=_provider_name(settings),
+            settings=msgspec.to_builtins(settings),
+            surfaces=settings.surfaces,
+            # For the secret of the client, the exchange, and a provider that ends by itself.
+            timeout_s=2 * settings.timeout_s + _MARGIN_S,
+        )
+        for name, settings in config.bindings.items()
+    }
+
+
+def open_providers(config: Config, node_secrets: NodeSecrets) -> Mapping[str, Provider]:
+    """The providers by name; nothing is read yet."""
+    sources = tuple(_sources(config.bindings))
+    return create_providers(SecretReader(node_secrets.read_stored, os.environ, sources), entropy)
+
+
+def _sources(bindings: Mapping[str, BindingSettings]) -> Iterator[SecretSource]:
+    for settings in bindings.values():
+        match settings:
+            case StaticSettings(value=text):
+                yield SecretSource.parse(text)
+            case OAuthSettings(client_secret=text) if text:
+                yield SecretSource.parse(text)
+
+
+def _provider_name(settings: BindingSettings) -> str:
+    name: str = msgspec.to_builtins(settings)["provider"]
+    return name

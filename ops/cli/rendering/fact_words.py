@@ -172,8 +172,7 @@ def _accepted(fields: FactFields) -> str:
 
 def _model_requested(fields: FactFields) -> str:
     asked = f"step {fields['step']}: {fields['model']} is asked, {fields['messages']} messages"
-    lost = fields.get("repeats")
-    return asked if lost is None else f"{asked}, as the answer of attempt {lost} was lost"
+    return f"{asked}, as an answer was lost" if fields.get("repeats") else asked
 
 
 def _model_answered(fields: FactFields) -> str:
@@ -186,10 +185,7 @@ def _model_answered(fields: FactFields) -> str:
 def _model_failed(fields: FactFields) -> str:
     words = f"step {fields['step']}: no answer: {fields['code']}: {fields['message']}"
     plan = fields.get("plan")
-    if plan is None:
-        return words
-    delay_s = plan["selected_delay_ms"] / 1_000
-    return f"{words}; asked again in {delay_s:g} s, retry {plan['attempt']}"
+    return f"{words}; asked again in {plan['selected_delay_ms'] / 1_000:g} s" if plan else words
 
 
 def _to_end(fields: FactFields) -> str:
