@@ -140,6 +140,8 @@ class ModelFailure(Exception):
         self.retries_max, self.partial = retries_max, partial
         self.wait: CredentialWait | None = None
         """What the question waits for, if the key of its provider is not fresh."""
+        self.is_renewed = False
+        """The provider refused its key, and there is a fresh one by now."""
 
 
 OnDelta = Callable[[AnswerDelta], None]

@@ -7,7 +7,7 @@ script counts each question before it answers, outside of every node.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -62,15 +62,17 @@ class AgentWorld(ScriptedWorld):
         """Everything that any node's model was asked, in order."""
         self.hold = False
         """The model does not answer."""
-        self.silent_attempts = 0
-        """So many attempts of each step are not answered."""
+        self.is_silent: Callable[[ModelQuestion], bool] = lambda _: False
+        """Which questions are not answered."""
+        self.leases: dict[str, Any] = {}
+        """Where the keys of the models come from."""
         self.by_question = False
         """The entries of the script answer the questions in order, repetitions as the first."""
         self._entries: dict[str, ScriptedAnswer] = {}
 
         async def count(question: ModelQuestion) -> ScriptedAnswer:
             self.questions.append(question)
-            while self.hold or question.attempt <= self.silent_attempts:
+            while self.hold or self.is_silent(question):
                 await asyncio.sleep(0.01)
             if self.by_question:
                 return self._next_answer(question)
@@ -93,6 +95,7 @@ class AgentWorld(ScriptedWorld):
             ask=ask,
             now_ms=self.now_ms,
             jitter=lambda: 1.0,
+            **self.leases,
         )
         return {**super().mind(reader, blobs, ask), "agents": agents}
 

@@ -11,8 +11,11 @@ from typing import Any, Final
 import pytest
 from msgspec import UNSET
 
+from rookery.actors.agents.models import KnownModel, Models
+from rookery.actors.leases import CurrentCredential, LeaseCredential
 from rookery.actors.projections.run_queries import run_wait
 from rookery.actors.projections.runs import RunProjection
+from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.facts import model, turn
 from rookery.schemas.facts.run_progress import RunProgress
 from tests.agents.agent_world import AgentWorld, call, result_of, says, wants
@@ -201,24 +204,68 @@ def test_after_three_lost_answers_an_operator_may_end_the_run():
 
 def test_healthy_steps_are_never_given_up_however_often_the_node_dies():
     """Each loss is repaired by the next answer: what counts is work without progress."""
-    steps, deaths = 12, 2
+    steps, deaths = 60, 20
     with AgentWorld(*[wants(call("fetch", a=n)) for n in range(1, steps)], says("done")) as world:
-        world.silent_attempts = deaths
+        world.is_silent = lambda one: one.step % 3 == 0 and one.attempt == 1
         world.begin()
-        world.prompt()
-        for number in range(steps * deaths):
+        world.prompt(limits={"turns": steps})
+        for number in range(deaths):
 
             def is_silent(number: int = number) -> bool:
-                return sum(one.attempt <= deaths for one in world.questions) > number
+                return sum(map(world.is_silent, world.questions)) > number
 
             world.until(is_silent, PATIENCE_S)
             world.nodes[-1].crash()
             world.begin()
         world.until(lambda: world.closes, PATIENCE_S)
         world.settle()
-        assert len(world.model_facts(model.Lost)) == steps * deaths
+        assert len(world.model_facts(model.Lost)) == deaths
+        assert len(world.questions) == steps + deaths
         assert not [fact for fact in world.recorded() if isinstance(fact, turn.Parked)]
         world.check_questions()
+
+
+class RenewedKeys:
+    """Leases whose credential is fresh as soon as it was refused."""
+
+    def __init__(self) -> None:
+        self.generation = 1
+        self.refused: list[int] = []
+
+    async def get(self, binding: str) -> CurrentCredential:
+        return CurrentCredential(
+            LeaseCredential(value=f"{binding} key {self.generation} of eight letters"),
+            self.generation,
+        )
+
+    async def get_past(self, binding: str, since_ms: int) -> tuple[CurrentCredential, ...]:
+        return (await self.get(binding),)
+
+    async def reject(self, binding: str, generation: int) -> None:
+        self.refused.append(generation)
+        self.generation += 1
+
+
+@pytest.mark.parametrize(("refusals", "status"), [(1, "ok"), (20, "runtime_error")])
+def test_a_question_is_asked_again_with_the_key_that_replaced_a_refused_one(
+    refusals: int, status: str
+):
+    text = "no such key: bank key 1 of eight letters"
+    refused = failing({"kind": "AuthError", "status": 401, "message": text})
+    with AgentWorld(*[refused] * refusals, says("done")) as world:
+        keys = RenewedKeys()
+        bound = ConfiguredModel(provider="scripted", model="test", binding="bank")
+        world.models = Models({"fast": KnownModel(bound, world.models.model("fast"))}, "fast")
+        world.leases = {"credentials": keys}
+        world.by_question = True
+        world.begin()
+        assert ended(world, world.prompt())["status"] == status
+        attempts = min(refusals, 8)
+        assert keys.refused == list(range(1, attempts + 1))
+        assert len(world.model_facts(model.Failed)) == attempts
+        assert "key 1" not in world.model_facts(model.Failed)[0].message
+        world.check_questions()
+        check_lawful(world)
 
 
 def test_lists_say_what_a_run_waits_for_that_waits_for_its_model():

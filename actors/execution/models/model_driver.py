@@ -75,6 +75,8 @@ RECOVERY_WORK_EXCEEDED: Final = "RECOVERY_WORK_EXCEEDED"
 MODEL_FAILED: Final = "MODEL_FAILED"
 MODEL_REFUSED: Final = "MODEL_REFUSED"
 WAITING_FOR_MODEL: Final = "WAITING_FOR_MODEL"
+RENEWED_KEYS_MAX: Final = 8
+"""A lease that has a fresh key after every refusal is left after so many attempts."""
 IN_VAIN_MAX: Final = 3
 """Answers in a row that want calls of which none can be made, or that say nothing."""
 
@@ -251,20 +253,23 @@ class ModelDriver:
             return self._await_retry(failed, (failed,), (recoverable_input(schedule),))
         if failure.code == TIMEOUT_WALL:
             return self._time_out((failed,))
+        following = NextAttempt(question.step, question.attempt + 1)
+        if failure.is_renewed and question.attempt < RENEWED_KEYS_MAX:
+            return await self._attempt(following, answers=(failed,))
         if failure.wait is not None:
             return self._await_lease(failed, failure.wait)
         if failure.code == MODEL_FAILED and not (await self._routes.choose()).is_last:
-            following = NextAttempt(question.step, question.attempt + 1, advance=True)
-            return await self._attempt(following, answers=(failed,))
+            return await self._attempt(following._replace(advance=True), answers=(failed,))
+        return self._end_failed(question, failure, (failed,))
+
+    def _end_failed(
+        self, question: model.Requested, failure: ModelFailure, answers: tuple[Fact, ...]
+    ) -> Finished:
+        run_id, text = self._given.run_id, failure.message
         if question.purpose is ModelPurpose.EXTRACTION and failure.code == MODEL_REFUSED:
-            return invalid_end(
-                self._given.run_id, self._conversation, failure.message, (failed,), is_refusal=True
-            )
-        is_spent = is_retryable(question, failure)
-        text = failure.message
-        if is_spent:
-            text = f"asked {question.attempt} times in vain, at last: {text}"
-        return self._fail(failure.code, text, (failed,), is_spent=is_spent)
+            return invalid_end(run_id, self._conversation, text, answers, is_refusal=True)
+        attempts = question.attempt if is_retryable(question, failure) else 0
+        return self._fail(failure.code, text, answers, attempts)
 
     async def _continue_unanswered(self, end: model.Failed | model.Lost) -> Step:
         """Go on from the recorded end of an attempt: what it waited for may be over."""
@@ -376,12 +381,10 @@ class ModelDriver:
         return timeout_end(self._given.run_id, self._conversation, limit_ms, answers)
 
     def _fail(
-        self, code: str, message: str, answers: tuple[Fact, ...] = (), *, is_spent: bool = False
+        self, code: str, message: str, answers: tuple[Fact, ...] = (), attempts: int = 0
     ) -> Finished:
-        """``is_spent``: all retries were in vain."""
-        return failed_end(
-            self._given.run_id, self._conversation, code, message, answers, is_spent=is_spent
-        )
+        error = ErrorObject(code=code, message=message)
+        return failed_end(self._given.run_id, self._conversation, error, answers, attempts)
 
 
 def _without_calls(wanted: int, has_waited: bool) -> tuple[TurnInput, ...]:

@@ -131,23 +131,21 @@ def invalid_end(
 def failed_end(
     run_id: str,
     conversation: Conversation,
-    code: str,
-    message: str,
+    error: ErrorObject,
     answers: tuple[Fact, ...],
-    *,
-    is_spent: bool,
+    attempts: int,
 ) -> Finished:
-    """The model gave no answer, or none that leads on. ``is_spent``: all retries were in vain."""
+    """The model gave no answer, or none that leads on. ``attempts``: made in vain, if it was asked
+    again until its retries were spent."""
     cause = TurnTerminalCauseKind.LLM_FAILURE
-    if is_spent:
+    if attempts:
         cause = TurnTerminalCauseKind.RETRY_EXHAUSTED
-    text = f"{code}: {message}"
+        text = f"asked {attempts} times in vain, at last: {error.message}"
+        error = ErrorObject(code=error.code, message=text)
+    text = f"{error.code}: {error.message}"
     failing = TurnInput("fatal_failure", {"cause_kind": cause.variant, "error": text})
     inputs = (failing, _run_failed(run_id, TurnTerminalOutcome.FAILED, cause, text))
-    status = RunStatus.RUNTIME_ERROR
-    if code == "RECOVERY_WORK_EXCEEDED":
-        status = RunStatus.RESOURCE_EXHAUSTED
-    result = _failed_result(conversation, status, ErrorObject(code=code, message=message))
+    result = _failed_result(conversation, RunStatus.RUNTIME_ERROR, error)
     return Finished(result, kept=True, inputs=inputs, answers=answers)
 
 

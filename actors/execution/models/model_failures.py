@@ -66,6 +66,7 @@ class ModelKeys:
         binding = self._models.get(alias).binding
         await report_rejected(self._credentials, binding, key)
         failure.wait = self._gate(binding)
+        failure.is_renewed = failure.wait is None
         return failure
 
 
