@@ -105,6 +105,7 @@ CONTENT_CLASSES: Final[dict[type[Fact], Callable[[Any], FactClasses]]] = {
     hook.ResponseDecided: _of_readers,
     model.Answered: _of_readers,
     peer.ItemAssigned: _of_readers,
+    peer.PlainEventClassified: _of_readers,
     sandbox.SnapshotRestored: _of_readers,
     session.InputAccepted: _of_readers,
     turn.Started: _of_readers,

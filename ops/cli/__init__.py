@@ -50,7 +50,7 @@ for _name, _help in {
     "policy": "Show what the policy of a node allows, and explain a decision.",
     "mcp": "Serve runs, sessions, approvals and tools to MCP clients, by stdio or HTTP.",
     "surfaces": "List, show, add, remove and reload surfaces of tools, and print their logs.",
-    "hooks": "List, show, add, test, serve, remove hooks of a realm; mode: enforce, audit; resume runs.",
+    "hooks": "List, show, add, test, mode, serve, remove: hooks of a realm; resume stopped runs.",
     "auth": "Credentials, and what each of them may do on the bus.",
     "leases": "List, show, refresh, release and restore leases of credentials; login begins one.",
     "secrets": "Set, list and remove secrets of the realm, and rotate the key that seals them.",

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from rookery.actors import tool
 from rookery.actors.hooks import (
