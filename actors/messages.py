@@ -265,7 +265,6 @@ class CallsQuery(msgspec.Struct, frozen=True, kw_only=True):
 
 class CallProgress(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: str
-    name: str = ""
     outcome: CallOutcome | UnsetType = UNSET
     """Unset while the call is unfinished."""
     unrecorded: RecordOutcome | UnsetType = UNSET
@@ -373,6 +372,8 @@ class HandlerCancelled(msgspec.Struct, frozen=True):
 
 class CallsView(msgspec.Struct, frozen=True, kw_only=True):
     calls: tuple[CallProgress, ...] = ()
+    names: frozenset[str] = frozenset()
+    """Of their tools."""
 
 
 # --- surfaces -------------------------------------------------------------------------------------

@@ -104,8 +104,7 @@ class RunHooks:
         offer = self._view.offer
         if offer is not UNSET and offer.model is not UNSET:
             return "a model drives the run"
-        calls = await self._recorder.fetch_calls()
-        name = self._points.acting(call.name for call in calls)
+        name = self._points.acting(sorted(await self._recorder.fetch_names()))
         return f"its call of {name} may have had an effect" if name else ""
 
     # --- calls ------------------------------------------------------------------------------------

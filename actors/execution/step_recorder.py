@@ -152,8 +152,14 @@ class StepRecorder:
 
     async def fetch_calls(self) -> tuple[CallProgress, ...]:
         """The progress of all calls the run has requested."""
-        query = CallsQuery(run_id=self.run_id)
-        return (await self._ask("turn", self._session, query, CallsView)).calls
+        return (await self._calls_view()).calls
+
+    async def fetch_names(self) -> frozenset[str]:
+        """The names of the tools that the run has called."""
+        return (await self._calls_view()).names
+
+    async def _calls_view(self) -> CallsView:
+        return await self._ask("turn", self._session, CallsQuery(run_id=self.run_id), CallsView)
 
     async def _to_requested_call(self, call: ProgramCall, bytes_max: int) -> RequestedCall:
         arguments = CallArguments(args=call.args, kwargs=call.kwargs)

@@ -156,7 +156,6 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
         """The progress of the call for its driver."""
         return CallProgress(
             operation_id=self.operation_id,
-            name=self.name,
             outcome=self.outcome,
             waits_for="" if self.phase is CallPhase.ENDED else self.waits_for,
             by_event=UNSET if self.waits_for in _ATTEMPT_WAITS else True,

@@ -324,7 +324,9 @@ class RunCalls:
         calls = state.known_calls
         match command.body:
             case CallsQuery(run_id=run_id):
-                return CallsView(calls=tuple(call.progress for call in calls.calls_of_run(run_id)))
+                found = calls.calls_of_run(run_id)
+                names = frozenset(call.name for call in found)
+                return CallsView(calls=tuple(call.progress for call in found), names=names)
             case ResolveCall() as resolution:
                 of_call = [fact for fact in decided if isinstance(fact, tool.ToolFact)]
                 of_call = [fact for fact in of_call if not isinstance(fact, tool.Adopted)]
