@@ -33,7 +33,7 @@ from rookery.schemas.run import Language, SessionLimits
 from tests.execution.golden import JOURNAL, Change, Fields, recorded, recorded_facts
 
 KEY = bytes(32)
-FOLDED_DIGEST = "3f3daa30c888d771799681a07b078485dde4a9c045f06fe88eab9700ede1e051"
+FOLDED_DIGEST = "71b1a3b3c7596c20562d13ca690dbf5e9a5c22f5f431584daa12aa711004be95"
 """Digests of the sessions, runs, turns and calls of the recorded history."""
 
 STARTED = [(fact["session"], fact["run"]) for _, fact in recorded_facts() if "offer" in fact]

@@ -73,9 +73,7 @@ def test_a_sleep_is_awaited_in_the_message_of_its_request(world: ToolWorld):
     assert awaited.code == TIMER
     assert DAY_S * 1_000 <= awaited.until_ms - awaited.at_ms < DAY_S * 1_000 + 10
     world.until(told.done)
-    assert told.result() == CallProgress(
-        operation_id=operation(1), name="sleep", waits_for=TIMER, by_event=True
-    )
+    assert told.result() == CallProgress(operation_id=operation(1), waits_for=TIMER, by_event=True)
     world.until(lambda: world.kinds(2)[-1] == "completed")
     (timer,) = armed(world)
     assert (timer.due_ms, timer.verb, timer.key) == (awaited.until_ms, "wait_ended", "a")
@@ -174,7 +172,7 @@ def test_the_node_of_the_session_ends_a_wait_for_a_thing_under_another_key(world
     await_peer(world)
     node = world.begin()
     assert world.progress(node) == [
-        CallProgress(operation_id=operation(1), name="send_request", waits_for=PEER, by_event=True)
+        CallProgress(operation_id=operation(1), waits_for=PEER, by_event=True)
     ]
     ended = WaitEnded(operation_id=operation(1), code=PEER, outcome=CallOutcome(value={"ok": 1}))
     assert wait_ended(node, world, ended).state == "completed"

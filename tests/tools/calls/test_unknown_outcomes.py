@@ -64,9 +64,7 @@ def test_a_call_that_loses_every_worker_requires_recovery(world: ToolWorld):
     assert world.executions(1) == ATTEMPTS_MAX
     assert f"{ATTEMPTS_MAX} attempts were made" in world.tool_facts(1)[-1].reason
     (known,) = world.progress(node)
-    assert known == CallProgress(
-        operation_id=operation(1), name="fetch", waits_for="RECOVERY_REQUIRED"
-    )
+    assert known == CallProgress(operation_id=operation(1), waits_for="RECOVERY_REQUIRED")
 
 
 def test_a_call_that_may_not_be_repeated_waits_for_an_operator(world: ToolWorld):
