@@ -81,7 +81,7 @@ class HookPoints:
         """``uptime_s``: a clock for ``metrics``."""
         assert view.offer is not UNSET
         self._catalogue, self._session, self._view = catalogue, session, view
-        self._policy = policy_of(view.offer.policy)
+        self._policy_of, self._policy = policy_of, view.offer.policy  # Loaded before a call.
         self._invoker = HookInvoker(
             hooks.executors, now_ms, session, view, failpoints or Failpoints()
         )
@@ -242,8 +242,8 @@ class HookPoints:
         """Whether an approver will be asked, for which there are hooks."""
         if HookPoint.BEFORE_APPROVAL_REQUEST not in self._hooks:
             return False
-        executed = change.verdict.applied(change.call)
-        return change.needs_approval or ask_policy(self._policy, change.tool, executed).asks
+        policy, executed = self._policy_of(self._policy), change.verdict.applied(change.call)
+        return change.needs_approval or ask_policy(policy, change.tool, executed).asks
 
     async def _change(
         self, change: CallChange, left: list[facts.HookFact]

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from rookery.actors import tool
+from rookery.actors.hooks import deny, hook
 from rookery.actors.tools.authoring.registry import ToolRegistry
+from rookery.schemas.seed.hook_invocation import HookInput
 
 __all__ = ["registry"]
 
@@ -56,4 +60,15 @@ def file_away(text: str) -> str:
     return text
 
 
-registry = ToolRegistry.of(look_up, remember, post, wipe, add, pay, file_away)
+@hook(
+    "before_approval_request",
+    rights=["deny"],
+    when='name == "remember" and args.text == "forbidden"',
+    mode="enforce",
+)
+def judge_questions(_: HookInput) -> Any:
+    """No approver is asked about this."""
+    return deny("forbidden", "this is not to be remembered")
+
+
+registry = ToolRegistry.of(look_up, remember, post, wipe, add, pay, file_away, judge_questions)

@@ -19,7 +19,7 @@ from rookery.schemas.run import Language
 from rookery.schemas.seed.lifecycle import EffectResult, RunLifecycleRecord
 from rookery.schemas.seed.records import JournalRecord, JournalRecordKind
 from tests.execution.realm_fixture import Serving
-from tests.nodes import access_to, node_on, rookery_here
+from tests.nodes import NodeProcess, access_to, node_on, rookery_here
 
 HERE = str(Path(__file__).parents[2])
 NUMBERS = count(1)
@@ -131,6 +131,12 @@ def test_a_question_of_the_policy_is_an_approval_of_exactly_this_call(
     assert "Ask" in requested["policy"]["decision"]
 
 
+def test_a_hook_of_approvals_judges_what_the_policy_asks_about(client: SyncClient, session: str):
+    denied = tried(client, session, "remember('forbidden')")
+    assert "hook.forbidden" in denied, denied
+    assert not facts(client, session, "approval.requested.v1")
+
+
 def test_an_approver_may_decide_only_what_the_tool_allows(client: SyncClient, session: str):
     run = client.submit(session, f"{TRY}attempt(lambda: pay(5))")
     asked = approval(client, session)
@@ -204,3 +210,33 @@ def test_the_policy_is_shown_and_explained_by_the_command_line(serving: Serving)
     assert "post: deny" in explained.out
     unknown = rookery_here(serving.folder, "policy", "explain", "nothing", *where)
     assert "UNKNOWN_TOOL" in unknown.err, unknown
+
+
+def test_a_run_keeps_the_policy_of_its_start_on_a_node_that_has_another(
+    server: EmbeddedServer, tmp_path: Path
+):
+    """Between the two nodes, its call waits for an approval."""
+    realm, key = "kept", "kept"
+    flags = ("--driver", "sandbox", "--tools", "tests.policy.policy_tools:registry")
+    config, where = tmp_path / "policy.toml", ("--config", str(tmp_path / "policy.toml"))
+    code = f"{TRY}[remember('x'), look_up('ann'), attempt(wipe)]"
+
+    def node() -> NodeProcess:
+        return node_on(server, realm, tmp_path, *flags, *where, PYTHONPATH=HERE)
+
+    with connect_sync(server.url_for(Role.OPERATOR, realm=realm), realm=realm) as client:
+        config.write_text(POLICY)
+        with node():
+            run = client.submit(key, code)
+            asked = approval(client, key)
+        config.write_text(
+            '[policy]\ndefault = "deny"\nundeclared = "deny"\n[[policy.rules]]\n'
+            'permission = "MemoryWrite"\ndecision = "allow"\n'
+        )
+        with node():
+            client.decide(asked, "approved", actor="ann")
+            remembered, found, wiped = run.result(timeout_s=60).result
+            assert (remembered, found) == ("x", "ann@example.com")
+            assert "sandbox.host_denied" in wiped, "as the first policy says"
+            assert "permission.undeclared" in tried(client, "new", "wipe()")
+            assert "permission.default_deny" in tried(client, "new", "look_up('ann')")
