@@ -258,6 +258,37 @@ def test_an_unreachable_server_is_reported_at_once(server: EmbeddedServer) -> No
     run(scenario)
 
 
+def test_a_server_that_closes_while_a_connection_is_opened_is_asked_once_more(
+    nats_url: str,
+) -> None:
+    """As one that reads its users again does."""
+    place, accepted = urlsplit(nats_url), 0
+
+    async def forward(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(1 << 16):
+            sink.write(data)
+        sink.close()
+
+    async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal accepted
+        accepted += 1
+        if accepted == 1:
+            writer.close()
+            return
+        there, back = await asyncio.open_connection(place.hostname, place.port)
+        await asyncio.gather(forward(reader, back), forward(there, writer))
+
+    async def scenario() -> None:
+        server = await asyncio.start_server(accept, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        where = f"{place.netloc.rpartition(':')[0]}:{port}"
+        async with connected(place._replace(netloc=where).geturl()):
+            assert accepted == 2
+        server.close()
+
+    run(scenario)
+
+
 def test_an_unreachable_server_is_reported_when_time_ends_within_an_attempt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
