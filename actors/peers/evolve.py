@@ -17,12 +17,12 @@ from rookery.actors.peers.items.item_queue import (
     item_of,
     item_of_event,
     with_assigned,
+    with_call,
     with_queued,
     with_returned,
     without_item,
 )
 from rookery.actors.peers.state import (
-    RECENT_CALLS_MAX,
     DeclineRate,
     OpenRequest,
     Receiver,
@@ -123,14 +123,7 @@ def _receiver_waiting(state: SessionPeers, fact: facts.ReceiverWaiting) -> Sessi
 
 def _receiver_left(state: SessionPeers, fact: facts.ReceiverLeft) -> SessionPeers:
     receivers = tuple(one for one in state.receivers if one.operation_id != fact.operation_id)
-    return _with_call(replace(state, receivers=receivers), fact.operation_id)
-
-
-def _with_call(state: SessionPeers, operation_id: str) -> SessionPeers:
-    """The state that knows that this call has ended."""
-    if not operation_id:
-        return state
-    return replace(state, recent_calls=(*state.recent_calls, operation_id)[-RECENT_CALLS_MAX:])
+    return with_call(replace(state, receivers=receivers), fact.operation_id)
 
 
 def _dropped(state: SessionPeers, fact: facts.ItemDropped) -> SessionPeers:
@@ -178,7 +171,7 @@ def _not_sent(state: SessionPeers, fact: facts.RequestSendFailed) -> SessionPeer
 def _message_sent(
     state: SessionPeers, fact: facts.MessageSent | facts.ProgressSent
 ) -> SessionPeers:
-    return _with_call(_add_sent(state, fact.sent), fact.operation_id)
+    return with_call(_add_sent(state, fact.sent), fact.operation_id)
 
 
 def _delivered(state: SessionPeers, fact: facts.EnvelopesDelivered) -> SessionPeers:
@@ -220,7 +213,7 @@ def _end_request(state: SessionPeers, corr_id: str, why: UnmatchedReason) -> Ses
 def _replied(state: SessionPeers, fact: facts.ResponseReplied) -> SessionPeers:
     if fact.sent is not UNSET:
         state = _add_sent(state, fact.sent)
-    state = _with_call(without_item(state, fact.corr_id), fact.operation_id)
+    state = with_call(without_item(state, fact.corr_id), fact.operation_id)
     if fact.corr_id not in state.unanswered:
         return state
     replied = state.replied.add(fact.corr_id, UnmatchedReason.DUPLICATE)

@@ -37,8 +37,9 @@ UNANSWERED_MAX: Final = 1_000
 QUEUED_ITEMS_MAX: Final = 1_000
 QUEUED_BYTES_MAX: Final = 8 << 20
 """Of envelopes that nobody has received yet; requests beyond are declined, others dropped."""
-RECENT_CALLS_MAX: Final = 32
-"""How long after its end a call is known: until its turn has its end on record."""
+RECENT_CALLS_MAX: Final = 1_000
+"""How long after its end a call is known: until its turn has its end on record. A program awaits
+500 calls together, and a node that dies may have recorded the ends of none in its turn."""
 ENDED_MAX: Final = 5_000
 """Ended exchanges in each of two maps."""
 DECLINES_MAX: Final = 10
@@ -133,7 +134,7 @@ class SessionPeers(SessionMachineState, frozen=True, kw_only=True):
     received: tuple[ReceivedItem, ...] = ()
     """By calls that ended lately."""
     recent_calls: tuple[str, ...] = ()
-    """The calls that sent something lately, and were ended by that."""
+    """The calls that have ended lately, but for requests."""
     responder: Responder | UnsetType = UNSET
     serving: PeerItem | UnsetType = UNSET
     """The item that a run of the responder handles."""

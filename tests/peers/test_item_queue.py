@@ -77,6 +77,24 @@ def test_a_call_that_begins_twice_sends_once_under_its_own_id(two: tuple[Session
     assert begin(planner, 2, "send_message", to="coder@east", body="hello") == []
 
 
+def test_calls_that_were_awaited_together_begin_once_each(two: tuple[Session, Session]):
+    """A node that dies before its turn has their ends on record begins all of them again."""
+    planner, coder = two
+    calls = range(1, 501)
+    for number in calls:
+        begin(planner, number, "send_message", to="coder@east", body=number)
+    for number in calls[:40]:
+        begin(coder, number, "receive")
+    for number in calls[:40]:
+        send(planner, coder, str(number))
+    send(planner, coder, "for a later call")
+    for number in calls:
+        assert begin(planner, number, "send_message", to="coder@east", body=number) == []
+    for number in calls[:40]:
+        assert begin(coder, number, "receive") == []
+    assert [item.body for item in coder.state.queue] == ["for a later call"]
+
+
 def test_items_wait_in_order_for_the_receivers_that_fit(two: tuple[Session, Session]):
     planner, coder = two
     for body in ("first", "second"):

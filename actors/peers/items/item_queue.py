@@ -18,6 +18,7 @@ from rookery.actors.peers.projections import MessageProjection, RequestProjectio
 from rookery.actors.peers.state import (
     QUEUED_BYTES_MAX,
     QUEUED_ITEMS_MAX,
+    RECENT_CALLS_MAX,
     ReceivedItem,
     Receiver,
     SessionPeers,
@@ -45,6 +46,7 @@ __all__ = [
     "item_of_event",
     "rendered_item",
     "with_assigned",
+    "with_call",
     "with_queued",
     "with_returned",
     "without_item",
@@ -196,7 +198,14 @@ def with_assigned(state: SessionPeers, fact: facts.ItemAssigned) -> SessionPeers
     received = ReceivedItem(operation_id=fact.operation_id, item=item)
     receivers = tuple(one for one in state.receivers if one.operation_id != fact.operation_id)
     kept = (*state.received, received)[-_RECEIVED_MAX:]
-    return replace(state, receivers=receivers, received=kept)
+    return with_call(replace(state, receivers=receivers, received=kept), fact.operation_id)
+
+
+def with_call(state: SessionPeers, operation_id: str) -> SessionPeers:
+    """The state that knows that this call has ended."""
+    if not operation_id:
+        return state
+    return replace(state, recent_calls=(*state.recent_calls, operation_id)[-RECENT_CALLS_MAX:])
 
 
 def with_returned(state: SessionPeers, fact: facts.ItemReturned) -> SessionPeers:
