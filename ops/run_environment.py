@@ -152,7 +152,7 @@ def _judged_tools(policy: RunPolicy, catalogue: ToolCatalogue) -> tuple[Availabl
 
 
 def _judged(policy: RunPolicy, tool: CatalogueTool) -> AvailableTool:
-    if not policy.digest or tool.waits_for:
+    if not policy.digest or tool.only_waits:
         return tool.available
     decision = policy.judge(tool.subject).decision
     if decision is RuleDecision.ALLOW:

@@ -432,6 +432,7 @@ class RunServices:
             self.catalogue,
             clock.now_ms,
             policy_of=self._policies.get,
+            peer_gate=self.peers.needs_approval,
             failpoints=failpoints,
             metrics=self._metrics,
             uptime_s=clock.uptime_s,

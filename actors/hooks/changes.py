@@ -115,12 +115,12 @@ class CallChange(NamedTuple):
     @property
     def needs_approval(self) -> bool:
         """Whether its tool or a hook lets an approver be asked."""
-        return not self.tool.waits_for and self.verdict.policy(self.tool.capability) is not UNSET
+        return not self.tool.only_waits and self.verdict.policy(self.tool.capability) is not UNSET
 
     def refusal(self, hook_id: str, response: HookResponse) -> str:
         if not isinstance(response, _CallResponse):
             return f"nothing of {response.response_class} can be applied to a call"
-        if isinstance(response, RequestApprovalResponse) and self.tool.waits_for:
+        if isinstance(response, RequestApprovalResponse) and self.tool.only_waits:
             return f"calls of {self.call.name} need no approval: nothing of them acts"
         if isinstance(response, ModifyToolRequestResponse):
             try:

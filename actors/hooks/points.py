@@ -31,11 +31,14 @@ from rookery.actors.hooks.views import subject_of
 from rookery.actors.kernel import NO_METRICS, Failpoints, KernelMetrics
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.tools import (
+    PeerGate,
     PolicyByDigest,
     ToolCatalogue,
     ask_policy,
     check_arguments,
+    every_peer_open,
     host_default,
+    peer_verdict,
 )
 from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.errors import CodedError
@@ -74,6 +77,7 @@ class HookPoints:
         view: ActiveRunView,
         *,
         policy_of: PolicyByDigest = host_default,
+        peer_gate: PeerGate = every_peer_open,
         failpoints: Failpoints | None = None,
         metrics: KernelMetrics = NO_METRICS,
         uptime_s: Callable[[], float] = lambda: 0.0,
@@ -82,6 +86,7 @@ class HookPoints:
         assert view.offer is not UNSET
         self._catalogue, self._session, self._view = catalogue, session, view
         self._policy_of, self._policy = policy_of, view.offer.policy  # Loaded before a call.
+        self._peer_gate = peer_gate
         self._invoker = HookInvoker(
             hooks.executors, now_ms, session, view, failpoints or Failpoints()
         )
@@ -242,8 +247,12 @@ class HookPoints:
         """Whether an approver will be asked, for which there are hooks."""
         if HookPoint.BEFORE_APPROVAL_REQUEST not in self._hooks:
             return False
-        policy, executed = self._policy_of(self._policy), change.verdict.applied(change.call)
-        return change.needs_approval or ask_policy(policy, change.tool, executed).asks
+        executed = change.verdict.applied(change.call)
+        verdict = peer_verdict(change.tool, executed, change.verdict, self._peer_gate)
+        if change._replace(verdict=verdict).needs_approval:
+            return True
+        policy = self._policy_of(self._policy)
+        return ask_policy(policy, change.tool, executed).asks
 
     async def _change(
         self, change: CallChange, left: list[facts.HookFact]

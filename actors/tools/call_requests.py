@@ -72,7 +72,7 @@ class RequestTerms(NamedTuple):
 
 def ask_policy(policy: RunPolicy, tool: CatalogueTool, call: NumberedCall) -> PolicyAnswer:
     """The policy's answer about a valid call."""
-    if not policy.digest or tool.waits_for:  # The default allows; nothing of a wait acts.
+    if not policy.digest or tool.only_waits:  # The default allows.
         return ALLOWED
     step = policy.judge(tool.subject, tool.visible_arguments(call)).decisive
     if step is None:

@@ -141,6 +141,11 @@ class CatalogueTool(NamedTuple):
         """Of the credential that its calls need; empty if they need none."""
         return "" if self.capability.binding is UNSET else self.capability.binding
 
+    @property
+    def only_waits(self) -> bool:
+        """Whether its calls wait and nothing of them acts; what is sent to a peer does."""
+        return bool(self.waits_for) and self.capability.only_reads
+
     def can_check(self, call: NumberedCall) -> bool:
         """Whether the arguments are at hand as the program wrote them."""
         return call.arguments is not UNSET and not self.checks.sensitive.arguments

@@ -7,6 +7,7 @@ import itertools
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.approvals.state import ApprovalRequestState, ApprovalSettings
@@ -22,8 +23,10 @@ from rookery.actors.hooks import (
     stop_run,
 )
 from rookery.actors.messages import ActiveRunView
+from rookery.actors.tools import ToolCatalogue, ToolRegistry
+from rookery.actors.tools.builtin.peers import peer_tools
 from rookery.schemas.calls import ApprovalTerms
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import RunRequest, SideEffect
 from rookery.schemas.seed.policy_decisions import RiskClass
 from tests.hooks.hook_worlds import HookedWorld, played, quick_hook
@@ -116,6 +119,38 @@ def test_a_hook_denies_a_call_before_an_approver_is_asked():
 
 
 # --- forged ---------------------------------------------------------------------------------------
+
+
+def test_the_hooks_of_approvals_see_what_is_sent_to_a_peer_that_needs_one():
+    denied = deny("night", "not at night")
+    hooks = NodeHooks([quick_hook("before_approval_request", lambda _: denied, "deny")])
+    tools = ToolCatalogue(peer_tools(ToolRegistry.of()))
+    view = ActiveRunView(run_id="run-1", offer=hooks.pin(ENVIRONMENT))
+    points = HookPoints(
+        hooks, tools, lambda: 0, "s", view, peer_gate=lambda address: address.endswith("@west")
+    )
+
+    def faults(to: str) -> Any:
+        made = call(1, "send_message", to=to, body="hello")
+        said = asyncio.run(points.before_tool_calls([made])).facts
+        return call_verdict(tools.require("send_message"), made, said).fault
+
+    assert faults("coder@west").code == "PERMISSION_DENIED"
+    assert faults("coder") is UNSET
+
+
+def test_the_policy_of_a_run_is_needed_when_a_call_is_made_and_not_before():
+    """It is loaded with the tools of the run, by a node that may have another one itself."""
+
+    def not_loaded(_: object) -> Any:
+        raise Failed("CONFLICT", "the policy of the run is not loaded any more")
+
+    hooks = NodeHooks([quick_hook("before_approval_request", lambda _: None, "deny")])
+    view = ActiveRunView(run_id="run-1", offer=hooks.pin(ENVIRONMENT))
+    points = HookPoints(
+        hooks, node_tools(*CAPABILITIES), lambda: 0, "s", view, policy_of=not_loaded
+    )
+    assert asyncio.run(points.run_cancel_requested()) == ()
 
 
 def forged_inputs(fact: Any) -> Any:
