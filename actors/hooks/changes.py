@@ -26,6 +26,7 @@ from rookery.schemas.seed.hook_invocation import (
     HookResponse,
     ModifyApprovalRequestResponse,
     ModifyToolRequestResponse,
+    ReasonedSummary,
     RequestApprovalResponse,
     RequestRetryResponse,
     RewriteToolResultResponse,
@@ -42,10 +43,15 @@ __all__ = [
     "call_verdict",
     "merge_patch",
     "outcome_after_hooks",
+    "refusal_of_reason",
+    "refusal_of_size",
     "refusal_of_summary",
 ]
 
 DENIED: Final = "PERMISSION_DENIED"
+REASON_CODE_MAX: Final = 128
+RESPONSE_BYTES_MAX: Final = 2 * IN_FACT_BYTES_MAX
+"""Of one response: its fact is one of the message of a step."""
 _RISKS: Final = tuple(RiskClass)
 _CallResponse = (
     DenyResponse
@@ -77,6 +83,21 @@ def refusal_of_summary(summary: str) -> str:
     if 1 <= len(summary) <= SUMMARY_MAX:
         return ""
     return f"a summary has 1 to {SUMMARY_MAX} characters, this one {len(summary)}"
+
+
+def refusal_of_reason(reason: ReasonedSummary) -> str:
+    """Why a response may not give this reason, which is in the error that programs get."""
+    if 1 <= len(reason.code) <= REASON_CODE_MAX:
+        return refusal_of_summary(reason.redacted_summary)
+    return f"a code has 1 to {REASON_CODE_MAX} characters, this one {len(reason.code)}"
+
+
+def refusal_of_size(response: HookResponse) -> str:
+    """Why a response that fits its step may not be on record; empty if it may."""
+    size = len(encode_json(response))
+    if size <= RESPONSE_BYTES_MAX:
+        return ""
+    return f"the response has {size} bytes, {RESPONSE_BYTES_MAX} are the limit"
 
 
 def _tool_ref(tool: CatalogueTool, call: RequestedCall) -> DestinationRef:
@@ -127,6 +148,8 @@ class CallChange(NamedTuple):
                 self.patched(hook_id, response.payload)
             except CodedError as error:
                 return error.message
+        if isinstance(response, DenyResponse):
+            return refusal_of_reason(response.payload)
         return refusal_of_summary(response.payload.redacted_summary)
 
     @property

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.approvals import RuleInput
-from rookery.actors.hooks.changes import HookedStep
+from rookery.actors.hooks.changes import HookedStep, refusal_of_size
 from rookery.actors.hooks.context import (
     HookInvocationOutcome,
     HookInvocationStatus,
@@ -96,7 +96,8 @@ class _Invocation:
         return self.spec.point is not HookPoint.ON_RUN_CANCEL_REQUESTED
 
     def accept(self, spec: HookSpec, response: HookResponse) -> bool:
-        if refusal := self.step.refusal(spec.hook_id.as_str(), response):
+        refusal = self.step.refusal(spec.hook_id.as_str(), response) or refusal_of_size(response)
+        if refusal:
             self.refusals.append(refusal)
         return not refusal
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.hooks.changes import refusal_of_summary
+from rookery.actors.hooks.changes import refusal_of_reason, refusal_of_summary
 from rookery.schemas.calls import is_python_identifier
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
@@ -55,7 +55,7 @@ class RunBeginning(NamedTuple):
         del hook_id
         match response:
             case StopRunResponse(payload=reason):
-                return refusal_of_summary(reason.redacted_summary)
+                return refusal_of_reason(reason)
             case InjectContextResponse(payload=injections):
                 return self._refusal_of_inputs(injections)
         return f"nothing of {response.response_class} can be applied to a run that starts"
@@ -109,7 +109,7 @@ class RunCompletion(NamedTuple):
         del hook_id
         match response:
             case StopCompletionWithRepairNeededResponse(payload=reason):
-                return refusal_of_summary(reason.redacted_summary)
+                return refusal_of_reason(reason)
             case RequestRetryResponse(payload=retry):
                 return self.no_retry or refusal_of_summary(retry.redacted_summary)
         return f"nothing of {response.response_class} can be applied to the end of a run"

@@ -20,6 +20,7 @@ from rookery.actors.hooks import (
     change_approval,
     deny,
     modify_arguments,
+    stop_completion,
     stop_run,
 )
 from rookery.actors.messages import ActiveRunView
@@ -27,6 +28,7 @@ from rookery.actors.tools import ToolCatalogue, ToolRegistry
 from rookery.actors.tools.builtin.peers import peer_tools
 from rookery.schemas.calls import ApprovalTerms
 from rookery.schemas.errors import Failed, Refused
+from rookery.schemas.facts import hook as facts
 from rookery.schemas.run import RunRequest, SideEffect
 from rookery.schemas.seed.policy_decisions import RiskClass
 from tests.hooks.hook_worlds import HookedWorld, played, quick_hook
@@ -119,6 +121,36 @@ def test_a_hook_denies_a_call_before_an_approver_is_asked():
 
 
 # --- forged ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("point", "right", "response"),
+    [
+        (CALL, "deny", deny("x" * 129, "no")),
+        (CALL, "deny", deny("", "no")),
+        (FIRST, "stop_run", stop_run("x" * 129, "no")),
+        (
+            "before_run_complete",
+            "stop_completion_with_repair_needed",
+            stop_completion("x" * 129, "no"),
+        ),
+        (
+            "before_approval_request",
+            "modify_approval_request",
+            change_approval("fewer", dispatchers=["x" * 200_000]),
+        ),
+    ],
+)
+def test_a_response_whose_words_are_too_long_counts_as_a_denial(
+    point: str, right: str, response: Any
+):
+    script = "pay_guarded" if point == "before_approval_request" else "return_two_results"
+    with HookedWorld(quick_hook(point, lambda _: response, right)) as world:
+        played(world, script)
+        said = world.recorded("hook")
+        rejected = next(fact for fact in said if isinstance(fact, facts.ResponseRejected))
+        assert len(rejected.reason) < 200
+        assert not any(isinstance(fact, facts.ResponseDecided) for fact in said)
 
 
 def test_the_hooks_of_approvals_see_what_is_sent_to_a_peer_that_needs_one():
