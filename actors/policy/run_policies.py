@@ -56,11 +56,12 @@ class RunPolicies:
         """The policy, read from the blob store if need be."""
         if digest in (UNSET, self.pinned):
             return self.get(digest)
-        found = self._known.pop(digest, None)
+        found = self._known.get(digest)
         if found is None:
             settings = decode_policy(await self._blobs.get(digest))
             found = RunPolicy(settings, digest, self._escalation)
-        self._known[digest] = found  # The newest are last.
-        while len(self._known) > POLICIES_MAX:
-            del self._known[next(iter(self._known))]
+        others = {one: policy for one, policy in self._known.items() if one != digest}
+        while len(others) >= POLICIES_MAX:
+            del others[next(iter(others))]
+        self._known = {**others, digest: found}  # At once: actors read it. The newest are last.
         return found
