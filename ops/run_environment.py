@@ -181,7 +181,8 @@ class PolicyServices:
         if query.arguments is not UNSET:
             tool.checks.check_arguments((), query.arguments)
             arguments = tool.checks.visible((), query.arguments)
-        steps = [_to_step(step) for step in policy.judge(tool.subject, arguments).steps]
+        judged = () if tool.only_waits else policy.judge(tool.subject, arguments).steps
+        steps = [_to_step(step) for step in judged]
         if all(step.decision is not RuleDecision.DENY for step in steps):
             steps += self._approval_steps(tool, arguments)
         return replace(

@@ -12,7 +12,7 @@ from rookery.actors.policy import Escalation, PolicySubject, RunPolicy
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.builtin.peers import peer_tools
 from rookery.actors.tools.builtin.sleep import built_in_tools
-from rookery.actors.tools.call_requests import ask_policy
+from rookery.actors.tools.call_requests import PolicyAnswer, ask_policy
 from rookery.actors.tools.catalogue import LOCAL, RESOURCES, CatalogueTool
 from rookery.schemas.calls import Capability
 from rookery.schemas.protection.policy import (
@@ -160,14 +160,19 @@ def test_a_resource_needs_the_permission_of_its_scheme(
 
 def test_what_is_sent_to_a_peer_acts_and_a_wait_does_not():
     tools = (*peer_tools(ToolRegistry.of()), *built_in_tools(ToolRegistry.of()))
-    denying = policy(undeclared=DENY)
-    made = {one.available.name: ask_policy(denying, one, call(1, "it")).fault for one in tools}
-    sends = ("send_request", "send_message", "send_response")
-    assert {name for name, wrong in made.items() if wrong is not msgspec.UNSET} == set(sends)
-    asking = policy(undeclared=ASK)
-    assert {one.available.name for one in tools if ask_policy(asking, one, call(1, "it")).asks} == {
-        *sends
-    }
+
+    def answers(judging: RunPolicy) -> dict[str, PolicyAnswer]:
+        made = {one.available.name: ask_policy(judging, one, call(1, "it")) for one in tools}
+        return {name: one for name, one in made.items() if one.outcome is not msgspec.UNSET}
+
+    denied = answers(policy(default=DENY, undeclared=DENY))
+    assert set(denied) == {"send_request", "send_message", "send_response"}
+    assert all(one.fault for one in denied.values())
+    delivery = CapabilityPermission.OUTPUT_DELIVERY
+    rules = (rule(ALLOW, delivery, "peers/send_response"), rule(ASK, delivery, "peers"))
+    asked = answers(policy(default=DENY, rules=rules))
+    assert set(asked) == {"send_request", "send_message"}
+    assert all(one.asks for one in asked.values())
 
 
 def test_a_subject_without_a_dispatcher_is_denied_with_the_contracts_code():

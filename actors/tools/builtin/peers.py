@@ -17,6 +17,7 @@ from rookery.actors.tools.catalogue import PEERS, CatalogueTool
 from rookery.actors.tools.state import WAITING_FOR_PEER
 from rookery.schemas.calls import CallArguments, Capability
 from rookery.schemas.run import SideEffect
+from rookery.schemas.seed.policies import CapabilityPermission
 
 __all__ = [
     "PeerDirectory",
@@ -30,6 +31,7 @@ __all__ = [
 TIMEOUT_S: Final = 86_400
 TIMEOUT_S_MAX: Final = 365 * 86_400
 
+_DELIVERY: Final = CapabilityPermission.OUTPUT_DELIVERY
 _ADDRESS: Final = {
     "type": "string",
     "pattern": "^[A-Za-z0-9_-]{1,64}(@[A-Za-z0-9_-]{1,32})?$",
@@ -61,6 +63,7 @@ def _capability(
         },
         output_schema={} if output is None else output,
         side_effect=side_effect,
+        permissions=() if side_effect is SideEffect.READ else (_DELIVERY,),
     )
 
 
@@ -149,7 +152,9 @@ def peers_registry(directory: PeerDirectory) -> ToolRegistry:
         """The realms and clients that this session may send to."""
         return directory.addresses(ctx.session_id)
 
-    declared: Callable[..., Any] = tool(side_effect=SideEffect.READ, quick=True)(peers)
+    declared: Callable[..., Any] = tool(side_effect=SideEffect.READ, quick=True, permissions=())(
+        peers
+    )
     return ToolRegistry.of(declared)
 
 
