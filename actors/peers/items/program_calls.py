@@ -37,7 +37,8 @@ def is_begun(state: SessionPeers, operation_id: str) -> bool:
         operation_id in state.requests
         or operation_id in state.recent_calls
         or state.ended.get(operation_id) is not None
-        or any(one.operation_id == operation_id for one in (*state.receivers, *state.received))
+        or any(one.operation_id == operation_id for one in state.receivers)
+        or any(one.operation_id == operation_id for one in state.received)
     )
 
 
