@@ -1,8 +1,9 @@
 """Agents: models, and the conversations in which they drive runs.
 
 ``model_port`` is how any model is asked, ``scripted_model`` one without a network, ``models`` those
-of a node by their aliases. ``conversation`` folds what was said from facts, and ``model_calls``
-judges the calls of an answer; both are pure. ``actors/execution/models/`` takes the steps.
+of a node by their aliases, ``recorded_model`` that of a replay. ``conversation`` folds what was
+said from facts, and ``model_calls`` judges the calls of an answer; both are pure. The steps are
+taken in ``actors/execution/models/``.
 """
 
 from rookery.actors.agents.budgets import estimate, exceeded_budget, no_progress, priced_usage
@@ -23,6 +24,7 @@ from rookery.actors.agents.model_port import (
     ModelTool,
 )
 from rookery.actors.agents.models import NO_MODELS, ModelBudgets, Models, open_models
+from rookery.actors.agents.recorded_model import RecordedAnswer, recorded_models
 from rookery.actors.agents.scripted_model import ModelScript, ScriptedAnswer
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "ModelScript",
     "ModelTool",
     "Models",
+    "RecordedAnswer",
     "ScriptedAnswer",
     "estimate",
     "exceeded_budget",
@@ -50,5 +53,6 @@ __all__ = [
     "no_progress",
     "open_models",
     "priced_usage",
+    "recorded_models",
     "storable",
 ]

@@ -10,25 +10,17 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-import msgspec
 from msgspec import UNSET
 
-from rookery.actors.agents import CallEnd, Conversation, ModelTool
-from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.hooks import outcome_after_hooks
+from rookery.actors.agents import Conversation, ModelTool
+from rookery.actors.execution.conversation_history import ConversationReader
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import Tool
 from rookery.actors.sandbox.sessions import ResultBatch
-from rookery.bus.ports import Blobs
-from rookery.schemas.agents import ConversationMessage
-from rookery.schemas.calls import CallOutcome, RunEnvironment
-from rookery.schemas.envelope import Fact
+from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts import hook, model, tool, turn
-from rookery.schemas.facts.conversation import MessageAdded
-from rookery.schemas.facts.run_progress import TURN_ENDS
 from rookery.schemas.run import RunResult
 
 __all__ = ["ConversationCache"]
@@ -46,8 +38,8 @@ class _CachedConversation(NamedTuple):
 class ConversationCache:
     """One per process; lives on the bus's loop."""
 
-    def __init__(self, reader: RunHistoryReader, blobs: Blobs) -> None:
-        self._reader, self._blobs = reader, blobs
+    def __init__(self, reader: ConversationReader) -> None:
+        self._reader = reader
         self._cached: OrderedDict[str, _CachedConversation] = OrderedDict()
 
     def get(self, session: str) -> tuple[Conversation, Mapping[str, ModelTool]]:
@@ -60,10 +52,10 @@ class ConversationCache:
     ) -> Sequence[ResultBatch]:
         """Bring the conversation to where the run is. No step of it is repeated."""
         assert view.offer is not UNSET
-        offered = await self._model_tools(view.offer, tools)
+        offered = await self._reader.model_tools(view.offer, tools)
         found = self._cached.pop(session, None)
         if found is None or view.steps or not _is_current(found, view):
-            conversation = await self._read(session, view, offered)
+            conversation = await self._reader.read(session, view.generation, view.run_id, offered)
         else:
             conversation = found.conversation
         if conversation.run.run_id != view.run_id:
@@ -111,104 +103,6 @@ class ConversationCache:
     async def evict(self, session: str) -> None:
         self._cached.pop(session, None)
 
-    # --- from the journal -------------------------------------------------------------------------
-
-    async def _model_tools(
-        self, environment: RunEnvironment, tools: Sequence[Tool]
-    ) -> Mapping[str, ModelTool]:
-        """The tools that a model sees. One with sensitive arguments is left out: an answer is on
-        record with its calls."""
-        assert environment.model is not UNSET
-        named, sensitive = environment.model.tools, await self._reader.sensitive_tools(environment)
-        found: dict[str, ModelTool] = {}
-        for one in tools:
-            parts = sensitive.get(one.name)
-            if one.capability is None or one.hidden or (parts is not None and parts.arguments):
-                continue
-            if named is UNSET or one.name in named:
-                hides = parts is not None and parts.result
-                found[one.name] = ModelTool.of(one.capability, hides_result=hides)
-        return found
-
-    async def _read(
-        self, session: str, view: ActiveRunView, tools: Mapping[str, ModelTool]
-    ) -> Conversation:
-        conversation = Conversation()
-        for _, fact in await self._reader.facts("turn", session, 0):
-            if fact.generation == view.generation:
-                if isinstance(fact, turn.Started):
-                    conversation.start(
-                        _model_run_id(fact), tools if fact.run == view.run_id else {}
-                    )
-                elif fact.run == conversation.run.run_id or isinstance(fact, MessageAdded):
-                    await self._fold(conversation, fact)
-        return conversation
-
-    async def _fold(self, conversation: Conversation, fact: Fact) -> None:
-        match fact:
-            case MessageAdded():
-                conversation.add(await self._message(fact), fact.context_key)
-            case model.Requested():
-                conversation.ask(fact)
-            case model.Answered():
-                conversation.answer(fact, await self._message(fact))
-            case model.Failed():
-                conversation.fail(fact)
-            case model.Lost():
-                conversation.lose(fact)
-            case turn.Unparked():
-                conversation.unpark(fact)
-            case turn.ToolCallsReturned(calls=calls) if calls:
-                conversation.admit([call.operation_id for call in calls])
-            case tool.Completed() | tool.Failed() | tool.Refused():
-                conversation.end_call(fact.operation_id, await self._call_end(fact))
-            case hook.ResponseDecided() | hook.ResponseRejected() | hook.Noted():
-                _apply_hook(conversation, fact)
-            case _ if type(fact) in TURN_ENDS:
-                conversation.end()
-
-    async def _message(self, fact: Any) -> ConversationMessage:
-        if fact.message_blob is UNSET:
-            assert fact.message is not UNSET
-            return fact.message  # type: ignore[no-any-return]
-        return msgspec.json.decode(
-            await self._blobs.get(fact.message_blob), type=ConversationMessage
-        )
-
-    async def _call_end(self, fact: tool.Completed | tool.Failed | tool.Refused) -> CallEnd:
-        if isinstance(fact, tool.Refused):
-            return CallEnd(error=fact.error, duration_ms=1)
-        duration_ms = max(1, fact.duration_ms)  # As ``RunHistoryReader.to_tool_result`` has it.
-        if isinstance(fact, tool.Failed):
-            return CallEnd(error=fact.error, duration_ms=duration_ms)
-        if fact.sealed is True:
-            return CallEnd(duration_ms=duration_ms, hidden=True)
-        value = fact.value
-        if fact.value_blob is not UNSET:
-            value = msgspec.json.decode(await self._blobs.get(fact.value_blob))
-        return CallEnd(value, duration_ms=duration_ms)
-
-
-def _apply_hook(conversation: Conversation, fact: hook.HookFact) -> None:
-    """What a hook said of a result before the model got it."""
-    operation_id = "" if fact.operation_id is UNSET else fact.operation_id
-    end = conversation.call_end(operation_id)
-    if end is None:
-        return
-    outcome = CallOutcome(value=end.value, error=end.error or UNSET, duration_ms=end.duration_ms)
-    after = outcome_after_hooks(outcome, (fact,))
-    if after is not outcome:
-        refused = None if after.error is UNSET else after.error
-        hidden = end.hidden and refused is None
-        ended = CallEnd(None if hidden else after.value, refused, end.duration_ms, hidden)
-        conversation.end_call(operation_id, ended)
-
 
 def _is_current(found: _CachedConversation, view: ActiveRunView) -> bool:
     return (found.generation, found.conversation.facts) == (view.generation, view.conversation)
-
-
-def _model_run_id(fact: turn.Started) -> str:
-    """The run, if a model drives it."""
-    offer = fact.offer
-    return fact.run if isinstance(offer, RunEnvironment) and offer.model is not UNSET else ""

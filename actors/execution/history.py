@@ -133,6 +133,12 @@ class PastRun:
             return self.request
         return replace(self.request, inputs={**self.request.inputs, **self.injected})
 
+    def end(self, position: FactPosition, fact: TurnEnd) -> None:
+        """Add the end of the run."""
+        self.ended_at, self.kept = position, fact.kept
+        self.result, self.result_blob = fact.result, fact.result_blob
+        self.withheld, self.withheld_blob = fact.withheld, fact.withheld_blob
+
 
 @dataclass(kw_only=True)
 class SessionHistory:
@@ -164,7 +170,7 @@ class RunHistoryReader:
         policies: RunPolicies | None = None,
     ) -> None:
         """``seal`` opens sensitive values. The rules of calls read the other two, too."""
-        self._journal, self._blobs, self._seal = journal, blobs, seal
+        self._journal, self.blobs, self._seal = journal, blobs, seal
         self._tools: dict[Any, tuple[Tool, ...]] = {}
         """By the parts of an environment that say what they are."""
         self._policies = policies or RunPolicies(blobs)
@@ -233,11 +239,9 @@ class RunHistoryReader:
         return blob
 
     async def find(self, session: str, run_id: str) -> PastRun:
-        """The beginning of a run; ``Refused`` if the session has no such run of a program that a
-        node executed."""
+        """The beginning of a run; ``Refused`` if no node has executed it in the session."""
         for position, fact in await self.facts("turn", session, 0):
             if isinstance(fact, turn.Started) and fact.run == run_id and fact.offer is not UNSET:
-                _require_program(fact, fact.offer)
                 return await self._past_run(position, fact, fact.offer)
         raise Refused("RUN_NOT_FOUND", f"no node has executed a run {run_id} in session {session}")
 
@@ -275,7 +279,7 @@ class RunHistoryReader:
                     if is_retried(fact):
                         steps[-1], runs[-1].waits = StepInputs(answered_at), []
                 case _ if isinstance(fact, TurnEnd) and runs and runs[-1].run_id == fact.run:
-                    _end_run(runs[-1], position, fact)
+                    runs[-1].end(position, fact)
             if steps:
                 steps[-1].add_fact(position, fact)
         for run, inputs in zip(runs, steps, strict=True):
@@ -288,7 +292,7 @@ class RunHistoryReader:
         """The results that a forked run continues with."""
         if forked is UNSET:
             return []
-        data = await self._blobs.get(forked.known_blob)
+        data = await self.blobs.get(forked.known_blob)
         if is_sealed(data):
             data = self.call_seal(forked.of.session).open_batches(forked_field(forked.of), data)
         batches = msgspec.json.decode(data, type=list[ResultBatch | tuple[RecordedCall, ...]])
@@ -297,14 +301,14 @@ class RunHistoryReader:
     async def request(self, request: Any, blob: Any) -> RunRequest:
         """A run's complete request."""
         if blob is not UNSET:
-            return msgspec.json.decode(await self._blobs.get(blob), type=RunRequest)
+            return msgspec.json.decode(await self.blobs.get(blob), type=RunRequest)
         return RunRequest() if request is UNSET else request
 
     async def complete(self, request: RunRequest) -> RunRequest:
         """The request with the contents of its blobs."""
         if request.inputs_blob is not UNSET:
             stored = msgspec.json.decode(
-                await self._blobs.get(request.inputs_blob), type=dict[str, Any]
+                await self.blobs.get(request.inputs_blob), type=dict[str, Any]
             )
             request = replace(request, inputs={**stored, **request.inputs}, inputs_blob=UNSET)
         if not request.files:
@@ -312,7 +316,7 @@ class RunHistoryReader:
         files, size_bytes = dict(request.files), 0
         for path, file in files.items():
             if file is not None and file.blob is not UNSET:
-                files[path] = FileInput(data=await self._blobs.get(file.blob))
+                files[path] = FileInput(data=await self.blobs.get(file.blob))
             if (given := files[path]) is not None:
                 size_bytes += given.size_bytes
             if size_bytes > FILES_BYTES_MAX:
@@ -325,9 +329,9 @@ class RunHistoryReader:
         if run.withheld is not UNSET:
             return run.withheld
         if run.withheld_blob is not UNSET:
-            return msgspec.json.decode(await self._blobs.get(run.withheld_blob), type=RunResult)
+            return msgspec.json.decode(await self.blobs.get(run.withheld_blob), type=RunResult)
         if run.result_blob is not UNSET:
-            return msgspec.json.decode(await self._blobs.get(run.result_blob), type=RunResult)
+            return msgspec.json.decode(await self.blobs.get(run.result_blob), type=RunResult)
         return RunResult() if run.result is UNSET else run.result
 
     def call_seal(self, session_id: str) -> CallSeal:
@@ -349,7 +353,7 @@ class RunHistoryReader:
         use its own clock, and a replay would differ."""
         value, failure = outcome.value, None
         if outcome.value_blob is not UNSET:
-            value = msgspec.json.decode(await self._blobs.get(outcome.value_blob))
+            value = msgspec.json.decode(await self.blobs.get(outcome.value_blob))
         if outcome.sealed is True:
             value = self.call_seal(session_id).open_result(operation_id, value)
         if isinstance(outcome.error, ToolFault):
@@ -409,7 +413,7 @@ class RunHistoryReader:
         if not digest:
             return {}
         if digest not in self._catalogues:
-            listed = msgspec.json.decode(await self._blobs.get(digest), type=list[Capability])
+            listed = msgspec.json.decode(await self.blobs.get(digest), type=list[Capability])
             self._catalogues[digest] = {capability.name: capability for capability in listed}
             parts = {capability.name: sensitive_parts(capability) for capability in listed}
             self._sensitive[digest] = {name: found for name, found in parts.items() if found}
@@ -454,12 +458,6 @@ class RunHistoryReader:
         ]
 
 
-def _end_run(run: PastRun, position: FactPosition, end: TurnEnd) -> None:
-    run.ended_at, run.kept = position, end.kept
-    run.result, run.result_blob = end.result, end.result_blob
-    run.withheld, run.withheld_blob = end.withheld, end.withheld_blob
-
-
 def _of_programs(
     facts: Sequence[tuple[FactPosition, Fact]], generation: int
 ) -> Iterator[tuple[FactPosition, Fact]]:
@@ -470,12 +468,6 @@ def _of_programs(
             has_model = fact.offer is not UNSET and fact.offer.model is not UNSET
         if fact.generation == generation and not has_model:
             yield position, fact
-
-
-def _require_program(fact: turn.Started, environment: RunEnvironment) -> None:
-    if environment.model is not UNSET:
-        text = f"a model drove run {fact.run}: it cannot be replayed or forked"
-        raise Refused("UNSUPPORTED_FEATURE", text, hint=f"rookery runs show {fact.run}")
 
 
 def is_replaceable(snapshot: SnapshotFact) -> bool:

@@ -197,12 +197,13 @@ def test_a_tool_without_a_right_is_not_there_for_the_model(prompting: Serving):
     asyncio.run(ask())
 
 
-def test_past_prompts_are_neither_replayed_nor_forked_yet(prompting: Serving):
+def test_past_prompts_are_replayed_and_not_forked_yet(prompting: Serving):
     async def ask() -> None:
         async with Client(prompting.url, realm=REALM) as client:
             answer = await client.run("past", prompt=QUESTION)
+            assert (await client.replay("past", answer.run_id))["state"] == "equal"
             with pytest.raises(Refused, match="UNSUPPORTED_FEATURE"):
-                await client.replay("past", answer.run_id)
+                await client.fork("past", answer.run_id, 1_000, "fork")
             assert (await client.run("past", "x = 40")).status is RunStatus.OK
             await client.run("past", prompt=QUESTION)
             assert (await client.run("past", "x + 2")).result == 42

@@ -1,5 +1,7 @@
-"""Runs that a language model drives: its steps, the attempts to ask it, and how its runs end."""
+"""Runs that a language model drives: its steps, the attempts to ask it, how its runs end, and how
+they are replayed."""
 
 from rookery.actors.execution.models.model_execution import model_execution
+from rookery.actors.execution.models.model_replay import ModelReplay, RunDiffers
 
-__all__ = ["model_execution"]
+__all__ = ["ModelReplay", "RunDiffers", "model_execution"]

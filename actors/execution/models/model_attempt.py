@@ -8,24 +8,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from rookery.actors.agents import (
     CALLS_MAX,
     CheckArguments,
+    Conversation,
     ModelAnswer,
     ModelFailure,
     ModelQuestion,
     Models,
     ModelTool,
 )
-from rookery.actors.execution.conversation_cache import ConversationCache
 from rookery.actors.execution.models.model_failures import ModelKeys
 from rookery.actors.execution.models.model_stream import AnswerStream
 from rookery.actors.execution.result_sender import SendOutput
 from rookery.actors.kernel import AskActor, Failpoints
-from rookery.bus.ports import Blobs
 from rookery.schemas.agents import ConversationMessage, ModelEnvironment, RequestSent
 from rookery.schemas.facts import model
 from rookery.schemas.machines.turn import LlmFailureKind
@@ -41,8 +40,9 @@ class ModelServices(NamedTuple):
     """What the drivers of a node's models share."""
 
     models: Models
-    conversations: ConversationCache
-    blobs: Blobs
+    conversation_of: Callable[[str], tuple[Conversation, Mapping[str, ModelTool]]]
+    """The conversation of a session, and the tools that its model sees."""
+    put_blob: Callable[[bytes], Awaitable[str]]
     check: CheckArguments
     """Raises ``Refused`` for arguments that a tool of the node does not accept."""
     failpoints: Failpoints

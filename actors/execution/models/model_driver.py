@@ -156,7 +156,7 @@ class ModelDriver:
         environment = given.environment.model
         assert environment is not UNSET
         self._given, self._environment = given, environment
-        self._conversation, self._tools = self._services.conversations.get(given.session)
+        self._conversation, self._tools = self._services.conversation_of(given.session)
         self._record = ModelRecord(
             self._services, given, environment, self._conversation, self._tools
         )

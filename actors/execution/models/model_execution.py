@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from rookery.actors.agents import CheckArguments, Models
 from rookery.actors.execution.conversation_cache import ConversationCache
+from rookery.actors.execution.conversation_history import ConversationReader
 from rookery.actors.execution.executor import AgentExecution
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.models.model_attempt import ModelServices
@@ -34,10 +35,11 @@ def model_execution(
     lease_gate: LeaseGate = every_lease_fresh,
 ) -> AgentExecution:
     """What executes the runs of a node's models. ``jitter``: between 0.9 and 1.1."""
+    conversations = ConversationCache(ConversationReader(history))
     services = ModelServices(
         models=models,
-        conversations=ConversationCache(history, blobs),
-        blobs=blobs,
+        conversation_of=conversations.get,
+        put_blob=blobs.put,
         check=check,
         failpoints=failpoints,
         send_output=send_output,
@@ -46,4 +48,4 @@ def model_execution(
         keys=ModelKeys(models, credentials, lease_gate),
         ask=ask,
     )
-    return AgentExecution(lambda: ModelDriver(services), services.conversations)
+    return AgentExecution(lambda: ModelDriver(services), conversations)

@@ -218,7 +218,7 @@ class ModelRecord:
             sent=failure.sent,
             status=failure.status,
             duration_ms=end.duration_ms,
-            partial_blob=await self._services.blobs.put(partial) if partial else UNSET,
+            partial_blob=await self._services.put_blob(partial) if partial else UNSET,
             plan=plan,
             retry_at_ms=retry_at_ms,
         )
@@ -248,7 +248,7 @@ class ModelRecord:
         sent is always decoded, so that a resumed run sends the same."""
         text = encode_json(message)
         is_large = len(text) > MESSAGE_BYTES_MAX
-        blob = await self._services.blobs.put(text) if is_large else ""
+        blob = await self._services.put_blob(text) if is_large else ""
         return msgspec.json.decode(text, type=ConversationMessage), blob
 
     def _new_id(self, *parts: str) -> str:

@@ -122,6 +122,9 @@ class RunForker:
         at = (query.at_sequence, inf if query.at_fact is UNSET else query.at_fact)
         reader, source = self._rebuilder.reader, check_client_session(query.session)
         run = await reader.find(source, query.run_id)
+        if run.environment.model is not UNSET:
+            text = f"a model drove run {run.run_id}: it cannot be forked"
+            raise Refused("UNSUPPORTED_FEATURE", text, hint=f"rookery runs replay {run.run_id}")
         if at < run.started_at:
             raise Refused(
                 "INVALID_ARGUMENT",

@@ -12,14 +12,16 @@ import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.execution.history import PastRun, without_limits
+from rookery.actors.execution.models import ModelReplay, RunDiffers
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.sandbox import STATUS_OF_CODE, Outcome, ProgramCall, SuspendedRun, ToolResult
 from rookery.actors.sandbox.sessions import RecordedCall, ResultBatch
 from rookery.bus.ports import Delivery
+from rookery.schemas.agents import ModelUsage
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ReplayQuery
 from rookery.schemas.digest import canonical_json, digest_bytes
@@ -38,16 +40,21 @@ REPLAYS_MAX: Final = 16
 """Each occupies a session of the sandbox."""
 TIME_FACTOR: Final = 10
 """A run that ended within its limit may take this much longer: machines differ."""
-FUEL: Final = "fuel"
 OPEN_ENDED: Final = frozenset({RunStatus.TIMEOUT, RunStatus.CANCELLED})
-
-
-class _Difference(Exception):
-    """The replay ends because it deviates from the record."""
-
-    def __init__(self, what: str, recorded: object, replayed: object) -> None:
-        super().__init__(what)
-        self.what, self.recorded, self.replayed = what, recorded, replayed
+BUDGET_EXHAUSTED: Final = "BUDGET_EXHAUSTED"
+"""A model's run ends so by what other runs have used, too, and by prices of that day: only its
+questions and calls are compared."""
+MODEL_CODES: Final = frozenset(
+    {
+        "MODEL_FAILED",
+        "MODEL_MISBEHAVED",
+        "MODEL_REFUSED",
+        "NO_PROGRESS",
+        "OUTPUT_INVALID",
+        "TURN_LIMIT",
+    }
+)
+"""The driver of a model comes to these ends by itself."""
 
 
 class RunReplayer:
@@ -128,23 +135,11 @@ class _Replay:
 
     async def run(self) -> ReplayReport:
         """Run the whole replay."""
-        reader = self._rebuilder.reader
-        found = await reader.find(self._session, self.report.run_id)
-        base = await reader.snapshot_before(self._session, found)
-        *before, run = await reader.runs(self._session, found.generation, base, until=found.run_id)
-        recorded = _comparable(run, await reader.result(run))
-        earlier = [one for one in before if one.kept]
-        self._update_report(runs=len(earlier) + 1)
-        begun = before[0] if before else run
+        found = await self._rebuilder.reader.find(self._session, self.report.run_id)
+        is_of_model = found.environment.model is not UNSET
         try:
-            async with self._rebuilder.rebuilt(base, (), begun, anyhow=True) as name:
-                for one in earlier:
-                    await self._rerun(name, one, await reader.result(one))
-                    self._update_report(runs_done=self.report.runs_done + 1)
-                outcome = await self._rerun(name, run, recorded)
-                same_build = self._rebuilder.sandbox.build_of(name) == run.environment.build
-            self._compare(run, recorded, outcome, same_build=same_build)
-        except _Difference as difference:
+            await (self._replay_model(found) if is_of_model else self._replay_program(found))
+        except RunDiffers as difference:
             self._update_report(
                 state="different",
                 difference=difference.what,
@@ -154,6 +149,39 @@ class _Replay:
         else:
             self._update_report(state="equal", runs_done=self.report.runs)
         return self.report
+
+    async def _replay_program(self, found: PastRun) -> None:
+        reader = self._rebuilder.reader
+        base = await reader.snapshot_before(self._session, found)
+        *before, run = await reader.runs(self._session, found.generation, base, until=found.run_id)
+        recorded = _comparable(run, await reader.result(run))
+        earlier = [one for one in before if one.kept]
+        self._update_report(runs=len(earlier) + 1)
+        begun = before[0] if before else run
+        async with self._rebuilder.rebuilt(base, (), begun, anyhow=True) as name:
+            for one in earlier:
+                await self._rerun(name, one, await reader.result(one))
+                self._update_report(runs_done=self.report.runs_done + 1)
+            outcome = await self._rerun(name, run, recorded)
+            same_build = self._rebuilder.sandbox.build_of(name) == run.environment.build
+        self._compare(run, recorded, outcome, same_build=same_build)
+
+    async def _replay_model(self, found: PastRun) -> None:
+        """The conversation before the run is on record: no other run is executed."""
+        replay = ModelReplay(self._rebuilder.reader, self._session, found)
+        await replay.read()
+        recorded = _ended(found, await self._rebuilder.reader.result(found))
+        last = await replay.steps()
+        compared = [f"{replay.questions} questions", f"{replay.calls} calls"]
+        self._update_report(calls=replay.calls, compared=tuple(compared))
+        code = "" if recorded.error is None else recorded.error.code
+        if recorded.status in OPEN_ENDED or code == BUDGET_EXHAUSTED:
+            return
+        if last is None:
+            if code and code not in MODEL_CODES:
+                raise _ended_by_node(found, code)
+            raise RunDiffers("end", recorded.status, "goes on")
+        self._compare_aspects(recorded, last.result, _MODEL_ASPECTS, compared)
 
     async def _rerun(self, name: str, run: PastRun, recorded: RunResult) -> Outcome:
         """Execute a run as far as its record goes."""
@@ -189,20 +217,28 @@ class _Replay:
     def _compare(
         self, run: PastRun, recorded: RunResult, outcome: Outcome, *, same_build: bool
     ) -> None:
-        """Compare aspect by aspect; raises ``_Difference`` at the first one that differs."""
-        self._update_report(calls=run.calls)
+        """Compare aspect by aspect; raises ``RunDiffers`` at the first one that differs."""
         compared = [f"{run.calls} calls"]
+        self._update_report(calls=run.calls, compared=tuple(compared))
         if recorded.status not in OPEN_ENDED:
             if isinstance(outcome, SuspendedRun):
                 numbers = [call.id for call in outcome.calls]
-                raise _Difference("end", recorded.status, f"waits for calls {numbers}")
-            for what, before, now in _aspects(recorded, outcome):
-                if what == FUEL and not same_build:
-                    continue
-                if before != now:
-                    self._update_report(compared=tuple(compared))
-                    raise _Difference(what, before, now)
-                compared.append(what)
+                raise RunDiffers("end", recorded.status, f"waits for calls {numbers}")
+            aspects = _FUELLED if same_build else _ASPECTS
+            self._compare_aspects(recorded, outcome, aspects, compared)
+
+    def _compare_aspects(
+        self,
+        recorded: RunResult,
+        replayed: RunResult,
+        aspects: Mapping[str, Any],
+        compared: list[str],
+    ) -> None:
+        for what, before, now in _aspects(recorded, replayed, aspects):
+            if before != now:
+                self._update_report(compared=tuple(compared))
+                raise RunDiffers(what, before, now)
+            compared.append(what)
         self._update_report(compared=tuple(compared))
 
     def _update_report(self, **fields: Any) -> None:
@@ -217,7 +253,7 @@ class _RecordedAnswers:
         self._run_id = run.run_id
         self._batches = [batch for batch in run.batches if batch.calls or batch.passed_ms]
         self._next = 0
-        self._difference: _Difference | None = None
+        self._difference: RunDiffers | None = None
 
     @property
     def calls(self) -> int:
@@ -229,7 +265,7 @@ class _RecordedAnswers:
             return None
         try:
             batch = self._match([call])
-        except _Difference as difference:
+        except RunDiffers as difference:
             self._difference = difference
             return None
         return None if batch is None else batch.calls[0].answer
@@ -241,12 +277,12 @@ class _RecordedAnswers:
         return self._match(calls)
 
     def check_complete(self) -> None:
-        """Raise ``_Difference`` if recorded calls were not made."""
+        """Raise ``RunDiffers`` if recorded calls were not made."""
         if self._difference is not None:
             raise self._difference
         if self._next < len(self._batches):
             missed = [_request_of(call) for call in self._batches[self._next].calls]
-            raise _Difference(f"end of run {self._run_id}", missed, "asked for no more calls")
+            raise RunDiffers(f"end of run {self._run_id}", missed, "asked for no more calls")
 
     def _match(self, calls: Sequence[ProgramCall]) -> ResultBatch | None:
         """The batch's calls must be among the requested ones; all of them if the batch is whole."""
@@ -261,7 +297,7 @@ class _RecordedAnswers:
             now = [one for one in now if one in before]
         if before != now:
             numbers = ", ".join(str(call.number) for call in batch.calls)
-            raise _Difference(f"request of call {numbers} of run {self._run_id}", before, now)
+            raise RunDiffers(f"request of call {numbers} of run {self._run_id}", before, now)
         self._next += 1
         return batch
 
@@ -284,24 +320,35 @@ def _replay_request(name: str, run: PastRun, *, open_ended: bool) -> RunRequest:
 
 def _comparable(run: PastRun, recorded: RunResult) -> RunResult:
     """The run's recorded result; ``Refused`` if it has none to compare with."""
+    error = _ended(run, recorded).error
+    if error is not None and error.code not in STATUS_OF_CODE:
+        raise _ended_by_node(run, error.code)
+    return recorded
+
+
+def _ended(run: PastRun, recorded: RunResult) -> RunResult:
     if not run.ended_at_sequence or (run.result is UNSET and run.result_blob is UNSET):
         raise Refused(
             "GUARD_REJECTED",
             f"run {run.run_id} has no result yet",
             hint=f"rookery runs show {run.run_id}",
         )
-    error = recorded.error
-    if error is not None and error.code not in STATUS_OF_CODE:
-        text = f"run {run.run_id} was ended with {error.code} by its node and not by its program"
-        raise Refused("GUARD_REJECTED", text)
     return recorded
 
 
-def _aspects(recorded: RunResult, replayed: RunResult) -> Iterator[tuple[str, object, object]]:
+def _ended_by_node(run: PastRun, code: str) -> Refused:
+    what = "its program" if run.environment.model is UNSET else "its model"
+    text = f"run {run.run_id} was ended with {code} by its node and not by {what}"
+    return Refused("GUARD_REJECTED", text)
+
+
+def _aspects(
+    recorded: RunResult, replayed: RunResult, aspects: Mapping[str, Any]
+) -> Iterator[tuple[str, object, object]]:
     """What a run of the same course reproduces, the most telling first."""
     if recorded.artifacts or replayed.artifacts:
         yield "artifacts", _artifacts(recorded), _artifacts(replayed)
-    for what, of in _ASPECTS.items():
+    for what, of in aspects.items():
         yield what, of(recorded), of(replayed)
 
 
@@ -313,7 +360,7 @@ def _text_digest(text: str) -> str:
     return digest_bytes(text.encode())
 
 
-_ASPECTS: Final[Mapping[str, Any]] = {
+_OF_ALL: Final[Mapping[str, Any]] = {
     "status": lambda result: result.status,
     "error": lambda result: None if result.error is None else result.error.code,
     "call records": lambda result: [
@@ -321,7 +368,23 @@ _ASPECTS: Final[Mapping[str, Any]] = {
         for call in result.external_calls
     ],
     "result": lambda result: digest_bytes(canonical_json(result.result)),
+}
+_ASPECTS: Final[Mapping[str, Any]] = {
+    **_OF_ALL,
     "stdout": lambda result: _text_digest(result.stdout),
     "stderr": lambda result: _text_digest(result.stderr),
-    FUEL: lambda result: result.metrics.instructions,
 }
+_FUELLED: Final[Mapping[str, Any]] = {
+    **_ASPECTS,
+    "fuel": lambda result: result.metrics.instructions,
+}
+_MODEL_ASPECTS: Final[Mapping[str, Any]] = {
+    **_OF_ALL,
+    "usage": lambda result: _use(result.usage),
+    "stop reason": lambda result: result.stop_reason,
+}
+
+
+def _use(usage: ModelUsage | UnsetType) -> ModelUsage:
+    """Without what lost answers may have cost: that is an estimate by prices of that day."""
+    return ModelUsage() if usage is UNSET else replace(usage, maybe_paid_micro_usd=0)
