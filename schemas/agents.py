@@ -22,6 +22,7 @@ __all__ = [
     "CallPart",
     "ConfiguredModel",
     "ConversationMessage",
+    "ConversationOrigin",
     "DeltaKind",
     "ImmediateMessage",
     "MessageRole",
@@ -104,6 +105,21 @@ class ConversationMessage(msgspec.Struct, frozen=True, kw_only=True):
     def calls(self) -> tuple[CallPart, ...]:
         """The calls it wants."""
         return tuple(part for part in self.parts if isinstance(part, CallPart))
+
+
+class ConversationOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """The conversation that a session begins with: that of a session as it was after a fact. It is
+    read from the facts of that session."""
+
+    session: str
+    generation: int
+    at_sequence: int
+    """Sequence of the fact."""
+    at_fact: int
+    """Its number in the message, from 1."""
+    messages: Unsigned
+    head: str
+    """SHA3-256 of the chain of messages."""
 
 
 class PromptPart(msgspec.Struct, frozen=True, kw_only=True):

@@ -352,6 +352,8 @@ class ForkReceipt(msgspec.Struct, frozen=True, kw_only=True):
     """Sequence of the boundary."""
     at_fact: int = 0
     """Number of the boundary's fact in that message."""
+    messages: int = 0
+    """Number of messages of the conversation that it begins with."""
 
 
 class QuarantineReceipt(msgspec.Struct, frozen=True, kw_only=True):

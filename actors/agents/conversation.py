@@ -150,6 +150,11 @@ class Conversation:
         self.close_calls()
         self.run = ModelRun("")
 
+    def inherit(self) -> None:
+        """Another session begins with these messages."""
+        self.end()
+        self.facts = 0
+
     def add(self, message: ConversationMessage, key: str | UnsetType = UNSET) -> None:
         """``conversation.message_added``; with a key it replaces the older message of the key."""
         self.close_calls()

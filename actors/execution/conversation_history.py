@@ -7,19 +7,21 @@ from types import MappingProxyType
 from typing import Final
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from rookery.actors.agents import CallEnd, Conversation, ModelTool
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_inputs import FactPosition
 from rookery.actors.hooks import outcome_after_hooks
 from rookery.actors.sandbox import Tool
-from rookery.schemas.agents import ConversationMessage
+from rookery.schemas.agents import ConversationMessage, ConversationOrigin
 from rookery.schemas.calls import CallOutcome, RunEnvironment
 from rookery.schemas.envelope import Fact
+from rookery.schemas.errors import Failed
 from rookery.schemas.facts import hook, model, tool, turn
 from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.facts.run_progress import TURN_ENDS
+from rookery.schemas.facts.sandbox import SnapshotRestored
 
 __all__ = ["ConversationReader"]
 
@@ -60,7 +62,7 @@ class ConversationReader:
     ) -> Conversation:
         """The conversation of a generation, up to and with the fact at ``until``. ``tools``: those
         of the run ``run_id``, which may be in progress."""
-        conversation = Conversation()
+        conversation = await self._inherited(session, generation)
         for position, fact in await self._reader.facts("turn", session, 0):
             if until is not None and position > until:
                 break
@@ -69,6 +71,42 @@ class ConversationReader:
                     conversation.start(_model_run_id(fact), tools if fact.run == run_id else {})
                 elif fact.run == conversation.run.run_id or isinstance(fact, MessageAdded):
                     await self.fold(conversation, fact)
+        return conversation
+
+    async def origin(
+        self, session: str, generation: int, at: FactPosition
+    ) -> ConversationOrigin | UnsetType:
+        """What a session begins with that takes over the conversation as it was after a fact; unset
+        if it was empty. Calls without an outcome are interrupted there."""
+        conversation = await self.read(session, generation, until=at)
+        conversation.inherit()
+        if not conversation.messages:
+            return UNSET
+        return ConversationOrigin(
+            session=session,
+            generation=generation,
+            at_sequence=at.sequence,
+            at_fact=at.number,
+            messages=len(conversation.messages),
+            head=conversation.head,
+        )
+
+    async def _inherited(self, session: str, generation: int) -> Conversation:
+        """The conversation that the generation began with."""
+        for _, fact in await self._reader.facts("sandbox", session, 0):
+            if isinstance(fact, SnapshotRestored) and fact.generation == generation:
+                return await self._of_origin(fact.conversation)
+        return Conversation()
+
+    async def _of_origin(self, origin: ConversationOrigin | UnsetType) -> Conversation:
+        if origin is UNSET:
+            return Conversation()
+        until = FactPosition(origin.at_sequence, origin.at_fact)
+        conversation = await self.read(origin.session, origin.generation, until=until)
+        conversation.inherit()
+        if conversation.head != origin.head:
+            text = f"the conversation of session {origin.session} is not as it was at {until}"
+            raise Failed("FACT_UNKNOWN", text)
         return conversation
 
     async def fold(self, conversation: Conversation, fact: Fact) -> None:

@@ -18,6 +18,7 @@ from msgspec.structs import asdict, replace
 
 from rookery.actors.kernel import Decider, Effect
 from rookery.actors.kernel.machines import DESTROYED, INITIALIZING
+from rookery.schemas.agents import ConversationOrigin
 from rookery.schemas.calls import ForkedRun, ForkPoint
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Command, Fact
@@ -78,6 +79,7 @@ class RestoreSnapshot(msgspec.Struct, frozen=True, kw_only=True):
     limits: SessionLimits | UnsetType = UNSET
     rights: RightsSet | UnsetType = UNSET
     descends_from: tuple[str, ...] | UnsetType = UNSET
+    conversation: ConversationOrigin | UnsetType = UNSET
 
 
 class SnapshotState(msgspec.Struct, frozen=True, kw_only=True):

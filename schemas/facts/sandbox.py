@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType, field
 
+from rookery.schemas.agents import ConversationOrigin
 from rookery.schemas.calls import ForkedRun, ForkPoint
 from rookery.schemas.envelope import Fact, HistoryRestart
 from rookery.schemas.protection.rights import Rights
@@ -61,6 +62,8 @@ class SnapshotRestored(Fact, frozen=True, kw_only=True, tag="sandbox.snapshot_re
     """Those of the session that the memory is from; a fork adds those of its run."""
     descends_from: tuple[str, ...] | UnsetType = UNSET
     """See ``session.rights_narrowed``."""
+    conversation: ConversationOrigin | UnsetType = UNSET
+    """The conversation that the generation begins with; unset if it is empty."""
 
 
 class HistoryRestarted(

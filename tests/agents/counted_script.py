@@ -1,7 +1,7 @@
 """The script of a model that counts each question in a process of its own, and answers then.
 
 ``COUNTER`` is the port of that process. Three model steps: it looks two things up, pays what they
-come to, and says the sum.
+come to, and says the sum. Asked how many, it says how many messages it got.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ async def answer(question: ModelQuestion) -> ScriptedAnswer:
     line = f"{question.run_id} {question.step} {question.attempt}"
     await count_question(int(os.environ["COUNTER"]), line)
     last = question.messages[-1]
+    if last.text == "how many?":
+        return ScriptedAnswer(text=f"{len(question.messages)} messages")
     results = [part.content for part in last.parts] if last.role is MessageRole.TOOL else []
     usage = ModelUsage(input_tokens=10 * len(question.messages), output_tokens=5)
     if question.step == 1:

@@ -152,7 +152,11 @@ def test_a_run_without_a_result_is_not_replayed_yet():
             replay(world)
 
 
-def test_the_command_line_replays_an_agent_and_a_counter_gets_no_question(
+MESSAGES = {"conversation.message_added.v1": (1,), "model.answered.v1": (3, 5, 6)}
+"""Of a fork at a fact of the type, its messages; those of interrupted calls are one."""
+
+
+def test_a_counter_gets_no_question_for_replays_and_forks_but_of_the_next_prompt(
     server: EmbeddedServer, tmp_path: Path
 ):
     (tmp_path / "rookery.toml").write_text(SCRIPTED, encoding="utf-8")
@@ -169,7 +173,23 @@ def test_the_command_line_replays_an_agent_and_a_counter_gets_no_question(
                 assert client.run("one", prompt="and again").result == "paid 14"
                 asked, done = len(asyncio.run(counter.questions())), ledger.read_text()
                 assert client.replay("one", first.run_id)["state"] == "equal"
+                facts = list(client.submit("two", prompt="go on").events())
+                check_forks(client, facts)
+                assert len(asyncio.run(counter.questions())) == asked + 3 + 4
+                assert len(ledger.read_text().splitlines()) == 3 * 3
+            asked, done = len(asyncio.run(counter.questions())), ledger.read_text()
             said = serving.rookery("runs", "replay", first.run_id)
             assert msgspec.json.decode(said.out)["state"] == "equal", said.err
             assert (len(asyncio.run(counter.questions())), ledger.read_text()) == (asked, done)
-            assert asked == 6
+
+
+def check_forks(client: SyncClient, facts: list[dict[str, Any]]) -> None:
+    """Fork at each message, and go on in another way."""
+    run_id = facts[0]["run"]
+    for kind, expected in MESSAGES.items():
+        found = [fact for fact in facts if fact["type"] == kind]
+        for fact, messages in zip(found, expected, strict=True):
+            into = f"fork-{messages}"
+            receipt = client.fork("two", run_id, fact["position"], into)
+            assert receipt["messages"] == messages
+            assert client.run(into, prompt="how many?").result == f"{messages + 1} messages"

@@ -197,16 +197,28 @@ def test_a_tool_without_a_right_is_not_there_for_the_model(prompting: Serving):
     asyncio.run(ask())
 
 
-def test_past_prompts_are_replayed_and_not_forked_yet(prompting: Serving):
+END = 1_000_000
+"""A sequence behind every fact."""
+
+
+def test_past_prompts_are_replayed_and_forked_with_the_memory_beside_them(prompting: Serving):
     async def ask() -> None:
         async with Client(prompting.url, realm=REALM) as client:
             answer = await client.run("past", prompt=QUESTION)
             assert (await client.replay("past", answer.run_id))["state"] == "equal"
-            with pytest.raises(Refused, match="UNSUPPORTED_FEATURE"):
-                await client.fork("past", answer.run_id, 1_000, "fork")
             assert (await client.run("past", "x = 40")).status is RunStatus.OK
-            await client.run("past", prompt=QUESTION)
-            assert (await client.run("past", "x + 2")).result == 42
+            second = await client.run("past", prompt=QUESTION)
+            assert (await client.run("past", "x = x + 2; x")).result == 42
+            forked = await client.fork("past", second.run_id, END, "fork")
+            assert forked["messages"] == 8
+            assert (await client.run("fork", "x + 1")).result == 41
+            third = await client.run("fork", prompt=QUESTION)
+            assert third.result == "Tea costs 3."
+            assert (await client.replay("fork", third.run_id))["state"] == "equal"
+            assert (await client.fork("fork", third.run_id, END, "again"))["messages"] == 12
+            assert (await client.fork("past", answer.run_id, END, "early"))["messages"] == 4
+            with pytest.raises(Refused, match="INVALID_ARGUMENT"):
+                await client.fork("past", second.run_id, 1, "none")
 
     asyncio.run(ask())
 

@@ -2,7 +2,9 @@
 
 The new session gets the memory that the old one had before the run. If the position is within the
 run, the run itself continues there: it first gets the recorded results and then makes calls of its
-own. All this follows from one fact, ``sandbox.snapshot_restored``; the old session is only read.
+own. It also gets the conversation as it was there; a run of a model does not continue, because the
+next prompt does. All this follows from one fact, ``sandbox.snapshot_restored``; the old session
+is only read.
 """
 
 from __future__ import annotations
@@ -12,16 +14,18 @@ from collections.abc import Callable
 from math import inf
 from typing import NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from rookery.actors.execution.conversation_history import ConversationReader
 from rookery.actors.execution.history import PastRun, SnapshotFact
 from rookery.actors.execution.queries.snapshots import SessionSnapshots
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.step_inputs import FactPosition
 from rookery.actors.protection import check_count, check_rights, forked_field
-from rookery.actors.session_snapshots import RestoreSnapshot
+from rookery.actors.session_snapshots import RestoreSnapshot, SnapshotState
 from rookery.bus.ports import Blobs, Delivery
+from rookery.schemas.agents import ConversationOrigin
 from rookery.schemas.calls import ForkedRun, ForkPoint, RunEnvironment
 from rookery.schemas.codec import decode_command, encode_json
 from rookery.schemas.commands import ForkRun
@@ -52,6 +56,12 @@ class _ForkPosition(NamedTuple):
         return self.run.ended_at == self.at
 
     @property
+    def continues_run(self) -> bool:
+        """Whether the new session begins in the middle of the run of a program. A run of a model
+        ends there: the next prompt goes on."""
+        return not self.is_run_end and self.run.environment.model is UNSET
+
+    @property
     def calls(self) -> int:
         return sum(len(batch.calls) for batch in self.run.batches[: self.batches])
 
@@ -73,6 +83,7 @@ class RunForker:
         """``check`` raises ``Refused`` if this node lacks something of a run's environment;
         ``pin``: the environment with the policy and hooks of today, which hold after the fork."""
         self._pin = pin
+        self._conversations = ConversationReader(rebuilder.reader)
         self._rebuilder, self._snapshots = rebuilder, snapshots
         self._images, self._blobs = images, blobs
         self._require_same_schemas, self._now_ms = check, now_ms
@@ -89,6 +100,9 @@ class RunForker:
         limits = position.run.environment.session_limits
         inherited = await self._rebuilder.rights_of(query.session)
         rights = check_count(intersect(inherited.rights, position.run.rights, narrower))
+        conversation = await self._conversations.origin(
+            query.session, position.run.generation, position.at
+        )
         snapshot = await self._rebuilder.snapshot(session, position.base, runs, begun, limits)
         restoring = RestoreSnapshot(
             snapshot_id=snapshot.id,
@@ -103,28 +117,19 @@ class RunForker:
             limits=limits,
             rights=rights or UNSET,
             descends_from=inherited.origins_of(session) or UNSET,
+            conversation=conversation,
         )
-        if not position.is_run_end:
+        if position.continues_run:
             restoring = await self._with_run(session, query.session, position, restoring)
         kept = await self._snapshots.open_session(session, restoring)
         await self._images.unmark(kept.blob)
-        return ForkReceipt(
-            session_id=session,
-            snapshot_id=kept.snapshot_id,
-            run_id=kept.run_id or None,
-            calls=position.calls,
-            at_sequence=position.at.sequence,
-            at_fact=position.at.number,
-        )
+        return _receipt(session, kept, position, conversation)
 
     async def _find_position(self, query: ForkRun) -> _ForkPosition:
         """The last boundary at or before the requested fact."""
         at = (query.at_sequence, inf if query.at_fact is UNSET else query.at_fact)
         reader, source = self._rebuilder.reader, check_client_session(query.session)
         run = await reader.find(source, query.run_id)
-        if run.environment.model is not UNSET:
-            text = f"a model drove run {run.run_id}: it cannot be forked"
-            raise Refused("UNSUPPORTED_FEATURE", text, hint=f"rookery runs replay {run.run_id}")
         if at < run.started_at:
             raise Refused(
                 "INVALID_ARGUMENT",
@@ -133,6 +138,10 @@ class RunForker:
                 hint=f"rookery runs show {run.run_id} prints the positions of its facts",
             )
         base = await reader.snapshot_before(source, run)
+        if run.environment.model is not UNSET:
+            earlier = await reader.runs(source, run.generation, base)
+            before = [one for one in earlier if one.started_at < run.started_at]
+            return _ForkPosition(base, before, run, 0, await self._last_fact(source, run, at), {})
         *before, run = await reader.runs(source, run.generation, base, until=run.run_id)
         if run.ended_at is not None and run.ended_at <= at:
             return _ForkPosition(base, before, run, len(run.batches), run.ended_at, {})
@@ -140,6 +149,14 @@ class RunForker:
         boundary = run.boundaries[batches - 1] if batches else run.started_at
         waits = {w.number: w.until_ms for w in run.waits if w.position <= at}
         return _ForkPosition(base, before, run, batches, boundary, waits)
+
+    async def _last_fact(self, source: str, run: PastRun, at: tuple[int, float]) -> FactPosition:
+        """The last fact of the run at or before a position."""
+        found = run.started_at
+        for position, fact in await self._rebuilder.reader.facts("turn", source, 0):
+            if run.started_at < position <= at and fact.run == run.run_id:
+                found = position
+        return found
 
     async def _with_run(
         self,
@@ -180,6 +197,23 @@ class RunForker:
             return text
         field = forked_field(_fork_point(source, position))
         return reader.call_seal(source).seal_batches(field, text)
+
+
+def _receipt(
+    session: str,
+    kept: SnapshotState,
+    position: _ForkPosition,
+    conversation: ConversationOrigin | UnsetType,
+) -> ForkReceipt:
+    return ForkReceipt(
+        session_id=session,
+        snapshot_id=kept.snapshot_id,
+        run_id=kept.run_id or None,
+        calls=position.calls,
+        at_sequence=position.at.sequence,
+        at_fact=position.at.number,
+        messages=0 if conversation is UNSET else conversation.messages,
+    )
 
 
 def _fork_point(source: str, position: _ForkPosition) -> ForkPoint:

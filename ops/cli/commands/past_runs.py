@@ -106,6 +106,10 @@ def fork(
             f"after {receipt.calls} calls"
         )
         print_line(f"see: rookery runs show {receipt.run_id}")
+    if receipt.messages and not options.json:
+        print_line(
+            f"it has {receipt.messages} messages: rookery run --session {into} --prompt TEXT"
+        )
     return 0
 
 
