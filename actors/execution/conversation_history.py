@@ -17,13 +17,13 @@ from rookery.actors.sandbox import Tool
 from rookery.schemas.agents import ConversationMessage, ConversationOrigin
 from rookery.schemas.calls import CallOutcome, RunEnvironment
 from rookery.schemas.envelope import Fact
-from rookery.schemas.errors import Failed
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import hook, model, tool, turn
 from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.facts.run_progress import TURN_ENDS
 from rookery.schemas.facts.sandbox import SnapshotRestored
 
-__all__ = ["ConversationReader"]
+__all__ = ["ConversationReader", "run_in_progress"]
 
 NO_TOOLS: Final[Mapping[str, ModelTool]] = MappingProxyType({})
 
@@ -73,23 +73,23 @@ class ConversationReader:
                     await self.fold(conversation, fact)
         return conversation
 
+    async def origin_now(self, session: str, generation: int) -> ConversationOrigin | UnsetType:
+        """What a session begins with that takes over the conversation as it is; ``Refused`` while a
+        model drives a run."""
+        conversation, at = await self.read(session, generation), FactPosition()
+        if conversation.run.run_id:
+            raise run_in_progress(conversation.run.run_id)
+        for position, fact in await self._reader.facts("turn", session, 0):
+            at = position if fact.generation == generation else at
+        return _origin(conversation, session, generation, at)
+
     async def origin(
         self, session: str, generation: int, at: FactPosition
     ) -> ConversationOrigin | UnsetType:
         """What a session begins with that takes over the conversation as it was after a fact; unset
         if it was empty. Calls without an outcome are interrupted there."""
         conversation = await self.read(session, generation, until=at)
-        conversation.inherit()
-        if not conversation.messages:
-            return UNSET
-        return ConversationOrigin(
-            session=session,
-            generation=generation,
-            at_sequence=at.sequence,
-            at_fact=at.number,
-            messages=len(conversation.messages),
-            head=conversation.head,
-        )
+        return _origin(conversation, session, generation, at)
 
     async def _inherited(self, session: str, generation: int) -> Conversation:
         """The conversation that the generation began with."""
@@ -154,6 +154,31 @@ class ConversationReader:
         if fact.value_blob is not UNSET:
             value = msgspec.json.decode(await self._blobs.get(fact.value_blob))
         return CallEnd(value, duration_ms=duration_ms)
+
+
+def run_in_progress(run_id: str) -> Refused:
+    """Why no snapshot can be taken now."""
+    return Refused(
+        "GUARD_REJECTED",
+        f"run {run_id} has not ended, and a snapshot holds whole runs",
+        hint=f"wait for it, or end it: rookery runs cancel {run_id}",
+    )
+
+
+def _origin(
+    conversation: Conversation, session: str, generation: int, at: FactPosition
+) -> ConversationOrigin | UnsetType:
+    conversation.inherit()
+    if not conversation.messages:
+        return UNSET
+    return ConversationOrigin(
+        session=session,
+        generation=generation,
+        at_sequence=at.sequence,
+        at_fact=at.number,
+        messages=len(conversation.messages),
+        head=conversation.head,
+    )
 
 
 def _apply_hook(conversation: Conversation, fact: hook.HookFact) -> None:

@@ -245,6 +245,14 @@ class RunHistoryReader:
                 return await self._past_run(position, fact, fact.offer)
         raise Refused("RUN_NOT_FOUND", f"no node has executed a run {run_id} in session {session}")
 
+    async def find_first(self, session: str, generation: int) -> PastRun:
+        """The beginning of the first run of a generation that a node executed."""
+        for position, fact in await self.facts("turn", session, 0):
+            match fact:
+                case turn.Started(offer=RunEnvironment() as offer) if fact.generation == generation:
+                    return await self._past_run(position, fact, offer)
+        raise Refused("GUARD_REJECTED", f"session {session} has executed no run yet")
+
     async def history(self, session: str, generation: int) -> SessionHistory:
         """Everything needed to rebuild the session."""
         base = await self.last_snapshot(session, generation)

@@ -18,7 +18,7 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunStatus
 from tests.execution.realm_fixture import Serving
-from tests.nodes import NodeProcess, access_to, node_on, rookery_here
+from tests.nodes import NodeProcess, Said, access_to, node_on, rookery_here
 from tests.stock_client import Stock, until
 
 REALM = "prompts"
@@ -46,6 +46,7 @@ SCRIPT: dict[str, Any] = {
         {"match": "As JSON", "text": "Three."},
         {"match": "does not fit the JSON Schema", "text": '{"sum": 3}'},
         {"match": "Slowly", "text": "One word at a time.", "word_ms": 40},
+        {"match": "How long", "failure": {"message": "unknown"}},
         {"match": "rights", "calls": [{"name": "price", "arguments": {"item": "cake"}}]},
         {"match": "UNKNOWN_TOOL", "text": "I may not."},
     ]
@@ -221,6 +222,58 @@ def test_past_prompts_are_replayed_and_forked_with_the_memory_beside_them(prompt
                 await client.fork("past", second.run_id, 1, "none")
 
     asyncio.run(ask())
+
+
+def test_a_snapshot_has_the_conversation_and_a_destroyed_session_has_none(prompting: Serving):
+    def stored(session: str) -> str:
+        return str(fields(prompting.rookery("sessions", "snapshot", session))["snapshot_id"])
+
+    async def ask() -> None:
+        async with Client(prompting.url_for(Role.OPERATOR), realm=REALM) as client:
+
+            async def messages(session: str) -> int:
+                run = await client.begin(session, prompt="How long?")
+                await run.result()
+                found = [f async for f in run.events() if f["type"] == "model.requested.v1"]
+                return int(found[0]["messages"]) - 1
+
+            await client.run("kept", prompt=QUESTION)
+            talk = stored("kept")
+            assert stored("kept") == talk, "nothing has changed"
+            await client.run("kept", "x = 40")
+            both = stored("kept")
+            assert await messages("kept") == 4
+            longer = stored("kept")
+            assert len({talk, both, longer}) == 3
+            for snapshot, number in ((talk, 4), (both, 4), (longer, 5)):
+                into = f"restored-{snapshot[5:20]}"
+                fields(prompting.rookery("sessions", "restore", snapshot, "--session", into))
+                again = stored(into)
+                assert await messages(into) == number
+                fields(
+                    prompting.rookery("sessions", "restore", again, "--session", f"{into}-again")
+                )
+                assert await messages(f"{into}-again") == number
+                if snapshot != talk:
+                    assert (await client.run(into, "x + 2")).result == 42
+            fields(prompting.rookery("sessions", "restore", talk, "--session", "kept", "--replace"))
+            assert await messages("kept") == 4
+            fields(prompting.rookery("sessions", "destroy", "kept"))
+            assert await messages("kept") == 0
+            waiting = await client.begin("waiting", prompt="Pay Ann.", through_parks=False)
+            await waiting.result()
+            said = prompting.rookery("sessions", "snapshot", "waiting")
+            assert "GUARD_REJECTED" in said.out
+            forked = await client.fork("waiting", waiting.run_id, END, "not-waiting")
+            assert forked["messages"] == 3
+            assert (await client.run("not-waiting", prompt=QUESTION)).result == "Tea costs 3."
+
+    asyncio.run(ask())
+
+
+def fields(said: Said) -> dict[str, Any]:
+    assert said.code == 0, said
+    return dict(msgspec.json.decode(said.out))
 
 
 # --- awaited calls --------------------------------------------------------------------------------

@@ -9,7 +9,8 @@ from typing import Final
 
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.execution.history import PastRun, SessionHistory, SnapshotFact
+from rookery.actors.execution.conversation_history import ConversationReader, run_in_progress
+from rookery.actors.execution.history import SessionHistory, SnapshotFact
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.kernel import (
     AskActor,
@@ -24,6 +25,7 @@ from rookery.actors.sandbox import Tool
 from rookery.actors.sandbox.sessions import Snapshot
 from rookery.actors.session_snapshots import RecordSnapshot, RestoreSnapshot, SnapshotState
 from rookery.bus.ports import Blobs, Delivery, Journal
+from rookery.schemas.agents import ConversationOrigin
 from rookery.schemas.calls import AvailableTool
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import (
@@ -145,6 +147,7 @@ class SessionSnapshots:
         self._destroyer, self._now_ms = destroyer, now_ms
         self._restore_lock = asyncio.Lock()
         self._offered = offered
+        self._conversations = ConversationReader(rebuilder.reader)
 
     async def snapshot(self, delivery: Delivery) -> SnapshotView:
         """The query ``snapshot``. The snapshot is pinned, because the client knows it; a newer one
@@ -164,9 +167,23 @@ class SessionSnapshots:
             raise Refused("SESSION_NOT_FOUND", f"session {session} was destroyed")
         history = await self._rebuilder.reader.history(session, life.generation)
         limits, base = unset_if_default(life.meta.limits), history.base
+        conversation = await self._conversations.origin_now(session, life.generation)
+        memory = "" if base is None else base.blob
         if history.runs:
-            return _snapshot_view(
-                session, await self._record(session, life.generation, history, limits)
+            state = await self._record(session, life.generation, history, limits)
+            if conversation is UNSET:
+                return _snapshot_view(session, state)
+            memory = state.blob
+        if conversation is not UNSET:
+            snapshot = await self._with_conversation(
+                session, life.generation, memory, limits, conversation
+            )
+            await self._put(session, snapshot)
+            return SnapshotView(
+                session_id=session,
+                generation=life.generation,
+                snapshot_id=snapshot.id,
+                size_bytes=len(snapshot.data),
             )
         if base is None:
             raise Refused(
@@ -181,6 +198,27 @@ class SessionSnapshots:
             snapshot_id=base.snapshot_id,
             size_bytes=base.size_bytes,
         )
+
+    async def _with_conversation(
+        self,
+        session: str,
+        generation: int,
+        memory: str,
+        limits: SessionLimits | UnsetType,
+        conversation: ConversationOrigin,
+    ) -> Snapshot:
+        """The memory in this blob, or that of a new session, with a conversation. No fact names it:
+        to continue this session, a node needs the memory alone."""
+        if memory:
+            return await self._rebuilder.relabel(
+                await self._images.get(memory),
+                session_id=session,
+                limits=limits,
+                conversation=conversation,
+            )
+        begun = await self._rebuilder.reader.find_first(session, generation)
+        new = await self._rebuilder.snapshot(session, None, (), begun, limits)
+        return await self._rebuilder.relabel(new.data, conversation=conversation)
 
     async def restore(self, delivery: Delivery) -> SnapshotView:
         """The query ``restore``."""
@@ -209,6 +247,7 @@ class SessionSnapshots:
             # The session's own calls count already.
             rights=(() if header.session_id == session else source.rights) or UNSET,
             descends_from=source.origins_of(session) or UNSET,
+            conversation=header.conversation,
         )
         try:
             return await self.open_session(session, restoring)
@@ -233,7 +272,7 @@ class SessionSnapshots:
     ) -> SnapshotState:
         last = history.runs[-1]
         if not last.ended_at_sequence:
-            raise _run_in_progress(last)
+            raise run_in_progress(last.run_id)
         snapshot = await self._rebuilder.snapshot(
             session, history.base, history.runs, history.runs[0], limits
         )
@@ -293,12 +332,4 @@ def _snapshot_view(session: str, state: SnapshotState) -> SnapshotView:
         generation=state.generation,
         snapshot_id=state.snapshot_id,
         size_bytes=state.size_bytes,
-    )
-
-
-def _run_in_progress(run: PastRun) -> Refused:
-    return Refused(
-        "GUARD_REJECTED",
-        f"run {run.run_id} has not ended, and a snapshot holds whole runs",
-        hint=f"wait for it, or end it: rookery runs cancel {run.run_id}",
     )

@@ -24,6 +24,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.sandbox.contract import Image, Tool
 from rookery.actors.sandbox.sessions.guest_run import SavedRun
 from rookery.actors.sandbox.sessions.run_log import RunLog
+from rookery.schemas.agents import ConversationOrigin
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SNAPSHOT_VERSION, Language, SessionLimits
@@ -61,6 +62,8 @@ class SnapshotHeader(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of the realm's session, if not the defaults; the body has the sandbox's."""
     start: int = 0
     """Checksum of the memory of a new instance; 0 in older snapshots."""
+    conversation: ConversationOrigin | UnsetType = UNSET
+    """What a session begins with that is restored from this snapshot; unset if it is empty."""
 
 
 class SavedSession(msgspec.Struct):
