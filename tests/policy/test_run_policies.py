@@ -10,9 +10,15 @@ import pytest
 
 from rookery.actors.policy import RunPolicies
 from rookery.actors.policy.run_policies import POLICIES_MAX
+from rookery.actors.tools import ToolCatalogue, ToolRegistry, built_in_tools
+from rookery.actors.tools.builtin import peer_tools
 from rookery.bus.memory import MemoryBus, MemoryServer
+from rookery.bus.ports import Delivery
+from rookery.ops.run_environment import PolicyServices
+from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
 from rookery.schemas.protection.policy import (
+    ExplainPolicy,
     PolicySettings,
     RuleDecision,
     encode_policy,
@@ -42,6 +48,21 @@ def test_the_policies_that_were_used_last_are_in_memory():
             policies.get(digests[1])
 
     asyncio.run(scenario())
+
+
+def test_what_only_waits_is_explained_as_it_is_decided():
+    denying = PolicySettings(default=RuleDecision.DENY, undeclared=RuleDecision.DENY)
+    policies = RunPolicies(MemoryBus(MemoryServer(lambda: 0)).blobs, denying)
+    none = ToolRegistry.of()
+    services = PolicyServices(policies, ToolCatalogue((*built_in_tools(none), *peer_tools(none))))
+
+    def explained(name: str) -> RuleDecision:
+        body = encode_json(ExplainPolicy(tool=name))
+        delivery = Delivery(verb="policy", key="all", id="1", body=body)
+        return asyncio.run(services.explain(delivery)).decision
+
+    assert explained("sleep") is explained("receive") is RuleDecision.ALLOW
+    assert explained("send_message") is RuleDecision.DENY
 
 
 def test_a_loaded_policy_is_there_for_actors_whenever_another_run_loads_it():
