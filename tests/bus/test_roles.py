@@ -39,9 +39,11 @@ PUBLIC = [
     "replay",
     "fork",
     "send",
+    "respond",
+    "event",
 ]
 QUERIES = ["session", "sessions", "runs", "tools", "catalogued", "pending", "granted", "leased"]
-QUERIES += ["resources", "exchanges", "hooked"]
+QUERIES += ["resources", "exchanges", "hooked", "policy"]
 OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke", "login", "finish_login"]
 OPERATORS += ["roster"]
 OPERATORS += ["catalogue", "hooks", "hook_trial", "hook_resume"]

@@ -11,6 +11,7 @@ from rookery.actors.projections.approvals import ApprovalProjection
 from rookery.actors.projections.checkpoint import Checkpoints
 from rookery.actors.projections.hooks import HookProjection
 from rookery.actors.projections.projector import FINAL_LAG_MESSAGES
+from rookery.actors.projections.realm_projections import SkippedMessages
 from rookery.actors.projections.runs import RunProjection
 from rookery.actors.projections.sessions import SessionProjection
 from rookery.bus.jetstream_bus import JetStreamBus
@@ -67,7 +68,13 @@ async def forget_runs(bus: JetStreamBus) -> None:
     """As of the same place, but with nothing in the tables."""
     checkpoints = Checkpoints(bus.journal, bus.checkpoints)
     standing = await checkpoints.stored()
-    nothing = [RunProjection(), SessionProjection(), ApprovalProjection(), HookProjection()]
+    nothing = [
+        RunProjection(),
+        SessionProjection(),
+        ApprovalProjection(),
+        HookProjection(),
+        SkippedMessages(),
+    ]
     draft = await checkpoints.prepare(nothing, standing.head.place, standing)
     assert await checkpoints.write(draft)
 

@@ -9,7 +9,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import count
 
 from rookery.bus.nats.connection import Connection, Message, Outgoing
-from rookery.bus.roles import Role
+from rookery.bus.roles import ROLES_FOR_ONE, Role
 from rookery.bus.workers.protocol import QUEUE
 from rookery.schemas.worker_protocol import Job, JobAnswered
 from tests.bus.deadlines import wait_until
@@ -22,7 +22,7 @@ TOOLS = f"{SUBJECTS.root}.tool.>"
 RESULTS = SUBJECTS.worker_results("*", "*")
 FORGED, HONEST = b"forged", b"honest"
 OTHERS = [role for role in Role if role is not Role.NODE]
-"""A worker among them is that of another surface."""
+"""A worker among them is that of another surface, a hook's process that of another hook."""
 
 
 class Forger:
@@ -52,7 +52,7 @@ class Forger:
 
 @asynccontextmanager
 async def forger(realm: JetStreamRealm, role: Role, surface: str = "") -> AsyncIterator[Forger]:
-    surface = surface or ("other" if role is Role.WORKER else "")
+    surface = surface or ("other" if role in ROLES_FOR_ONE else "")
     connection = Connection(realm.server.url_for(role, surface=surface))
     await connection.open()
     try:

@@ -340,6 +340,7 @@ NO_SESSION = {
     "hooks",
     "hooked",
     "hook_trial",
+    "policy",
     "leases",
     "leased",
     "login",
