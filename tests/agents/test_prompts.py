@@ -260,6 +260,15 @@ def test_a_snapshot_has_the_conversation_and_a_destroyed_session_has_none(prompt
             assert await messages("kept") == 4
             fields(prompting.rookery("sessions", "destroy", "kept"))
             assert await messages("kept") == 0
+
+    asyncio.run(ask())
+
+
+def test_a_waiting_run_has_no_snapshot_and_a_fork_of_it_goes_on_without_its_calls(
+    prompting: Serving,
+):
+    async def ask() -> None:
+        async with Client(prompting.url_for(Role.OPERATOR), realm=REALM) as client:
             waiting = await client.begin("waiting", prompt="Pay Ann.", through_parks=False)
             await waiting.result()
             said = prompting.rookery("sessions", "snapshot", "waiting")
