@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rookery.actors.sandbox import open_sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder, source_key
+from rookery.schemas.run import Language, RunRequest
 
 __all__ = ["cache_with", "own_build", "with_section"]
 
@@ -22,7 +23,10 @@ _CUSTOM = 0
 def own_build() -> bytes:
     """The Python guest of this user's cache, which has the native code of all guests then."""
     found = GuestCache(cache_folder(os.environ))
-    open_sandbox(bytes(32), found).close()
+    with open_sandbox(bytes(32), found) as sandbox:  # The TypeScript guest is compiled at its use.
+        sandbox.create("any", seed=b"", now_ms=0, tools=(), language=Language.TYPESCRIPT)
+        request = RunRequest(session_id="any", code="1", language=Language.TYPESCRIPT)
+        sandbox.submit(request, now_ms=0).result()
     return found.component(stub_wasi=True)
 
 

@@ -69,7 +69,7 @@ def test_a_lost_ack_is_recognised_as_ours(jetstream: JetStreamRealm, size: int) 
             assert await near.journal.end() == size
             counters = journal.counters
             assert (counters.lost_acks, counters.conflicts) == (size, 0)
-            assert counters.resent == size
+            assert counters.resent >= size, "more if the server takes long"
             assert counters.batches == (size > 16), "what was not answered goes out alone"
             assert journal.pressure is Backpressure.NONE
 
