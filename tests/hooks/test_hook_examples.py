@@ -62,7 +62,7 @@ def policy_agent(reasons: list[str]) -> Iterator[tuple[str, list[Any]]]:
             """Print nothing."""
 
     with HTTPServer(("127.0.0.1", 0), Agent) as server:
-        thread = Thread(target=server.serve_forever, daemon=True)
+        thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)
         thread.start()
         try:
             yield f"http://127.0.0.1:{server.server_port}", asked

@@ -80,7 +80,7 @@ def test_nothing_is_left_unfinished():
         ]
         found += [
             f"{module.path}:{node.lineno} raises NotImplementedError"
-            for node in nodes(module)
+            for node in (nodes(module) if "NotImplementedError" in module.text else ())
             if isinstance(node, ast.Raise) and "NotImplementedError" in ast.unparse(node)
         ]
     expect_none(found)
@@ -103,7 +103,7 @@ def test_no_test_is_skipped_or_expected_to_fail():
     found = [
         f"{module.path}:{node.lineno} {dotted(node)}"
         for module in everything()
-        for node in nodes(module)
+        for node in (nodes(module) if any(one in module.text for one in escapes) else ())
         if isinstance(node, ast.Attribute)
         and module.path not in fetch
         and node.attr in escapes

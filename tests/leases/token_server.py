@@ -126,7 +126,7 @@ def _serve(lifetime_s: float) -> None:
     _Handler.tokens = _Tokens(lifetime_s)
     with ThreadingHTTPServer(("127.0.0.1", 0), _Handler) as server:
         server.daemon_threads = True
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
         print(f"http://127.0.0.1:{server.server_port}", flush=True)
         sys.stdin.read()
 
