@@ -144,7 +144,8 @@ def _check_binary() -> Finding:
         binary = find_server()
     except Refused as error:
         return failed("nats-server", error)
-    output = subprocess.run([binary, "--version"], capture_output=True, text=True, check=False)
+    command = [binary, "--version"]
+    output = subprocess.run(command, env={}, capture_output=True, text=True, check=False)
     return Finding(check="nats-server", detail=f"{output.stdout.strip()} at {binary}")
 
 

@@ -7,6 +7,7 @@ report to its standard output. It ends with its input, so also if this process i
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -25,6 +26,8 @@ from rookery.schemas.errors import CodedError, Failed
 __all__ = ["CheckProcess", "check_facts"]
 
 _COMMAND: Final = [sys.executable, "-P", "-m", "rookery.ops.journal"]
+_VARIABLES: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", "PYTHONPATH")
+"""What the process gets of the environment, which may hold secrets."""
 _LENGTH_BYTES: Final = 4
 _FRAME_BYTES: Final = 256 << 10
 _PIPE_BYTES: Final = 1 << 20
@@ -54,6 +57,7 @@ class CheckProcess:
     def __init__(self, settings: CheckSettings) -> None:
         self._process = subprocess.Popen(
             _COMMAND,
+            env={name: os.environ[name] for name in _VARIABLES if name in os.environ},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             pipesize=_PIPE_BYTES,

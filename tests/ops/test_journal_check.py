@@ -124,7 +124,11 @@ def processes_of_checks() -> set[int]:
     }
 
 
-def test_a_second_process_that_ends_early_is_an_error_and_no_verdict():
+def test_a_second_process_that_ends_early_is_an_error_and_no_verdict(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    """It has the variables that it needs, and no other, which may be a secret."""
+    monkeypatch.setenv("LOCAL_KEY", "canary")
     (stored,) = journal_of(("session", SOUND))
     before = processes_of_checks()
     with JournalCheck(AuditScope.WHOLE, is_long=True) as check:
@@ -132,6 +136,9 @@ def test_a_second_process_that_ends_early_is_an_error_and_no_verdict():
         while not (started := processes_of_checks() - before):
             sleep(0.01)  # The kernel's list of children may lack one for a moment.
         for pid in started:
+            variables = Path(f"/proc/{pid}/environ").read_bytes()
+            assert b"PATH=" in variables
+            assert b"canary" not in variables
             os.kill(pid, signal.SIGKILL)
         with pytest.raises(Failed, match="the process that checks facts has ended") as failure:
             check.finish()
