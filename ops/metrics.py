@@ -281,8 +281,6 @@ class NodeMetrics:
             ("effect",),
         )
         self._facts, self._leases = _FactMetrics(registry), _LeaseMetrics(registry)
-        self.on_facts: Callable[[Sequence[Fact]], None] = lambda _: None
-        """Called with the facts of each commit: what else of a node hears of them. Set once."""
         self._models = ModelMetrics(registry)
         self._create_journal_metrics(registry)
         self._create_sandbox_metrics(registry)
@@ -385,7 +383,6 @@ class NodeMetrics:
     def facts_committed(self, facts: Sequence[Fact]) -> None:
         self._facts.report(facts)
         self._models.report(facts)
-        self.on_facts(facts)
 
     def hook_invoked(self, hook: str, point: str, status: str, mode: str, seconds: float) -> None:
         self._hooks.labels(hook, point, status, mode).inc()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, get_args
 
 from msgspec import UNSET
 from prometheus_client import CollectorRegistry, Counter, Histogram
@@ -16,6 +16,7 @@ __all__ = ["ModelMetrics"]
 OTHER: Final = "other"
 """The model of a question that another node has asked."""
 OPEN_MAX: Final = 10_000
+_FACTS: Final = frozenset(get_args(model.MODEL_FACTS))
 _ANSWER_BOUNDS_S: Final = (0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 600.0)
 
 
@@ -65,6 +66,8 @@ class ModelMetrics:
     def report(self, facts: Sequence[Fact]) -> None:
         """Count the facts of one commit."""
         for fact in facts:
+            if type(fact) not in _FACTS:
+                continue
             match fact:
                 case model.Requested():
                     if len(self._open) < OPEN_MAX:

@@ -41,6 +41,7 @@ from rookery.actors.kernel import (
     KernelSettings,
     NodeDecider,
     NodeIdentity,
+    ignore_facts,
 )
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
 from rookery.bus.clock import SystemClock, entropy
@@ -72,7 +73,7 @@ from rookery.ops.process_identity import (
     this_process,
 )
 from rookery.ops.processes import WHOLE_NODE, ProcessShare
-from rookery.ops.run_environment import model_budgets, open_policies
+from rookery.ops.run_environment import model_budgets
 from rookery.ops.run_services import RunServices, approval_settings
 from rookery.ops.server import (
     RealmServer,
@@ -358,6 +359,7 @@ class Node:
             now_ms=self._clock.now_ms,
             uptime_s=self._clock.uptime_s,
             metrics=self.metrics,
+            on_committed=self._runs.observers.on_committed if self._runs else ignore_facts,
             failpoints=Failpoints(os.environ.get("ROOKERY_FAILPOINT", "")),
             claim_s=config.node.claim_s or (CLUSTER_CLAIM_S if is_cluster else CLAIM_S),
             processes=self._share.count,
@@ -435,19 +437,14 @@ class Node:
         opening = RunServices.open(
             bus,
             self._loop,
+            config,
             node=self.name,
             epoch=epoch,
             share=self._share,
-            fibers=config.node.fibers,
-            packages=config.sandbox.packages,
-            limits=config.limits,
             resources=resources,
             remote=discover_workers(bus, self._loop, config.node.workers, self._stopping),
-            approvals=config.approvals,
-            policies=self._loop.run(open_policies(bus, config.policy, config.approvals)),
             node_secrets=secrets,
             leases=leases,
-            peers=config.peers,
             models=models,
             metrics=self.metrics,
             opened=opened,

@@ -28,7 +28,7 @@ from rookery.actors.tools import CatalogueTool, ToolCatalogue
 from rookery.actors.tools.authoring import ToolRegistry
 from rookery.bus.clock import entropy
 from rookery.bus.ports import Bus, BusLoop, Delivery
-from rookery.ops.config import ApprovalsConfig, BudgetsConfig, LimitsConfig
+from rookery.ops.config import ApprovalsConfig, BudgetsConfig, Config, LimitsConfig
 from rookery.ops.processes import ProcessShare
 from rookery.ops.surfaces import SurfaceServices
 from rookery.schemas.calls import ApprovalMode, AutoApproval, AvailableTool
@@ -58,9 +58,9 @@ LIVE_MB_MAX = 2048
 
 async def provision(
     bus: Bus,
+    config: Config,
     sandbox: Sandbox,
     surfaces: SurfaceServices,
-    limits: LimitsConfig,
     *,
     registry: ToolRegistry,
     models: Models,
@@ -71,7 +71,7 @@ async def provision(
         builds=sandbox.builds,
         tools=_judged_tools(policies.current, surfaces.tools),
         catalogue=await bus.blobs.put(surfaces.tools.catalogue_bytes),
-        limits_max=_limits_max(limits),
+        limits_max=_limits_max(config.limits),
         entropy=entropy,
         hooks=NodeHooks(registry.hooks),
         surfaces=surfaces.live.visible_to,
@@ -83,16 +83,15 @@ async def provision(
 async def load_sandbox(
     bus: Bus,
     loop: BusLoop,
+    config: Config,
     node: str,
     *,
     key: bytes,
-    packages: Sequence[str],
     share: ProcessShare,
-    fibers: bool,
     opened: ExitStack,
 ) -> Sandbox:
     """Open the sandbox with the realm's guest, and store that guest for other nodes."""
-    cache = GuestCache(cache_folder(os.environ), packages=packages)
+    cache = GuestCache(cache_folder(os.environ), packages=config.sandbox.packages)
     shared = RealmBuild(cache, bus.blobs, bus.claims, node)
     await shared.agree()
     await bus.blobs.put((await asyncio.to_thread(JavaScriptBuild.installed, cache)).piece)
@@ -101,7 +100,7 @@ async def load_sandbox(
         key,
         cache,
         lambda build: loop.run(shared.fetch(build)),
-        has_fibers=fibers,
+        has_fibers=config.node.fibers,
         live_mb_max=share.divide(LIVE_MB_MAX),
     )
     opened.callback(sandbox.close)

@@ -76,7 +76,7 @@ from rookery.bus.credentials import RingSeal
 from rookery.bus.event_loop import TaskSet
 from rookery.bus.ports import Bus, BusLoop
 from rookery.ops.background_tasks import BackgroundTask
-from rookery.ops.config import ApprovalsConfig, LimitsConfig, PeersConfig
+from rookery.ops.config import ApprovalsConfig, Config
 from rookery.ops.hooks import hook_openers, hook_queries
 from rookery.ops.keys import NodeSecrets, root_key_of
 from rookery.ops.leases import LeaseServices
@@ -85,7 +85,13 @@ from rookery.ops.node_resources import NodeResources
 from rookery.ops.peers import PeerServices, PeerTools
 from rookery.ops.process_identity import is_token_dead
 from rookery.ops.processes import ProcessShare
-from rookery.ops.run_environment import PolicyServices, load_sandbox, provision, retry_jitter
+from rookery.ops.run_environment import (
+    PolicyServices,
+    load_sandbox,
+    open_policies,
+    provision,
+    retry_jitter,
+)
 from rookery.ops.surfaces import SurfaceResolver, SurfaceServices
 
 __all__ = ["RunServices", "approval_settings"]
@@ -111,8 +117,7 @@ class RunServices:
         provisioner: RunProvisioner,
         epoch: str,
         share: ProcessShare,
-        payload_bytes_max: int,
-        approvals: ApprovalSettings,
+        config: Config,
         approvers: Approvers,
         revocations: Revocations,
         node_secrets: NodeSecrets,
@@ -135,7 +140,6 @@ class RunServices:
             bus, provisioner.hooks, hook_openers(bus, sandbox, node_secrets.read_stored)
         )
         self.observers = HookObservers(provisioner.hooks)
-        metrics.on_facts = self.observers.on_committed
         self.revocations = revocations
         self.validate_request = self._provisioner.validate
         self.languages = frozenset(sandbox.builds)
@@ -152,9 +156,9 @@ class RunServices:
         self.queries = {
             **resources.reader.queries,
             **PolicyServices(policies, self.catalogue).queries,
-            **self._create_queries(payload_bytes_max),
+            **self._create_queries(config.limits.payload_bytes_max),
         }
-        self.deciders = self._create_deciders(approvals)
+        self.deciders = self._create_deciders(approval_settings(bus.realm, config.approvals))
 
     def _create_deciders(self, approvals: ApprovalSettings) -> Sequence[Decider]:
         surfaces, gate = self.surfaces, self.leases.states.gate
@@ -229,31 +233,25 @@ class RunServices:
         cls,
         bus: Bus,
         loop: BusLoop,
+        config: Config,
         *,
         node: str,
         epoch: str,
         share: ProcessShare,
-        fibers: bool,
-        packages: Sequence[str],
-        limits: LimitsConfig,
         remote: Sequence[RemoteToolHost],
         resources: NodeResources,
-        approvals: ApprovalsConfig,
-        policies: RunPolicies,
         node_secrets: NodeSecrets,
         leases: LeaseServices,
-        peers: PeersConfig,
         models: Models,
         metrics: NodeMetrics,
         opened: ExitStack,
     ) -> RunServices:
         """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
         ``opened`` gets what is to be closed after the kernel, off the loop."""
-        of_peers = PeerTools(opened, are_offered=peers.tools)
+        of_peers = PeerTools(opened, are_offered=config.peers.tools)
         catalogue, registry = resources.catalogue(remote, of_peers.tools), resources.registry
-        key = node_secrets.snapshots
         sandbox = await load_sandbox(
-            bus, loop, node, key=key, packages=packages, share=share, fibers=fibers, opened=opened
+            bus, loop, config, node, key=node_secrets.snapshots, share=share, opened=opened
         )
         surfaces = SurfaceServices(
             bus,
@@ -265,7 +263,8 @@ class RunServices:
             leases=leases,
             seal=RingSeal(node_secrets.values, bus.realm, entropy),
         )
-        approvers = await _open_approvers(bus, catalogue, approvals)
+        approvers = await _open_approvers(bus, catalogue, config.approvals)
+        policies = await open_policies(bus, config.policy, config.approvals)
         services = cls(
             bus,
             loop,
@@ -273,12 +272,11 @@ class RunServices:
             surfaces=surfaces,
             resources=resources,
             provisioner=await provision(
-                bus, sandbox, surfaces, limits, registry=registry, models=models, policies=policies
+                bus, config, sandbox, surfaces, registry=registry, models=models, policies=policies
             ),
             epoch=epoch,
             share=share,
-            payload_bytes_max=limits.payload_bytes_max,
-            approvals=approval_settings(bus.realm, approvals),
+            config=config,
             approvers=approvers,
             revocations=await _open_revocations(bus),
             node_secrets=node_secrets,

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         NO_METRICS,
         KernelMetrics,
         KernelSettings,
+        ignore_facts,
     )
     from rookery.actors.kernel.mailbox import Mailbox
     from rookery.actors.kernel.messages import AskActor
@@ -86,6 +87,7 @@ __all__ = [
     "codecs_of",
     "decode_map",
     "history_broken_effects",
+    "ignore_facts",
     "last_fact_number",
     "last_restart",
     "node_of_holder",
@@ -122,7 +124,7 @@ __getattr__ = lazy_names(
             "last_restart",
         ),
         "kernel": ("Kernel",),
-        "kernel_settings": ("KernelMetrics", "KernelSettings", "NO_METRICS"),
+        "kernel_settings": ("KernelMetrics", "KernelSettings", "NO_METRICS", "ignore_facts"),
         "messages": ("AskActor",),
         "mailbox": ("Mailbox",),
         "node_decider": ("FactRecorded", "NodeDecider", "RecordFact"),

@@ -189,6 +189,7 @@ class Committer:
         *,
         complete: Callable[[Completions], None],
         metrics: KernelMetrics,
+        on_committed: Callable[[Sequence[Fact]], None],
         failpoints: Failpoints,
         acts_for: Callable[[str], bool],
         on_newer_term: Callable[[], None],
@@ -201,6 +202,7 @@ class Committer:
         self._histories, self._checkpoints = histories, checkpoints
         self._on_newer_term = on_newer_term
         self._metrics, self._failpoints = metrics, failpoints
+        self._on_committed = on_committed
         self._queue: deque[Commit] = deque()
         self._groups = 0
         self._settling: set[asyncio.Future[None]] = set()
@@ -298,5 +300,6 @@ class Committer:
         now_s, metrics = perf_counter(), self._metrics
         metrics.committed(commit.entity.family, 1, len(commit.facts), now_s - commit.decided_s)
         metrics.facts_committed(commit.facts)
+        self._on_committed(commit.facts)
         for pending in commit.commands:
             metrics.command(pending.command.verb, pending.outcome, now_s - pending.received_s)

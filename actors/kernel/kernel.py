@@ -137,6 +137,7 @@ class Kernel:
             self.histories,
             complete=self._command_router.complete,
             metrics=self.metrics,
+            on_committed=self._settings.on_committed,
             failpoints=self.failpoints,
             acts_for=self.acts_for,
             on_newer_term=self._on_newer_term,

@@ -16,6 +16,7 @@ __all__ = [
     "KernelMetrics",
     "KernelSettings",
     "NoMetrics",
+    "ignore_facts",
 ]
 
 # --- metrics --------------------------------------------------------------------------------------
@@ -136,6 +137,10 @@ NO_METRICS: Final = NoMetrics()
 # ``KernelSettings``: what ``ops`` decides about a kernel.
 
 
+def ignore_facts(facts: Sequence[Fact]) -> None:
+    """Nothing else hears of commits."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class KernelSettings:
     """The settings that ``ops`` gives a kernel."""
@@ -145,6 +150,8 @@ class KernelSettings:
     uptime_s: Callable[[], float]
     """A clock that is never set and runs while the machine sleeps."""
     metrics: KernelMetrics = field(default_factory=NoMetrics)
+    on_committed: Callable[[Sequence[Fact]], None] = ignore_facts
+    """Hears the facts of each commit of this node; quick, and it raises nothing."""
     failpoints: Failpoints = field(default_factory=Failpoints)
     claim_s: int = CLAIM_S
     processes: int = 1

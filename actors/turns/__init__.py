@@ -21,6 +21,7 @@ from rookery.actors.turns.state import (
     end_run,
     end_unexecuted,
     request_calls,
+    run_failed,
 )
 from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
@@ -47,4 +48,5 @@ __all__ = [
     "end_run",
     "end_unexecuted",
     "request_calls",
+    "run_failed",
 ]

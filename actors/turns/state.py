@@ -56,6 +56,7 @@ __all__ = [
     "refused_result",
     "request_calls",
     "resolve_calls",
+    "run_failed",
     "start_params",
 ]
 
@@ -266,7 +267,14 @@ def end_run(run_id: str, result: RunResult) -> tuple[TurnInput, ...]:
         cause = TurnTerminalCauseKind.BUDGET_EXHAUSTED
     else:
         failing = TurnInput("fatal_failure", {"cause_kind": cause.variant, "error": text})
-    failed = {
+    return (failing, run_failed(run_id, outcome, cause, text))
+
+
+def run_failed(
+    run_id: str, outcome: TurnTerminalOutcome, cause: TurnTerminalCauseKind, text: str
+) -> TurnInput:
+    """The input by which a run ends as failed."""
+    params = {
         "run_id": run_id,
         "apply_cause": None,
         "apply_message": None,
@@ -274,7 +282,7 @@ def end_run(run_id: str, result: RunResult) -> tuple[TurnInput, ...]:
         "cause_kind": cause.variant,
         "error": text,
     }
-    return (failing, TurnInput("run_failed", failed))
+    return TurnInput("run_failed", params)
 
 
 _CANCELLED: Final = (TurnInput("cancellation_observed"),)

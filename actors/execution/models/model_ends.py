@@ -17,7 +17,7 @@ from rookery.actors.agents import (
 )
 from rookery.actors.execution.driver import Finished
 from rookery.actors.messages import TurnInput
-from rookery.actors.turns import cancelled_result
+from rookery.actors.turns import cancelled_result, run_failed
 from rookery.schemas.envelope import Fact
 from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
 from rookery.schemas.run import (
@@ -123,7 +123,7 @@ def invalid_end(
         failing = (*_ENTERED, TurnInput("extraction_validation_failed", {"error": message}))
     cause = TurnTerminalCauseKind.STRUCTURED_OUTPUT_VALIDATION_FAILED
     outcome = TurnTerminalOutcome.STRUCTURED_OUTPUT_VALIDATION_FAILED
-    inputs = (*failing, _run_failed(run_id, outcome, cause, text))
+    inputs = (*failing, run_failed(run_id, outcome, cause, text))
     result = _failed_result(conversation, RunStatus.RUNTIME_ERROR, error)
     return Finished(result, kept=True, inputs=inputs, answers=answers)
 
@@ -144,7 +144,7 @@ def failed_end(
         error = ErrorObject(code=error.code, message=text)
     text = f"{error.code}: {error.message}"
     failing = TurnInput("fatal_failure", {"cause_kind": cause.variant, "error": text})
-    inputs = (failing, _run_failed(run_id, TurnTerminalOutcome.FAILED, cause, text))
+    inputs = (failing, run_failed(run_id, TurnTerminalOutcome.FAILED, cause, text))
     result = _failed_result(conversation, RunStatus.RUNTIME_ERROR, error)
     return Finished(result, kept=True, inputs=inputs, answers=answers)
 
@@ -165,7 +165,7 @@ def limit_end(
     inputs = (
         *before,
         TurnInput("turn_limit_reached" if is_turns else "budget_exhausted"),
-        _run_failed(run_id, outcome, cause, text),
+        run_failed(run_id, outcome, cause, text),
     )
     result = _failed_result(conversation, RunStatus.RESOURCE_EXHAUSTED, error)
     return Finished(result, kept=True, inputs=inputs, answers=answers)
@@ -185,7 +185,7 @@ def timeout_end(
     text = f"{error.code}: {error.message}"
     inputs = (
         TurnInput("time_budget_exceeded"),
-        _run_failed(run_id, outcome, cause, text),
+        run_failed(run_id, outcome, cause, text),
     )
     result = _failed_result(conversation, RunStatus.TIMEOUT, error)
     return Finished(result, kept=False, inputs=inputs, answers=answers)
@@ -216,17 +216,3 @@ def _failed_result(conversation: Conversation, status: RunStatus, error: ErrorOb
         diagnostics=(Diagnostic.error(error),),
         **_use(conversation),
     )
-
-
-def _run_failed(
-    run_id: str, outcome: TurnTerminalOutcome, cause: TurnTerminalCauseKind, text: str
-) -> TurnInput:
-    params = {
-        "run_id": run_id,
-        "apply_cause": None,
-        "apply_message": None,
-        "outcome": outcome.variant,
-        "cause_kind": cause.variant,
-        "error": text,
-    }
-    return TurnInput("run_failed", params)
