@@ -91,6 +91,10 @@ class Stock:
         """Collect the facts of all sessions."""
         await self.watch(f"rookery.{self.realm}.ev.session.*", self._seen)
 
+    def inputs(self, session: str) -> list[Fields]:
+        """The facts of accepted inputs that the feed has shown: answers may come before them."""
+        return [one for one in self.facts[session] if one["type"] == "session.input_accepted.v1"]
+
     async def watch(self, subject: str, seen: Callable[[Any], Any], stream: str = "") -> None:
         """Call ``seen`` with what is stored: a plain subscription also sees what the stream
         refuses."""

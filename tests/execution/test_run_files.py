@@ -16,7 +16,7 @@ from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, RunStatus
 from tests.execution.realm_fixture import Serving
-from tests.stock_client import Stock
+from tests.stock_client import Stock, until
 
 LARGE = bytes(range(256)) * 8_192
 """Two mebibytes: no message holds it."""
@@ -59,7 +59,7 @@ def test_a_stock_client_puts_and_gets_by_documented_subjects(driving: Serving):
         removed = await client.ask("run", "files-plain", {"files": {"a.txt": None, "b.bin": None}})
         assert removed.body["status"] == "ok"
         assert (await client.ask("files", "files-plain", {})).body["files"] == []
-        facts = [fact for fact in client.facts["files-plain"] if "input_accepted" in fact["type"]]
+        facts = await until(lambda: client.inputs("files-plain"), "the feed shows the first run")
         assert facts[0]["request"]["files"]["b.bin"] == {"data": "AAE="}
 
     driving.visit(scenario)

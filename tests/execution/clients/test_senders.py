@@ -56,6 +56,7 @@ def test_no_fact_says_where_a_client_listens(driving: Serving) -> None:
         reply = client.reply("hidden")
         await client.submit("run", "hidden", {"code": "1"}, Rookery_Reply=reply)
         await client.ask("run", "hidden", {"code": "2"})
+        await until(lambda: len(client.inputs("hidden")) == 2, "the feed shows both runs")
         facts = json.dumps(client.facts["hidden"])
         assert "reply_to" in facts
         assert "_INBOX" not in facts
