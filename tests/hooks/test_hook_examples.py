@@ -19,11 +19,12 @@ from rookery.actors.hooks import deny, modify_arguments
 from rookery.actors.hooks.registration import check_registrations
 from rookery.ops.cli.rendering.hook_words import response_words
 from rookery.ops.examples import hooks
-from rookery.ops.examples.hooks import opa, payments
+from rookery.ops.examples.hooks import cedar, opa, payments
 from rookery.ops.hooks import HookProcess, read_hooks
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import encode_typed_text
 from rookery.schemas.seed.hook import HookResponseClass
+from rookery.schemas.seed.refs import DestinationRef
 from tests.hooks.hook_fixtures import RESPONSES
 from tests.hooks.test_hook_answers import INPUT
 
@@ -82,6 +83,32 @@ def test_the_guard_of_a_policy_agent_refuses_what_the_agent_has_reasons_against(
             assert asked == [{"input": {"tool": "", "run": "run", "args": {"amount": 5}}}]
     with pytest.raises(URLError):
         opa.ask_opa(call)
+
+
+def of_tool(name: str, **arguments: Any) -> Any:
+    destination = DestinationRef.new(name)
+    return replace(with_content(arguments), destination=destination)
+
+
+@pytest.mark.parametrize(
+    ("call", "answer"),
+    [
+        (of_tool("local/pay", to="Bob", amount=100, note=None), None),
+        (of_tool("local/pay", to="Ann", amount=500), None),
+        (of_tool("local/pay", to="Bob", amount=500), deny("cedar", "forbidden by policy1")),
+        (of_tool("local/read", amount=500), None),
+    ],
+    ids=["small", "unless", "forbidden", "other tool"],
+)
+def test_the_guard_of_cedar_refuses_what_a_policy_forbids(call: Any, answer: Any):
+    assert cedar.ask_cedar(call) == answer
+
+
+def test_the_guard_of_cedar_fails_at_what_its_policies_cannot_decide_on():
+    with pytest.raises(ValueError, match="failed to build request"):
+        cedar.ask_cedar(of_tool("local/pay", to="Bob", amount=0.5))
+    with pytest.raises(ValueError, match="does not have the attribute `amount`"):
+        cedar.ask_cedar(of_tool("local/pay", to="Bob"))
 
 
 # --- words ----------------------------------------------------------------------------------------
