@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import gc
 from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -38,11 +40,26 @@ class Module(NamedTuple):
 @cache
 def modules(*folders: str) -> tuple[Module, ...]:
     """All Python files of these top folders."""
-    return tuple(
-        _read(path)
-        for path in files()
-        if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders
-    )
+    with _uncollected():
+        return tuple(
+            _read(path)
+            for path in files()
+            if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in folders
+        )
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """No pass of the collector over trees that live until the end: such passes took 5.5 of the 6.7
+    seconds that parsing takes."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        if was_enabled:
+            gc.enable()
 
 
 @cache
