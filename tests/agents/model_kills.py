@@ -6,13 +6,13 @@ counter process for the questions, the tools' own ledger, a successor for the no
 who resolves calls of unknown outcome.
 
     python -m tests.agents.model_kills [times each [openai | anthropic]]
+                                       [--minutes M] [--cells WORD ...]
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 from collections import Counter
 from contextlib import closing, suppress
 from itertools import count
@@ -22,18 +22,19 @@ from typing import Any, NamedTuple
 import msgspec
 import nats.errors
 
-from rookery.actors.kernel.failpoints import FAILPOINTS, MODEL_FAILPOINTS, RUN_FAILPOINTS
+from rookery.actors.kernel.failpoints import MODEL_FAILPOINTS
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.agents.provider_server import PASSING, ProviderServer
 from tests.agents.question_counter import QuestionCounter
+from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.chaos.run_kills import operate
 from tests.nodes import NodeProcess, NotReady, node_on, replace_node
 from tests.stock_client import Stock, stock
 
-__all__ = ["EVERYWHERE", "AgentRecord", "faults", "journal_bytes", "kill_at", "turn_facts"]
+__all__ = ["AgentRecord", "faults", "journal_bytes", "kill_at", "turn_facts"]
 
 PROVIDERS = "rookery.actors.agents.provider_model"
 
@@ -46,7 +47,17 @@ default = "counted"
 provider = "scripted"
 script = "tests.agents.counted_script:answer"
 """
-EVERYWHERE = (*FAILPOINTS, *RUN_FAILPOINTS, *MODEL_FAILPOINTS)
+PASSES = {
+    "pulled": 3,
+    "decided": 50,
+    "effect_started": 20,
+    "facts_held": 5,
+    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 20),
+    **dict.fromkeys(("call_ended", "outcome_passed", *MODEL_FAILPOINTS), 9),
+}
+"""How often the runs pass each failpoint at least, however their commits meet."""
+FAULT_PLACES = ("", "model_request_recorded@2", "evolved@9", "effect_started@6")
+"""Where a node dies whose provider has a fault."""
 
 _realms = count(1)
 
@@ -190,49 +201,39 @@ def faults(story: AgentRecord) -> list[str]:
     return found
 
 
-def passes(failpoint: str, times: int) -> list[str]:
-    """Where to kill so many times; a run passes some places only nine times."""
-    return [f"{failpoint}@{1 + 2 * number}" for number in range(times)]
-
-
-def cells(times: int, provider: str) -> list[tuple[str, str]]:
-    """The failpoint and the fault of each cell; a provider's faults are mended by a retry, also
-    where the node dies in it."""
-    found = [("", ""), *((spec, "") for name in EVERYWHERE for spec in passes(name, times))]
+def cells(times: int, provider: str) -> dict[str, tuple[str, str]]:
+    """The failpoint and the fault of each cell, by its name; a provider's faults are mended by a
+    retry, also where the node dies in it."""
+    found = [("", ""), *((place, "") for place in places(PASSES, times))]
     if provider:
-        places = ("", "model_request_recorded@2", "evolved@9", "effect_started@6")
-        found += [(place, fault) for fault in PASSING for place in places]
-    return found
+        found += [(place, fault) for fault in PASSING for place in FAULT_PLACES]
+    return {f"{failpoint} {fault}".strip(): (failpoint, fault) for failpoint, fault in found}
 
 
-async def campaign(folder: Path, times: int, provider: str) -> bool:
-    """Every failpoint so many times, and every fault of a provider; prints a line a cell."""
-    clean, calm = True, None
-    with EmbeddedServer(folder / "store", admin=True) as server:
-        print(f"{'failpoint':26} {'killed':>6} {'asked':>5} {'lost':>4}  verdict")
-        for failpoint, fault in cells(times, provider):
-            cell = folder / f"{failpoint or 'calm'} {fault}"
-            cell.mkdir()
-            story = await kill_at(server, cell, failpoint, provider, fault)
-            calm = calm or story
+async def campaign(asked: Campaign) -> None:
+    """Every failpoint so many times, and every fault of a provider."""
+    provider = asked.options.provider
+    named = cells(asked.options.times, provider)
+    with EmbeddedServer(asked.folder / "store", admin=True) as server:
+        calm = await kill_at(server, asked.folder, "", provider)
+
+        async def verdict(cell: str, folder: Path) -> Verdict:
+            failpoint, fault = named[cell]
+            story = await kill_at(server, folder, failpoint, provider, fault)
             wrong = faults(story)
             if not fault and story.bodies != calm.bodies:
                 wrong.append("other bodies were sent")
-            clean &= not wrong
             lost = sum(fact["type"] == "model.lost.v1" for fact in story.facts)
-            where = f"{failpoint or 'none'} {fault}"
-            row = f"{where:26} {story.killed!s:>6} {len(story.questions):5} {lost:4}"
-            print(f"{row}  {'; '.join(wrong) or 'as it should be'}", flush=True)
-    return clean
+            counts = f"{len(story.questions)} asked, {lost} lost"
+            return Verdict(wrong, counts, story.killed or not failpoint)
+
+        await asked.judge(named, verdict)
 
 
 def main() -> int:
-    times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    provider = sys.argv[2] if len(sys.argv) > 2 else ""
-    with tempfile.TemporaryDirectory() as folder:
-        clean = asyncio.run(campaign(Path(folder), times, provider))
-    print("every run ended as it should" if clean else "NOT CLEAN")
-    return 0 if clean else 1
+    parser = options("tests.agents.model_kills", times=5)
+    parser.add_argument("provider", nargs="?", choices=["openai", "anthropic"], default="")
+    return run_campaign(parser, campaign)
 
 
 if __name__ == "__main__":

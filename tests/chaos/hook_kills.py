@@ -6,7 +6,7 @@ with what its hooks made of it, which its replay repeats without any hook. Metho
 inputs, calls and results hooks change, a book of its payments outside of every node, a successor
 for the node, and an operator who looks into the book before a call of unknown outcome is resolved.
 
-    python -m tests.chaos.hook_kills [passes of each failpoint]
+    python -m tests.chaos.hook_kills [--minutes M] [--cells WORD ...]
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import asyncio
 import json
 import random
 import sys
-import tempfile
 from collections import Counter
 from contextlib import closing, suppress
 from itertools import count
@@ -23,10 +22,10 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any, Final, NamedTuple
 
-from rookery.actors.kernel.failpoints import HOOK_FAILPOINTS
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.digest import digest_json
+from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.execution.programs import Programs
 from tests.hooks.failing_hooks import Book
 from tests.nodes import NodeProcess, NotReady, access_to, node_on, replace_node, rookery_here
@@ -38,11 +37,18 @@ SESSION: Final = "change--once"
 PROGRAM: Final = f"[pay({SESSION!r}, amount + n) for n in range(3)] + [look({SESSION!r}, amount)]"
 PAYMENTS: Final = ["100", "101", "102"]
 RESULT: Final = ["PAID 100", "PAID 101", "PAID 102", 500]
-PASSES: Final = 19
-"""Invocations of the run: one at its beginning, two at its end, and four a call."""
+INVOKED: Final = 19
+"""One at the beginning of the run, two at its end, and four a call."""
+PASSES: Final = {
+    **dict.fromkeys(("hook_invoked", "hook_answered"), INVOKED),
+    "hook_staged": 7,  # Of those that change something.
+    **dict.fromkeys(("append_sent", "appended", "acked"), 10),
+}
+"""How often the run passes each failpoint at least, however its commits meet."""
 REPLAYS: Final = 200
 PARKED: Final = 1_000
-SENT: Final = ("append_sent", "appended", "acked")
+REPLAYED: Final = f"{REPLAYS} replays"
+RESUMED: Final = f"{PARKED} parked runs, resumed"
 _realms = count(1)
 
 
@@ -278,45 +284,23 @@ def _faults_of_calls(kill: HookKill) -> list[str]:
     return found if len(calls) == len(PAYMENTS) else [*found, f"{len(calls)} payments requested"]
 
 
-def cells(passes: int) -> list[str]:
-    """Where to kill: at each invocation of the run, and at so many appends."""
-    at_hooks = [f"{name}@{n}" for name in HOOK_FAILPOINTS for n in range(1, PASSES + 1)]
-    return ["", *at_hooks, *(f"{name}@{n}" for name in SENT for n in range(2, 2 + passes))]
+async def campaign(asked: Campaign) -> None:
+    with EmbeddedServer(asked.folder / "store", admin=True) as server:
 
+        async def verdict(cell: str, folder: Path) -> Verdict:
+            if cell == REPLAYED:
+                return Verdict(await replay_faults(server, folder, REPLAYS))
+            if cell == RESUMED:
+                resumed = await resume_parked(server, folder, PARKED)
+                right = resumed.results == {"paid 5": PARKED} and resumed.paid == PARKED
+                return Verdict([] if right else [str(resumed)], f"in {resumed.seconds:.1f} s")
+            kill = await kill_at(server, folder, cell)
+            did = Counter(words[0] for words in kill.book)
+            counts = f"{did['cap']} asked, {did['pay']} paid"
+            return Verdict(faults(kill), counts, kill.killed)
 
-async def campaign(folder: Path, passes: int) -> bool:
-    """Every cell; prints a line each."""
-    clean = True
-    with EmbeddedServer(folder / "store", admin=True) as server:
-        print(f"{'failpoint':20} killed asked paid  verdict")
-        for number, failpoint in enumerate(cells(passes)):
-            cell = folder / str(number)
-            cell.mkdir()
-            kill = await kill_at(server, cell, failpoint)
-            wrong = faults(kill)
-            clean &= not wrong
-            asked = sum(words[0] == "cap" for words in kill.book)
-            paid = sum(words[0] == "pay" for words in kill.book)
-            verdict = "; ".join(wrong) or "as it should be"
-            print(f"{failpoint or 'none':20} {kill.killed!s:>6} {asked:5} {paid:4}  {verdict}")
-            sys.stdout.flush()
-        (folder / "replays").mkdir()
-        wrong = await replay_faults(server, folder / "replays", REPLAYS)
-        print(f"{REPLAYS} replays: {'; '.join(wrong) or 'equal'}")
-        (folder / "parked").mkdir()
-        resumed = await resume_parked(server, folder / "parked", PARKED)
-        clean &= resumed.results == {"paid 5": PARKED} and resumed.paid == PARKED
-        print(f"{PARKED} parked runs ended {resumed.seconds:.1f} s after hooks resume: {resumed}")
-    return clean and not wrong
-
-
-def main() -> int:
-    passes = int(sys.argv[1]) if len(sys.argv) > 1 else 12
-    with tempfile.TemporaryDirectory() as folder:
-        clean = asyncio.run(campaign(Path(folder), passes))
-    print("every call was made once, as it is on record" if clean else "NOT CLEAN")
-    return 0 if clean else 1
+        await asked.judge(["", *places(PASSES, INVOKED), REPLAYED, RESUMED], verdict)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_campaign(options("tests.chaos.hook_kills"), campaign))

@@ -5,14 +5,13 @@ and every call ends. Method: one, two or three nodes that share the partitions, 
 die at the failpoint if it owned the lease; one more node that starts once the owner is dead; and a
 person who logs in where only that helps.
 
-    python -m tests.chaos.lease_kills [times each]
+    python -m tests.chaos.lease_kills [times each] [--minutes M] [--cells WORD ...]
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
@@ -21,6 +20,7 @@ from rookery.actors.kernel.failpoints import LEASE_FAILPOINTS
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from tests.chaos.cells import Campaign, Verdict, options, run_campaign
 from tests.chaos.lease_realm import CALLS, SESSIONS, LeaseRealm, facts_of_lease
 from tests.execution.programs import Programs
 from tests.leases.token_server import FIRST_TOKEN, TokenServer, token_server
@@ -128,36 +128,26 @@ def faults(kill: LeaseKill) -> list[str]:
     return found
 
 
-def campaign(folder: Path, times: int) -> bool:
-    """Every failpoint on one, two and three nodes, so many times each; prints a line a cell."""
-    clean = True
-    cells = [
-        (failpoint, nodes, number)
-        for number in range(times)
-        for failpoint in ("", *LEASE_FAILPOINTS)
-        for nodes in (1, 2, 3)
-    ]
-    with EmbeddedServer(folder / "store", admin=True) as server:
-        print(f"{'failpoint':18} {'nodes':>5} {'died':>4} {'paid':>4}  verdict")
-        for failpoint, nodes, number in cells:
-            cell = folder / f"{failpoint or 'calm'}-{nodes}-{number}"
-            cell.mkdir()
+async def campaign(asked: Campaign) -> None:
+    """Every failpoint on one, two and three nodes, so many times each."""
+    with EmbeddedServer(asked.folder / "store", admin=True) as server:
+
+        async def verdict(cell: str, folder: Path) -> Verdict:
+            failpoint, nodes = cell.split(maxsplit=1)[0].replace("calm", ""), int(cell.split()[2])
             with token_server(lifetime_s=3_600) as tokens:
-                kill = kill_owner_at(server, cell, tokens, failpoint, nodes)
-            wrong = faults(kill)
-            clean &= not wrong
-            row = f"{failpoint or 'none':18} {nodes:5} {kill.died:4} {sum(kill.paid.values()):4}"
-            print(f"{row}  {'; '.join(wrong) or 'as it should be'}", flush=True)
-    return clean
+                kill = await asyncio.to_thread(
+                    kill_owner_at, server, folder, tokens, failpoint, nodes
+                )
+            return Verdict(faults(kill), f"{sum(kill.paid.values())} paid")
 
-
-def main() -> int:
-    times = int(sys.argv[1]) if len(sys.argv) > 1 else 3
-    with tempfile.TemporaryDirectory() as folder:
-        clean = campaign(Path(folder), times)
-    print("every token was used once, and every call ended" if clean else "NOT CLEAN")
-    return 0 if clean else 1
+        cells = [
+            f"{failpoint} on {nodes} nodes, {number}"
+            for number in range(1, asked.options.times + 1)
+            for failpoint in ("calm", *LEASE_FAILPOINTS)
+            for nodes in (1, 2, 3)
+        ]
+        await asked.judge(cells, verdict)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_campaign(options("tests.chaos.lease_kills", times=3), campaign))

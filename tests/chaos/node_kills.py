@@ -4,31 +4,37 @@ Goal: no command is lost or causes anything twice, every answer arrives, and the
 session is the one it would have had. Method: a few sessions each live through the same story,
 through both doors, while the node is killed at a named point; another takes its place.
 
-    python -m tests.chaos.node_kills [times each]
+    python -m tests.chaos.node_kills [times each] [--minutes M] [--cells WORD ...]
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 import time
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import NamedTuple
 
-from rookery.actors.kernel.failpoints import FAILPOINTS
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.chaos.digests import journaled
 from tests.chaos.session_scenario import SessionScenario
 from tests.nodes import NodeProcess, NotReady, node_on, replace_node
 from tests.stock_client import stock, until
 
-__all__ = ["Cell", "Outcome", "faults", "kill_at", "passes", "undisturbed"]
+__all__ = ["PASSES", "Cell", "Outcome", "faults", "kill_at", "undisturbed"]
 
 SESSIONS = ("one", "two", "three")
+PASSES = {
+    "pulled": 50,
+    "decided": 70,
+    "effect_started": 24,
+    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 32),
+}
+"""How often the stories pass each failpoint at least, however their commits meet."""
 
 _realms = count(1)
 
@@ -51,12 +57,6 @@ class Cell(NamedTuple):
     back_ms: int
     """From the kill until another node served; 0 if nobody was killed."""
     outcome: Outcome
-
-
-def passes(failpoint: str, times: int) -> list[str]:
-    """Where to kill so many times: at the start of the stories, in their middle, near their end."""
-    first, step = (2, 3) if failpoint == "effect_started" else (8, 8)
-    return [f"{failpoint}@{first + step * number}" for number in range(times)]
 
 
 async def undisturbed(server: EmbeddedServer, folder: Path) -> Outcome:
@@ -116,27 +116,16 @@ def faults(cell: Cell, calm: Outcome) -> list[str]:
     return found
 
 
-async def campaign(folder: Path, times: int) -> bool:
-    """Every failpoint so many times; prints a line a cell."""
-    clean = True
-    with EmbeddedServer(folder / "store", admin=True) as server:
-        calm = await undisturbed(server, folder)
-        print(f"{'failpoint':20} {'back ms':>7}  state digests, facts, answers")
-        for failpoint in (spec for name in FAILPOINTS for spec in passes(name, times)):
+async def campaign(asked: Campaign) -> None:
+    with EmbeddedServer(asked.folder / "store", admin=True) as server:
+        calm = await undisturbed(server, asked.folder)
+
+        async def verdict(failpoint: str, folder: Path) -> Verdict:
             cell = await kill_at(server, folder, failpoint)
-            wrong = faults(cell, calm)
-            clean &= not wrong
-            print(f"{failpoint:20} {cell.back_ms:7}  {'; '.join(wrong) or 'equal'}", flush=True)
-    return clean
+            return Verdict(faults(cell, calm), f"back after {cell.back_ms} ms")
 
-
-def main() -> int:
-    times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    with tempfile.TemporaryDirectory() as folder:
-        clean = asyncio.run(campaign(Path(folder), times))
-    print("every cell equals the run without a kill" if clean else "NOT CLEAN")
-    return 0 if clean else 1
+        await asked.judge(places(PASSES, asked.options.times), verdict)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_campaign(options("tests.chaos.node_kills", times=5), campaign))

@@ -4,14 +4,13 @@ Both sessions belong to one realm, so one death hits the sender, the receiver an
 Another node takes the place of the killed one; the journals of both sessions are then compared with
 those of an undisturbed conversation, times, keys and positions aside.
 
-    python -m tests.chaos.peer_kills
+    python -m tests.chaos.peer_kills [times each] [--minutes M] [--cells WORD ...]
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing, closing, suppress
 from itertools import count
@@ -20,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.kernel.failpoints import FAILPOINTS, HANDLER_FAILPOINTS, PEER_FAILPOINTS
+from rookery.actors.kernel.failpoints import PEER_FAILPOINTS
 from rookery.bus.client import Client
 from rookery.bus.ports import Filter
 from rookery.bus.server.server import EmbeddedServer
@@ -28,31 +27,29 @@ from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
 from rookery.schemas.peers.envelope import PeerFailure
 from rookery.schemas.peers.items import Responder
+from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.nodes import NotReady, replace_node
 from tests.peers.peer_realms import PeerRealm
 
 __all__ = [
-    "CASES",
-    "PROGRAM_CASES",
     "Conversation",
     "converse_by_programs",
     "kill_at",
     "undisturbed",
 ]
 
-CASES: Final = tuple(
-    f"{name}@{number}"
-    for name in (*FAILPOINTS, *PEER_FAILPOINTS)
-    for number in ((1, 2, 4) if name in PEER_FAILPOINTS else (3, 8, 14))
-)
-PROGRAM_CASES: Final = (
-    *(
-        f"{name}@{number}"
-        for name in FAILPOINTS
-        for number in ((5,) if name == "pulled" else (5, 12, 20, 30))
-    ),
-    *(f"{name}@{n}" for name in (*PEER_FAILPOINTS, *HANDLER_FAILPOINTS) for n in (1, 2)),
-)
+STEPS: Final = ("append_sent", "appended", "acked", "evolved", "replied", "effect_started")
+ENVELOPES: Final = dict.fromkeys(PEER_FAILPOINTS, 4)
+PASSES: Final = {"pulled": 12, "decided": 40, **dict.fromkeys(STEPS, 14), **ENVELOPES}
+PASSES_OF_PROGRAMS: Final = {
+    "pulled": 6,
+    "decided": 70,
+    "item_handled": 2,
+    "facts_held": 8,
+    **dict.fromkeys(STEPS, 25),
+    **ENVELOPES,
+}
+"""How often a conversation passes each failpoint at least, however its commits meet."""
 _CHANGING: Final = frozenset(
     [
         *("item", "run", "responder"),
@@ -228,23 +225,29 @@ def _normal(value: Any, names: dict[str, int], field: str = "") -> Any:
     return value
 
 
-async def campaign(folder: Path) -> bool:
-    """Every failpoint; prints a line a cell."""
-    clean = True
-    with EmbeddedServer(folder / "store", admin=True) as server:
-        for story, cases in ((converse, CASES), (converse_by_programs, PROGRAM_CASES)):
-            calm = await undisturbed(server, folder, story)
-            for failpoint in cases:
-                try:
-                    found = await kill_at(server, folder, failpoint, story)
-                    verdict = "equal" if found == calm else "DIFFERS"
-                except AssertionError as error:
-                    verdict = str(error)
-                clean &= verdict == "equal"
-                print(f"{story.__name__:22} {failpoint:24} {verdict}", flush=True)
-    return clean
+async def campaign(asked: Campaign) -> None:
+    stories = {
+        "exchange": (converse, PASSES),
+        "programs": (converse_by_programs, PASSES_OF_PROGRAMS),
+    }
+    with EmbeddedServer(asked.folder / "store", admin=True) as server:
+        calm = {
+            name: await undisturbed(server, asked.folder, story)
+            for name, (story, _) in stories.items()
+        }
+
+        async def verdict(cell: str, folder: Path) -> Verdict:
+            name, failpoint = cell.split()
+            found = await kill_at(server, folder, failpoint, stories[name][0])
+            return Verdict([] if found == calm[name] else ["the journals differ"])
+
+        cells = [
+            f"{name} {place}"
+            for name, (_, passes) in stories.items()
+            for place in places(passes, asked.options.times)
+        ]
+        await asked.judge(cells, verdict)
 
 
 if __name__ == "__main__":
-    with tempfile.TemporaryDirectory() as _folder:
-        sys.exit(0 if asyncio.run(campaign(Path(_folder))) else 1)
+    sys.exit(run_campaign(options("tests.chaos.peer_kills", times=4), campaign))

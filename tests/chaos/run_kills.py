@@ -5,7 +5,7 @@ once, and nobody was told of it who could not know; what may happen twice did so
 Method: sessions of programs that pay and look, a tool process' own ledger, a successor for the
 node, and an operator who looks into the ledger before he says what became of a call.
 
-    python -m tests.chaos.run_kills [times each]
+    python -m tests.chaos.run_kills [times each] [--minutes M] [--cells WORD ...]
 """
 
 from __future__ import annotations
@@ -13,16 +13,15 @@ from __future__ import annotations
 import asyncio
 import json
 import sys
-import tempfile
 from collections import Counter
 from contextlib import closing, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.actors.kernel.failpoints import FAILPOINTS, RUN_FAILPOINTS
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.chaos.digests import journaled
 from tests.nodes import NodeProcess, NotReady, node_on, replace_node
 from tests.stock_client import Stock, stock
@@ -34,7 +33,6 @@ __all__ = [
     "faults",
     "kill_at",
     "operate",
-    "passes",
 ]
 
 SESSIONS = ("one", "two")
@@ -69,12 +67,16 @@ class KillRecord(NamedTuple):
     killed: bool
 
 
-EVERYWHERE = (*FAILPOINTS, *RUN_FAILPOINTS)
-
-
-def passes(failpoint: str, times: int) -> list[str]:
-    """Where to kill so many times."""
-    return [f"{failpoint}@{3 + 7 * number}" for number in range(times)]
+PASSES = {
+    "pulled": 7,
+    "decided": 60,
+    "effect_started": 40,
+    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 26),
+    "facts_held": 24,
+    "call_ended": 14,
+    "outcome_passed": 14,
+}
+"""How often the runs pass each failpoint at least, however their commits meet."""
 
 
 async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> KillRecord:
@@ -172,29 +174,16 @@ def faults(story: KillRecord) -> list[str]:
     return found
 
 
-async def campaign(folder: Path, times: int) -> bool:
-    """Every failpoint so many times; prints a line a cell."""
-    clean = True
-    with EmbeddedServer(folder / "store", admin=True) as server:
-        print(f"{'failpoint':20} {'killed':>6} {'asked':>5} {'done':>4}  verdict")
-        for failpoint in ("", *(spec for name in EVERYWHERE for spec in passes(name, times))):
-            cell = folder / (failpoint or "calm")
-            cell.mkdir()
-            story = await kill_at(server, cell, failpoint)
-            wrong = faults(story)
-            clean &= not wrong
-            row = f"{failpoint or 'none':20} {story.killed!s:>6} {len(story.recovered):5}"
-            print(f"{row} {len(story.done):4}  {'; '.join(wrong) or 'as it should be'}", flush=True)
-    return clean
+async def campaign(asked: Campaign) -> None:
+    with EmbeddedServer(asked.folder / "store", admin=True) as server:
 
+        async def verdict(failpoint: str, folder: Path) -> Verdict:
+            story = await kill_at(server, folder, failpoint)
+            counts = f"{len(story.recovered)} asked, {len(story.done)} done"
+            return Verdict(faults(story), counts, story.killed)
 
-def main() -> int:
-    times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
-    with tempfile.TemporaryDirectory() as folder:
-        clean = asyncio.run(campaign(Path(folder), times))
-    print("every run ended as it should" if clean else "NOT CLEAN")
-    return 0 if clean else 1
+        await asked.judge(["", *places(PASSES, asked.options.times)], verdict)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_campaign(options("tests.chaos.run_kills", times=5), campaign))

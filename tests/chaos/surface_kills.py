@@ -4,36 +4,40 @@ A session calls a tool of a surface that is added and removed, of workers or of 
 the node is killed at one failpoint. Another node takes its place. Every request is repeated until a
 node answers it.
 
-    python -m tests.chaos.surface_kills
+    python -m tests.chaos.surface_kills [times each] [--minutes M] [--cells WORD ...]
 """
 
 from __future__ import annotations
 
 import asyncio
 import sys
-import tempfile
 from collections.abc import Mapping
 from contextlib import ExitStack, closing, suppress
-from itertools import pairwise
+from itertools import count, pairwise
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
-from rookery.actors.kernel.failpoints import FAILPOINTS, RUN_FAILPOINTS, SURFACE_FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
+from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.mcp_client.server_fixtures import HOSTILE
 from tests.nodes import replace_node
 from tests.stock_client import Stock
 from tests.surfaces.surface_realm import WORKER, SurfaceRealm, begin, change, run
 
-__all__ = ["EVERYWHERE", "KINDS", "kill_at"]
+__all__ = ["KINDS", "kill_at"]
 
 SESSION = "mortal"
-EVERYWHERE: Final = tuple(
-    f"{name}@{number}"
-    for name in (*SURFACE_FAILPOINTS, *RUN_FAILPOINTS, *FAILPOINTS)
-    for number in ((1, 2) if name in SURFACE_FAILPOINTS else (2, 5, 9, 14, 20, 28))
-)
-"""Of the long form; a pass that no change reaches kills nothing."""
+PASSES: Final = {
+    "pulled": 4,
+    "decided": 50,
+    "effect_started": 15,
+    "facts_held": 7,
+    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 16),
+    **dict.fromkeys(("catalogue_listed", "catalogue_recorded", "surfaces_taken_up"), 2),
+    **dict.fromkeys(("surface_connected", "surface_completed", "surface_settled"), 1),
+    **dict.fromkeys(("call_ended", "outcome_passed"), 1),
+}
+"""How often the two changes pass each failpoint at least, however their commits meet."""
 
 
 HELD: Final = """
@@ -48,6 +52,7 @@ while not refused:
 await one
 """
 """One call is in flight until the test lets it go, over boundaries until the surface is removed."""
+FORCED: Final = "a removal is forced"
 FORCED_MS: Final = 30_000
 
 
@@ -151,35 +156,23 @@ async def _check_facts(client: Stock, realm: SurfaceRealm) -> None:
     assert realm.calls("began")[0] <= len(intents), "nothing runs twice unseen"
 
 
-def campaign(folder: Path) -> bool:
-    """Every failpoint with every kind of surface; prints a line a cell."""
-    clean = True
-    home = folder / "forced"
-    home.mkdir()
-    cells = [(kind, failpoint) for failpoint in EVERYWHERE for kind in KINDS]
-    with EmbeddedServer(folder / "store", admin=True) as server:
-        asyncio.run(force_removal(SurfaceRealm(server, "forced", home)))
-        print("a removal is forced after 30 s", flush=True)
-        for number, (kind, failpoint) in enumerate(cells):
-            home = folder / f"{number}"
-            home.mkdir()
-            try:
-                died = asyncio.run(
-                    kill_at(SurfaceRealm(server, f"c{number}", home), failpoint, kind)
-                )
-                verdict = "as it should be" if died else "not reached"
-            except AssertionError as wrong:
-                clean, verdict = False, f"WRONG: {wrong}"
-            print(f"{kind:7} {failpoint:24} {verdict}", flush=True)
-    return clean
+async def campaign(asked: Campaign) -> None:
+    """Every failpoint with every kind of surface, and a removal that is forced."""
+    with EmbeddedServer(asked.folder / "store", admin=True) as server:
+        realms = count(1)
 
+        async def verdict(cell: str, folder: Path) -> Verdict:
+            realm = SurfaceRealm(server, f"c{next(realms)}", folder)
+            if cell == FORCED:
+                await force_removal(realm)
+                return Verdict([])
+            kind, failpoint = cell.split()
+            return Verdict([], killed=await kill_at(realm, failpoint, kind))
 
-def main() -> int:
-    with tempfile.TemporaryDirectory() as folder:
-        clean = campaign(Path(folder))
-    print("each program saw one set of tools" if clean else "NOT CLEAN")
-    return 0 if clean else 1
+        found = places(PASSES, asked.options.times)
+        cells = [f"{kind} {place}" for place in found for kind in KINDS]
+        await asked.judge([FORCED, *cells], verdict)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(run_campaign(options("tests.chaos.surface_kills", times=6), campaign))

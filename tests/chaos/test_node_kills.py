@@ -9,7 +9,7 @@ import pytest
 
 from rookery.actors.kernel.failpoints import FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
-from tests.chaos.node_kills import Outcome, faults, kill_at, passes, undisturbed
+from tests.chaos.node_kills import PASSES, Outcome, faults, kill_at, undisturbed
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +30,5 @@ def test_an_undisturbed_run_does_what_the_story_says(calm: Outcome):
 def test_a_node_killed_at_any_point_leaves_what_an_undisturbed_run_leaves(
     server: EmbeddedServer, calm: Outcome, tmp_path: Path, failpoint: str
 ):
-    (middle,) = passes(failpoint, 2)[1:]
-    cell = asyncio.run(kill_at(server, tmp_path, middle))
+    cell = asyncio.run(kill_at(server, tmp_path, f"{failpoint}@{PASSES[failpoint] // 2}"))
     assert faults(cell, calm) == []
