@@ -351,10 +351,13 @@ class FamilyActor(LoopActor):
     def _on_caught_up(self, item: FactsCaughtUp) -> Sequence[Entity]:
         entity = item.entity
         missed: list[PendingCommand] = []
+        missed_families: set[str] = set()
         for message in item.missed:
-            missed += _to_reactions(message, self._decider.family)
-            if not missed:
-                family = message.source.family
+            family = message.source.family
+            if message.numbered:
+                missed += _to_reactions(message, self._decider.family)
+                missed_families.add(family)
+            elif family not in missed_families:
                 entity.pass_over(family, message.first, message.last, message.sequence)
         for pending in missed:
             pending.from_journal = True

@@ -25,8 +25,10 @@ from rookery.bus.ports import (
     Delivery,
     InboxPosition,
     Journal,
+    StoredMessage,
     Superseded,
 )
+from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.errors import CodedError
 from rookery.schemas.ids import parse_fact_id
@@ -85,15 +87,47 @@ class FactRouter:
         """A message with the facts numbered above ``after`` that matter to the decider, each with a
         watermark hold."""
         first = parse_fact_id(facts[0].id)[2]
-        kinds = frozenset[type[Fact]]()
-        if source.family not in decider.observes:
-            kinds = decider.reaction_types
+        kinds = _kinds_that_matter(decider, source.family)
         due = [
             (number, fact, self._watermark.hold(sequence))
             for number, fact in enumerate(facts, first)
             if number > after and (not kinds or type(fact) in kinds)
         ]
         return FactsCommitted(source, sequence, due, first, first + len(facts) - 1)
+
+    def read_message(
+        self, decider: Decider, stored: StoredMessage, codec: FactCodec[Any], after: int
+    ) -> FactsCommitted | None:
+        """``to_message`` of a stored message; ``None`` if it has no facts. Facts of which none
+        matters are not decoded."""
+        if (passed := _passed_over(decider, stored, codec, after)) is not None:
+            return passed
+        facts = codec.decode(stored.body)
+        if not facts:
+            return None
+        return self.to_message(decider, stored.entity, stored.sequence, facts, after)
+
+
+def _passed_over(
+    decider: Decider, stored: StoredMessage, codec: FactCodec[Any], after: int
+) -> FactsCommitted | None:
+    """The message if none of its facts matters, by their classes and ids alone."""
+    family, key = stored.entity
+    heads, prefix = codec.skim(stored.body), f"{family}.{key}."
+    number = heads[0][0].removeprefix(prefix) if heads else ""
+    if not number.isdecimal() or not heads[0][0].startswith(prefix):
+        return None
+    first = int(number)
+    last = first + len(heads) - 1
+    kinds = _kinds_that_matter(decider, family)
+    if last > after and (not kinds or any(kind is None or kind in kinds for _, kind in heads)):
+        return None
+    return FactsCommitted(stored.entity, stored.sequence, [], first, last)
+
+
+def _kinds_that_matter(decider: Decider, family: str) -> frozenset[type[Fact]]:
+    """The facts of a family that the decider reacts to; empty if all of them matter."""
+    return frozenset() if family in decider.observes else decider.reaction_types
 
 
 # --- committer ------------------------------------------------------------------------------------

@@ -398,7 +398,10 @@ class Entity:
 
     def pass_over(self, family: str, first: int, last: int, sequence: int) -> None:
         """Count facts that the decider passes over as handled, if all before them are."""
-        if self.reacted_counts.get(family, 0) >= first - 1 and not self.reactions:
+        if self.reacted_counts.get(family, 0) >= first - 1 and not any(
+            pending.source is not None and pending.source.family == family
+            for pending in self.reactions
+        ):
             self._mark_reacted(family, last)
             self.key_sequence = max(self.key_sequence, sequence)
 

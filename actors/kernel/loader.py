@@ -151,8 +151,9 @@ class EntityLoader:
             family = one.entity.family
             if family not in wanted:
                 continue
+            after = handled.get(family, 0)
             try:
-                facts = self._codecs[family].decode(one.body)
+                found = self._fact_router.read_message(decider, one, self._codecs[family], after)
             except CodedError as error:
                 restarted = decider.family if family in decider.older_codecs else family
                 left_behind = one.sequence < restarts.get(restarted, 0)
@@ -165,12 +166,8 @@ class EntityLoader:
                     "unreadable fact skipped", extra={"code": error.code, "seq": one.sequence}
                 )
                 continue
-            if not facts:
-                continue
-            after = handled.get(family, 0)
-            missed.append(
-                self._fact_router.to_message(decider, one.entity, one.sequence, facts, after)
-            )
+            if found is not None:
+                missed.append(found)
         mailbox.post(FactsCaughtUp(entity, missed, stored[-1].sequence if stored else 0))
 
     async def _matches_journal(self, entity: EntityId, snapshot: EntitySnapshot) -> bool:
