@@ -17,6 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from rookery.bus.nats import ACCESS_VARIABLES, split_urls
+from rookery.bus.server import LinkFiles
 from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.bindings import BindingName, BindingSettings
@@ -257,6 +258,7 @@ class Config(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     limits: LimitsConfig = LimitsConfig()
     resources: ResourcesConfig = ResourcesConfig()
     peers: PeersConfig = PeersConfig()
+    mesh: LinkFiles = LinkFiles()
     approvals: ApprovalsConfig = ApprovalsConfig()
     policy: PolicySettings = PolicySettings()
     metrics: MetricsConfig = MetricsConfig()

@@ -52,7 +52,6 @@ from rookery.bus.journal import QuarantinedMessage
 from rookery.bus.ports import PARTITIONS, TaskSet
 from rookery.bus.realm_upgrade import upgrade_at_start
 from rookery.bus.roles import Role
-from rookery.bus.server import EmbeddedServer
 from rookery.bus.subjects import Subjects, partition_of
 from rookery.ops.approval_dispatchers import ApprovalDispatchers, open_callback
 from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks, poll_drain
@@ -79,8 +78,8 @@ from rookery.ops.server import (
     RealmServer,
     ServerSupervisor,
     client_of,
+    embedded_server,
     find_server,
-    store_of,
 )
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
@@ -174,10 +173,7 @@ class Node:
         config = self._config
         server = self._share.server or (find_server(config, Role.NODE) if config.url else None)
         if server is None:
-            embedded = EmbeddedServer(
-                store_of(config).path, realm=config.realm, sync=config.server.sync
-            )
-            self._server = ServerSupervisor(embedded, self._on_loss)
+            self._server = ServerSupervisor(embedded_server(config), self._on_loss)
             self._server.start()
             opened.callback(self._server.stop)
             server = self._server.realm_server

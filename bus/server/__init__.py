@@ -1,5 +1,6 @@
 """A nats-server as a child process, and its store."""
 
+from rookery.bus.server.mesh_links import LinkFiles, MeshLink, make_links, read_link
 from rookery.bus.server.server import EmbeddedServer, find_server
 from rookery.bus.server.store import (
     Store,
@@ -10,9 +11,13 @@ from rookery.bus.server.store import (
 
 __all__ = [
     "EmbeddedServer",
+    "LinkFiles",
+    "MeshLink",
     "Store",
     "check_usable",
     "default_store",
     "find_running",
     "find_server",
+    "make_links",
+    "read_link",
 ]

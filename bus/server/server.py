@@ -28,7 +28,13 @@ from rookery.bus.credentials import USERS_FILE, Credential
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats import ApiError, Connection
 from rookery.bus.roles import Role
-from rookery.bus.server.store import Store, default_store, find_running
+from rookery.bus.server.mesh_links import (
+    REALM_ACCOUNT,
+    LinkFiles,
+    MeshLink,
+    link_config,
+)
+from rookery.bus.server.store import GLOBAL_ACCOUNT, Store, default_store, find_running
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["EmbeddedServer", "default_store", "find_running", "find_server"]
@@ -60,8 +66,11 @@ class EmbeddedServer:
         sync: Literal["always", "default"] = "always",
         store_bytes_max: int | None = None,
         admin: bool = False,
+        link: MeshLink | None = None,
+        link_files: LinkFiles = LinkFiles(),  # noqa: B008
     ) -> None:
-        """``admin``: also a user without limits, for benches with streams of their own."""
+        """``admin``: also a user without limits, for benches with streams of their own. ``link``:
+        to the servers of other realms."""
         self._store, self._realm = Store(store), realm
         self._admin_password = entropy(_PASSWORD_BYTES).hex() if admin else ""
         self._port_wanted = port
@@ -69,6 +78,7 @@ class EmbeddedServer:
         self._port = port
         self._sync = sync
         self._store_bytes_max = store_bytes_max
+        self._link, self._link_files = link, link_files
         self._guard: subprocess.Popen[bytes] | None = None
         self._pid = 0
 
@@ -124,10 +134,12 @@ class EmbeddedServer:
             raise RuntimeError("the server is running already")
         self.stop()
         binary = find_server()
+        self._check_listen()
         self._store.create()
         lock = self._store.acquire()
         try:
             self._store.remove_token()
+            self._store.name_account(GLOBAL_ACCOUNT if self._link is None else REALM_ACCOUNT)
             self._store.credentials.ensure(self._realm)
             self._store.credentials.set_admin(f"{self._realm}.admin", self._admin_password)
             for port in self._ports(fixed_port):
@@ -241,9 +253,7 @@ class EmbeddedServer:
             "logfile_size_limit: 16MB",
             "logfile_max_num: 2",
             "max_payload: 1MB",
-            "authorization {",
-            f"  include {USERS_FILE}",
-            "}",
+            *self._accounts(),
             "jetstream {",
             f"  store_dir: {quoted}",
             f"  max_file_store: {self._store_bytes_max or _store_limit(self.store)}",
@@ -251,6 +261,21 @@ class EmbeddedServer:
             "}",
         ]
         return "\n".join(filter(None, lines)) + "\n"
+
+    def _check_listen(self) -> None:
+        """A server that cannot listen for its links would be tried on one port after the other."""
+        if self._link is None or not self._link.is_listener:
+            return
+        host, _, port = self._link.listen.rpartition(":")
+        if not _is_free(int(port), host.strip("[]")):
+            text = f"{self._link.listen}, where links arrive, is taken or not of this machine"
+            raise Failed("SERVER_START_FAILED", text, hint="rookery peers link --listen HOST:PORT")
+
+    def _accounts(self) -> list[str]:
+        users = f"  include {USERS_FILE}"
+        if self._link is None:
+            return ["authorization {", users, "}"]
+        return link_config(self._link, self._realm, [users], self._link_files)
 
     def _await_listening(self, guard: subprocess.Popen[bytes], wanted: Callable[[], bool]) -> bool:
         """``False`` if the server ended, or is not ``wanted`` any more."""
@@ -330,11 +355,11 @@ def _store_limit(store: Path) -> int:
     return used + shutil.disk_usage(store).free * 9 // 10
 
 
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
+def _is_free(port: int, host: str = "127.0.0.1") -> bool:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            probe.bind(("127.0.0.1", port))
+            probe.bind((host, port))
         except OSError:
             return False
         return True

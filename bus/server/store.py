@@ -25,10 +25,21 @@ import msgspec
 from rookery.bus.clock import SystemClock, wait_until
 from rookery.bus.credentials import Credential, CredentialStore
 from rookery.bus.roles import Role
+from rookery.bus.server.mesh_links import REALM_ACCOUNT
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["RunningServer", "Store", "check_usable", "default_store", "find_running", "is_accepted"]
+__all__ = [
+    "GLOBAL_ACCOUNT",
+    "RunningServer",
+    "Store",
+    "check_usable",
+    "default_store",
+    "find_running",
+    "is_accepted",
+]
 
+GLOBAL_ACCOUNT = "$G"
+"""The account of all users of a server that names none."""
 _LOCK_PATIENCE_S = 2.0
 """Time for a server to stop after its node was killed."""
 _START_PATIENCE_S = 2.0
@@ -146,6 +157,17 @@ class Store:
     def remove_token(self) -> None:
         """Delete the one token of older versions, which opens nothing any more."""
         (self.path / "token").unlink(missing_ok=True)
+
+    def name_account(self, name: str) -> None:
+        """Give the streams to the account of this name: the one with links, or the one without.
+        Only for the holder of the lock."""
+        folder = self.path / "jetstream"
+        (former,) = {GLOBAL_ACCOUNT, REALM_ACCOUNT} - {name}
+        if (folder / former).exists():
+            if (folder / name).exists():
+                text = f"{folder} has the streams of two accounts, {former} and {name}"
+                raise Failed("SERVER_START_FAILED", text, hint="move one of them away")
+            (folder / former).rename(folder / name)
 
     def port(self) -> int | None:
         """The port of the previous server; reusing it lets its clients reconnect."""

@@ -23,7 +23,6 @@ from rookery.bus.clock import SystemClock
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import PARTITIONS, Backoff
 from rookery.bus.roles import Role
-from rookery.bus.server import EmbeddedServer
 from rookery.ops.approval_dispatchers import open_callback
 from rookery.ops.config import Config
 from rookery.ops.http_server import Page, Probe
@@ -42,7 +41,13 @@ from rookery.ops.processes.managed_process import (
 )
 from rookery.ops.processes.process_metrics import METRICS_FOLDER, ProcessMetrics
 from rookery.ops.processes.process_share import read_slot_usage
-from rookery.ops.server import RealmServer, ServerSupervisor, client_of, find_server, store_of
+from rookery.ops.server import (
+    RealmServer,
+    ServerSupervisor,
+    client_of,
+    embedded_server,
+    find_server,
+)
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["ProcessGroup"]
@@ -129,10 +134,7 @@ class ProcessGroup:
         config = self._config
         server = find_server(config, Role.NODE) if config.url else None
         if server is None:
-            embedded = EmbeddedServer(
-                store_of(config).path, realm=config.realm, sync=config.server.sync
-            )
-            self._server = ServerSupervisor(embedded, self._on_loss)
+            self._server = ServerSupervisor(embedded_server(config), self._on_loss)
             self._server.start()
             opened.callback(self._server.stop)
             server = self._server.realm_server

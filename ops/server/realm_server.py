@@ -16,7 +16,14 @@ from rookery.bus.clock import monotonic_s
 from rookery.bus.credentials import Credential, read_credential
 from rookery.bus.nats import NO_ACCESS, ServerAccess
 from rookery.bus.roles import Role
-from rookery.bus.server import EmbeddedServer, Store, check_usable, default_store, find_running
+from rookery.bus.server import (
+    EmbeddedServer,
+    Store,
+    check_usable,
+    default_store,
+    find_running,
+    read_link,
+)
 from rookery.ops.config import Config, address_of
 from rookery.schemas.errors import CodedError, Failed, Refused
 
@@ -24,6 +31,7 @@ __all__ = [
     "RealmServer",
     "ServerSupervisor",
     "client_of",
+    "embedded_server",
     "find_server",
     "local_credential",
     "no_server_error",
@@ -84,6 +92,18 @@ def store_of(config: Config) -> Store:
             hint="choose another one with --store",
         )
     return store
+
+
+def embedded_server(config: Config) -> EmbeddedServer:
+    """The server of the configured store, to be started, with its link to other realms."""
+    file = config.mesh.link_file
+    return EmbeddedServer(
+        store_of(config).path,
+        realm=config.realm,
+        sync=config.server.sync,
+        link=read_link(Path(file)) if file else None,
+        link_files=config.mesh,
+    )
 
 
 def find_server(config: Config, role: Role, surface: str = "") -> RealmServer | None:

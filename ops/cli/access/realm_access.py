@@ -22,7 +22,6 @@ from rookery.bus.journal import JetStreamFeed, JetStreamJournal, Quarantine
 from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.roles import Role
-from rookery.bus.server import EmbeddedServer
 from rookery.bus.storage import (
     Bucket,
     JetStreamBlobs,
@@ -42,6 +41,7 @@ from rookery.ops.process_identity import is_dead
 from rookery.ops.server import (
     RealmServer,
     client_of,
+    embedded_server,
     find_server,
     no_server_error,
     server_of,
@@ -79,7 +79,7 @@ def local_server(options: Options) -> Iterator[None]:
     if not store.is_dir() or find_server(config, Role.NODE) is not None:
         yield
         return
-    server = EmbeddedServer(store, realm=config.realm, sync=config.server.sync)
+    server = embedded_server(config)
     try:
         server.start()
     except Refused as refusal:

@@ -47,6 +47,9 @@ def up(
         Driver | None,
         Parameter(help="Driver of runs: the node's sandbox, or an external client."),
     ] = None,
+    mesh_link: Annotated[
+        str | None, Parameter(help="File of `peers link`: joins the server to other realms'.")
+    ] = None,
     log_level: Annotated[Level | None, Parameter(help="Lowest level of log lines.")] = None,
     log_format: Annotated[
         Format | None, Parameter(help="auto: text on a terminal, JSON lines elsewhere.")
@@ -60,6 +63,7 @@ def up(
         "node.workers": workers,
         "node.processes": processes,
         "node.driver": driver,
+        "mesh.link_file": mesh_link,
         "log.level": log_level,
         "log.format": log_format,
     }
