@@ -80,6 +80,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.agents.model_kills 5
 	@$(BIN)/python -m tests.agents.model_kills 2 openai
 	@$(BIN)/python -m tests.agents.model_kills 2 anthropic
+	@echo "== peers over a link that misbehaves, each node killed once"
+	@$(BIN)/python -m tests.chaos.mesh_faults
 	@echo "== hooks that change a run, their node killed at every place of an invocation"
 	@$(BIN)/python -m tests.chaos.hook_kills
 	@echo "== two peers, their node killed at every failpoint"

@@ -43,4 +43,11 @@ async def look(name: str, context: ToolCallContext) -> int:
     return len(name)
 
 
-registry = ToolRegistry.of(pay, look)
+@tool(side_effect=SideEffect.WRITE, idempotent=True)
+def handle(number: int, context: ToolCallContext) -> int:
+    """To be done under one key, however often."""
+    _done("handle", context, number)
+    return number
+
+
+registry = ToolRegistry.of(pay, look, handle)
