@@ -79,14 +79,14 @@ def users_config(credentials: Iterable[Credential], admin: str, admin_password: 
 
 def hashed_users_config(credentials: Iterable[Credential]) -> str:
     """Users of a server elsewhere."""
-    return _authorization(
+    return _users(
         {"user": one.user, "password": _hash(one.password), **_allowed(one)} for one in credentials
     )
 
 
 def nkeys_config(credentials: Iterable[Credential]) -> str:
     """Users that a server knows by their public keys."""
-    return _authorization({"nkey": one.key.public, **_allowed(one)} for one in credentials)
+    return _users({"nkey": one.key.public, **_allowed(one)} for one in credentials)
 
 
 class Accounts(NamedTuple):
@@ -138,8 +138,8 @@ def _hash(password: str) -> str:
     return hashed.decode()
 
 
-def _authorization(users: Iterable[dict[str, Any]]) -> str:
-    return f"authorization {{\nusers = {json.dumps(list(users), indent=1)}\n}}\n"
+def _users(users: Iterable[dict[str, Any]]) -> str:
+    return f"users = {json.dumps(list(users), indent=1)}\n"
 
 
 # --- store ----------------------------------------------------------------------------------------
@@ -184,12 +184,16 @@ class CredentialStore:
                 )
         self.ensure(realm)
 
-    def server_config(self) -> str:
-        """The configuration of the server elsewhere; it contains no secret."""
+    def server_config(self, *, in_account: bool = False) -> str:
+        """The configuration of the server elsewhere; it contains no secret. ``in_account``: only
+        the users, for the block of an account."""
         with self._locked():
             match self.server_format:
                 case ServerFormat.NKEYS:
-                    return nkeys_config(self.all())
+                    users = nkeys_config(self.all())
+                case ServerFormat.JWT if in_account:
+                    text = "tokens name their account: it has no block with users"
+                    raise Refused("INVALID_ARGUMENT", text, hint="--format nkeys")
                 case ServerFormat.JWT:
                     accounts = Accounts(
                         self._key("operator", NKeyKind.OPERATOR),
@@ -198,7 +202,8 @@ class CredentialStore:
                     )
                     return tokens_config(accounts, self._revoked(), self._now_s())
                 case _:
-                    return hashed_users_config(self.all())
+                    users = hashed_users_config(self.all())
+        return users if in_account else f"authorization {{\n{users}}}\n"
 
     def ensure(self, realm: str) -> bool:
         """Make the credentials that a realm lacks; whether any was made."""

@@ -1,6 +1,12 @@
 """A nats-server as a child process, and its store."""
 
-from rookery.bus.server.mesh_links import LinkFiles, MeshLink, make_links, read_link
+from rookery.bus.server.mesh_links import (
+    LinkFiles,
+    MeshLink,
+    link_config,
+    make_links,
+    read_link,
+)
 from rookery.bus.server.server import EmbeddedServer, find_server
 from rookery.bus.server.store import (
     Store,
@@ -18,6 +24,7 @@ __all__ = [
     "default_store",
     "find_running",
     "find_server",
+    "link_config",
     "make_links",
     "read_link",
 ]

@@ -9,7 +9,6 @@ account with another one, and hears or answers only what the hub's imports give 
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -201,7 +200,7 @@ def _listener_leafnodes(link: MeshLink, files: LinkFiles) -> dict[str, Any]:
         raise Refused(
             "CONFIG_INVALID",
             f"links from other machines to {link.listen} need TLS",
-            hint="mesh.certificate_file and mesh.key_file, or listen on 127.0.0.1 behind a tunnel",
+            hint="set mesh.certificate_file and mesh.key_file, or listen on 127.0.0.1 only",
         )
     return {"listen": link.listen, "no_advertise": True, **_tls(files)}
 
@@ -224,7 +223,7 @@ def _tls(files: LinkFiles) -> dict[str, Any]:
         "cert_file": files.certificate_file,
         "key_file": files.key_file or files.certificate_file,
     }
-    tls: dict[str, Any] = {name: os.path.abspath(path) for name, path in named.items() if path}
+    tls: dict[str, Any] = {name: path for name, path in named.items() if path}
     if not tls:
         return {}
     if files.ca_file and files.certificate_file:

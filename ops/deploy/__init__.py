@@ -1,1 +1,3 @@
-"""Files to run Rookery on several machines: ``cluster/README.md``."""
+"""Files to run Rookery on several machines (``cluster/README.md``), and to join realms of several
+sites (``mesh/README.md``).
+"""

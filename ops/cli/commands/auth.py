@@ -87,6 +87,9 @@ def init(
     format_: Annotated[
         ServerFormat, Parameter(name="--format", help="How the server knows its users.")
     ] = ServerFormat.NKEYS,
+    account: Annotated[
+        bool, Parameter(help="Only the users, for the block of an account.", negative="")
+    ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Make the credentials of a realm for a NATS server elsewhere, and print its configuration.
@@ -96,7 +99,7 @@ def init(
     config = options.load().config
     store = CredentialStore(folder.expanduser().absolute())
     store.prepare(config.realm, format_)
-    print_line(store.server_config().rstrip())
+    print_line(store.server_config(in_account=account).rstrip())
     print_stderr(f"credentials, a file each, for their holders alone: {folder}/credentials")
     return 0
 

@@ -9,6 +9,7 @@
 #                               and each HOST (a name or an IP address)
 # client.pem client-key.pem     of nodes and clients
 #
+# With other names in SERVERS, such as SERVERS="west east", those instead of the three.
 # A second call with the same FOLDER keeps the authority and renews the others.
 set -eu
 
@@ -44,7 +45,7 @@ for host in "$@"; do
     *) names="$names,DNS:$host" ;;
     esac
 done
-for name in server-1 server-2 server-3; do
+for name in ${SERVERS:-server-1 server-2 server-3}; do
     sign "$name" "DNS:$name,DNS:localhost,IP:127.0.0.1$names"
 done
 sign client "DNS:client"
