@@ -250,11 +250,11 @@ class FactCodec(Generic[F]):
             raise Failed("FACT_INVALID", f"a journal message is not JSON: {error}") from None
 
     def skim(self, body: bytes) -> list[tuple[str, type[Fact] | None]]:
-        """The id and the class of each fact, in a tenth of the time of ``decode``. There is no class
-        if only ``decode`` knows whether the fact can be read, and nothing if the message is no JSON.
-        """
+        """The id and the class of each fact, in a tenth of the time of ``decode``. There is no
+        class if only ``decode`` knows whether the fact can be read, and nothing if the message is
+        no JSON."""
         try:
-            return [(head.id, self.names.get(head.type)) for head in _fact_heads(body)]
+            return [(head.id, self.names.get(head.type)) for head in _fact_names(body)]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return []
 
@@ -272,14 +272,14 @@ class FactCodec(Generic[F]):
             raise Failed("FACT_INVALID", f"a fact does not fit its type: {error}") from None
 
 
-class _FactHead(msgspec.Struct, gc=False):
+class _FactName(msgspec.Struct, gc=False):
     """What tells of a fact without its contents."""
 
     type: str = ""
     id: str = ""
 
 
-_fact_heads = msgspec.json.Decoder(list[_FactHead]).decode
+_fact_names = msgspec.json.Decoder(list[_FactName]).decode
 
 
 def restarts_history(body: bytes) -> bool:
@@ -287,7 +287,7 @@ def restarts_history(body: bytes) -> bool:
     if _RESTARTS not in body:
         return False
     try:
-        return bool(heads := _fact_heads(body)) and heads[0].type.encode().endswith(_RESTARTS)
+        return bool(heads := _fact_names(body)) and heads[0].type.encode().endswith(_RESTARTS)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
 

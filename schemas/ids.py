@@ -432,7 +432,9 @@ def encode_typed_text(value: object) -> str:
 def decode_typed_text(kind: type, value: object) -> object:
     """``dec_hook``: a typed text of a bare string, checked."""
     if isinstance(value, str) and issubclass(kind, TypedText):
-        return _known_text(kind, value) if len(value) <= ID_BYTES_MAX else kind(value)
+        if len(value) > ID_BYTES_MAX:
+            return kind(value)
+        return _known_text(kind, value)  # type: ignore[arg-type] # mypy takes its texts' hash.
     raise TypeError(f"expected `{kind.__name__}`, got `{type(value).__name__}`")
 
 
