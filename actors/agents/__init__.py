@@ -16,16 +16,9 @@ from rookery.actors.agents.model_calls import (
     judge_calls,
     storable,
 )
-from rookery.actors.agents.model_port import (
-    Model,
-    ModelAnswer,
-    ModelFailure,
-    ModelQuestion,
-    ModelTool,
-)
+from rookery.actors.agents.model_port import ModelAnswer, ModelFailure, ModelQuestion, ModelTool
 from rookery.actors.agents.models import NO_MODELS, ModelBudgets, Models, open_models
 from rookery.actors.agents.recorded_model import RecordedAnswer, recorded_models
-from rookery.actors.agents.scripted_model import ModelScript, ScriptedAnswer
 
 __all__ = [
     "CALLS_MAX",
@@ -35,16 +28,13 @@ __all__ = [
     "CheckArguments",
     "Conversation",
     "JudgedCall",
-    "Model",
     "ModelAnswer",
     "ModelBudgets",
     "ModelFailure",
     "ModelQuestion",
-    "ModelScript",
     "ModelTool",
     "Models",
     "RecordedAnswer",
-    "ScriptedAnswer",
     "estimate",
     "exceeded_budget",
     "extract",

@@ -29,17 +29,9 @@ if TYPE_CHECKING:
         stop_run,
     )
     from rookery.actors.hooks.changes import call_verdict, outcome_after_hooks
-    from rookery.actors.hooks.context import (
-        HookInvocationOutcome,
-        HookInvocationStatus,
-        HookLifecycleContext,
-    )
-    from rookery.actors.hooks.coordinator import HookLifecycleCoordinator, validate_package_hooks
-    from rookery.actors.hooks.decider import HooksDecider
-    from rookery.actors.hooks.executors import (
+    from rookery.actors.hooks.executors.ports import ExternalExecutor
+    from rookery.actors.hooks.executors.service import (
         AnsweredExecutor,
-        ExternalExecutor,
-        HookExecutors,
         ServiceExecutor,
         answer_invocation,
     )
@@ -57,22 +49,15 @@ if TYPE_CHECKING:
         run_ending,
     )
 
-
 __all__ = [
     "AnsweredExecutor",
     "ExternalExecutor",
     "HookChanges",
-    "HookExecutors",
-    "HookInvocationOutcome",
-    "HookInvocationStatus",
-    "HookLifecycleContext",
-    "HookLifecycleCoordinator",
     "HookObservers",
     "HookPoints",
     "HookStop",
     "HookTrials",
     "Hooked",
-    "HooksDecider",
     "LiveHooks",
     "LocalHook",
     "NodeHooks",
@@ -98,7 +83,6 @@ __all__ = [
     "run_ending",
     "stop_completion",
     "stop_run",
-    "validate_package_hooks",
 ]
 
 __getattr__ = lazy_names(
@@ -119,46 +103,16 @@ __getattr__ = lazy_names(
             "stop_completion",
             "stop_run",
         ),
-        "changes": (
-            "call_verdict",
-            "outcome_after_hooks",
-        ),
-        "context": (
-            "HookInvocationOutcome",
-            "HookInvocationStatus",
-            "HookLifecycleContext",
-        ),
-        "coordinator": (
-            "HookLifecycleCoordinator",
-            "validate_package_hooks",
-        ),
-        "decider": ("HooksDecider",),
-        "executors": (
-            "AnsweredExecutor",
-            "ExternalExecutor",
-            "HookExecutors",
-            "ServiceExecutor",
-            "answer_invocation",
-        ),
+        "changes": ("call_verdict", "outcome_after_hooks"),
+        "executors.ports": ("ExternalExecutor",),
+        "executors.service": ("AnsweredExecutor", "ServiceExecutor", "answer_invocation"),
         "invocations": ("HookStop",),
-        "realm.live_hooks": (
-            "HookChanges",
-            "LiveHooks",
-        ),
         "node_hooks": ("NodeHooks",),
         "observers": ("HookObservers",),
-        "points": (
-            "HookPoints",
-            "Hooked",
-            "requests_retry",
-        ),
-        "records": ("journal_records",),
-        "run_changes": (
-            "check_recorded",
-            "injected_inputs",
-            "is_retried",
-            "run_ending",
-        ),
+        "points": ("HookPoints", "Hooked", "requests_retry"),
+        "realm.live_hooks": ("HookChanges", "LiveHooks"),
         "realm.trials": ("HookTrials",),
+        "records": ("journal_records",),
+        "run_changes": ("check_recorded", "injected_inputs", "is_retried", "run_ending"),
     },
 )

@@ -17,36 +17,18 @@ if TYPE_CHECKING:
     from rookery.actors.leases.executor import LeaseExecutor
     from rookery.actors.leases.lease_machine import LEASE
     from rookery.actors.leases.logins import LeaseLogins, list_leases
-    from rookery.actors.leases.provider import (
-        Binding,
-        CurrentCredential,
-        LeaseCredential,
-        LeaseSecrets,
-        Login,
-        LoginNeeded,
-        Outcome,
-        Provider,
-        Renewed,
-        RetryLater,
-    )
+    from rookery.actors.leases.provider import Binding, LeaseSecrets, Provider
 
 __all__ = [
     "LEASE",
     "Binding",
-    "CurrentCredential",
-    "LeaseCredential",
     "LeaseCredentials",
     "LeaseExecutor",
     "LeaseLogins",
     "LeaseSecrets",
     "LeaseStates",
     "LeasesDecider",
-    "Login",
-    "LoginNeeded",
-    "Outcome",
     "Provider",
-    "Renewed",
-    "RetryLater",
     "list_leases",
 ]
 
@@ -58,17 +40,6 @@ __getattr__ = lazy_names(
         "executor": ("LeaseExecutor",),
         "lease_machine": ("LEASE",),
         "logins": ("LeaseLogins", "list_leases"),
-        "provider": (
-            "Binding",
-            "CurrentCredential",
-            "LeaseCredential",
-            "LeaseSecrets",
-            "Login",
-            "LoginNeeded",
-            "Outcome",
-            "Provider",
-            "Renewed",
-            "RetryLater",
-        ),
+        "provider": ("Binding", "LeaseSecrets", "Provider"),
     },
 )

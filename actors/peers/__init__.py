@@ -15,7 +15,7 @@ from rookery.actors.peers.outbox import SendContext, not_attended_response
 from rookery.actors.peers.stream_machine import STREAMS
 from rookery.actors.peers.trust.cards import PeerCard, card_line, fingerprint, read_card
 from rookery.actors.peers.trust.envelope_rules import EnvelopeChecks, sign_envelope
-from rookery.actors.peers.trust.peer_keys import RealmKeys, enrolment_fault, peer_id_of
+from rookery.actors.peers.trust.peer_keys import RealmKeys, peer_id_of
 from rookery.actors.peers.trust.roster_changes import sign_change
 from rookery.actors.peers.trust.roster_rules import (
     Roster,
@@ -46,7 +46,6 @@ __all__ = [
     "SendContext",
     "SessionNumber",
     "card_line",
-    "enrolment_fault",
     "fingerprint",
     "not_attended_response",
     "peer_id_of",

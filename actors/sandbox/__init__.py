@@ -38,16 +38,11 @@ from rookery.actors.sandbox.contract import (
     ToolResult,
     ignore_output,
 )
-from rookery.actors.sandbox.python.guest.standard_modules import MODULES as PYTHON_MODULES
 from rookery.actors.sandbox.runtime.factory import answering, open_sandbox
 from rookery.actors.sandbox.sandbox import Sandbox
-from rookery.actors.sandbox.sessions.run_log import RecordedCall, RecordedRun, ResultBatch
-from rookery.actors.sandbox.sessions.snapshot import Snapshot
 from rookery.actors.sandbox.validate import check_new_request, limits_in_force
-from rookery.schemas.calls import ToolFault
 
 __all__ = [
-    "PYTHON_MODULES",
     "STATUS_OF_CODE",
     "CallTool",
     "FilesStep",
@@ -56,15 +51,10 @@ __all__ = [
     "Outcome",
     "PendingResult",
     "ProgramCall",
-    "RecordedCall",
-    "RecordedRun",
-    "ResultBatch",
     "Sandbox",
-    "Snapshot",
     "StepEnded",
     "SuspendedRun",
     "Tool",
-    "ToolFault",
     "ToolResult",
     "answering",
     "check_new_request",

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
         ToolCallContext,
         ToolError,
         ToolRegistry,
-        load_registry,
     )
     from rookery.actors.tools.builtin.files import Mount, file_tools
     from rookery.actors.tools.builtin.http import Allowed, HttpCredential, http_tools
@@ -37,12 +36,7 @@ if TYPE_CHECKING:
     from rookery.actors.tools.call_requests import PolicyByDigest, ask_policy, host_default
     from rookery.actors.tools.call_rules import NO_WAITS, CallRules
     from rookery.actors.tools.call_slots import CallSlots, SlotStage, SlotSupply
-    from rookery.actors.tools.capability_checks import (
-        CapabilityChecks,
-        fault,
-        fault_of,
-        schema_digest,
-    )
+    from rookery.actors.tools.capability_checks import CapabilityChecks, fault, fault_of
     from rookery.actors.tools.catalogue import (
         LOCAL,
         PEERS,
@@ -94,7 +88,7 @@ if TYPE_CHECKING:
         HookVerdict,
         SessionCalls,
     )
-    from rookery.actors.tools.validation import validator_of
+    from rookery.actors.tools.validation.schema_validator import validator_of
     from rookery.actors.tools.visible_tools import (
         NO_TOOLS,
         ToolSet,
@@ -206,7 +200,6 @@ __all__ = [
     "file_tools",
     "host_default",
     "http_tools",
-    "load_registry",
     "peer_verdict",
     "pending_call_effects",
     "read_credential",
@@ -214,7 +207,6 @@ __all__ = [
     "requires_approval",
     "resolution_receipt",
     "resolve",
-    "schema_digest",
     "tool",
     "validator_of",
 ]
@@ -222,6 +214,7 @@ __all__ = [
 __getattr__ = lazy_names(
     __name__,
     {
+        "attempts": ("CallNotifier",),
         "authoring.credential": (
             "CredentialSource",
             "NO_CREDENTIALS",
@@ -236,16 +229,14 @@ __getattr__ = lazy_names(
             "ToolCallContext",
             "ToolError",
             "ToolRegistry",
-            "load_registry",
         ),
         "builtin.files": ("Mount", "file_tools"),
         "builtin.http": ("Allowed", "HttpCredential", "http_tools"),
         "builtin.sleep": ("built_in_tools",),
-        "attempts": ("CallNotifier",),
         "call_requests": ("PolicyByDigest", "ask_policy", "host_default"),
         "call_rules": ("CallRules", "NO_WAITS"),
         "call_slots": ("CallSlots", "SlotStage", "SlotSupply"),
-        "capability_checks": ("CapabilityChecks", "fault", "fault_of", "schema_digest"),
+        "capability_checks": ("CapabilityChecks", "fault", "fault_of"),
         "catalogue": (
             "CatalogueTool",
             "LOCAL",
@@ -257,7 +248,6 @@ __getattr__ = lazy_names(
             "check_surface",
             "requires_approval",
         ),
-        "hosts.local_host": ("DaemonThreadPool", "LocalToolHost"),
         "effects": (
             "ArmCallTimer",
             "AskApproval",
@@ -273,7 +263,9 @@ __getattr__ = lazy_names(
         "evolve": ("adopted_fact", "evolve_calls"),
         "executor": ("CallExecutor",),
         "hosts.host": ("OutcomeUnknown", "PastAttempt", "ToolHost"),
+        "hosts.local_host": ("DaemonThreadPool", "LocalToolHost"),
         "hosts.remote_host": ("RemoteToolHost",),
+        "hosts.worker": ("Worker",),
         "resolutions": ("resolution_receipt", "resolve"),
         "slot_limits": (
             "AllocationRound",
@@ -292,12 +284,11 @@ __getattr__ = lazy_names(
             "SessionCalls",
             "WAITING_FOR_APPROVAL",
             "WAITING_FOR_LEASE",
-            "WAITING_FOR_TASK",
             "WAITING_FOR_PEER",
+            "WAITING_FOR_TASK",
             "WAITING_FOR_TIMER",
         ),
-        "hosts.worker": ("Worker",),
-        "validation": ("validator_of",),
+        "validation.schema_validator": ("validator_of",),
         "visible_tools": (
             "NO_TOOLS",
             "ToolSet",

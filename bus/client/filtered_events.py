@@ -9,7 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rookery.bus.ports import Feed, Filter, StoredMessage
+from rookery.bus.ports import Filter, StoredMessage
+from rookery.bus.ports.journal import Feed
 from rookery.schemas.event_index import select_fact
 from rookery.schemas.events import EventCursor, EventFilter
 

@@ -13,7 +13,8 @@ from msgspec import UNSET
 
 from rookery.bus.client.retrying_request import RetryingRequest
 from rookery.bus.client.run_request import decode_result, not_executed_here
-from rookery.bus.nats import Connection, Message, Subscription
+from rookery.bus.nats import Connection, Message
+from rookery.bus.nats.batch_client import Subscription
 from rookery.bus.ports import BlobReader, Filter, JournalReads
 from rookery.bus.subjects import Subjects
 from rookery.schemas.agents import DeltaKind

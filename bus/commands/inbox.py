@@ -20,22 +20,11 @@ from rookery.bus.commands.command_messages import (
 from rookery.bus.commands.partition_consumer import PartitionConsumer
 from rookery.bus.commands.publish import publish, retry_until_deadline
 from rookery.bus.commands.redelivery import SuspectGate
-from rookery.bus.nats import (
-    MESSAGE_NOT_FOUND,
-    ApiError,
-    Connection,
-    Message,
-    Outgoing,
-    header_value,
-)
-from rookery.bus.ports import (
-    NO_PROOF,
-    DeadLetter,
-    Delivery,
-    EnvelopeProof,
-    InboxPosition,
-    Timer,
-)
+from rookery.bus.nats import ApiError, Connection, Message, Outgoing
+from rookery.bus.nats.batch_client import header_value
+from rookery.bus.nats.jetstream_api import MESSAGE_NOT_FOUND
+from rookery.bus.ports import DeadLetter, Delivery, EnvelopeProof, InboxPosition, Timer
+from rookery.bus.ports.commands import NO_PROOF
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_command_id

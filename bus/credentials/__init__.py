@@ -6,9 +6,7 @@ secrets, sensitive values, and the keys that seal them.
 """
 
 from rookery.bus.credentials.credential import (
-    IDENTITY,
     Credential,
-    IdentityVerifier,
     identity_header,
     is_certified,
     read_credential,
@@ -23,12 +21,10 @@ from rookery.bus.credentials.sealed_secrets import (
 from rookery.bus.credentials.store import USERS_FILE, CredentialStore, ServerFormat
 
 __all__ = [
-    "IDENTITY",
     "KEY_BYTES",
     "USERS_FILE",
     "Credential",
     "CredentialStore",
-    "IdentityVerifier",
     "KeyRing",
     "RingSeal",
     "SealedSecrets",

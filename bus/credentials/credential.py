@@ -12,7 +12,8 @@ from urllib.parse import quote
 import msgspec
 
 from rookery.bus.clock import entropy
-from rookery.bus.nats import KEY_BYTES, NO_ACCESS, NKey, NKeyKind, ServerAccess, verify_nkey
+from rookery.bus.nats import NO_ACCESS, ServerAccess, verify_nkey
+from rookery.bus.nats.nkeys import KEY_BYTES, NKey, NKeyKind
 from rookery.bus.roles import Role, inbox_of
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused

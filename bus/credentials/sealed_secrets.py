@@ -9,7 +9,8 @@ from typing import Any, Final, NamedTuple, Protocol
 import msgspec
 from Crypto.Cipher import AES
 
-from rookery.bus.ports import SecretEntry, Secrets
+from rookery.bus.ports import Secrets
+from rookery.bus.ports.storage import SecretEntry
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.protection.sealed_values import SealedValue

@@ -32,7 +32,9 @@ from rookery.bus.journal.append_messages import (
 )
 from rookery.bus.journal.reader import JournalReader
 from rookery.bus.journal.writer_terms import WriterTerms
-from rookery.bus.nats import AckVerdict, Connection, Message, Subscription, decode_ack
+from rookery.bus.nats import Connection, Message
+from rookery.bus.nats.batch_client import Subscription
+from rookery.bus.nats.jetstream_api import AckVerdict, decode_ack
 from rookery.bus.ports import (
     Appended,
     AppendOutcome,

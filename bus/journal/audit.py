@@ -11,7 +11,8 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec.structs import replace
 
-from rookery.bus.ports import Feed, Filter, Journal, StoredMessage
+from rookery.bus.ports import Filter, Journal, StoredMessage
+from rookery.bus.ports.journal import Feed
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import ZERO_CHAIN, ChainCursor, chain, digest_bytes
 from rookery.schemas.envelope import HELD_BY, EntityId

@@ -13,16 +13,9 @@ from typing import Any
 
 from rookery.bus.event_loop import Backoff
 from rookery.bus.journal.reader import LeaderLag, from_delivery
-from rookery.bus.nats import (
-    ApiError,
-    Connection,
-    Message,
-    Outgoing,
-    Subscription,
-    delivery_info,
-    header_value,
-    status_of,
-)
+from rookery.bus.nats import ApiError, Connection, Message, Outgoing
+from rookery.bus.nats.batch_client import Subscription, header_value
+from rookery.bus.nats.jetstream_api import delivery_info, status_of
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json

@@ -17,7 +17,8 @@ from rookery.bus.memory.storage import (
     MemorySecrets,
 )
 from rookery.bus.memory.workers import MemoryHookServices, MemoryToolWorkers, MemoryWorkerRegistry
-from rookery.bus.ports import Delivery, HookHandler, ReplyMessage
+from rookery.bus.ports import Delivery, ReplyMessage
+from rookery.bus.ports.commands import HookHandler
 from rookery.bus.subjects import Subjects, partition_of
 
 __all__ = [

@@ -23,15 +23,8 @@ from rookery.bus.commands.redelivery import (
     PreviousOwnerState,
     SuspectGate,
 )
-from rookery.bus.ports import (
-    NO_PROOF,
-    PARTITIONS,
-    DeadLetter,
-    Delivery,
-    EnvelopeProof,
-    InboxPosition,
-    Timer,
-)
+from rookery.bus.ports import PARTITIONS, DeadLetter, Delivery, EnvelopeProof, InboxPosition, Timer
+from rookery.bus.ports.commands import NO_PROOF
 from rookery.bus.subjects import encode_token, partition_of
 
 __all__ = ["MemoryCommands", "MemoryInbox", "MemoryTimers"]

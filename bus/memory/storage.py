@@ -9,7 +9,8 @@ from collections.abc import Callable, Collection, Sequence
 from itertools import count
 from typing import NamedTuple
 
-from rookery.bus.ports import BLOB_BYTES_MAX, BlobMark, Claim, EntitySnapshot, SecretEntry
+from rookery.bus.ports import BLOB_BYTES_MAX, BlobMark, Claim, EntitySnapshot
+from rookery.bus.ports.storage import SecretEntry
 from rookery.bus.storage.blobs import blob_not_found, check_blob, verify_blob
 from rookery.bus.storage.bucket import check_claim, claim_lost
 from rookery.bus.storage.stores import CheckpointHead

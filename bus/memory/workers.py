@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from rookery.bus.ports import HookHandler
+from rookery.bus.ports.commands import HookHandler
 from rookery.bus.workers.server import AttemptRegistry
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed

@@ -1,81 +1,23 @@
 """The NATS connection: nats-py, with batched frames, reply inboxes and JetStream's codes."""
 
-from rookery.bus.nats.batch_client import Message, Outgoing, Subscription, header_value
+from rookery.bus.nats.batch_client import Message, Outgoing
 from rookery.bus.nats.connection import Connection
-from rookery.bus.nats.direct_get import DirectPage, direct_page, exchange, page_of, page_query
-from rookery.bus.nats.jetstream_api import (
-    CONSUMER_NOT_FOUND,
-    EXPECTED_SEQUENCE,
-    EXPECTED_SUBJECT,
-    MESSAGE_ID,
-    MESSAGE_NOT_FOUND,
-    NO_RESPONDERS,
-    STREAM_NAME_IN_USE,
-    STREAM_NOT_FOUND,
-    AckVerdict,
-    ApiError,
-    DeliveryInfo,
-    decode_ack,
-    delivery_info,
-    status_of,
-)
-from rookery.bus.nats.nkeys import (
-    KEY_BYTES,
-    NKey,
-    NKeyKind,
-    account_jwt,
-    credentials_text,
-    operator_jwt,
-    user_jwt,
-    verify_nkey,
-)
-from rookery.bus.nats.reply_inbox import PendingReply, ReplyInbox
-from rookery.bus.nats.server_access import (
-    ACCESS_VARIABLES,
-    NO_ACCESS,
-    ServerAccess,
-    access_from_environment,
-    split_urls,
-)
+from rookery.bus.nats.jetstream_api import CONSUMER_NOT_FOUND, STREAM_NOT_FOUND, ApiError
+from rookery.bus.nats.nkeys import verify_nkey
+from rookery.bus.nats.reply_inbox import ReplyInbox
+from rookery.bus.nats.server_access import ACCESS_VARIABLES, NO_ACCESS, ServerAccess, split_urls
 
 __all__ = [
     "ACCESS_VARIABLES",
     "CONSUMER_NOT_FOUND",
-    "EXPECTED_SEQUENCE",
-    "EXPECTED_SUBJECT",
-    "KEY_BYTES",
-    "MESSAGE_ID",
-    "MESSAGE_NOT_FOUND",
     "NO_ACCESS",
-    "NO_RESPONDERS",
-    "STREAM_NAME_IN_USE",
     "STREAM_NOT_FOUND",
-    "AckVerdict",
     "ApiError",
     "Connection",
-    "DeliveryInfo",
-    "DirectPage",
     "Message",
-    "NKey",
-    "NKeyKind",
     "Outgoing",
-    "PendingReply",
     "ReplyInbox",
     "ServerAccess",
-    "Subscription",
-    "access_from_environment",
-    "account_jwt",
-    "credentials_text",
-    "decode_ack",
-    "delivery_info",
-    "direct_page",
-    "exchange",
-    "header_value",
-    "operator_jwt",
-    "page_of",
-    "page_query",
     "split_urls",
-    "status_of",
-    "user_jwt",
     "verify_nkey",
 ]

@@ -15,13 +15,10 @@ from typing import Any, Protocol, TypeVar
 
 from rookery.bus.event_loop import Backoff, TaskSet, wait_first
 from rookery.bus.ports.commands import (
-    NO_PROOF,
     DeadLetter,
     Delivery,
     EnvelopeProof,
     ExternalService,
-    HookEndpoint,
-    HookHandler,
     HookServices,
     Inbox,
     InboxPosition,
@@ -58,7 +55,6 @@ from rookery.bus.ports.storage import (
     Claims,
     EntitySnapshot,
     EntitySnapshots,
-    SecretEntry,
     Secrets,
     ValueSeal,
 )
@@ -66,7 +62,6 @@ from rookery.bus.ports.storage import (
 __all__ = [
     "BLOB_BYTES_MAX",
     "IN_FACT_BYTES_MAX",
-    "NO_PROOF",
     "AppendOutcome",
     "AppendRejected",
     "AppendRequest",
@@ -85,21 +80,15 @@ __all__ = [
     "Delivery",
     "EntityFollower",
     "EntitySnapshot",
-    "EntitySnapshots",
     "EnvelopeProof",
     "ExternalService",
-    "Feed",
     "Filter",
-    "HookEndpoint",
-    "HookHandler",
     "HookServices",
-    "Inbox",
     "InboxPosition",
     "Journal",
     "JournalReads",
     "ReplyMessage",
     "RequestEndpoint",
-    "SecretEntry",
     "Secrets",
     "StoredMessage",
     "Superseded",
@@ -113,21 +102,14 @@ __all__ = [
     "wait_first",
 ]
 
+
 T = TypeVar("T")
 
+
 PARTITIONS = 16
+
+
 """Number of partitions of sessions. It is part of the inbox's stored subjects."""
-
-# --- commands -----------------------------------------------------------------------------------
-
-
-# --- timers, blobs, claims, snapshots -----------------------------------------------------------
-
-
-# --- tool workers -----------------------------------------------------------------------------
-
-
-# --- outside services ---------------------------------------------------------------------------
 
 
 class Bus(Protocol):

@@ -17,7 +17,8 @@ from typing import Final, TypeVar
 
 from rookery.bus.event_loop import Backoff
 from rookery.bus.journal.reader import LeaderLag, from_page, matcher
-from rookery.bus.nats import Connection, Message, Subscription, header_value
+from rookery.bus.nats import Connection, Message
+from rookery.bus.nats.batch_client import Subscription, header_value
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.reads.realm_reads import JournalPage, NodeJournal, gap, including
 from rookery.bus.subjects import Subjects

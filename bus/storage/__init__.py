@@ -1,6 +1,6 @@
 """Buckets on JetStream: blobs, claims, snapshots, secrets and checkpoints."""
 
-from rookery.bus.storage.blobs import JetStreamBlobs, move_images
+from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket, JetStreamClaims
 from rookery.bus.storage.stores import JetStreamCheckpointStore, JetStreamSecrets
 
@@ -10,5 +10,4 @@ __all__ = [
     "JetStreamCheckpointStore",
     "JetStreamClaims",
     "JetStreamSecrets",
-    "move_images",
 ]

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from rookery.bus.nats import header_value
+from rookery.bus.nats.batch_client import header_value
 from rookery.bus.ports import BLOB_BYTES_MAX, BlobMark
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.streams import StreamSpec

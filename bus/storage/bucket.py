@@ -8,17 +8,14 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rookery.bus.nats import (
+from rookery.bus.nats import ApiError, Connection, Message, Outgoing
+from rookery.bus.nats.batch_client import header_value
+from rookery.bus.nats.direct_get import direct_page
+from rookery.bus.nats.jetstream_api import (
     EXPECTED_SEQUENCE,
     MESSAGE_NOT_FOUND,
     AckVerdict,
-    ApiError,
-    Connection,
-    Message,
-    Outgoing,
     decode_ack,
-    direct_page,
-    header_value,
     status_of,
 )
 from rookery.bus.ports import Claim

@@ -17,8 +17,9 @@ from collections.abc import Collection, Sequence
 from typing import Final, NamedTuple
 
 from rookery.bus.clock import entropy
-from rookery.bus.nats import header_value
-from rookery.bus.ports import Blobs, EntitySnapshot, SecretEntry
+from rookery.bus.nats.batch_client import header_value
+from rookery.bus.ports import Blobs, EntitySnapshot
+from rookery.bus.ports.storage import SecretEntry
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket, BucketEntry
 from rookery.bus.streams import StreamSpec

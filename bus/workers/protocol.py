@@ -50,7 +50,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from rookery.bus.commands.command_messages import TRACEPARENT
-from rookery.bus.nats import Connection, Message, Outgoing, header_value
+from rookery.bus.nats import Connection, Message, Outgoing
+from rookery.bus.nats.batch_client import header_value
 from rookery.bus.ports import BlobReader
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json

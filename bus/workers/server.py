@@ -14,7 +14,8 @@ import nats.errors
 from msgspec.structs import replace
 
 from rookery.bus.event_loop import TaskSet
-from rookery.bus.nats import Connection, Message, Outgoing, Subscription
+from rookery.bus.nats import Connection, Message, Outgoing
+from rookery.bus.nats.batch_client import Subscription
 from rookery.bus.subjects import Subjects, decode_token
 from rookery.bus.workers.protocol import (
     CANCEL,

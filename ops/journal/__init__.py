@@ -1,6 +1,6 @@
 """The journal as an operator sees it: the check of its messages, anchors, and proofs of runs."""
 
-from rookery.ops.journal.anchor import Anchor, read_anchor
+from rookery.ops.journal.anchor import read_anchor
 from rookery.ops.journal.damage import DefectKind, damage_words
 from rookery.ops.journal.journal_check import LONG_MESSAGES, JournalCheck
 from rookery.ops.journal.node_log import NodeKeys
@@ -9,7 +9,6 @@ from rookery.ops.journal.run_records import RunRecords
 
 __all__ = [
     "LONG_MESSAGES",
-    "Anchor",
     "DefectKind",
     "JournalCheck",
     "NodeKeys",

@@ -13,9 +13,14 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.agents import ModelQuestion, Models, ModelScript, ScriptedAnswer
+from rookery.actors.agents import ModelQuestion, Models
 from rookery.actors.agents.models import KnownModel
-from rookery.actors.agents.scripted_model import ScriptedModel, read_script
+from rookery.actors.agents.scripted_model import (
+    ModelScript,
+    ScriptedAnswer,
+    ScriptedModel,
+    read_script,
+)
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.models import model_execution
 from rookery.actors.kernel.failpoints import Failpoints

@@ -12,7 +12,7 @@ import pytest
 from msgspec import UNSET
 
 from rookery.actors.agents.models import KnownModel, Models
-from rookery.actors.leases import CurrentCredential, LeaseCredential
+from rookery.actors.leases.provider import CurrentCredential, LeaseCredential
 from rookery.actors.projections.run_queries import run_wait
 from rookery.actors.projections.runs import RunProjection
 from rookery.schemas.agents import ConfiguredModel

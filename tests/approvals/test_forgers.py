@@ -28,8 +28,9 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import Subjects
 from rookery.ops.examples.run_proof.check_proof import descends
 from rookery.ops.examples.run_proof.check_proof import main as check_proof
-from rookery.ops.journal import Anchor, DefectKind, JournalCheck, ProofParts, prove_run
-from rookery.ops.keys import operator_voucher
+from rookery.ops.journal import DefectKind, JournalCheck, ProofParts, prove_run
+from rookery.ops.journal.anchor import Anchor
+from rookery.ops.keys.node_keys import operator_voucher
 from rookery.schemas.codec import FactCodec, encode_facts
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.digest import ZERO_CHAIN, chain

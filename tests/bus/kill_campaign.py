@@ -20,7 +20,8 @@ import msgspec
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal.audit import ChainAudit
-from rookery.bus.ports import Appended, Feed, Filter, StoredMessage
+from rookery.bus.ports import Appended, Filter, StoredMessage
+from rookery.bus.ports.journal import Feed
 from rookery.bus.server.server import EmbeddedServer
 from tests.bus.journals import Writer, commit, gather, session
 

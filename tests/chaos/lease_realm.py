@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.leases import LeaseCredential
+from rookery.actors.leases.provider import LeaseCredential
 from rookery.bus.clock import entropy
 from rookery.bus.credentials import SealedSecrets
 from rookery.bus.jetstream_bus import JetStreamBus

@@ -14,7 +14,6 @@ from typing import Any, Final
 
 from rookery.actors import tool
 from rookery.actors.hooks import (
-    HookExecutors,
     add_input,
     change_approval,
     deny,
@@ -25,7 +24,7 @@ from rookery.actors.hooks import (
     rewrite_result,
     stop_completion,
 )
-from rookery.actors.hooks.executors import HookExecutor
+from rookery.actors.hooks.executors import HookExecutor, HookExecutors
 from rookery.actors.tools import HOOK_ATTRIBUTE, ToolRegistry
 from rookery.schemas.ids import HookExecutorRef
 from rookery.schemas.run import SideEffect

@@ -8,7 +8,9 @@ from typing import Any, Final
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.hooks import HookExecutors, HookLifecycleContext, HookLifecycleCoordinator
+from rookery.actors.hooks.context import HookLifecycleContext
+from rookery.actors.hooks.coordinator import HookLifecycleCoordinator
+from rookery.actors.hooks.executors import HookExecutors
 from rookery.schemas.codec import encode_json
 from rookery.schemas.hooks import HookMode, HookRegistration, PythonHook
 from rookery.schemas.ids import (

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.hooks import HooksDecider, NodeHooks
-from rookery.actors.hooks.decider import HooksRecorded
+from rookery.actors.hooks import NodeHooks
+from rookery.actors.hooks.decider import HooksDecider, HooksRecorded
 from rookery.actors.hooks.realm.realm_hooks import RealmHooks
 from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.kernel.decider import decode_state, encode_state

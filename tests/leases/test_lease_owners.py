@@ -17,17 +17,15 @@ import pytest
 from rookery.actors.kernel.kernel import Kernel
 from rookery.actors.kernel.kernel_settings import KernelSettings
 from rookery.actors.kernel.ownership import NodeIdentity
-from rookery.actors.leases import (
-    Binding,
+from rookery.actors.leases import Binding, LeaseExecutor, LeasesDecider
+from rookery.actors.leases.lease_rules import LeaseEntry, evolve
+from rookery.actors.leases.provider import (
     LeaseCredential,
-    LeaseExecutor,
-    LeasesDecider,
     LoginNeeded,
     Outcome,
     Renewed,
     RetryLater,
 )
-from rookery.actors.leases.lease_rules import LeaseEntry, evolve
 from rookery.actors.leases.refresh_rules import requires_login, short_name
 from rookery.bus.credentials import KeyRing, SealedSecrets
 from rookery.bus.ports import Timer

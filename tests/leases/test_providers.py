@@ -16,13 +16,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from rookery.actors.leases import (
-    Binding,
+from rookery.actors.leases import Binding, Provider
+from rookery.actors.leases.provider import (
     LeaseCredential,
     Login,
     LoginNeeded,
     Outcome,
-    Provider,
     Renewed,
     RetryLater,
 )

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.leases import Binding, LoginNeeded, Outcome, Renewed, RetryLater
+from rookery.actors.leases import Binding
+from rookery.actors.leases.provider import LoginNeeded, Outcome, Renewed, RetryLater
 from rookery.actors.leases.providers import SecretReader, create_providers
 from rookery.schemas.errors import Failed
 from rookery.schemas.machines.lease import LeaseKey

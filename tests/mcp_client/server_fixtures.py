@@ -14,8 +14,8 @@ from msgspec import UNSET
 
 from rookery.actors.protection import NO_SEAL
 from rookery.actors.surfaces import ConnectionReport
-from rookery.actors.tools import ToolCallContext
-from rookery.actors.tools.authoring import NO_CREDENTIALS, CredentialSource
+from rookery.actors.tools import NO_CREDENTIALS, ToolCallContext
+from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import Blobs, ValueSeal
 from rookery.ops.mcp_client import McpConnections

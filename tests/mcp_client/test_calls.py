@@ -10,7 +10,7 @@ import threading
 import pytest
 from msgspec import UNSET
 
-from rookery.actors.tools import schema_digest
+from rookery.actors.tools.capability_checks import schema_digest
 from rookery.actors.tools.hosts import NotCalled, OutcomeUnknown, PastAttempt
 from rookery.schemas.calls import ApprovalMode, CallOutcome
 from rookery.schemas.digest import digest_bytes

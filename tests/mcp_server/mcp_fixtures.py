@@ -13,7 +13,8 @@ from mcp import Client, StdioServerParameters
 
 from rookery.bus.roles import Role
 from rookery.ops.config import Config, load
-from rookery.ops.mcp_server import McpApprover, RealmMcpServer
+from rookery.ops.mcp_server import McpApprover
+from rookery.ops.mcp_server.server import RealmMcpServer
 from tests.nodes import NodeProcess
 from tests.ops.fixtures import CommandLine
 

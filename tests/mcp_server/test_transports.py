@@ -19,7 +19,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from rookery.ops.cli import main
-from rookery.ops.mcp_server import HttpAddress, http_transport, read_token, serve_http
+from rookery.ops.mcp_server import http_transport
+from rookery.ops.mcp_server.http_transport import HttpAddress, read_token, serve_http
 from rookery.schemas.errors import Refused
 from tests.forkserver import fork
 from tests.mcp_server.mcp_fixtures import SESSION, McpRealm, Notices, eventually, scenario

@@ -17,7 +17,8 @@ from pathlib import Path
 from rookery.bus.clock import entropy
 from rookery.bus.credentials import KeyRing, SealedSecrets
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.ports import SecretEntry, Secrets
+from rookery.bus.ports import Secrets
+from rookery.bus.ports.storage import SecretEntry
 from rookery.ops.keys import ConfiguredKeys, rotate
 
 

@@ -19,7 +19,7 @@ from rookery.ops.bench.harness.harness import Harness
 from rookery.ops.bench.harness.journal_audit import JournalAudit
 from rookery.ops.bench.harness.report import measure
 from rookery.ops.bench.harness.result_rows import Figure, ResultRow, Sync, result_rows
-from rookery.ops.bench.history import read_history
+from rookery.ops.bench.history.history import read_history
 from rookery.ops.bench.loads.language_programs import PROGRAMS
 from rookery.ops.bench.loads.rebuild_load import MESSAGES, histories, next_run, next_turn, sessions
 from rookery.ops.bench.loads.sandbox_load import BenchSession, open_guests

@@ -11,15 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.ops.bench.peers import (
-    PARTS,
-    PEERS,
-    Comparison,
-    PeerRow,
-    choose,
-    compare_peers,
-    record_rows,
-)
+from rookery.ops.bench.peers import PARTS, Comparison, PeerRow, choose, compare_peers, record_rows
+from rookery.ops.bench.peers.catalogue import PEERS
 from rookery.ops.bench.peers.environment import Environment, PeerUnavailable, Program, family_of
 from rookery.ops.cli import main
 from rookery.schemas.errors import Refused

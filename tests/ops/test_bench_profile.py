@@ -18,8 +18,8 @@ from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.harness import Harness, NodeProcess
 from rookery.ops.bench.harness.process_usage import ThreadUsage, usage_here, usage_of
 from rookery.ops.bench.harness.result_rows import describe_machine
-from rookery.ops.bench.profile import CALL, RUN, profile_node, record_rows
-from rookery.ops.bench.profile.profile import BENCH, costs, count_now, count_syncs
+from rookery.ops.bench.profile import CALL, RUN, record_rows
+from rookery.ops.bench.profile.profile import BENCH, costs, count_now, count_syncs, profile_node
 
 JOURNAL = Subjects("default").journal_stream
 RUNS = 3

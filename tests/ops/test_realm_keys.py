@@ -15,14 +15,8 @@ from rookery.bus.credentials import Credential, CredentialStore
 from rookery.bus.roles import Role
 from rookery.ops.config import Config
 from rookery.ops.journal import DefectKind, read_anchor
-from rookery.ops.keys import (
-    TrustRoots,
-    node_key_path,
-    open_node_key,
-    operator_voucher,
-    trust_roots,
-    vouch,
-)
+from rookery.ops.keys import TrustRoots, node_key_path, open_node_key, trust_roots, vouch
+from rookery.ops.keys.node_keys import operator_voucher
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.node import KeyVoucher, OperatorKey, Started
 from tests.approvals.test_approver_changes import EVE, ROOT

@@ -21,7 +21,8 @@ from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.memory.storage import MemorySecrets
 from rookery.bus.roles import Role
 from rookery.ops.config import Config, ServerConfig
-from rookery.ops.keys import ConfiguredKeys, open_node_secrets, open_secrets, rotate
+from rookery.ops.keys import ConfiguredKeys, open_node_secrets, rotate
+from rookery.ops.keys.sealing_keys import open_secrets
 from rookery.ops.server import sealing_key_path
 from rookery.schemas.errors import Refused
 from tests.ops.fixtures import Realm

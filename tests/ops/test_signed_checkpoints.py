@@ -23,7 +23,8 @@ from rookery.actors.keys import (
 )
 from rookery.bus.ports import AppendRequest, StoredMessage
 from rookery.ops.examples.run_proof.check_proof import root_of
-from rookery.ops.journal import Anchor, DefectKind, JournalCheck
+from rookery.ops.journal import DefectKind, JournalCheck
+from rookery.ops.journal.anchor import Anchor
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact

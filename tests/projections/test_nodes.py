@@ -7,7 +7,8 @@ from msgspec import UNSET
 from rookery.actors.keys import SigningKey, key_id_of
 from rookery.actors.projections.nodes import nodes_of
 from rookery.bus.ports import Claim
-from rookery.ops.keys import TrustRoots, root_voucher
+from rookery.ops.keys import TrustRoots
+from rookery.ops.keys.node_keys import root_voucher
 from rookery.schemas.facts.node import Started, Stopped
 from tests.projections.fact_builders import FactHistory
 

@@ -14,10 +14,11 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolFault, ToolResult
+from rookery.actors.sandbox import ProgramCall, Sandbox, SuspendedRun, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder, write_stderr
 from rookery.actors.sandbox.runtime.factory import open_python_guest
 from rookery.actors.sandbox.runtime.wasm import make_engine
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
 from tests.sandbox.modes import BEGINS_HERE, HAS_FIBERS, in_mode
 from tests.sandbox.session_fixture import KEY, NOW_MS, TOOLS

@@ -14,17 +14,14 @@ import msgspec
 from rookery.actors.sandbox import (
     Outcome,
     ProgramCall,
-    RecordedCall,
-    RecordedRun,
-    ResultBatch,
     Sandbox,
     SuspendedRun,
     Tool,
-    ToolFault,
     ToolResult,
     open_sandbox,
 )
-from rookery.schemas.calls import Capability
+from rookery.actors.sandbox.sessions import RecordedCall, RecordedRun, ResultBatch
+from rookery.schemas.calls import Capability, ToolFault
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
 from tests.sandbox.modes import HAS_FIBERS
 from tests.sandbox.programs import CLOSURES

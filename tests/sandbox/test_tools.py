@@ -7,7 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFault, ToolResult, answering
+from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolResult, answering
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import CallStatus, ExternalCallRecord, RunRequest, SideEffect

@@ -2,7 +2,6 @@
 other packages get credentials by the names here."""
 
 from rookery.actors.tools.authoring.credential import (
-    NO_CREDENTIALS,
     CredentialSource,
     read_credential,
     report_rejected,
@@ -11,7 +10,6 @@ from rookery.actors.tools.authoring.registry import ToolError, ToolRegistry, loa
 from rookery.actors.tools.authoring.resource import RegisteredResource, ResourceContent, resource
 
 __all__ = [
-    "NO_CREDENTIALS",
     "CredentialSource",
     "RegisteredResource",
     "ResourceContent",

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
         HttpTransport,
         run_on_own_thread,
     )
-    from rookery.actors.tools.builtin.peers import PeerDirectory, peer_tools, peers_registry
-    from rookery.actors.tools.builtin.resources import ResourcePort, resource_tools
+    from rookery.actors.tools.builtin.peers import peer_tools, peers_registry
+    from rookery.actors.tools.builtin.resources import resource_tools
 
 __all__ = [
     "HttpExchange",
@@ -27,8 +27,6 @@ __all__ = [
     "HttpResponse",
     "HttpTransport",
     "Mounts",
-    "PeerDirectory",
-    "ResourcePort",
     "parse_url",
     "peer_tools",
     "peers_registry",
@@ -50,7 +48,7 @@ __getattr__ = lazy_names(
             "HttpTransport",
             "run_on_own_thread",
         ),
-        "peers": ("PeerDirectory", "peer_tools", "peers_registry"),
-        "resources": ("ResourcePort", "resource_tools"),
+        "peers": ("peer_tools", "peers_registry"),
+        "resources": ("resource_tools",),
     },
 )

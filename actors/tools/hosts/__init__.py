@@ -8,15 +8,7 @@ from rookery.actors.tools.hosts.host import (
     OutcomeUnknown,
     PastAttempt,
     TaskCreated,
-    ToolHost,
     always_allowed,
 )
 
-__all__ = [
-    "NotCalled",
-    "OutcomeUnknown",
-    "PastAttempt",
-    "TaskCreated",
-    "ToolHost",
-    "always_allowed",
-]
+__all__ = ["NotCalled", "OutcomeUnknown", "PastAttempt", "TaskCreated", "always_allowed"]

@@ -21,7 +21,8 @@ from rookery.ops.bench.harness.result_rows import (
     describe_machine,
     result_rows,
 )
-from rookery.ops.bench.history import RecordRow, record
+from rookery.ops.bench.history import record
+from rookery.ops.bench.history.history import RecordRow
 from rookery.ops.bench.suites import (
     admission,
     approvals,

@@ -1,6 +1,5 @@
 """Rookery beside its peers: the same work on other runtimes, in the same run, as ratios."""
 
-from rookery.ops.bench.peers.catalogue import PEERS
 from rookery.ops.bench.peers.comparison import (
     PARTS,
     Comparison,
@@ -10,12 +9,4 @@ from rookery.ops.bench.peers.comparison import (
     record_rows,
 )
 
-__all__ = [
-    "PARTS",
-    "PEERS",
-    "Comparison",
-    "PeerRow",
-    "choose",
-    "compare_peers",
-    "record_rows",
-]
+__all__ = ["PARTS", "Comparison", "PeerRow", "choose", "compare_peers", "record_rows"]

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from rookery.ops.bench.harness.result_rows import describe_machine
-from rookery.ops.bench.history import RecordRow
+from rookery.ops.bench.history.history import RecordRow
 from rookery.ops.bench.peers.catalogue import OWN_SANDBOX, PEERS, ROOKERY, PeerRuntime
 from rookery.ops.bench.peers.environment import Environment, PeerUnavailable, Program
 from rookery.ops.bench.peers.servers import PeerStore

@@ -6,8 +6,7 @@ from rookery.ops.bench.profile.profile import (
     CostRow,
     Profile,
     measure_profile,
-    profile_node,
     record_rows,
 )
 
-__all__ = ["CALL", "RUN", "CostRow", "Profile", "measure_profile", "profile_node", "record_rows"]
+__all__ = ["CALL", "RUN", "CostRow", "Profile", "measure_profile", "record_rows"]

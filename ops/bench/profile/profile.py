@@ -25,7 +25,7 @@ from rookery.ops.bench.harness.baselines import JS_PUBLISH
 from rookery.ops.bench.harness.harness import Harness, NodeProcess
 from rookery.ops.bench.harness.process_usage import ProcessUsage, usage_here, usage_of
 from rookery.ops.bench.harness.result_rows import describe_machine, percentile
-from rookery.ops.bench.history import RecordRow
+from rookery.ops.bench.history.history import RecordRow
 from rookery.schemas.errors import Failed
 
 __all__ = [

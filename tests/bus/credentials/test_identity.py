@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.bus.credentials import Credential, IdentityVerifier, identity_header
-from rookery.bus.credentials.credential import Issuer
-from rookery.bus.nats import NKey, NKeyKind
+from rookery.bus.credentials import Credential, identity_header
+from rookery.bus.credentials.credential import IdentityVerifier, Issuer
+from rookery.bus.nats.nkeys import NKey, NKeyKind
 from rookery.bus.roles import Role
 
 ISSUER = Issuer(NKey(NKeyKind.ACCOUNT, b"i" * 32))

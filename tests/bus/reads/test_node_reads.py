@@ -15,8 +15,8 @@ from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats import Connection
 from rookery.bus.ports import Filter
 from rookery.bus.reads import NodeBlobs, NodeJournal
-from rookery.bus.storage import Bucket, JetStreamBlobs, move_images
-from rookery.bus.storage.blobs import CHUNK_BYTES_MAX
+from rookery.bus.storage import Bucket, JetStreamBlobs
+from rookery.bus.storage.blobs import CHUNK_BYTES_MAX, move_images
 from rookery.bus.subjects import Subjects
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.envelope import EntityId

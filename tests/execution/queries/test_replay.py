@@ -16,7 +16,8 @@ from rookery.actors.execution.queries.replay import RunReplayer
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.actors.projections.sessions import SessionQueryHandler
-from rookery.actors.sandbox import RecordedCall, ResultBatch, Sandbox, ToolResult, open_sandbox
+from rookery.actors.sandbox import Sandbox, ToolResult, open_sandbox
+from rookery.actors.sandbox.sessions import RecordedCall, ResultBatch
 from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.state import SessionCalls
 from rookery.actors.turns.decider import TurnsDecider

@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.sandbox import PYTHON_MODULES, Sandbox, Tool, ToolResult
+from rookery.actors.sandbox import Sandbox, Tool, ToolResult
+from rookery.actors.sandbox.python.guest.standard_modules import PYTHON_MODULES
 from rookery.actors.sandbox.runtime.introspection import INTROSPECTION, ToolDescriptions
 from rookery.actors.sandbox.sessions.snapshot import (
     SavedSession,

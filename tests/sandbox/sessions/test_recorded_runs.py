@@ -18,8 +18,9 @@ import pytest
 import wasmtime
 from msgspec.structs import replace
 
-from rookery.actors.sandbox import ProgramCall, RecordedCall, RecordedRun, Sandbox, Tool, ToolResult
+from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolResult
 from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.actors.sandbox.sessions import RecordedCall, RecordedRun
 from rookery.actors.sandbox.sessions.run_log import RunLog
 from rookery.actors.sandbox.sessions.snapshot import open_snapshot
 from rookery.bus.clock import wait_until

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Outcome, ProgramCall, Sandbox, ToolFault, ToolResult
+from rookery.actors.sandbox import Outcome, ProgramCall, Sandbox, ToolResult
 from rookery.actors.sandbox.python.python_guest import PythonGuest
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest, RunResult, SessionLimits
 from tests.sandbox.session_fixture import ANSWERS, KEY, NOW_MS, TOOLS, Stage, later

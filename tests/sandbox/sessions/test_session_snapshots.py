@@ -9,7 +9,8 @@ import msgspec
 import pytest
 from Crypto.Cipher import AES
 
-from rookery.actors.sandbox import Sandbox, Snapshot, Tool, sessions
+from rookery.actors.sandbox import Sandbox, Tool, sessions
+from rookery.actors.sandbox.sessions import Snapshot
 from rookery.actors.sandbox.sessions.snapshot import (
     SnapshotHeader,
     open_snapshot,

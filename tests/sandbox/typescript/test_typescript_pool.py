@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import wasmtime
 
-from rookery.actors.sandbox import Outcome, Sandbox, ToolFault, ToolResult
+from rookery.actors.sandbox import Outcome, Sandbox, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, RunRequest, RunResult, SessionLimits
 from tests.sandbox.session_fixture import KEY, NOW_MS, TOOLS, Stage, later

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolFault, ToolResult
+from rookery.actors.sandbox import ProgramCall, Sandbox, Tool, ToolResult
+from rookery.schemas.calls import ToolFault
 from rookery.schemas.digest import digest_json
 from rookery.schemas.run import CallStatus, ExternalCallRecord, Language, RunRequest, SideEffect
 from tests.sandbox.programs import without_time

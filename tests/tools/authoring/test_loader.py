@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.tools import load_registry
+from rookery.actors.tools.authoring import load_registry
 from rookery.schemas.errors import Refused
 
 SOURCE = '''
