@@ -13,8 +13,10 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from rookery.actors.admission import ADMISSION, CLAIM, LIFECYCLE
-from rookery.actors.approvals import APPROVALS
+from rookery.actors.admission import CLAIM
+from rookery.actors.admission.admission_machine import ADMISSION
+from rookery.actors.admission.lifecycle_machine import LIFECYCLE
+from rookery.actors.approvals.lifecycle_machine import APPROVALS
 from rookery.actors.kernel.machines import (
     ATTACHED,
     RUNNING,
@@ -23,10 +25,20 @@ from rookery.actors.kernel.machines import (
     Machine,
     SessionHost,
 )
-from rookery.actors.leases import LEASE
-from rookery.actors.peers import CONTEXT, DRAIN, INBOUND, INGRESS, OUTBOUND, STREAMS
-from rookery.actors.surfaces import MCP_SERVERS, SURFACES, Surfaces
-from rookery.actors.turns import MODEL_ROUTING, PRODUCT_TURN, SLOT, TURN, Turn
+from rookery.actors.leases.lease_machine import LEASE
+from rookery.actors.peers.context_machine import CONTEXT
+from rookery.actors.peers.drain_machine import DRAIN
+from rookery.actors.peers.ingress_machine import INGRESS
+from rookery.actors.peers.interaction_machine import INBOUND, OUTBOUND
+from rookery.actors.peers.stream_machine import STREAMS
+from rookery.actors.surfaces import Surfaces
+from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS
+from rookery.actors.surfaces.surface_machine import SURFACES
+from rookery.actors.turns import Turn
+from rookery.actors.turns.model_routing_machine import MODEL_ROUTING
+from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN
+from rookery.actors.turns.slot_machine import SLOT
+from rookery.actors.turns.turn_machine import TURN
 
 __all__ = ["MACHINE_CATALOGUE", "MachineEntry", "Pools", "candidate", "candidates", "observed_turn"]
 

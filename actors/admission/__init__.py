@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from rookery.actors.admission.admission_machine import ADMISSION, evolve_host
     from rookery.actors.admission.commands import check_language, with_session_id
     from rookery.actors.admission.decider import AdmissionDecider
     from rookery.actors.admission.executor import RunReplies
     from rookery.actors.admission.in_flight import InFlightCounter, InFlightShare
-    from rookery.actors.admission.lifecycle_machine import LIFECYCLE
     from rookery.actors.admission.session_claims import CLAIM, ClaimRegistry
     from rookery.actors.admission.state import (
         STATE_SCHEMA,
@@ -24,9 +22,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "ADMISSION",
     "CLAIM",
-    "LIFECYCLE",
     "STATE_SCHEMA",
     "Admission",
     "AdmissionDecider",
@@ -39,25 +35,22 @@ __all__ = [
     "check_language",
     "decode_state",
     "encode_state",
-    "evolve_host",
     "with_session_id",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "admission_machine": ("ADMISSION", "evolve_host"),
         "commands": ("check_language", "with_session_id"),
         "decider": ("AdmissionDecider",),
         "executor": ("RunReplies",),
         "in_flight": ("InFlightCounter", "InFlightShare"),
-        "lifecycle_machine": ("LIFECYCLE",),
         "session_claims": ("CLAIM", "ClaimRegistry"),
         "state": (
-            "STATE_SCHEMA",
             "Admission",
             "InputHistory",
             "PendingInput",
+            "STATE_SCHEMA",
             "decode_state",
             "encode_state",
         ),

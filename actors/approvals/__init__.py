@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from rookery.actors.approvals.executor import ApprovalExecutor
     from rookery.actors.approvals.grant_proofs import GrantProofs
     from rookery.actors.approvals.grants import is_made_by_node
-    from rookery.actors.approvals.lifecycle_machine import APPROVALS
     from rookery.actors.approvals.request_record import redacted_summary
     from rookery.actors.approvals.rules import (
         ApprovalRule,
@@ -37,7 +36,6 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
-    "APPROVALS",
     "APPROVERS_KEY",
     "ApprovalExecutor",
     "ApprovalRule",
@@ -76,7 +74,6 @@ __getattr__ = lazy_names(
         "executor": ("ApprovalExecutor",),
         "grant_proofs": ("GrantProofs",),
         "grants": ("is_made_by_node",),
-        "lifecycle_machine": ("APPROVALS",),
         "request_record": ("redacted_summary",),
         "rules": ("ApprovalRule", "HookRule", "RuleInput", "RuleUndecided", "check_rule"),
         "state": (

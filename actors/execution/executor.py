@@ -43,14 +43,14 @@ from rookery.actors.messages import (
     UnparkRun,
 )
 from rookery.actors.tools import WAITING_FOR_APPROVAL
-from rookery.actors.turns import (
+from rookery.actors.turns import end_unexecuted
+from rookery.actors.turns.effects import (
     ContinueRun,
     ExecuteRun,
     InvokeCancelHooks,
     ReportTurnOver,
     SendInterim,
     StopRun,
-    end_unexecuted,
 )
 from rookery.bus.ports import Blobs, ReplyMessage
 from rookery.schemas.calls import RunEnvironment

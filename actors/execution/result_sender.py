@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
 from rookery.actors.kernel import Effect, EffectHandler
-from rookery.actors.turns import SendResult, SendStoredResult
+from rookery.actors.turns.effects import SendResult, SendStoredResult
 from rookery.schemas.codec import encode_json
 from rookery.schemas.run import OutputMessage, OutputPiece, OutputStream, RunResult
 

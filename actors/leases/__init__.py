@@ -15,12 +15,10 @@ if TYPE_CHECKING:
     from rookery.actors.leases.credentials import LeaseCredentials, LeaseStates
     from rookery.actors.leases.decider import LeasesDecider
     from rookery.actors.leases.executor import LeaseExecutor
-    from rookery.actors.leases.lease_machine import LEASE
     from rookery.actors.leases.logins import LeaseLogins, list_leases
     from rookery.actors.leases.provider import Binding, LeaseSecrets, Provider
 
 __all__ = [
-    "LEASE",
     "Binding",
     "LeaseCredentials",
     "LeaseExecutor",
@@ -38,7 +36,6 @@ __getattr__ = lazy_names(
         "credentials": ("LeaseCredentials", "LeaseStates"),
         "decider": ("LeasesDecider",),
         "executor": ("LeaseExecutor",),
-        "lease_machine": ("LEASE",),
         "logins": ("LeaseLogins", "list_leases"),
         "provider": ("Binding", "LeaseSecrets", "Provider"),
     },

@@ -5,14 +5,9 @@
 """
 
 from rookery.actors.peers.admission import NotAttended
-from rookery.actors.peers.context_machine import CONTEXT
 from rookery.actors.peers.decider import PeersDecider, PeerSettings
-from rookery.actors.peers.drain_machine import DRAIN
 from rookery.actors.peers.executor import PeerExecutor
-from rookery.actors.peers.ingress_machine import INGRESS
-from rookery.actors.peers.interaction_machine import INBOUND, OUTBOUND
 from rookery.actors.peers.outbox import SendContext, not_attended_response
-from rookery.actors.peers.stream_machine import STREAMS
 from rookery.actors.peers.trust.cards import PeerCard, card_line, fingerprint, read_card
 from rookery.actors.peers.trust.envelope_rules import EnvelopeChecks, sign_envelope
 from rookery.actors.peers.trust.peer_keys import RealmKeys, peer_id_of
@@ -26,12 +21,6 @@ from rookery.actors.peers.trust.roster_rules import (
 )
 
 __all__ = [
-    "CONTEXT",
-    "DRAIN",
-    "INBOUND",
-    "INGRESS",
-    "OUTBOUND",
-    "STREAMS",
     "EnvelopeChecks",
     "NotAttended",
     "PeerCard",

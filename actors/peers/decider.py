@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.admission import evolve_host
+from rookery.actors.admission.admission_machine import evolve_host
 from rookery.actors.kernel import Effect, FactBuilder
 from rookery.actors.kernel.machines import (
     LIVE,

@@ -17,15 +17,11 @@ from rookery.actors.surfaces.connections import (
 from rookery.actors.surfaces.decider import SurfacesDecider
 from rookery.actors.surfaces.executor import SurfaceExecutor
 from rookery.actors.surfaces.live_catalogue import LiveCatalogue
-from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_host import source_digest
-from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.actors.surfaces.worker_connections import WorkerConnections
 
 __all__ = [
-    "MCP_SERVERS",
-    "SURFACES",
     "CatalogueChanges",
     "ConnectionReport",
     "ListedResource",

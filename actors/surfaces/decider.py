@@ -15,7 +15,7 @@ from immutables import Map
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
-from rookery.actors.admission import evolve_host
+from rookery.actors.admission.admission_machine import evolve_host
 from rookery.actors.kernel import Effect
 from rookery.actors.kernel.machines import (
     ATTACHED,

@@ -18,7 +18,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict, force_setattr, replace
 
-from rookery.actors.admission import evolve_host
+from rookery.actors.admission.admission_machine import evolve_host
 from rookery.actors.kernel import OTHER_VERSIONS, Effect, FoldedFacts, history_broken_effects
 from rookery.actors.kernel.machines import (
     ATTACHED,
@@ -40,7 +40,8 @@ from rookery.actors.messages import (
     UnparkRun,
 )
 from rookery.actors.protection import LeftRights, nothing_revoked
-from rookery.actors.tools import NO_VERDICTS, CallRules, SessionCalls, VisibleTools, evolve_calls
+from rookery.actors.tools import NO_VERDICTS, CallRules, SessionCalls, VisibleTools
+from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.turns.evolve import (
     END_TYPES,
     evolve_hooks,

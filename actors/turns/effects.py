@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import ActiveRunView
-from rookery.actors.tools import AwaitPeer
+from rookery.actors.tools.effects import AwaitPeer
 from rookery.schemas.calls import RequestedCall
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.run import RunResult

@@ -25,29 +25,31 @@ from rookery.actors.tools import (
     NO_TOOLS,
     NO_VERDICTS,
     NO_WAITS,
-    AskApproval,
-    AttemptLost,
-    BeginCall,
     CallPhase,
     CallRules,
     HookVerdict,
-    IntentStatus,
     PeerEnd,
-    RecordTask,
     SessionCalls,
     SlotStage,
     ToolSet,
     VisibleTools,
-    adopted_fact,
-    call_effects,
     check_sender,
     end_peer_wait,
     end_unapproved,
     end_wait,
-    pending_call_effects,
     resolution_receipt,
     resolve,
 )
+from rookery.actors.tools.effects import (
+    AskApproval,
+    AttemptLost,
+    BeginCall,
+    IntentStatus,
+    RecordTask,
+    call_effects,
+    pending_call_effects,
+)
+from rookery.actors.tools.evolve import adopted_fact
 from rookery.actors.turns.effects import with_items
 from rookery.actors.turns.evolve import END_TYPES, End
 from rookery.actors.turns.step_facts import (

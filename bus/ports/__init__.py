@@ -82,6 +82,7 @@ __all__ = [
     "EntitySnapshot",
     "EnvelopeProof",
     "ExternalService",
+    "Feed",
     "Filter",
     "HookServices",
     "InboxPosition",

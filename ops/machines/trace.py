@@ -14,7 +14,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from rookery.actors.admission import LIFECYCLE
+from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.kernel import decode_map
 from rookery.actors.kernel.machines import (
     Edition,
@@ -26,7 +26,7 @@ from rookery.actors.kernel.machines import (
     with_host,
 )
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidate, observed_turn
-from rookery.actors.turns import TURN
+from rookery.actors.turns.turn_machine import TURN
 from rookery.schemas.errors import Refused
 from rookery.schemas.scalars import Variant
 

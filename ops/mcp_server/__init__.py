@@ -13,5 +13,15 @@ the realm.
 """
 
 from rookery.ops.mcp_server.approver import McpApprover
+from rookery.ops.mcp_server.http_transport import HttpAddress, read_token, serve_http
+from rookery.ops.mcp_server.server import RealmMcpServer
+from rookery.ops.mcp_server.standard_streams import serve_stdio
 
-__all__ = ["McpApprover"]
+__all__ = [
+    "HttpAddress",
+    "McpApprover",
+    "RealmMcpServer",
+    "read_token",
+    "serve_http",
+    "serve_stdio",
+]

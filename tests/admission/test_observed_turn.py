@@ -11,8 +11,8 @@ from rookery.actors.admission.state import NO_TURN, observe_turn
 from rookery.actors.kernel.machines import SessionHost
 from rookery.actors.kernel.machines.machine import IDLE, RUNNING, Edition, TransitionRejected
 from rookery.actors.machine_catalogue import MACHINE_CATALOGUE, candidates
-from rookery.actors.turns import TURN
 from rookery.actors.turns.transitions import Turn
+from rookery.actors.turns.turn_machine import TURN
 from rookery.schemas.machines.turn import TurnPhase
 
 STEPS = 30_000

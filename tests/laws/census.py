@@ -61,6 +61,7 @@ LAWS: Final[dict[str, Callable[[], Iterable[Finding]]]] = {
     "crowded_folders": lambda: shapes.crowded_folders(_product()),
     "concern_shapes": lambda: shapes.concern_shapes(_product()),
     "imports_past_a_face": lambda: shapes.imports_past_a_face(_product()),
+    "large_faces": lambda: shapes.large_faces(_product()),
     "long_functions": lambda: shapes.long_functions(_everything()),
 }
 
@@ -102,6 +103,8 @@ def numbers() -> Iterator[tuple[str, str]]:
         yield law.replace("_", " "), str(len(_found(law)))
     yield "functions with a long body", str(len(list(shapes.long_functions(product))))
     yield "packages whose face names nothing", str(sum(map(_is_bare, product)))
+    large = counted(_found("large_faces"))
+    yield "faces that are too large", f"{len(large)}, by {sum(large.values())} names"
 
 
 def _numbers_of_the_call(product: Sequence[Module]) -> Iterator[tuple[str, str]]:

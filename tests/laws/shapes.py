@@ -14,13 +14,16 @@ from tests.laws.source import Module, dotted, imports
 
 __all__ = [
     "BODY_LINES_MAX",
+    "FACE_NAMES_MAX",
     "FILES_MAX",
+    "LARGER_FACES",
     "LINES_FREE",
     "LINES_MAX",
     "LINES_USUAL",
     "concern_shapes",
     "crowded_folders",
     "imports_past_a_face",
+    "large_faces",
     "long_files",
     "long_functions",
 ]
@@ -180,12 +183,46 @@ def _with_its_place(node: ast.stmt) -> tuple[str, str]:
 
 # --- faces ----------------------------------------------------------------------------------------
 
+FACE_NAMES_MAX: Final = 5
+
+LARGER_FACES: Final[dict[str, tuple[int, str]]] = {
+    "schemas": (21, "the words that a client's program needs for a run"),
+    "bus": (6, "both clients, sync and async: what each opens, and what it returns"),
+    "bus/client/machines": (16, "one class for each trait of the seed, and what they return"),
+    "bus/ports": (41, "a list by nature: every port of the bus, and the structs they exchange"),
+}
+"""Vocabularies: their names are what they are for. How many each has at most, and the reason."""
+
+
+def large_faces(modules: Iterable[Module]) -> Iterator[Finding]:
+    """A reader of a package sees at a glance what it is used for."""
+    for module in modules:
+        names = _offered(module) if module.is_face else 0
+        most, _ = LARGER_FACES.get(module.package, (FACE_NAMES_MAX, ""))
+        if names > most:
+            do = f"offers {names} names, {most} are the limit: offer what assembles them"
+            yield Finding(module.package, module.path, do, names - most)
+
+
+def _offered(module: Module) -> int:
+    """How many names its ``__all__`` has."""
+    return sum(
+        len(node.value.elts)
+        for node in module.tree.body
+        if isinstance(node, ast.Assign)
+        and dotted(node.targets[0]) == "__all__"
+        and isinstance(node.value, ast.List)
+    )
+
+
 OPEN_ROOMS: Final = ("schemas",)
 """Here every module is public: each is a page of the dictionary, and ``facts`` are read by family
 (``turn.Failed``)."""
 
-OPEN_MODULES: Final = ("evolve",)
-"""A reader of facts folds them with the pure function of the concern: ``evolve.evolve``."""
+OPEN_MODULES: Final = ("evolve", "effects", "*_machine")
+"""Pages that are read as those of ``schemas`` are: a reader of facts folds them with the pure
+function of the concern (``evolve.evolve``), an executor performs what ``effects`` lists, and the
+catalogue and the tools of machines read the table of each."""
 
 
 def imports_past_a_face(modules: Iterable[Module]) -> Iterator[Finding]:
@@ -201,7 +238,7 @@ def imports_past_a_face(modules: Iterable[Module]) -> Iterator[Finding]:
             target = _module_of(name, paths)
             package, _, file = target.rpartition("/")
             is_open = room_of(target) in OPEN_ROOMS or "/" not in package
-            is_open |= file.removesuffix(".py") in OPEN_MODULES
+            is_open |= any(fnmatchcase(file, f"{page}.py") for page in OPEN_MODULES)
             if target and not is_open and room_of(target) != room_of(module.path):
                 if target not in seen:
                     face = f"rookery.{package.replace('/', '.')}"

@@ -12,20 +12,25 @@ from tests.laws.findings import counted
 from tests.laws.shapes import (
     BODY_LINES_MAX,
     CONCERNS,
+    FACE_NAMES_MAX,
     FILES_MAX,
+    LARGER_FACES,
     LARGER_FOLDERS,
     LINES_FREE,
     LINES_MAX,
     concern_shapes,
     crowded_folders,
     imports_past_a_face,
+    large_faces,
     long_files,
     long_functions,
 )
-from tests.laws.source import Module, expect_none, written
+from tests.laws.source import PRODUCT, Module, expect_none, modules, written
 
 
-@pytest.mark.parametrize("law", ["crowded_folders", "concern_shapes", "imports_past_a_face"])
+@pytest.mark.parametrize(
+    "law", ["crowded_folders", "concern_shapes", "imports_past_a_face", "large_faces"]
+)
 def test_the_checkout_breaks_no_law_about_its_cut(law: str):
     expect_none(broken(law))
 
@@ -156,3 +161,26 @@ def test_others_import_a_package_and_not_its_inside():
         "ops/node.py:7",
     ]
     assert "import it from rookery.actors.tools.builtin" in found[-1].do
+
+
+def face(package: str, names: int) -> Module:
+    return written(
+        f"{package}/__init__.py", f"__all__ = {[f'N{number}' for number in range(names)]}"
+    )
+
+
+def test_no_vocabulary_has_room_for_names_that_it_does_not_have():
+    faces = {module.package: module for module in modules(*PRODUCT) if module.is_face}
+    for package, (most, _) in LARGER_FACES.items():
+        less = written(f"other/{package}/__init__.py", faces[package].text)
+        (found,) = large_faces([less])
+        assert found.size == most - FACE_NAMES_MAX
+
+
+def test_a_face_offers_few_names_but_for_the_vocabularies():
+    assert not list(large_faces([face("actors/tools", FACE_NAMES_MAX)]))
+    assert counted(large_faces([face("actors/tools", FACE_NAMES_MAX + 2)])) == {"actors/tools": 2}
+    most, reason = LARGER_FACES["bus/ports"]
+    assert most > FACE_NAMES_MAX
+    assert reason
+    assert counted(large_faces([face("bus/ports", most + 1)])) == {"bus/ports": 1}

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.turns import TURN
+from rookery.actors.turns.turn_machine import TURN
 from rookery.bus.client import Client
 from rookery.bus.ports import Filter
 from rookery.bus.roles import Role
