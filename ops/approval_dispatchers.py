@@ -17,7 +17,7 @@ from rookery.actors.approvals.dispatchers import (
     ServiceDispatcher,
     WebhookDispatcher,
 )
-from rookery.actors.keys import ReplayGuard, WebhookKey, WebhookResponse
+from rookery.actors.keys.webhooks import ReplayGuard, WebhookKey, WebhookResponse
 from rookery.actors.tools import DaemonThreadPool
 from rookery.actors.tools.authoring import ToolError
 from rookery.actors.tools.builtin import HttpExchange, HttpRequest, HttpTransport, parse_url

@@ -14,7 +14,7 @@ import traceback
 from datetime import UTC, datetime
 from typing import IO, Any, TextIO, cast
 
-from rookery.actors.protection import ScrubbedStream
+from rookery.actors.protection.scrubber import ScrubbedStream
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, Failed, Refused
 

@@ -55,7 +55,7 @@ from rookery.actors.kernel import (
 )
 from rookery.actors.policy import RunPolicies
 from rookery.actors.projections import Approvers
-from rookery.actors.protection import Revocations, RightsRevoker
+from rookery.actors.protection.revocations import Revocations, RightsRevoker
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.session_snapshots import SnapshotsDecider
 from rookery.actors.surfaces import SurfacesDecider

@@ -20,7 +20,7 @@ from rookery.actors.admission.lifecycle_machine import LIFECYCLE
 from rookery.actors.admission.state import NO_TURN, Admission, EndedInput, ObservedTurn
 from rookery.actors.kernel.machines import RejectionKind, TransitionRejected, reserved_for_run
 from rookery.actors.messages import CancelHandler, ReportBrokenHistory
-from rookery.actors.protection import check_count, check_rights
+from rookery.actors.protection.checks import check_count, check_rights
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
 from rookery.schemas.envelope import Command, Mode
 from rookery.schemas.errors import Refused

@@ -49,7 +49,7 @@ from rookery.actors.messages import (
     ReportBrokenHistory,
     RunEndRecorded,
 )
-from rookery.actors.protection import check_rights
+from rookery.actors.protection.checks import check_rights
 from rookery.schemas.agents import ImmediateMessage, MessageRole
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (

@@ -17,7 +17,7 @@ from rookery.actors.approvals.state import (
     ApproverChange,
     SessionApprovals,
 )
-from rookery.actors.keys import (
+from rookery.actors.keys.ed25519 import (
     SigningKey,
     is_valid_signature,
     key_id_of,

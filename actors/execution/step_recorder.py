@@ -28,7 +28,7 @@ from rookery.actors.messages import (
     RecordStep,
     TurnInput,
 )
-from rookery.actors.protection import CallSeal, SensitiveParts
+from rookery.actors.protection.sensitive_values import CallSeal, SensitiveParts
 from rookery.actors.sandbox import ProgramCall, ToolResult
 from rookery.actors.turns import cancelled_result, end_run, end_unexecuted
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs

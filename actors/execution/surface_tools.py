@@ -10,7 +10,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.policy import PolicySubject, RunPolicy
-from rookery.actors.protection import SensitiveParts, is_ever_allowed, sensitive_parts
+from rookery.actors.protection.checks import is_ever_allowed
+from rookery.actors.protection.sensitive_values import SensitiveParts, sensitive_parts
 from rookery.actors.sandbox import Tool
 from rookery.actors.tools import ToolSet, VisibleTool, VisibleTools
 from rookery.schemas.calls import AvailableTool, Capability, VisibleSurfaces

@@ -17,7 +17,7 @@ from rookery.actors.kernel.histories import KeyHistories
 from rookery.actors.kernel.kernel_settings import KernelMetrics
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import FactsCommitted, Reply, error_reply
-from rookery.actors.keys import CheckpointWriter
+from rookery.actors.keys.checkpoints import CheckpointWriter
 from rookery.bus.ports import (
     Appended,
     AppendOutcome,

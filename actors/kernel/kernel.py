@@ -50,7 +50,7 @@ from rookery.actors.kernel.node_decider import FactRecorded, NodeDecider, Record
 from rookery.actors.kernel.ownership import PartitionOwnership
 from rookery.actors.kernel.recovery import PartitionRecovery
 from rookery.actors.kernel.unit_of_work import UnitOfWork
-from rookery.actors.keys import CheckpointWriter
+from rookery.actors.keys.checkpoints import CheckpointWriter
 from rookery.bus.ports import (
     PARTITIONS,
     Backpressure,

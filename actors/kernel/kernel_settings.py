@@ -8,7 +8,7 @@ from typing import Final, Protocol
 
 from rookery.actors.kernel.failpoints import Failpoints
 from rookery.actors.kernel.ownership import CLAIM_S, NodeIdentity
-from rookery.actors.keys import SigningKey
+from rookery.actors.keys.ed25519 import SigningKey
 from rookery.schemas.envelope import Fact
 
 __all__ = [

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 import msgspec
 
 from rookery.actors.kernel import process_of_holder
-from rookery.actors.keys import key_id_of
+from rookery.actors.keys.ed25519 import key_id_of
 from rookery.bus.ports import Claim, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import CodedError

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from rookery.actors.messages import RequestApproval
 from rookery.actors.policy import PolicySubject
-from rookery.actors.protection import CallSubject, missing_right
+from rookery.actors.protection.checks import CallSubject, missing_right
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.capability_checks import CapabilityChecks, fault, fault_of, schema_digest
 from rookery.bus.ports import IN_FACT_BYTES_MAX

@@ -35,7 +35,12 @@ from rookery.actors.messages import (
     RecordOutcome,
     WithdrawApproval,
 )
-from rookery.actors.protection import NO_SEAL, CallSeal, SensitiveParts, shown_arguments
+from rookery.actors.protection.sensitive_values import (
+    NO_SEAL,
+    CallSeal,
+    SensitiveParts,
+    shown_arguments,
+)
 from rookery.actors.tools.attempts import (
     AttemptCache,
     AttemptResult,

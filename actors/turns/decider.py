@@ -39,7 +39,7 @@ from rookery.actors.messages import (
     ReportBrokenHistory,
     UnparkRun,
 )
-from rookery.actors.protection import LeftRights, nothing_revoked
+from rookery.actors.protection.revocations import LeftRights, nothing_revoked
 from rookery.actors.tools import NO_VERDICTS, CallRules, SessionCalls, VisibleTools
 from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.turns.evolve import (

@@ -20,7 +20,8 @@ from rookery.actors.messages import (
     RecordOutcome,
 )
 from rookery.actors.policy import RunPolicy
-from rookery.actors.protection import LeftRights, hide_tools, nothing_revoked
+from rookery.actors.protection.checks import hide_tools
+from rookery.actors.protection.revocations import LeftRights, nothing_revoked
 from rookery.actors.tools import (
     NO_TOOLS,
     NO_VERDICTS,

@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.actors.approvals import Signer
 from rookery.actors.approvals import read_signer as signer_of
-from rookery.actors.keys import KEY_BYTES, read_public_key
+from rookery.actors.keys.ed25519 import KEY_BYTES, read_public_key
 from rookery.bus.clock import SystemClock, entropy
 from rookery.ops.cli.options import parse_duration_ms
 from rookery.ops.cli.output import clock_time

@@ -12,7 +12,7 @@ from http import HTTPStatus
 from typing import Final
 
 from rookery.actors.hooks import AnsweredExecutor
-from rookery.actors.keys import PostWebhook, WebhookKey
+from rookery.actors.keys.webhooks import PostWebhook, WebhookKey
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.hooks import HookRegistration, HttpHook

@@ -11,7 +11,7 @@ from collections.abc import Container, Iterable
 
 import msgspec
 
-from rookery.actors.keys import Head, heads_root
+from rookery.actors.keys.checkpoints import Head, heads_root
 from rookery.ops.journal.checkpoint_check import SignedCheckpoint
 from rookery.ops.journal.damage import DefectKind, MessageDamage
 from rookery.ops.journal.node_log import SeenKey

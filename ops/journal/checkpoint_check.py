@@ -14,13 +14,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from rookery.actors.keys import (
-    checkpoint_bytes,
-    checkpoint_digest,
-    heads_root,
-    is_valid_signature,
-    key_id_of,
-)
+from rookery.actors.keys.checkpoints import checkpoint_bytes, checkpoint_digest, heads_root
+from rookery.actors.keys.ed25519 import is_valid_signature, key_id_of
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.damage import DefectKind, MessageDamage
 from rookery.ops.journal.node_log import (

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Protocol, Self
 
-from rookery.actors.keys import heads_root
+from rookery.actors.keys.checkpoints import heads_root
 from rookery.bus.journal import AuditResult, AuditScope, ChainAudit
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.anchor import Anchor, AnchorCheck

@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.keys import key_id_of
+from rookery.actors.keys.ed25519 import key_id_of
 from rookery.ops.keys import TrustRoots
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.facts.node import Started

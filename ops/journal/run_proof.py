@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from rookery.actors.keys import Head, head_path
+from rookery.actors.keys.checkpoints import Head, head_path
 from rookery.bus.journal import seal_line
 from rookery.bus.ports import StoredMessage
 from rookery.schemas.codec import FactCodec

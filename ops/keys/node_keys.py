@@ -10,13 +10,13 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.keys import (
+from rookery.actors.keys.checkpoints import vouched_bytes
+from rookery.actors.keys.ed25519 import (
     KEY_BYTES,
     SigningKey,
     is_valid_signature,
     read_private_key,
     read_public_key,
-    vouched_bytes,
 )
 from rookery.bus.clock import entropy
 from rookery.bus.credentials import Credential, is_certified

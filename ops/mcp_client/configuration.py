@@ -23,7 +23,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rookery.actors.protection import NO_SEAL
+from rookery.actors.protection.sensitive_values import NO_SEAL
 from rookery.actors.tools import check_surface
 from rookery.bus.ports import ValueSeal
 from rookery.ops.mcp_client.source_values import is_secret, seal_value

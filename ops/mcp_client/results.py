@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 import mcp_types as types
 import msgspec
 
-from rookery.actors.protection import Scrubber
+from rookery.actors.protection.scrubber import Scrubber
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Failed
 from rookery.schemas.seed.content import ContentKind, ContentRef, ContentScope

@@ -9,7 +9,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from mcp.client import Transport
 
-from rookery.actors.protection import Scrubber
+from rookery.actors.protection.scrubber import Scrubber
 from rookery.actors.tools import ToolCredential
 from rookery.actors.tools.authoring import CredentialSource, read_credential, report_rejected
 from rookery.bus.ports import ValueSeal

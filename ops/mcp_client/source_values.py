@@ -12,7 +12,7 @@ from typing import Final
 
 import msgspec
 
-from rookery.actors.protection import Scrubber
+from rookery.actors.protection.scrubber import Scrubber
 from rookery.bus.ports import ValueSeal
 from rookery.schemas.errors import Failed
 from rookery.schemas.protection.sealed_values import SealedValue

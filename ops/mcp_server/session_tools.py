@@ -14,7 +14,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.protection import is_ever_allowed, sensitive_parts
+from rookery.actors.protection.checks import is_ever_allowed
+from rookery.actors.protection.sensitive_values import sensitive_parts
 from rookery.bus.client import Client
 from rookery.ops.mcp_server.arguments import hoist_definitions
 from rookery.ops.mcp_server.realm_link import PATIENCE_S

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.approvers import signed_answer
 from rookery.actors.approvals.state import APPROVERS_KEY, UNPROVEN
-from rookery.actors.keys import checkpoint_bytes
+from rookery.actors.keys.checkpoints import checkpoint_bytes
 from rookery.bus.credentials import CredentialStore
 from rookery.bus.journal import JetStreamJournal, seal_line
 from rookery.bus.nats.connection import Connection

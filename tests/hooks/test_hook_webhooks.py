@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from rookery.actors.keys import WebhookKey
+from rookery.actors.keys.webhooks import WebhookKey
 from rookery.ops.approval_dispatchers import HttpPost
 from rookery.ops.hooks.webhook import WebhookExecutor, message_id
 from rookery.schemas.codec import encode_json

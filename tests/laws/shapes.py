@@ -215,9 +215,10 @@ def _offered(module: Module) -> int:
     )
 
 
-OPEN_ROOMS: Final = ("schemas",)
-"""Here every module is public: each is a page of the dictionary, and ``facts`` are read by family
-(``turn.Failed``)."""
+OPEN_ROOMS: Final = ("schemas", "actors/keys", "actors/protection")
+"""Here every module is public. In ``schemas`` each is a page of the dictionary, and ``facts`` are
+read by family (``turn.Failed``). The others are libraries of pure functions: a page a subject, and
+nothing inside."""
 
 OPEN_MODULES: Final = ("evolve", "effects", "*_machine")
 """Pages that are read as those of ``schemas`` are: a reader of facts folds them with the pure

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.protection import sensitive_parts
+from rookery.actors.protection.sensitive_values import sensitive_parts
 from rookery.actors.tools.validation.schema_validator import SchemaValidator
 from rookery.ops.mcp_client.foreign_schemas import affordable_schema
 from rookery.schemas.calls import Capability

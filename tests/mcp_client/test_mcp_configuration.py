@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.protection import NO_SEAL
+from rookery.actors.protection.sensitive_values import NO_SEAL
 from rookery.bus.clock import entropy
 from rookery.bus.credentials import KEY_BYTES, KeyRing, RingSeal
 from rookery.ops.mcp_client import sources_of

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.keys import SigningKey
+from rookery.actors.keys.ed25519 import SigningKey
 from rookery.actors.leases.lease_rules import LeaseEntry, decide_input
 from rookery.bus.clock import SystemClock
 from rookery.bus.jetstream_bus import JetStreamBus

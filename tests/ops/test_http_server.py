@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from http.client import HTTPConnection, HTTPException
 from urllib.parse import urlsplit
 
-from rookery.actors.keys import WebhookKey
+from rookery.actors.keys.webhooks import WebhookKey
 from rookery.bus.clock import wait_until
 from rookery.ops.approval_dispatchers import PATH, WebhookCallback, WebhookCallbackServer
 from rookery.ops.http_server import CONCURRENT_REQUESTS_MAX, HealthServer, HttpServer, Page

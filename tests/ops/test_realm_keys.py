@@ -10,7 +10,8 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.keys import CheckpointWriter, SigningKey
+from rookery.actors.keys.checkpoints import CheckpointWriter
+from rookery.actors.keys.ed25519 import SigningKey
 from rookery.bus.credentials import Credential, CredentialStore
 from rookery.bus.roles import Role
 from rookery.ops.config import Config

@@ -12,15 +12,14 @@ from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel import NodeDecider
-from rookery.actors.keys import (
+from rookery.actors.keys.checkpoints import (
     CheckpointWriter,
-    SigningKey,
     checkpoint_bytes,
     checkpoint_digest,
     head_path,
     heads_root,
-    is_valid_signature,
 )
+from rookery.actors.keys.ed25519 import SigningKey, is_valid_signature
 from rookery.bus.ports import AppendRequest, StoredMessage
 from rookery.ops.examples.run_proof.check_proof import root_of
 from rookery.ops.journal import DefectKind, JournalCheck

@@ -11,7 +11,7 @@ import msgspec
 
 from rookery.actors.kernel.command_router import decode_delivery
 from rookery.actors.kernel.machines import ATTACHED, SessionHost
-from rookery.actors.keys import SigningKey
+from rookery.actors.keys.ed25519 import SigningKey
 from rookery.actors.peers import (
     EnvelopeChecks,
     PeersDecider,

@@ -13,7 +13,7 @@ import pytest
 from Crypto.Signature import eddsa
 from msgspec.structs import replace
 
-from rookery.actors.keys import SigningKey
+from rookery.actors.keys.ed25519 import SigningKey
 from rookery.actors.peers.trust.envelope_rules import WINDOW_BITS, ReplayWindow
 from rookery.actors.peers.trust.peer_keys import Vouch, sign_vouch
 from rookery.schemas.digest import canonical_json

@@ -8,7 +8,7 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.keys import SigningKey
+from rookery.actors.keys.ed25519 import SigningKey
 from rookery.actors.peers import (
     PeersDecider,
     PeerSettings,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec import UNSET
 
-from rookery.actors.keys import SigningKey, key_id_of
+from rookery.actors.keys.ed25519 import SigningKey, key_id_of
 from rookery.actors.projections.nodes import nodes_of
 from rookery.bus.ports import Claim
 from rookery.ops.keys import TrustRoots

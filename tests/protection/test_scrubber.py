@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.protection import Scrubber
-from rookery.actors.protection.scrubber import PART, REMOVED
+from rookery.actors.protection.scrubber import PART, REMOVED, Scrubber
 
 VISIBLE = st.characters(min_codepoint=33, max_codepoint=126)
 CREDENTIALS = st.text(VISIBLE, min_size=PART, max_size=80)

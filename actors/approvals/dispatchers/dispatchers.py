@@ -21,7 +21,7 @@ from rookery.actors.approvals.dispatchers.protocol import (
     dispatch_id,
     encode_request,
 )
-from rookery.actors.keys import PostWebhook, WebhookKey, WebhookResponse
+from rookery.actors.keys.webhooks import PostWebhook, WebhookKey, WebhookResponse
 from rookery.bus.ports import ExternalService
 from rookery.schemas.approvals.records import ApprovalRequest
 from rookery.schemas.errors import Failed, Refused

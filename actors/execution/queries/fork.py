@@ -22,7 +22,8 @@ from rookery.actors.execution.history import PastRun, SnapshotFact
 from rookery.actors.execution.queries.snapshots import SessionSnapshots
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.step_inputs import FactPosition
-from rookery.actors.protection import check_count, check_rights, forked_field
+from rookery.actors.protection.checks import check_count, check_rights
+from rookery.actors.protection.sensitive_values import forked_field
 from rookery.actors.session_snapshots import RestoreSnapshot, SnapshotState
 from rookery.bus.ports import Blobs, Delivery
 from rookery.schemas.agents import ConversationOrigin

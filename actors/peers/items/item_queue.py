@@ -12,7 +12,7 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.keys import key_id_of
+from rookery.actors.keys.ed25519 import key_id_of
 from rookery.actors.peers.drain_machine import DrainPhase
 from rookery.actors.peers.projections import MessageProjection, RequestProjection
 from rookery.actors.peers.state import (

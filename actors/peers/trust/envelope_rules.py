@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.keys import SigningKey, is_sound_key, key_id_of, verify_once
+from rookery.actors.keys.ed25519 import SigningKey, is_sound_key, key_id_of, verify_once
 from rookery.actors.peers.trust.peer_keys import SignedVouch, peer_id_of, read_vouch
 from rookery.actors.peers.trust.roster_rules import Roster, RosterPeer
 from rookery.bus.ports import Delivery, EnvelopeProof

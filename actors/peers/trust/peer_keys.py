@@ -18,7 +18,7 @@ from uuid import UUID
 import msgspec
 from msgspec.structs import asdict, replace
 
-from rookery.actors.keys import SigningKey, derive_seed, is_sound_key, is_valid_signature
+from rookery.actors.keys.ed25519 import SigningKey, derive_seed, is_sound_key, is_valid_signature
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.peers.roster import REALM_NAME, Enrolment, PublicKey

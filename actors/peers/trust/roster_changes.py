@@ -7,7 +7,7 @@ from typing import Final
 from msgspec import UNSET
 from msgspec.structs import asdict, replace
 
-from rookery.actors.keys import SigningKey
+from rookery.actors.keys.ed25519 import SigningKey
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts

@@ -20,7 +20,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from rookery.actors.keys import is_sound_key, is_valid_signature, key_id_of
+from rookery.actors.keys.ed25519 import is_sound_key, is_valid_signature, key_id_of
 from rookery.actors.peers.trust.peer_keys import enrolment_fault
 from rookery.actors.peers.trust.roster_changes import change_bytes, command_of, fact_of
 from rookery.schemas.envelope import Fact

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from rookery.actors.protection import Scrubber, scrubber_of
+from rookery.actors.protection.scrubber import Scrubber, scrubber_of
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = [

@@ -17,7 +17,7 @@ from typing import Any, Final, ParamSpec, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.protection import scrubbed_output
+from rookery.actors.protection.scrubber import scrubbed_output
 from rookery.actors.tools.authoring.registry import (
     RegisteredTool,
     ToolCallContext,

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.actors.keys import SigningKey
+from rookery.actors.keys.ed25519 import SigningKey
 from rookery.actors.projections import NodeView, nodes_of
 from rookery.bus.clock import wait_until
 from rookery.bus.credentials import Credential, read_credential

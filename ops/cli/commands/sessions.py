@@ -19,7 +19,7 @@ from rookery.actors.admission import Admission
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.kernel import last_restart
 from rookery.actors.projections import SessionQueryHandler, parse_phase
-from rookery.actors.protection import check_rights
+from rookery.actors.protection.checks import check_rights
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 import msgspec
 import pytest
 
-from rookery.actors.keys import WebhookKey
+from rookery.actors.keys.webhooks import WebhookKey
 from rookery.bus.clock import SystemClock
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats.connection import Connection, Message, Outgoing
