@@ -28,9 +28,9 @@ from rookery.actors.admission import (
     InFlightShare,
     RunReplies,
 )
-from rookery.actors.agents import open_models
 from rookery.actors.approvals import ApprovalsDecider
 from rookery.actors.execution import ResultSender
+from rookery.actors.execution.agents import open_models
 from rookery.actors.execution.queries import MessageQuarantine
 from rookery.actors.kernel import (
     CLAIM_S,

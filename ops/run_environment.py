@@ -12,11 +12,11 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.agents import ModelBudgets, Models
 from rookery.actors.approvals import ApprovalRule, RuleInput, RuleUndecided
 from rookery.actors.execution import (
     RunProvisioner,
 )
+from rookery.actors.execution.agents import ModelBudgets, Models
 from rookery.actors.hooks import NodeHooks
 from rookery.actors.kernel import QueryHandler
 from rookery.actors.policy import Escalation, PolicyStep, RunPolicies, RunPolicy

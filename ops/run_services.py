@@ -15,7 +15,6 @@ from typing import TypeVar
 import msgspec
 
 from rookery.actors.admission import RunReplies
-from rookery.actors.agents import Models
 from rookery.actors.approvals import (
     ApprovalExecutor,
     ApprovalsDecider,
@@ -36,6 +35,7 @@ from rookery.actors.execution import (
     SnapshotRemover,
     model_execution,
 )
+from rookery.actors.execution.agents import Models
 from rookery.actors.execution.queries import (
     RequestValidator,
     RunForker,

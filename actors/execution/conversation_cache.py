@@ -14,7 +14,8 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
-from rookery.actors.agents import Conversation, ModelTool
+from rookery.actors.execution.agents.conversation import Conversation
+from rookery.actors.execution.agents.model_port import ModelTool
 from rookery.actors.execution.conversation_history import ConversationReader
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import Tool

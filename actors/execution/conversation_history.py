@@ -9,7 +9,8 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.agents import CallEnd, Conversation, ModelTool
+from rookery.actors.execution.agents.conversation import CallEnd, Conversation
+from rookery.actors.execution.agents.model_port import ModelTool
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_inputs import FactPosition
 from rookery.actors.hooks import outcome_after_hooks

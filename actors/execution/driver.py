@@ -13,7 +13,8 @@ from typing import NamedTuple, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.agents import NO_MODELS, Models
+from rookery.actors.execution.agents import Models
+from rookery.actors.execution.agents.models import NO_MODELS
 from rookery.actors.execution.history import without_limits
 from rookery.actors.hooks import NodeHooks
 from rookery.actors.kernel import NO_METRICS, KernelMetrics, NotExecutableHere

@@ -1,7 +1,6 @@
 """Turns: the state machine of a run, from its start to exactly one end."""
 
 from rookery.actors.turns.decider import TurnsDecider
-from rookery.actors.turns.failure import LlmFailure, RetryPolicy
 from rookery.actors.turns.state import (
     ImmediateKind,
     cancelled_result,
@@ -14,8 +13,6 @@ from rookery.actors.turns.transitions import Turn
 
 __all__ = [
     "ImmediateKind",
-    "LlmFailure",
-    "RetryPolicy",
     "Turn",
     "TurnsDecider",
     "cancelled_result",

@@ -13,9 +13,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.agents import ModelQuestion, Models
-from rookery.actors.agents.models import KnownModel
-from rookery.actors.agents.scripted_model import (
+from rookery.actors.execution.agents import Models
+from rookery.actors.execution.agents.model_port import ModelQuestion
+from rookery.actors.execution.agents.models import KnownModel
+from rookery.actors.execution.agents.scripted_model import (
     ModelScript,
     ScriptedAnswer,
     ScriptedModel,

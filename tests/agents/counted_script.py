@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 
-from rookery.actors.agents import ModelQuestion
-from rookery.actors.agents.scripted_model import ScriptedAnswer, ScriptedCall
+from rookery.actors.execution.agents.model_port import ModelQuestion
+from rookery.actors.execution.agents.scripted_model import ScriptedAnswer, ScriptedCall
 from rookery.schemas.agents import MessageRole, ModelUsage
 from tests.agents.question_counter import count_question
 

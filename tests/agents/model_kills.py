@@ -36,7 +36,7 @@ from tests.stock_client import Stock, stock
 
 __all__ = ["AgentRecord", "faults", "journal_bytes", "kill_at", "turn_facts"]
 
-PROVIDERS = "rookery.actors.agents.provider_model"
+PROVIDERS = "rookery.actors.execution.agents.provider_model"
 
 PROMPTS = 3
 RESULT = "paid 14"

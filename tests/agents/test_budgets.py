@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.agents import ModelBudgets, exceeded_budget, open_models
-from rookery.actors.agents.models import NO_BUDGETS, KnownModel, Models
+from rookery.actors.execution.agents import ModelBudgets, open_models
+from rookery.actors.execution.agents.budgets import exceeded_budget
+from rookery.actors.execution.agents.models import NO_BUDGETS, KnownModel, Models
 from rookery.schemas.agents import (
     ConfiguredModel,
     ModelEstimate,

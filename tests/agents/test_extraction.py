@@ -7,7 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import pytest
 
-from rookery.actors.agents.extraction import check_output_schema, extract
+from rookery.actors.execution.agents.extraction import check_output_schema, extract
 from rookery.schemas.agents import ModelPurpose
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import model

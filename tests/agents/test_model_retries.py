@@ -11,7 +11,7 @@ from typing import Any, Final
 import pytest
 from msgspec import UNSET
 
-from rookery.actors.agents.models import KnownModel, Models
+from rookery.actors.execution.agents.models import KnownModel, Models
 from rookery.actors.leases.provider import CurrentCredential, LeaseCredential
 from rookery.actors.projections.run_queries import run_wait
 from rookery.actors.projections.runs import RunProjection

@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.agents import ModelTool, judge_calls, open_models
-from rookery.actors.agents.conversation import ModelRun
-from rookery.actors.agents.model_port import ModelCall
-from rookery.actors.agents.scripted_model import read_script
+from rookery.actors.execution.agents import open_models
+from rookery.actors.execution.agents.conversation import ModelRun
+from rookery.actors.execution.agents.model_calls import judge_calls
+from rookery.actors.execution.agents.model_port import ModelCall, ModelTool
+from rookery.actors.execution.agents.scripted_model import read_script
 from rookery.ops.config import load
 from rookery.schemas.agents import CallPart, ConfiguredModel
 from rookery.schemas.errors import Refused

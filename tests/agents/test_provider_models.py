@@ -12,8 +12,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from msgspec import UNSET
 
-from rookery.actors.agents import ModelFailure, ModelQuestion, ModelTool
-from rookery.actors.agents.model_port import ModelAnswer
+from rookery.actors.execution.agents.model_port import (
+    ModelAnswer,
+    ModelFailure,
+    ModelQuestion,
+    ModelTool,
+)
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.agents import (
     AnswerDelta,
@@ -32,7 +36,7 @@ from tests.agents.model_kills import AgentRecord, faults, kill_at
 from tests.agents.provider_server import FAULTS, ProviderServer
 
 if TYPE_CHECKING:
-    from rookery.actors.agents.provider_model import ProviderLoop, ProviderModel
+    from rookery.actors.execution.agents.provider_model import ProviderLoop, ProviderModel
 
 EACH = pytest.mark.parametrize("provider", ["openai", "anthropic"])
 LOOK = ModelTool(
@@ -57,7 +61,7 @@ def loop() -> Iterator[ProviderLoop]:
 
 def library() -> Any:
     """As a node imports it: where it is used, and not by each process that collects the tests."""
-    return import_module("rookery.actors.agents.provider_model")
+    return import_module("rookery.actors.execution.agents.provider_model")
 
 
 def model_of(

@@ -10,9 +10,9 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
 from rookery.actors.execution.driver import CallsRequested, Finished, Step, TurnInputs
+from rookery.actors.execution.models.failure import LlmFailure, LlmFailureKind, RetryPolicy
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox.contract import ProgramCall, ToolResult
-from rookery.actors.turns.failure import LlmFailure, LlmFailureKind, RetryPolicy
 from rookery.schemas.calls import CallArguments
 from rookery.schemas.digest import digest_json
 from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome

@@ -26,7 +26,7 @@ ALSO = {
     ),  # A package of its own, inside the guest.
     "actors/sandbox/sessions/": ("Crypto",),
     "actors/sandbox/": ("wasmtime", "tree_sitter", "tree_sitter_typescript"),
-    "actors/agents/provider_": ("anthropic", "openai", "pydantic_ai"),
+    "actors/execution/agents/provider_": ("anthropic", "openai", "pydantic_ai"),
     "actors/tools/": ("jsonschema", "referencing"),
     "actors/leases/providers/": ("oauthlib",),
     "actors/keys/": ("Crypto",),

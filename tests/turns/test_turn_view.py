@@ -8,9 +8,7 @@ import pytest
 from msgspec import json
 from msgspec.structs import fields, replace
 
-from rookery.actors.kernel.machines.machine import IDLE, RUNNING, SessionHost
-from rookery.actors.turns.external_driver import loop_state, turn_snapshot
-from rookery.actors.turns.failure import (
+from rookery.actors.execution.models.failure import (
     BudgetDimension,
     TerminalClass,
     cause_of_budget,
@@ -20,6 +18,8 @@ from rookery.actors.turns.failure import (
     failure_of_cause,
     failure_of_class,
 )
+from rookery.actors.kernel.machines.machine import IDLE, RUNNING, SessionHost
+from rookery.actors.turns.external_driver import loop_state, turn_snapshot
 from rookery.actors.turns.transitions import Turn
 from rookery.schemas.machines.turn import (
     AgentErrorClass,

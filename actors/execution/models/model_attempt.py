@@ -11,14 +11,13 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
-from rookery.actors.agents import (
-    CALLS_MAX,
-    CheckArguments,
-    Conversation,
+from rookery.actors.execution.agents import Models
+from rookery.actors.execution.agents.conversation import Conversation
+from rookery.actors.execution.agents.model_calls import CALLS_MAX, CheckArguments
+from rookery.actors.execution.agents.model_port import (
     ModelAnswer,
     ModelFailure,
     ModelQuestion,
-    Models,
     ModelTool,
 )
 from rookery.actors.execution.models.model_failures import ModelKeys

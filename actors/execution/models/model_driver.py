@@ -14,16 +14,10 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
-from rookery.actors.agents import (
-    EXTRACTION_RETRIES_MAX,
-    CallEnd,
-    Conversation,
-    ModelAnswer,
-    ModelFailure,
-    ModelTool,
-    extract,
-    judge_calls,
-)
+from rookery.actors.execution.agents.conversation import CallEnd, Conversation
+from rookery.actors.execution.agents.extraction import EXTRACTION_RETRIES_MAX, extract
+from rookery.actors.execution.agents.model_calls import judge_calls
+from rookery.actors.execution.agents.model_port import ModelAnswer, ModelFailure, ModelTool
 from rookery.actors.execution.driver import (
     AskModel,
     AwaitModel,

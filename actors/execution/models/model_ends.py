@@ -9,12 +9,10 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from rookery.actors.agents import (
-    EXTRACTION_RETRIES_MAX,
-    Conversation,
-    ModelAnswer,
-    storable,
-)
+from rookery.actors.execution.agents.conversation import Conversation
+from rookery.actors.execution.agents.extraction import EXTRACTION_RETRIES_MAX
+from rookery.actors.execution.agents.model_calls import storable
+from rookery.actors.execution.agents.model_port import ModelAnswer
 from rookery.actors.execution.driver import Finished
 from rookery.actors.messages import TurnInput
 from rookery.actors.turns import cancelled_result, run_failed

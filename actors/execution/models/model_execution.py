@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from rookery.actors.agents import CheckArguments, Models
+from rookery.actors.execution.agents import Models
+from rookery.actors.execution.agents.model_calls import CheckArguments
 from rookery.actors.execution.conversation_cache import ConversationCache
 from rookery.actors.execution.conversation_history import ConversationReader
 from rookery.actors.execution.executor import AgentExecution

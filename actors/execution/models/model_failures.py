@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from rookery.actors.agents import ModelFailure, Models
+from rookery.actors.execution.agents import Models
+from rookery.actors.execution.agents.model_port import ModelFailure
+from rookery.actors.execution.models.failure import LlmFailure, RetryPolicy
 from rookery.actors.messages import TurnInput
 from rookery.actors.tools import (
     CredentialSource,
@@ -20,7 +22,6 @@ from rookery.actors.tools import (
     read_credential,
     report_rejected,
 )
-from rookery.actors.turns import LlmFailure, RetryPolicy
 from rookery.schemas.agents import RequestSent
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import model

@@ -11,19 +11,16 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.agents import (
-    CallEnd,
-    Conversation,
-    JudgedCall,
-    ModelAnswer,
-    ModelTool,
+from rookery.actors.execution.agents.budgets import (
     estimate,
     exceeded_budget,
-    extraction_text,
     no_progress,
     priced_usage,
-    storable,
 )
+from rookery.actors.execution.agents.conversation import CallEnd, Conversation
+from rookery.actors.execution.agents.extraction import extraction_text
+from rookery.actors.execution.agents.model_calls import JudgedCall, storable
+from rookery.actors.execution.agents.model_port import ModelAnswer, ModelTool
 from rookery.actors.execution.driver import RunInput
 from rookery.actors.execution.models.model_attempt import AttemptEnd, ModelServices
 from rookery.actors.execution.models.model_routes import ChosenModel

@@ -15,13 +15,9 @@ from typing import Any, Final, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.agents import (
-    CallEnd,
-    Conversation,
-    ModelTool,
-    RecordedAnswer,
-    recorded_models,
-)
+from rookery.actors.execution.agents.conversation import CallEnd, Conversation
+from rookery.actors.execution.agents.model_port import ModelTool
+from rookery.actors.execution.agents.recorded_model import RecordedAnswer, recorded_models
 from rookery.actors.execution.conversation_history import ConversationReader
 from rookery.actors.execution.driver import AskModel, CallsRequested, Finished, RunInput, Step
 from rookery.actors.execution.history import PastRun, RunHistoryReader

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from rookery.actors.agents import Conversation
+from rookery.actors.execution.agents.conversation import Conversation
 from rookery.actors.execution.driver import RunInput
 from rookery.actors.execution.models.model_attempt import ModelServices
 from rookery.actors.messages import ActiveRunQuery, ActiveRunView

@@ -12,15 +12,15 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.agents.extraction import check_output_schema, schema_instructions
-from rookery.actors.agents.model_port import (
+from rookery.actors.execution.agents.extraction import check_output_schema, schema_instructions
+from rookery.actors.execution.agents.model_port import (
     Model,
     ModelAnswer,
     ModelQuestion,
     OnDelta,
     ignore_delta,
 )
-from rookery.actors.agents.scripted_model import ModelScript, ScriptedModel, read_script
+from rookery.actors.execution.agents.scripted_model import ModelScript, ScriptedModel, read_script
 from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import (
@@ -198,7 +198,7 @@ class ProviderModels:
     def load(self, configured: ConfiguredModel) -> Model:
         """Load the library, and make the model. Called on one thread at a time."""
         if self._library is None:
-            self._library = import_module("rookery.actors.agents.provider_model")
+            self._library = import_module("rookery.actors.execution.agents.provider_model")
             self._loop = self._library.ProviderLoop()
         found: Model = self._library.ProviderModel(configured, self._loop)
         return found

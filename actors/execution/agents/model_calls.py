@@ -12,8 +12,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.agents.conversation import ModelRun
-from rookery.actors.agents.model_port import ModelCall, ModelTool
+from rookery.actors.execution.agents.conversation import ModelRun
+from rookery.actors.execution.agents.model_port import ModelCall, ModelTool
 from rookery.schemas.agents import CallPart
 from rookery.schemas.calls import CallArguments, ToolFault
 from rookery.schemas.digest import canonical_json, digest_bytes, digest_json

@@ -29,7 +29,7 @@ from pydantic_ai.providers.anthropic import AnthropicProvider
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings as LibrarySettings
 
-from rookery.actors.agents.model_port import (
+from rookery.actors.execution.agents.model_port import (
     MODEL_FAILED,
     ModelAnswer,
     ModelFailure,
@@ -37,7 +37,7 @@ from rookery.actors.agents.model_port import (
     OnDelta,
     ignore_delta,
 )
-from rookery.actors.agents.provider_messages import (
+from rookery.actors.execution.agents.provider_messages import (
     answer_of,
     deltas_of,
     library_messages,

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.agents.model_port import ModelTool
+from rookery.actors.execution.agents.model_port import ModelTool
 from rookery.schemas.agents import (
     CallPart,
     ConversationMessage,

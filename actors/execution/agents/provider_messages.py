@@ -27,7 +27,7 @@ from pydantic_ai.messages import (
 from pydantic_ai.settings import ModelSettings as LibrarySettings
 from pydantic_ai.tools import ToolDefinition
 
-from rookery.actors.agents.model_port import ModelAnswer, ModelCall, ModelQuestion
+from rookery.actors.execution.agents.model_port import ModelAnswer, ModelCall, ModelQuestion
 from rookery.schemas.agents import (
     AnswerDelta,
     CallPart,

@@ -11,7 +11,7 @@ from typing import Final
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from rookery.actors.agents.conversation import Conversation
+from rookery.actors.execution.agents.conversation import Conversation
 from rookery.schemas.agents import (
     ConfiguredModel,
     ModelEnvironment,

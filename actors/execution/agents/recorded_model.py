@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
-from rookery.actors.agents.model_port import (
+from rookery.actors.execution.agents.model_port import (
     ModelAnswer,
     ModelCall,
     ModelFailure,
@@ -18,7 +18,7 @@ from rookery.actors.agents.model_port import (
     OnDelta,
     ignore_delta,
 )
-from rookery.actors.agents.models import KnownModel, Models
+from rookery.actors.execution.agents.models import KnownModel, Models
 from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import CallPart, ConfiguredModel, ConversationMessage
 from rookery.schemas.facts import model

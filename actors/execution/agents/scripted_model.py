@@ -24,7 +24,7 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from rookery.actors.agents.model_port import (
+from rookery.actors.execution.agents.model_port import (
     MODEL_FAILED,
     ModelAnswer,
     ModelCall,
