@@ -44,7 +44,9 @@ from rookery.actors.execution.queries import (
     SessionFiles,
     SessionSnapshots,
 )
-from rookery.actors.hooks import HookObservers, HookPoints, LiveHooks
+from rookery.actors.hooks import HookObservers
+from rookery.actors.hooks.points import HookPoints
+from rookery.actors.hooks.realm import LiveHooks
 from rookery.actors.kernel import (
     AskActor,
     Decider,

@@ -13,7 +13,7 @@ from rookery.actors.execution.agents.conversation import CallEnd, Conversation
 from rookery.actors.execution.agents.model_port import ModelTool
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_inputs import FactPosition
-from rookery.actors.hooks import outcome_after_hooks
+from rookery.actors.hooks.changes import outcome_after_hooks
 from rookery.actors.sandbox import Tool
 from rookery.schemas.agents import ConversationMessage, ConversationOrigin
 from rookery.schemas.calls import CallOutcome, RunEnvironment

@@ -22,7 +22,7 @@ from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import SendOutput
 from rookery.actors.execution.run_execution import Resumptions, RunExecution, SessionCachePort
 from rookery.actors.execution.step_recorder import parked_output
-from rookery.actors.hooks import HookPoints
+from rookery.actors.hooks.points import HookPoints
 from rookery.actors.kernel import (
     AskActor,
     Effect,

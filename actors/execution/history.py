@@ -23,7 +23,7 @@ from rookery.actors.execution.step_inputs import (
     outcomes_of_calls,
 )
 from rookery.actors.execution.surface_tools import SurfaceToolsReader, node_tool
-from rookery.actors.hooks import injected_inputs, is_retried
+from rookery.actors.hooks.changes import injected_inputs, is_retried
 from rookery.actors.kernel import last_restart
 from rookery.actors.policy import RunPolicies
 from rookery.actors.protection.sensitive_values import (

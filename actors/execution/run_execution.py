@@ -30,7 +30,7 @@ from rookery.actors.execution.step_recorder import (
     StepRecorder,
     parked_output,
 )
-from rookery.actors.hooks import HookPoints
+from rookery.actors.hooks.points import HookPoints
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import ProgramCall, Tool, ToolResult

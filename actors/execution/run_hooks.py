@@ -15,14 +15,8 @@ from msgspec.structs import replace
 
 from rookery.actors.execution.driver import Finished
 from rookery.actors.execution.step_recorder import ParkRequested, RunEnded, StepRecorder
-from rookery.actors.hooks import (
-    Hooked,
-    HookPoints,
-    HookStop,
-    is_retried,
-    requests_retry,
-    run_ending,
-)
+from rookery.actors.hooks.changes import is_retried, run_ending
+from rookery.actors.hooks.points import Hooked, HookPoints, HookStop, requests_retry
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import ToolResult
 from rookery.schemas.calls import CallOutcome, RequestedCall

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from msgspec import UNSET
 
-from rookery.actors.hooks import outcome_after_hooks
+from rookery.actors.hooks.changes import outcome_after_hooks
 from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import hook, tool, turn

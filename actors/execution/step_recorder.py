@@ -15,7 +15,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.actors.execution.driver import AwaitModel
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.hooks import Hooked
+from rookery.actors.hooks.points import Hooked
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import (
     ActiveRunView,

@@ -16,7 +16,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.hooks.authoring import LocalHook, LocalRule
-from rookery.actors.hooks.executors import HookExecutors
+from rookery.actors.hooks.executors.ports import HookExecutors
 from rookery.actors.hooks.package import run_fingerprint
 from rookery.actors.hooks.registration import check_registrations
 from rookery.actors.kernel import NotExecutableHere

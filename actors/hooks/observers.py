@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.approvals import RuleInput
-from rookery.actors.hooks.executors import HookExecutors
+from rookery.actors.hooks.executors.ports import HookExecutors
 from rookery.actors.hooks.executors.rule import is_skipped
 from rookery.actors.hooks.node_hooks import NodeHooks
 from rookery.bus.ports import TaskSet

@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from rookery.actors.hooks import injected_inputs, is_retried
+from rookery.actors.hooks.changes import injected_inputs, is_retried
 from rookery.actors.turns.state import (
     ActiveRun,
     CancelledRun,

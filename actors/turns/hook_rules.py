@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
-from rookery.actors.hooks import call_verdict, check_recorded, is_retried, run_ending
+from rookery.actors.hooks.changes import call_verdict, check_recorded, is_retried, run_ending
 from rookery.actors.messages import RecordHooks, RecordStep
 from rookery.actors.tools import NO_VERDICT, NO_VERDICTS, CallRules, HookVerdict
 from rookery.schemas.calls import PinnedHook, RequestedCall

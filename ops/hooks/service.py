@@ -8,15 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from rookery.actors.hooks import (
-    ExternalExecutor,
-    HookChanges,
-    HookTrials,
-    LiveHooks,
-    LocalHook,
-    ServiceExecutor,
-    answer_invocation,
-)
+from rookery.actors.hooks import LocalHook
+from rookery.actors.hooks.executors import ExternalExecutor, ServiceExecutor, answer_invocation
+from rookery.actors.hooks.realm import HookChanges, HookTrials, LiveHooks
 from rookery.actors.kernel import AskActor, QueryHandler
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.tools import DaemonThreadPool, ToolCatalogue

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Final
 
-from rookery.actors.hooks import AnsweredExecutor
+from rookery.actors.hooks.executors import AnsweredExecutor
 from rookery.actors.keys.webhooks import PostWebhook, WebhookKey
 from rookery.schemas.digest import digest_json
 from rookery.schemas.errors import Failed, Refused

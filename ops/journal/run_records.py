@@ -14,7 +14,7 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.hooks import journal_records
+from rookery.actors.hooks.points import journal_records
 from rookery.bus.ports import StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import Fact

@@ -21,8 +21,9 @@ from rookery.actors.execution.driver import Finished, RunInput, Step, SyncCall
 from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import ResultSender
-from rookery.actors.hooks import HookPoints, NodeHooks
+from rookery.actors.hooks import NodeHooks
 from rookery.actors.hooks.authoring import LocalHook
+from rookery.actors.hooks.points import HookPoints
 from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider, FoldedFacts
 from rookery.actors.kernel.kernel import Kernel

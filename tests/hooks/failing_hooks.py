@@ -24,7 +24,7 @@ from rookery.actors.hooks import (
     rewrite_result,
     stop_completion,
 )
-from rookery.actors.hooks.executors import HookExecutor, HookExecutors
+from rookery.actors.hooks.executors.ports import HookExecutor, HookExecutors
 from rookery.actors.tools import HOOK_ATTRIBUTE, ToolRegistry
 from rookery.schemas.ids import HookExecutorRef
 from rookery.schemas.run import SideEffect

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.hooks import ServiceExecutor, answer_invocation
+from rookery.actors.hooks.executors import ServiceExecutor, answer_invocation
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused

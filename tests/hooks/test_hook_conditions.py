@@ -10,10 +10,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.approvals import ApprovalRule, HookRule, RuleInput, RuleUndecided
-from rookery.actors.hooks.context import HookInvocationStatus
-from rookery.actors.hooks.coordinator import HookLifecycleCoordinator
-from rookery.actors.hooks.executors import HookExecutors
+from rookery.actors.hooks.executors.ports import HookExecutors
 from rookery.actors.hooks.executors.rule import RuleExecutor, is_skipped
+from rookery.actors.hooks.points.context import HookInvocationStatus
+from rookery.actors.hooks.points.coordinator import HookLifecycleCoordinator
 from rookery.actors.hooks.registration import check_registration
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookMode, HookRegistration, RuleHook

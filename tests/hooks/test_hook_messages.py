@@ -13,9 +13,10 @@ import msgspec
 import pytest
 
 from rookery.actors.execution.driver import Finished
-from rookery.actors.hooks import Hooked, HookPoints, hook, modify_arguments, rewrite_result
+from rookery.actors.hooks import hook, modify_arguments, rewrite_result
 from rookery.actors.hooks.authoring import LocalHook
-from rookery.actors.hooks.records import journal_records
+from rookery.actors.hooks.points import Hooked, HookPoints
+from rookery.actors.hooks.points.records import journal_records
 from rookery.actors.tools import HOOK_ATTRIBUTE
 from rookery.schemas.calls import RequestedCall
 from rookery.schemas.codec import encode_json

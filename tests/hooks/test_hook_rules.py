@@ -12,17 +12,16 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.state import ApprovalRequestState, ApprovalSettings
 from rookery.actors.hooks import (
-    Hooked,
-    HookPoints,
     NodeHooks,
     add_input,
-    call_verdict,
     change_approval,
     deny,
     modify_arguments,
     stop_completion,
     stop_run,
 )
+from rookery.actors.hooks.changes import call_verdict
+from rookery.actors.hooks.points import Hooked, HookPoints
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.tools import ToolCatalogue, ToolRegistry
 from rookery.actors.tools.builtin.peers import peer_tools

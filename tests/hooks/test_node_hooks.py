@@ -9,8 +9,9 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.hooks import HookPoints, NodeHooks, deny, hook, rule_hook
-from rookery.actors.hooks.changes import merge_patch
+from rookery.actors.hooks import NodeHooks, deny, hook, rule_hook
+from rookery.actors.hooks.changes.call_changes import merge_patch
+from rookery.actors.hooks.points import HookPoints
 from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.tools import HOOK_ATTRIBUTE, ToolCatalogue, ToolRegistry

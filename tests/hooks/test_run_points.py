@@ -15,7 +15,7 @@ from rookery.actors.hooks import (
     stop_completion,
     stop_run,
 )
-from rookery.actors.hooks.records import journal_records
+from rookery.actors.hooks.points.records import journal_records
 from rookery.schemas.facts import hook as facts
 from rookery.schemas.facts import tool, turn
 from rookery.schemas.run import RunStatus

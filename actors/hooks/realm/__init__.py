@@ -3,3 +3,19 @@
 ``realm_hooks`` has the rules of a change and its fold, ``live_hooks`` follows the facts on each
 node and serves the verbs of operators, ``trials`` invokes a hook for recorded calls.
 """
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rookery.schemas.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rookery.actors.hooks.realm.live_hooks import HookChanges, LiveHooks
+    from rookery.actors.hooks.realm.trials import HookTrials
+
+__all__ = ["HookChanges", "HookTrials", "LiveHooks"]
+
+__getattr__ = lazy_names(
+    __name__, {"live_hooks": ("HookChanges", "LiveHooks"), "trials": ("HookTrials",)}
+)

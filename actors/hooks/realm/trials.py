@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from rookery.actors.hooks.decider import check_realm_key
 from rookery.actors.hooks.executors import ExternalExecutor
 from rookery.actors.hooks.node_hooks import NodeHooks
-from rookery.actors.hooks.points import HookPoints
+from rookery.actors.hooks.points.points import HookPoints
 from rookery.actors.hooks.realm.live_hooks import LiveHooks
 from rookery.actors.hooks.registration import check_registration
 from rookery.actors.messages import ActiveRunView

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.hooks.changes import refusal_of_reason, refusal_of_summary
+from rookery.actors.hooks.changes.call_changes import refusal_of_reason, refusal_of_summary
 from rookery.schemas.calls import is_python_identifier
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused

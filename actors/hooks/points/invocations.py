@@ -13,17 +13,17 @@ from typing import Any, NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.approvals import RuleInput
-from rookery.actors.hooks.changes import HookedStep, refusal_of_size
-from rookery.actors.hooks.context import (
+from rookery.actors.hooks.changes.call_changes import HookedStep, refusal_of_size
+from rookery.actors.hooks.executors.ports import HookExecutorRegistry, HookExecutors
+from rookery.actors.hooks.executors.rule import RuleExecutor
+from rookery.actors.hooks.points.context import (
     HookInvocationOutcome,
     HookInvocationStatus,
     HookLifecycleContext,
 )
-from rookery.actors.hooks.coordinator import HookLifecycleCoordinator
-from rookery.actors.hooks.executors import HookExecutorRegistry, HookExecutors
-from rookery.actors.hooks.executors.rule import RuleExecutor
-from rookery.actors.hooks.records import agent_source, intent_of, result_of
-from rookery.actors.hooks.views import view_of
+from rookery.actors.hooks.points.coordinator import HookLifecycleCoordinator
+from rookery.actors.hooks.points.records import agent_source, intent_of, result_of
+from rookery.actors.hooks.points.views import view_of
 from rookery.actors.kernel import Failpoints
 from rookery.actors.messages import ActiveRunView
 from rookery.schemas.facts import hook as facts

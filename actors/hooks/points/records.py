@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import replace
 
-from rookery.actors.hooks.context import HookLifecycleContext
+from rookery.actors.hooks.points.context import HookLifecycleContext
 from rookery.schemas.facts import hook as facts
 from rookery.schemas.ids import AgentId, EffectId
 from rookery.schemas.seed.hook import (

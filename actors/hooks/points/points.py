@@ -16,18 +16,23 @@ from typing import Final, NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.hooks.changes import (
+from rookery.actors.hooks.changes.call_changes import (
     CallChange,
     HookedStep,
     ReturnedCall,
     applied,
     outcome_after_hooks,
 )
+from rookery.actors.hooks.changes.run_changes import (
+    RunBeginning,
+    RunCancel,
+    RunCompletion,
+    run_ending,
+)
 from rookery.actors.hooks.executors.rule import is_skipped
-from rookery.actors.hooks.invocations import HookInvoker, HookStop, Said
 from rookery.actors.hooks.node_hooks import NodeHooks
-from rookery.actors.hooks.run_changes import RunBeginning, RunCancel, RunCompletion, run_ending
-from rookery.actors.hooks.views import subject_of
+from rookery.actors.hooks.points.invocations import HookInvoker, HookStop, Said
+from rookery.actors.hooks.points.views import subject_of
 from rookery.actors.kernel import NO_METRICS, Failpoints, KernelMetrics
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.tools import (

@@ -13,13 +13,13 @@ from typing import Final
 
 import msgspec
 
-from rookery.actors.hooks.context import (
+from rookery.actors.hooks.executors.ports import HookExecutor, HookExecutorRegistry, RunJournal
+from rookery.actors.hooks.points.context import (
     HookInvocationOutcome,
     HookInvocationStatus,
     HookLifecycleContext,
 )
-from rookery.actors.hooks.executors import HookExecutor, HookExecutorRegistry, RunJournal
-from rookery.actors.hooks.records import (
+from rookery.actors.hooks.points.records import (
     Judged,
     accepted_records,
     cancelled_record,
