@@ -9,6 +9,7 @@ that the node adds. Each node has a registry of its own.
 from __future__ import annotations
 
 import platform
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -436,14 +437,16 @@ class NodeMetrics:
         """Read these gauges at every scrape. Called once per source, at start."""
         self._registry.register(GaugeCollector(source))
 
-    def endpoint_stats(self, verb: str) -> EndpointStats:
-        """The counts of a verb since the node started."""
-        requests = refused = 0
-        for sample in _samples(self._commands.count, "_total", verb):
-            requests += int(sample.value)
-            refused += int(sample.value) if sample.labels["outcome"] == "refused" else 0
-        seconds = sum(one.value for one in _samples(self._commands.seconds, "_sum", verb))
-        return EndpointStats(requests, refused, seconds)
+    def endpoint_stats(self) -> dict[str, EndpointStats]:
+        """The counts of each verb since the node started."""
+        found = defaultdict[str, EndpointStats](EndpointStats)
+        for verb, sample in _samples(self._commands.count, "_total"):
+            requests, refused, _ = found[verb]
+            more = int(sample.value) if sample.labels["outcome"] == "refused" else 0
+            found[verb] = EndpointStats(requests + int(sample.value), refused + more)
+        for verb, sample in _samples(self._commands.seconds, "_sum"):
+            found[verb] = found[verb]._replace(seconds=sample.value)
+        return found
 
     def page(self) -> Page:
         """The answer to ``/metrics``."""
@@ -458,11 +461,11 @@ def _bounded_family(family: str) -> str:
     return family if family in DECIDERS else OTHER
 
 
-def _samples(metric: Counter | Histogram, suffix: str, verb: str) -> Iterator[Sample]:
+def _samples(metric: Counter | Histogram, suffix: str) -> Iterator[tuple[str, Sample]]:
     for family in metric.collect():
         for sample in family.samples:
-            if sample.name.endswith(suffix) and sample.labels.get("verb") == verb:
-                yield sample
+            if sample.name.endswith(suffix):
+                yield sample.labels["verb"], sample
 
 
 class BuildInfo(Collector):

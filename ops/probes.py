@@ -236,7 +236,7 @@ def build_service(
         version=version,
         started=datetime.fromtimestamp(now_ms / 1000, UTC).isoformat(),
         endpoints=tuple(_endpoint(verb) for verb in sorted(verbs)),
-        stats_of=metrics.endpoint_stats,
+        stats=metrics.endpoint_stats,
     )
 
 

@@ -124,7 +124,7 @@ class NatsRequestEndpoint:
             else:
                 others.append((request.reply_to, self._forwarded(request)))
         if others:
-            self._send(others)
+            _send(self._connection, others)
         if ours:
             self._deliver(ours)
 
@@ -154,32 +154,35 @@ class NatsRequestEndpoint:
         )
 
     def _send_replies(self, replies: Sequence[ReplyMessage]) -> None:
-        self._send([(reply.reply_to, _outgoing(reply)) for reply in replies if reply.reply_to])
+        sent = [(reply.reply_to, _outgoing(reply)) for reply in replies if reply.reply_to]
+        _send(self._connection, sent)
 
     def _id_of(self, message: Message) -> str:
         """The client's id, or a new one, which forwarding preserves."""
         client_id = header_value(message.header, _MESSAGE_ID)
         return client_id or f"{self._inbox}.{next(self._numbers)}"
 
-    def _send(self, messages: Sequence[tuple[str, Outgoing]]) -> None:
-        """Send messages, each with its client's reply subject.
 
-        A client receives an error instead of a message that cannot be sent (it is too large).
-        """
-        try:
-            self._connection.send([message for _, message in messages])
-        except Refused as refusal:
-            if len(messages) > 1:
-                for alone in messages:
-                    self._send([alone])
-            elif reply_to := messages[0][0]:
-                self._reply_error(reply_to, refusal)
+def _send(connection: Connection, messages: Sequence[tuple[str, Outgoing]]) -> None:
+    """Send messages, each with its client's reply subject.
 
-    def _reply_error(self, reply_to: str, refusal: Refused) -> None:
-        try:
-            self._connection.send([_outgoing(error_reply(reply_to, refusal.code, refusal.message))])
-        except Refused as error:
-            log.warning("reply dropped: %s", error)
+    A client receives an error instead of a message that cannot be sent (it is too large).
+    """
+    try:
+        connection.send([message for _, message in messages])
+    except Refused as refusal:
+        if len(messages) > 1:
+            for alone in messages:
+                _send(connection, [alone])
+        elif reply_to := messages[0][0]:
+            _reply_error(connection, reply_to, refusal)
+
+
+def _reply_error(connection: Connection, reply_to: str, refusal: Refused) -> None:
+    try:
+        connection.send([_outgoing(error_reply(reply_to, refusal.code, refusal.message))])
+    except Refused as error:
+        log.warning("reply dropped: %s", error)
 
 
 def _client_subject(subject: str) -> str:
@@ -247,7 +250,8 @@ class MicroService(NamedTuple):
     started: str
     """RFC 3339."""
     endpoints: Sequence[Endpoint]
-    stats_of: Callable[[str], EndpointStats]
+    stats: Callable[[], Mapping[str, EndpointStats]]
+    """By verb; of those that were requested."""
 
 
 class MicroServiceResponder:
@@ -272,14 +276,18 @@ class MicroServiceResponder:
             await self._subscriptions.pop().cancel()
 
     def _on_requests(self, messages: list[Message]) -> None:
-        replies = {"PING": self._ping, "INFO": self._info, "STATS": self._stats}
-        self._connection.send(
-            [
-                Outgoing(message.reply, encode_json(replies[message.subject.split(".")[1]]()))
-                for message in messages
-                if is_reply_subject(message.reply)
-            ]
-        )
+        """Requests that arrive together get the same reply, made once: any client may send
+        thousands, and none of them may hold up what else the node has to do."""
+        kinds = {"PING": self._ping, "INFO": self._info, "STATS": self._stats}
+        replies = dict[str, bytes]()
+        outgoing = list[tuple[str, Outgoing]]()
+        for message in messages:
+            if is_reply_subject(message.reply):
+                kind = message.subject.split(".")[1]
+                if kind not in replies:
+                    replies[kind] = encode_json(kinds[kind]())
+                outgoing.append((message.reply, Outgoing(message.reply, replies[kind])))
+        _send(self._connection, outgoing)
 
     def _ping(self) -> dict[str, Any]:
         return self._identity("ping")
@@ -300,8 +308,10 @@ class MicroServiceResponder:
         return self._identity("info") | {"description": DESCRIPTION, "endpoints": endpoints}
 
     def _stats(self) -> dict[str, Any]:
+        stats = self._service.stats()
         endpoints = [
-            self._address(one) | self._verb_stats(one.verb) for one in self._service.endpoints
+            self._address(one) | _verb_stats(stats.get(one.verb, EndpointStats()))
+            for one in self._service.endpoints
         ]
         return self._identity("stats") | {"started": self._service.started, "endpoints": endpoints}
 
@@ -318,13 +328,13 @@ class MicroServiceResponder:
         subject = self._subjects.requests(endpoint.verb)
         return {"name": endpoint.verb, "subject": subject, "queue_group": QUEUE}
 
-    def _verb_stats(self, verb: str) -> dict[str, Any]:
-        served = self._service.stats_of(verb)
-        total_ns = int(served.seconds * 1e9)
-        return {
-            "num_requests": served.requests,
-            "num_errors": served.refused,
-            "last_error": "",
-            "processing_time": total_ns,
-            "average_processing_time": total_ns // max(1, served.requests),
-        }
+
+def _verb_stats(served: EndpointStats) -> dict[str, Any]:
+    total_ns = int(served.seconds * 1e9)
+    return {
+        "num_requests": served.requests,
+        "num_errors": served.refused,
+        "last_error": "",
+        "processing_time": total_ns,
+        "average_processing_time": total_ns // max(1, served.requests),
+    }
