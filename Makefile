@@ -64,6 +64,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.chaos.server_kills
 	@echo "== a node killed at every failpoint"
 	@$(BIN)/python -m tests.chaos.node_kills
+	@echo "== a thousand simulated histories of nodes, on the virtual clock"
+	@$(BIN)/python -m tests.kernel.simulation --seeds 1000
 	@echo "== random histories of every machine, beside the model"
 	@$(BIN)/python -m tests.machines.fuzzer
 	@echo "== everything at once"
@@ -82,6 +84,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.agents.model_kills 2 anthropic
 	@echo "== peers over a link that misbehaves, each node killed once"
 	@$(BIN)/python -m tests.chaos.mesh_faults
+	@echo "== every spec of a hook, class of its answer and fault, against the table"
+	@$(BIN)/python -m tests.hooks.hook_cells
 	@echo "== hooks that change a run, their node killed at every place of an invocation"
 	@$(BIN)/python -m tests.chaos.hook_kills
 	@echo "== two peers, their node killed at every failpoint"

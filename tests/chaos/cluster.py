@@ -338,7 +338,8 @@ async def lead(cluster: Cluster, server: Server, stream: str) -> None:
         await asyncio.sleep(0.2)
 
 
-async def _campaign(folder: Path, times: int, names: list[str], *, relayed: bool) -> None:
+async def _campaign(folder: Path, times: int, names: list[str], *, relayed: bool) -> int:
+    """How many pauses were too long."""
     folder.mkdir()
     servers = Cluster(folder / "cluster", REALM, relayed=relayed)
     async with servers as cluster, cluster_load(cluster, folder) as load:
@@ -350,18 +351,21 @@ async def _campaign(folder: Path, times: int, names: list[str], *, relayed: bool
         late = sum(report.is_late for report in reports)
         print(f"{await load.ends()} runs: 0 lost, 0 repeated", flush=True)
         print(f"{late} of {len(reports)} pauses were longer than an election and {MORE_S} s")
+        return late
 
 
-def main() -> None:
+def main() -> int:
     times = int(sys.argv[1]) if len(sys.argv) > 1 else 5
     names = sys.argv[2:] or list(FAULTS)
     direct = [name for name in names if name != ISOLATED]
+    late = 0
     with tempfile.TemporaryDirectory() as folder:
         if direct:
-            asyncio.run(_campaign(Path(folder, "direct"), times, direct, relayed=False))
+            late += asyncio.run(_campaign(Path(folder, "direct"), times, direct, relayed=False))
         if ISOLATED in names:
-            asyncio.run(_campaign(Path(folder, ISOLATED), times, [ISOLATED], relayed=True))
+            late += asyncio.run(_campaign(Path(folder, ISOLATED), times, [ISOLATED], relayed=True))
+    return 1 if late else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
