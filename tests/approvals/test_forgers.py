@@ -439,10 +439,15 @@ def test_the_script_follows_an_operators_voucher_to_the_issuer(
     _, started = facts_of(recorded.messages, Started)[0]
     for operator in operators:
         voucher = operator_voucher(operator, started.public_key)
-        fact = msgspec.to_builtins(replace(started, voucher=voucher))
-        found = [descends(REALM, fact, "", issuer) for issuer in issuers]
-        assert found == [issuer == operator.issuer for issuer in issuers]
-        assert not descends("another realm", fact, "", operator.issuer)
+        fact = msgspec.to_builtins(replace(started, voucher=voucher)) | {"realm": REALM}
+        assert [descends(fact, issuer) for issuer in issuers] == [
+            issuer == operator.issuer for issuer in issuers
+        ]
+        assert not descends(fact | {"realm": "another"}, operator.issuer)
+        # The forger's key, beside the key that the operator has vouched for.
+        genuine = fact["voucher"] | {"public_key": started.public_key}
+        forged = fact | {"public_key": EVE.public_key, "voucher": genuine}
+        assert not descends(forged, operator.issuer)
     assert "none of the given keys vouches" in fault_of(proof, tmp_path, issuers[0])
 
 

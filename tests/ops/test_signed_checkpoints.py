@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +23,7 @@ from rookery.actors.keys.checkpoints import (
 )
 from rookery.actors.keys.ed25519 import SigningKey, is_valid_signature
 from rookery.bus.ports import AppendRequest, StoredMessage
+from rookery.ops.examples.run_proof import check_proof
 from rookery.ops.examples.run_proof.check_proof import root_of
 from rookery.ops.journal import DefectKind, JournalCheck
 from rookery.ops.journal.anchor import Anchor
@@ -220,6 +223,26 @@ def test_every_head_leads_to_the_root_and_no_other_does(names: set[str]):
         assert root_of({"entity": str(entity), "chain": digest, "path": path}) == root
         other = chain(digest, b"")
         assert root_of({"entity": str(entity), "chain": other, "path": path}) != root
+
+
+def test_a_proof_is_checked_by_100_lines_of_code_without_an_import_of_ours():
+    text = Path(check_proof.__file__).read_text()
+    parts = list(ast.walk(ast.parse(text)))
+    imported = {one.module for one in parts if isinstance(one, ast.ImportFrom)}
+    imported |= {name.name for one in parts if isinstance(one, ast.Import) for name in one.names}
+    assert not [name for name in imported if str(name).startswith("rookery")]
+    words = {
+        line
+        for one in parts
+        if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant)
+        for line in range(one.lineno, (one.end_lineno or one.lineno) + 1)
+    }
+    code = [
+        line
+        for number, line in enumerate(text.splitlines(), 1)
+        if number not in words and line.strip() and not line.strip().startswith("#")
+    ]
+    assert len(code) <= 100
 
 
 @pytest.mark.parametrize(

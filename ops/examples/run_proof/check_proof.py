@@ -14,9 +14,7 @@ from pathlib import Path
 
 from Crypto.Signature import eddsa
 
-__all__ = ["descends", "main", "root_of"]
-
-HEX = 64  # Digits of a key; NATS writes keys as base32 with a prefix and a checksum.
+NAMING = "name change public_key key_id"
 CHECKPOINT = "node number start sequence messages root previous uncertain key_id"
 ANSWER = "approval_id decision actor request_digest answered_at_ms reason key_id tool_digest"
 
@@ -28,19 +26,18 @@ def require(holds: object, fault: str) -> None:
 
 def is_signed(signed: object, signature: str, key: str) -> bool:
     text = json.dumps(signed, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
-    try:
-        public = bytes.fromhex(key) if len(key) == HEX else b32decode(key)[1:-2]
-        verifier = eddsa.new(eddsa.import_public_key(public), "rfc8032")
-        verifier.verify(text, bytes.fromhex(signature))
+    try:  # A key is in hex, or in NATS's base32 with a prefix and a checksum.
+        public = bytes.fromhex(key) if len(key) == 64 else b32decode(key)[1:-2]
+        eddsa.new(eddsa.import_public_key(public), "rfc8032").verify(text, bytes.fromhex(signature))
     except ValueError:
         return False
     return True
 
 
-def statement(realm: str, domain: str, fact: dict, names: str) -> dict:
-    """What a signature is over."""
-    fields = {name: fact[name] for name in names.split() if name in fact}
-    return fields | {"domain": domain, "realm": realm}
+def signs(key: str, domain: str, fact: dict, names: str) -> bool:
+    """Whether the key has signed these fields of the fact."""
+    fields = {name: fact[name] for name in f"realm {names}".split() if name in fact}
+    return is_signed(fields | {"domain": f"rookery.{domain}.v1"}, fact["signature"], key)
 
 
 def read(file: str) -> list[dict]:
@@ -48,8 +45,7 @@ def read(file: str) -> list[dict]:
     seal, records = b"", []
     for number, line in enumerate(Path(file).read_bytes().splitlines(keepends=True), 1):
         seal = sha3_256(seal + line[:-76]).hexdigest().encode()
-        is_whole = line[-76:] == b',"seal":"%b"}\n' % seal
-        require(is_whole, f"line {number} was changed, lost or moved: {line[:60]!r}")
+        require(line[-76:] == b',"seal":"%b"}\n' % seal, f"line {number} was changed or moved")
         records.append(json.loads(line[:-76] + b"}"))
     require(records.pop() == {"kind": "end", "lines": len(records)}, "the end is missing")
     return records
@@ -63,7 +59,7 @@ def root_of(one: dict) -> str:
     return node.hex()
 
 
-def check_entities(records: list[dict], messages: list[dict], roots: dict[int, str]) -> None:
+def check_entities(records: list[dict], messages: list[dict], roots: set[str]) -> None:
     """Each digest is over the one before and the body; the last leads to a root that is signed."""
     ends: dict[str, str] = {}
     for one in messages:
@@ -71,68 +67,56 @@ def check_entities(records: list[dict], messages: list[dict], roots: dict[int, s
         is_next = entity.startswith("node/") or ends.get(entity, before) == before
         ends[entity] = sha3_256(bytes.fromhex(before) + one["body"].encode()).hexdigest()
         require(is_next and ends[entity] == one["chain"], f"message {one['sequence']} is not next")
-    covered = [one for one in records if one["kind"] == "covered"]
-    signed = [one for one in covered if root_of(one) == roots.get(one["checkpoint"])]
+    signed = [one for one in records if "path" in one and root_of(one) in roots]
     for entity, _ in ends.items() - {(one["entity"], one["chain"]) for one in signed}:
         # The facts of nodes and of approvers have signatures of their own.
         require(entity.startswith(("node/", "approval/_")), f"no checkpoint signs {entity}")
 
 
-def descends(realm: str, fact: dict, root_key: str, issuer: str) -> bool:
-    """Whether the root key, or an operator that the issuer certifies, signed the node's key."""
+def descends(fact: dict, *known: str) -> bool:
+    """Whether a known key, or an operator that one certifies, has signed the node's key."""
     voucher = fact.get("voucher") or {"signature": ""}
     if operator := voucher.get("operator"):
         key = operator["public_key"]
-        named = ["rookery.credential.v1", realm, operator["name"], "operator", "", key]
-        root_key = key if is_signed(named, operator["certificate"], issuer) else ""
-    text = statement(realm, "rookery.node.key.v1", fact, "public_key")
-    return is_signed(text, voucher["signature"], root_key)
+        named = ["rookery.credential.v1", fact["realm"], operator["name"], "operator", "", key]
+        known = (key,) if any(is_signed(named, operator["certificate"], k) for k in known) else ()
+    return any(signs(key, "node.key", voucher | fact, "public_key") for key in known)
 
 
-def check_nodes(realm: str, facts: list[tuple[int, dict]], *known: str) -> dict[int, dict]:
+def check_nodes(facts: list[tuple[int, dict]], *known: str) -> dict[int, dict]:
     """The checkpoints, all signed by a key that counts."""
     signed, keys = {}, {}
     for at, fact in facts:
         if fact["type"].startswith("node.started."):
-            is_known = not any(known) or descends(realm, fact, *known)
+            is_known = not any(known) or descends(fact, *known)
             require(is_known, f"none of the given keys vouches for {fact['node']}")
             keys[fact["node"]] = fact["public_key"]
         elif fact["type"].startswith("node.checkpoint."):
             signed[at] = fact | {"key": keys.get(fact["node"], "")}
-            text = statement(realm, "rookery.node.checkpoint.v1", fact, CHECKPOINT)
-            is_valid = is_signed(text, fact["signature"], signed[at]["key"])
+            is_valid = signs(signed[at]["key"], "node.checkpoint", fact, CHECKPOINT)
             require(is_valid, f"checkpoint {at} is not signed by {fact['node']}")
     return signed
 
 
-def names_approver(realm: str, fact: dict, signer: str) -> bool:
-    """Whether the signer named, or revoked, the approver."""
-    key = {"public_key": fact.get("signed_key") or fact.get("public_key", "")}
-    text = statement(realm, "rookery.approver.naming.v1", fact, "name change")
-    return is_signed(text | key | {"key_id": fact["signed_by"]}, fact["signature"], signer)
-
-
-def check_approvals(realm: str, facts: list[tuple[int, dict]], root: str) -> dict[str, str]:
+def check_approvals(facts: list[tuple[int, dict]], root: str) -> dict[str, str]:
     """What releases each call: approvers descend from the first key, and the answers are theirs."""
     required, count, keys, released = False, 0, dict[str, str](), dict[str, str]()
     for at, fact in facts:
         kind, asked = fact["type"].split(".")[1], fact.get("approval_id", "")
         if kind in ("approver_added", "approver_revoked"):
             first = root or ("" if keys else fact["root_key"])
-            is_bare = not (keys or root or fact["signature"])
+            by, key = fact["signed_by"], fact.get("signed_key") or fact.get("public_key", "")
             is_next = fact["change"] == count + 1 or kind == "approver_revoked"
-            signer = keys.get(fact["signed_by"], first)
-            if is_bare or (is_next and names_approver(realm, fact, signer)):
-                count, root = count + 1, first
-                keys.pop(fact["key_id"], None)
-                keys |= {fact["key_id"]: fact["public_key"]} if "public_key" in fact else {}
+            text = fact | {"key_id": by, "public_key": key}
+            is_valid = signs(keys.get(by, first), "approver.naming", text, NAMING)
+            if (is_next and is_valid) or not (keys or root or fact["signature"]):
+                count, root, keys[fact["key_id"]] = count + 1, first, fact.get("public_key", "")
         elif kind == "answered" and fact.get("signature"):
-            text = statement(realm, "rookery.approval.answer.v1", fact, ANSWER)
-            is_valid = is_signed(text, fact["signature"], keys.get(fact["key_id"], ""))
-            require(is_valid, f"the answer in message {at} is forged")
-            released[asked] = f"signed by {fact['actor']}"
+            key = keys.get(fact["key_id"], "")
+            require(signs(key, "approval.answer", fact, ANSWER), f"the answer {at} is forged")
+            released[asked] = f"approval {asked}: signed by {fact['actor']}"
         elif kind == "auto_allowed":
-            released[asked] = "allowed by a rule, or for the session"
+            released[asked] = f"approval {asked}: allowed by a rule, or for the session"
         elif kind == "grant_consumed":
             require(asked in released or not required, f"no signed answer releases {asked}")
         required |= fact.get("require_keys", False)
@@ -140,20 +124,16 @@ def check_approvals(realm: str, facts: list[tuple[int, dict]], root: str) -> dic
 
 
 def main(file: str, *known: str) -> None:
-    root, *_ = [*(key for key in known if len(key) == HEX), ""]
-    issuer, *_ = [*(key for key in known if len(key) != HEX), ""]
     head, *records = read(file)
     messages = sorted((one for one in records if "body" in one), key=lambda one: one["sequence"])
-    facts = [(one["sequence"], fact) for one in messages for fact in json.loads(one["body"])]
-    signed = check_nodes(head["realm"], facts, root, issuer)
-    check_entities(records, messages, {at: one["root"] for at, one in signed.items()})
-    released = check_approvals(head["realm"], facts, root)
-    of_run = sum(fact.get("run") == head["run"] for _, fact in facts)
-    require(of_run, "the file has no fact of the run")
-    shown = [f"node {one['node']}: key {one['key']}" for one in signed.values()]
-    shown += [f"approval {name}: {how}" for name, how in released.items()]
-    lines = [f"proven: {of_run} facts of run {head['run']}", *dict.fromkeys(shown), ""]
-    sys.stdout.write("\n".join(lines))
+    listed = [(one["sequence"], fact) for one in messages for fact in json.loads(one["body"])]
+    facts = [(at, fact | {"realm": head["realm"]}) for at, fact in listed]
+    signed = check_nodes(facts, *known)
+    check_entities(records, messages, {one["root"] for one in signed.values()})
+    released = check_approvals(facts, next((key for key in known if len(key) == 64), ""))
+    require(of_run := sum(one.get("run") == head["run"] for _, one in facts), "no fact of the run")
+    nodes = dict.fromkeys(f"node {one['node']}: key {one['key']}" for one in signed.values())
+    print(f"proven: {of_run} facts of run {head['run']}", *nodes, *released.values(), sep="\n")  # noqa: T201
 
 
 if __name__ == "__main__":
