@@ -62,7 +62,7 @@ from rookery.ops.keys import NodeKey, keys_of, open_node_key, open_node_secrets
 from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.node_resources import NodeResources
-from rookery.ops.node_tools import StartStopped, discover_workers
+from rookery.ops.node_tools import StartStopped, discover_workers, run_unless_stopped
 from rookery.ops.probes import NOT_RUNNING, PROBE_TIMEOUT_S, NodeProbes, build_service
 from rookery.ops.process_identity import (
     ProcessIdentity,
@@ -143,8 +143,8 @@ class Node:
         """Return once this node owns its share of the realm's partitions; ``False`` if it was
         stopped before. A start that fails closes everything it opened."""
         with suppress(StartStopped), ExitStack() as opened:
-            bus = self._open_bus(opened)
-            self._open_kernel(bus, opened)
+            self._open_kernel(self._open_bus(opened), opened)
+            self._add_workers()
             self._opened = opened.pop_all()
             return True
         return False
@@ -256,6 +256,12 @@ class Node:
             )
         )
 
+    def _add_workers(self) -> None:
+        """Let the realm have the surfaces that this node was started with."""
+        if self._runs is not None:
+            client = client_of(self._realm_server, self._config.realm)
+            run_unless_stopped(self._loop, self._runs.surfaces.add_remote(client), self._stopping)
+
     def _stop_kernel(self, kernel: Kernel) -> None:
         """Stop with a last fact about the node, unless it never served."""
         try:
@@ -348,8 +354,7 @@ class Node:
         )
 
     def _settings(self, bus: JetStreamBus, here: ProcessIdentity, epoch: str) -> KernelSettings:
-        config = self._config
-        is_cluster = bus.connection.cluster_servers > 1
+        config, is_cluster = self._config, bus.connection.cluster_servers > 1
         return KernelSettings(
             identity=NodeIdentity(self.name, epoch, msgspec.json.encode(here), is_dead),
             now_ms=self._clock.now_ms,
@@ -429,7 +434,6 @@ class Node:
         )
         opened.callback(models.close)
         leases.require_model_bindings(config.models.known)
-        resources = self._loop.run(NodeResources.open(bus, config, secrets, opened))
         opening = RunServices.open(
             bus,
             self._loop,
@@ -437,7 +441,7 @@ class Node:
             node=self.name,
             epoch=epoch,
             share=self._share,
-            resources=resources,
+            resources=self._loop.run(NodeResources.open(bus, config, secrets, opened)),
             remote=discover_workers(bus, self._loop, config.node.workers, self._stopping),
             node_secrets=secrets,
             leases=leases,

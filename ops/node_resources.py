@@ -23,7 +23,6 @@ from rookery.actors.tools import (
     CatalogueTool,
     DaemonThreadPool,
     LocalToolHost,
-    RemoteToolHost,
     ToolCatalogue,
     ToolRegistry,
     built_in_tools,
@@ -82,15 +81,10 @@ class NodeResources(NamedTuple):
         offered = [CatalogueTool.of(RESOURCES, one.capability, awaited=True) for one in tools]
         return cls(functions, record_reads, reader, store, (host,), offered)
 
-    def catalogue(
-        self, remote: Sequence[RemoteToolHost], of_peers: Sequence[CatalogueTool] = ()
-    ) -> ToolCatalogue:
-        """The node's own functions, built-in tools, those for resources and for peers, and those of
-        workers."""
+    def catalogue(self, of_peers: Sequence[CatalogueTool] = ()) -> ToolCatalogue:
+        """The node's own functions, built-in tools, and those for resources and for peers."""
         local = ToolCatalogue.local(self.registry, self.record_reads)
-        of_workers = (tool for host in remote for tool in host.catalogue_tools)
-        built_in = (*built_in_tools(self.registry), *self.tools, *of_peers)
-        return ToolCatalogue([*local, *built_in, *of_workers])
+        return ToolCatalogue([*local, *built_in_tools(self.registry), *self.tools, *of_peers])
 
 
 def _resolvers(

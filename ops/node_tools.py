@@ -6,9 +6,9 @@ import asyncio
 import logging
 import re
 import threading
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from rookery.actors.tools import (
     Allowed,
@@ -42,6 +42,7 @@ __all__ = [
     "discover_workers",
     "mounts_of",
     "registry_of",
+    "run_unless_stopped",
     "servers_of",
 ]
 
@@ -59,6 +60,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 WORKERS_POLL_S: Final = 0.25
+START_POLL_S: Final = 0.01
 WORKERS_NOTICE_S: Final = 30.0
 """How often a node that starts says for which workers it waits."""
 
@@ -157,7 +159,7 @@ def _refused(key: str, text: str, why: str, hint: str) -> Refused:
 
 
 class StartStopped(Exception):
-    """The node was stopped while its start waited for workers."""
+    """The node was stopped while its start waited for others."""
 
 
 def discover_workers(
@@ -181,6 +183,18 @@ def discover_workers(
         if absent and stopping.wait(WORKERS_POLL_S):
             raise StartStopped
     return [hosts[surface] for surface in sorted(hosts)]
+
+
+def run_unless_stopped(
+    loop: LoopThread, work: Coroutine[Any, Any, None], stopping: threading.Event
+) -> None:
+    """Run ``work`` on the loop; ``StartStopped`` if the node is stopped before it ends."""
+    running = asyncio.run_coroutine_threadsafe(work, loop.loop)
+    while not running.done():
+        if stopping.wait(START_POLL_S):
+            running.cancel()
+            raise StartStopped
+    running.result()
 
 
 async def _discover_present(bus: Bus, surfaces: Sequence[str]) -> dict[str, RemoteToolHost]:

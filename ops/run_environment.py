@@ -75,6 +75,7 @@ async def provision(
         entropy=entropy,
         hooks=NodeHooks(registry.hooks),
         surfaces=surfaces.live.visible_to,
+        added=surfaces.tools.get,
         models=models,
         policy=policies.pinned,
     )

@@ -7,7 +7,7 @@ executors ask its actors.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from typing import TypeVar
@@ -65,9 +65,9 @@ from rookery.actors.tools import (
     CallExecutor,
     CallNotifier,
     CallRules,
+    CatalogueTool,
     LocalToolHost,
     RemoteToolHost,
-    ToolCatalogue,
     ToolRegistry,
     WaitExecutor,
     requires_approval,
@@ -251,7 +251,7 @@ class RunServices:
         """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
         ``opened`` gets what is to be closed after the kernel, off the loop."""
         of_peers = PeerTools(opened, are_offered=config.peers.tools)
-        catalogue, registry = resources.catalogue(remote, of_peers.tools), resources.registry
+        catalogue, registry = resources.catalogue(of_peers.tools), resources.registry
         sandbox = await load_sandbox(
             bus, loop, config, node, key=node_secrets.snapshots, share=share, opened=opened
         )
@@ -260,12 +260,13 @@ class RunServices:
             loop,
             tools=catalogue,
             local=_open_local(registry, opened),
-            others=(*remote, *resources.hosts, *of_peers.hosts),
+            others=(*resources.hosts, *of_peers.hosts),
+            remote=remote,
             share=share,
             leases=leases,
             seal=RingSeal(node_secrets.values, bus.realm, entropy),
         )
-        approvers = await _open_approvers(bus, catalogue, config.approvals)
+        approvers = await _open_approvers(bus, surfaces.declared, config.approvals)
         policies = await open_policies(bus, config.policy, config.approvals)
         services = cls(
             bus,
@@ -475,10 +476,12 @@ def _open_local(registry: ToolRegistry, opened: ExitStack) -> LocalToolHost:
     return local
 
 
-async def _open_approvers(bus: Bus, catalogue: ToolCatalogue, config: ApprovalsConfig) -> Approvers:
+async def _open_approvers(
+    bus: Bus, declared: Iterable[CatalogueTool], config: ApprovalsConfig
+) -> Approvers:
     """The approvers; it warns where a credential is enough to approve a call."""
     settings = approval_settings(bus.realm, config)
-    asking = [tool.capability.name for tool in catalogue if requires_approval(tool)]
+    asking = [tool.capability.name for tool in declared if requires_approval(tool)]
     if asking and not settings.require_keys:
         log.warning(
             "approvals need no signature: set approvals.require_keys", extra={"tools": asking[:20]}

@@ -24,26 +24,40 @@ from rookery.actors.surfaces import (
 from rookery.actors.tools import (
     CallSlots,
     LocalToolHost,
+    RemoteToolHost,
     ToolCatalogue,
     ToolHost,
     VisibleTools,
     declared_limits,
+    encode_tools,
 )
 from rookery.actors.tools.authoring import CredentialSource
+from rookery.bus.client import Client
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Bus, BusLoop, ValueSeal
 from rookery.ops.leases import LeaseServices
 from rookery.ops.mcp_client import McpConnections
 from rookery.ops.processes import ProcessShare
+from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import Refused
+from rookery.schemas.facts.surface import REALM_KEY
 from rookery.schemas.resources import ResolvedResource
 from rookery.schemas.seed.content import ContentScope
 from rookery.schemas.seed.refs import TrustClass
 from rookery.schemas.seed.resource import ResourceReadRequest, ResourceScheme
-from rookery.schemas.surfaces import SurfaceKind
+from rookery.schemas.surfaces import (
+    CatalogueReceipt,
+    ChangeCatalogue,
+    SurfaceKind,
+    SurfaceSource,
+)
 
 __all__ = ["SurfaceResolver", "SurfaceServices"]
 
+ADD_S: Final = 60.0
+"""How long a node that starts waits for the owner of the catalogue, which may have just ended."""
+_CONFIGURATION: Final = "node.workers"
+"""By whom a surface was added that a node was started with."""
 JSON: Final = "application/json"
 _SOURCE: Final = "session."
 
@@ -59,21 +73,29 @@ class SurfaceServices:
         tools: ToolCatalogue,
         local: LocalToolHost,
         others: Sequence[ToolHost],
+        remote: Sequence[RemoteToolHost],
         share: ProcessShare,
         leases: LeaseServices,
         seal: ValueSeal,
     ) -> None:
         """``tools``, ``local`` and ``others``: the node's own, which the catalogue adds to.
-        ``leases`` refuse tools whose credentials are not configured, and have those of servers;
-        ``seal`` opens the hidden values of sources."""
-        leases.require_bindings(tools)
+        ``remote``: the surfaces on workers that the node shall have in the catalogue. ``leases``
+        refuse tools whose credentials are not configured, and have those of servers; ``seal`` opens
+        the hidden values of sources."""
+        self._remote = remote
+        declared = (*tools, *(tool for host in remote for tool in host.catalogue_tools))
+        ToolCatalogue(declared)  # Refuses two tools of one name.
+        leases.require_bindings(declared)
         self._bus, self._loop, self._share = bus, loop, share
         self._check, self._failpoints = leases.require_bindings, Failpoints()
         self._owns: Callable[[str], bool] = lambda _: False
-        hosts: Sequence[ToolHost] = (*others, local)
-        self.tools, self.hosts = tools, {host.surface: host for host in hosts}
+        own: dict[str, ToolHost] = {host.surface: host for host in (*others, local)}
+        self.tools, self.declared = tools, declared
+        self.hosts = {**{host.surface: host for host in remote}, **own}
+        """Those of ``remote`` until the catalogue has them: calls of a former process may have to
+        be followed at once."""
         self.slots = CallSlots(
-            [tool.capability for tool in tools],
+            [tool.capability for tool in declared],
             loop,
             SystemClock().now_ms,
             share.slots,
@@ -85,6 +107,7 @@ class SurfaceServices:
             tools=tools,
             visible=self.visible,
             hosts=self.hosts,
+            own=own,
             connections=self._connections(seal, leases.credentials),
             slots=self.slots,
             processes=share.count,
@@ -95,8 +118,35 @@ class SurfaceServices:
         the node's own tools."""
         if self._share.slots is not None:
             on_notice = partial(self._loop.call_soon, self.slots.on_notice)
-            self._share.slots.open(declared_limits(self.tools), on_notice)
+            self._share.slots.open(declared_limits(self.declared), on_notice)
         await self.live.open()
+        self.tools.expect(tool for host in self._remote for tool in host.catalogue_tools)
+
+    async def add_remote(self, client: Client) -> None:
+        """Let the realm's catalogue have the surfaces on workers that this node was started with,
+        as the workers serve them now. To be called when the node serves; ``client`` asks the owner
+        of the catalogue, if something is to be changed."""
+        entries, add = self.live.offered.entries, dict[str, SurfaceSource]()
+        for host in self._remote:
+            entry, source = entries.get(host.surface), SurfaceSource(kind=SurfaceKind.WORKER)
+            if entry is not None and entry.source.kind is not SurfaceKind.WORKER:
+                raise Refused(
+                    "CONFIG_INVALID",
+                    f"node.workers: the realm has a surface {host.surface} already, of kind "
+                    f"{entry.source.kind}",
+                    hint=f"rookery surfaces remove {host.surface}, or serve the tools as another "
+                    "surface",
+                )
+            served = digest_bytes(encode_tools(host.surface_tools))
+            if entry is None or entry.only or entry.tools != served:
+                add[host.surface] = source
+        if not add:
+            return
+        change = ChangeCatalogue(add=add, actor=_CONFIGURATION)
+        async with client:
+            answer = await client.ask("catalogue", REALM_KEY, change, timeout_s=ADD_S)
+        receipt = msgspec.convert(answer, CatalogueReceipt)
+        await self.live.wait_for(receipt.sequence)
 
     def queries(self, ask: AskActor) -> Mapping[str, QueryHandler]:
         """The verbs about the catalogue."""

@@ -34,6 +34,7 @@ from rookery.actors.sandbox import (
     limits_in_force,
 )
 from rookery.actors.sandbox.sessions import ResultBatch
+from rookery.actors.tools import CatalogueTool
 from rookery.actors.turns import ImmediateKind
 from rookery.schemas.agents import ModelUsage
 from rookery.schemas.calls import AvailableTool, RunEnvironment, VisibleSurfaces
@@ -329,13 +330,15 @@ class RunProvisioner:
         surfaces: Callable[[str], VisibleSurfaces | UnsetType] = lambda _: UNSET,
         models: Models = NO_MODELS,
         policy: str | UnsetType = UNSET,
+        added: Callable[[str], CatalogueTool | None] = lambda _: None,
     ) -> None:
-        """``tools`` and ``catalogue`` are the node's own. ``limits_max`` caps the limits of
+        """``tools`` and ``catalogue`` are the node's own; ``added``: a tool by its name that a
+        surface of the realm's catalogue serves. ``limits_max`` caps the limits of
         requests and sessions. ``surfaces``: what a session sees of the catalogue. ``policy``: the
         digest of the node's."""
         self._surfaces, self.hooks, self.models, self._policy = surfaces, hooks, models, policy
         self._builds, self._tools, self._catalogue = dict(builds), tools, catalogue
-        self._max, self._entropy = limits_max, entropy
+        self._max, self._entropy, self._added = limits_max, entropy, added
         self._digests = {tool.name: tool.schema_digest for tool in tools}
 
     def validate(self, request: RunRequest) -> None:
@@ -377,7 +380,7 @@ class RunProvisioner:
         """Check tools and hooks before a run continues: ``NotExecutableHere`` for a missing one,
         ``Refused`` for a tool with another schema."""
         self.hooks.require(environment)
-        if missing := [tool.name for tool in environment.tools if tool.name not in self._digests]:
+        if missing := [tool.name for tool in environment.tools if not self._digest(tool.name)]:
             raise NotExecutableHere(
                 f"a run needs tools that this node lacks: {', '.join(missing)[:400]}"
             )
@@ -388,12 +391,20 @@ class RunProvisioner:
     def require_same_schemas(self, environment: RunEnvironment) -> None:
         """Raise ``Refused`` if a tool is missing or has another schema."""
         for tool in environment.tools:
-            if self._digests.get(tool.name) != tool.schema_digest:
+            if self._digest(tool.name) != tool.schema_digest:
                 raise Refused(
                     "SNAPSHOT_CAPABILITY_MISMATCH",
                     f"tool {tool.name} has other schemas than when the run started",
                     hint="continue it on a node with the old schemas, or start a new run",
                 )
+
+    def _digest(self, name: str) -> str:
+        """Of the schemas of a tool; empty if it is unknown. Runs of an older version have the tools
+        of workers among those of their node."""
+        if name in self._digests:
+            return self._digests[name]
+        added = self._added(name)
+        return "" if added is None else added.available.schema_digest
 
     def _build(self, language: Language) -> str:
         build = self._builds.get(language)

@@ -26,7 +26,6 @@ from rookery.actors.surfaces.decider import CatalogueRecorded
 from rookery.actors.surfaces.live_catalogue import FAMILY, LiveCatalogue, build_tools
 from rookery.actors.surfaces.surface_host import SurfaceHost
 from rookery.actors.tools import (
-    LOCAL,
     CatalogueTool,
     check_surface,
     encode_entries,
@@ -174,12 +173,6 @@ class CatalogueChanges:
                     f"{name} is of kind local, which each node has by its configuration",
                     hint="rookery up --tools MODULE:OBJECT",
                 )
-            if self._live.is_own(name):
-                raise Refused(
-                    "TOOL_NAME_CONFLICT",
-                    f"this node has a surface {name} by its configuration",
-                    hint="add it under another name, or start the node without it",
-                )
         reloaded = {name: known.entries[name] for name in change.reload}
         added = {
             name: CatalogueEntry(surface=name, source=source, tools="", only=change.session)
@@ -197,8 +190,8 @@ class CatalogueChanges:
                 raise Refused(
                     "INVALID_ARGUMENT",
                     f"{name} is of the configuration of its node, which has it while it runs",
-                    hint="start the node again with other --tools or --workers; what is to come "
-                    f"and go is added by: rookery surfaces add {name} --worker",
+                    hint="start the node again with other --tools; functions that are to come and "
+                    "go are served by workers: rookery tools serve, rookery surfaces add --worker",
                 )
             listed = ", ".join(sorted(known.entries)) or "none"
             raise Refused(
@@ -247,12 +240,13 @@ class CatalogueChanges:
                 only=one.host.entry.only,
             )
             for name, one in sorted(listed.items())
+            if name in change.reload or not _has(known, one)
         )
         entries |= {entry.surface: entry for entry in new}
         listing = encode_entries([entry.offered for entry in entries.values()])
         dropped = tuple(n for n in change.remove if n in known.entries and n not in listed)
         if not (new or dropped):
-            return CatalogueReceipt(sequence=known.sequence)
+            return self._receipt(known.sequence, listed)
         record = RecordCatalogue(
             after=known.sequence,
             entries=new,
@@ -270,8 +264,11 @@ class CatalogueChanges:
         self._hit("catalogue_recorded")
         sequence = reply.catalogue.sequence
         await self._live.wait_for(sequence)
+        return self._receipt(sequence, listed)
+
+    def _receipt(self, sequence: int, names: Iterable[str]) -> CatalogueReceipt:
         offered = self._live.offered.entries
-        shown = tuple(self._shown(offered[one.surface]) for one in new if one.surface in offered)
+        shown = tuple(self._shown(offered[name]) for name in sorted(names) if name in offered)
         return CatalogueReceipt(sequence=sequence, surfaces=shown)
 
     def _check_names(
@@ -333,9 +330,8 @@ class CatalogueChanges:
     # --- lists ------------------------------------------------------------------------------------
 
     def _shown_own(self, surface: str) -> ListedSurface:
-        kind = SurfaceKind.LOCAL if surface == LOCAL else SurfaceKind.WORKER
         names = tuple(tool.available.name for tool in self._live.tools_of(surface))
-        source = SurfaceSource(kind=kind)
+        source = SurfaceSource(kind=SurfaceKind.LOCAL)
         return ListedSurface(surface=surface, source=source, tools=names, state=CONNECTED)
 
     def _shown(self, entry: CatalogueEntry, *, log: bool = False) -> ListedSurface:
@@ -361,6 +357,16 @@ _HELP: Final = "rookery surfaces add NAME --worker, or remove NAME, or reload NA
 
 class _Changed(Exception):
     """The catalogue changed after it was read."""
+
+
+def _has(known: Catalogue, one: _Listed) -> bool:
+    """Whether the catalogue has the surface with these tools already: to add it changes nothing."""
+    entry, added = known.entries.get(one.host.surface), one.host.entry
+    return entry is not None and (entry.source, entry.tools, entry.only) == (
+        added.source,
+        one.digest,
+        added.only,
+    )
 
 
 def _check_key(key: str) -> None:

@@ -61,17 +61,18 @@ class LiveCatalogue(EntityFollower):
         tools: ToolCatalogue,
         visible: VisibleTools,
         hosts: dict[str, ToolHost],
+        own: Iterable[str],
         connections: Mapping[SurfaceKind, SurfaceConnections],
         slots: CallSlots,
         processes: int = 1,
     ) -> None:
-        """``tools`` and ``hosts`` are the node's, which the catalogue adds to. ``connections``: by
-        kind, what opens them. ``processes``: of the node; each has its part of a tool's limits."""
+        """``tools`` and ``hosts`` are the node's, which the catalogue adds to. ``own``: what this
+        process serves itself. ``connections``: by kind, what opens them. ``processes``: of the
+        node; each has its part of a tool's limits."""
         super().__init__(bus, EntityId(FAMILY, REALM_KEY))
         self.tools, self.visible, self.connections = tools, visible, connections
         self._hosts, self._slots, self._processes = hosts, slots, processes
-        self.own_surfaces = frozenset(hosts)
-        """Of the node's configuration."""
+        self.own_surfaces = frozenset(own)
         self._known = self.offered = Catalogue()
         self._dropped: frozenset[str] = frozenset()
         """Surfaces that the catalogue had once."""
@@ -107,7 +108,7 @@ class LiveCatalogue(EntityFollower):
         return surface in self._dropped and surface not in self._known.entries
 
     def is_own(self, surface: str) -> bool:
-        """Whether the surface is of the node's configuration."""
+        """Whether this process serves the surface itself."""
         return surface in self.own_surfaces
 
     def host(self, surface: str) -> SurfaceHost | None:
@@ -194,16 +195,15 @@ class LiveCatalogue(EntityFollower):
         for name, entry in sorted(target.entries.items()):
             tools = self._built[name, entry.tools].checked
             clash = next((t.available.name for t in tools if self._has(offered, t)), "")
-            if clash or self.is_own(name):
-                what = f"its tool {clash}" if clash else "the surface"
-                self.refused[name] = f"TOOL_NAME_CONFLICT: this node has {what} already"
+            if clash:
+                self.refused[name] = f"TOOL_NAME_CONFLICT: this node has its tool {clash} already"
                 log.error("surface not offered", extra={"surface": name, "why": self.refused[name]})
                 continue
             offered |= {tool.available.name: tool for tool in tools}
             for tool in tools:
                 self._slots.declare(tool.capability, share=self._processes)
         self._connect(target)
-        removed = self._dropped.difference(target.entries, self.own_surfaces)
+        removed = self._dropped.difference(target.entries)
         self.tools.set_surfaces(offered.values(), removed)
         self.offered = target
         self._sessions = {entry.only for entry in target.entries.values()}

@@ -127,23 +127,11 @@ class SurfaceHost:
         may_act: Callable[[], bool] = lambda: True,
     ) -> CallOutcome:
         """Call the tool; a call that meets no connection was not made."""
-        loop = asyncio.get_running_loop()
-        began_s = loop.time()
         self._begin(ctx.call_id)
         try:
-            connecting = asyncio.ensure_future(self.connect())
-            if not await wait_first((connecting,), timeout_ms / 1_000):
-                connecting.cancel()
-                text = f"{self.surface} was not connected within {timeout_ms} ms"
-                return CallOutcome(error=ToolFault("SURFACE_UNAVAILABLE", text))
-            try:
-                host = connecting.result().host
-            except Failed as failure:
-                if ctx.attempt > 1:  # The attempt before may have acted.
-                    raise OutcomeUnknown(failure.message) from None
-                return CallOutcome(error=ToolFault(failure.code, failure.message))
-            left_ms = timeout_ms - int((loop.time() - began_s) * 1_000)
-            return await host.call(ctx, max(1, left_ms), may_act)
+            if (host := self._host) is not None:
+                return await host.call(ctx, timeout_ms, may_act)
+            return await self._connect_and_call(ctx, timeout_ms, may_act)
         finally:
             self._end(ctx.call_id)
 
@@ -190,6 +178,25 @@ class SurfaceHost:
     def _host(self) -> ToolHost | None:
         connection = self.connection
         return None if connection is None else connection.host
+
+    async def _connect_and_call(
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool]
+    ) -> CallOutcome:
+        loop = asyncio.get_running_loop()
+        began_s = loop.time()
+        connecting = asyncio.ensure_future(self.connect())
+        if not await wait_first((connecting,), timeout_ms / 1_000):
+            connecting.cancel()
+            text = f"{self.surface} was not connected within {timeout_ms} ms"
+            return CallOutcome(error=ToolFault("SURFACE_UNAVAILABLE", text))
+        try:
+            host = connecting.result().host
+        except Failed as failure:
+            if ctx.attempt > 1:  # The attempt before may have acted.
+                raise OutcomeUnknown(failure.message) from None
+            return CallOutcome(error=ToolFault(failure.code, failure.message))
+        left_ms = timeout_ms - int((loop.time() - began_s) * 1_000)
+        return await host.call(ctx, max(1, left_ms), may_act)
 
     async def _open(self) -> SurfaceConnection:
         entry = self.entry

@@ -27,7 +27,7 @@ from rookery.actors.tools.slot_limits import (
     SlotsAllocated,
 )
 from rookery.bus.ports import BusLoop
-from rookery.schemas.calls import Capability
+from rookery.schemas.calls import Capability, CapabilityLimits
 
 __all__ = ["CallAttempt", "CallSlots", "SlotStage", "SlotSupply"]
 
@@ -75,8 +75,8 @@ class _SlotRequest(NamedTuple):
 class _ToolSlots:
     """The slots of one tool."""
 
-    def __init__(self, limit: SlotLimit) -> None:
-        self.limit = limit
+    def __init__(self, limit: SlotLimit, declared: CapabilityLimits) -> None:
+        self.limit, self.declared = limit, declared
         self.waiting: deque[_SlotRequest] = deque()
         self.retry_timer: asyncio.TimerHandle | None = None
 
@@ -105,7 +105,7 @@ class CallSlots:
         self._lock = threading.Lock()
         self._allocated: dict[str, AllocatedLimit] = {}
         self._tools = {
-            capability.name: _ToolSlots(self._create_limit(capability))
+            capability.name: _ToolSlots(self._create_limit(capability), capability.limits)
             for capability in capabilities
         }
         self._reporting = False
@@ -115,7 +115,7 @@ class CallSlots:
 
     def declare(self, capability: Capability, *, share: int) -> None:
         """Add a tool of a surface, which may be one that had other limits. ``share``: of how many
-        processes; each has its part of the limits."""
+        processes; each has its part of the limits, unless they are allocated already."""
         limits = capability.limits
         rate = limits.rate_per_min
         own = OwnLimit(
@@ -123,11 +123,14 @@ class CallSlots:
         )
         with self._lock:
             known = self._tools.get(capability.name)
+            if known is not None and known.declared == limits:
+                return
             in_use = known is not None and any(
                 slot.name == capability.name for slot in self._held.values()
             )
             if known is None or not (in_use or known.waiting):
-                self._tools[capability.name] = _ToolSlots(own)
+                self._tools[capability.name] = _ToolSlots(own, limits)
+                self._allocated.pop(capability.name, None)
 
     # --- for decisions, on the actor's thread -----------------------------------------------------
 
@@ -238,7 +241,9 @@ class CallSlots:
     def on_notice(self, notice: SlotNotice) -> None:
         """This process gets more slots, or has to return some; called on the loop."""
         with self._lock:
-            limit, waiting = self._allocated[notice.tool], len(self._tools[notice.tool].waiting)
+            limit, waiting = self._allocated.get(notice.tool), len(self._tools[notice.tool].waiting)
+            if limit is None:  # Its surface was reloaded with other limits.
+                return
             if isinstance(notice, SlotsAllocated):
                 limit.add(notice.slots)
             else:

@@ -15,6 +15,7 @@ from rookery.actors.policy import PolicySubject
 from rookery.actors.protection.checks import CallSubject, missing_right
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.capability_checks import CapabilityChecks, fault, fault_of, schema_digest
+from rookery.actors.tools.visible_tools import NO_TOOLS, ToolSet, VisibleTool
 from rookery.bus.ports import IN_FACT_BYTES_MAX
 from rookery.schemas.calls import (
     ApprovalMode,
@@ -29,7 +30,7 @@ from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.protection.rights import RightsSet
-from rookery.schemas.surfaces import SurfaceKind
+from rookery.schemas.surfaces import SurfaceKind, SurfaceTool
 
 if TYPE_CHECKING:
     from rookery.actors.tools.state import ToolCall
@@ -223,6 +224,12 @@ class ToolCatalogue:
         offered = {tool.available.name: tool for tool in tools} | self._own
         self._tools, self._removed = dict(sorted(offered.items())), removed
 
+    def expect(self, tools: Iterable[CatalogueTool]) -> None:
+        """Offer these, too, until the surfaces are set again: the realm's catalogue shall have
+        them, and calls of a former process may have to go on before it does."""
+        expected = {tool.available.name: tool for tool in tools} | self._tools
+        self._tools = dict(sorted(expected.items()))
+
     def is_removed(self, surface: str) -> bool:
         """Whether the realm has removed the surface, so that no node offers its tools."""
         return surface in self._removed
@@ -230,6 +237,16 @@ class ToolCatalogue:
     def is_own(self, name: str) -> bool:
         """Whether the node offered the tool when it started."""
         return name in self._own
+
+    def on_surfaces(self, offered: Iterable[AvailableTool]) -> ToolSet:
+        """Those that this node does not have itself, as a run was offered them: with an older
+        version the tools of ``--workers`` were the node's own."""
+        found = NO_TOOLS
+        for one in offered:
+            if one.name not in self._own and (tool := self._tools.get(one.name)) is not None:
+                seen = SurfaceTool(capability=tool.capability, awaited=one.awaited)
+                found = {**found, one.name: VisibleTool(tool.surface, "", one, seen)}
+        return found
 
     def get(self, name: str) -> CatalogueTool | None:
         return self._tools.get(name)

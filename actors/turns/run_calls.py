@@ -283,9 +283,13 @@ class RunCalls:
 
     def visible_tools(self, run: ActiveRun | None) -> ToolSet:
         """The tools of surfaces that the run sees; its execution has loaded them."""
-        if run is None or run.offer.surfaces is UNSET or self._visible is None:
+        if run is None:
             return NO_TOOLS
-        return self._visible.get(run.offer.surfaces)
+        former = self.rules.catalogue.on_surfaces(run.offer.tools)
+        if run.offer.surfaces is UNSET or self._visible is None:
+            return former
+        seen = self._visible.get(run.offer.surfaces)
+        return {**seen, **former} if former else seen
 
     def _policy_of(self, run: ActiveRun | None) -> RunPolicy:
         """The policy that the run has started with; its execution has loaded it."""

@@ -38,7 +38,9 @@ def up(
     tools: NodeTools = NO_TOOLS,
     workers: Annotated[
         list[str] | None,
-        Parameter(help="Surface of tools on workers; may be repeated.", negative=""),
+        Parameter(
+            help="Surface on workers that the realm shall have; may be repeated.", negative=""
+        ),
     ] = None,
     processes: Annotated[
         int | None, Parameter(help="Processes of the node; each owns partitions of its own.")

@@ -3,25 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
 
-from rookery.actors.tools.call_slots import CallAttempt, CallSlots, SlotStage
+from rookery.actors.tools.call_slots import CallAttempt, CallSlots, SlotStage, SlotSupply
+from rookery.actors.tools.slot_limits import DeclaredLimit, SlotAllocator, SlotReport
 from tests.kernel.virtual_clock import Clockwork
 from tests.tools.tool_fixtures import capability
 
 ONE, TWO, THREE = (CallAttempt(f"op-{number}", 1) for number in (1, 2, 3))
 
 
+SINGLE, RARE = capability("single", concurrency=1), capability("rare", rate_per_min=1)
+
+
 class Alone:
     """The slots of two tools, with their own virtual clock."""
 
-    def __init__(self, *inline: str) -> None:
+    def __init__(self, *inline: str, supply: SlotSupply | None = None) -> None:
         self.loop = Clockwork()
-        declared = (capability("single", concurrency=1), capability("rare", rate_per_min=1))
-        self.places = CallSlots(declared, self, self.now_ms, inline=inline)
+        self.places = CallSlots((SINGLE, RARE), self, self.now_ms, supply, inline=inline)
         self.admitted: list[CallAttempt] = []
 
     def now_ms(self) -> int:
@@ -68,6 +71,44 @@ def test_a_slot_is_acquired_once_however_often_it_is_requested(alone: Alone):
     alone.places.release(ONE, SlotStage.RESERVED)
     assert alone.take(TWO)
     assert not alone.take(THREE)
+
+
+def test_a_tool_that_is_offered_again_keeps_its_limits_unless_they_are_others(alone: Alone):
+    assert alone.take(ONE, "rare")
+    alone.places.release(ONE, SlotStage.RESERVED)
+    alone.places.declare(RARE, share=1)
+    assert not alone.take(TWO, "rare"), "the minute is not over"
+    alone.places.declare(capability("rare", rate_per_min=2), share=1)
+    assert alone.take(TWO, "rare")
+
+
+class Allocator:
+    """The allocator of a node, for one of its two processes."""
+
+    def __init__(self) -> None:
+        self.slots = SlotAllocator(2)
+        self.slots.join(2, [DeclaredLimit(tool="single", concurrency=1)])
+        self.slots.join(1, [DeclaredLimit(tool="single", concurrency=1)])
+        self.slots.report(2, [SlotReport(tool="single", waiting=1)], 0)
+
+    def report(self, reports: Sequence[SlotReport]) -> None:
+        self.slots.report(1, reports, 0)
+
+    def record_used(self, tool: str, used: int) -> None:
+        """The other process uses the slot."""
+
+
+def test_a_tool_of_a_surface_whose_slots_are_allocated_is_limited_over_all_processes():
+    alone = Alone(supply=Allocator())
+    try:
+        alone.places.declare(SINGLE, share=2)
+        assert not alone.take(ONE), "the other process has the one slot"
+        alone.places.declare(capability("single", concurrency=4), share=2)
+        assert alone.take(ONE)
+        assert alone.take(TWO)
+        assert not alone.take(THREE), "this process has half of them"
+    finally:
+        alone.loop.close()
 
 
 def test_a_function_that_the_loop_calls_needs_no_slot_but_counts_for_its_rate():
