@@ -1,7 +1,8 @@
 """The doctor: checks everything a node needs, with a verdict and a hint for each.
 
-The doctor creates no stream, no directory and no message. A check fails where data could be lost,
-above all if the server acks before data is on disk, and warns where the doctor cannot find out.
+The doctor creates no stream, no directory, and no message but pings of paired realms. A check fails
+where data could be lost, above all if the server acks before data is on disk, and warns where the
+doctor cannot find out.
 ``durability_of`` is the same verdict for a node that is about to serve.
 """
 
@@ -25,6 +26,7 @@ from rookery.ops.config import Config, NodeConfig, address_of
 from rookery.ops.hooks import check_hooks
 from rookery.ops.keys import keys_of, trust_roots
 from rookery.ops.node_tools import registry_of
+from rookery.ops.peer_pings import check_peers
 from rookery.ops.server import RealmServer, client_of, server_of, store_of
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Refused
@@ -202,6 +204,8 @@ async def _check_jetstream(
         yield await _check_surfaces(bus.journal, operator)
         operator = client_of(server_of(config, Role.OPERATOR), config.realm)
         yield await check_hooks(bus.journal, operator, now_ms())
+        for finding in await check_peers(bus, config, now_ms):
+            yield finding
     if bus.secrets.spec.name in streams:
         yield await checks.check_secrets(bus.secrets, config.realm, keys_of(config))
 

@@ -21,8 +21,8 @@ from rookery.actors.peers import (
     RosterAccess,
     SendContext,
     SessionNumber,
-    not_attended_response,
     peer_id_of,
+    realm_response,
     sign_envelope,
 )
 from rookery.actors.projections import Approvers, RosterFollower
@@ -202,22 +202,21 @@ class PeerServices:
         raise Refused("VAULT_KEY_MISSING", f"the key of {session} that signs {sent.id} is gone")
 
     def _on_refused(self, error: CodedError, credential: str) -> None:
-        self._refusals.report(error.code, credential)
+        if not (isinstance(error, NotAttended) and error.envelope.to == REALM_NAME):
+            self._refusals.report(error.code, credential)
         if isinstance(error, NotAttended) and error.envelope.kind is EnvelopeKind.REQUEST:
             self._tasks.start(self._answer_not_attended(error))
 
     async def _answer_not_attended(self, error: NotAttended) -> None:
-        """Tell the sender of a request once, in the name of the realm, that nobody answers it: no
-        fact may say so, because a stranger shall create no entity."""
+        """Respond to a request once, in the name of the realm: no fact may say so, because a
+        stranger shall create no entity."""
         generation, now_ms = self.roster.current.generation, self._now_ms()
         try:
             key = self.keys.realm_key(generation)
             # No fact counts these envelopes: their numbers follow the clock.
             self._number = max(self._number + 1, now_ms)
             roster, public_key = self.roster.current, key.public_key
-            sent = not_attended_response(
-                error, roster, public_key, number=self._number, now_ms=now_ms
-            )
+            sent = realm_response(error, roster, public_key, number=self._number, now_ms=now_ms)
             await self._bus.inbox.submit(
                 "envelope",
                 sent.to,

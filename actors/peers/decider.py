@@ -102,7 +102,7 @@ from rookery.schemas.peers.exchanges import (
     SendEnvelope,
 )
 from rookery.schemas.peers.items import DropReason, PublishEvent, SetResponder
-from rookery.schemas.peers.roster import ROSTER_KEY, NamePeer, RosterReceipt
+from rookery.schemas.peers.roster import REALM_NAME, ROSTER_KEY, NamePeer, RosterReceipt
 
 __all__ = ["PeerSettings", "PeersDecider", "SessionPeers"]
 
@@ -120,6 +120,8 @@ _WAITING: Final = (
 )
 """What may lead to an assignment where nothing was queued."""
 _VERBS = ("peers", "roster", "send", "respond", "event", "peer_due", "exchanges")
+_RESERVED: Final = (ROSTER_KEY, REALM_NAME)
+"""The roster is an entity of this family; the realm itself answers pings, and has no facts."""
 DELIVERED_HOLD_S: Final = 1.0
 _ACKNOWLEDGEMENTS: Final[Mapping[type, msgspec.Struct]] = {
     **dict.fromkeys((EnvelopeDelivered, EnvelopeFailed, PeerDue, HandlerEnded), DeliveryReported()),
@@ -208,7 +210,7 @@ class PeersDecider(SessionMachineDecider):
         )
 
     def check_key(self, key: str) -> None:
-        if key != ROSTER_KEY:
+        if key not in _RESERVED:
             super().check_key(key)
 
     def decide(self, state: SessionPeers, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
@@ -216,10 +218,10 @@ class PeersDecider(SessionMachineDecider):
         match command.body:
             case NamePeer() as change:
                 return change_roster(self._settings.roster.fold(state.roster), command.key, change)
-            case _ if command.key == ROSTER_KEY:
-                raise Refused("INVALID_SESSION_ID", f"{ROSTER_KEY} has the roster and no session")
-            case SignedEnvelope() as signed:
+            case SignedEnvelope() as signed if command.key != ROSTER_KEY:
                 left = self._admit(state, command, signed, command.arrived_ms or now_ms)
+            case _ if command.key in _RESERVED:
+                raise Refused("INVALID_SESSION_ID", f"{command.key} is no session")
             case SendEnvelope() as sending:
                 left = self._send(state, command, sending, now_ms)
             case EnvelopeDelivered(item_id=item_id):
@@ -292,6 +294,8 @@ class PeersDecider(SessionMachineDecider):
         session, envelope = command.key, signed.envelope
         window = state.windows.get(envelope.from_key, ReplayWindow())
         sender = self._peers.checks.verify(window, session, signed, arrived_ms=arrived_ms)
+        if session == REALM_NAME:
+            raise NotAttended(session, envelope, sender)
         params = classification_params(ingress_facts(envelope, sender))
         try:
             (fact,) = self.decide_input(state, session, "classify_external_envelope", params)

@@ -12,7 +12,6 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
-from rookery.actors.peers.admission import NotAttended
 from rookery.actors.peers.evolve import counter_key
 from rookery.actors.peers.state import SessionPeers
 from rookery.actors.peers.trust.peer_keys import peer_id_of
@@ -38,9 +37,9 @@ from rookery.schemas.peers.exchanges import (
     ListedRequest,
     SendEnvelope,
 )
-from rookery.schemas.peers.roster import REALM_NAME, PeerKind
+from rookery.schemas.peers.roster import PeerKind
 
-__all__ = ["OutboxRules", "SendContext", "list_exchanges", "not_attended_response"]
+__all__ = ["OutboxRules", "SendContext", "list_exchanges"]
 
 PATH_MAX: Final = 16
 _WEEK_MS: Final = 7 * 86_400_000
@@ -266,35 +265,4 @@ def list_exchanges(state: SessionPeers) -> ExchangeList:
     )
     return ExchangeList(
         requests=tuple(requests), unanswered=tuple(unanswered), undelivered=len(state.outbox)
-    )
-
-
-def not_attended_response(
-    refusal: NotAttended, roster: Roster, from_key: str, *, number: int, now_ms: int
-) -> OutboxEnvelope:
-    """The response of the realm itself to a request that no session takes."""
-    request, sender = refusal.envelope, refusal.sender
-    envelope = Envelope(
-        v=1,
-        kind=EnvelopeKind.RESPONSE,
-        id=derived_uuid7(now_ms, roster.realm_key, request.id, REALM_NAME),
-        from_=REALM_NAME,
-        from_key=from_key,
-        to=sender.name,
-        to_realm_key=roster.realm_key if sender.peer is None else sender.peer.pairing.key,
-        n=number,
-        at_ms=now_ms,
-        expires_at_ms=now_ms + _WEEK_MS,
-        in_reply_to=request.id,
-        status=ResponseStatus.FAILED,
-        error=PeerFailure(code=refusal.code, message=refusal.message[:300]),
-    )
-    return OutboxEnvelope(
-        id=envelope.id,
-        alias=sender.alias,
-        to=sender.name,
-        text=canonical_json(envelope).decode(),
-        from_key=from_key,
-        n=envelope.n,
-        expires_at_ms=envelope.expires_at_ms,
     )

@@ -28,6 +28,7 @@ __all__ = [
     "CLOCK_ERROR_MS",
     "ENVELOPE_BYTES_MAX",
     "ENVELOPE_DOMAIN",
+    "PING_INTENT",
     "Envelope",
     "EnvelopeArrival",
     "EnvelopeId",
@@ -54,6 +55,10 @@ EnvelopeId = Annotated[
 ]
 """A UUID as text."""
 Intent = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
+
+
+PING_INTENT = "peer.ping"
+"""A realm itself answers requests of this intent to itself."""
 
 
 class EnvelopeKind(StrEnum):

@@ -229,13 +229,13 @@ class EnvelopeChecks:
 
 
 def _check_terms(peer: RosterPeer, envelope: Envelope, session: str) -> None:
-    """A response answers what a session of ours has asked, wherever the peer may send by itself."""
+    """A response answers what a session of ours has asked, wherever the peer may send by itself.
+    The realm itself, which every peer may address, does nothing but answer."""
     pairing, name = peer.pairing, envelope.from_
     if name != REALM_NAME and not any(fnmatchcase(name, pattern) for pattern in pairing.names):
         raise _unknown(f"{pairing.alias} was not accepted with {name}")
-    if envelope.kind not in _REPLIES and not any(
-        fnmatchcase(session, pattern) for pattern in pairing.sessions
-    ):
+    is_free = session == REALM_NAME or envelope.kind in _REPLIES
+    if not is_free and not any(fnmatchcase(session, pattern) for pattern in pairing.sessions):
         raise _unknown(f"{pairing.alias} may not address {session}")
 
 
