@@ -253,6 +253,8 @@ class ScriptedWorld(World):
         self.memory: ScriptMemory | None = None
         """The node that began last."""
         self.node_hooks = NodeHooks(self.hooks)
+        self._decoded: dict[tuple[str, bytes], list[Any]] = {}
+        """The facts of a family in a message: a wait for one reads the journal at each step."""
 
     def begin(self) -> Any:
         admission = AdmissionDecider(
@@ -414,9 +416,15 @@ class ScriptedWorld(World):
 
     def recorded(self, family: str = "turn") -> list[Any]:
         """The facts of the session."""
-        entity = HELD_BY.get(family, family)
-        facts = [f for one in self.stored(entity, SESSION) for f in CODECS[entity].decode(one.body)]
-        return [fact for fact in facts if fact_tag(type(fact)).startswith(f"{family}.")]
+        messages = self.stored(HELD_BY.get(family, family), SESSION)
+        return [fact for one in messages for fact in self._facts_in(one.body, family)]
+
+    def _facts_in(self, body: bytes, family: str) -> list[Any]:
+        if (facts := self._decoded.get((family, body))) is None:
+            everything = CODECS[HELD_BY.get(family, family)].decode(body)
+            facts = [f for f in everything if fact_tag(type(f)).startswith(f"{family}.")]
+            self._decoded[family, body] = facts
+        return facts
 
     def kinds(self, family: str = "turn") -> list[str]:
         tags = [str(fact.__struct_config__.tag) for fact in self.recorded(family)]
