@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from functools import partial
 from typing import TypeVar
 
 import msgspec
@@ -22,30 +21,13 @@ from rookery.actors.approvals import (
 )
 from rookery.actors.approvals.dispatchers import Dispatcher
 from rookery.actors.execution import (
-    IDLE_BYTES_MAX,
-    AgentExecution,
     EntityReader,
-    RunExecutor,
-    RunHistoryReader,
+    ExecutionPorts,
+    NodeExecution,
     RunProvisioner,
-    SandboxDriver,
-    SessionCache,
-    SessionRebuilder,
-    SnapshotKeeper,
-    SnapshotRemover,
-    model_execution,
 )
 from rookery.actors.execution.agents import Models
-from rookery.actors.execution.queries import (
-    RequestValidator,
-    RunForker,
-    RunReplayer,
-    SessionDestroyer,
-    SessionFiles,
-    SessionSnapshots,
-)
 from rookery.actors.hooks import HookObservers
-from rookery.actors.hooks.points import HookPoints
 from rookery.actors.hooks.realm import LiveHooks
 from rookery.actors.kernel import (
     AskActor,
@@ -130,9 +112,6 @@ class RunServices:
     ) -> None:
         self._bus, self._loop, self._sandbox, self._epoch = bus, loop, sandbox, epoch
         self._metrics, self.leases, self.peers = metrics, leases, peers
-        self._executor: RunExecutor | None = None
-        self._keeper: SnapshotKeeper | None = None
-        self._remover: SnapshotRemover | None = None
         self._ask: AskActor | None = None
         self._tasks = TaskSet()
         self.surfaces, self.catalogue = surfaces, surfaces.tools
@@ -150,15 +129,12 @@ class RunServices:
         self.secrets = node_secrets
         self._seal = RingSeal(node_secrets.values, bus.realm, entropy)
         self._policies = policies
-        self._history = self._history_reader(bus.journal)
-        self._rebuilder = SessionRebuilder(
-            sandbox, self._history, bus.images, node_secrets.snapshots, _replay_session_id
-        )
-        self._replayer = RunReplayer(self._rebuilder)
+        self._execution = self._create_execution()
         self.queries = {
             **resources.reader.queries,
             **PolicyServices(policies, self.catalogue).queries,
-            **self._create_queries(config.limits.payload_bytes_max),
+            **self._execution.queries(config.limits.payload_bytes_max),
+            **self._create_queries(),
         }
         self.deciders = self._create_deciders(approval_settings(bus.realm, config.approvals))
 
@@ -184,49 +160,33 @@ class RunServices:
             self.leases.decider,
         )
 
-    def _history_reader(self, journal: EntityReader) -> RunHistoryReader:
-        visible, policies = self.surfaces.visible, self._policies
-        return RunHistoryReader(journal, self._bus.blobs, self._seal, visible, policies)
+    def _create_execution(self) -> NodeExecution:
+        clock, leases = SystemClock(), self.leases
+        ports = ExecutionPorts(
+            bus=self._bus,
+            sandbox=self._sandbox,
+            provisioner=self._provisioner,
+            catalogue=self.catalogue,
+            visible=self.surfaces.visible,
+            policies=self._policies,
+            credentials=leases.credentials,
+            lease_gate=leases.states.gate,
+            peer_gate=self.peers.needs_approval,
+            seal=self._seal,
+            snapshot_key=self.secrets.snapshots,
+            metrics=self._metrics,
+            now_ms=clock.now_ms,
+            uptime_s=clock.uptime_s,
+            jitter=retry_jitter,
+            new_session_id=_replay_session_id,
+        )
+        return NodeExecution(ports, self._ask_actor)
 
-    def _create_queries(self, payload_bytes_max: int) -> Mapping[str, QueryHandler]:
-        bus, rebuilder, provisioner = self._bus, self._rebuilder, self._provisioner
-        now_ms = SystemClock().now_ms
-        validator = RequestValidator(
-            self._sandbox,
-            provisioner,
-            self._history,
-            self._ask_actor,
-            bytes_max=payload_bytes_max,
-        )
-        destroyer = SessionDestroyer(bus.journal, self._ask_actor)
-        snapshots = SessionSnapshots(
-            rebuilder,
-            bus.images,
-            lambda: self.catalogue.available_tools,
-            self._ask_actor,
-            destroyer,
-            now_ms=now_ms,
-        )
-        forker = RunForker(
-            rebuilder,
-            snapshots,
-            bus.images,
-            bus.blobs,
-            check=provisioner.require_same_schemas,
-            pin=provisioner.pin,
-            now_ms=now_ms,
-        )
+    def _create_queries(self) -> Mapping[str, QueryHandler]:
         return {
             **self.leases.queries(self._ask_actor),
             **self.surfaces.queries(self._ask_actor),
             **hook_queries(self._ask_actor, self.hooks, self.catalogue),
-            "validate": validator.reply,
-            "snapshot": snapshots.snapshot,
-            "restore": snapshots.restore,
-            "destroy": destroyer.reply,
-            "files": SessionFiles(rebuilder, bus.blobs, self._ask_actor).reply,
-            "replay": self._replayer.reply,
-            "fork": forker.reply,
             "revoke": RightsRevoker(self._epoch, self._ask_actor, self.revocations).reply,
         }
 
@@ -300,10 +260,7 @@ class RunServices:
     async def _close(self) -> None:
         await self.surfaces.close()
         await self.observers.close()
-        await self._replayer.close()
-        for one in (self._keeper, self._remover):
-            if one is not None:
-                await one.close()
+        await self._execution.close()
 
     def connect(
         self,
@@ -317,9 +274,8 @@ class RunServices:
         the sessions that this node owns."""
         self._ask, notifier = ask, CallNotifier()
         surfaces, now_ms = self.surfaces, SystemClock().now_ms
-        history = self._history_reader(histories)
-        remover = self._remover = SnapshotRemover(self._history, self._bus.images, acts_for, now_ms)
-        runner = self._executor = self._run_executor(ask, notifier, history, remover, failpoints)
+        execution = self._execution
+        runner = execution.connect(histories, notifier, acts_for, failpoints, self._share.divide)
         calls = CallExecutor(
             ask=ask,
             blobs=self._bus.blobs,
@@ -346,9 +302,11 @@ class RunServices:
             can_continue=runner.can_continue,
             resume_in_turn=runner.resumptions.admit,
         )
-        found = [one.handlers for one in (calls, waits, approvals, runner, remover)]
+        found = [one.handlers for one in (calls, waits, approvals, execution)]
         found += [one.handlers(ask, failpoints) for one in (self.leases, self.peers)]
-        found.append(surfaces.connect(ask, acts_for, lambda: runner.running_sessions, failpoints))
+        found.append(
+            surfaces.connect(ask, acts_for, lambda: execution.running_sessions, failpoints)
+        )
         return {effect: handler for each in found for effect, handler in each.items()}
 
     @property
@@ -361,93 +319,18 @@ class RunServices:
             "peers": self.peers.watch,
             "surfaces": self.surfaces.live.run,
             "hooks": self.hooks.run,
-            "snapshots": self._remove_snapshots,
+            "snapshots": self._execution.remove_snapshots,
             "secrets": self.secrets.watch,
         }
-
-    async def _remove_snapshots(self) -> None:
-        """Delete snapshots that nothing names, until cancelled."""
-        assert self._remover is not None
-        await self._remover.run()
-
-    def _run_executor(
-        self,
-        ask: AskActor,
-        notifier: CallNotifier,
-        history: RunHistoryReader,
-        remover: SnapshotRemover,
-        failpoints: Failpoints,
-    ) -> RunExecutor:
-        bus, metrics = self._bus, self._metrics
-        keeper = self._keeper = SnapshotKeeper(
-            self._sandbox, self._history, bus.images, ask, SystemClock().now_ms, metrics=metrics
-        )
-        cache = SessionCache(
-            self._sandbox,
-            history,
-            bus.images,
-            keeper,
-            remover,
-            resting_bytes_max=self._share.divide(IDLE_BYTES_MAX),
-        )
-        return RunExecutor(
-            ask=ask,
-            call_notifier=notifier,
-            blobs=bus.blobs,
-            reader=history,
-            session_cache=cache,
-            driver=lambda: SandboxDriver(self._sandbox, metrics),
-            hook_points=self._hook_points(failpoints),
-            require_tools=self._provisioner.require_tools,
-            send_replies=bus.request_endpoint.reply,
-            send_output=bus.send_output,
-            eviction_candidates=cache.eviction_candidates,
-            agents=self._agents(ask, history, failpoints),
-        )
-
-    def _agents(
-        self, ask: AskActor, history: RunHistoryReader, failpoints: Failpoints
-    ) -> AgentExecution:
-        """What executes the runs of models."""
-        bus, leases = self._bus, self.leases
-        return model_execution(
-            self._provisioner.models,
-            history,
-            blobs=bus.blobs,
-            check=self.catalogue.check_call,
-            failpoints=failpoints,
-            send_output=bus.send_output,
-            ask=ask,
-            now_ms=SystemClock().now_ms,
-            jitter=retry_jitter,
-            credentials=leases.credentials,
-            lease_gate=leases.states.gate,
-        )
-
-    def _hook_points(self, failpoints: Failpoints) -> Callable[..., HookPoints]:
-        """What invokes the hooks of one run."""
-        clock = SystemClock()
-        return partial(
-            HookPoints,
-            self._provisioner.hooks,
-            self.catalogue,
-            clock.now_ms,
-            policy_of=self._policies.get,
-            peer_gate=self.peers.needs_approval,
-            failpoints=failpoints,
-            metrics=self._metrics,
-            uptime_s=clock.uptime_s,
-        )
 
     @property
     def executing(self) -> int:
         """How many runs this node executes now."""
-        return 0 if self._executor is None else self._executor.executing
+        return self._execution.executing
 
     def _evict(self, session: str) -> None:
         """Called by the turn's actor, on its thread."""
-        if self._executor is not None:
-            self._loop.call_soon(self._tasks.start, self._executor.evict(session))
+        self._loop.call_soon(self._tasks.start, self._execution.evict(session))
 
     async def _ask_actor(self, family: str, key: str, body: msgspec.Struct, answer: type[T]) -> T:
         """Ask through the kernel, which is connected before queries arrive."""

@@ -69,27 +69,9 @@ A sleep takes the same way, without approvers: a timer of the bus ends its call.
     tools/waits.py             end_wait                        turn     tool.completed or .failed
 """
 
-from rookery.actors.execution.driver import RunProvisioner, SandboxDriver
-from rookery.actors.execution.executor import AgentExecution, RunExecutor
-from rookery.actors.execution.history import EntityReader, RunHistoryReader
-from rookery.actors.execution.models import model_execution
-from rookery.actors.execution.rebuilt_session import SessionRebuilder
+from rookery.actors.execution.driver import RunProvisioner
+from rookery.actors.execution.history import EntityReader
+from rookery.actors.execution.node_execution import ExecutionPorts, NodeExecution
 from rookery.actors.execution.result_sender import ResultSender
-from rookery.actors.execution.session_cache import IDLE_BYTES_MAX, SessionCache
-from rookery.actors.execution.snapshot_keeper import SnapshotKeeper, SnapshotRemover
 
-__all__ = [
-    "IDLE_BYTES_MAX",
-    "AgentExecution",
-    "EntityReader",
-    "ResultSender",
-    "RunExecutor",
-    "RunHistoryReader",
-    "RunProvisioner",
-    "SandboxDriver",
-    "SessionCache",
-    "SessionRebuilder",
-    "SnapshotKeeper",
-    "SnapshotRemover",
-    "model_execution",
-]
+__all__ = ["EntityReader", "ExecutionPorts", "NodeExecution", "ResultSender", "RunProvisioner"]

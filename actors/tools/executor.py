@@ -47,6 +47,7 @@ from rookery.actors.tools.attempts import (
     CallNotifier,
     attempt_result,
     call_context,
+    decode_arguments,
     failed_attempt,
 )
 from rookery.actors.tools.authoring.credential import (
@@ -397,7 +398,7 @@ class CallExecutor:
         if call.arguments_blob is UNSET:
             return CallArguments() if call.arguments is UNSET else call.arguments
         try:
-            return _decode_arguments(await self._blobs.get(call.arguments_blob))
+            return decode_arguments(await self._blobs.get(call.arguments_blob))
         except CodedError as error:
             if CODES[error.code].retryable:
                 raise
@@ -495,10 +496,3 @@ class CallExecutor:
         if (host := self._hosts.get(call.surface)) is not None:
             await host.wait_finished(call.operation_id)
         self._slots.release(call.current_attempt, SlotStage.RUNNING)
-
-
-def _decode_arguments(data: bytes) -> CallArguments:
-    try:
-        return msgspec.json.decode(data, type=CallArguments)
-    except msgspec.DecodeError as error:
-        raise Refused("INVALID_ARGUMENT", f"the blob holds no arguments: {error}") from None

@@ -106,10 +106,7 @@ __all__ = [
 
 T = TypeVar("T")
 
-
 PARTITIONS = 16
-
-
 """Number of partitions of sessions. It is part of the inbox's stored subjects."""
 
 

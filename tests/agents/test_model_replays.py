@@ -12,7 +12,7 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.execution.queries import RunReplayer
+from rookery.actors.execution.queries.replay import RunReplayer
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.bus.client import Client
 from rookery.bus.client.sync import SyncClient
