@@ -51,6 +51,8 @@ HEADERS: Final = (
 FAMILIES: Final = ("session", "turn", "tool", "approval", "lease", "node", "surface", "peer", "odd")
 PAUSE_EVERY: Final = 500
 PATIENCE_S: Final = 120.0
+LAST_LINES: Final = 20
+"""Of the logs of nodes, printed if the long form fails."""
 
 
 class Noise:
@@ -241,8 +243,12 @@ def main() -> int:
     messages = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
     seed = int(sys.argv[2]) if len(sys.argv) > 2 else 1
     with tempfile.TemporaryDirectory(prefix="rookery-fuzz-") as folder:
-        for line in bus_fuzz(Path(folder), messages, seed):
-            print(line)
+        try:
+            print(*bus_fuzz(Path(folder), messages, seed), sep="\n")
+        except Exception:
+            for log in Path(folder).glob("node-*.log"):
+                print(log.name, *log.read_text().splitlines()[-LAST_LINES:], sep="\n")
+            raise
     print("no traceback, every probe green, honest answers right")
     return 0
 
