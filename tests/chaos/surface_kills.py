@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.mcp_client.server_fixtures import HOSTILE
-from tests.nodes import replace_node
+from tests.nodes import NotReady, replace_node
 from tests.stock_client import Stock
 from tests.surfaces.surface_realm import WORKER, SurfaceRealm, begin, change, run
 
@@ -90,7 +90,8 @@ async def kill_at(realm: SurfaceRealm, failpoint: str, kind: str = "worker") -> 
             opened.enter_context(realm.worker("desk"))
         opened.enter_context(closing(mortal))
         opened.enter_context(closing(successor))
-        await asyncio.to_thread(mortal.start)
+        with suppress(NotReady):  # It may come to its point while it starts.
+            await asyncio.to_thread(mortal.start)
         replacing = asyncio.create_task(replace_node(mortal, successor))
         try:
             async with realm.client() as client:
