@@ -311,10 +311,12 @@ def chain_end(tail: Sequence[StoredMessage]) -> str:
 class HistoryFold:
     """The state of one entity while its messages are read."""
 
-    __slots__ = ("_decider", "_packed", "_state")
+    __slots__ = ("_decider", "_packed", "_state", "messages")
 
     def __init__(self, decider: Decider, key: str) -> None:
         self._decider, self._state = decider, decider.initial(key)
+        self.messages = 0
+        """How many it has folded."""
         self._packed = b""
         """The state, if it is packed."""
 
@@ -337,6 +339,7 @@ class HistoryFold:
         except Exception as error:  # A fold is total; a bug in it makes the message unusable.
             return Failed("NODE_FAILED", f"its facts cannot be folded: {error!r}")
         self._state, self._packed = state, b""
+        self.messages += 1
         return None
 
     def pack(self) -> None:

@@ -27,8 +27,9 @@ from rookery.schemas.errors import CodedError, Failed
 
 __all__ = ["CheckSettings", "FactsCheck", "FactsReport", "QuarantinedDamage", "SignedReport"]
 
-_UNPACKED_MAX: Final = 4_096
-"""How many states are held as they are: some 100 MB, if all are those of sessions."""
+_UNPACKED_MAX: Final = 1_000_000
+"""The states of so many messages are held as they are, in some 400 MB; to pack and unpack one takes
+longer than to check ten messages. States that had no message for longest are packed first."""
 
 
 class CheckSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +84,8 @@ class FactsCheck:
         """Whether every message of an entity is seen, from the first."""
         self._folds: dict[EntityId, HistoryFold] = {}
         """Those of the entities that had messages last, the oldest first."""
+        self._unpacked = 0
+        """How many messages these have folded."""
         self._packed: dict[EntityId, HistoryFold] = {}
         self._damaged: dict[int, tuple[MessageDamage, str]] = {}
         """By sequence, with the digest of the body."""
@@ -183,16 +186,25 @@ class FactsCheck:
             error = self._fold_of(entity, decider).add_facts(facts)
             if error is not None:
                 raise error
+            self._unpacked += 1
+            if self._unpacked > _UNPACKED_MAX:
+                self._pack()
         return facts
 
     def _fold_of(self, entity: EntityId, decider: Decider) -> HistoryFold:
-        fold = self._folds.pop(entity, None) or self._packed.pop(entity, None)
-        fold = self._folds[entity] = fold or HistoryFold(decider, entity.key)
-        if len(self._folds) > _UNPACKED_MAX:
-            oldest = next(iter(self._folds))
-            self._packed[oldest] = self._folds.pop(oldest)
-            self._packed[oldest].pack()
+        fold = self._folds.pop(entity, None)
+        if fold is None:
+            fold = self._packed.pop(entity, None) or HistoryFold(decider, entity.key)
+            self._unpacked += fold.messages
+        self._folds[entity] = fold
         return fold
+
+    def _pack(self) -> None:
+        while self._unpacked > _UNPACKED_MAX:
+            oldest = next(iter(self._folds))
+            fold = self._packed[oldest] = self._folds.pop(oldest)
+            self._unpacked -= fold.messages
+            fold.pack()
 
 
 def _deciders() -> Iterator[Decider]:
