@@ -6,7 +6,7 @@ revoked or is not proven before its call consumes it, the approval is requested 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from typing import Any
 
 from rookery.actors.approvals.effects import ConsumeGrant
@@ -124,9 +124,15 @@ def _covers(grant: Grant, use: ConsumeGrant) -> bool:
     return (grant.operation_id, grant.request_digest) == (use.operation_id, use.request_digest)
 
 
-def is_made_by_node(state: SessionApprovals, fact: facts.GrantRevoked, proofs: GrantProofs) -> bool:
+def is_made_by_node(
+    state: SessionApprovals,
+    fact: facts.GrantRevoked,
+    proofs: GrantProofs,
+    withdrawn: Container[str],
+) -> bool:
     """Whether an unsigned revocation has a reason for which a node itself revokes the grant;
-    ``state`` is the one before it."""
+    ``state`` is the one before it, and ``withdrawn`` has the calls that were given up until then.
+    """
     grant = state.grants.get(fact.grant_id)
     if grant is None:
         return False
@@ -134,7 +140,7 @@ def is_made_by_node(state: SessionApprovals, fact: facts.GrantRevoked, proofs: G
         request_state = state.asked.get(grant.operation_id)
         return request_state is None or not proofs.proves(state, request_state, grant)
     if fact.revoked_by == RUN_ENDED:
-        return True  # Another family's facts say whether it has.
+        return grant.operation_id in withdrawn
     return fact.revoked_by == grant.session_grant_id and _is_revoked(state, fact.revoked_by)
 
 

@@ -26,12 +26,14 @@ from rookery.actors.approvals import (
 )
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.damage import DefectKind, MessageDamage
+from rookery.schemas.codec import fact_tag
 from rookery.schemas.envelope import Fact
-from rookery.schemas.facts import approval
+from rookery.schemas.facts import approval, tool
 from rookery.schemas.facts.node import Started
 
 __all__ = ["ApprovalCheck"]
 
+_WITHDRAWN: Final = fact_tag(tool.Withdrawn).encode()
 _REVOCATION_LAG_MS: Final = 10_000
 """A node may accept an answer until it has learned that its approver was revoked."""
 
@@ -50,6 +52,8 @@ class ApprovalCheck:
         self._decider = ApprovalsDecider(settings, calls=False)
         self._sessions: dict[str, SessionApprovals] = {}
         """Those with a request or a grant that is open."""
+        self._withdrawn: dict[str, set[str]] = {}
+        """By session, the calls that were given up before their tools were called."""
         self._now_ms = 0
         self.signed_answers = 0
         self.defects: list[MessageDamage] = []
@@ -67,7 +71,8 @@ class ApprovalCheck:
                     )
                     self._signs_revocations |= fact.signs_revocations
         elif stored.entity.family != "approval":
-            return
+            if _WITHDRAWN in stored.body:
+                self._add_withdrawn(stored.entity.key, facts)
         elif stored.entity.key == APPROVERS_KEY:
             self._add_changes(stored, facts)
         else:
@@ -82,6 +87,11 @@ class ApprovalCheck:
                 self._report(stored, f"the change of approver {fact.name} is forged: {fault}")
             elif known is not None and isinstance(fact, approval.ApproverRevoked):
                 self._revoked[fact.key_id] = known, self._now_ms
+
+    def _add_withdrawn(self, session: str, facts: Sequence[Fact]) -> None:
+        """A revocation of their grants follows, and the request itself may still follow."""
+        calls = [fact.operation_id for fact in facts if isinstance(fact, tool.Withdrawn)]
+        self._withdrawn.setdefault(session, set()).update(calls)
 
     def _add_approvals(self, stored: StoredMessage, facts: Sequence[Fact]) -> None:
         key = stored.entity.key
@@ -133,7 +143,8 @@ class ApprovalCheck:
         revocation, fault = signed_revocation(fact), ""
         if revocation is None:
             now = GrantProofs(self._proofs.settings, self._line.approvers.get)
-            fault = "" if is_made_by_node(state, fact, now) else "it is not signed"
+            withdrawn = self._withdrawn.get(stored.entity.key, ())
+            fault = "" if is_made_by_node(state, fact, now, withdrawn) else "it is not signed"
         else:
             approver = self._find_approver(revocation.key_id)
             if approver is None or approver.name != revocation.actor:

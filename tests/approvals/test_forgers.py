@@ -17,7 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.approvals.approvers import signed_answer
-from rookery.actors.approvals.state import APPROVERS_KEY, UNPROVEN
+from rookery.actors.approvals.state import APPROVERS_KEY, RUN_ENDED, UNPROVEN
 from rookery.actors.keys.checkpoints import checkpoint_bytes
 from rookery.bus.credentials import CredentialStore
 from rookery.bus.journal import JetStreamJournal, seal_line
@@ -46,6 +46,7 @@ from rookery.schemas.facts.approval import (
     GrantRevoked,
 )
 from rookery.schemas.facts.node import NODE_FACTS, Checkpoint, Started, Stopped
+from rookery.schemas.facts.tool import Withdrawn
 from tests.approvals.approval_world import ANN, CY, EVE, ApprovalWorld
 
 REALM = "forgers"
@@ -223,6 +224,7 @@ def forged_revocation(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]
         unsigned = replace(revoked, key_id=UNSET, signature=UNSET)
         yield place, entity, unsigned
         yield place, entity, replace(unsigned, revoked_by=UNPROVEN)
+        yield place, entity, replace(unsigned, revoked_by=RUN_ENDED)
         yield place, entity, replace(revoked, revoked_by="bob")
         yield place, entity, replace(revoked, signature="0" * 128)
         yield place, entity, replace(revoked, key_id=EVE.key_id)
@@ -233,6 +235,24 @@ def test_a_signed_revocation_is_not_forged(recorded: Recorded):
         check = checked(inserted(recorded.messages, place, entity, revoked))
         named = {one.sequence for one in check.damaged if one.kind is DefectKind.FORGED}
         assert place + 1 not in named
+
+
+def test_a_revocation_for_an_ended_run_is_not_forged_if_the_call_was_given_up(recorded: Recorded):
+    for place, entity, revoked in revocations(recorded):
+        unsigned = replace(revoked, key_id=UNSET, signature=UNSET, revoked_by=RUN_ENDED)
+        (issued,) = [
+            fact
+            for _, fact in facts_of(recorded.messages, GrantIssued)
+            if fact.grant_id == revoked.grant_id
+        ]
+        given_up = Withdrawn(operation_id=issued.operation_id, run=issued.run)
+        found = []
+        for session in (entity.key, "another"):
+            messages = inserted(recorded.messages, place, EntityId("turn", session), given_up)
+            check = checked(inserted(messages, place + 1, entity, unsigned))
+            named = {one.sequence for one in check.damaged if one.kind is DefectKind.FORGED}
+            found.append(place + 2 in named)
+        assert found == [False, True]
 
 
 def forged_checkpoint(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]]:
