@@ -10,9 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.actors.approvals.approvers import ApproverLine, Signer
-from rookery.actors.approvals.state import ApproverChange
+from rookery.actors.approvals.state import APPROVERS_KEY, ApproverChange
+from rookery.bus.ports import StoredMessage
+from rookery.ops.journal import JournalCheck
 from rookery.schemas.approvals.records import DecideApproval, bytes_to_sign
+from rookery.schemas.codec import encode_facts
 from rookery.schemas.commands import ChangeApprover
+from rookery.schemas.digest import ZERO_CHAIN, chain
+from rookery.schemas.envelope import EntityId
 from rookery.schemas.facts.approval import ApproverAdded, ApproverRevoked
 from tests.approvals.test_approver_changes import ANN, BOB, EVE, REALM, ROOT, Register
 
@@ -83,6 +88,26 @@ def test_an_unsigned_a_foreign_and_a_repeated_change_are_forged_at_every_place(b
             tried += 1
             found += bool(line.add(fact)) and line.approvers == before
     assert tried == found > 20
+
+
+@pytest.mark.parametrize("known", ["", ROOT.public_key])
+def test_verify_names_a_forged_approver_of_a_realm_with_a_root_key(known: str):
+    """Whether the auditor knows the root key, or takes it from the first change."""
+    eve = legacy("eve", EVE)
+    by_eve = replace(eve, change=4, signed_by=EVE.key_id, signature="0" * 128)
+    for forged in ([], [eve], [by_eve], [replace(by_eve, root_key=EVE.public_key)]):
+        facts = [*changes(from_root()), *forged]
+        ends, messages = ZERO_CHAIN, []
+        for sequence, fact in enumerate(facts, 1):
+            body = encode_facts([replace(fact, source="approval@n1")])
+            ends = chain(ends, body)
+            entity = EntityId("approval", APPROVERS_KEY)
+            messages.append(StoredMessage(sequence, entity, f"m{sequence}", ends, body, 1))
+        check = JournalCheck(realm=REALM, root_key=known)
+        for stored in messages:
+            check.add(stored)
+        check.finish()
+        assert [one.sequence for one in check.damaged] == [4] * len(forged)
 
 
 @pytest.mark.parametrize("field", ["name", "key_id", "public_key", "change", "signed_by"])
