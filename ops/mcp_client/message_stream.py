@@ -6,19 +6,23 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextvars import Context
 from types import TracebackType
-from typing import Final, Self
+from typing import Any, Final, Self
 
 import anyio
+import mcp_types as types
 from mcp.client._transport import ReadStream
 from mcp.shared.message import SessionMessage
 
-__all__ = ["MESSAGE_BYTES_MAX", "MessageStream", "ServerEnded", "ServerFault"]
+__all__ = ["CREATED_TASK", "MESSAGE_BYTES_MAX", "MessageStream", "ServerEnded", "ServerFault"]
 
 MESSAGE_BYTES_MAX: Final = 32 << 20
 """Of one message of a server; a larger one ends the connection."""
 BURST: Final = 2_000
 RATE: Final = 1_000
 """Messages a second after a burst. A server that sends more waits, as its pipe or socket fills."""
+
+CREATED_TASK: Final = "rookery/task"
+"""In ``_meta`` of a result: the task by which a call goes on."""
 
 
 class ServerFault(Exception):
@@ -61,6 +65,8 @@ class MessageStream:
     async def receive(self) -> SessionMessage | Exception:
         item = await self._inner.receive()
         await self.throttle()
+        if isinstance(item, SessionMessage) and isinstance(item.message, types.JSONRPCResponse):
+            _move_task(item.message.result)
         return item
 
     def __aiter__(self) -> Self:
@@ -86,3 +92,13 @@ class MessageStream:
         trace: TracebackType | None,
     ) -> bool | None:
         return await self._inner.__aexit__(kind, error, trace)
+
+
+def _move_task(result: dict[str, Any]) -> None:
+    """Turn the answer to a call that goes on as a task into a result without contents, because the
+    SDK takes nothing else for an answer to a call."""
+    if "content" not in result and isinstance(task := result.get("task"), dict):
+        del result["task"]
+        meta = result.get("_meta")
+        result["_meta"] = {**(meta if isinstance(meta, dict) else {}), CREATED_TASK: task}
+        result["content"] = []

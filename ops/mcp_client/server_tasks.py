@@ -17,6 +17,7 @@ from mcp.shared.exceptions import MCPError
 
 from rookery.actors.tools.hosts import OutcomeUnknown
 from rookery.bus.ports import Backoff
+from rookery.ops.mcp_client.message_stream import CREATED_TASK
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = ["AskServer", "FollowedTask", "begin_task", "serves_tasks"]
@@ -48,15 +49,17 @@ async def begin_task(
 ) -> str | types.CallToolResult:
     """Call a tool as a task, which the server keeps for ``ttl_ms``; its id, or the result of a
     server that has ended the call already."""
-    params = {"name": name, "arguments": dict(arguments), "task": {"ttl": ttl_ms}}
-    # The SDK has the types of tasks, and takes only a result for an answer to this method.
-    raw = await session._dispatcher.send_raw_request("tools/call", params)
-    if "task" in raw:
-        task = types.CreateTaskResult.model_validate(raw, by_name=False).task.task_id
-        if len(task) > TASK_ID_MAX:
-            raise OutcomeUnknown(f"the server gave the task an id of {len(task)} characters")
-        return task
-    return types.CallToolResult.model_validate(raw, by_name=False)
+    params = types.CallToolRequestParams(
+        name=name, arguments=dict(arguments), task=types.TaskMetadata(ttl=ttl_ms)
+    )
+    answer = await session.send_request(types.CallToolRequest(params=params), types.CallToolResult)
+    created: object = dict(answer.meta or {}).get(CREATED_TASK)
+    if created is None:
+        return answer
+    task = types.Task.model_validate(created, by_name=False).task_id
+    if len(task) > TASK_ID_MAX:
+        raise OutcomeUnknown(f"the server gave the task an id of {len(task)} characters")
+    return task
 
 
 class FollowedTask:

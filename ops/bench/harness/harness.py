@@ -76,6 +76,7 @@ class Harness:
         entities: int = 1_000,
         first: int = 0,
         cell: str = "",
+        node_pid: int = 0,
     ) -> LoadResult:
         """Run this load in a process of its own, and wait for its result."""
         task = self._task(
@@ -85,6 +86,7 @@ class Harness:
             entities=self.count(entities),
             first=first,
             cell=cell,
+            node_pid=node_pid,
         )
         try:
             done = subprocess.run(
@@ -151,6 +153,10 @@ class NodeProcess:
         self._process = subprocess.Popen(
             _command(role, task), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     @property
     def exit_code(self) -> int | None:

@@ -40,6 +40,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     entities: int = 1_000
     """Used in turn, beginning with number ``first``."""
     first: int = 0
+    node_pid: int = 0
+    """Of the node whose processor time the load reads."""
     token_url: str = ""
     """Of the authorization server of a node with leases."""
     store: str = ""

@@ -178,6 +178,12 @@ def same(value: int) -> int:
     return value
 
 
+@tool(side_effect="write", idempotent=True)
+async def same_awaited(value: int) -> int:
+    """The value, awaited; its intent is on record before the call."""
+    return value
+
+
 @tool(side_effect="write", idempotent=True, quick=True)
 def same_quick(value: int) -> int:
     """The value, on the node's own loop; its intent is on record before the call."""
@@ -196,4 +202,4 @@ def weighed(value: int) -> int:
     return value
 
 
-registry = ToolRegistry.of(same, same_quick, read_value, weighed)
+registry = ToolRegistry.of(same, same_awaited, same_quick, read_value, weighed)

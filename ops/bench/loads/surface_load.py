@@ -4,15 +4,18 @@
 from __future__ import annotations
 
 import sys
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from time import perf_counter
+from time import perf_counter, thread_time
+from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 
 from rookery.bus.client import Client
 from rookery.bus.nats import Connection
 from rookery.ops.bench.harness.load import LoadResult, Task, timed
+from rookery.ops.bench.harness.process_usage import usage_of
 from rookery.ops.bench.harness.result_rows import percentile
 from rookery.ops.bench.loads.mcp_load import call_same, role_command, started, url_of_many
 from rookery.ops.bench.loads.run_load import CALLING, PLAIN, timed_run
@@ -28,14 +31,22 @@ from rookery.schemas.surfaces import (
     ToolPolicy,
 )
 
+if TYPE_CHECKING:
+    from mcp import Client as McpClient
+
 __all__ = ["many_surfaces", "mcp_calls"]
 
 _SURFACE = "bench"
 _CALLING = RunRequest(code=f"{_SURFACE}_same(value=2)['result']")
+_REPEATED = 20
+_IN_LOOP = "for n in range({}):\n    x = await {}(value=2)\n2"
+_BY_SERVER = RunRequest(code=_IN_LOOP.format(_REPEATED, f"{_SURFACE}_same"))
+_BY_NODE = RunRequest(code=_IN_LOOP.format(_REPEATED, "same_awaited"))
 _CHANGE_S = 45.0
 _WARM = 3
 """Rounds before the measured ones: the first opens the sessions."""
 _ROUNDS = 4
+_CPU_ROUNDS = 8
 _POLICY = SurfacePolicy(
     default=ToolPolicy(approval=ApprovalMode.NONE, side_effect=SideEffect.WRITE, idempotent=True)
 )
@@ -44,9 +55,10 @@ _POLICY = SurfacePolicy(
 async def mcp_calls(connection: Connection, task: Task) -> LoadResult:
     """Calls of one tool by stdio, in turn: ``alone``, by a client of the SDK; ``called``, the extra
     time of a program with one call; ``served``, through ``rookery mcp``; ``direct``, the run which
-    that becomes, by the client."""
+    that becomes, by the client; and the processor time of a call: ``alone_cpu`` of the client,
+    ``called_cpu`` of the node, ``own_cpu`` of the node for an awaited function of its own."""
     del connection
-    taken: dict[str, list[float]] = {"alone": [], "called": [], "served": [], "direct": []}
+    taken = defaultdict[str, list[float]](list)
     command = role_command("mcp_same", task)
     own = (sys.executable, "-m", "rookery.ops.cli", "mcp", "--url", task.client_url)
     source = SurfaceSource(kind=SurfaceKind.MCP_STDIO, command=command, policy=_POLICY)
@@ -58,6 +70,8 @@ async def mcp_calls(connection: Connection, task: Task) -> LoadResult:
     ):
         start_s = perf_counter()
         for number in range(0, 3 * (task.count + _WARM), 3):
+            if perf_counter() - start_s > task.seconds_max:
+                break
             taken["alone"].append(await _time(lambda: call_same(alone)))
             plain_s = await timed_run(client, task, number, PLAIN)
             called_s = await timed_run(client, task, number + 1, _CALLING)
@@ -65,8 +79,28 @@ async def mcp_calls(connection: Connection, task: Task) -> LoadResult:
             taken["served"].append(await _time(lambda: call_same(served)))
             taken["direct"].append(await timed_run(client, task, number + 2, CALLING))
         outcome = timed(taken["alone"][_WARM:], perf_counter() - start_s)
+        first = 3 * (task.count + _WARM)
+        for number in range(first, first + 2 * (_WARM + _CPU_ROUNDS), 2):
+            taken["called_cpu"].append(await _node_time(client, task, number, _BY_SERVER))
+            taken["own_cpu"].append(await _node_time(client, task, number + 1, _BY_NODE))
+            taken["alone_cpu"].append(await _own_time(alone))
     figures = {name: 1e6 * percentile(found[_WARM:], 0.5) for name, found in taken.items()}
     return replace(outcome, figures=figures)
+
+
+async def _node_time(client: Client, task: Task, number: int, request: RunRequest) -> float:
+    """The processor time that the node uses for a call of this program."""
+    before_s = usage_of(task.node_pid).cpu_s
+    await timed_run(client, task, number, request)
+    return (usage_of(task.node_pid).cpu_s - before_s) / _REPEATED
+
+
+async def _own_time(alone: McpClient) -> float:
+    """The processor time that the SDK uses here for a call."""
+    before_s = thread_time()
+    for _ in range(_REPEATED):
+        await call_same(alone)
+    return (thread_time() - before_s) / _REPEATED
 
 
 async def _time(work: Callable[[], Awaitable[object]]) -> float:
