@@ -131,16 +131,10 @@ class McpTask:
     async def borrow(self, credential: ToolCredential | None) -> AsyncIterator[LiveSession]:
         """The open session. ``Failed`` if there is none for some time."""
         generation = self.access.generation_of(credential)
-        with anyio.move_on_after(ABSENCE_S) as waiting:
-            while self.live is None or self.live.generation < generation:
-                if self._is_closing:
-                    break
-                if self.live is not None:  # The credential was renewed since the server started.
-                    self._is_renewing = True
-                    self._wake.set()
-                await self._changed.wait()
+        if not self._has_session(generation):
+            await self._wait_session(generation)
         live = self.live
-        if live is None or waiting.cancelled_caught or self._is_closing:
+        if live is None or self._is_closing or live.generation < generation:
             raise Failed("SURFACE_UNAVAILABLE", f"{self.surface} is not connected: {self._error}")
         live.in_flight += 1
         try:
@@ -149,6 +143,18 @@ class McpTask:
             live.in_flight -= 1
             if self._is_renewing:
                 self._wake.set()
+
+    def _has_session(self, generation: int) -> bool:
+        """Whether there is one with this credential, or a newer one."""
+        return self.live is not None and self.live.generation >= generation
+
+    async def _wait_session(self, generation: int) -> None:
+        with anyio.move_on_after(ABSENCE_S):
+            while not (self._has_session(generation) or self._is_closing):
+                if self.live is not None:  # The credential was renewed since the server started.
+                    self._is_renewing = True
+                    self._wake.set()
+                await self._changed.wait()
 
     async def list_again(self, live: LiveSession) -> None:
         """Make sure of the server's tools, such as before a call that was approved by their

@@ -38,7 +38,7 @@ __all__ = ["many_surfaces", "mcp_calls"]
 
 _SURFACE = "bench"
 _CALLING = RunRequest(code=f"{_SURFACE}_same(value=2)['result']")
-_REPEATED = 20
+_REPEATED = 10
 _IN_LOOP = "for n in range({}):\n    x = await {}(value=2)\n2"
 _BY_SERVER = RunRequest(code=_IN_LOOP.format(_REPEATED, f"{_SURFACE}_same"))
 _BY_NODE = RunRequest(code=_IN_LOOP.format(_REPEATED, "same_awaited"))
@@ -46,7 +46,8 @@ _CHANGE_S = 45.0
 _WARM = 3
 """Rounds before the measured ones: the first opens the sessions."""
 _ROUNDS = 4
-_CPU_ROUNDS = 8
+_ROUNDS_OF = 15
+"""Calls for each measurement of processor time."""
 _POLICY = SurfacePolicy(
     default=ToolPolicy(approval=ApprovalMode.NONE, side_effect=SideEffect.WRITE, idempotent=True)
 )
@@ -70,7 +71,7 @@ async def mcp_calls(connection: Connection, task: Task) -> LoadResult:
     ):
         start_s = perf_counter()
         for number in range(0, 3 * (task.count + _WARM), 3):
-            if perf_counter() - start_s > task.seconds_max:
+            if perf_counter() - start_s > task.seconds_max / 2:
                 break
             taken["alone"].append(await _time(lambda: call_same(alone)))
             plain_s = await timed_run(client, task, number, PLAIN)
@@ -80,9 +81,10 @@ async def mcp_calls(connection: Connection, task: Task) -> LoadResult:
             taken["direct"].append(await timed_run(client, task, number + 2, CALLING))
         outcome = timed(taken["alone"][_WARM:], perf_counter() - start_s)
         first = 3 * (task.count + _WARM)
-        for number in range(first, first + 2 * (_WARM + _CPU_ROUNDS), 2):
-            taken["called_cpu"].append(await _node_time(client, task, number, _BY_SERVER))
-            taken["own_cpu"].append(await _node_time(client, task, number + 1, _BY_NODE))
+        for number in range(first, first + 2 * (_WARM + 1 + task.count // _ROUNDS_OF), 2):
+            same = number * task.entities, (number + 1) * task.entities
+            taken["called_cpu"].append(await _node_time(client, task, same[0], _BY_SERVER))
+            taken["own_cpu"].append(await _node_time(client, task, same[1], _BY_NODE))
             taken["alone_cpu"].append(await _own_time(alone))
     figures = {name: 1e6 * percentile(found[_WARM:], 0.5) for name, found in taken.items()}
     return replace(outcome, figures=figures)

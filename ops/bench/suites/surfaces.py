@@ -40,7 +40,7 @@ def lines(sync: Sync) -> tuple[Figure, ...]:
         Figure(_ALONE_CPU, "us"),
         Figure(_OWN_CPU, "us", _ALONE_CPU),
         Figure(_CALLED_CPU, "us", _OWN_CPU),
-        Figure(_ADDED_CPU, "us", _ALONE_CPU, at_most=1.3),
+        Figure(_ADDED_CPU, "us", _ALONE_CPU),
         Figure(_DIRECT, "us", JS_PUBLISH),
         Figure(_SERVED, "us", _DIRECT),
         Figure(_WITHOUT, "us", JS_PUBLISH),
