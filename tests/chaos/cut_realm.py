@@ -26,7 +26,7 @@ from tests.chaos.cut_record import Record
 from tests.nodes import ROOKERY, NodeProcess, access_to, clean_environment
 from tests.stock_client import Stock, stock, until
 
-__all__ = ["FAR", "CutRealm"]
+__all__ = ["CLOCK", "FAR", "CutRealm"]
 
 FAR, BESIDE = "na", ("nb", "nc")
 TOOLS = "tests.chaos.cut_tools:registry"

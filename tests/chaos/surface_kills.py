@@ -19,12 +19,13 @@ from typing import Any, Final, NamedTuple
 
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
+from tests.chaos.cut_realm import CLOCK
 from tests.mcp_client.server_fixtures import HOSTILE
 from tests.nodes import NotReady, replace_node
 from tests.stock_client import Stock
 from tests.surfaces.surface_realm import WORKER, SurfaceRealm, begin, change, run
 
-__all__ = ["KINDS", "kill_at"]
+__all__ = ["KINDS", "force_removal", "kill_at"]
 
 SESSION = "mortal"
 PASSES: Final = {
@@ -105,9 +106,15 @@ async def kill_at(realm: SurfaceRealm, failpoint: str, kind: str = "worker") -> 
                 await replacing
 
 
-async def force_removal(realm: SurfaceRealm) -> None:
-    """A removal is forced after its 30 s; the call that it does not wait for longer ends."""
-    with realm.worker("desk"), realm.node():
+async def force_removal(realm: SurfaceRealm, behind_s: int = 0) -> None:
+    """A removal is forced after its 30 s; the call that it does not wait for longer ends. The timer
+    is the server's: to it, the time of a node whose clock is ``behind_s`` late comes sooner."""
+    clock = realm.folder / "clock"
+    clock.mkdir()
+    (clock / "sitecustomize.py").write_text(CLOCK)
+    (clock / "shift").write_text(str(-behind_s))
+    late = {"PYTHONPATH": str(clock), "CUT_CLOCK": str(clock / "shift")} if behind_s else {}
+    with realm.worker("desk"), realm.node(**late):
         async with realm.client() as client:
             assert not (await change(client, "add", add={"desk": WORKER})).code
             running = begin(client, SESSION, HELD, name="held")
@@ -117,7 +124,8 @@ async def force_removal(realm: SurfaceRealm) -> None:
             facts = await realm.facts(client, "surface", SESSION)
             applied = [f for f in facts if f["type"] == "surface.boundary_applied.v1"][-1]
             forced = next(f for f in facts if f["type"] == "surface.removal_forced.v1")
-            assert forced["at_ms"] - applied["at_ms"] >= FORCED_MS, "not before its time"
+            waited_ms = forced["at_ms"] - applied["at_ms"]
+            assert waited_ms >= FORCED_MS - 1_000 * behind_s, "not before its time"
             realm.let_go()
             assert (await running)["status"], "the run has ended"
 

@@ -90,6 +90,8 @@ def test_published_servers_are_added_to_a_running_realm_and_called_with_approval
         assert sum(name.startswith(f"{server.name}_") for name in names) == server.tools
     assert "Secure MCP Filesystem" in realm.rookery("surfaces", "logs", "filesystem").out
 
+    explained = realm.rookery("policy", "explain", "filesystem_read_text_file").out
+    assert "filesystem_read_text_file: ask" in explained
     code = f"await filesystem_read_text_file(path={str(tmp_path / 'tea.txt')!r})"
     assert realm.parks("tea", code) == "waiting_for_approval"
     (asked,) = realm.rookery("approvals", "list", "--json").json["approvals"]

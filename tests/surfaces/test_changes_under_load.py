@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rookery.bus.server.server import EmbeddedServer
+from tests.chaos.surface_kills import force_removal
 from tests.stock_client import Stock
 from tests.surfaces.surface_realm import CALLS, WORKER, SurfaceRealm, begin, change, run
 
@@ -103,6 +104,10 @@ first = await desk_work(0)
 
     with realm.node(), realm.worker("desk"):
         asyncio.run(scenario())
+
+
+def test_a_removal_is_forced_by_its_timer_while_a_call_is_in_flight(realm: SurfaceRealm):
+    asyncio.run(force_removal(realm, behind_s=27))
 
 
 def test_a_worker_killed_under_calls_is_replaced_and_every_call_ends(realm: SurfaceRealm):
