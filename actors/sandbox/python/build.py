@@ -31,7 +31,8 @@ import msgspec
 import wasmtime
 from wasmtime.component import Component
 
-from rookery.actors.sandbox.python import function_inliner, module_format
+from rookery.actors.sandbox.python import constant_globals, function_inliner, module_format
+from rookery.actors.sandbox.python.constant_globals import replace_constant_globals
 from rookery.actors.sandbox.python.file_cache import FileCache
 from rookery.actors.sandbox.python.function_inliner import inline_in_component
 from rookery.actors.sandbox.python.packages import (
@@ -246,7 +247,7 @@ def source_key(*, stub_wasi: bool, packages: Sequence[str] = ()) -> str:
     """A digest of all inputs of a build."""
     made_with = [version(package) for package in ("componentize-py", "tzdata")]
     digest = sha3_256(f"{made_with} {stub_wasi} {list(packages)}".encode())
-    for module in (function_inliner, module_format):
+    for module in (constant_globals, function_inliner, module_format):
         digest.update(Path(module.__file__ or "").read_bytes())
     for path in _source_files():
         name = path.relative_to(_GUEST_FOLDER).as_posix()
@@ -290,4 +291,4 @@ def _build(stub_wasi: bool, wheels: Sequence[Path] = ()) -> bytes:
         if done.returncode:
             stderr = done.stderr.partition("Stack backtrace")[0].strip()
             raise Failed("GUEST_BUILD_FAILED", f"componentize-py failed: {stderr[-2000:]}")
-        return inline_in_component(built.read_bytes())
+        return inline_in_component(replace_constant_globals(built.read_bytes()))

@@ -87,6 +87,22 @@ class Layout:
     functions: list[str] = field(default_factory=list)
     lifts: list[Lift] = field(default_factory=list)
 
+    def resolve(self, instance: int, name: str) -> CoreExport | Lowered:
+        """Resolve aliases to a module's export or to an import of the component."""
+        entry = self.instances[instance]
+        if isinstance(entry, ExportBag):
+            return self.resolve_item(*entry.exports[name])
+        return CoreExport(instance, name)
+
+    def resolve_item(self, sort: str, index: int) -> CoreExport | Lowered:
+        """Resolve an item of the component to the same."""
+        item = self.core[sort][index]
+        if isinstance(item, Lowered):
+            return item
+        if isinstance(item, CoreExport):
+            return self.resolve(item.instance, item.name)
+        raise Failed("GUEST_BUILD_FAILED", "the guest uses resources, which cannot be linked")
+
 
 class ModuleFacts(NamedTuple):
     """The properties of a core module that linking needs."""

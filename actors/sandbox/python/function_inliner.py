@@ -14,11 +14,13 @@ from typing import Final, NamedTuple
 
 from rookery.actors.sandbox.python.module_format import (
     CODE,
+    CORE_MODULE,
     FUNCTIONS,
     HEADER_BYTES,
     IMPORTS,
     TYPES,
     bodies_in,
+    component_sections,
     count_of_imported_functions,
     encode_number,
     encode_sections,
@@ -29,7 +31,7 @@ from rookery.actors.sandbox.python.module_format import (
     unexpected,
 )
 
-__all__ = ["inline_functions", "inline_in_component"]
+__all__ = ["inline_functions", "inline_in_component", "instructions_in"]
 
 BODY_BYTES_MAX: Final = 150
 """The largest body that is inlined. Half of it and twice of it save less."""
@@ -37,8 +39,6 @@ BODY_BYTES_MAX: Final = 150
 _BLOCK, _LOOP, _IF, _END, _BR, _BR_TABLE, _RETURN = 0x02, 0x03, 0x04, 0x0B, 0x0C, 0x0E, 0x0F
 _CALL, _LOCAL_GET, _LOCAL_SET, _LOCAL_TEE = 0x10, 0x20, 0x21, 0x22
 _SELECT_TYPED, _F32_CONST, _F64_CONST, _MORE = 0x1C, 0x43, 0x44, 0xFC
-_CORE_MODULE: Final = 1
-"""The section of a component that holds a module."""
 _NO_RESULT = b"\x40"
 _LOCALS = frozenset((_LOCAL_GET, _LOCAL_SET, _LOCAL_TEE))
 _NESTS = frozenset((_BLOCK, _LOOP, _IF))
@@ -108,15 +108,10 @@ def inline_functions(module: bytes) -> bytes:
 
 def inline_in_component(component: bytes) -> bytes:
     """The component with its core modules changed."""
-    written, place = [component[:HEADER_BYTES]], HEADER_BYTES
-    while place < len(component):
-        kind = component[place]
-        size, start = read_number(component, place + 1)
-        place = start + size
-        content = component[start:place]
-        if kind == _CORE_MODULE:
-            content = inline_functions(content)
-        written += (bytes((kind,)), encode_number(len(content)), content)
+    written = [component[:HEADER_BYTES]]
+    for kind, content in component_sections(component):
+        changed = inline_functions(content) if kind == CORE_MODULE else content
+        written += (bytes((kind,)), encode_number(len(changed)), changed)
     return b"".join(written)
 
 
@@ -202,7 +197,7 @@ def _read_body(kind: bytes, code: bytes) -> _Body:
         variables += code[place : place + 1] * count
         place += 1
     return _Body(
-        parameters, results, bytes(variables), code, place, list(_instructions(code, place))
+        parameters, results, bytes(variables), code, place, list(instructions_in(code, place))
     )
 
 
@@ -211,7 +206,8 @@ def _vector(data: bytes, place: int) -> tuple[bytes, int]:
     return data[start : start + length], start + length
 
 
-def _instructions(code: bytes, place: int) -> Iterator[_Instruction]:
+def instructions_in(code: bytes, place: int) -> Iterator[_Instruction]:
+    """The instructions from ``place`` on."""
     while place < len(code):
         start, opcode = place, code[place]
         place += 1

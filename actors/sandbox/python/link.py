@@ -13,7 +13,6 @@ import wasmtime
 
 from rookery.actors.sandbox.python.component_layout import (
     CoreExport,
-    ExportBag,
     Lowered,
     ModuleFacts,
     ModuleInstance,
@@ -134,7 +133,7 @@ class LinkPlan:
             if isinstance(entry, ModuleInstance) and entry.module in self._modules:
                 kinds = [item.type for item in self._modules[entry.module].imports]
                 sources = [
-                    self._source(self._field(entry.imports[module], name), kind)
+                    self._source(self._layout.resolve(entry.imports[module], name), kind)
                     for (module, name), kind in zip(
                         self._facts[entry.module].imports, kinds, strict=True
                     )
@@ -155,23 +154,8 @@ class LinkPlan:
         entry = self._layout.instances[instance]
         return isinstance(entry, ModuleInstance) and entry.module not in self._modules
 
-    def _field(self, instance: int, name: str) -> CoreExport | Lowered:
-        """Resolve aliases to a module's export or to an import of the component."""
-        entry = self._layout.instances[instance]
-        if isinstance(entry, ExportBag):
-            return self._item(*entry.exports[name])
-        return CoreExport(instance, name)
-
-    def _item(self, sort: str, index: int) -> CoreExport | Lowered:
-        item = self._layout.core[sort][index]
-        if isinstance(item, Lowered):
-            return item
-        if isinstance(item, CoreExport):
-            return self._field(item.instance, item.name)
-        raise Failed("GUEST_BUILD_FAILED", "the guest uses resources, which cannot be linked")
-
     def _found(self, sort: str, index: int) -> CoreExport:
-        item = self._item(sort, index)
+        item = self._layout.resolve_item(sort, index)
         assert isinstance(item, CoreExport)
         return item
 

@@ -3,28 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 from rookery.schemas.errors import Failed
 
 __all__ = [
     "CODE",
+    "CORE_MODULE",
+    "DATA",
+    "ELEMENTS",
     "EXPORTS",
+    "FUNCTION",
     "FUNCTIONS",
+    "GLOBAL",
     "GLOBALS",
     "HEADER_BYTES",
     "IMPORTS",
+    "START",
     "TYPES",
+    "Import",
     "bodies_in",
+    "component_sections",
     "count_of",
     "count_of_imported_functions",
     "encode_number",
     "encode_padded",
     "encode_sections",
     "encode_signed",
+    "imports_in",
     "items_in",
     "read_number",
     "read_sections",
+    "read_signed",
     "types_in",
     "unexpected",
     "with_items",
@@ -35,11 +45,16 @@ IMPORTS: Final = 2
 FUNCTIONS: Final = 3
 GLOBALS: Final = 6
 EXPORTS: Final = 7
+START: Final = 8
+ELEMENTS: Final = 9
 CODE: Final = 10
+DATA: Final = 11
 """Numbers of sections."""
+CORE_MODULE: Final = 1
+"""The section of a component that holds a module."""
 HEADER_BYTES: Final = 8
-_FUNCTION, _TABLE, _MEMORY, _GLOBAL, _TAG = range(5)
-"""Kinds of imports."""
+FUNCTION, _TABLE, _MEMORY, GLOBAL, _TAG = range(5)
+"""Kinds of imports and exports."""
 _HAS_MAXIMUM = 1
 _PADDED_BYTES = 5
 """Length of a function's number in a call, padded by the linker: so, after the opcode, the bytes
@@ -57,26 +72,52 @@ def read_sections(module: bytes) -> Iterator[tuple[int, bytes]]:
             yield kind, module[start:place]
 
 
+def component_sections(component: bytes) -> Iterator[tuple[int, bytes]]:
+    """All sections of a component by number, its modules among them."""
+    place = HEADER_BYTES
+    while place < len(component):
+        kind = component[place]
+        size, start = read_number(component, place + 1)
+        place = start + size
+        yield kind, component[start:place]
+
+
 def count_of(section: bytes) -> int:
     return read_number(section, 0)[0]
 
 
-def count_of_imported_functions(section: bytes) -> int:
+class Import(NamedTuple):
+    """An import of a module."""
+
+    module: str
+    name: str
+    kind: int
+    encoded: bytes
+    """All of it. A global's ends with the type of its value, and whether it is mutable."""
+
+
+def imports_in(section: bytes) -> list[Import]:
     count, place = read_number(section, 0)
-    functions = 0
+    found = []
     for _ in range(count):
+        start, names = place, []
         for _ in ("module", "name"):
             length, place = read_number(section, place)
             place += length
-        kind, place = section[place], place + 1
-        functions += kind == _FUNCTION
-        place = _after_type(kind, section, place)
-    return functions
+            names.append(section[place - length : place].decode())
+        kind = section[place]
+        place = _after_type(kind, section, place + 1)
+        found.append(Import(names[0], names[1], kind, section[start:place]))
+    return found
+
+
+def count_of_imported_functions(section: bytes) -> int:
+    return sum(one.kind == FUNCTION for one in imports_in(section))
 
 
 def _after_type(kind: int, section: bytes, place: int) -> int:
     """The end of the type of an import."""
-    if kind == _GLOBAL:
+    if kind == GLOBAL:
         return place + 2
     if kind in (_TABLE, _MEMORY):
         place += kind == _TABLE
@@ -135,6 +176,12 @@ def read_number(data: bytes, place: int) -> tuple[int, int]:
         shift += 7
         if byte < 0x80:
             return value, place
+
+
+def read_signed(data: bytes, place: int) -> tuple[int, int]:
+    value, end = read_number(data, place)
+    bits = 7 * (end - place)
+    return (value - (1 << bits) if value >> (bits - 1) else value), end
 
 
 def encode_number(value: int) -> bytes:
