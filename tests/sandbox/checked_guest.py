@@ -3,6 +3,7 @@ the host stores."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import wasmtime
@@ -25,6 +26,7 @@ class CheckedGuest:
         self._guest = guest
         self.fresh: AnyInstance = guest.instance()
         self.resets = 0
+        self.on_reset: Callable[[], None] = lambda: None
         self.found: list[str] = []
         """What was wrong with instances that were reset."""
 
@@ -39,6 +41,7 @@ class CheckedGuest:
             if not reset():
                 return False
             self.resets += 1
+            self.on_reset()
             self.found += differences(instance, self.fresh)
             if table_entries(instance) != tables:
                 self.found.append("an entry of a table")

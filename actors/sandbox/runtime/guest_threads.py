@@ -20,10 +20,13 @@ __all__ = [
 
 
 TICK_S = 0.005
+_IDLE_TICKS_MAX = 4
+"""To wake the thread costs as much as these."""
 
 
 class Ticker:
-    """Calls ``tick`` two hundred times a second, from ``wake`` until it returns false."""
+    """Calls ``tick`` two hundred times a second, from ``wake`` until it has returned false a few
+    times."""
 
     def __init__(self, tick: Callable[[], bool]) -> None:
         self._tick = tick
@@ -43,8 +46,9 @@ class Ticker:
         while not self._stop.is_set():
             self._awake.wait()
             self._awake.clear()
-            while not self._stop.wait(TICK_S) and self._tick():
-                pass
+            idle_ticks = 0
+            while idle_ticks < _IDLE_TICKS_MAX and not self._stop.wait(TICK_S):
+                idle_ticks = 0 if self._tick() else idle_ticks + 1
 
 
 # --- guest threads --------------------------------------------------------------------------------

@@ -155,10 +155,11 @@ class SessionQueues:
             self._continue(started)
         return job.future
 
-    def submit_here(self, queue: SessionQueue, work: SessionJobWork) -> None:
-        """Submit a job that this thread executes at once, if it is a thread of guests and the queue
-        has no other job."""
-        self.submit(queue, work, home=threading.get_ident() if self._threads.is_current else None)
+    def submit_here(self, queue: SessionQueue, work: SessionJobWork, *, is_quick: bool) -> None:
+        """Submit a job that this thread executes at once, if the queue has no other job, and this
+        is a thread of guests or the job is quick."""
+        is_here = is_quick or self._threads.is_current
+        self.submit(queue, work, home=threading.get_ident() if is_here else None)
 
     @property
     def is_idle(self) -> bool:
@@ -386,7 +387,8 @@ class SessionRegistry:
     def _suspend_all(self, sessions: Iterable[tuple[SessionQueue, Session]]) -> None:
         """At once if possible, so that the instances serve the runs that wait for a thread."""
         for queue, session in sessions:
-            self._queues.submit_here(queue, partial(self._suspend, session))
+            suspend = partial(self._suspend, session)
+            self._queues.submit_here(queue, suspend, is_quick=session.suspends_at_once)
 
     def _suspend(self, session: Session, job: SessionJob) -> None:
         session.suspend()

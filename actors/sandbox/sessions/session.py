@@ -262,10 +262,21 @@ class Session:
         if instance is not None:
             self._instances.release(instance)
 
+    @property
+    def suspends_at_once(self) -> bool:
+        """Whether ``suspend`` only resets the instance: that takes no longer than to have another
+        thread do it. Thread-safe."""
+        return self.guest_run is None and self._has_short_logs
+
+    @property
+    def _has_short_logs(self) -> bool:
+        """Whether the logs need no image to be repeated soon."""
+        short = self._replay_ns <= _SUSPEND_NS_MAX and self._replay_bytes <= _SUSPEND_BYTES_MAX
+        return short and not self._has_partial_log
+
     def suspend(self) -> None:
         """Release the instance; its state is in the logs or in an image."""
-        short = self._replay_ns <= _SUSPEND_NS_MAX and self._replay_bytes <= _SUSPEND_BYTES_MAX
-        if self._has_partial_log or not short:
+        if not self._has_short_logs:
             self.checkpoint()
         if self.instance is not None and self.guest_run is not None:
             copy = self.instance.copy_memory()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -25,8 +26,10 @@ from rookery.actors.sandbox.runtime.memory_image import (
 from rookery.actors.sandbox.runtime.wasm import Engine
 from rookery.actors.sandbox.typescript.build import JavaScriptBuild
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest
-from rookery.schemas.run import Language, SessionLimits
+from rookery.bus.clock import wait_until
+from rookery.schemas.run import Language, RunRequest, SessionLimits
 from tests.sandbox.checked_guest import CheckedGuest
+from tests.sandbox.modes import HAS_FIBERS
 from tests.sandbox.programs import without_time
 from tests.sandbox.session_fixture import KEY, Stage, later
 
@@ -142,6 +145,28 @@ def test_sessions_that_rest_and_return_share_instances(one: Sandbox, checked: Ch
     for stage in stages:
         stage.end()
     assert checked.found == []
+
+
+@pytest.mark.skipif(not HAS_FIBERS, reason="no run begins on the thread that requests it")
+def test_a_session_that_rests_gives_its_instance_back_on_the_thread_of_the_next_run(
+    one: Sandbox, checked: CheckedGuest
+):
+    """If that thread may execute runs: it waits for no other thread."""
+    threads: list[int] = []
+    checked.on_reset = lambda: threads.append(threading.get_ident())
+
+    def run(number: int) -> None:
+        request = RunRequest(session_id=f"r{number}", code="1", language=checked.language)
+        one.create(request.session_id, seed=b"", now_ms=0, language=checked.language)
+        assert one.submit(request, now_ms=0, here=True).result().result == 1
+
+    for number in (1, 2):
+        run(number)
+    pool = one._guests.pool(checked.language)
+    assert wait_until(lambda: pool.is_ready, 60.0)  # Another thread made both instances.
+    run(3)
+    checked.on_reset = lambda: None
+    assert threads[1:] == [threading.get_ident()]
 
 
 LEAVES_ITS_CHECK = (
