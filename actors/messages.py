@@ -44,6 +44,8 @@ __all__ = [
     "RecordOutcome",
     "RecordRunEnd",
     "RecordStep",
+    "RecordedApprovalQuery",
+    "RecordedApprovalView",
     "ReportBrokenHistory",
     "ReportItemHandled",
     "RequestApproval",
@@ -305,6 +307,16 @@ class RequestApproval(msgspec.Struct, frozen=True, kw_only=True):
     """Unset: all."""
     package_fingerprint: str = ""
     """Of the run's package; empty for a run of an older version."""
+
+
+class RecordedApprovalQuery(msgspec.Struct, frozen=True, kw_only=True):
+    """A query: is a request of an approval for this call on record?"""
+
+    operation_id: str
+
+
+class RecordedApprovalView(msgspec.Struct, frozen=True):
+    is_recorded: bool
 
 
 class WithdrawApproval(msgspec.Struct, frozen=True, kw_only=True):

@@ -50,7 +50,13 @@ from rookery.actors.approvals.state import (
 )
 from rookery.actors.kernel import OTHER_VERSIONS, Effect, history_broken_effects
 from rookery.actors.kernel.machines import MachineBinding, MachineDecider, Reservation
-from rookery.actors.messages import ApprovalAcknowledged, RequestApproval, WithdrawApproval
+from rookery.actors.messages import (
+    ApprovalAcknowledged,
+    RecordedApprovalQuery,
+    RecordedApprovalView,
+    RequestApproval,
+    WithdrawApproval,
+)
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import (
     COMMANDS,
@@ -184,6 +190,8 @@ class ApprovalsDecider(MachineDecider):
                 body = approver_receipt(state, name, self._settings)
             case ApprovalDue(approval_id=approval_id):
                 body = decision_receipt(state, DecideApproval(approval_id=approval_id))
+            case RecordedApprovalQuery(operation_id=operation_id):
+                body = RecordedApprovalView(operation_id in state.asked)
             case ConsumeGrant() as use:
                 body = Confirmed(confirmed=is_consumed(state, use))
             case BeginDispatch(approval_id=approval_id):

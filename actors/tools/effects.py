@@ -63,6 +63,8 @@ class AskApproval(Effect, frozen=True, kw_only=True):
     call: ToolCall
     package_fingerprint: str = ""
     """Of the run's package, which the request quotes."""
+    may_be_recorded: bool = False
+    """Whether the request may be on record already: the call was read from the journal."""
 
 
 class CancelApproval(Effect, frozen=True, kw_only=True):
@@ -199,7 +201,7 @@ def _effect_of_wait(call: ToolCall, session: str) -> Effect | None:
     key = call.operation_id
     match call.waits_for:
         case code if code == WAITING_FOR_APPROVAL:
-            return AskApproval(key=key, session=session, call=call)
+            return AskApproval(key=key, session=session, call=call, may_be_recorded=True)
         case code if code == WAITING_FOR_TASK:
             return FollowTask(key=key, session=session, call=call)
         case code if code == WAITING_FOR_PEER:

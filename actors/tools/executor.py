@@ -32,6 +32,8 @@ from rookery.actors.messages import (
     ActiveRunView,
     ApprovalAcknowledged,
     CallProgress,
+    RecordedApprovalQuery,
+    RecordedApprovalView,
     RecordOutcome,
     WithdrawApproval,
 )
@@ -57,7 +59,7 @@ from rookery.actors.tools.authoring.credential import (
 )
 from rookery.actors.tools.call_rules import closed_fault
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
-from rookery.actors.tools.capability_checks import fault, fault_of
+from rookery.actors.tools.capability_checks import decode_arguments, fault, fault_of
 from rookery.actors.tools.catalogue import (
     ApprovalSubject,
     CatalogueTool,
@@ -164,6 +166,10 @@ class CallExecutor:
         the blob store, under the digest that the approval is bound to."""
         call, session = effect.call, effect.session
         found: ApprovalSubject | ToolFault | UnsetType = self._removed_fault(call)
+        if found is UNSET and effect.may_be_recorded:
+            query = RecordedApprovalQuery(operation_id=call.operation_id)
+            if (await self._ask("approval", session, query, RecordedApprovalView)).is_recorded:
+                return
         if found is UNSET:
             found = await self._approval_subject(effect, self._require_tool(call))
         if isinstance(found, ApprovalSubject):

@@ -19,7 +19,8 @@ from rookery.actors.approvals.dispatchers.protocol import (
 )
 from rookery.actors.approvals.effects import ArmTimer, CheckAnswer, Dispatch, ReleaseCall
 from rookery.actors.approvals.state import REFUSALS_MAX, ApprovalSettings, Approver
-from rookery.actors.tools.effects import PrepareCall
+from rookery.actors.messages import RecordedApprovalQuery, RecordedApprovalView
+from rookery.actors.tools.effects import AskApproval, PrepareCall, pending_call_effects
 from rookery.schemas.approvals.records import (
     DecisionReceipt,
     Denied,
@@ -107,6 +108,20 @@ def test_an_expired_grant_releases_no_call_and_the_call_is_requested_again():
     session.decide(operation_id)
     session.settle()
     assert len(session.acts) == 1
+
+
+def test_a_continued_run_learns_that_its_approval_is_requested():
+    session = history()
+    query = RecordedApprovalQuery(operation_id=session.call(1, "guarded", a=1))
+    assert session.put("approval", query) == RecordedApprovalView(is_recorded=False)
+    session.settle()
+    facts = len(session.facts)
+    assert session.put("approval", query) == RecordedApprovalView(is_recorded=True)
+    assert len(session.facts) == facts
+    calls = session.states["turn"].known_calls
+    (again,) = pending_call_effects(calls, SESSION, "n")
+    assert isinstance(again, AskApproval)
+    assert again.may_be_recorded
 
 
 def test_a_grant_is_valid_until_its_last_millisecond():
