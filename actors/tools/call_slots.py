@@ -172,6 +172,8 @@ class CallSlots:
     def stop_waiting(self, operation_id: str) -> None:
         """End the waiting of all attempts of a call."""
         for name, tool_slots in self._tools.items():
+            if not tool_slots.waiting:
+                continue
             with self._lock:
                 stopped = [w for w in tool_slots.waiting if w.attempt.operation_id == operation_id]
                 for waiting in stopped:

@@ -103,7 +103,7 @@ class StopRun(Effect, frozen=True, kw_only=True):
 
 def with_items(state: SessionTurns, effects: Sequence[Effect]) -> Sequence[Effect]:
     """The effects; those of calls to peers with the item of a peer that their run handles."""
-    if not any(isinstance(effect, AwaitPeer) for effect in effects):
+    if AwaitPeer not in map(type, effects):
         return effects
     return [
         replace(effect, item_id=_item_of(state, effect.call.run))

@@ -103,6 +103,7 @@ _STEP_FACTS: Final = frozenset(
 
 
 _JUDGED: Final = hook.ResponseDecided | hook.ResponseRejected
+_ANSWERS: Final = frozenset({hook.ResponseDecided, hook.ResponseRejected})
 _OF_REQUESTS: Final = (HookPoint.BEFORE_TOOL_CALL, HookPoint.BEFORE_APPROVAL_REQUEST)
 
 
@@ -398,6 +399,8 @@ def _may_be_held(decided: Sequence[Fact]) -> bool:
     """Whether what hooks said may wait with a step. What they changed of a call, or of its
     approval, is on record before the call is made; what they changed of a result, or of inputs, is
     what a program computes with."""
+    if _ANSWERS.isdisjoint(map(type, decided)):
+        return True
     return not any(
         isinstance(fact, hook.ResponseDecided | hook.ResponseRejected)
         and fact.point in _OF_REQUESTS
@@ -415,7 +418,7 @@ def _may_retry_calls(run: ActiveRun | None) -> bool:
 def _with_package(effects: Sequence[Effect], run: ActiveRun | None) -> Sequence[Effect]:
     """The effects; requests of approvals quote the package of their run."""
     package = UNSET if run is None else run.offer.package_fingerprint
-    if package is UNSET or not any(isinstance(effect, AskApproval) for effect in effects):
+    if package is UNSET or AskApproval not in map(type, effects):
         return effects
     return [
         replace(effect, package_fingerprint=package)

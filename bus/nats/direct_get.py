@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from math import inf
 from typing import Final, NamedTuple
 
+from rookery.bus.event_loop import wait_first
 from rookery.bus.nats.batch_client import header_value
 from rookery.bus.nats.connection import Connection, Message, Outgoing, not_permitted
 from rookery.bus.nats.jetstream_api import status_of
@@ -96,7 +97,7 @@ class _Exchange:
         while not self.end.done():
             arrived, left_s = self.arrived, _SILENCE_S_MAX - silence_s
             wait_s = left_s if arrived else min(again_s, left_s)
-            await asyncio.wait({self.end}, timeout=wait_s)
+            await wait_first((self.end,), wait_s)
             silence_s = 0.0 if self.arrived > arrived else silence_s + wait_s
             if self.end.done() or self.arrived:
                 again_s = inf

@@ -116,6 +116,10 @@ class Machine(Generic[S]):
         """The phase of a state; of the instance that the parameters name, if the state has several.
         """
         self._host_phase = host_phase
+        self._plain_params = {
+            on: frozenset(declared.params).difference(_FIELDS) for on, declared in inputs.items()
+        }
+        """Of each input, the parameters whose fact field has the same name."""
         self._apply: dict[str, Callable[[S, Any], S]] = {row.name: row.apply for row in rows}
         self._effects = {row.name: row.effects for row in rows}
         assert len(self._apply) == len(rows), f"two rows of {name} share a name"
@@ -134,9 +138,11 @@ class Machine(Generic[S]):
         declared = self.inputs.get(on) or self._input(on)
         if not params and not declared.params:
             return declared.fact()
-        if unknown := sorted(params.keys() - set(declared.params)):
-            raise Refused("UNKNOWN_FIELD", f"{on} has no parameter {unknown[0]!r}")
-        fields = {_FIELDS.get(name, name): value for name, value in params.items()}
+        fields = params
+        if not params.keys() <= self._plain_params[on]:
+            if unknown := sorted(params.keys() - set(declared.params)):
+                raise Refused("UNKNOWN_FIELD", f"{on} has no parameter {unknown[0]!r}")
+            fields = {_FIELDS.get(name, name): value for name, value in params.items()}
         try:
             return msgspec.convert(fields, declared.fact)
         except msgspec.ValidationError as error:
