@@ -4,8 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.bus.ports import AppendRequest
-from tests.kernel.tally import Added, FrailEcho, Heard, PickyEcho, SelectiveEcho, TallyDecider
+from rookery.actors.kernel.committer import FactRouter
+from rookery.actors.kernel.effect_runner import Watermark
+from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
+from rookery.actors.kernel.messages import FactsCommitted
+from rookery.bus.ports import AppendRequest, StoredMessage
+from rookery.schemas.envelope import Command, EntityId
+from rookery.schemas.errors import Failed
+from tests.kernel.tally import (
+    Added,
+    EchoDecider,
+    FrailEcho,
+    Heard,
+    PickyEcho,
+    SelectiveEcho,
+    TallyDecider,
+)
 from tests.kernel.world import World
 
 TAKEN_OVER_S = 10.0
@@ -52,6 +66,48 @@ def test_facts_that_a_decider_passes_over_wake_no_actor_and_hide_no_later_one(
     world.request("close")
     world.settle()
     assert world.numbers("echo") == [1]
+
+
+def missed(*facts: str, after: int = 0) -> FactsCommitted | None:
+    """A message of the tally, read for a decider that reacts only to its end."""
+    body = f"[{','.join(facts)}]".encode()
+    stored = StoredMessage(7, EntityId("tally", "a"), "m", "", body, 0)
+    router = FactRouter([], {}, Watermark())
+    return router.read_message(SelectiveEcho(), stored, TallyDecider.codec, after)
+
+
+UNREADABLE = '{"type":"tally.added.v1","id":"tally.a.3","amount":"no number"}'
+CLOSED = '{"type":"tally.closed.v1","id":"tally.a.4","at_ms":"no time"}'
+
+
+def test_only_missed_facts_that_matter_are_decoded():
+    passed = missed(UNREADABLE)
+    assert passed is not None
+    assert (passed.numbered, passed.first, passed.last) == ([], 3, 3)
+    handled = missed(UNREADABLE, CLOSED, after=4)
+    assert handled is not None
+    assert (handled.numbered, handled.first, handled.last) == ([], 3, 4)
+    with pytest.raises(Failed, match="FACT_INVALID"):
+        missed(UNREADABLE, CLOSED, after=3)
+    with pytest.raises(Failed, match="FACT_UNKNOWN"):
+        missed('{"type":"tally.split.v1","id":"tally.a.3"}')
+    assert missed() is None
+
+
+def test_facts_that_are_passed_over_count_although_another_family_is_waited_for():
+    """A reaction of their own family keeps them waiting: it may be older."""
+    entity = Entity(EntityId("echo", "a"), EchoDecider())
+    waiting = Command(verb="other", key="a", id="r", body=Added(amount=1))
+    entity.reactions.append(PendingCommand(waiting, "", 0.0, source=source_of("other")))
+    entity.pass_over("tally", 1, 4, 9)
+    assert entity.reacted_counts == {"tally": 4}
+    entity.reactions.append(PendingCommand(waiting, "", 0.0, source=source_of("tally")))
+    entity.pass_over("tally", 5, 6, 10)
+    assert entity.reacted_counts == {"tally": 4}
+
+
+def source_of(family: str) -> ReactionSource:
+    return ReactionSource(family, 1, 8, 0, 1)
 
 
 def test_a_conflict_does_not_make_a_reaction_happen_twice_or_never(world: World):
