@@ -13,10 +13,11 @@ from rookery.bus.commands.command_messages import CommandDecoder
 from rookery.bus.commands.inbox import JetStreamInbox, JetStreamTimers
 from rookery.bus.journal.audit import Quarantine
 from rookery.bus.journal.journal import BATCH_OVER, JetStreamFeed, JetStreamJournal
-from rookery.bus.nats import NO_ACCESS, Connection, Outgoing, ServerAccess
+from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.reads import UploadService
 from rookery.bus.reads.service import NodeEndpoint
 from rookery.bus.replicas import default_replicas
+from rookery.bus.server_access import NO_ACCESS, ServerAccess
 from rookery.bus.storage.blobs import JetStreamBlobs
 from rookery.bus.storage.bucket import Bucket, JetStreamClaims
 from rookery.bus.storage.stores import (

@@ -20,9 +20,15 @@ import msgspec
 from rookery.bus.commands.command_messages import TIMER
 from rookery.bus.commands.inbox import SCHEDULE, SCHEDULE_TARGET, SCHEDULE_TTL, TTL
 from rookery.bus.commands.publish import publish
-from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection, Outgoing, ServerAccess
+from rookery.bus.jetstream_api import (
+    MESSAGE_NOT_FOUND,
+    STREAM_NAME_IN_USE,
+    STREAM_NOT_FOUND,
+    ApiError,
+)
+from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.nats.batch_client import header_value
-from rookery.bus.nats.jetstream_api import MESSAGE_NOT_FOUND, STREAM_NAME_IN_USE
+from rookery.bus.server_access import ServerAccess
 from rookery.bus.storage.blobs import JetStreamBlobs, move_images
 from rookery.bus.storage.bucket import Bucket, JetStreamClaims
 from rookery.bus.streams import (

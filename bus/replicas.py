@@ -13,7 +13,8 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from rookery.bus.clock import monotonic_s
-from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
+from rookery.bus.jetstream_api import STREAM_NOT_FOUND, ApiError
+from rookery.bus.nats import Connection
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed
 

@@ -18,8 +18,8 @@ from typing import Any, Final
 import msgspec
 
 from rookery.bus.clock import entropy, monotonic_s
-from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
-from rookery.bus.nats.jetstream_api import STREAM_NAME_IN_USE
+from rookery.bus.jetstream_api import STREAM_NAME_IN_USE, STREAM_NOT_FOUND, ApiError
+from rookery.bus.nats import Connection
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.subjects import Subjects, hide_tokens
 from rookery.schemas.errors import Failed

@@ -22,11 +22,13 @@ from rookery.actors.leases import list_leases
 from rookery.actors.projections import read_approvers
 from rookery.actors.sandbox.runtime import fiber_obstacle
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import USERS_FILE, SealedSecrets
+from rookery.bus.credentials import USERS_FILE
+from rookery.bus.jetstream_api import STREAM_NOT_FOUND, ApiError
 from rookery.bus.journal import AuditScope, JetStreamJournal
-from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
+from rookery.bus.nats import Connection
 from rookery.bus.ports import Filter, Secrets
 from rookery.bus.replicas import stream_replicas
+from rookery.bus.sealed_secrets import SealedSecrets
 from rookery.bus.server import Store, find_server
 from rookery.bus.streams import (
     SUBJECT_SETTINGS,

@@ -16,8 +16,8 @@ from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
 import msgspec
 from msgspec import Meta
 
-from rookery.bus.nats import ACCESS_VARIABLES, split_urls
-from rookery.bus.server import LinkFiles
+from rookery.bus.mesh_links import LinkFiles
+from rookery.bus.server_access import ACCESS_VARIABLES, split_urls
 from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.bindings import BindingName, BindingSettings

@@ -14,8 +14,9 @@ from typing import Any
 import msgspec
 
 from rookery.bus.client import Client
+from rookery.bus.jetstream_api import ApiError
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.nats import ApiError, Connection
+from rookery.bus.nats import Connection
 from rookery.bus.ports import Journal
 from rookery.bus.roles import Role
 from rookery.bus.server import Store

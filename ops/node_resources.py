@@ -29,8 +29,8 @@ from rookery.actors.tools import (
 )
 from rookery.actors.tools.builtin import HttpReader, Mounts, resource_tools
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import RingSeal
 from rookery.bus.ports import BLOB_BYTES_MAX, Blobs, Bus
+from rookery.bus.sealed_secrets import RingSeal
 from rookery.ops.config import Config, StaticResource
 from rookery.ops.keys import NodeSecrets
 from rookery.ops.node_tools import mounts_of, registry_of, servers_of

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from rookery.actors.approvals import APPROVERS_KEY
-from rookery.actors.peers import (
+from rookery.actors.peers.trust import (
     EnvelopeChecks,
     RealmKeys,
     Roster,
@@ -23,10 +23,11 @@ from rookery.actors.peers import (
 from rookery.actors.projections import read_approvers, read_roster, reported_signers
 from rookery.bus.clock import entropy, monotonic_s
 from rookery.bus.commands import command_headers
-from rookery.bus.credentials import SealedSecrets
+from rookery.bus.jetstream_api import AckVerdict, decode_ack
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.nats import AckVerdict, Message, Outgoing, decode_ack, header_value
+from rookery.bus.nats import Message, Outgoing, header_value
 from rookery.bus.ports import Delivery, EnvelopeProof, Journal
+from rookery.bus.sealed_secrets import SealedSecrets
 from rookery.bus.subjects import Subjects
 from rookery.ops.checks import CheckVerdict, Finding, failed
 from rookery.ops.config import Config

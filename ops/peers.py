@@ -10,16 +10,12 @@ from contextlib import ExitStack
 from typing import Any, Final
 
 from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints, KernelMetrics
-from rookery.actors.peers import (
+from rookery.actors.peers import NotAttended, PeerExecutor, PeersDecider, PeerSettings, SendContext
+from rookery.actors.peers.trust import (
     EnvelopeChecks,
-    NotAttended,
-    PeerExecutor,
-    PeersDecider,
-    PeerSettings,
     RealmKeys,
     Roster,
     RosterAccess,
-    SendContext,
     SessionNumber,
     peer_id_of,
     realm_response,
@@ -29,8 +25,8 @@ from rookery.actors.projections import Approvers, RosterFollower
 from rookery.actors.tools import PEERS, CatalogueTool, LocalToolHost
 from rookery.actors.tools.builtin import peer_tools, peers_registry
 from rookery.bus.clock import SystemClock, entropy
-from rookery.bus.credentials import SealedSecrets
 from rookery.bus.ports import Bus, EnvelopeProof, TaskSet
+from rookery.bus.sealed_secrets import SealedSecrets
 from rookery.schemas.calls import ApprovalMode
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Refused

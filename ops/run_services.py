@@ -56,9 +56,9 @@ from rookery.actors.tools import (
 )
 from rookery.actors.turns import TurnsDecider
 from rookery.bus.clock import SystemClock, entropy
-from rookery.bus.credentials import RingSeal
 from rookery.bus.event_loop import TaskSet
 from rookery.bus.ports import Bus, BusLoop
+from rookery.bus.sealed_secrets import RingSeal
 from rookery.ops.background_tasks import BackgroundTask
 from rookery.ops.config import ApprovalsConfig, Config
 from rookery.ops.hooks import hook_openers, hook_queries

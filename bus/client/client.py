@@ -37,11 +37,12 @@ from rookery.bus.commands.command_messages import command_headers
 from rookery.bus.commands.publish import publish
 from rookery.bus.credentials import Credential, identity_header, read_credential
 from rookery.bus.event_loop import TaskSet
-from rookery.bus.nats import NO_ACCESS, Connection, Outgoing, ServerAccess
+from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.nats.reply_inbox import PendingReply
 from rookery.bus.ports import Filter, JournalReads, StoredMessage
 from rookery.bus.ports.journal import Feed
 from rookery.bus.reads import NodeBlobs, NodeFeed, NodeJournal
+from rookery.bus.server_access import NO_ACCESS, ServerAccess
 from rookery.bus.subjects import Subjects
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import Cancel, ForkRun, ReplayQuery, ResolveCall

@@ -11,8 +11,8 @@ import asyncio
 
 from rookery.bus.clock import entropy
 from rookery.bus.commands.command_messages import command_headers
+from rookery.bus.jetstream_api import NO_RESPONDERS, status_of
 from rookery.bus.nats import Connection, Outgoing, ReplyInbox
-from rookery.bus.nats.jetstream_api import NO_RESPONDERS, status_of
 from rookery.bus.subjects import Subjects, is_plain
 from rookery.schemas.errors import Failed, Refused
 

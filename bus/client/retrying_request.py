@@ -15,9 +15,9 @@ import msgspec
 
 from rookery.bus.commands.command_messages import CODE, FACT_COUNT
 from rookery.bus.event_loop import Backoff
+from rookery.bus.jetstream_api import NO_RESPONDERS, status_of
 from rookery.bus.nats import Message
 from rookery.bus.nats.batch_client import header_value
-from rookery.bus.nats.jetstream_api import NO_RESPONDERS, status_of
 from rookery.bus.nats.reply_inbox import PendingReply
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 from rookery.schemas.machines.transition import RejectionKind, TransitionRejected

@@ -8,10 +8,9 @@ from pathlib import Path
 import msgspec
 
 from rookery.bus.credentials import Credential
-from rookery.bus.nats import NO_ACCESS, ServerAccess
-from rookery.bus.nats.server_access import access_from_environment
 from rookery.bus.roles import Role
 from rookery.bus.server.store import Store, default_store, find_running
+from rookery.bus.server_access import NO_ACCESS, ServerAccess, access_from_environment
 from rookery.schemas.errors import Failed
 
 __all__ = ["find_server_and_access"]

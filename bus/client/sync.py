@@ -18,7 +18,7 @@ from rookery.bus.client.filtered_events import SelectedEvent
 from rookery.bus.client.handle import AnswerText, PrintedText
 from rookery.bus.client.run_request import RunOptions, RunSpec
 from rookery.bus.event_loop import LoopThread
-from rookery.bus.nats import ServerAccess
+from rookery.bus.server_access import ServerAccess
 from rookery.schemas.approvals.lists import ListedApproval, ListedGrant
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import ToolFault

@@ -11,9 +11,9 @@ from typing import Final
 from Crypto.Cipher import AES
 
 from rookery.bus.credentials.credential import IDENTITY, IdentityVerifier
+from rookery.bus.jetstream_api import MESSAGE_ID, DeliveryInfo
 from rookery.bus.nats import Message
 from rookery.bus.nats.batch_client import header_value
-from rookery.bus.nats.jetstream_api import MESSAGE_ID, DeliveryInfo
 from rookery.bus.ports import Delivery, EnvelopeProof, InboxPosition
 from rookery.bus.ports.commands import NO_PROOF
 from rookery.bus.subjects import Subjects, decode_token, is_fired, is_plain

@@ -20,9 +20,9 @@ from rookery.bus.commands.command_messages import (
 from rookery.bus.commands.partition_consumer import PartitionConsumer
 from rookery.bus.commands.publish import publish, retry_until_deadline
 from rookery.bus.commands.redelivery import SuspectGate
-from rookery.bus.nats import ApiError, Connection, Message, Outgoing
+from rookery.bus.jetstream_api import MESSAGE_NOT_FOUND, ApiError
+from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.nats.batch_client import header_value
-from rookery.bus.nats.jetstream_api import MESSAGE_NOT_FOUND
 from rookery.bus.ports import DeadLetter, Delivery, EnvelopeProof, InboxPosition, Timer
 from rookery.bus.ports.commands import NO_PROOF
 from rookery.bus.subjects import Subjects

@@ -28,9 +28,15 @@ from rookery.bus.commands.redelivery import (
     SuspectGate,
 )
 from rookery.bus.event_loop import Backoff, TaskSet
-from rookery.bus.nats import CONSUMER_NOT_FOUND, ApiError, Connection, Message, Outgoing
+from rookery.bus.jetstream_api import (
+    CONSUMER_NOT_FOUND,
+    ApiError,
+    DeliveryInfo,
+    delivery_info,
+    status_of,
+)
+from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.nats.batch_client import Subscription
-from rookery.bus.nats.jetstream_api import DeliveryInfo, delivery_info, status_of
 from rookery.bus.ports import Delivery
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json

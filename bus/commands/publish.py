@@ -10,8 +10,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from rookery.bus.jetstream_api import AckVerdict, decode_ack
 from rookery.bus.nats import Connection, Outgoing
-from rookery.bus.nats.jetstream_api import AckVerdict, decode_ack
 from rookery.bus.subjects import hide_tokens
 from rookery.schemas.errors import Failed, Refused
 

@@ -16,9 +16,9 @@ from rookery.bus.commands.command_messages import (
     decode_command,
     is_reply_subject,
 )
+from rookery.bus.jetstream_api import MESSAGE_ID, NO_RESPONDERS, status_of
 from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.nats.batch_client import Subscription, header_value
-from rookery.bus.nats.jetstream_api import MESSAGE_ID, NO_RESPONDERS, status_of
 from rookery.bus.ports import Delivery, ReplyMessage
 from rookery.bus.subjects import Subjects, decode_token, encode_token, partition_of
 from rookery.schemas.codec import encode_json

@@ -1,8 +1,7 @@
 """Credentials: a name and a role in a realm, with a password for the server and a key of its own.
 
 ``credential`` is one credential and the proof of its name in a header, ``store`` the files of all
-credentials of a server and the server's configuration for them, ``sealed_secrets`` a realm's
-secrets, sensitive values, and the keys that seal them.
+credentials of a server and the server's configuration for them.
 """
 
 from rookery.bus.credentials.credential import (
@@ -11,24 +10,12 @@ from rookery.bus.credentials.credential import (
     is_certified,
     read_credential,
 )
-from rookery.bus.credentials.sealed_secrets import (
-    KEY_BYTES,
-    KeyRing,
-    RingSeal,
-    SealedSecrets,
-    SecretKey,
-)
 from rookery.bus.credentials.store import USERS_FILE, CredentialStore, ServerFormat
 
 __all__ = [
-    "KEY_BYTES",
     "USERS_FILE",
     "Credential",
     "CredentialStore",
-    "KeyRing",
-    "RingSeal",
-    "SealedSecrets",
-    "SecretKey",
     "ServerFormat",
     "identity_header",
     "is_certified",

@@ -12,9 +12,9 @@ from urllib.parse import quote
 import msgspec
 
 from rookery.bus.clock import entropy
-from rookery.bus.nats import NO_ACCESS, ServerAccess, verify_nkey
-from rookery.bus.nats.nkeys import KEY_BYTES, NKey, NKeyKind
+from rookery.bus.nkeys import KEY_BYTES, NKey, NKeyKind, verify_nkey
 from rookery.bus.roles import Role, inbox_of
+from rookery.bus.server_access import NO_ACCESS, ServerAccess
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 

@@ -16,7 +16,7 @@ from Crypto.Protocol.KDF import bcrypt
 
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.credentials.credential import Credential, Issuer, check_name, read_credential
-from rookery.bus.nats.nkeys import (
+from rookery.bus.nkeys import (
     KEY_BYTES,
     NKey,
     NKeyKind,

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
+from rookery.bus.jetstream_api import EXPECTED_SEQUENCE, EXPECTED_SUBJECT, MESSAGE_ID
 from rookery.bus.journal.reader import CHAIN, KINDS, JournalReader, LeaderLag
 from rookery.bus.nats import Outgoing
-from rookery.bus.nats.jetstream_api import EXPECTED_SEQUENCE, EXPECTED_SUBJECT, MESSAGE_ID
 from rookery.bus.ports import (
     Appended,
     AppendOutcome,

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import msgspec
 
 from rookery.bus.event_loop import Backoff, TaskSet
+from rookery.bus.jetstream_api import AckVerdict, decode_ack
 from rookery.bus.journal.append_messages import (
     AppendResolver,
     InFlightAppend,
@@ -34,7 +35,6 @@ from rookery.bus.journal.reader import JournalReader
 from rookery.bus.journal.writer_terms import WriterTerms
 from rookery.bus.nats import Connection, Message
 from rookery.bus.nats.batch_client import Subscription
-from rookery.bus.nats.jetstream_api import AckVerdict, decode_ack
 from rookery.bus.ports import (
     Appended,
     AppendOutcome,

@@ -12,10 +12,10 @@ import asyncio
 from typing import Any
 
 from rookery.bus.event_loop import Backoff
+from rookery.bus.jetstream_api import ApiError, delivery_info, status_of
 from rookery.bus.journal.reader import LeaderLag, from_delivery
-from rookery.bus.nats import ApiError, Connection, Message, Outgoing
+from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.nats.batch_client import Subscription, header_value
-from rookery.bus.nats.jetstream_api import delivery_info, status_of
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json

@@ -11,10 +11,10 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from rookery.bus.clock import monotonic_s
-from rookery.bus.nats import ApiError, Connection, Message
+from rookery.bus.jetstream_api import MESSAGE_ID, MESSAGE_NOT_FOUND, ApiError, DeliveryInfo
+from rookery.bus.nats import Connection, Message
 from rookery.bus.nats.batch_client import header_value
 from rookery.bus.nats.direct_get import direct_page
-from rookery.bus.nats.jetstream_api import MESSAGE_ID, MESSAGE_NOT_FOUND, DeliveryInfo
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json

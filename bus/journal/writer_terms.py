@@ -17,7 +17,8 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any, Final
 
-from rookery.bus.nats import ApiError, Connection
+from rookery.bus.jetstream_api import ApiError
+from rookery.bus.nats import Connection
 from rookery.bus.ports import Claim, Claims
 from rookery.bus.streams import new_term, subjects_of_terms, terms_in
 from rookery.bus.subjects import Subjects

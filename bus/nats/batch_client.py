@@ -21,7 +21,7 @@ from nats.aio.transport import TcpTransport
 from nats.errors import Error, ProtocolError
 from nats.protocol.parser import Parser
 
-from rookery.bus.nats.server_access import NonceProof, ServerAccess
+from rookery.bus.server_access import NonceProof, ServerAccess
 from rookery.bus.subjects import hide_tokens
 from rookery.schemas.errors import Refused
 

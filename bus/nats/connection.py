@@ -20,6 +20,7 @@ import msgspec
 import nats.errors
 
 from rookery.bus.clock import entropy
+from rookery.bus.jetstream_api import NO_RESPONDERS, ApiError, status_of
 from rookery.bus.nats.batch_client import (
     BatchClient,
     Message,
@@ -29,10 +30,9 @@ from rookery.bus.nats.batch_client import (
     encode_frames,
     header_value,
 )
-from rookery.bus.nats.jetstream_api import NO_RESPONDERS, ApiError, status_of
 from rookery.bus.nats.reply_inbox import ReplyInbox
-from rookery.bus.nats.server_access import INBOX_PREFIX, NO_ACCESS, ServerAccess, ServerTargets
 from rookery.bus.roles import inbox_of
+from rookery.bus.server_access import INBOX_PREFIX, NO_ACCESS, ServerAccess, ServerTargets
 from rookery.bus.subjects import hide_tokens
 from rookery.schemas.errors import CodedError, Failed, Refused
 

@@ -9,9 +9,9 @@ from math import inf
 from typing import Final, NamedTuple
 
 from rookery.bus.event_loop import wait_first
+from rookery.bus.jetstream_api import status_of
 from rookery.bus.nats.batch_client import header_value
 from rookery.bus.nats.connection import Connection, Message, Outgoing, not_permitted
-from rookery.bus.nats.jetstream_api import status_of
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
 

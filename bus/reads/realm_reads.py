@@ -12,11 +12,11 @@ import msgspec
 
 from rookery.bus.clock import entropy
 from rookery.bus.event_loop import Backoff
+from rookery.bus.jetstream_api import MESSAGE_NOT_FOUND, NO_RESPONDERS, status_of
 from rookery.bus.journal.reader import LeaderLag, from_answer, from_page, matcher
 from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.nats.batch_client import header_value
 from rookery.bus.nats.direct_get import DirectPage, exchange, page_of
-from rookery.bus.nats.jetstream_api import MESSAGE_NOT_FOUND, NO_RESPONDERS, status_of
 from rookery.bus.ports import BLOB_BYTES_MAX, Filter, StoredMessage
 from rookery.bus.reads.service import CODE_HEADER, DONE, is_page_end
 from rookery.bus.storage.blobs import (

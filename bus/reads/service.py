@@ -12,7 +12,8 @@ import msgspec
 
 from rookery.bus.commands.command_messages import CODE, CommandDecoder, is_reply_subject
 from rookery.bus.commands.request_endpoint import NatsRequestEndpoint, error_message
-from rookery.bus.nats import ApiError, Connection, Message, Outgoing
+from rookery.bus.jetstream_api import ApiError
+from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.nats.batch_client import Subscription
 from rookery.bus.nats.direct_get import page_query
 from rookery.bus.ports import BLOB_BYTES_MAX, Blobs, Delivery, Filter, TaskSet

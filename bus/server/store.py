@@ -24,8 +24,8 @@ import msgspec
 
 from rookery.bus.clock import SystemClock, wait_until
 from rookery.bus.credentials import Credential, CredentialStore
+from rookery.bus.mesh_links import REALM_ACCOUNT
 from rookery.bus.roles import Role
-from rookery.bus.server.mesh_links import REALM_ACCOUNT
 from rookery.schemas.errors import Failed, Refused
 
 __all__ = [

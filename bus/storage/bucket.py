@@ -8,16 +8,17 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from rookery.bus.nats import ApiError, Connection, Message, Outgoing
-from rookery.bus.nats.batch_client import header_value
-from rookery.bus.nats.direct_get import direct_page
-from rookery.bus.nats.jetstream_api import (
+from rookery.bus.jetstream_api import (
     EXPECTED_SEQUENCE,
     MESSAGE_NOT_FOUND,
     AckVerdict,
+    ApiError,
     decode_ack,
     status_of,
 )
+from rookery.bus.nats import Connection, Message, Outgoing
+from rookery.bus.nats.batch_client import header_value
+from rookery.bus.nats.direct_get import direct_page
 from rookery.bus.ports import Claim
 from rookery.bus.streams import StreamSpec
 from rookery.bus.subjects import Subjects, decode_token, encode_token

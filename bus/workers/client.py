@@ -12,9 +12,9 @@ from typing import Final
 import msgspec
 
 from rookery.bus.clock import entropy
+from rookery.bus.jetstream_api import NO_RESPONDERS, status_of
 from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.nats.batch_client import Subscription
-from rookery.bus.nats.jetstream_api import NO_RESPONDERS, status_of
 from rookery.bus.ports import Blobs
 from rookery.bus.subjects import Subjects
 from rookery.bus.workers.protocol import (

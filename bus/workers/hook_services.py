@@ -22,9 +22,9 @@ import nats.errors
 
 from rookery.bus.commands.command_messages import command_headers
 from rookery.bus.event_loop import TaskSet
+from rookery.bus.jetstream_api import NO_RESPONDERS, status_of
 from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.nats.batch_client import Subscription
-from rookery.bus.nats.jetstream_api import NO_RESPONDERS, status_of
 from rookery.bus.ports.commands import HookHandler
 from rookery.bus.subjects import Subjects, decode_token
 from rookery.bus.workers.client import ResultInbox

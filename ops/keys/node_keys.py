@@ -20,7 +20,7 @@ from rookery.actors.keys.ed25519 import (
 )
 from rookery.bus.clock import entropy
 from rookery.bus.credentials import Credential, is_certified
-from rookery.bus.nats import verify_nkey
+from rookery.bus.nkeys import verify_nkey
 from rookery.bus.roles import Role
 from rookery.ops.config import ApprovalsConfig, Config
 from rookery.ops.keys.sealing_keys import write_durably

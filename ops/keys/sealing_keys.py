@@ -16,8 +16,8 @@ from typing import Final
 import msgspec
 
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import KEY_BYTES, KeyRing, RingSeal, SealedSecrets
 from rookery.bus.ports import Secrets, ValueSeal
+from rookery.bus.sealed_secrets import KEY_BYTES, KeyRing, RingSeal, SealedSecrets
 from rookery.ops.config import Config
 from rookery.ops.server import sealing_key_path
 from rookery.schemas.errors import CodedError, Failed, Refused

@@ -14,16 +14,10 @@ import msgspec
 from rookery.bus.client import ABSENCE_S_MAX, Client
 from rookery.bus.clock import monotonic_s
 from rookery.bus.credentials import Credential, read_credential
-from rookery.bus.nats import NO_ACCESS, ServerAccess
+from rookery.bus.mesh_links import read_link
 from rookery.bus.roles import Role
-from rookery.bus.server import (
-    EmbeddedServer,
-    Store,
-    check_usable,
-    default_store,
-    find_running,
-    read_link,
-)
+from rookery.bus.server import EmbeddedServer, Store, check_usable, default_store, find_running
+from rookery.bus.server_access import NO_ACCESS, ServerAccess
 from rookery.ops.config import Config, address_of
 from rookery.schemas.errors import CodedError, Failed, Refused
 

@@ -15,9 +15,11 @@ from types import TracebackType
 import msgspec
 
 from rookery.bus.credentials import CredentialStore, ServerFormat
-from rookery.bus.nats import ApiError, Connection, ServerAccess
+from rookery.bus.jetstream_api import ApiError
+from rookery.bus.nats import Connection
 from rookery.bus.roles import Role
 from rookery.bus.server.server import find_server
+from rookery.bus.server_access import ServerAccess
 from rookery.schemas.errors import Failed
 from tests.bus.relay import Relay
 

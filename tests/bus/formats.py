@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from rookery.bus.jetstream_api import MESSAGE_ID
 from rookery.bus.journal.reader import CHAIN
 from rookery.bus.nats import Connection, Outgoing
-from rookery.bus.nats.jetstream_api import MESSAGE_ID
 from rookery.bus.ports import AppendRequest
 from rookery.bus.storage.bucket import Bucket
 from rookery.bus.streams import (

@@ -11,7 +11,6 @@ from nats.js.errors import NoStreamResponseError
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.memory import MemoryBus, MemoryServer
-from rookery.bus.nats import ServerAccess
 from rookery.bus.ports import (
     PARTITIONS,
     Appended,
@@ -22,6 +21,7 @@ from rookery.bus.ports import (
     EntitySnapshot,
 )
 from rookery.bus.roles import Role
+from rookery.bus.server_access import ServerAccess
 from rookery.bus.subjects import partition_of
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId

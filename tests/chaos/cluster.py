@@ -29,8 +29,8 @@ from typing import Any
 import msgspec
 
 from rookery.bus.client import Client
-from rookery.bus.nats import ApiError, Connection, Outgoing
-from rookery.bus.nats.jetstream_api import EXPECTED_SEQUENCE
+from rookery.bus.jetstream_api import EXPECTED_SEQUENCE, ApiError
+from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.roles import Role
 from rookery.bus.storage.bucket import Bucket, JetStreamClaims

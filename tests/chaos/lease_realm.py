@@ -14,9 +14,9 @@ import msgspec
 
 from rookery.actors.leases.provider import LeaseCredential
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import SealedSecrets
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.roles import Role
+from rookery.bus.sealed_secrets import SealedSecrets
 from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.keys import ConfiguredKeys
 from tests.execution.programs import Programs

@@ -17,9 +17,9 @@ from urllib.request import urlopen
 import msgspec
 
 from rookery.actors.sandbox.sessions.snapshot import open_snapshot
-from rookery.bus.credentials import SealedSecrets
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.roles import Role
+from rookery.bus.sealed_secrets import SealedSecrets
 from rookery.ops.keys import ConfiguredKeys
 from rookery.ops.keys.sealing_keys import SNAPSHOTS
 from tests.execution.realm_fixture import Serving

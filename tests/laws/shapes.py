@@ -188,6 +188,8 @@ FACE_NAMES_MAX: Final = 5
 LARGER_FACES: Final[dict[str, tuple[int, str]]] = {
     "schemas": (21, "the words that a client's program needs for a run"),
     "actors/hooks": (15, "the words in which authors write hooks, and what a node does with them"),
+    "actors/kernel/machines": (30, "the words in which the table of a machine is written"),
+    "actors/sandbox": (18, "the words of the contract between a program and what executes it"),
     "bus": (6, "both clients, sync and async: what each opens, and what it returns"),
     "bus/client/machines": (16, "one class for each trait of the seed, and what they return"),
     "bus/ports": (41, "a list by nature: every port of the bus, and the structs they exchange"),

@@ -30,7 +30,8 @@ ALSO = {
     "actors/tools/": ("jsonschema", "referencing"),
     "actors/leases/providers/": ("oauthlib",),
     "actors/keys/": ("Crypto",),
-    "bus/nats/": ("Crypto",),
+    "bus/nkeys.py": ("Crypto",),
+    "bus/sealed_secrets.py": ("Crypto",),
     "bus/commands/": ("Crypto",),
     "bus/credentials/": ("Crypto",),
 }

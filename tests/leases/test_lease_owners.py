@@ -27,8 +27,8 @@ from rookery.actors.leases.provider import (
     RetryLater,
 )
 from rookery.actors.leases.refresh_rules import requires_login, short_name
-from rookery.bus.credentials import KeyRing, SealedSecrets
 from rookery.bus.ports import Timer
+from rookery.bus.sealed_secrets import KeyRing, SealedSecrets
 from rookery.ops.metrics import NodeMetrics
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import LeaseWait

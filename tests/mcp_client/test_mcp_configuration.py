@@ -11,7 +11,7 @@ import pytest
 
 from rookery.actors.protection.sensitive_values import NO_SEAL
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import KEY_BYTES, KeyRing, RingSeal
+from rookery.bus.sealed_secrets import KEY_BYTES, KeyRing, RingSeal
 from rookery.ops.mcp_client import sources_of
 from rookery.ops.mcp_client.source_values import SourceValues
 from rookery.schemas.calls import ApprovalMode, AutoApproval, AutoRule

@@ -15,10 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import KeyRing, SealedSecrets
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Secrets
 from rookery.bus.ports.storage import SecretEntry
+from rookery.bus.sealed_secrets import KeyRing, SealedSecrets
 from rookery.ops.keys import ConfiguredKeys, rotate
 
 

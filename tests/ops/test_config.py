@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.bus.nats import ServerAccess
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.server_access import ServerAccess
 from rookery.ops.config import Config, hide_secret, load
 from rookery.ops.server import RealmServer, find_server
 from rookery.schemas.errors import Refused

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rookery.actors.peers import PeerCard, RealmKeys, card_line
+from rookery.actors.peers.trust import PeerCard, RealmKeys, card_line
 from rookery.bus.clock import entropy
 from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.checks import CheckVerdict, Finding

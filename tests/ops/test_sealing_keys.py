@@ -16,10 +16,10 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import KEY_BYTES, KeyRing, RingSeal
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.memory.storage import MemorySecrets
 from rookery.bus.roles import Role
+from rookery.bus.sealed_secrets import KEY_BYTES, KeyRing, RingSeal
 from rookery.ops.config import Config, ServerConfig
 from rookery.ops.keys import ConfiguredKeys, open_node_secrets, rotate
 from rookery.ops.keys.sealing_keys import open_secrets

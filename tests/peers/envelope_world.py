@@ -12,15 +12,13 @@ import msgspec
 from rookery.actors.kernel.command_router import decode_delivery
 from rookery.actors.kernel.machines import ATTACHED, SessionHost
 from rookery.actors.keys.ed25519 import SigningKey
-from rookery.actors.peers import (
+from rookery.actors.peers import PeersDecider, PeerSettings, SendContext
+from rookery.actors.peers.trust import (
     EnvelopeChecks,
-    PeersDecider,
-    PeerSettings,
     RealmKeys,
     Roster,
     RosterAccess,
     RosterSigners,
-    SendContext,
     sign_envelope,
 )
 from rookery.bus.ports import Delivery, EnvelopeProof, InboxPosition

@@ -14,7 +14,8 @@ from pathlib import Path
 
 from msgspec.structs import replace
 
-from rookery.bus.server import EmbeddedServer, MeshLink, make_links
+from rookery.bus.mesh_links import MeshLink, make_links
+from rookery.bus.server import EmbeddedServer
 from tests.peers.peer_realms import PeerRealm
 
 __all__ = ["free_port", "linked_servers", "links_of", "pair_sites"]

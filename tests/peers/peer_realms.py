@@ -6,9 +6,9 @@ from pathlib import Path
 
 from rookery.bus.client import Client
 from rookery.bus.clock import wait_until
-from rookery.bus.nats import ServerAccess
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.server_access import ServerAccess
 from tests.nodes import NodeProcess, node_on, sealing_key_of
 from tests.ops.fixtures import Ended, Realm
 

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from rookery.actors.keys.ed25519 import SigningKey, is_valid_signature
-from rookery.actors.peers import read_card
+from rookery.actors.peers.trust import read_card
 from rookery.bus.clock import SystemClock, wait_until
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from rookery.actors.kernel.machines import HostPhase
 from rookery.actors.messages import BeginPeerCall, HandlerEnded, WithdrawPeerCall
-from rookery.actors.peers import peer_id_of
 from rookery.actors.peers.state import QUEUED_ITEMS_MAX
+from rookery.actors.peers.trust import peer_id_of
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.peers.items import (

@@ -14,8 +14,9 @@ from pathlib import Path
 import pytest
 
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.nats import ServerAccess
-from rookery.bus.server import find_server, read_link
+from rookery.bus.mesh_links import read_link
+from rookery.bus.server import find_server
+from rookery.bus.server_access import ServerAccess
 from rookery.schemas.errors import Failed
 from tests.bus.cluster import free_ports
 from tests.ops.fixtures import CommandLine

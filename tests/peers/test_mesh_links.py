@@ -19,10 +19,10 @@ import nats
 import pytest
 
 from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.mesh_links import LinkFiles, MeshLink, link_config, read_link
 from rookery.bus.nats import Connection
 from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer, find_server
-from rookery.bus.server.mesh_links import LinkFiles, MeshLink, link_config, read_link
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed, Refused
 from tests.peers.linked_sites import free_port, linked_servers, links_of

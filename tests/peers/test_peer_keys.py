@@ -10,7 +10,14 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.actors.keys.ed25519 import SigningKey, is_valid_signature
-from rookery.actors.peers import PeerCard, RealmKeys, card_line, fingerprint, peer_id_of, read_card
+from rookery.actors.peers.trust import (
+    PeerCard,
+    RealmKeys,
+    card_line,
+    fingerprint,
+    peer_id_of,
+    read_card,
+)
 from rookery.actors.peers.trust.peer_keys import VOUCH_MS, enrolment_fault, read_vouch
 from rookery.schemas.errors import Refused
 from rookery.schemas.peers.roster import Enrolment

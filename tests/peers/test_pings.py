@@ -8,13 +8,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.peers import (
-    NotAttended,
-    ping_envelope,
-    read_pong,
-    realm_response,
-    sign_envelope,
-)
+from rookery.actors.peers import NotAttended
+from rookery.actors.peers.trust import ping_envelope, read_pong, realm_response, sign_envelope
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused

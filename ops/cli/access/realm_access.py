@@ -17,11 +17,13 @@ from rookery.actors.kernel import node_of_holder, process_of_holder
 from rookery.bus.client import Client
 from rookery.bus.clock import entropy
 from rookery.bus.commands import CommandDecoder, JetStreamInbox
-from rookery.bus.credentials import SealedSecrets, identity_header
+from rookery.bus.credentials import identity_header
+from rookery.bus.jetstream_api import STREAM_NOT_FOUND, ApiError
 from rookery.bus.journal import JetStreamFeed, JetStreamJournal, Quarantine
-from rookery.bus.nats import STREAM_NOT_FOUND, ApiError, Connection
+from rookery.bus.nats import Connection
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.roles import Role
+from rookery.bus.sealed_secrets import SealedSecrets
 from rookery.bus.storage import (
     Bucket,
     JetStreamBlobs,

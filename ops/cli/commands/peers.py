@@ -14,7 +14,7 @@ from cyclopts import App, Parameter
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.peers import (
+from rookery.actors.peers.trust import (
     PeerCard,
     Roster,
     RosterPeer,

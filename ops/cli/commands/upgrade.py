@@ -14,9 +14,9 @@ from typing import Annotated, Final
 import msgspec
 from cyclopts import App, Parameter
 
-from rookery.bus.credentials import SecretKey
 from rookery.bus.realm_upgrade import RealmUpgrade, upgrade_realm
 from rookery.bus.replicas import StreamReplicas, change_replicas, plan_replicas
+from rookery.bus.sealed_secrets import SecretKey
 from rookery.ops.cli.access.realm_access import local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table, refuse_file_errors

@@ -6,7 +6,7 @@ import pytest
 
 from rookery.bus.credentials import Credential, identity_header
 from rookery.bus.credentials.credential import IdentityVerifier, Issuer
-from rookery.bus.nats.nkeys import NKey, NKeyKind
+from rookery.bus.nkeys import NKey, NKeyKind
 from rookery.bus.roles import Role
 
 ISSUER = Issuer(NKey(NKeyKind.ACCOUNT, b"i" * 32))

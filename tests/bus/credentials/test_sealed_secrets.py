@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import KEY_BYTES, KeyRing, SealedSecrets
 from rookery.bus.memory.storage import MemorySecrets
+from rookery.bus.sealed_secrets import KEY_BYTES, KeyRing, SealedSecrets
 from rookery.schemas.errors import CodedError, Refused
 
 VALUE = b"canary-7f2a"

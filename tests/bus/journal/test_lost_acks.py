@@ -12,9 +12,9 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from rookery.bus.jetstream_api import decode_ack
 from rookery.bus.journal.journal import JetStreamJournal
 from rookery.bus.nats import Connection, Message
-from rookery.bus.nats.jetstream_api import decode_ack
 from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, Backpressure, Conflict
 from rookery.bus.subjects import Subjects
 from rookery.schemas.envelope import EntityId

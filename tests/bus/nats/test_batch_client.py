@@ -17,7 +17,7 @@ from nats.errors import ProtocolError
 from nats.protocol.parser import Parser
 
 from rookery.bus.nats.batch_client import BatchClient, BatchParser, Message
-from rookery.bus.nats.server_access import NO_ACCESS
+from rookery.bus.server_access import NO_ACCESS
 
 PROOF = ("_auth_configured", "_signature_cb", "_public_nkey", "_user_jwt_cb", "_inbox_prefix")
 HEADER = b"NATS/1.0\r\nNats-Msg-Id: 7\r\n\r\n"

@@ -15,9 +15,9 @@ import pytest
 from rookery.bus.event_loop import new_event_loop
 from rookery.bus.nats.connection import ApiError, Connection, Message, Outgoing, header_value
 from rookery.bus.nats.direct_get import exchange
-from rookery.bus.nats.server_access import ServerAccess
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
+from rookery.bus.server_access import ServerAccess
 from rookery.schemas.errors import Failed, Refused
 from tests.bus.deadlines import wait_until
 from tests.bus.proxy import UP, proxied

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.bus.nats.nkeys import (
+from rookery.bus.nkeys import (
     KEY_BYTES,
     NKey,
     NKeyKind,

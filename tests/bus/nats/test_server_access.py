@@ -12,7 +12,7 @@ import pytest
 
 from rookery.bus.clock import entropy, wait_until
 from rookery.bus.nats.connection import Connection, Message, Outgoing
-from rookery.bus.nats.nkeys import (
+from rookery.bus.nkeys import (
     KEY_BYTES,
     NKey,
     NKeyKind,
@@ -21,15 +21,15 @@ from rookery.bus.nats.nkeys import (
     operator_jwt,
     user_jwt,
 )
-from rookery.bus.nats.server_access import (
+from rookery.bus.roles import Permissions
+from rookery.bus.server.server import find_server
+from rookery.bus.server.store import Store
+from rookery.bus.server_access import (
     ServerAccess,
     ServerTargets,
     access_from_environment,
     split_urls,
 )
-from rookery.bus.roles import Permissions
-from rookery.bus.server.server import find_server
-from rookery.bus.server.store import Store
 from rookery.schemas.errors import Failed, Refused
 from tests.bus.deadlines import wait_until as wait_on_the_loop_until
 from tests.bus.nats.test_connection import run

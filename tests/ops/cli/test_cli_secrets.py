@@ -11,9 +11,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import SealedSecrets
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.roles import Role
+from rookery.bus.sealed_secrets import SealedSecrets
 from rookery.ops.keys import ConfiguredKeys, open_node_secrets
 from tests.ops.fixtures import ROOKERY, Ended, Realm
 

@@ -6,11 +6,12 @@ Every part of the bus that talks to JetStream reads them here, so one code means
 from __future__ import annotations
 
 from enum import Enum, auto
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 
-from rookery.bus.nats.batch_client import Message
+if TYPE_CHECKING:
+    from rookery.bus.nats import Message
 
 __all__ = [
     "CONSUMER_NOT_FOUND",

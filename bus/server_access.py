@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 
-from rookery.bus.nats.nkeys import NKey, read_credentials
+from rookery.bus.nkeys import NKey, read_credentials
 from rookery.schemas.errors import Refused
 
 __all__ = [
