@@ -105,7 +105,11 @@ EFFECT_TYPES: Final[frozenset[type[Fact]]] = frozenset(
 
 
 def peer_effects(state: SessionPeers, fact: Any) -> Sequence[Effect]:
-    """The effects of ``fact``."""
+    """The effects of ``fact``, if it has any: after a crash all facts of a message come here."""
+    return _effects_of(state, fact) if type(fact) in EFFECT_TYPES else ()
+
+
+def _effects_of(state: SessionPeers, fact: Any) -> Sequence[Effect]:
     if isinstance(fact, _SENT):
         return list(_sent_effects(state, fact))
     if isinstance(fact, _DRAIN):

@@ -11,6 +11,7 @@ handlers leave a line in a file; afterwards the journals of both sides and the f
 from __future__ import annotations
 
 import asyncio
+import json
 import sys
 import tempfile
 import time
@@ -94,6 +95,8 @@ class MeshRecord(NamedTuple):
     counts: Counter[str]
     """Of messages on the link, and of its faults."""
     killed: int
+    errors: Sequence[str]
+    """What nodes logged as errors of their own."""
 
 
 # --- the judgement --------------------------------------------------------------------------------
@@ -106,6 +109,7 @@ def faults_of(record: MeshRecord) -> list[str]:
         *_wrong_runs(record),
         *_wrong_orders(record),
         *_not_injected(record),
+        *sorted(set(record.errors)),
     ]
 
 
@@ -196,7 +200,8 @@ async def carry_out(folder: Path, plan: MeshPlan) -> MeshRecord:
         facts = [fact for site in SITES for fact in await _facts(mesh.clients[site])]
         lines = [line.split() for line in mesh.ledger.read_text().splitlines()]
         handled = [(key, int(number)) for _, key, number in lines]
-        return MeshRecord(plan, sent, facts, handled, mesh.link.counts, killed)
+        errors = [line for log in folder.glob("of-*/node-*.log") for line in _errors_in(log)]
+        return MeshRecord(plan, sent, facts, handled, mesh.link.counts, killed, errors)
 
 
 @asynccontextmanager
@@ -311,6 +316,13 @@ async def _break(mesh: _Mesh, plan: MeshPlan, sent: Mapping[str, Sending]) -> in
         await asyncio.to_thread(mortal.kill)
         await asyncio.to_thread(successor.start)
     return killed
+
+
+def _errors_in(log: Path) -> list[str]:
+    """Also those of nodes that were killed."""
+    lines = [line for line in log.read_text().splitlines() if line.startswith("{")]
+    found = [json.loads(line) for line in lines]
+    return [f"{one['event']}: {one.get('error')}" for one in found if one["level"] == "error"]
 
 
 async def _facts(client: Client) -> list[Mapping[str, Any]]:

@@ -38,7 +38,7 @@ FACTS = [
     *(fact("response_ended", one) for one in "ab"),
 ]
 HANDLED = [("k0", 0), ("k1", 1)]
-CLEAN = MeshRecord(PLAN, SENT, FACTS, HANDLED, COUNTS, 1)
+CLEAN = MeshRecord(PLAN, SENT, FACTS, HANDLED, COUNTS, 1, [])
 LATE = {"type": "peer.response_unmatched.v1", "in_reply_to": "a", "why": "duplicate"}
 
 
@@ -64,6 +64,7 @@ def test_a_clean_record_has_no_fault_and_a_repeated_line_of_one_call_is_none():
         (CLEAN._replace(counts=COUNTS - Counter(lost=1)), "nothing was lost"),
         (CLEAN._replace(counts=COUNTS - Counter(cut=1)), "nothing was cut"),
         (CLEAN._replace(killed=0), "0 nodes were killed"),
+        (CLEAN._replace(errors=["effects not derived: KeyError"]), "effects not derived"),
     ],
 )
 def test_each_fault_is_found(record: MeshRecord, fault: str):

@@ -169,6 +169,8 @@ class Inbox:
     def apply(self, left: Sequence[Fact]) -> None:
         for fact in left:
             self.state = self.decider.evolve(self.state, fact)
+        for fact in left:  # As after a crash: also those that have no effect.
+            self.decider.effects(self.state, fact)
         self.facts += left
 
     def code(self, sent: Sent, arrived_ms: int = NOW_MS) -> str:

@@ -96,6 +96,9 @@ def test_a_card_is_read_as_it_was_printed(generation: int, name: str | None):
     assert line.split() == [line]
     assert read_card(f"  {line}\n") == card
     assert read_card(line.replace("peer1:", "peer1:").rstrip()) == card
+    for digit in set("abcdefghijklmnopqrstuvwxyz234567") - {line[-1]}:
+        with pytest.raises(Refused):
+            read_card(line[:-1] + digit)
 
 
 def test_a_mistyped_card_is_refused():

@@ -77,6 +77,8 @@ def read_card(line: str) -> PeerCard:
         data = b32decode(digits + "=" * (-len(digits) % 8))
     except ValueError:
         raise _invalid("it has other characters than a to z and 2 to 7") from None
+    if b32encode(data).decode().rstrip("=") != digits:  # Unused bits of the last character.
+        raise _invalid("its last character is wrong")
     packed, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
     if _checksum(packed) != checksum:
         raise _invalid("its checksum does not match: a character is wrong or missing")
