@@ -21,7 +21,12 @@ from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.hooks import ChangeHooks, HooksQuery, HookTrial, ResumeRun
 from rookery.schemas.peers.envelope import Envelope
-from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
+from rookery.schemas.peers.exchanges import (
+    ExchangesQuery,
+    FollowExchange,
+    PeerDue,
+    SendEnvelope,
+)
 from rookery.schemas.peers.items import PublishEvent, SetResponder
 from rookery.schemas.peers.roster import NamePeer
 from rookery.schemas.protection.policy import ExplainPolicy
@@ -414,6 +419,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "respond": SetResponder,
     "event": PublishEvent,
     "peer_due": PeerDue,
+    "exchange": FollowExchange,
     "exchanges": ExchangesQuery,
     "pending": PendingQuery,
     "granted": GrantedQuery,
@@ -478,6 +484,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "replay",
         "fork",
         "send",
+        "exchange",
         "respond",
         "event",
     ),

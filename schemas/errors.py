@@ -102,6 +102,8 @@ CODES: Final[dict[str, Code]] = {
     "PEER_DECLINED": Code("the peer did not take the request"),
     "PEER_TIMED_OUT": Code("the response did not arrive in time"),
     "PEER_SEND_FAILED": Code("no inbox took the envelope before its time was over"),
+    "PEER_STREAM_NOT_FOUND": Code("the request has no stream that waits for a reader"),
+    "PEER_STREAM_TAKEN": Code("the stream of the request has another reader"),
     "PEER_UNKNOWN": Code("the roster has no peer of this name"),
     "PEER_ALIAS_TAKEN": Code("the roster has another peer under this alias, or this key"),
     "VAULT_KEY_MISSING": Code("the realm's secrets lack the secret of its peers' keys"),

@@ -22,7 +22,7 @@ from rookery.schemas.machines.views import (
     SurfacesView,
     TurnsReply,
 )
-from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList
+from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList, StreamView
 from rookery.schemas.peers.items import ResponderView
 from rookery.schemas.peers.roster import RosterReceipt
 from rookery.schemas.protection.policy import PolicyExplanation
@@ -435,6 +435,7 @@ REPLIES: dict[str, Any] = {
     "respond": ResponderView,
     "event": EnvelopeReceipt,
     "peer_due": EnvelopeReceipt,
+    "exchange": StreamView,
     "exchanges": ExchangeList,
     "pending": ApprovalList,
     "granted": GrantList,

@@ -17,7 +17,6 @@ from rookery.actors.admission.admission_machine import evolve_host
 from rookery.actors.kernel import Effect, FactBuilder
 from rookery.actors.kernel.machines import (
     LIVE,
-    MachineBinding,
     Reservation,
     SessionHost,
     SessionMachineDecider,
@@ -38,8 +37,7 @@ from rookery.actors.peers.admission import (
     unanswered_request,
     unmatched,
 )
-from rookery.actors.peers.context_machine import CONTEXT, SessionContext
-from rookery.actors.peers.drain_machine import DRAIN, CommsDrain
+from rookery.actors.peers.bindings import BINDINGS
 from rookery.actors.peers.effects import (
     EFFECT_TYPES,
     DeliveryReported,
@@ -49,13 +47,6 @@ from rookery.actors.peers.effects import (
     pending_peer_effects,
 )
 from rookery.actors.peers.evolve import OWN_FACTS, evolve, kept_over_generations
-from rookery.actors.peers.ingress_machine import INGRESS
-from rookery.actors.peers.interaction_machine import (
-    INBOUND,
-    OUTBOUND,
-    InboundRequests,
-    OutboundRequests,
-)
 from rookery.actors.peers.items.events import event_id, queue_event
 from rookery.actors.peers.items.item_queue import assignments, is_full
 from rookery.actors.peers.items.program_calls import begin_call, is_begun, withdraw_call
@@ -66,9 +57,15 @@ from rookery.actors.peers.items.responder_rules import (
     responder_view,
     set_responder,
 )
+from rookery.actors.peers.items.streams import (
+    context_advances,
+    expire_stream,
+    follow_stream,
+    stream_ends,
+    stream_view,
+)
 from rookery.actors.peers.outbox import OutboxRules, SendContext, list_exchanges
 from rookery.actors.peers.state import DeclineRate, SessionPeers
-from rookery.actors.peers.stream_machine import STREAMS, InteractionStreams
 from rookery.actors.peers.trust.envelope_rules import (
     EnvelopeChecks,
     EnvelopeSender,
@@ -86,18 +83,11 @@ from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import PeerTerminalDisposition, ResponseStatus
 from rookery.schemas.machines.peer_admission import classification_params
-from rookery.schemas.machines.views import (
-    CommsDrainView,
-    InboundRequestView,
-    InteractionStreamView,
-    OutboundRequestView,
-    PeerIngressView,
-    SessionContextView,
-)
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
 from rookery.schemas.peers.exchanges import (
     EnvelopeReceipt,
     ExchangesQuery,
+    FollowExchange,
     PeerDue,
     SendEnvelope,
 )
@@ -107,8 +97,6 @@ from rookery.schemas.peers.roster import REALM_NAME, ROSTER_KEY, NamePeer, Roste
 __all__ = ["PeerSettings", "PeersDecider", "SessionPeers"]
 
 OnRefused = Callable[[CodedError, str], None]
-Params = Mapping[str, Any]
-_EXCHANGE = ("corr_id",)
 _AT_ONCE: Final = (facts.MessageSent, facts.ProgressSent, facts.ResponseReplied)
 """What ends the call of a program that sends it."""
 _WAITING: Final = (
@@ -119,7 +107,7 @@ _WAITING: Final = (
     facts.ResponderSet,
 )
 """What may lead to an assignment where nothing was queued."""
-_VERBS = ("peers", "roster", "send", "respond", "event", "peer_due", "exchanges")
+_VERBS = ("peers", "roster", "send", "exchange", "respond", "event", "peer_due", "exchanges")
 _RESERVED: Final = (ROSTER_KEY, REALM_NAME)
 """The roster is an entity of this family; the realm itself answers pings, and has no facts."""
 DELIVERED_HOLD_S: Final = 1.0
@@ -128,6 +116,14 @@ _ACKNOWLEDGEMENTS: Final[Mapping[type, msgspec.Struct]] = {
     **dict.fromkeys((BeginPeerCall, WithdrawPeerCall), PeerCallAcknowledged()),
 }
 """The replies to commands of executors and timers."""
+
+
+_VIEWS: Final[Mapping[type, Callable[[SessionPeers, Any], msgspec.Struct]]] = {
+    ExchangesQuery: lambda state, _: list_exchanges(state),
+    FollowExchange: stream_view,
+    SetResponder: lambda state, _: responder_view(state),
+}
+"""What clients get to see."""
 
 
 class PeerSettings(NamedTuple):
@@ -141,52 +137,18 @@ class PeerSettings(NamedTuple):
     credential that sent it."""
 
 
-def _ingress_view(host: SessionHost, _: Params) -> PeerIngressView:
-    return PeerIngressView(host_phase=host.phase, silent_intents=tuple(sorted(host.silent_intents)))
-
-
-def _outbound_view(requests: OutboundRequests, params: Params) -> OutboundRequestView:
-    corr_id = str(params.get("corr_id", ""))
-    return OutboundRequestView(corr_id=corr_id, state=requests.pending_peer_requests.get(corr_id))
-
-
-def _inbound_view(requests: InboundRequests, params: Params) -> InboundRequestView:
-    corr_id = str(params.get("corr_id", ""))
-    return InboundRequestView(corr_id=corr_id, state=requests.inbound_peer_requests.get(corr_id))
-
-
-def _stream_view(streams: InteractionStreams, params: Params) -> InteractionStreamView:
-    corr_id = str(params.get("corr_id", ""))
-    return InteractionStreamView(corr_id=corr_id, state=streams.streams.get(corr_id))
-
-
-def _drain_view(drain: CommsDrain, _: Params) -> CommsDrainView:
-    return CommsDrainView(phase=drain.phase, drain_mode=drain.drain_mode)
-
-
-def _context_view(context: SessionContext, _: Params) -> SessionContextView:
-    return SessionContextView(watermark_ms=context.last_updated_at_ms)
-
-
 class PeersDecider(SessionMachineDecider):
     """Decides the commands of the family ``peer``."""
 
     family = "peer"
-    schema = 3
+    schema = 4
     verbs: Mapping[str, type[msgspec.Struct]] = {
         **{verb: COMMANDS[verb] for verb in _VERBS},
         "envelope": SignedEnvelope,
     }
     signed_verbs = SIGNED_VERBS
     codec: FactCodec[facts.PeerFact] = FactCodec(facts.PEER_FACTS)
-    bindings = (
-        MachineBinding(INGRESS, "host", _ingress_view),
-        MachineBinding(OUTBOUND, "outbound", _outbound_view, ("outbound_state",), _EXCHANGE),
-        MachineBinding(INBOUND, "inbound", _inbound_view, ("inbound_state",), _EXCHANGE),
-        MachineBinding(STREAMS, "streams", _stream_view, ("state",), _EXCHANGE),
-        MachineBinding(DRAIN, "drain", _drain_view),
-        MachineBinding(CONTEXT, "context", _context_view, ("current_watermark_ms",)),
-    )
+    bindings = BINDINGS
     initial_state = SessionPeers()
 
     def __init__(self, *, executes_runs: bool = False, peers: PeerSettings | None = None) -> None:
@@ -233,7 +195,7 @@ class PeersDecider(SessionMachineDecider):
             case PublishEvent() as event:
                 left = queue_event(self, state, command, event)
             case PeerDue() as due:
-                left = self._on_due(state, command, due)
+                left = self._on_due(state, command, due, now_ms)
             case SetResponder() as change:
                 self._check_live(state, command.key)
                 left = set_responder(self, state, command.key, change)
@@ -241,12 +203,12 @@ class PeersDecider(SessionMachineDecider):
                 left = super().decide(state, command, now_ms=now_ms)
             case _:
                 left = self._decide_program(state, command, now_ms)
-        return self._with_assignments(state, command.key, left) if left else ()
+        return self._with_consequences(state, command.key, left, now_ms) if left else ()
 
     def _decide_program(
         self, state: SessionPeers, command: Command[Any], now_ms: int
     ) -> Sequence[Fact]:
-        """The facts of a program's call, or of the end of a responder's run."""
+        """The facts of a program's call, of a reader, or of the end of a responder's run."""
         session = command.key
         left: Sequence[Fact] = ()
         match command.body:
@@ -254,22 +216,30 @@ class PeersDecider(SessionMachineDecider):
                 left = self._begin_call(state, command, begin, now_ms)
             case WithdrawPeerCall(operation_id=operation_id):
                 left = withdraw_call(self, state, session, operation_id)
+            case FollowExchange() as following:
+                left = follow_stream(self, state, session, following, now_ms)
             case HandlerEnded() as ended:
                 rules = self._rules(state, command, now_ms, f"{ended.item_id}/{ended.run_id}")
                 left = end_handler(self, state, session, ended, rules)
         return left
 
-    def _with_assignments(
-        self, state: SessionPeers, session: str, left: Sequence[Fact]
+    def _with_consequences(
+        self, state: SessionPeers, session: str, left: Sequence[Fact], now_ms: int
     ) -> Sequence[Fact]:
-        """The facts, and who gets which items of the queue then."""
-        is_idle = not (state.receivers or state.queue)
-        if is_idle and not any(isinstance(fact, _WAITING) for fact in left):
-            return left
+        """The facts, which streams end with them, who gets which items of the queue then, and
+        whether the context has moved on."""
         builder = FactBuilder[SessionPeers, Any](state, self.evolve)
         builder.facts.extend(left)
-        builder.facts.extend(end_with_session(self, builder.state, session))
-        builder.facts.extend(assignments(builder.state))
+        has_peers = self._peers is not None
+        if has_peers:
+            builder.facts.extend(list(stream_ends(self, builder.state, session, left)))
+        is_idle = not (state.receivers or state.queue)
+        if not is_idle or any(isinstance(fact, _WAITING) for fact in left):
+            builder.facts.extend(end_with_session(self, builder.state, session))
+            builder.facts.extend(assignments(builder.state))
+        if has_peers:
+            advances = context_advances(self, builder.state, session, builder.facts, now_ms)
+            builder.facts.extend(list(advances))
         return builder.facts
 
     # --- envelopes that arrive --------------------------------------------------------------------
@@ -371,8 +341,14 @@ class PeersDecider(SessionMachineDecider):
         self, state: SessionPeers, command: Command[Any], sending: SendEnvelope, now_ms: int
     ) -> Sequence[Fact]:
         self._check_live(state, command.key)
+        builder = FactBuilder[SessionPeers, Any](state, self.evolve)
+        fact: Any
         (fact,) = self._rules(state, command, now_ms).send(sending)
-        return (self.moved(state, command.key, fact),)
+        builder.add(self.moved(state, command.key, fact))
+        if sending.stream:
+            params = {"corr_id": fact.corr_id}
+            builder.facts += self.decide_input(builder.state, command.key, "reserved", params)
+        return builder.facts
 
     def _check_live(self, state: SessionPeers, session: str) -> None:
         if state.host.phase not in LIVE:
@@ -414,11 +390,15 @@ class PeersDecider(SessionMachineDecider):
             for fact in left
         ]
 
-    def _on_due(self, state: SessionPeers, command: Command[Any], due: PeerDue) -> Sequence[Fact]:
+    def _on_due(
+        self, state: SessionPeers, command: Command[Any], due: PeerDue, now_ms: int
+    ) -> Sequence[Fact]:
         if not command.id.startswith("timer/"):
             raise Refused("GUARD_REJECTED", "only a timer may end a request")
         if due.drain_due_ms is not UNSET:
             return on_drain_due(self, state, command.key, due.drain_due_ms)
+        if due.stream_id is not UNSET:
+            return expire_stream(self, state, command.key, due.stream_id, now_ms)
         corr_id = due.request_id
         if corr_id in state.requests:
             return self.decide_input(state, command.key, "request_timed_out", {"corr_id": corr_id})
@@ -457,10 +437,8 @@ class PeersDecider(SessionMachineDecider):
                 return RosterReceipt(change=count, signed=bool(signature))
             case SendEnvelope() | PublishEvent():
                 return self._receipt(state, command)
-            case ExchangesQuery():
-                return list_exchanges(state)
-            case SetResponder():
-                return responder_view(state)
+        if (view := _VIEWS.get(type(command.body))) is not None:
+            return view(state, command.body)
         if (acknowledgement := _ACKNOWLEDGEMENTS.get(type(command.body))) is not None:
             return acknowledgement
         return super().reply(state, command, facts)

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.actors.kernel import Effect
+from rookery.actors.peers.items.streams import stream_due_ms
 from rookery.actors.peers.state import SessionPeers
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import peer as facts
@@ -23,7 +24,9 @@ __all__ = [
     "EFFECT_TYPES",
     "ArmDrainTimer",
     "ArmRequestTimer",
+    "ArmStreamTimer",
     "CancelRequestTimer",
+    "CancelStreamTimer",
     "DeliverEnvelope",
     "DeliveryReported",
     "EnvelopeDelivered",
@@ -51,6 +54,20 @@ class ArmRequestTimer(Effect, frozen=True, kw_only=True):
 
 class CancelRequestTimer(Effect, frozen=True, kw_only=True):
     """The request or the receiver has ended before its time."""
+
+    corr_id: str
+
+
+class ArmStreamTimer(Effect, frozen=True, kw_only=True):
+    """Let a timer end the stream of a request that has no reader until then."""
+
+    session: str
+    corr_id: str
+    due_ms: int
+
+
+class CancelStreamTimer(Effect, frozen=True, kw_only=True):
+    """The stream has its reader, or has ended."""
 
     corr_id: str
 
@@ -94,10 +111,11 @@ _SENT: Final = (
     facts.RequestDeclined,
 )
 _ENDS: Final = (facts.ResponseEnded, facts.RequestSendFailed, facts.ResponseRejected)
+_STREAM: Final = (facts.StreamReserved, facts.StreamAttached, facts.StreamAbandoned)
 _DRAIN: Final = (facts.DrainSpawned, facts.ItemHandled, facts.DrainExitNotified)
 EFFECT_TYPES: Final[frozenset[type[Fact]]] = frozenset(
     (
-        *(*_SENT, *_ENDS, *_DRAIN),
+        *(*_SENT, *_ENDS, *_DRAIN, *_STREAM),
         *(facts.RequestTimedOut, facts.ReceiverWaiting, facts.ReceiverLeft, facts.ItemAssigned),
     )
 )
@@ -112,6 +130,8 @@ def peer_effects(state: SessionPeers, fact: Any) -> Sequence[Effect]:
 def _effects_of(state: SessionPeers, fact: Any) -> Sequence[Effect]:
     if isinstance(fact, _SENT):
         return list(_sent_effects(state, fact))
+    if isinstance(fact, _STREAM):
+        return list(_stream_effects(state, fact.session, fact.corr_id))
     if isinstance(fact, _DRAIN):
         return list(_drain_effects(state, fact))
     if isinstance(fact, facts.ReceiverWaiting):
@@ -127,6 +147,14 @@ def _sent_effects(state: SessionPeers, fact: Any) -> Iterable[Effect]:
         yield from _deliver(state, fact.session, fact.sent)
         if isinstance(fact, facts.RequestSent):
             yield from _timer(state, fact.session, fact.corr_id)
+
+
+def _stream_effects(state: SessionPeers, session: str, corr_id: str) -> Iterable[Effect]:
+    key = f"stream/{corr_id}"
+    if due_ms := stream_due_ms(state, corr_id):
+        yield ArmStreamTimer(key=key, session=session, corr_id=corr_id, due_ms=due_ms)
+    else:
+        yield CancelStreamTimer(key=key, corr_id=corr_id)
 
 
 def _cancel(corr_id: str) -> Effect:
@@ -162,6 +190,9 @@ def pending_peer_effects(state: SessionPeers, session: str) -> Sequence[Effect]:
         found += _deliver(state, session, sent)
     for corr_id in state.requests:
         found += _timer(state, session, corr_id)
+    for corr_id in state.readers:
+        if stream_due_ms(state, corr_id):
+            found += _stream_effects(state, session, corr_id)
     for receiver in state.receivers:
         found += _receiver_timer(state, session, receiver.operation_id)
     if due_ms := state.drain_due_ms:

@@ -27,6 +27,7 @@ from rookery.actors.peers.state import (
     OpenRequest,
     Receiver,
     SessionPeers,
+    StreamReader,
 )
 from rookery.actors.peers.trust.envelope_rules import ReplayWindow
 from rookery.schemas.envelope import Fact
@@ -55,6 +56,12 @@ OWN_FACTS: Final = (
     *ROSTER_CHANGES,
 )
 """The facts that no machine folds."""
+STREAM_ENDS: Final = (
+    facts.StreamCompleted,
+    facts.StreamExpired,
+    facts.StreamClosedEarly,
+    facts.StreamAbandoned,
+)
 _KEPT: Final = ("ended", "replied", "outbox", "counters", "declines", "windows", "roster")
 
 
@@ -220,6 +227,22 @@ def _replied(state: SessionPeers, fact: facts.ResponseReplied) -> SessionPeers:
     return replace(state, unanswered=state.unanswered.delete(fact.corr_id), replied=replied)
 
 
+def _stream_reserved(state: SessionPeers, fact: facts.StreamReserved) -> SessionPeers:
+    reader = StreamReader(reserved_at_ms=fact.at_ms)
+    return replace(state, readers=state.readers.set(fact.corr_id, reader))
+
+
+def _stream_attached(state: SessionPeers, fact: facts.StreamAttached) -> SessionPeers:
+    known = state.readers.get(fact.corr_id, StreamReader(reserved_at_ms=fact.at_ms))
+    return replace(state, readers=state.readers.set(fact.corr_id, replace(known, name=fact.reader)))
+
+
+def _stream_ended(state: SessionPeers, fact: Any) -> SessionPeers:
+    if fact.corr_id not in state.readers:
+        return state
+    return replace(state, readers=state.readers.delete(fact.corr_id))
+
+
 def _declined(state: SessionPeers, fact: facts.RequestDeclined) -> SessionPeers:
     rate = state.declines.get(fact.from_key, DeclineRate()).add(fact.declined_at_ms)
     declines = state.declines.set(fact.from_key, rate)
@@ -251,6 +274,9 @@ _FOLDS: Final[dict[type[Any], Callable[[SessionPeers, Any], SessionPeers]]] = {
     facts.ResponderSet: _responder_set,
     facts.DrainSpawned: _drain_spawned,
     facts.DrainExitNotified: _drain_changed,
+    facts.StreamReserved: _stream_reserved,
+    facts.StreamAttached: _stream_attached,
+    **dict.fromkeys(STREAM_ENDS, _stream_ended),
     **dict.fromkeys(ROSTER_CHANGES, _roster_changed),
 }
 """What is not in it changes nothing here."""

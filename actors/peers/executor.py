@@ -25,7 +25,9 @@ from rookery.actors.messages import (
 from rookery.actors.peers.effects import (
     ArmDrainTimer,
     ArmRequestTimer,
+    ArmStreamTimer,
     CancelRequestTimer,
+    CancelStreamTimer,
     DeliverEnvelope,
     DeliveryReported,
     EnvelopeDelivered,
@@ -86,6 +88,8 @@ class PeerExecutor:
             DeliverEnvelope: self.deliver,
             ArmRequestTimer: self.arm_timer,
             CancelRequestTimer: self.cancel_timer,
+            ArmStreamTimer: self.arm_stream_timer,
+            CancelStreamTimer: self.cancel_stream_timer,
             ArmDrainTimer: self.arm_drain_timer,
             StopHandler: self.stop_handler,
             ReportItemHandled: self.report_handled,
@@ -145,6 +149,19 @@ class PeerExecutor:
         )
         await self.timers.arm(timer)
 
+    async def arm_stream_timer(self, effect: ArmStreamTimer) -> None:
+        timer = Timer(
+            id=_stream_timer_id(effect.corr_id),
+            due_ms=effect.due_ms,
+            verb="peer_due",
+            key=effect.session,
+            body=encode_json(PeerDue(stream_id=effect.corr_id)),
+        )
+        await self.timers.arm(timer)
+
+    async def cancel_stream_timer(self, effect: CancelStreamTimer) -> None:
+        await self.timers.cancel(_stream_timer_id(effect.corr_id))
+
     async def arm_drain_timer(self, effect: ArmDrainTimer) -> None:
         """A later timer of the drain takes the place of an earlier one."""
         timer = Timer(
@@ -171,6 +188,10 @@ class PeerExecutor:
 
     async def cancel_timer(self, effect: CancelRequestTimer) -> None:
         await self.timers.cancel(_timer_id(effect.corr_id))
+
+
+def _stream_timer_id(corr_id: str) -> str:
+    return f"stream-{corr_id}"
 
 
 def _timer_id(corr_id: str) -> str:

@@ -105,6 +105,8 @@ class OutboxRules:
         checked."""
         if sending.intent is not UNSET:
             return (self._request(sending, path),)
+        if sending.stream:
+            raise Refused("INVALID_ARGUMENT", "only a request has a stream of responses")
         if sending.status is not UNSET:
             return (self._response(sending, peer_id),)
         if sending.to is UNSET or sending.body is UNSET:

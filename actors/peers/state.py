@@ -105,6 +105,14 @@ class DeclineRate(msgspec.Struct, frozen=True):
         return DeclineRate(second, self.count + 1 if second == self.second else 1)
 
 
+class StreamReader(msgspec.Struct, frozen=True, kw_only=True):
+    """The reader of a stream."""
+
+    reserved_at_ms: int
+    name: str = ""
+    """Empty until it is attached."""
+
+
 class SessionPeers(SessionMachineState, frozen=True, kw_only=True):
     """The state of one key; ingress only uses the host."""
 
@@ -115,6 +123,8 @@ class SessionPeers(SessionMachineState, frozen=True, kw_only=True):
     context: SessionContext = SessionContext()
     requests: Map[str, OpenRequest] = Map()
     """Of this session, by id: what the outbound machine does not have."""
+    readers: Map[str, StreamReader] = Map()
+    """Of streams, by the id of the request: what the machine of streams does not have."""
     unanswered: Map[str, UnansweredRequest] = Map()
     """Of peers, by id: what the inbound machine does not have."""
     ended: EndedExchanges = EndedExchanges()

@@ -20,8 +20,10 @@ from rookery.schemas.peers.exchanges import (
     EnvelopeReceipt,
     ExchangeList,
     ExchangesQuery,
+    FollowExchange,
     PeerResponse,
     SendEnvelope,
+    StreamView,
     response_fault,
 )
 from rookery.schemas.peers.items import PublishEvent, Responder, ResponderView, SetResponder
@@ -31,6 +33,19 @@ __all__ = ["PeersMixin"]
 _TIMED_OUT: Final = fact_tag(facts.RequestTimedOut)
 _NOT_SENT: Final = fact_tag(facts.RequestSendFailed)
 _ENDS: Final = frozenset({fact_tag(facts.ResponseEnded), _TIMED_OUT, _NOT_SENT})
+_REPLIES: Final = {fact_tag(facts.ResponseReplied), fact_tag(facts.RequestDeclined)}
+_EXCHANGE_ENDS: Final = _ENDS | _REPLIES
+"""Of requests of the session, and to it."""
+_STREAM_ENDS: Final = frozenset(
+    fact_tag(kind)
+    for kind in (
+        facts.StreamCompleted,
+        facts.StreamExpired,
+        facts.StreamClosedEarly,
+        facts.StreamAbandoned,
+    )
+)
+_NAMES_OF_REQUEST: Final = ("corr_id", "in_reply_to", "item_id")
 
 
 class PeersMixin(ABC):
@@ -99,15 +114,18 @@ class PeersMixin(ABC):
         *,
         timeout_s: float = 86_400.0,
         thread: str | None = None,
+        stream: bool = False,
         message_id: str | None = None,
     ) -> EnvelopeReceipt:
-        """Send a request in the name of a session; ``wait_for_response`` has its result."""
+        """Send a request in the name of a session; ``wait_for_response`` has its result. With
+        ``stream`` somebody attaches to its responses within 30 s: ``follow_exchange``."""
         sending = SendEnvelope(
             to=to,
             intent=intent,
             params=params,
             timeout_ms=max(1, int(timeout_s * 1_000)),
             thread=thread or UNSET,
+            stream=stream,
         )
         return await self._send(session, sending, message_id)
 
@@ -133,6 +151,33 @@ class PeersMixin(ABC):
                 if fact["type"] in _ENDS and fact.get("corr_id") == request_id:
                     return _result_of(fact)
         raise Failed("NO_ANSWER", "the facts of the session ended")
+
+    async def attach_reader(
+        self, session: str, request_id: str, reader: str, *, leave: bool = False
+    ) -> StreamView:
+        """Read the stream of a request under this name, on any connection; or ``leave`` it."""
+        body = FollowExchange(request_id=request_id, reader=reader, leave=leave)
+        return msgspec.convert(await self.ask("exchange", session, body), StreamView)
+
+    async def follow_exchange(
+        self, session: str, request_id: str, *, reader: str = "", after: int = 0
+    ) -> AsyncGenerator[dict[str, Any], None]:
+        """The facts of a request above this sequence of the journal, until its end. A ``reader``
+        is attached to its stream, and comes back under its name with the last ``seq`` it has."""
+        ends = _EXCHANGE_ENDS
+        if reader:
+            try:
+                await self.attach_reader(session, request_id, reader)
+                ends = _STREAM_ENDS
+            except Refused as refusal:
+                if refusal.code != "PEER_STREAM_NOT_FOUND":
+                    raise  # It has ended, or has never been: its facts are there all the same.
+        async with aclosing(self.events("peer", session, after=after)) as found:
+            async for fact in found:
+                if request_id in (fact.get(name) for name in _NAMES_OF_REQUEST):
+                    yield fact
+                    if fact["type"] in ends:
+                        return
 
     async def serve_peers(
         self, session: str, responder: Responder, *, message_id: str | None = None

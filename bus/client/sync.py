@@ -26,7 +26,7 @@ from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.events import EventCursor, EventFilter
 from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
 from rookery.schemas.peers.envelope import PeerFailure
-from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList
+from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList, StreamView
 from rookery.schemas.peers.items import Responder, ResponderView
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import CallReceipt, FileEntry, GrantReceipt, RunAnswer
@@ -345,6 +345,7 @@ class SyncClient:
         *,
         timeout_s: float = 86_400.0,
         thread: str | None = None,
+        stream: bool = False,
         message_id: str | None = None,
     ) -> EnvelopeReceipt:
         work = self._client.send_request(
@@ -354,6 +355,7 @@ class SyncClient:
             params,
             timeout_s=timeout_s,
             thread=thread,
+            stream=stream,
             message_id=message_id,
         )
         return self._thread.run(work)
@@ -402,6 +404,18 @@ class SyncClient:
 
     def stop_serving(self, session: str, *, now: bool = False) -> ResponderView:
         return self._thread.run(self._client.stop_serving(session, now=now))
+
+    def attach_reader(
+        self, session: str, request_id: str, reader: str, *, leave: bool = False
+    ) -> StreamView:
+        work = self._client.attach_reader(session, request_id, reader, leave=leave)
+        return self._thread.run(work)
+
+    def follow_exchange(
+        self, session: str, request_id: str, *, reader: str = "", after: int = 0
+    ) -> Generator[Fields, None, None]:
+        found = self._client.follow_exchange(session, request_id, reader=reader, after=after)
+        return _iterate(self._thread, found)
 
     def exchanges(self, session: str) -> ExchangeList:
         return self._thread.run(self._client.exchanges(session))

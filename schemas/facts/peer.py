@@ -1,7 +1,7 @@
 """Facts of the family ``peer``: the messages between a session and its peers.
 
 The machines write one fact per accepted input: the input's parameters and the name of the row that
-fired. Folding applies the row. Facts hold no contents of envelopes and no times of the exchanges.
+fired. Folding applies the row.
 """
 
 from __future__ import annotations
@@ -289,6 +289,9 @@ class StreamReserved(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_re
 
 class StreamAttached(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_attached.v1"):
     """The reader is attached."""
+
+    reader: str = ""
+    """Its name; empty where a driver outside attached it."""
 
 
 class StreamCompleted(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_completed.v1"):

@@ -10,6 +10,7 @@ from msgspec import UNSET, Meta, UnsetType
 
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.peer import (
+    InteractionStreamState,
     OutboundPeerRequestState,
     PeerResponseProgressProjectionPhase,
     ResponseStatus,
@@ -21,10 +22,12 @@ __all__ = [
     "EnvelopeReceipt",
     "ExchangeList",
     "ExchangesQuery",
+    "FollowExchange",
     "ListedRequest",
     "PeerDue",
     "PeerResponse",
     "SendEnvelope",
+    "StreamView",
     "UnmatchedReason",
     "response_fault",
 ]
@@ -53,6 +56,19 @@ class SendEnvelope(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     result: Any = UNSET
     error: PeerFailure | UnsetType = UNSET
     thread: EnvelopeId | UnsetType = UNSET
+    stream: bool = False
+    """Of a request: its sender, or another client, will attach to the stream of its responses."""
+
+
+class FollowExchange(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Attach a reader to the stream of a request's responses, or let it leave (verb ``exchange``,
+    key: the session that has sent the request)."""
+
+    request_id: EnvelopeId
+    reader: Annotated[str, Meta(pattern="^[A-Za-z0-9_.:-]{1,64}$")]
+    """Its name, under which it may come back."""
+    leave: bool = False
+    """It wants no more, although the last response has not come."""
 
 
 class PeerDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -63,10 +79,24 @@ class PeerDue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """The request, or the call that receives."""
     drain_due_ms: Unsigned | UnsetType = UNSET
     """Of the drain: when the timer was due; an older timer does nothing."""
+    stream_id: EnvelopeId | UnsetType = UNSET
+    """The request whose stream has waited for its reader."""
 
 
 class ExchangesQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """List the open exchanges of a session (verb ``exchanges``, key: the session)."""
+
+
+class StreamView(msgspec.Struct, frozen=True, kw_only=True):
+    """The reply to ``exchange``."""
+
+    id: str
+    """Of the request."""
+    state: InteractionStreamState | None
+    """``None``: the stream has ended."""
+    reader: str
+    request: OutboundPeerRequestState | None
+    """``None``: the request has ended, too."""
 
 
 class PeerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -39,6 +39,7 @@ PUBLIC = [
     "replay",
     "fork",
     "send",
+    "exchange",
     "respond",
     "event",
 ]

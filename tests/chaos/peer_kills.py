@@ -204,7 +204,7 @@ async def _facts(client: Client, session: str) -> list[Any]:
             for fact in msgspec.json.decode(stored.body):
                 if fact["type"] == "peer.delivered.v1":
                     delivered += fact["ids"]
-                else:
+                elif fact["type"] != "peer.context_advanced.v1":  # One a millisecond at most.
                     found.append(_normal(fact, names))
     return [*found, sorted(names[one] for one in delivered)]
 

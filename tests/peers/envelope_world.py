@@ -152,6 +152,7 @@ class Inbox:
         host = SessionHost(phase=ATTACHED, session_id=session)
         self.state: Any = self.decider.with_host(self.decider.initial_state, host)
         self.facts: list[Fact] = []
+        """Without those that only say when the context has changed."""
 
     def put(self, sent: Sent, arrived_ms: int = NOW_MS) -> Fact:
         """The fact of an envelope; ``Refused`` without one."""
@@ -171,7 +172,7 @@ class Inbox:
             self.state = self.decider.evolve(self.state, fact)
         for fact in left:  # As after a crash: also those that have no effect.
             self.decider.effects(self.state, fact)
-        self.facts += left
+        self.facts += (fact for fact in left if not isinstance(fact, facts.ContextAdvanced))
 
     def code(self, sent: Sent, arrived_ms: int = NOW_MS) -> str:
         """The code of a refused envelope, which changes nothing; empty if it was admitted."""

@@ -50,7 +50,12 @@ from rookery.schemas.commands import (
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import ChangeHooks, HookMode, HooksQuery, HookTrial, ResumeRun, TriedCall
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
-from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope
+from rookery.schemas.peers.exchanges import (
+    ExchangesQuery,
+    FollowExchange,
+    PeerDue,
+    SendEnvelope,
+)
 from rookery.schemas.peers.items import PublishEvent, Responder, SetResponder
 from rookery.schemas.peers.roster import NamePeer, PeerRevocation
 from rookery.schemas.protection.policy import ExplainPolicy
@@ -125,6 +130,9 @@ EXAMPLES = {
     "event": PublishEvent(source="cron", body={"job": 7}),
     "respond": SetResponder(responder=Responder(code="item['params']")),
     "peer_due": PeerDue(request_id="00000000-0000-4000-8000-000000000001"),
+    "exchange": FollowExchange(
+        request_id="00000000-0000-4000-8000-00000000000f", reader="cli.1", leave=True
+    ),
     "exchanges": ExchangesQuery(),
     "pending": PendingQuery(session="s", ended=True, limit=5),
     "granted": GrantedQuery(session="s"),

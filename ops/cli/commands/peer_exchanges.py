@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -15,16 +16,17 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import UNSET
 
-from rookery.bus.client import Client
+from rookery.bus.client import Client, new_id
 from rookery.bus.roles import Role
 from rookery.ops.cli.commands.peers import app
 from rookery.ops.cli.options import NO_OPTIONS, Options, parse_duration_ms
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.cli.rendering.run_output import print_stderr
 from rookery.ops.server import client_of, server_of
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.peer import DrainMode
 from rookery.schemas.peers.envelope import PeerFailure
-from rookery.schemas.peers.exchanges import ExchangeList, ListedRequest
+from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList, ListedRequest
 from rookery.schemas.peers.items import Responder, ResponderView
 from rookery.schemas.run import Language, RunRequest
 
@@ -56,6 +58,9 @@ def ask(
     no_wait: Annotated[
         bool, Parameter(help="Print the id of the request instead of its result.", negative="")
     ] = False,
+    stream: Annotated[
+        bool, Parameter(help="Print every fact of the exchange, a JSON object a line.", negative="")
+    ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
     """Send a request to a peer and print its result. Without this command it waits on."""
@@ -63,16 +68,40 @@ def ask(
     timeout_s = parse_duration_ms(timeout) / 1_000
 
     async def work(client: Client) -> Any:
+        request = partial(client.send_request, session, to, intent, params, timeout_s=timeout_s)
+        if stream:
+            return await _stream(client, session, request)
         if no_wait:
-            return await client.send_request(session, to, intent, params, timeout_s=timeout_s)
+            return await request()
         return await client.ask_peer(session, to, intent, params, timeout_s=timeout_s)
 
     found = _with_client(options, work)
     if no_wait and not options.json:
         print_line(found.id)
-    else:
+    elif not stream:
         print_json(found)
     return 0
+
+
+async def _stream(
+    client: Client, session: str, request: Callable[..., Awaitable[EnvelopeReceipt]]
+) -> None:
+    after, reader = await client.journal.end(), f"cli.{new_id()}"
+    sent = await request(stream=True)
+    print_stderr(
+        f"if this ends early: rookery peers follow {sent.id} --session {session} "
+        f"--reader {reader} --from SEQ"
+    )
+    await _print_exchange(client, session, sent.id, reader, after)
+
+
+async def _print_exchange(
+    client: Client, session: str, request_id: str, reader: str, after: int
+) -> None:
+    found = client.follow_exchange(session, request_id, reader=reader, after=after)
+    async with aclosing(found):
+        async for fact in found:
+            print_line(msgspec.json.encode(fact).decode())
 
 
 @app.command
@@ -250,27 +279,16 @@ def follow(
     *,
     session: Session = _SESSION,
     from_: Annotated[int, Parameter(name="--from", help="After this sequence of the journal.")] = 0,
+    reader: Annotated[
+        str, Parameter(help="Attach to its stream under this name, or come back to it.")
+    ] = "",
     options: Options = NO_OPTIONS,
 ) -> int:
     """Print the facts of an exchange, one JSON object a line, until it ends."""
-
-    async def work(client: Client) -> None:
-        async with aclosing(client.events("peer", session, after=from_)) as found:
-            async for fact in found:
-                if request_id in (
-                    fact.get("corr_id"),
-                    fact.get("in_reply_to"),
-                    fact.get("item_id"),
-                ):
-                    print_line(msgspec.json.encode(fact).decode())
-                    if fact["type"].removeprefix("peer.").startswith(_ENDS):
-                        return
-
-    _with_client(options, work)
+    _with_client(
+        options, lambda client: _print_exchange(client, session, request_id, reader, from_)
+    )
     return 0
-
-
-_ENDS = ("response_ended", "request_timed_out", "request_send_failed", "response_replied")
 
 
 def _with_client(options: Options, work: Callable[[Client], Awaitable[T]]) -> T:

@@ -1,0 +1,291 @@
+"""Streams of responses and the context's watermark: readers that come, leave, return or never come.
+
+The deciders are the real ones; the test carries the envelopes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from rookery.actors.kernel.machines import RETIRED
+from rookery.actors.messages import BeginPeerCall, WithdrawPeerCall
+from rookery.actors.peers.effects import ArmStreamTimer, CancelStreamTimer
+from rookery.actors.peers.stream_machine import RESERVATION_TTL_MS
+from rookery.bus.server.server import EmbeddedServer
+from rookery.schemas.envelope import Command, Fact
+from rookery.schemas.errors import Refused
+from rookery.schemas.facts import peer as facts
+from rookery.schemas.machines.peer import InteractionStreamState, ResponseStatus
+from rookery.schemas.peers.exchanges import FollowExchange, PeerDue, SendEnvelope
+from rookery.schemas.peers.items import Responder
+from tests.peers.envelope_world import NOW_MS, pair
+from tests.peers.peer_realms import PeerRealm
+from tests.peers.test_exchanges import Session, ask
+
+OVERDUE_MS = NOW_MS + RESERVATION_TTL_MS + 1
+
+
+class Requester(Session):
+    """A session whose facts have the time of their decision, as the kernel gives it to them."""
+
+    def apply(self, left: Sequence[Fact]) -> None:
+        super().apply([replace(fact, at_ms=NOW_MS) for fact in left])
+
+    def request(self, **terms: Any) -> str:
+        members = {"to": "coder@east", "intent": "review", "stream": True}
+        sent, *_ = self.put_command(SendEnvelope(**(members | terms)))
+        return str(sent.corr_id)  # type: ignore[attr-defined]
+
+    def follow(self, corr_id: str, reader: str = "r", now_ms: int = NOW_MS, **more: Any) -> str:
+        """The kinds of the facts of a reader."""
+        body = FollowExchange(request_id=corr_id, reader=reader, **more)
+        return kinds(self.put_command(body, now_ms=now_ms))
+
+    def respond(self, coder: Session, corr_id: str, status: str = "completed") -> str:
+        """The kinds of the facts that a response leaves here."""
+        before = len(self.facts)
+        phase = {"phase": "in_progress"} if status == "accepted" else {}
+        sending = coder.send(in_reply_to=corr_id, status=ResponseStatus(status), **phase)
+        self.take_from(coder, sending)
+        return kinds(self.facts[before + 1 :])
+
+    def fire(self, corr_id: str, now_ms: int = OVERDUE_MS) -> str:
+        """The kinds of the facts when the timer of the stream fires."""
+        due = PeerDue(stream_id=corr_id)
+        command = Command(verb="peer_due", key=self.session, id="timer/s/1", body=due)
+        left = self.decider.decide(self.state, command, now_ms=now_ms)
+        self.apply(left)
+        return kinds(left)
+
+    def state_of(self, corr_id: str) -> InteractionStreamState | None:
+        return self.state.streams.streams.get(corr_id)  # type: ignore[no-any-return]
+
+
+def kinds(found: Sequence[Any]) -> str:
+    return " ".join(
+        type(fact).__name__ for fact in found if not isinstance(fact, facts.ContextAdvanced)
+    )
+
+
+@pytest.fixture
+def two() -> tuple[Requester, Session]:
+    west, east = pair()
+    return Requester(west, "planner"), Session(east, "coder")
+
+
+def carry(planner: Requester, coder: Session, corr_id: str) -> None:
+    """The request arrives."""
+    (sent,) = (one for one in planner.facts if isinstance(one, facts.RequestSent))
+    assert sent.corr_id == corr_id
+    coder.take_from(planner, sent)
+
+
+def test_a_reader_attaches_gets_what_comes_and_the_stream_completes(
+    two: tuple[Requester, Session],
+):
+    planner, coder = two
+    corr_id = planner.request()
+    assert planner.state_of(corr_id) is InteractionStreamState.RESERVED
+    carry(planner, coder, corr_id)
+    assert planner.follow(corr_id) == "StreamAttached"
+    assert planner.respond(coder, corr_id, "accepted") == "ResponseProgressed"
+    assert planner.respond(coder, corr_id) == "ResponseEnded StreamCompleted"
+    assert planner.state_of(corr_id) is None
+    assert not planner.state.readers
+
+
+def test_a_reader_that_comes_back_under_its_name_is_attached_still(two: tuple[Requester, Session]):
+    planner, _ = two
+    corr_id = planner.request()
+    planner.follow(corr_id, "phone")
+    assert planner.follow(corr_id, "phone", OVERDUE_MS) == ""
+    with pytest.raises(Refused, match="PEER_STREAM_TAKEN"):
+        planner.follow(corr_id, "laptop")
+    body = FollowExchange(request_id=corr_id, reader="phone")
+    query = Command(verb="exchange", key="planner", id="q", body=body)
+    view: Any = planner.decider.reply(planner.state, query, ())
+    assert (view.state, view.reader) == (InteractionStreamState.ATTACHED, "phone")
+
+
+def test_a_response_that_comes_first_waits_for_its_reader(two: tuple[Requester, Session]):
+    planner, coder = two
+    corr_id = planner.request()
+    carry(planner, coder, corr_id)
+    assert planner.respond(coder, corr_id) == "ResponseEnded"
+    assert planner.follow(corr_id) == "StreamAttached StreamCompleted"
+    with pytest.raises(Refused, match="PEER_STREAM_NOT_FOUND"):
+        planner.follow(corr_id)
+
+
+def test_a_reader_that_leaves_early_ends_the_stream_and_not_the_request(
+    two: tuple[Requester, Session],
+):
+    planner, coder = two
+    corr_id = planner.request()
+    carry(planner, coder, corr_id)
+    with pytest.raises(Refused, match="has no reader that could leave"):
+        planner.follow(corr_id, leave=True)
+    planner.follow(corr_id)
+    assert planner.follow(corr_id, leave=True) == "StreamClosedEarly"
+    assert planner.respond(coder, corr_id) == "ResponseEnded"
+
+
+def test_without_a_reader_the_stream_and_its_request_end_after_thirty_seconds(
+    two: tuple[Requester, Session],
+):
+    """Strictly later: at thirty seconds a reader is still in time."""
+    planner, _ = two
+    corr_id = planner.request()
+    assert planner.fire(corr_id, OVERDUE_MS - 1) == ""
+    with pytest.raises(Refused, match="waited 30 s for its reader"):
+        planner.follow(corr_id, now_ms=OVERDUE_MS)
+    assert planner.fire(corr_id) == "StreamExpired RequestTimedOut"
+    assert planner.fire(corr_id) == ""
+    assert planner.exchanges.requests == ()
+    late = planner.request(intent="test")
+    assert planner.follow(late, now_ms=OVERDUE_MS - 1) == "StreamAttached"
+    assert planner.fire(late) == ""
+
+
+def test_an_answered_stream_without_a_reader_expires_alone(two: tuple[Requester, Session]):
+    planner, coder = two
+    corr_id = planner.request()
+    carry(planner, coder, corr_id)
+    planner.respond(coder, corr_id)
+    assert planner.fire(corr_id) == "StreamExpired"
+
+
+def test_a_dropped_request_abandons_its_stream(two: tuple[Requester, Session]):
+    planner, _ = two
+    corr_id = planner.request()
+    planner.follow(corr_id)
+    left = planner.put_command(WithdrawPeerCall(operation_id=corr_id))
+    assert kinds(left) == "RequestTimedOut StreamAbandoned"
+
+
+def test_the_timer_of_a_stream_is_armed_until_a_reader_has_come(two: tuple[Requester, Session]):
+    planner, _ = two
+    corr_id = planner.request()
+
+    def armed() -> list[Any]:
+        found = planner.decider.pending_effects(planner.state, "planner")
+        return [one for one in found if isinstance(one, ArmStreamTimer)]
+
+    (reserved,) = (one for one in planner.facts if isinstance(one, facts.StreamReserved))
+    (timer,) = planner.decider.effects(planner.state, reserved)
+    assert isinstance(timer, ArmStreamTimer)
+    assert [one.due_ms for one in armed()] == [timer.due_ms] == [OVERDUE_MS]
+    planner.follow(corr_id)
+    (cancelled,) = planner.decider.effects(planner.state, planner.facts[-1])
+    assert isinstance(cancelled, CancelStreamTimer)
+    assert armed() == []
+
+
+def test_only_a_request_has_a_stream_and_only_a_timer_ends_it(two: tuple[Requester, Session]):
+    planner, _ = two
+    with pytest.raises(Refused, match="only a request has a stream"):
+        planner.send(to="coder@east", body="x", stream=True)
+    with pytest.raises(Refused, match="GUARD_REJECTED"):
+        planner.put_command(PeerDue(stream_id=planner.request()))
+    with pytest.raises(Refused, match="PEER_STREAM_NOT_FOUND"):
+        planner.follow("00000000-0000-4000-8000-00000000000f")
+
+
+# --- the watermark --------------------------------------------------------------------------------
+
+
+def advances(planner: Session) -> int:
+    return planner.state.context.last_updated_at_ms  # type: ignore[no-any-return]
+
+
+def test_the_watermark_advances_with_responses_and_items_and_only_later(
+    two: tuple[Requester, Session],
+):
+    planner, coder = two
+    assert advances(planner) == advances(coder) == 0
+    _, corr_id = ask(planner, coder)
+    assert advances(coder) == 0, "an item that waits changes nothing yet"
+    receiving = BeginPeerCall(
+        operation_id="00000000-0000-7000-8000-000000000001",
+        run_id="r",
+        name="receive",
+        arguments={},
+        until_ms=0,
+        item_id="",
+    )
+    coder.put_command(receiving, now_ms=NOW_MS + 5)
+    assert advances(coder) == NOW_MS + 5
+    planner.respond(coder, corr_id)
+    assert advances(planner) == NOW_MS
+    second, corr_id = ask(planner, coder)
+    assert second.corr_id == corr_id
+    planner.respond(coder, corr_id)
+    assert advances(planner) == NOW_MS, "the same millisecond is not later"
+
+
+def test_a_session_that_has_ended_has_no_context_to_change(two: tuple[Requester, Session]):
+    planner, coder = two
+    _, corr_id = ask(planner, coder)
+    host = replace(planner.state.host, phase=RETIRED)
+    planner.state = planner.decider.with_host(planner.state, host)
+    assert advances(planner) == 0
+    assert corr_id
+
+
+# --- over a node ----------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PeerRealm]:
+    folder = tmp_path_factory.mktemp("streams")
+    with EmbeddedServer(folder / "store", sync="default", admin=True) as server:
+        found = PeerRealm(server, "west", folder / "west")
+        with found.node("--peers"):
+            found.card()
+            yield found
+
+
+HANDLER = """
+await send_response(item["peer_id"], item["id"], status="accepted", phase="in_progress")
+await send_response(item["peer_id"], item["id"], status="accepted", phase="partial_result")
+len(item["params"])
+"""
+
+
+def test_a_reader_continues_from_its_sequence_on_another_connection(realm: PeerRealm):
+    async def story() -> list[dict[str, Any]]:
+        async with realm.client() as client:
+            await client.run("coder", "1")
+            await client.run("planner", "1")
+            after = await client.journal.end()
+            sent = await client.send_request("planner", "coder", "measure", "four", stream=True)
+            read = [await first_facts(client, sent.id, after, 2)]
+            await client.serve_peers("coder", Responder(code=HANDLER))
+        async with realm.client() as other:
+            last = read[0][-1]["seq"]
+            followed = other.follow_exchange("planner", sent.id, reader="r", after=last)
+            async with aclosing(followed) as found:
+                return read[0] + [fact async for fact in found]
+
+    async def first_facts(client: Any, corr_id: str, after: int, count: int) -> list[Any]:
+        found = []
+        followed = client.follow_exchange("planner", corr_id, reader="r", after=after)
+        async with aclosing(followed) as facts_read:
+            async for fact in facts_read:
+                found.append(fact)
+                if {"peer.stream_attached.v1"} & {one["type"] for one in found}:
+                    return found
+        raise AssertionError(count)
+
+    found = asyncio.run(story())
+    types = [fact["type"].split(".")[1] for fact in found]
+    assert types[:3] == ["request_sent", "stream_reserved", "stream_attached"]
+    assert types.count("response_progressed") == 2
+    assert types[-2:] == ["response_ended", "stream_completed"]
+    assert len({fact["id"] for fact in found}) == len(found), "no fact comes twice"
