@@ -87,6 +87,9 @@ class VisibleSurfaces(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     """Surfaces of the lists that the session was removing."""
     by_mention: bool = False
     """Whether a guest has a name only once a program of its session mentions it."""
+    pending: tuple[str, ...] = ()
+    """Surfaces to which the node was not connected when the run started: ``list_tools()`` says so,
+    and calls wait for the connection."""
     rights: RightsSet = msgspec.field(default=(), name="grants")
     """What the run could reach when it started: ``list_tools()`` shows no other tools."""
 

@@ -51,6 +51,7 @@ class SurfaceTools(NamedTuple):
                 hidden=bool(rights)
                 and not is_ever_allowed(rights, name, one.surface, one.available.side_effect),
                 of_surface=True,
+                pending=one.surface in surfaces.pending,
                 by_mention=surfaces.by_mention or UNSET,
                 capability=one.tool.capability,
             )

@@ -119,6 +119,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """Whether programs can call the tool without finding it in ``list_tools``."""
     of_surface: bool = False
     """Whether it is of the realm's catalogue, which programs search."""
+    pending: bool = False
+    """Whether the node was not connected to its surface when the run started."""
     by_mention: bool | msgspec.UnsetType = msgspec.UNSET
     """Whether a guest has the name only once a program of its session mentions it."""
     decision: str = ""

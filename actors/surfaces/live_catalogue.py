@@ -79,6 +79,8 @@ class LiveCatalogue(EntityFollower):
         self._surfaces: dict[str, SurfaceHost] = {}
         self._built: dict[tuple[str, str], _BuiltSurface] = {}
         """By surface and the digest of its tools."""
+        self._pending: tuple[SurfaceHost, ...] = ()
+        """Without a connection, although one was wanted."""
         self.refused: dict[str, str] = {}
         """By surface: why this node does not offer it."""
         self._prepared: dict[str, SurfaceHost] = {}
@@ -100,8 +102,13 @@ class LiveCatalogue(EntityFollower):
         if not offered.sequence:
             return UNSET
         lists = (offered.listing,) if offered.entries else ()
-        own = session if session in self._sessions else ""
-        return VisibleSurfaces(lists=lists, catalogued=offered.sequence, session=own)
+        pending = [h.surface for h in self._pending if h.entry.only in ("", session)]
+        return VisibleSurfaces(
+            lists=lists,
+            catalogued=offered.sequence,
+            session=session if session in self._sessions else "",
+            pending=tuple(pending),
+        )
 
     def was_removed(self, surface: str) -> bool:
         """Whether the realm had the surface and has it no more."""
@@ -242,6 +249,12 @@ class LiveCatalogue(EntityFollower):
             self._tasks.start(earlier.close())
         if host is not None:
             self._surfaces[surface] = self._hosts[surface] = host
+            host.on_state = self._list_pending
+        self._list_pending()
+
+    def _list_pending(self) -> None:
+        hosts = self._surfaces
+        self._pending = tuple(hosts[name] for name in sorted(hosts) if hosts[name].is_pending)
 
     def report(self, report: ConnectionReport) -> None:
         """A connection has another state, or its server other tools."""

@@ -56,6 +56,8 @@ class SurfaceHost:
         kind. ``on_report`` learns what the connection reports."""
         self.entry, self.surface, self._known = entry, entry.surface, known
         self._connections, self._on_report = connections, on_report
+        self.on_state: Callable[[], None] = lambda: None
+        """Called when the state has changed."""
         self._opening: asyncio.Task[SurfaceConnection] | None = None
         self._failed_s = 0.0
         self.state, self.error = McpServerState.PENDING_CONNECT, ""
@@ -175,6 +177,11 @@ class SurfaceHost:
         return opening.result()
 
     @property
+    def is_pending(self) -> bool:
+        """Whether a connection was wanted, and there is none now."""
+        return self._opening is not None and self.state is not CONNECTED
+
+    @property
     def _host(self) -> ToolHost | None:
         connection = self.connection
         return None if connection is None else connection.host
@@ -225,6 +232,7 @@ class SurfaceHost:
 
     def _set_state(self, state: McpServerState, error: str) -> None:
         self.state, self.error = state, error
+        self.on_state()
 
     @staticmethod
     def _has_failed(opening: asyncio.Task[SurfaceConnection]) -> bool:

@@ -214,4 +214,6 @@ def test_doctor_connects_to_each_server_and_names_what_it_found(realm: ServedRea
 
     wait(has_failed)
     assert "rookery surfaces show mortal" in said[0], "and the next command"
+    pending = realm.run("{tool['name'] for tool in list_tools() if tool.get('pending')}")
+    assert "mortal_echo" in pending
     assert realm.rookery("surfaces", "remove", "mortal").code == 0

@@ -106,17 +106,16 @@ class ToolDescriptions(msgspec.Struct, frozen=True):
     @classmethod
     def of(cls, tools: Mapping[str, Tool]) -> ToolDescriptions:
         described = {
-            name: _to_capability(tool) for name, tool in sorted(tools.items()) if not tool.hidden
+            name: _described(tool) for name, tool in sorted(tools.items()) if not tool.hidden
         }
-        described |= INTROSPECTION
-        if has_search(tools):
-            described[SEARCH.name] = SEARCH
+        own = {**INTROSPECTION, SEARCH.name: SEARCH} if has_search(tools) else INTROSPECTION
+        described |= {name: _encode(one) for name, one in own.items()}
         policy: dict[str, Any] = dict(_POLICY)
         visible = sorted(tool for tool in tools if not tools[tool].hidden)
         decisions = {name: tools[name].decision for name in visible if tools[name].decision}
         if decisions:  # Without them the reply is that of earlier versions.
             policy["decisions"] = decisions
-        return cls({name: _encode(one) for name, one in described.items()}, policy)
+        return cls(described, policy)
 
     @classmethod
     def shared(cls, tools: Mapping[str, Tool]) -> ToolDescriptions:
@@ -166,12 +165,13 @@ class ToolDescriptions(msgspec.Struct, frozen=True):
         return CallReply(value=msgspec.Raw(described))
 
 
-def _to_capability(tool: Tool) -> Capability:
+def _described(tool: Tool) -> bytes:
     """The capability under the tool's name in programs, which a surface may have prefixed."""
     declared = tool.capability
     if declared is None:
-        return Capability(name=tool.name, description="", side_effect=tool.side_effect)
-    return msgspec.structs.replace(declared, name=tool.name)
+        declared = Capability(name=tool.name, description="", side_effect=tool.side_effect)
+    text = _encode(msgspec.structs.replace(declared, name=tool.name))
+    return b'%b,"pending":true}' % text[:-1] if tool.pending else text
 
 
 class _Named(msgspec.Struct):

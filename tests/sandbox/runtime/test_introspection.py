@@ -74,6 +74,15 @@ def test_describe_tool_gives_one_of_them(shop: Stage):
     assert shop.value("describe_tool(name='sell')") == json_of(SELL)
 
 
+def test_a_tool_whose_surface_was_not_connected_says_so():
+    tools = {"ask": msgspec.structs.replace(TOOLS[2], pending=True), "plain": TOOLS[1]}
+    listed = json_of(ToolDescriptions.of(tools).reply_to("list_tools", [], {}).value)
+    assert {tool["name"]: tool.get("pending") for tool in listed[:2]} == {
+        "ask": True,
+        "plain": None,
+    }
+
+
 def test_arguments_are_described_in_the_order_they_are_declared_in(shop: Stage):
     code = "list(describe_tool('sell')['input_schema']['properties'])"
     assert shop.value(code) == ["what", "count"]
