@@ -13,9 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.approvals import ApprovalRule, RuleInput, RuleUndecided
-from rookery.actors.execution import (
-    RunProvisioner,
-)
+from rookery.actors.execution import RunProvisioner
 from rookery.actors.execution.agents import ModelBudgets, Models
 from rookery.actors.hooks import NodeHooks
 from rookery.actors.kernel import QueryHandler

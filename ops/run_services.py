@@ -14,29 +14,13 @@ from typing import TypeVar
 import msgspec
 
 from rookery.actors.admission import RunReplies
-from rookery.actors.approvals import (
-    ApprovalExecutor,
-    ApprovalsDecider,
-    ApprovalSettings,
-)
+from rookery.actors.approvals import ApprovalExecutor, ApprovalsDecider, ApprovalSettings
 from rookery.actors.approvals.dispatchers import Dispatcher
-from rookery.actors.execution import (
-    EntityReader,
-    ExecutionPorts,
-    NodeExecution,
-    RunProvisioner,
-)
+from rookery.actors.execution import EntityReader, ExecutionPorts, NodeExecution, RunProvisioner
 from rookery.actors.execution.agents import Models
 from rookery.actors.hooks import HookObservers
 from rookery.actors.hooks.realm import LiveHooks
-from rookery.actors.kernel import (
-    AskActor,
-    Decider,
-    Effect,
-    EffectHandler,
-    Failpoints,
-    QueryHandler,
-)
+from rookery.actors.kernel import AskActor, Decider, Effect, EffectHandler, Failpoints, QueryHandler
 from rookery.actors.policy import RunPolicies
 from rookery.actors.projections import Approvers
 from rookery.actors.protection.revocations import Revocations, RightsRevoker

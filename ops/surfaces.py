@@ -45,12 +45,7 @@ from rookery.schemas.resources import ResolvedResource
 from rookery.schemas.seed.content import ContentScope
 from rookery.schemas.seed.refs import TrustClass
 from rookery.schemas.seed.resource import ResourceReadRequest, ResourceScheme
-from rookery.schemas.surfaces import (
-    CatalogueReceipt,
-    ChangeCatalogue,
-    SurfaceKind,
-    SurfaceSource,
-)
+from rookery.schemas.surfaces import CatalogueReceipt, ChangeCatalogue, SurfaceKind, SurfaceSource
 
 __all__ = ["SurfaceResolver", "SurfaceServices"]
 

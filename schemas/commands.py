@@ -13,20 +13,12 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from rookery.schemas.agents import MESSAGE_BYTES_MAX
-from rookery.schemas.approvals.lists import (
-    GrantedQuery,
-    PendingQuery,
-)
+from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.hooks import ChangeHooks, HooksQuery, HookTrial, ResumeRun
 from rookery.schemas.peers.envelope import Envelope
-from rookery.schemas.peers.exchanges import (
-    ExchangesQuery,
-    FollowExchange,
-    PeerDue,
-    SendEnvelope,
-)
+from rookery.schemas.peers.exchanges import ExchangesQuery, FollowExchange, PeerDue, SendEnvelope
 from rookery.schemas.peers.items import PublishEvent, SetResponder
 from rookery.schemas.peers.roster import NamePeer
 from rookery.schemas.protection.policy import ExplainPolicy

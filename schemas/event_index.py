@@ -15,15 +15,7 @@ from rookery.schemas.calls import CallArguments
 from rookery.schemas.envelope import Fact
 from rookery.schemas.events import EventFilter, PayloadAccessMode
 from rookery.schemas.facts import conversation, hook, model, peer, sandbox, session, tool, turn
-from rookery.schemas.ids import (
-    AgentId,
-    EntityRefId,
-    Identifier,
-    RunId,
-    SessionId,
-    SourceId,
-    TurnId,
-)
+from rookery.schemas.ids import AgentId, EntityRefId, Identifier, RunId, SessionId, SourceId, TurnId
 from rookery.schemas.protection.sealed_values import FIELD
 from rookery.schemas.seed.records import JOURNAL_BACKED, EventIndexProjection
 from rookery.schemas.seed.refs import (

@@ -12,13 +12,7 @@ from typing import Any
 from rookery.actors.approvals.effects import ConsumeGrant
 from rookery.actors.approvals.grant_proofs import GrantProofs
 from rookery.actors.approvals.requests import request_again
-from rookery.actors.approvals.state import (
-    RUN_ENDED,
-    UNPROVEN,
-    Grant,
-    GrantPhase,
-    SessionApprovals,
-)
+from rookery.actors.approvals.state import RUN_ENDED, UNPROVEN, Grant, GrantPhase, SessionApprovals
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused

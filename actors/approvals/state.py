@@ -19,11 +19,7 @@ from rookery.schemas.calls import ApprovalTerms
 from rookery.schemas.facts import approval as facts
 from rookery.schemas.protection.policy import risk_of
 from rookery.schemas.run import SideEffect
-from rookery.schemas.seed.policy_decisions import (
-    ApprovalDecisionKind,
-    DispatcherScope,
-    RiskClass,
-)
+from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, DispatcherScope, RiskClass
 
 __all__ = [
     "APPROVERS_KEY",

@@ -38,13 +38,7 @@ from rookery.actors.sandbox import Tool, ToolResult
 from rookery.actors.sandbox.sessions import RecordedCall, RecordedRun, ResultBatch
 from rookery.actors.tools import VisibleTools
 from rookery.bus.ports import Blobs, StoredMessage, ValueSeal
-from rookery.schemas.calls import (
-    CallOutcome,
-    Capability,
-    ForkedRun,
-    RunEnvironment,
-    ToolFault,
-)
+from rookery.schemas.calls import CallOutcome, Capability, ForkedRun, RunEnvironment, ToolFault
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.errors import Failed, Refused

@@ -44,13 +44,7 @@ from rookery.actors.leases.refresh_rules import (
     request_attempt,
 )
 from rookery.schemas.codec import FactCodec
-from rookery.schemas.commands import (
-    COMMANDS,
-    HandleInput,
-    LeaseDue,
-    LeaseRejected,
-    LeaseWait,
-)
+from rookery.schemas.commands import COMMANDS, HandleInput, LeaseDue, LeaseRejected, LeaseWait
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import lease as facts

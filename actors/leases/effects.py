@@ -11,12 +11,7 @@ from typing import Final
 
 from rookery.actors.kernel import Effect
 from rookery.actors.leases.lease_rules import LeaseEntry
-from rookery.actors.leases.refresh_rules import (
-    due_ms,
-    is_in_work,
-    next_sealed_as,
-    requires_login,
-)
+from rookery.actors.leases.refresh_rules import due_ms, is_in_work, next_sealed_as, requires_login
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import lease as facts
 

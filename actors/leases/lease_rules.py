@@ -23,11 +23,7 @@ from rookery.actors.kernel.machines import (
 from rookery.actors.leases.lease_machine import LEASE, clear
 from rookery.actors.leases.state import REFRESH_WINDOW_SECS, Lease
 from rookery.schemas.facts import lease as facts
-from rookery.schemas.machines.lease import (
-    AuthLeasePhase,
-    AuthLeaseSnapshot,
-    LeaseKey,
-)
+from rookery.schemas.machines.lease import AuthLeasePhase, AuthLeaseSnapshot, LeaseKey
 from rookery.schemas.scalars import U64_MAX, saturate
 
 __all__ = [

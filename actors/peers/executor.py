@@ -16,12 +16,7 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
-from rookery.actors.messages import (
-    CancelHandler,
-    HandlerCancelled,
-    HandlerEnded,
-    ReportItemHandled,
-)
+from rookery.actors.messages import CancelHandler, HandlerCancelled, HandlerEnded, ReportItemHandled
 from rookery.actors.peers.effects import (
     ArmDrainTimer,
     ArmRequestTimer,

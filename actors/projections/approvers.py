@@ -20,10 +20,7 @@ from rookery.schemas.digest import ChainCursor
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts import approval as facts
-from rookery.schemas.facts.approval import (
-    ApproverAdded,
-    ApproverRevoked,
-)
+from rookery.schemas.facts.approval import ApproverAdded, ApproverRevoked
 
 __all__ = [
     "ApproverReport",

@@ -15,13 +15,7 @@ from urllib.parse import unquote_to_bytes
 
 import msgspec
 
-from rookery.actors.resources.capture import (
-    BINARY,
-    CapturedBytes,
-    CaptureStore,
-    describe,
-    mime_of,
-)
+from rookery.actors.resources.capture import BINARY, CapturedBytes, CaptureStore, describe, mime_of
 from rookery.actors.resources.router import StaticResourceResolver
 from rookery.actors.resources.session_resolvers import uri_rest
 from rookery.actors.tools import DaemonThreadPool, ToolError

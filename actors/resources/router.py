@@ -11,11 +11,7 @@ from typing import Final, Protocol
 from rookery.schemas.ids import ContentRef
 from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
 from rookery.schemas.seed.refs import PolicyRef, PrivacyClass, RetentionClass, SourceRef
-from rookery.schemas.seed.resource import (
-    ResourceReadRequest,
-    ResourceResolution,
-    ResourceScheme,
-)
+from rookery.schemas.seed.resource import ResourceReadRequest, ResourceResolution, ResourceScheme
 
 __all__ = ["ResourceResolver", "ResourceRouter", "StaticResourceResolver", "parse_scheme"]
 

@@ -25,12 +25,7 @@ from rookery.actors.surfaces.connections import ConnectionReport
 from rookery.actors.surfaces.decider import CatalogueRecorded
 from rookery.actors.surfaces.live_catalogue import FAMILY, LiveCatalogue, build_tools
 from rookery.actors.surfaces.surface_host import SurfaceHost
-from rookery.actors.tools import (
-    CatalogueTool,
-    check_surface,
-    encode_entries,
-    encode_tools,
-)
+from rookery.actors.tools import CatalogueTool, check_surface, encode_entries, encode_tools
 from rookery.bus.ports import Blobs, Delivery, TaskSet
 from rookery.schemas.codec import decode_command
 from rookery.schemas.errors import CodedError, Failed, Refused

@@ -16,13 +16,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.surfaces.catalogue import Catalogue, CatalogueEntry, evolve_catalogue
 from rookery.actors.surfaces.connections import ConnectionReport, SurfaceConnections
 from rookery.actors.surfaces.surface_host import SurfaceHost
-from rookery.actors.tools import (
-    CallSlots,
-    CatalogueTool,
-    ToolCatalogue,
-    ToolHost,
-    VisibleTools,
-)
+from rookery.actors.tools import CallSlots, CatalogueTool, ToolCatalogue, ToolHost, VisibleTools
 from rookery.bus.ports import Bus, EntityFollower, StoredMessage, TaskSet
 from rookery.schemas.calls import VisibleSurfaces
 from rookery.schemas.codec import FactCodec

@@ -15,12 +15,7 @@ from msgspec.structs import force_setattr
 
 from rookery.actors.kernel import FactBuilder
 from rookery.actors.kernel.machines import TransitionRejected
-from rookery.actors.surfaces.effects import (
-    CompleteSurface,
-    ReportServer,
-    SettleRemoval,
-    TakeUp,
-)
+from rookery.actors.surfaces.effects import CompleteSurface, ReportServer, SettleRemoval, TakeUp
 from rookery.schemas.calls import OfferedSurface
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import surface as facts

@@ -8,7 +8,6 @@ from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, NamedTuple
 
-import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -21,7 +20,6 @@ from rookery.actors.tools.state import ToolCall
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.digest import canonical_json
-from rookery.schemas.errors import Refused
 
 __all__ = [
     "AttemptCache",
@@ -29,7 +27,6 @@ __all__ = [
     "CallNotifier",
     "attempt_result",
     "call_context",
-    "decode_arguments",
     "failed_attempt",
 ]
 
@@ -278,11 +275,3 @@ class CallNotifier:
     def _remove(self, operation_id: str, future: asyncio.Future[CallProgress]) -> None:
         if self._futures.get(operation_id) is future:
             del self._futures[operation_id]
-
-
-def decode_arguments(data: bytes) -> CallArguments:
-    """Those of a call whose arguments are in the blob store."""
-    try:
-        return msgspec.json.decode(data, type=CallArguments)
-    except msgspec.DecodeError as error:
-        raise Refused("INVALID_ARGUMENT", f"the blob holds no arguments: {error}") from None

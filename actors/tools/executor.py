@@ -49,7 +49,6 @@ from rookery.actors.tools.attempts import (
     CallNotifier,
     attempt_result,
     call_context,
-    decode_arguments,
     failed_attempt,
 )
 from rookery.actors.tools.authoring.credential import (
@@ -89,7 +88,6 @@ from rookery.schemas.digest import canonical_json, digest_bytes, digest_json
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
 
 __all__ = ["CallExecutor"]
-
 
 log = logging.getLogger(__name__)
 
@@ -427,12 +425,8 @@ class CallExecutor:
         self, session: str, call: ToolCall, arguments: CallArguments | ToolFault
     ) -> AttemptResult | None:
         """The result of a quick function, called here without a task; ``None`` for any other."""
-        host = self._hosts.get(call.surface)
-        if (
-            host is None
-            or isinstance(arguments, ToolFault)
-            or self._catalogue.binding_of(call.name)
-        ):
+        host, bound = self._hosts.get(call.surface), self._catalogue.binding_of(call.name)
+        if host is None or bound or isinstance(arguments, ToolFault):
             return None
         began_ms, began_s = self._now_ms(), perf_counter()
         if self._fault_before(call, call.deadline_at_ms - began_ms) is not None:
@@ -474,9 +468,8 @@ class CallExecutor:
             return AttemptResult(CallOutcome(error=arguments), b"")
         host = self._hosts.get(call.surface)
         if host is None:  # Removed since the intent.
-            return AttemptResult(
-                CallOutcome(error=closed_fault(call.surface, "SURFACE_UNAVAILABLE")), b""
-            )
+            gone = closed_fault(call.surface, "SURFACE_UNAVAILABLE")
+            return AttemptResult(CallOutcome(error=gone), b"")
         if (wrong := self._fault_before(call, left_ms)) is not None:
             return AttemptResult(CallOutcome(error=wrong), b"")
         context, operation = call_context(session, call, arguments), call.operation_id

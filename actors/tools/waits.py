@@ -32,12 +32,7 @@ from rookery.actors.tools.state import (
     ToolCall,
 )
 from rookery.bus.ports import Timer, Timers, at_once_ms
-from rookery.schemas.calls import (
-    CallArguments,
-    CallOutcome,
-    RequestedCall,
-    ToolFault,
-)
+from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall, ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import LeaseWait, WaitEnded
 from rookery.schemas.digest import canonical_json, digest_bytes

@@ -14,11 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel import Effect, FactBuilder
-from rookery.actors.messages import (
-    CallsQuery,
-    CallsView,
-    RecordOutcome,
-)
+from rookery.actors.messages import CallsQuery, CallsView, RecordOutcome
 from rookery.actors.policy import RunPolicy
 from rookery.actors.protection.checks import hide_tools
 from rookery.actors.protection.revocations import LeftRights, nothing_revoked

@@ -30,12 +30,7 @@ from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList, Strea
 from rookery.schemas.peers.items import Responder, ResponderView
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import CallReceipt, FileEntry, GrantReceipt, RunAnswer
-from rookery.schemas.resources import (
-    CAPTURE_BYTES,
-    ResourceGrant,
-    ResourceList,
-    ResourcePiece,
-)
+from rookery.schemas.resources import CAPTURE_BYTES, ResourceGrant, ResourceList, ResourcePiece
 from rookery.schemas.run import Language, SessionLimits
 from rookery.schemas.seed.content import ContentRef
 

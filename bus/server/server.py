@@ -27,12 +27,7 @@ from rookery.bus.clock import entropy, wait_until
 from rookery.bus.credentials import USERS_FILE, Credential
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_api import ApiError
-from rookery.bus.mesh_links import (
-    REALM_ACCOUNT,
-    LinkFiles,
-    MeshLink,
-    link_config,
-)
+from rookery.bus.mesh_links import REALM_ACCOUNT, LinkFiles, MeshLink, link_config
 from rookery.bus.nats import Connection
 from rookery.bus.roles import Role
 from rookery.bus.server.store import GLOBAL_ACCOUNT, Store, default_store, find_running

@@ -11,12 +11,7 @@ from msgspec import UNSET
 
 from rookery.actors.tools import CatalogueTool, catalogue_name
 from rookery.ops.mcp_client.foreign_schemas import affordable_schema
-from rookery.schemas.calls import (
-    ApprovalMode,
-    Capability,
-    CapabilityLimits,
-    is_python_identifier,
-)
+from rookery.schemas.calls import ApprovalMode, Capability, CapabilityLimits, is_python_identifier
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.run import SideEffect
 from rookery.schemas.surfaces import SurfaceSource, SurfaceTool, ToolPolicy

@@ -15,11 +15,7 @@ from rookery.schemas.calls import ApprovalTerms
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
 from rookery.schemas.run import SideEffect
 from rookery.schemas.scalars import Unsigned
-from rookery.schemas.seed.policy_decisions import (
-    ApprovalDecisionKind,
-    DispatcherScope,
-    RiskClass,
-)
+from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, DispatcherScope, RiskClass
 from rookery.schemas.seed.records import JournalRecord
 
 __all__ = ["APPROVAL_FACTS", "ApprovalFact"]

@@ -11,14 +11,7 @@ from typing import Annotated, Any, Final, TypeAlias
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from rookery.schemas.ids import (
-    AgentId,
-    AttemptId,
-    ContentRef,
-    HookId,
-    RunId,
-    TurnId,
-)
+from rookery.schemas.ids import AgentId, AttemptId, ContentRef, HookId, RunId, TurnId
 from rookery.schemas.seed.hook import HookPoint, HookResponseClass
 from rookery.schemas.seed.package import RuntimePackageFingerprint
 from rookery.schemas.seed.policy_decisions import RiskClass

@@ -11,12 +11,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from rookery.actors.admission.commands import (
-    AdmissionQuotas,
-    accept,
-    cancel,
-    handle_input,
-)
+from rookery.actors.admission.commands import AdmissionQuotas, accept, cancel, handle_input
 from rookery.actors.admission.effects import effects
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.lifecycle_machine import HOST_INVARIANTS

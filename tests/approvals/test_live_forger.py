@@ -21,9 +21,7 @@ from rookery.bus.subjects import Subjects, partition_of
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId, Fact
-from rookery.schemas.facts.approval import (
-    ApproverAdded,
-)
+from rookery.schemas.facts.approval import ApproverAdded
 from tests.approvals.approval_world import EVE, ApprovalWorld
 from tests.nodes import access_to, node_on, rookery_here
 

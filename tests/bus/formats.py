@@ -14,13 +14,7 @@ from rookery.bus.journal.reader import CHAIN
 from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.ports import AppendRequest
 from rookery.bus.storage.bucket import Bucket
-from rookery.bus.streams import (
-    FORMAT_KEY,
-    StreamSpec,
-    new_node_token,
-    new_term,
-    streams_of,
-)
+from rookery.bus.streams import FORMAT_KEY, StreamSpec, new_node_token, new_term, streams_of
 from rookery.bus.subjects import Subjects, partition_of
 
 __all__ = ["FormerSubjects", "append_to", "make_format_1", "make_format_2"]

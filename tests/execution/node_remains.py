@@ -32,12 +32,7 @@ from rookery.schemas.envelope import HELD_BY
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.approval import APPROVAL_FACTS, Requested
 from rookery.schemas.facts.run_progress import TURN_ENDS
-from rookery.schemas.facts.session import (
-    InputCancelled,
-    InputRefused,
-    RunCommitted,
-    RunFailed,
-)
+from rookery.schemas.facts.session import InputCancelled, InputRefused, RunCommitted, RunFailed
 from rookery.schemas.facts.tool import TOOL_FACTS, RecoveryRequired
 from rookery.schemas.run import RunResult
 from tests.execution.driver_scripts import SCRIPTS, Script, wants

@@ -46,14 +46,7 @@ from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.codec import FactCodec, fact_tag
 from rookery.schemas.envelope import HELD_BY, Command, Fact, fill_envelope
 from rookery.schemas.facts.session import SESSION_FACTS, InputAccepted
-from rookery.schemas.facts.turn import (
-    RUN_FACTS,
-    Cancelled,
-    Completed,
-    Failed,
-    Parked,
-    Unparked,
-)
+from rookery.schemas.facts.turn import RUN_FACTS, Cancelled, Completed, Failed, Parked, Unparked
 from rookery.schemas.machines.views import TurnView
 from rookery.schemas.run import (
     ErrorObject,

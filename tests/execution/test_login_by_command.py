@@ -14,11 +14,7 @@ from urllib.request import urlopen
 from rookery.bus import connect_sync
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
-from tests.leases.authorization_server import (
-    AuthorizationServer,
-    Browser,
-    authorization_server,
-)
+from tests.leases.authorization_server import AuthorizationServer, Browser, authorization_server
 from tests.nodes import access_to, clean_environment, node_on, sealing_key_of
 
 HERE = str(Path(__file__).parents[2])

@@ -25,12 +25,7 @@ from rookery.schemas.ids import (
 )
 from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
 from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookResponseClass
-from rookery.schemas.seed.hook_invocation import (
-    AnyHookResponse,
-    HookInput,
-    HookResponse,
-    HookView,
-)
+from rookery.schemas.seed.hook_invocation import AnyHookResponse, HookInput, HookResponse, HookView
 from rookery.schemas.seed.hook_spec import (
     BlockingHook,
     HookMutationRights,

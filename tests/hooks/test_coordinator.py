@@ -20,11 +20,7 @@ from rookery.schemas.seed.agent_error import (
     RetryClassification,
 )
 from rookery.schemas.seed.hook import HookPoint, HookRecord, HookResponseClass
-from rookery.schemas.seed.hook_invocation import (
-    HookCancellationToken,
-    HookInput,
-    HookResponse,
-)
+from rookery.schemas.seed.hook_invocation import HookCancellationToken, HookInput, HookResponse
 from rookery.schemas.seed.hook_spec import HookSpec, HookTimeoutPolicy
 from rookery.schemas.seed.records import HookPayload
 from rookery.schemas.seed.refs import SourceKind, SourceRef

@@ -18,11 +18,7 @@ from rookery.actors.peers.trust.envelope_rules import WINDOW_BITS, ReplayWindow
 from rookery.actors.peers.trust.peer_keys import Vouch, sign_vouch
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.peers.envelope import (
-    CLOCK_ERROR_MS,
-    ENVELOPE_BYTES_MAX,
-    ENVELOPE_DOMAIN,
-)
+from rookery.schemas.peers.envelope import CLOCK_ERROR_MS, ENVELOPE_BYTES_MAX, ENVELOPE_DOMAIN
 from rookery.schemas.peers.roster import KeyRotation, PeerKind
 from tests.peers.envelope_world import HOUR_MS, NOW_MS, Inbox, Sent, Site, pair
 

@@ -9,11 +9,7 @@ from rookery.actors.approvals.state import ApprovalSettings
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus, DecisionReceipt, approved
 from rookery.schemas.calls import ApprovalMode, AutoApproval, AutoRule
 from rookery.schemas.facts import approval
-from rookery.schemas.seed.policy_decisions import (
-    ApprovalDecisionKind,
-    DispatcherScope,
-    RiskClass,
-)
+from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, DispatcherScope, RiskClass
 from tests.approvals.approval_histories import History
 from tests.approvals.request_fixtures import Says
 from tests.tools.tool_fixtures import capability

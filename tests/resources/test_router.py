@@ -7,19 +7,11 @@ from typing import NamedTuple
 
 import pytest
 
-from rookery.actors.resources.router import (
-    ResourceRouter,
-    StaticResourceResolver,
-    parse_scheme,
-)
+from rookery.actors.resources.router import ResourceRouter, StaticResourceResolver, parse_scheme
 from rookery.schemas.ids import ContentRef
 from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification
 from rookery.schemas.seed.refs import PolicyRef, PrivacyClass, RetentionClass, SourceRef
-from rookery.schemas.seed.resource import (
-    ResourceReadRequest,
-    ResourceResolution,
-    ResourceScheme,
-)
+from rookery.schemas.seed.resource import ResourceReadRequest, ResourceResolution, ResourceScheme
 
 OWNER, POLICY = SourceRef.new("owner"), PolicyRef.new("policy.docs")
 NO_RESOLVER = "resource URI scheme has no registered resolver in the runtime package boundary"

@@ -8,12 +8,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.sandbox import (
-    CallTool,
-    PendingResult,
-    ProgramCall,
-    ToolResult,
-)
+from rookery.actors.sandbox import CallTool, PendingResult, ProgramCall, ToolResult
 from rookery.schemas.run import Language, RunRequest, SessionLimits
 from tests.sandbox.session_fixture import NOW_MS, Stage
 

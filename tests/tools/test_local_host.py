@@ -14,13 +14,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools import (
-    RegisteredTool,
-    ToolCallContext,
-    ToolError,
-    ToolRegistry,
-    tool,
-)
+from rookery.actors.tools import RegisteredTool, ToolCallContext, ToolError, ToolRegistry, tool
 from rookery.actors.tools.hosts.local_host import DaemonThreadPool, LocalToolHost
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import Refused

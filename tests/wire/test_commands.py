@@ -50,12 +50,7 @@ from rookery.schemas.commands import (
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import ChangeHooks, HookMode, HooksQuery, HookTrial, ResumeRun, TriedCall
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
-from rookery.schemas.peers.exchanges import (
-    ExchangesQuery,
-    FollowExchange,
-    PeerDue,
-    SendEnvelope,
-)
+from rookery.schemas.peers.exchanges import ExchangesQuery, FollowExchange, PeerDue, SendEnvelope
 from rookery.schemas.peers.items import PublishEvent, Responder, SetResponder
 from rookery.schemas.peers.roster import NamePeer, PeerRevocation
 from rookery.schemas.protection.policy import ExplainPolicy

@@ -23,12 +23,7 @@ from rookery.actors.execution.agents.model_port import (
 from rookery.actors.execution.agents.scripted_model import ModelScript, ScriptedModel, read_script
 from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.tools import ToolCredential
-from rookery.schemas.agents import (
-    ConfiguredModel,
-    ModelEnvironment,
-    ModelLimits,
-    ModelSettings,
-)
+from rookery.schemas.agents import ConfiguredModel, ModelEnvironment, ModelLimits, ModelSettings
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest
 

@@ -53,9 +53,7 @@ from rookery.actors.execution.models.model_record import ModelRecord, program_ca
 from rookery.actors.execution.models.model_routes import ModelRoutes
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox import ToolResult
-from rookery.actors.tools import (
-    CredentialWait,
-)
+from rookery.actors.tools import CredentialWait
 from rookery.schemas.agents import ModelEnvironment, ModelPurpose
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import model

@@ -11,11 +11,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.execution.history import (
-    PastRun,
-    SessionHistory,
-    SnapshotFact,
-)
+from rookery.actors.execution.history import PastRun, SessionHistory, SnapshotFact
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.step_inputs import FactPosition
 from rookery.actors.kernel import AskActor

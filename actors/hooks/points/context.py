@@ -6,15 +6,7 @@ from enum import StrEnum
 
 import msgspec
 
-from rookery.schemas.ids import (
-    AgentId,
-    AttemptId,
-    HookId,
-    JournalCursor,
-    RunId,
-    SessionId,
-    TurnId,
-)
+from rookery.schemas.ids import AgentId, AttemptId, HookId, JournalCursor, RunId, SessionId, TurnId
 from rookery.schemas.seed.hook import HookRecord, HookResponseClass
 from rookery.schemas.seed.hook_invocation import HookCancellationToken, HookResponse
 from rookery.schemas.seed.package import RuntimePackageFingerprint

@@ -39,12 +39,7 @@ from rookery.schemas.seed.agent_error import (
     CausalIds,
     RetryClassification,
 )
-from rookery.schemas.seed.hook import (
-    HookFailurePolicy,
-    HookPoint,
-    HookRecord,
-    HookResponseDecision,
-)
+from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookRecord, HookResponseDecision
 from rookery.schemas.seed.hook_invocation import HookInput, HookResponse, HookView
 from rookery.schemas.seed.hook_spec import (
     HookSpec,

@@ -7,11 +7,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rookery.actors.peers.admission import NotAttended
-from rookery.actors.peers.trust.envelope_rules import (
-    EnvelopeChecks,
-    ReplayWindow,
-    decode_envelope,
-)
+from rookery.actors.peers.trust.envelope_rules import EnvelopeChecks, ReplayWindow, decode_envelope
 from rookery.actors.peers.trust.roster_rules import Roster
 from rookery.bus.ports import Delivery
 from rookery.schemas.digest import canonical_json

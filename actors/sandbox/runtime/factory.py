@@ -13,13 +13,7 @@ from typing import Any, Final
 import msgspec
 import wasmtime
 
-from rookery.actors.sandbox.contract import (
-    Guest,
-    ProgramCall,
-    StartStep,
-    StepEnded,
-    ToolResult,
-)
+from rookery.actors.sandbox.contract import Guest, ProgramCall, StartStep, StepEnded, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache, Progress, cache_folder, write_stderr
 from rookery.actors.sandbox.python.fallback.component_guest import ComponentGuest
 from rookery.actors.sandbox.python.python_guest import PythonGuest

@@ -16,16 +16,7 @@ from rookery.ops.cli.output import clock_time
 from rookery.ops.cli.rendering.hook_words import note_words, registration_words, response_words
 from rookery.schemas.codec import fact_name
 from rookery.schemas.envelope import Fact
-from rookery.schemas.facts import (
-    approval,
-    conversation,
-    hook,
-    lease,
-    model,
-    session,
-    tool,
-    turn,
-)
+from rookery.schemas.facts import approval, conversation, hook, lease, model, session, tool, turn
 from rookery.schemas.facts.run_progress import SESSION_ENDS, TURN_ENDS
 from rookery.schemas.surfaces import SurfaceKind
 

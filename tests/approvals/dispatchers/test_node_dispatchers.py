@@ -20,11 +20,7 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.approval_dispatchers import ApprovalDispatchers
 from rookery.ops.config import ApprovalsConfig
-from rookery.schemas.approvals.dispatch import (
-    ApprovalDispatch,
-    DispatchOutcome,
-    DispatchReply,
-)
+from rookery.schemas.approvals.dispatch import ApprovalDispatch, DispatchOutcome, DispatchReply
 from rookery.schemas.approvals.records import DecideApproval
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import decode_typed_text

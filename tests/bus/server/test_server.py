@@ -22,12 +22,7 @@ from rookery.bus.credentials import USERS_FILE
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats.connection import ApiError, Connection, Outgoing
 from rookery.bus.roles import Role
-from rookery.bus.server.server import (
-    EmbeddedServer,
-    default_store,
-    find_running,
-    find_server,
-)
+from rookery.bus.server.server import EmbeddedServer, default_store, find_running, find_server
 from rookery.bus.server.store import Store, is_accepted
 from rookery.schemas.errors import Failed, Refused
 

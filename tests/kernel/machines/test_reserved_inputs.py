@@ -27,12 +27,7 @@ from rookery.bus.roles import Role, verbs_of
 from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
-from rookery.schemas.machines.inputs import (
-    MACHINE_INPUTS,
-    InputSender,
-    inputs_of_verb,
-    sender_of,
-)
+from rookery.schemas.machines.inputs import MACHINE_INPUTS, InputSender, inputs_of_verb, sender_of
 from rookery.schemas.run import RunRequest, SessionMeta
 from tests.kernel.machines.machine_world import MACHINES
 

@@ -12,13 +12,7 @@ from rookery.actors.sandbox import Sandbox, Tool
 from rookery.actors.sandbox.contract import suspend
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.runtime.introspection import INTROSPECTION, callable_names
-from rookery.actors.sandbox.runtime.mentions import (
-    WORDS_MAX,
-    Mentions,
-    names_for,
-    restored,
-    stored,
-)
+from rookery.actors.sandbox.runtime.mentions import WORDS_MAX, Mentions, names_for, restored, stored
 from rookery.actors.sandbox.sessions.run_log import RunLog
 from rookery.actors.sandbox.sessions.snapshot import open_snapshot
 from rookery.actors.sandbox.typescript.guest import JavaScriptGuest

@@ -11,12 +11,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from rookery.actors.sandbox import (
-    PendingResult,
-    ProgramCall,
-    Sandbox,
-    ToolResult,
-)
+from rookery.actors.sandbox import PendingResult, ProgramCall, Sandbox, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.runtime.wasm import Engine, make_engine

@@ -6,11 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rookery.actors.sandbox import (
-    Sandbox,
-    SuspendedRun,
-    ToolResult,
-)
+from rookery.actors.sandbox import Sandbox, SuspendedRun, ToolResult
 from rookery.actors.sandbox.python.build import GuestCache
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.runtime.wasm import make_engine

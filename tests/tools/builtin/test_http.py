@@ -9,13 +9,7 @@ import pytest
 from rookery.actors.tools.builtin.allowlist import parse_url, resolve_redirect
 from rookery.actors.tools.builtin.http import Allowed, http_tools
 from rookery.schemas.run import SideEffect
-from tests.tools.builtin.http_programs import (
-    DENIED,
-    FAILED,
-    INVALID,
-    LARGE,
-    Programs,
-)
+from tests.tools.builtin.http_programs import DENIED, FAILED, INVALID, LARGE, Programs
 from tests.tools.builtin.web_server import Web, answer, redirect
 
 # --- what works -----------------------------------------------------------------------------------

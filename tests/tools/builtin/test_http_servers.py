@@ -12,14 +12,7 @@ import pytest
 
 from rookery.actors.tools import ToolCallContext
 from rookery.actors.tools.builtin.http import HttpTransport
-from tests.tools.builtin.http_programs import (
-    FAILED,
-    LARGE,
-    LATE,
-    LOOPBACK,
-    Programs,
-    addresses_of,
-)
+from tests.tools.builtin.http_programs import FAILED, LARGE, LATE, LOOPBACK, Programs, addresses_of
 from tests.tools.builtin.web_server import Line, Web, answer, bytes_of, redirect
 
 # --- hostile servers ------------------------------------------------------------------------------

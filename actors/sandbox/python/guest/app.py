@@ -23,13 +23,7 @@ from typing import Any, cast
 
 import wit_world
 from guest import checks, clock, discovery, output, refusals, standard_modules
-from guest.faults import (
-    count_characters,
-    describe,
-    nul_character,
-    too_complex,
-    tool_error,
-)
+from guest.faults import count_characters, describe, nul_character, too_complex, tool_error
 from guest.loop import GuestLoop, PendingCall
 from guest.output import STDERR, STDOUT
 from guest.results import ResultBinding, binding_of, reply_with
