@@ -13,13 +13,13 @@ from rookery.actors.surfaces.connections import (
     SurfaceConnection,
     SurfaceConnections,
     SurfaceContent,
+    WorkerConnections,
 )
 from rookery.actors.surfaces.decider import SurfacesDecider
 from rookery.actors.surfaces.executor import SurfaceExecutor
 from rookery.actors.surfaces.live_catalogue import LiveCatalogue
 from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_host import source_digest
-from rookery.actors.surfaces.worker_connections import WorkerConnections
 
 __all__ = [
     "CatalogueChanges",

@@ -2,6 +2,7 @@
 
 A connection belongs to the node: all sessions that have the surface share it. The executor of the
 family ``surface`` opens and closes it by the facts; calls of its tools are made by its host.
+``WorkerConnections`` opens those to the workers of the realm.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from rookery.actors.tools import ToolHost
+from rookery.actors.tools import RemoteToolHost, ToolHost
+from rookery.bus.ports import ToolWorkers
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.surfaces import SurfaceSource, SurfaceTool
+from rookery.schemas.worker_protocol import ServedTool
 
 __all__ = [
     "ConnectionReport",
@@ -19,6 +23,7 @@ __all__ = [
     "SurfaceConnection",
     "SurfaceConnections",
     "SurfaceContent",
+    "WorkerConnections",
 ]
 
 
@@ -97,3 +102,67 @@ class SurfaceConnections(Protocol):
         """Connect and list the tools once; a lost connection is made again until ``close``. Raises
         ``Failed`` with ``SURFACE_UNAVAILABLE``, or ``Refused`` for an invalid source. ``known``:
         the tools that the catalogue has, if it has the surface."""
+
+
+# --- workers --------------------------------------------------------------------------------------
+
+# Connections to worker surfaces: processes that serve tools on the bus.
+#
+# Nothing is held open: a call goes to whichever worker the server chooses, and workers may come and
+# go. So a surface that the catalogue knows needs no worker to be connected.
+
+
+PATIENCE_S = 1.0
+"""How long a surface may have no worker while its tools are listed."""
+
+
+class WorkerConnection:
+    """Implements the port ``SurfaceConnection``."""
+
+    def __init__(self, host: RemoteToolHost) -> None:
+        self.host = host
+        self.tools: tuple[SurfaceTool, ...] = host.surface_tools
+        self.instructions = ""
+        self.problems: Mapping[str, str] = {}
+        self.log: tuple[str, ...] = ()
+
+    async def list_resources(self) -> tuple[ListedResource, ...]:
+        """None: workers serve tools."""
+        return ()
+
+    async def read_resource(self, uri: str) -> tuple[SurfaceContent, ...]:
+        text = f"{self.host.surface} has no resource {uri[:80]!r}: workers serve tools"
+        raise Refused("RESOURCE_NOT_FOUND", text)
+
+    async def close(self) -> None:
+        """Nothing is open."""
+
+
+class WorkerConnections:
+    """Implements the port ``SurfaceConnections``."""
+
+    def __init__(self, workers: ToolWorkers) -> None:
+        self._workers = workers
+
+    async def open(
+        self,
+        surface: str,
+        source: SurfaceSource,
+        report: Callable[[ConnectionReport], None],
+        known: Sequence[SurfaceTool] = (),
+    ) -> WorkerConnection:
+        del source, report
+        if known:
+            served = {
+                tool.served_as: ServedTool(capability=tool.capability, awaited=tool.awaited)
+                for tool in known
+            }
+            return WorkerConnection(RemoteToolHost(self._workers, surface, served))
+        host = await RemoteToolHost.discover(self._workers, surface, patience_s=PATIENCE_S)
+        if host is None:
+            raise Failed(
+                "SURFACE_UNAVAILABLE",
+                f"no worker serves {surface}",
+                hint=f"rookery tools serve MODULE:OBJECT --surface {surface}",
+            )
+        return WorkerConnection(host)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rookery.actors.execution.agents import ModelBudgets, open_models
-from rookery.actors.execution.agents.budgets import exceeded_budget
 from rookery.actors.execution.agents.models import NO_BUDGETS, KnownModel, Models
+from rookery.actors.execution.models.model_record import exceeded_budget
 from rookery.schemas.agents import (
     ConfiguredModel,
     ModelEstimate,

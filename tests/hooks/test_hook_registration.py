@@ -8,7 +8,12 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.hooks.package import check_sidecars, hook_sidecar, run_fingerprint, run_package
+from rookery.actors.hooks.node_hooks import (
+    check_sidecars,
+    hook_sidecar,
+    run_fingerprint,
+    run_package,
+)
 from rookery.actors.hooks.registration import (
     HOOKS_MAX,
     POINT_HOOKS_MAX,

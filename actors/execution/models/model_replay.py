@@ -8,16 +8,24 @@ is to be repeated, another driver goes on from the record, as a node does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.execution.agents.conversation import CallEnd, Conversation
-from rookery.actors.execution.agents.model_port import ModelTool
-from rookery.actors.execution.agents.recorded_model import RecordedAnswer, recorded_models
+from rookery.actors.execution.agents.model_port import (
+    ModelAnswer,
+    ModelCall,
+    ModelFailure,
+    ModelQuestion,
+    ModelTool,
+    OnDelta,
+    ignore_delta,
+)
+from rookery.actors.execution.agents.models import KnownModel, Models
 from rookery.actors.execution.conversation_history import ConversationReader
 from rookery.actors.execution.driver import AskModel, CallsRequested, Finished, RunInput, Step
 from rookery.actors.execution.history import PastRun, RunHistoryReader
@@ -26,15 +34,16 @@ from rookery.actors.execution.models.model_driver import ModelDriver
 from rookery.actors.execution.models.model_failures import ModelKeys
 from rookery.actors.kernel import Failpoints
 from rookery.actors.sandbox import ProgramCall
-from rookery.actors.tools import NO_CREDENTIALS, every_lease_fresh
-from rookery.schemas.agents import CallPart, ConversationMessage
+from rookery.actors.tools import NO_CREDENTIALS, ToolCredential, every_lease_fresh
+from rookery.schemas.agents import CallPart, ConfiguredModel, ConversationMessage
 from rookery.schemas.calls import CallArguments, ToolFault
 from rookery.schemas.digest import digest_bytes, digest_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import model, tool, turn
 from rookery.schemas.facts.run_progress import TurnEnd
+from rookery.schemas.machines.turn import LlmFailureKind
 
-__all__ = ["ModelReplay", "RunDiffers"]
+__all__ = ["ModelReplay", "RecordedAnswer", "RunDiffers", "recorded_models"]
 
 T = TypeVar("T")
 
@@ -277,3 +286,62 @@ async def _no_call(_: ProgramCall) -> None:
 async def _no_actor(family: str, key: str, body: object, answer: type[T]) -> T:
     del family, key, body, answer
     raise AssertionError("a replay follows no baseline")
+
+
+# --- recorded answers -----------------------------------------------------------------------------
+
+# ``recorded_models``: a model whose answers are on record, for replays.
+#
+# It asks no provider, and a question that failed in the end fails again.
+
+
+RECORDED: Final = "recorded"
+
+
+class RecordedAnswer(NamedTuple):
+    """How a question ended."""
+
+    end: model.Answered | model.Failed
+    message: ConversationMessage | None = None
+    """Of an answer."""
+
+
+class _RecordedModel:
+    """A ``Model`` that knows one answer at a time."""
+
+    def __init__(self, answer: Callable[[], RecordedAnswer]) -> None:
+        self._answer = answer
+
+    async def ask(
+        self,
+        question: ModelQuestion,
+        on_delta: OnDelta = ignore_delta,
+        key: ToolCredential | None = None,
+    ) -> ModelAnswer:
+        del question, on_delta, key
+        end, message = self._answer()
+        if isinstance(end, model.Failed):
+            kind = LlmFailureKind.PROVIDER_ERROR if end.kind is UNSET else end.kind
+            raise ModelFailure(
+                end.message, code=end.code, kind=kind, sent=end.sent, status=end.status
+            )
+        assert message is not None
+        return ModelAnswer(
+            text=message.text,
+            calls=tuple(map(_as_written, message.calls)),
+            stop_reason=end.stop_reason,
+            usage=end.usage,
+            response_id=end.response_id,
+            cost_micro_usd=end.usage.cost_micro_usd if end.usage.priced else None,
+        )
+
+
+def recorded_models(alias: str, answer: Callable[[], RecordedAnswer]) -> Models:
+    """The models of a replay: one, with this alias. ``answer``: to the question asked now."""
+    configured = ConfiguredModel(provider=RECORDED, max_retries=0)
+    return Models({alias: KnownModel(configured, _RecordedModel(answer))})
+
+
+def _as_written(part: CallPart) -> ModelCall:
+    written = part.arguments if part.text is UNSET else part.text
+    return ModelCall(name=part.name, arguments=written, id=part.provider_id or "")
