@@ -12,12 +12,12 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.approvals import ApprovalRule, RuleInput, RuleUndecided
 from rookery.actors.execution import RunProvisioner
 from rookery.actors.execution.agents import ModelBudgets, Models
 from rookery.actors.hooks import NodeHooks
 from rookery.actors.kernel import QueryHandler
 from rookery.actors.policy import Escalation, PolicyStep, RunPolicies, RunPolicy
+from rookery.actors.protection.approval_rules import ApprovalRule, RuleInput, RuleUndecided
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python import GuestCache, RealmBuild, cache_folder
 from rookery.actors.sandbox.runtime import open_sandbox

@@ -119,7 +119,7 @@ class HookRegistration(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     mode: HookMode | UnsetType = UNSET
     """A hook that may change or stop something has to say it."""
     when: str = ""
-    """A rule: if it is false, the hook is not invoked. See ``actors/approvals/rules.py``."""
+    """A rule of ``actors/protection/approval_rules.py``; the hook is invoked unless it is false."""
     executor: HookExecutorKind
 
     @property

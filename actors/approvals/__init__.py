@@ -7,26 +7,12 @@ from typing import TYPE_CHECKING
 from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from rookery.actors.approvals.approvers import (
-        ApproverLine,
-        Signer,
-        is_signed_by,
-        read_signer,
-        signed_answer,
-        signed_revocation,
-    )
+    from rookery.actors.approvals.approvers import ApproverLine
     from rookery.actors.approvals.decider import ApprovalsDecider
     from rookery.actors.approvals.executor import ApprovalExecutor
     from rookery.actors.approvals.grant_proofs import GrantProofs
     from rookery.actors.approvals.grants import is_made_by_node
     from rookery.actors.approvals.request_record import redacted_summary
-    from rookery.actors.approvals.rules import (
-        ApprovalRule,
-        HookRule,
-        RuleInput,
-        RuleUndecided,
-        check_rule,
-    )
     from rookery.actors.approvals.state import (
         APPROVERS_KEY,
         ApprovalSettings,
@@ -38,44 +24,26 @@ if TYPE_CHECKING:
 __all__ = [
     "APPROVERS_KEY",
     "ApprovalExecutor",
-    "ApprovalRule",
     "ApprovalSettings",
     "ApprovalsDecider",
     "Approver",
     "ApproverLine",
     "GrantPhase",
     "GrantProofs",
-    "HookRule",
-    "RuleInput",
-    "RuleUndecided",
     "SessionApprovals",
-    "Signer",
-    "check_rule",
     "is_made_by_node",
-    "is_signed_by",
-    "read_signer",
     "redacted_summary",
-    "signed_answer",
-    "signed_revocation",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "approvers": (
-            "ApproverLine",
-            "Signer",
-            "is_signed_by",
-            "read_signer",
-            "signed_answer",
-            "signed_revocation",
-        ),
+        "approvers": ("ApproverLine",),
         "decider": ("ApprovalsDecider",),
         "executor": ("ApprovalExecutor",),
         "grant_proofs": ("GrantProofs",),
         "grants": ("is_made_by_node",),
         "request_record": ("redacted_summary",),
-        "rules": ("ApprovalRule", "HookRule", "RuleInput", "RuleUndecided", "check_rule"),
         "state": (
             "APPROVERS_KEY",
             "ApprovalSettings",

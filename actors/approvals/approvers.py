@@ -1,4 +1,17 @@
-"""Approvers: the changes of their keys, and what they sign."""
+"""Approvers: the rules for adding and revoking their keys, and which of these facts count. Pure.
+
+The first approver of a realm needs no signature, unless the realm has a root key. Every later
+change is signed by an approver's key or the root key. The signature covers the number of the
+change, so it is valid once. The last approver can be removed only with a root key, so the next
+change can always be signed.
+
+The facts carry the signature, and every reader applies them to an ``ApproverLine``: every holder
+of a node's credential can write such a fact, and only an approver or the holder of the root key
+can sign one. A fact that the line does not accept is forged: readers skip it and report it. A
+reader without a root key accepts the first change as it is, and with it the approver or the root
+key that it names. Facts of versions that stored no signature precede the first one with a number;
+without a root key they count, as unsigned.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +19,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from msgspec import UNSET
-from msgspec.structs import asdict, replace
+from msgspec.structs import replace
 
 from rookery.actors.approvals.state import (
     APPROVERS_KEY,
@@ -17,146 +29,20 @@ from rookery.actors.approvals.state import (
     ApproverChange,
     SessionApprovals,
 )
-from rookery.actors.keys.ed25519 import (
-    SigningKey,
-    is_valid_signature,
-    key_id_of,
-    read_public_key,
-    read_seed,
-)
-from rookery.schemas.approvals.records import DecideApproval, bytes_to_sign
-from rookery.schemas.commands import ChangeApprover, RevokeGrant
-from rookery.schemas.digest import canonical_json
+from rookery.actors.keys.approver_signatures import verify_change
+from rookery.actors.keys.ed25519 import key_id_of, read_public_key
+from rookery.schemas.commands import ChangeApprover
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval as facts
-from rookery.schemas.facts.approval import Answered, GrantRevoked
 from rookery.schemas.replies import ApproverReceipt
 
 __all__ = [
     "ApproverLine",
-    "Signer",
     "approver_receipt",
-    "bytes_to_sign",
     "change_approver",
-    "change_bytes",
     "check_change",
-    "is_signed_by",
-    "read_signer",
-    "signed_answer",
-    "signed_revocation",
-    "verify_change",
 ]
-
-# --- signing --------------------------------------------------------------------------------------
-
-# Each kind of signature has a domain of its own, and covers the realm, so it is valid nowhere else.
-
-
-CHANGE_DOMAIN: Final = "rookery.approver.naming.v1"
-"""Separates the signature of an approver change from that of an answer."""
-REVOCATION_DOMAIN: Final = "rookery.grant.revocation.v1"
-
-
-class Signer(SigningKey):
-    """The private key of an approver, or the root key."""
-
-    def sign(self, realm: str, answer: DecideApproval) -> DecideApproval:
-        """The answer, signed with this key."""
-        unsigned = replace(answer, key_id=self.key_id, signature="")
-        return replace(unsigned, signature=self.sign_bytes(bytes_to_sign(realm, unsigned)))
-
-    def sign_revocation(self, realm: str, command: RevokeGrant) -> RevokeGrant:
-        """The revocation of a grant, signed with this key."""
-        unsigned = replace(command, key_id=self.key_id, signature="")
-        return replace(unsigned, signature=self.sign_bytes(revocation_bytes(realm, unsigned)))
-
-    def sign_change(self, realm: str, change: ChangeApprover) -> ChangeApprover:
-        """The change, signed with this key."""
-        unsigned = replace(change, key_id=self.key_id, signature="")
-        return replace(unsigned, signature=self.sign_bytes(change_bytes(realm, unsigned)))
-
-
-def read_signer(text: str) -> Signer:
-    """The private key of a PEM file."""
-    return Signer(read_seed(text))
-
-
-def is_signed_by(realm: str, signed: DecideApproval | RevokeGrant, public_key: str) -> bool:
-    """Whether the key has signed exactly this answer, or this revocation, for this realm."""
-    if isinstance(signed, DecideApproval):
-        text = bytes_to_sign(realm, signed)
-    else:
-        text = revocation_bytes(realm, signed)
-    return is_valid_signature(text, signed.signature, public_key)
-
-
-def verify_change(realm: str, change: ChangeApprover, public_key: str) -> bool:
-    """Whether the key has signed exactly this change for this realm."""
-    return is_valid_signature(change_bytes(realm, change), change.signature, public_key)
-
-
-def signed_answer(fact: Answered) -> DecideApproval | None:
-    """The answer as its approver signed it; ``None`` if the fact has no signature."""
-    if not fact.signature:
-        return None
-    return DecideApproval(
-        approval_id=fact.approval_id,
-        decision=fact.decision,
-        actor=fact.actor,
-        request_digest=fact.request_digest,
-        answered_at_ms=fact.answered_at_ms,
-        reason=fact.reason,
-        tool_digest=fact.tool_digest,
-        key_id=fact.key_id,
-        signature=fact.signature,
-    )
-
-
-def signed_revocation(fact: GrantRevoked) -> RevokeGrant | None:
-    """The revocation as its approver signed it; ``None`` if the fact has no signature."""
-    if fact.signature is UNSET or fact.key_id is UNSET:
-        return None
-    return RevokeGrant(
-        grant_id=fact.grant_id,
-        actor=fact.revoked_by,
-        key_id=fact.key_id,
-        signature=fact.signature,
-    )
-
-
-def change_bytes(realm: str, change: ChangeApprover) -> bytes:
-    """The signed bytes of a change: all its fields and the realm."""
-    return _bytes_of(change, CHANGE_DOMAIN, realm)
-
-
-def revocation_bytes(realm: str, command: RevokeGrant) -> bytes:
-    """The signed bytes of a revocation; the grant's id is that of one grant in one session."""
-    return _bytes_of(command, REVOCATION_DOMAIN, realm)
-
-
-def _bytes_of(command: ChangeApprover | RevokeGrant, domain: str, realm: str) -> bytes:
-    signed = asdict(command)
-    del signed["signature"]
-    return canonical_json({"domain": domain, "realm": realm, **signed})
-
-
-# --- approvers ------------------------------------------------------------------------------------
-
-# Approvers: rules for adding and revoking their keys, and which of these facts count. Pure.
-#
-# The first approver of a realm needs no signature, unless the realm has a root key. Every later
-# change is signed by an approver's key or the root key. The signature covers the number of the
-# change, so it is valid once. The last approver can be removed only with a root key, so the next
-# change can always be signed.
-#
-# The facts carry the signature, and every reader applies them to an ``ApproverLine``: every holder
-# of a node's credential can write such a fact, and only an approver or the holder of the root key
-# can sign one. A fact that the line does not accept is forged: readers skip it and report it. A
-# reader without a root key accepts the first change as it is, and with it the approver or the root
-# key that it names. Facts of versions that stored no signature precede the first one with a number;
-# without a root key they count, as unsigned.
-
 
 _KEY: Final = re.compile(r"[0-9a-f]{64}")
 _NAME: Final = re.compile(r"(?!agent\.)[A-Za-z0-9_.@+-]{1,64}")

@@ -8,7 +8,6 @@ from typing import Any, Final
 from immutables import Map
 from msgspec.structs import replace
 
-from rookery.actors.approvals.approvers import signed_answer
 from rookery.actors.approvals.state import (
     ApprovalRequestState,
     ApproverChange,
@@ -17,6 +16,7 @@ from rookery.actors.approvals.state import (
     SessionApprovals,
     SessionGrant,
 )
+from rookery.actors.keys.approver_signatures import signed_answer
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.facts import approval as facts
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rookery.actors.approvals.approvers import is_signed_by
 from rookery.actors.approvals.request_record import covers_any_arguments
 from rookery.actors.approvals.state import (
     ApprovalRequestState,
@@ -23,6 +22,7 @@ from rookery.actors.approvals.state import (
     SessionApprovals,
     SessionGrant,
 )
+from rookery.actors.keys.approver_signatures import is_signed_by
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus, DecideApproval
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.errors import Refused

@@ -16,10 +16,10 @@ from typing import Any, Final, NamedTuple
 
 from msgspec import UNSET
 
-from rookery.actors.approvals import RuleInput
 from rookery.actors.hooks.executors.ports import HookExecutors
 from rookery.actors.hooks.executors.rule import is_skipped
 from rookery.actors.hooks.node_hooks import NodeHooks
+from rookery.actors.protection.approval_rules import RuleInput
 from rookery.bus.ports import TaskSet
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval, tool, turn

@@ -7,8 +7,8 @@ and what was revoked in its session or in one that the session's memory is from.
 Sensitive arguments and results are sealed before they are recorded, and opened for the program, the
 tool and nobody else.
 
-    checks.py            what the rights of a run allow, of calls and of tools in sight
-    revocations.py       the rights that were revoked, followed on each node
-    sensitive_values.py  sealed arguments and results, and the fields that have them
-    scrubber.py          credentials, taken out of what is printed
+``checks`` says what the rights of a run allow, of calls and of tools in sight, and ``revocations``
+which of them were revoked. ``approval_rules`` are rules in text: they approve a call, or ask.
+``sensitive_values`` seals arguments and results, ``scrubber`` takes credentials out of what is
+printed.
 """

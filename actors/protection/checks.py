@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from rookery.actors.approvals import ApprovalRule, RuleInput, RuleUndecided
+from rookery.actors.protection.approval_rules import ApprovalRule, RuleInput, RuleUndecided
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.policy import effect_class_of

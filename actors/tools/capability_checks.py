@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.approvals import check_rule
+from rookery.actors.protection.approval_rules import check_rule
 from rookery.actors.protection.sensitive_values import sensitive_parts, visible_arguments
 from rookery.actors.tools.validation import validator_of
 from rookery.schemas.calls import (

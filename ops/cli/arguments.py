@@ -15,8 +15,8 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.approvals import Signer
-from rookery.actors.approvals import read_signer as signer_of
+from rookery.actors.keys.approver_signatures import Signer
+from rookery.actors.keys.approver_signatures import read_signer as signer_of
 from rookery.actors.keys.ed25519 import KEY_BYTES, read_public_key
 from rookery.bus.clock import SystemClock, entropy
 from rookery.ops.cli.options import parse_duration_ms

@@ -20,10 +20,8 @@ from rookery.actors.approvals import (
     GrantProofs,
     SessionApprovals,
     is_made_by_node,
-    is_signed_by,
-    signed_answer,
-    signed_revocation,
 )
+from rookery.actors.keys.approver_signatures import is_signed_by, signed_answer, signed_revocation
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.damage import DefectKind, MessageDamage
 from rookery.schemas.codec import fact_tag

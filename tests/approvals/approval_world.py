@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from rookery.actors.approvals.approvers import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
+from rookery.actors.keys.approver_signatures import Signer
 from rookery.bus.client.client import Client, Handle, new_id
 from rookery.bus.commands.command_messages import CommandDecoder
 from rookery.bus.commands.inbox import JetStreamInbox

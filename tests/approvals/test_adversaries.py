@@ -18,8 +18,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.approvals.approvers import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX
+from rookery.actors.keys.approver_signatures import Signer
 from rookery.bus.client.client import new_id
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.approvals.records import DecideApproval

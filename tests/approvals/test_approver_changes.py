@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.approvals.approvers import ApproverLine, Signer
+from rookery.actors.approvals.approvers import ApproverLine
 from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX, ApprovalSettings
+from rookery.actors.keys.approver_signatures import Signer
 from rookery.ops.config import ApprovalsConfig
 from rookery.ops.run_services import approval_settings
 from rookery.schemas.commands import ChangeApprover

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.approvals.approvers import ApproverLine, Signer
+from rookery.actors.approvals.approvers import ApproverLine
 from rookery.actors.approvals.state import APPROVERS_KEY, ApproverChange
+from rookery.actors.keys.approver_signatures import Signer
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal import JournalCheck
 from rookery.schemas.approvals.records import DecideApproval, bytes_to_sign

@@ -16,8 +16,8 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.approvals.approvers import signed_answer
 from rookery.actors.approvals.state import APPROVERS_KEY, RUN_ENDED, UNPROVEN
+from rookery.actors.keys.approver_signatures import signed_answer
 from rookery.actors.keys.checkpoints import checkpoint_bytes
 from rookery.bus.credentials import CredentialStore
 from rookery.bus.journal import JetStreamJournal, seal_line

@@ -10,9 +10,9 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.approvals.approvers import Signer
 from rookery.actors.approvals.effects import ReleaseCall
 from rookery.actors.approvals.state import ApprovalSettings, Approver
+from rookery.actors.keys.approver_signatures import Signer
 from rookery.schemas.approvals.records import DecideApproval, tool_digest
 from rookery.schemas.calls import ApprovalMode, AutoApproval, AutoRule
 from rookery.schemas.commands import RevokeGrant

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.approvals.approvers import Signer
 from rookery.actors.approvals.dispatchers.protocol import (
     Cancelled,
     Decision,
@@ -19,6 +18,7 @@ from rookery.actors.approvals.dispatchers.protocol import (
 )
 from rookery.actors.approvals.effects import ArmTimer, CheckAnswer, Dispatch, ReleaseCall
 from rookery.actors.approvals.state import REFUSALS_MAX, ApprovalSettings, Approver
+from rookery.actors.keys.approver_signatures import Signer
 from rookery.actors.messages import RecordedApprovalQuery, RecordedApprovalView
 from rookery.actors.tools.effects import AskApproval, PrepareCall, pending_call_effects
 from rookery.schemas.approvals.records import (

@@ -7,7 +7,7 @@ from typing import Any, Final
 import pytest
 from msgspec.structs import force_setattr
 
-from rookery.actors.approvals.approvers import ApproverLine, Signer
+from rookery.actors.approvals.approvers import ApproverLine
 from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.state import (
     APPROVERS_KEY,
@@ -15,6 +15,7 @@ from rookery.actors.approvals.state import (
     REFUSALS_TOTAL_MAX,
     ApprovalSettings,
 )
+from rookery.actors.keys.approver_signatures import Signer
 from rookery.actors.leases.decider import LeasesDecider
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt

@@ -15,7 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.approvals.rules import ApprovalRule, RuleInput, RuleUndecided, check_rule
+from rookery.actors.protection.approval_rules import (
+    ApprovalRule,
+    RuleInput,
+    RuleUndecided,
+    check_rule,
+)
 from rookery.schemas.calls import ApprovalMode, AutoApproval, AutoRule, Capability
 from rookery.schemas.errors import Refused
 

@@ -9,12 +9,17 @@ import pytest
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.approvals import ApprovalRule, HookRule, RuleInput, RuleUndecided
 from rookery.actors.hooks.executors.ports import HookExecutors
 from rookery.actors.hooks.executors.rule import RuleExecutor, is_skipped
 from rookery.actors.hooks.points.context import HookInvocationStatus
 from rookery.actors.hooks.points.coordinator import HookLifecycleCoordinator
 from rookery.actors.hooks.registration import check_registration
+from rookery.actors.protection.approval_rules import (
+    ApprovalRule,
+    HookRule,
+    RuleInput,
+    RuleUndecided,
+)
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookMode, HookRegistration, RuleHook
 from rookery.schemas.ids import HookExecutorRef

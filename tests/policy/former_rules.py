@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.approvals.rules import RuleInput, RuleUndecided
+from rookery.actors.protection.approval_rules import RuleInput, RuleUndecided
 from rookery.schemas.errors import Refused
 
 __all__ = ["VARIABLES", "FormerRule"]

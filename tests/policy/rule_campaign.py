@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from rookery.actors.approvals.rules import ApprovalRule, RuleInput, RuleUndecided
+from rookery.actors.protection.approval_rules import ApprovalRule, RuleInput, RuleUndecided
 from rookery.schemas.errors import Refused
 from tests.policy.former_rules import FormerRule
 

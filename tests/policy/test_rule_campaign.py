@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rookery.actors.approvals.rules import ApprovalRule
+from rookery.actors.protection.approval_rules import ApprovalRule
 from rookery.schemas.errors import Refused
 from tests.policy.rule_campaign import compare, hostile_texts
 

@@ -8,9 +8,9 @@ from typing import Any, Final
 import msgspec
 import pytest
 
-from rookery.actors.approvals.approvers import Signer
 from rookery.actors.approvals.broker import intent_record, record_base
 from rookery.actors.approvals.state import APPROVERS_KEY
+from rookery.actors.keys.approver_signatures import Signer
 from rookery.actors.projections import approvals
 from rookery.actors.projections.approvals import ApprovalQueryHandler
 from rookery.actors.projections.approvers import read_approvers

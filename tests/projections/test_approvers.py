@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.approvals.approvers import Signer
 from rookery.actors.approvals.state import APPROVERS_KEY
+from rookery.actors.keys.approver_signatures import Signer
 from rookery.actors.keys.ed25519 import key_id_of
 from rookery.actors.projections.approvers import Approvers
 from rookery.bus.memory import MemoryBus, MemoryServer

@@ -7,7 +7,7 @@ that its failure policy decides.
 
 from __future__ import annotations
 
-from rookery.actors.approvals import HookRule, RuleInput, RuleUndecided
+from rookery.actors.protection.approval_rules import HookRule, RuleInput, RuleUndecided
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookRegistration, RuleHook, RuleVerdict
 from rookery.schemas.ids import HookExecutorRef

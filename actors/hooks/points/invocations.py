@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
-from rookery.actors.approvals import RuleInput
 from rookery.actors.hooks.changes.call_changes import HookedStep, refusal_of_size
 from rookery.actors.hooks.executors.ports import HookExecutorRegistry, HookExecutors
 from rookery.actors.hooks.executors.rule import RuleExecutor
@@ -26,6 +25,7 @@ from rookery.actors.hooks.points.records import agent_source, intent_of, result_
 from rookery.actors.hooks.points.views import view_of
 from rookery.actors.kernel import Failpoints
 from rookery.actors.messages import ActiveRunView
+from rookery.actors.protection.approval_rules import RuleInput
 from rookery.schemas.facts import hook as facts
 from rookery.schemas.hooks import HookMode, HookRegistration, RuleHook
 from rookery.schemas.ids import AgentId, JournalCursor, RunId, SessionId, TurnId

@@ -123,7 +123,9 @@ def check_rule(capability: Capability) -> None:
 
 
 def _invalid(reason: str) -> Refused:
-    hint = "as in args.amount <= 50; the language is described in actors/approvals/rules.py"
+    hint = (
+        "as in args.amount <= 50; the language is described in actors/protection/approval_rules.py"
+    )
     return Refused("RULE_INVALID", f"it does not parse: {reason}", hint=hint)
 
 
