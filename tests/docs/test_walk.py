@@ -29,6 +29,13 @@ def test_every_step_of_the_walk_is_where_it_says():
     assert [step for step in steps if step[1] not in defined(ACTORS / step[0])] == []
 
 
+def test_the_walk_counts_its_steps_and_files():
+    of_sleeps = 3
+    steps = STEP.findall(execution.__doc__ or "")[:-of_sleeps]
+    files = {file for file, *_ in steps}
+    assert f"has {len(steps)} of these steps, in {len(files)} files" in (execution.__doc__ or "")
+
+
 def test_every_fact_of_the_walk_is_one():
     known = {
         name
