@@ -17,6 +17,7 @@ from hypothesis import settings
 from tests.selection import LONG, MARK, QuickRun
 
 settings.register_profile("rookery", deadline=None, database=None, print_blob=True)
+settings.register_profile("quick", settings.get_profile("rookery"), max_examples=25)
 settings.load_profile("rookery")
 
 # Compiling the product takes longer than starting it: processes of ours keep what they compiled.
@@ -40,6 +41,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", f"{MARK}: a process or a sandbox, unseen by the rule")
     config.addinivalue_line("markers", f"{LONG}: cases of a campaign that a quick run leaves out")
     if config.getoption("--quick"):
+        settings.load_profile("quick")
         config.pluginmanager.register(QuickRun(), "quick-run")
 
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 import wasmtime
+from hypothesis import settings
 
-__all__ = ["LONG", "MARK", "STARTERS", "QuickRun", "Selection"]
+__all__ = ["LONG", "MARK", "STARTERS", "QuickRun", "Selection", "examples"]
 
 STARTERS = ("multiprocessing", "subprocess", "wasmtime")
 """Modules: nothing of ours starts anything without one of them."""
@@ -27,6 +28,11 @@ LONG = "long_form"
 """For the cases of a campaign that only a full run makes: `make check` makes the others."""
 _OURS = ("rookery", "tests", "conftest")
 _PROCESS_EVENTS = ("os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system")
+
+
+def examples(number: int) -> settings:
+    """So many examples in a full run, and a quarter of them in a quick one, as for tests of 100."""
+    return settings(max_examples=number * settings.default.max_examples // 100)
 
 
 class Selection:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.actors.admission.admission_machine import evolve_host
@@ -20,6 +20,7 @@ from rookery.schemas.envelope import Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
 from tests.admission.session_harness import STARTS, SessionHarness
+from tests.selection import examples
 
 FAILED = ObservedTurn("Failed", "LlmFailure")
 small = st.integers(0, 7)
@@ -85,13 +86,12 @@ def lived(history: list[tuple[str, Any]]) -> SessionHarness:
 histories = st.lists(step, max_size=25)
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(histories)
 def test_what_must_always_hold_holds_in_any_history(history: list[tuple[str, Any]]) -> None:
     lived(history)
 
 
-@settings(max_examples=100)
 @given(histories)
 def test_a_destroyed_session_owes_nothing(history: list[tuple[str, Any]]) -> None:
     session = lived(history)
@@ -103,7 +103,6 @@ def test_a_destroyed_session_owes_nothing(history: list[tuple[str, Any]]) -> Non
     assert session.state.pending_count == 0
 
 
-@settings(max_examples=100)
 @given(histories)
 def test_a_session_left_to_its_turns_comes_to_rest(history: list[tuple[str, Any]]) -> None:
     session = lived(history)
@@ -114,7 +113,6 @@ def test_a_session_left_to_its_turns_comes_to_rest(history: list[tuple[str, Any]
     assert not [owed for owed in session.state.queue if owed.run_id and owed.waking]
 
 
-@settings(max_examples=100)
 @given(histories)
 def test_every_client_gets_one_reply_at_the_end(history: list[tuple[str, Any]]) -> None:
     session = lived(history)
@@ -122,7 +120,6 @@ def test_every_client_gets_one_reply_at_the_end(history: list[tuple[str, Any]]) 
     assert sorted(session.answers) == sorted(ended.items())
 
 
-@settings(max_examples=100)
 @given(histories)
 def test_inputs_of_one_kind_keep_their_order(history: list[tuple[str, Any]]) -> None:
     """When a run starts, no earlier input of its kind waits, and no urgent one does unless the run
@@ -141,7 +138,6 @@ def test_inputs_of_one_kind_keep_their_order(history: list[tuple[str, Any]]) -> 
             waiting.pop(str(fact.run), None)
 
 
-@settings(max_examples=100)
 @given(histories, small)
 def test_a_repeat_adds_nothing_but_a_listener(history: list[tuple[str, Any]], which: int) -> None:
     session = lived(history)
@@ -161,7 +157,6 @@ def test_a_repeat_adds_nothing_but_a_listener(history: list[tuple[str, Any]], wh
     assert session.state.receipt(again) == receipt
 
 
-@settings(max_examples=100)
 @given(histories)
 def test_a_follower_of_the_facts_sees_admissions_host(
     history: list[tuple[str, Any]],

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from immutables import Map
 from msgspec.structs import replace
 
@@ -20,6 +20,7 @@ from rookery.schemas.facts.approval import APPROVAL_FACTS
 from tests.machines.laws import History, every_ask, histories, likely_ask
 from tests.machines.oracle_comparison import Judged, variables
 from tests.machines.state_space import explored
+from tests.selection import examples
 
 CODEC: FactCodec[Any] = FactCodec(APPROVAL_FACTS)
 YES_NO = (False, True)
@@ -103,7 +104,7 @@ def test_any_history_follows_the_model_and_no_input_is_refused(
     assert judged.hit == {row.name for row in APPROVALS.transitions}
 
 
-@settings(max_examples=80)
+@examples(80)
 @given(histories(APPROVALS, SOME))
 def test_folded_facts_give_the_decided_state(steps: list[Any]) -> None:
     lived = History(APPROVALS, CODEC).live(steps)

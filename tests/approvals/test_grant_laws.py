@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.actors.approvals.effects import ReleaseCall
@@ -22,6 +22,7 @@ from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Command
 from rookery.schemas.facts import approval, tool
 from tests.approvals.approval_histories import History
+from tests.selection import examples
 from tests.tools.tool_fixtures import capability
 
 GRANT_TTL_MS, SESSION_GRANT_TTL_MS, TIMEOUT_MS = 50_000, 100_000, 150_000
@@ -285,7 +286,7 @@ def grant_has_a_reason(history: History, grant: approval.GrantIssued) -> bool:
     return allowed.at_ms < of_session.expires_at_ms and of_session.grant_id not in ended
 
 
-@settings(max_examples=300)
+@examples(300)
 @given(st.sampled_from(OPENINGS), steps)
 def test_every_released_call_was_granted_and_every_grant_is_used_or_requested_again(
     opening: tuple[Any, ...], taken: list[tuple[Any, ...]]

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from immutables import Map
 from msgspec.structs import replace
 
@@ -127,7 +127,6 @@ def test_any_history_goes_the_way_of_the_model(edition: Edition) -> None:
     assert judged.hit == {row.name for row in LEASE.transitions if row.edition in (None, edition)}
 
 
-@settings(max_examples=100)
 @given(histories(LEASE, LIKELY))
 def test_folded_facts_give_the_decided_state(steps: list[Any]) -> None:
     for edition in Edition:

@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.actors.kernel.decider import decode_state, encode_state
@@ -25,6 +25,7 @@ from rookery.schemas.machines.lease import (
 )
 from rookery.schemas.scalars import U64_MAX
 from tests.machines.oracle_comparison import variables
+from tests.selection import examples
 
 CODEC: FactCodec[Any] = FactCodec(facts.LEASE_FACTS)
 KEY = LeaseKey("dev", "github", "work")
@@ -314,7 +315,7 @@ STEPS: dict[str, dict[str, Any]] = {
 }
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.lists(st.sampled_from([*STEPS, "give back", "undo", "forget"]), max_size=20))
 def test_any_history_of_a_key_keeps_its_promises(steps: list[str]) -> None:
     entry, told = NEW, []

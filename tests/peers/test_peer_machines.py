@@ -13,7 +13,7 @@ from collections import deque
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 from msgspec.structs import replace
@@ -51,6 +51,7 @@ from rookery.schemas.machines.peer import (
 )
 from tests.machines.laws import History, Pools, every_ask, histories, likely_ask
 from tests.machines.oracle_comparison import Judged, variables
+from tests.selection import examples
 
 MACHINES = (DRAIN, INGRESS, OUTBOUND, INBOUND, STREAMS, CONTEXT)
 CODEC: FactCodec[PeerFact] = FactCodec(PEER_FACTS)
@@ -232,7 +233,7 @@ LIVES = st.one_of(
 )
 
 
-@settings(max_examples=250)
+@examples(250)
 @given(LIVES)
 def test_facts_and_snapshots_hold_all_that_was_decided_upon(
     life: tuple[Machine[Any], Edition, list[Any]],
@@ -241,7 +242,6 @@ def test_facts_and_snapshots_hold_all_that_was_decided_upon(
     History(machine, CODEC, edition, on_host(machine.initial, LISTENING)).live(steps).check()
 
 
-@settings(max_examples=100)
 @given(histories(INGRESS, POOLS, steps_max=8))
 def test_classification_never_changes_anything(steps: list[Any]) -> None:
     history = History(INGRESS, CODEC, initial=LISTENING).live(steps)

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from immutables import Map
 from msgspec.structs import replace
 
@@ -199,7 +199,6 @@ def test_any_history_goes_the_way_of_the_model(edition: Edition) -> None:
 # --- laws -----------------------------------------------------------------------------------------
 
 
-@settings(max_examples=100)
 @given(histories(SURFACES, JOBS, HOSTS))
 def test_folded_facts_give_the_decided_state(steps: list[Any]) -> None:
     History(SURFACES, CODEC, initial=Surfaces(host=ATTACHED)).live(steps).check()

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from immutables import Map
 
 from rookery.actors.kernel.machines.machine import LIVE, Edition, HostPhase, SessionHost
@@ -29,6 +29,7 @@ from rookery.schemas.machines.surface import (
 )
 from tests.machines.laws import History, every_ask, histories
 from tests.machines.oracle_comparison import Judged
+from tests.selection import examples
 from tests.surfaces.test_surface_machine import ATTACHED, active, boundary, job, removing, taken
 
 CODEC: FactCodec[Any] = FactCodec(SURFACE_FACTS)
@@ -122,7 +123,7 @@ def test_every_input_of_every_server_does_what_the_model_says(edition: Edition) 
     assert judged.hit == {row.name for row in MCP_SERVERS.transitions}
 
 
-@settings(max_examples=60)
+@examples(60)
 @given(histories(MCP_SERVERS, POOLS, [SERVED, SessionHost()]))
 def test_folding_the_facts_of_servers_is_what_was_decided_upon(steps: list[Any]) -> None:
     History(MCP_SERVERS, CODEC, initial=McpServers(host=SERVED)).live(steps).check()

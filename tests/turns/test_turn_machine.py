@@ -8,7 +8,7 @@ from collections import deque
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines.machine import (
@@ -34,6 +34,7 @@ from rookery.schemas.machines.turn import (
 )
 from tests.machines.laws import History, every_ask, histories, likely_ask
 from tests.machines.oracle_comparison import Judged, variables
+from tests.selection import examples
 
 CODEC: FactCodec[TurnFact] = FactCodec(TURN_FACTS)
 POOLS: dict[str, tuple[Any, ...]] = {
@@ -173,7 +174,7 @@ def test_any_history_goes_the_way_of_the_model(edition: Edition) -> None:
     assert judged.hit == {row.name for row in TURN.transitions if row.edition in (None, edition)}
 
 
-@settings(max_examples=150)
+@examples(150)
 @given(histories(TURN, LIKELY, HOSTS))
 def test_folded_facts_give_the_decided_state(steps: list[Any]) -> None:
     for edition in Edition:

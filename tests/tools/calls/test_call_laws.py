@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from functools import reduce
 from typing import Any
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.actors.kernel.decider import decode_state, encode_state
@@ -22,6 +22,7 @@ from rookery.actors.tools.state import SessionCalls
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.run import SideEffect
+from tests.selection import examples
 from tests.tools.tool_fixtures import CAPABILITIES, ToolNode, ToolWorld, call, operation
 
 IDEMPOTENT = {one.name: one.idempotent for one in CAPABILITIES}
@@ -137,7 +138,7 @@ STEPS: st.SearchStrategy[Callable[[CallHistory], None]] = st.one_of(
 )
 
 
-@settings(max_examples=40)
+@examples(40)
 @given(st.lists(STEPS, min_size=3, max_size=14))
 def test_no_call_is_executed_twice_unseen_and_every_call_has_exactly_one_outcome(
     steps: list[Callable[[CallHistory], None]],
