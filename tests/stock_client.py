@@ -28,7 +28,7 @@ __all__ = ["Answer", "Server", "Stock", "inbox_prefix", "stock", "until"]
 T = TypeVar("T")
 Fields = dict[str, Any]
 
-DEADLINE_S = 45.0
+DEADLINE_S = 90.0
 AGAIN_S = 0.4
 """How long a client waits for an answer before it sends its command again."""
 RETRYABLE = frozenset(

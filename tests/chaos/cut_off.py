@@ -35,7 +35,7 @@ __all__ = ["RECIPES", "Outcome", "Recipe", "cook"]
 INTENT = b"tool.intent_recorded"
 SPIN = "x = 0\nfor i in range(3_000_000):\n    x += i\n"
 """A successor has this to do before it comes to where the program was."""
-PATIENCE_S = 12.0
+PATIENCE_S = 45.0
 LOOKS_ON_S = 1.0
 """How long a run that has ended is watched for a late execution, after the time its first attempt
 had."""

@@ -48,7 +48,7 @@ BEFORE_S = (0.6, 1.2)
 """How long the runs go on before they are cut: at least, and at most."""
 TAKEOVER_CLAIMS = 5
 """Within so many lives of a claim another node takes over."""
-PATIENCE_S = 12.0
+PATIENCE_S = 45.0
 LOOKS_ON_S = 1.0
 STORIES_MAX = 4
 CUTS_A_REALM = 30
