@@ -9,10 +9,12 @@ from rookery.actors.kernel.effect_runner import Watermark
 from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
 from rookery.actors.kernel.messages import FactsCommitted
 from rookery.bus.ports import AppendRequest, StoredMessage
+from rookery.schemas.codec import fact_tag
 from rookery.schemas.envelope import Command, EntityId
 from rookery.schemas.errors import Failed
 from tests.kernel.tally import (
     Added,
+    Closed,
     EchoDecider,
     FrailEcho,
     Heard,
@@ -76,8 +78,9 @@ def missed(*facts: str, after: int = 0) -> FactsCommitted | None:
     return router.read_message(SelectiveEcho(), stored, TallyDecider.codec, after)
 
 
-UNREADABLE = '{"type":"tally.added.v1","id":"tally.a.3","amount":"no number"}'
-CLOSED = '{"type":"tally.closed.v1","id":"tally.a.4","at_ms":"no time"}'
+UNREADABLE = f'{{"type":"{fact_tag(Added)}","id":"tally.a.3","amount":"no number"}}'
+CLOSED = f'{{"type":"{fact_tag(Closed)}","id":"tally.a.4","at_ms":"no time"}}'
+NEWER = UNREADABLE.replace(".v1", ".v9")
 
 
 def test_only_missed_facts_that_matter_are_decoded():
@@ -89,8 +92,8 @@ def test_only_missed_facts_that_matter_are_decoded():
     assert (handled.numbered, handled.first, handled.last) == ([], 3, 4)
     with pytest.raises(Failed, match="FACT_INVALID"):
         missed(UNREADABLE, CLOSED, after=3)
-    with pytest.raises(Failed, match="FACT_UNKNOWN"):
-        missed('{"type":"tally.split.v1","id":"tally.a.3"}')
+    with pytest.raises(Failed, match="FACT_VERSION_UNSUPPORTED"):
+        missed(NEWER)
     assert missed() is None
 
 
