@@ -372,35 +372,43 @@ class ApprovalQueryHandler:
 
     async def list_approvals(self, query: PendingQuery) -> ApprovalList:
         """The matching approvals."""
-        _check_session(query.session)
         await self._projector.refresh()
-        if query.approval_id is not None:
-            found = self._projection.get(query.approval_id)
-            return ApprovalList() if found is None else ApprovalList(approvals=(found,), total=1)
-        listed = list(self._projection.approvals(query.session, ended=query.ended))
-        return ApprovalList(approvals=tuple(listed[: query.limit]), total=len(listed))
+        return self._approvals(query)
 
     async def list_grants(self, query: GrantedQuery) -> GrantList:
         """The matching grants."""
-        _check_session(query.session)
         await self._projector.refresh()
-        grants = self._projection.grants(ended=query.ended, now_ms=self._now_ms())
-        listed = _of_session(query.session, grants)
-        return GrantList(grants=tuple(listed[: query.limit]), total=len(listed))
+        return self._grants(query)
 
     async def handle_pending(self, delivery: Delivery) -> ApprovalList:
         """The query ``pending``."""
         await self._projector.refresh_for_query()
-        return await self.list_approvals(
+        return self._approvals(
             decode_command(delivery.body, PendingQuery, content_type=delivery.content_type)
         )
 
     async def handle_granted(self, delivery: Delivery) -> GrantList:
         """The query ``granted``."""
         await self._projector.refresh_for_query()
-        return await self.list_grants(
+        return self._grants(
             decode_command(delivery.body, GrantedQuery, content_type=delivery.content_type)
         )
+
+    def _approvals(self, query: PendingQuery) -> ApprovalList:
+        """The matching approvals, as far as the journal was read."""
+        _check_session(query.session)
+        if query.approval_id is not None:
+            found = self._projection.get(query.approval_id)
+            return ApprovalList() if found is None else ApprovalList(approvals=(found,), total=1)
+        listed = list(self._projection.approvals(query.session, ended=query.ended))
+        return ApprovalList(approvals=tuple(listed[: query.limit]), total=len(listed))
+
+    def _grants(self, query: GrantedQuery) -> GrantList:
+        """The matching grants, as far as the journal was read."""
+        _check_session(query.session)
+        grants = self._projection.grants(ended=query.ended, now_ms=self._now_ms())
+        listed = _of_session(query.session, grants)
+        return GrantList(grants=tuple(listed[: query.limit]), total=len(listed))
 
 
 def _check_session(session: str | None) -> None:

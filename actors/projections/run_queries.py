@@ -236,9 +236,13 @@ class RunQueryHandler:
 
     async def list(self, query: RunsQuery) -> RunList:
         """The matching runs, newest first."""
+        await self._projector.refresh()
+        return await self._listed(query)
+
+    async def _listed(self, query: RunsQuery) -> RunList:
+        """The matching runs, as far as the journal was read."""
         if query.session is not None:
             check_session_id(query.session)
-        await self._projector.refresh()
         before = None if query.before is None else _parse_position(query.before)
         table = self._projector.projection(RunProjection)
         try:
@@ -275,7 +279,7 @@ class RunQueryHandler:
     async def handle(self, delivery: Delivery) -> RunList:
         """The query ``runs``."""
         await self._projector.refresh_for_query()
-        return await self.list(
+        return await self._listed(
             decode_command(delivery.body, RunsQuery, content_type=delivery.content_type)
         )
 

@@ -152,9 +152,13 @@ class SessionQueryHandler:
 
     async def list(self, query: SessionsQuery) -> SessionList:
         """The matching sessions, those used last first."""
+        await self._projector.refresh()
+        return self._listed(query)
+
+    def _listed(self, query: SessionsQuery) -> SessionList:
+        """The matching sessions, as far as the journal was read."""
         if query.phase is not None:
             parse_phase(query.phase)
-        await self._projector.refresh()
         states = self._projection.states.values()
         found = [state for state in states if self._matches(state, query)]
         rest = found
@@ -185,7 +189,7 @@ class SessionQueryHandler:
     async def handle(self, delivery: Delivery) -> SessionList:
         """The query ``sessions``."""
         await self._projector.refresh_for_query()
-        return await self.list(
+        return self._listed(
             decode_command(delivery.body, SessionsQuery, content_type=delivery.content_type)
         )
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from msgspec.structs import replace
 
 from rookery.actors.projections import projector
+from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
 from rookery.actors.projections.projector import SLICE_MESSAGES, Projector
 from rookery.actors.projections.realm_projections import SkippedMessages
-from rookery.bus.ports import Filter, StoredMessage
+from rookery.actors.projections.run_queries import RunQueryHandler
+from rookery.actors.projections.runs import RunProjection
+from rookery.actors.projections.sessions import SessionProjection, SessionQueryHandler
+from rookery.bus.ports import Delivery, Filter, StoredMessage
 from rookery.schemas.codec import encode_json
 from rookery.schemas.envelope import FOREIGN_FAMILY, EntityId
 from rookery.schemas.errors import Failed
@@ -98,6 +103,33 @@ def test_others_get_the_loop_while_much_is_read():
 
     asyncio.run(ask())
     assert turns >= 4
+
+
+class CountedHistory(FactHistory):
+    """Counts how often its end is requested."""
+
+    ends = 0
+
+    async def end(self) -> int:
+        self.ends += 1
+        return await super().end()
+
+
+@pytest.mark.parametrize(
+    ("query", "handler"),
+    [
+        ("runs", lambda reader: RunQueryHandler(reader).handle),
+        ("sessions", lambda reader: SessionQueryHandler(reader).handle),
+        ("pending", lambda reader: ApprovalQueryHandler(reader, lambda: 0).handle_pending),
+        ("granted", lambda reader: ApprovalQueryHandler(reader, lambda: 0).handle_granted),
+    ],
+)
+def test_a_query_asks_once_how_long_the_journal_is(query: str, handler: Any):
+    history = CountedHistory()
+    history.run("s", "r1")
+    reader = Projector(history, [RunProjection(), SessionProjection(), ApprovalProjection()])
+    asyncio.run(handler(reader)(Delivery(verb=query, key="all", id="1", body=b"{}")))
+    assert history.ends == 1
 
 
 class Outage(FactHistory):
