@@ -212,7 +212,7 @@ def cells(times: int, provider: str) -> dict[str, tuple[str, str]]:
 
 async def campaign(asked: Campaign) -> None:
     """Every failpoint so many times, and every fault of a provider."""
-    provider = asked.options.provider
+    provider = asked.options.provider or ""
     named = cells(asked.options.times, provider)
     with EmbeddedServer(asked.folder / "store", admin=True) as server:
         calm = await kill_at(server, asked.folder, "", provider)
@@ -232,7 +232,7 @@ async def campaign(asked: Campaign) -> None:
 
 def main() -> int:
     parser = options("tests.agents.model_kills", times=5)
-    parser.add_argument("provider", nargs="?", choices=["openai", "anthropic"], default="")
+    parser.add_argument("provider", nargs="?", choices=["openai", "anthropic"])
     return run_campaign(parser, campaign)
 
 

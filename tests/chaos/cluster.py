@@ -242,7 +242,8 @@ async def cluster_load(cluster: Cluster, folder: Path) -> AsyncIterator[ClusterL
             await opened.enter_async_context(bare_publisher(cluster, message))
             for message in (await stored_message(cluster), *await refused_messages(cluster))
         ]
-        client = Client(cluster.url, cluster.access_of(Role.OPERATOR), realm=REALM)
+        access = cluster.access_of(Role.OPERATOR)
+        client = Client(cluster.url, access, realm=REALM, absence_s_max=RUN_S)
         await opened.enter_async_context(client)
         yield ClusterLoad(cluster, client, ledger, bare=bare, journal=journal, claims=claims)
 
