@@ -52,7 +52,7 @@ PASSES = {
     "decided": 50,
     "effect_started": 20,
     "facts_held": 5,
-    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 20),
+    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 18),
     **dict.fromkeys(("call_ended", "outcome_passed", *MODEL_FAILPOINTS), 9),
 }
 """How often the runs pass each failpoint at least, however their commits meet."""

@@ -32,7 +32,7 @@ PASSES = {
     "pulled": 50,
     "decided": 70,
     "effect_started": 24,
-    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 32),
+    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 28),
 }
 """How often the stories pass each failpoint at least, however their commits meet."""
 

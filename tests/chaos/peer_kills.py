@@ -40,13 +40,13 @@ __all__ = [
 
 STEPS: Final = ("append_sent", "appended", "acked", "evolved", "replied", "effect_started")
 ENVELOPES: Final = dict.fromkeys(PEER_FAILPOINTS, 4)
-PASSES: Final = {"pulled": 12, "decided": 40, **dict.fromkeys(STEPS, 14), **ENVELOPES}
+PASSES: Final = {"pulled": 12, "decided": 40, **dict.fromkeys(STEPS, 12), **ENVELOPES}
 PASSES_OF_PROGRAMS: Final = {
     "pulled": 6,
     "decided": 70,
     "item_handled": 2,
     "facts_held": 8,
-    **dict.fromkeys(STEPS, 25),
+    **dict.fromkeys(STEPS, 22),
     **ENVELOPES,
 }
 """How often a conversation passes each failpoint at least, however its commits meet."""

@@ -71,7 +71,7 @@ PASSES = {
     "pulled": 7,
     "decided": 60,
     "effect_started": 40,
-    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 26),
+    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 20),
     "facts_held": 24,
     "call_ended": 14,
     "outcome_passed": 14,

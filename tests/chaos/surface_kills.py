@@ -33,7 +33,7 @@ PASSES: Final = {
     "decided": 50,
     "effect_started": 15,
     "facts_held": 7,
-    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 16),
+    **dict.fromkeys(("append_sent", "appended", "acked", "evolved", "replied"), 14),
     **dict.fromkeys(("catalogue_listed", "catalogue_recorded", "surfaces_taken_up"), 2),
     **dict.fromkeys(("surface_connected", "surface_completed", "surface_settled"), 1),
     **dict.fromkeys(("call_ended", "outcome_passed"), 1),
