@@ -100,7 +100,7 @@ class NodeConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     claim_s: Annotated[int, Meta(ge=0, le=60)] = 0
     """How long another node waits before it takes over from this one, if this node is cut off,
     paused, or dead on another machine. The node renews its claims three times as often, or more. 0:
-    6 s, and 10 s where the server is a cluster, so that claims live while it elects a leader."""
+    6 s, and 12 s where the server is a cluster, so that claims live while it elects a leader."""
     passivate_after_s: Seconds = 600.0
     """An entity without a command for so long leaves memory; its facts stay in the journal."""
     driver: Driver = "sandbox"

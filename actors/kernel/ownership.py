@@ -32,9 +32,10 @@ log = logging.getLogger(__name__)
 
 CLAIM_S = 6
 """How long an unrenewed claim lives, unless ``ops`` sets another time."""
-CLUSTER_CLAIM_S = 10
-"""The same where servers elect leaders: an election takes 4 to 7 s, and nobody can renew meanwhile.
-A claim that outlives it is not taken over, so no call loses its outcome."""
+CLUSTER_CLAIM_S = 12
+"""The same where servers elect leaders: an election takes up to 9 s unless its votes split, no
+claim can be renewed meanwhile, and the last renewal may be a heartbeat old. A claim that outlives
+the election is not taken over, so no call loses its outcome."""
 HEARTBEATS_PER_CLAIM = 3
 HEARTBEAT_S_MAX = 2.0
 MISSED_PAUSE_S = 0.25
