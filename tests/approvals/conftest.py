@@ -7,6 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from rookery.bus.server.server import EmbeddedServer
+from tests.approvals.forged_history import recorded
+
+__all__ = ["recorded", "server"]
 
 
 @pytest.fixture(scope="session")

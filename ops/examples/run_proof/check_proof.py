@@ -14,9 +14,14 @@ from pathlib import Path
 
 from Crypto.Signature import eddsa
 
-NAMING = "name change public_key key_id"
-CHECKPOINT = "node number start sequence messages root previous uncertain key_id"
-ANSWER = "approval_id decision actor request_digest answered_at_ms reason key_id tool_digest"
+__all__ = ["descends", "main", "root_of"]
+
+# What is signed: a domain, and fields of a fact.
+NAMING = "rookery.approver.naming.v1 name change public_key key_id"
+CHECKPOINT = """rookery.node.checkpoint.v1
+    node number start sequence messages root previous uncertain key_id"""
+ANSWER = """rookery.approval.answer.v1
+    approval_id decision actor request_digest answered_at_ms reason key_id tool_digest"""
 
 
 def require(holds: object, fault: str) -> None:
@@ -34,10 +39,11 @@ def is_signed(signed: object, signature: str, key: str) -> bool:
     return True
 
 
-def signs(key: str, domain: str, fact: dict, names: str) -> bool:
-    """Whether the key has signed these fields of the fact."""
-    fields = {name: fact[name] for name in f"realm {names}".split() if name in fact}
-    return is_signed(fields | {"domain": f"rookery.{domain}.v1"}, fact["signature"], key)
+def signs(key: str, fact: dict, form: str) -> bool:
+    """Whether the key has signed the fact in this form."""
+    domain, *names = form.split()
+    fields = {name: fact[name] for name in ("realm", *names) if name in fact}
+    return is_signed(fields | {"domain": domain}, fact["signature"], key)
 
 
 def read(file: str) -> list[dict]:
@@ -80,7 +86,7 @@ def descends(fact: dict, *known: str) -> bool:
         key = operator["public_key"]
         named = ["rookery.credential.v1", fact["realm"], operator["name"], "operator", "", key]
         known = (key,) if any(is_signed(named, operator["certificate"], k) for k in known) else ()
-    return any(signs(key, "node.key", voucher | fact, "public_key") for key in known)
+    return any(signs(key, voucher | fact, "rookery.node.key.v1 public_key") for key in known)
 
 
 def check_nodes(facts: list[tuple[int, dict]], *known: str) -> dict[int, dict]:
@@ -88,13 +94,11 @@ def check_nodes(facts: list[tuple[int, dict]], *known: str) -> dict[int, dict]:
     signed, keys = {}, {}
     for at, fact in facts:
         if fact["type"].startswith("node.started."):
-            is_known = not any(known) or descends(fact, *known)
-            require(is_known, f"none of the given keys vouches for {fact['node']}")
+            require(not any(known) or descends(fact, *known), f"no key vouches for {fact['node']}")
             keys[fact["node"]] = fact["public_key"]
         elif fact["type"].startswith("node.checkpoint."):
             signed[at] = fact | {"key": keys.get(fact["node"], "")}
-            is_valid = signs(signed[at]["key"], "node.checkpoint", fact, CHECKPOINT)
-            require(is_valid, f"checkpoint {at} is not signed by {fact['node']}")
+            require(signs(signed[at]["key"], fact, CHECKPOINT), f"checkpoint {at} is not signed")
     return signed
 
 
@@ -107,13 +111,11 @@ def check_approvals(facts: list[tuple[int, dict]], root: str) -> dict[str, str]:
             first = root or ("" if keys else fact["root_key"])
             by, key = fact["signed_by"], fact.get("signed_key") or fact.get("public_key", "")
             is_next = fact["change"] == count + 1 or kind == "approver_revoked"
-            text = fact | {"key_id": by, "public_key": key}
-            is_valid = signs(keys.get(by, first), "approver.naming", text, NAMING)
+            is_valid = signs(keys.get(by, first), fact | {"key_id": by, "public_key": key}, NAMING)
             if (is_next and is_valid) or not (keys or root or fact["signature"]):
                 count, root, keys[fact["key_id"]] = count + 1, first, fact.get("public_key", "")
         elif kind == "answered" and fact.get("signature"):
-            key = keys.get(fact["key_id"], "")
-            require(signs(key, "approval.answer", fact, ANSWER), f"the answer {at} is forged")
+            require(signs(keys.get(fact["key_id"], ""), fact, ANSWER), f"the answer {at} is forged")
             released[asked] = f"approval {asked}: signed by {fact['actor']}"
         elif kind == "auto_allowed":
             released[asked] = f"approval {asked}: allowed by a rule, or for the session"
@@ -133,7 +135,7 @@ def main(file: str, *known: str) -> None:
     released = check_approvals(facts, next((key for key in known if len(key) == 64), ""))
     require(of_run := sum(one.get("run") == head["run"] for _, one in facts), "no fact of the run")
     nodes = dict.fromkeys(f"node {one['node']}: key {one['key']}" for one in signed.values())
-    print(f"proven: {of_run} facts of run {head['run']}", *nodes, *released.values(), sep="\n")  # noqa: T201
+    print(f"proven: {of_run} facts of run {head['run']}", *nodes, *released.values(), sep="\n")
 
 
 if __name__ == "__main__":
