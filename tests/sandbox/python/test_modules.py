@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.actors.sandbox.python.guest.standard_modules import PYTHON_MODULES
+from rookery.actors.sandbox.python.guest.standard_modules import MODULES as PYTHON_MODULES
 from tests.sandbox.session_fixture import Stage
 
 WORK = {

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from rookery.actors.sandbox import Sandbox, Tool, ToolResult
-from rookery.actors.sandbox.python.guest.standard_modules import PYTHON_MODULES
+from rookery.actors.sandbox.python.guest.standard_modules import MODULES as PYTHON_MODULES
 from rookery.actors.sandbox.runtime.introspection import INTROSPECTION, ToolDescriptions
 from rookery.actors.sandbox.sessions.snapshot import (
     SavedSession,
