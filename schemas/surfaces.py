@@ -91,6 +91,8 @@ class SurfaceSource(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tru
     """The header or the variable that has the credential; empty: ``Authorization``."""
     memory_bytes: int | None = None
     """Limit of the address space of a server's process."""
+    cpu_seconds: int | None = None
+    """Limit of the processor time of a server's process, which is then started again."""
     connect_timeout_ms: int = 30_000
     policy: SurfacePolicy = SurfacePolicy()
 

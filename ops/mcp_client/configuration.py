@@ -7,9 +7,9 @@
                   "rookery": {"binding": "tickets"}}}}
 
 ``rookery`` has what other clients do not know: a ``binding`` of a lease and its ``binding_target``,
-``memory_bytes``, ``connect_timeout_ms`` and a ``policy``. What the file says of approvals to other
-clients (``autoApprove``) does not count here. ``${NAME}`` stays as it is: each node replaces it by
-its own variable. Every other value of ``env`` and ``headers`` is sealed.
+``memory_bytes``, ``cpu_seconds``, ``connect_timeout_ms`` and a ``policy``. What the file says of
+approvals to other clients (``autoApprove``) does not count here. ``${NAME}`` stays as it is: each
+node replaces it by its own variable. Every other value of ``env`` and ``headers`` is sealed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,14 @@ TIMEOUT_MS_MAX: Final = 86_400_000
 _STDIO: Final = ("args", "command", "cwd", "env")
 _HTTP: Final = ("headers", "url")
 _BOTH: Final = ("disabled", "rookery", "type")
-_OWN: Final = ("binding", "binding_target", "connect_timeout_ms", "memory_bytes", "policy")
+_OWN: Final = (
+    "binding",
+    "binding_target",
+    "connect_timeout_ms",
+    "cpu_seconds",
+    "memory_bytes",
+    "policy",
+)
 _OTHERS: Final = frozenset(
     ["alwaysAllow", "autoApprove", "description", "gallery", "icon", "name", "timeout", "trust"]
 )
@@ -189,6 +196,7 @@ def _source(name: str, server: _Section, seal: ValueSeal) -> SurfaceSource:
         binding=binding,
         binding_target=target,
         memory_bytes=_number(own, "memory_bytes", 1 << 20, None),
+        cpu_seconds=_number(own, "cpu_seconds", 1, None),
         connect_timeout_ms=_number(own, "connect_timeout_ms", 1, 30_000) or 30_000,
         policy=_policy(own.section("policy")),
     )

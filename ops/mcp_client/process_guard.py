@@ -1,10 +1,10 @@
 """A program that runs a server of tools and ends it, with all it has started, when its node ends.
 
-``python process_guard.py <control> <memory> <folder> <command...>``: only the node holds the other
-end of ``control``, so the kernel closes it even after a ``kill -9``. The server gets the standard
-streams of this program, its environment and no other descriptor, runs in a session of its own, and
-is killed by the kernel if this program is. What it starts is adopted by this program when it is
-orphaned (on Linux), so that no daemon of it is left. The exit code is that of the server.
+``python process_guard.py <control> <memory> <cpu> <folder> <command...>``: only the node holds the
+other end of ``control``, so the kernel closes it even after a ``kill -9``. The server gets the
+standard streams of this program, its environment and no other descriptor, runs in a session of its
+own, and is killed by the kernel if this program is. What it starts is adopted by this program when
+it is orphaned (on Linux), so that no daemon of it is left. The exit code is that of the server.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import resource
 import select
 import signal
 import sys
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -26,8 +27,9 @@ POLL_S = 0.02
 _SET_DEATH_SIGNAL, _SET_SUBREAPER = 1, 36  # prctl(2)
 
 
-def run(control: int, memory_bytes: int, folder: str, command: list[str]) -> int:
-    """The exit code of ``command``; 128 and more say which signal ended it."""
+def run(control: int, limits: Mapping[int, int], folder: str, command: list[str]) -> int:
+    """The exit code of ``command``; 128 and more say which signal ended it. ``limits``: by
+    resource; 0 is none."""
     _control_process(_SET_SUBREAPER, 1)
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
@@ -35,7 +37,7 @@ def run(control: int, memory_bytes: int, folder: str, command: list[str]) -> int
     signal.signal(signal.SIGCHLD, lambda *_: None)
     guard, child = os.getpid(), os.fork()
     if child == 0:
-        _execute(guard, memory_bytes, folder, command)
+        _execute(guard, limits, folder, command)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)  # The guard ends with the server, never before it.
     nothing = os.open(os.devnull, os.O_RDWR)
@@ -52,7 +54,7 @@ def run(control: int, memory_bytes: int, folder: str, command: list[str]) -> int
     return 1 if status is None else status
 
 
-def _execute(guard: int, memory_bytes: int, folder: str, command: list[str]) -> None:
+def _execute(guard: int, limits: Mapping[int, int], folder: str, command: list[str]) -> None:
     """Become the server."""
     try:
         os.setsid()
@@ -63,8 +65,9 @@ def _execute(guard: int, memory_bytes: int, folder: str, command: list[str]) -> 
         for number in (signal.SIGCHLD, signal.SIGPIPE):
             signal.signal(number, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-        if memory_bytes:
-            resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+        for limited, most in limits.items():
+            if most:
+                resource.setrlimit(limited, (most, most))
         os.chdir(folder)
         os.closerange(3, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         os.execvp(command[0], command)  # noqa: S606 - no shell is wanted.
@@ -137,4 +140,6 @@ def _control_process(option: int, value: int) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(run(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4:]))
+    control, memory, cpu = map(int, sys.argv[1:4])
+    limits = {resource.RLIMIT_AS: memory, resource.RLIMIT_CPU: cpu}
+    sys.exit(run(control, limits, sys.argv[4], sys.argv[5:]))

@@ -99,6 +99,7 @@ class ServerLaunch(NamedTuple):
     """Beside what every server gets of the node's."""
     folder: str = ""
     memory_bytes: int = 0
+    cpu_seconds: int = 0
 
     def checked_environment(self, environ: Mapping[str, str]) -> dict[str, str]:
         """All variables of the process; refuses a program or a folder that does not exist."""
@@ -129,7 +130,8 @@ class _ServerProcess:
             self.guard = subprocess.Popen(
                 [
                     sys.executable,
-                    *("-I", "-S", str(_GUARD), str(control), str(launch.memory_bytes)),
+                    *("-I", "-S", str(_GUARD), str(control)),
+                    *(str(launch.memory_bytes), str(launch.cpu_seconds)),
                     launch.folder or self._own_folder,
                     *launch.command,
                 ],

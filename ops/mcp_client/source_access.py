@@ -109,6 +109,7 @@ class SourceAccess:
             environment=values,
             folder=expand(source.folder, environ, where),
             memory_bytes=source.memory_bytes or 0,
+            cpu_seconds=source.cpu_seconds or 0,
         )
         return stdio_transport(launch, environ, self.log)
 

@@ -153,6 +153,7 @@ def environ() -> Json:
         "files": sorted(name for name in names if os.path.exists(f"/proc/self/fd/{name}")),
         "folder": os.getcwd(),
         "memory": resource.getrlimit(resource.RLIMIT_AS)[0],
+        "cpu": resource.getrlimit(resource.RLIMIT_CPU)[0],
         "pid": os.getpid(),
     }
     return {"content": [], "structuredContent": found}

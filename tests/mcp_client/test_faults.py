@@ -124,7 +124,8 @@ def test_large_results_and_floods_are_bounded_and_the_server_stays_usable():
 
 def test_a_server_gets_a_clean_environment_no_descriptor_and_its_limit():
     environ = {**os.environ, "SECRET_OF_THE_NODE": "x" * 30, "MODE": "quiet"}
-    more = {"environment": {"A": "${MODE}", "B": "${NOT_SET:-usual}"}, "memory_bytes": 1 << 30}
+    limits = {"memory_bytes": 1 << 30, "cpu_seconds": 600}
+    more = {"environment": {"A": "${MODE}", "B": "${NOT_SET:-usual}"}, **limits}
 
     async def scenario() -> None:
         async with opened(hostile(**more), environ=environ) as server:
@@ -132,7 +133,7 @@ def test_a_server_gets_a_clean_environment_no_descriptor_and_its_limit():
             assert found["files"] == [0, 1, 2]
             assert (found["environment"]["A"], found["environment"]["B"]) == ("quiet", "usual")
             assert "SECRET_OF_THE_NODE" not in found["environment"]
-            assert found["memory"] == 1 << 30
+            assert (found["memory"], found["cpu"]) == (1 << 30, 600)
             folder = Path(found["folder"])
             assert folder.is_dir()
         assert not folder.exists()
