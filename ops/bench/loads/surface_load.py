@@ -7,7 +7,7 @@ import sys
 from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
-from time import perf_counter, thread_time
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rookery.bus.client import Client
 from rookery.bus.nats import Connection
 from rookery.ops.bench.harness.load import LoadResult, Task, timed
-from rookery.ops.bench.harness.process_usage import usage_of
+from rookery.ops.bench.harness.process_usage import usage_here, usage_of
 from rookery.ops.bench.harness.result_rows import percentile
 from rookery.ops.bench.loads.mcp_load import call_same, role_command, started, url_of_many
 from rookery.ops.bench.loads.run_load import CALLING, PLAIN, timed_run
@@ -99,10 +99,10 @@ async def _node_time(client: Client, task: Task, number: int, request: RunReques
 
 async def _own_time(alone: McpClient) -> float:
     """The processor time that the SDK uses here for a call."""
-    before_s = thread_time()
+    before_s = usage_here().cpu_s
     for _ in range(_REPEATED):
         await call_same(alone)
-    return (thread_time() - before_s) / _REPEATED
+    return (usage_here().cpu_s - before_s) / _REPEATED
 
 
 async def _time(work: Callable[[], Awaitable[object]]) -> float:
