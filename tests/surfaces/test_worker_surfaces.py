@@ -86,6 +86,26 @@ def test_a_surface_of_one_session_is_seen_by_no_other(realm: SurfaceRealm):
         asyncio.run(scenario())
 
 
+def test_a_call_of_a_surface_is_as_many_messages_as_one_of_the_node(realm: SurfaceRealm):
+    async def scenario() -> None:
+        async with realm.client() as client:
+            assert not (await change(client, add={"toll": WORKER})).code
+            name, surface = session(), list[dict[str, Any]]()
+            assert (await run(client, name, "await toll_act(1)"))["result"] == 1
+            while "surface.pending_succeeded.v1" not in {fact["type"] for fact in surface}:
+                surface = await realm.facts(client, "surface", name)
+            found = await run(client, name, "await toll_act(2)")
+            assert found["result"] == 2
+            turns = await realm.facts(client, "turn", name)
+            last = [fact for fact in turns if fact.get("run") == found["run_id"]]
+            assert last[-1]["type"] == "turn.completed.v1"
+            assert len({fact["sequence_of_message"] for fact in last}) == 2
+            assert await realm.facts(client, "surface", name) == surface, "and none of its own"
+
+    with realm.worker("toll"):
+        asyncio.run(scenario())
+
+
 def test_what_a_run_may_call_holds_for_new_tools(realm: SurfaceRealm):
     async def scenario() -> None:
         async with realm.client() as client:

@@ -46,7 +46,7 @@ _CHANGE_S = 45.0
 _WARM = 3
 """Rounds before the measured ones: the first opens the sessions."""
 _ROUNDS = 4
-_ROUNDS_OF = 15
+_ROUNDS_OF = 30
 """Calls for each measurement of processor time."""
 _POLICY = SurfacePolicy(
     default=ToolPolicy(approval=ApprovalMode.NONE, side_effect=SideEffect.WRITE, idempotent=True)
