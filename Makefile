@@ -101,6 +101,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@echo "== every probe of the sandbox, and how late it ended"
 	@$(BIN)/python -m tests.sandbox.probes
 	@$(BIN)/python -m tests.sandbox.probes --fallback
+	@echo "== the packages that models use most, from the index of pip"
+	@$(BIN)/python -m tests.sandbox.python.listed_packages
 	@echo "== a node cut off at the very message that matters"
 	@$(BIN)/python -m tests.chaos.cut_off all --times 10
 	@echo "== nodes of one name, clocks that jump, another journal"

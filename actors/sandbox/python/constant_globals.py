@@ -66,7 +66,7 @@ class _Global(NamedTuple):
     """The expression of its first value."""
 
 
-class _CoreModule:
+class _LinkedModule:
     """The parts of a module that decide which of its globals are constants."""
 
     def __init__(self, module: bytes) -> None:
@@ -95,7 +95,7 @@ class _CoreModule:
 def replace_constant_globals(component: bytes) -> bytes:
     """The component with its core modules changed."""
     layout = read_layout(component)
-    modules = [_CoreModule(module) for module in layout.modules]
+    modules = [_LinkedModule(module) for module in layout.modules]
     sources = _sources(layout, modules)
     values: list[dict[int, int]] = []
     for module, found in zip(modules, sources, strict=True):
@@ -116,7 +116,7 @@ def replace_constant_globals(component: bytes) -> bytes:
 # --- what is constant -----------------------------------------------------------------------------
 
 
-def _sources(layout: Layout, modules: Sequence[_CoreModule]) -> list[list[_Source | None]]:
+def _sources(layout: Layout, modules: Sequence[_LinkedModule]) -> list[list[_Source | None]]:
     """By module: where each of its imported globals is from."""
     placed: dict[int, ModuleInstance] = {}
     for entry in layout.instances:
@@ -131,7 +131,7 @@ def _sources(layout: Layout, modules: Sequence[_CoreModule]) -> list[list[_Sourc
 
 
 def _source(
-    wanted: Import, entry: ModuleInstance, layout: Layout, modules: Sequence[_CoreModule]
+    wanted: Import, entry: ModuleInstance, layout: Layout, modules: Sequence[_LinkedModule]
 ) -> _Source | None:
     at = layout.resolve(entry.imports[wanted.module], wanted.name)
     exporter = layout.instances[at.instance] if isinstance(at, CoreExport) else None
@@ -143,9 +143,9 @@ def _source(
 
 
 def _values(
-    module: _CoreModule,
+    module: _LinkedModule,
     sources: Sequence[_Source | None],
-    modules: Sequence[_CoreModule],
+    modules: Sequence[_LinkedModule],
     earlier: Sequence[Mapping[int, int]],
 ) -> dict[int, int]:
     """By number: the values of its constant globals, first the imported ones, then its own.
@@ -182,7 +182,7 @@ def _value(expression: bytes, values: Mapping[int, int]) -> int | None:
 
 
 def _sealed(
-    modules: Sequence[_CoreModule],
+    modules: Sequence[_LinkedModule],
     sources: Sequence[Sequence[_Source | None]],
     values: Sequence[Mapping[int, int]],
 ) -> set[_Source]:
@@ -202,7 +202,7 @@ def _sealed(
 
 
 def _rewritten(
-    content: bytes, module: _CoreModule, values: Mapping[int, int], sealed: set[int]
+    content: bytes, module: _LinkedModule, values: Mapping[int, int], sealed: set[int]
 ) -> bytes:
     dropped = {place for place in values if place < len(module.imported)}
     if not values and not sealed:
@@ -234,7 +234,7 @@ def _rewritten(
     return encode_sections(content, sections)
 
 
-def _kept_imports(module: _CoreModule, dropped: set[int]) -> list[bytes]:
+def _kept_imports(module: _LinkedModule, dropped: set[int]) -> list[bytes]:
     place, kept = -1, []
     for one in module.imports:
         place += one.kind == GLOBAL
