@@ -58,6 +58,7 @@ from rookery.actors.peers.items.responder_rules import (
     set_responder,
 )
 from rookery.actors.peers.items.streams import (
+    attach_program,
     context_advances,
     expire_stream,
     follow_stream,
@@ -382,9 +383,14 @@ class PeersDecider(SessionMachineDecider):
         rules = OutboxRules(
             sending, state, command.key, command.id, now_ms, envelope_id=operation_id
         )
-        left = [
+        left = [*attach_program(self, state, command.key, begin, now_ms)]
+        left += (
             self.moved(state, command.key, fact) for fact in begin_call(state, begin, rules, now_ms)
-        ]
+        )
+        if begin.arguments.get("stream"):
+            params = {"corr_id": operation_id}
+            (reserved,) = self.decide_input(state, command.key, "reserved", params)
+            left.append(replace(reserved, operation_id=operation_id))
         return [
             replace(fact, operation_id=operation_id) if isinstance(fact, _AT_ONCE) else fact
             for fact in left

@@ -19,9 +19,11 @@ from rookery.actors.peers.items.item_queue import (
     with_assigned,
     with_call,
     with_queued,
+    with_response,
     with_returned,
     without_item,
 )
+from rookery.actors.peers.items.streams import is_read_by_program
 from rookery.actors.peers.state import (
     DeclineRate,
     OpenRequest,
@@ -85,9 +87,11 @@ def _classified(state: SessionPeers, fact: facts.EnvelopeClassified) -> SessionP
         return state
     window = state.windows.get(arrival.from_key, ReplayWindow()).add(arrival.n)
     state = replace(state, windows=state.windows.set(arrival.from_key, window))
-    if fact.envelope_kind is PeerIngressEnvelopeKind.RESPONSE:
-        return state
-    return with_queued(state, item_of(arrival, is_silent=_is_silent(state, fact)))
+    if fact.envelope_kind is not PeerIngressEnvelopeKind.RESPONSE:
+        return with_queued(state, item_of(arrival, is_silent=_is_silent(state, fact)))
+    if is_read_by_program(state, str(fact.in_reply_to), arrival.sender):
+        return with_response(state, item_of(arrival))
+    return state
 
 
 def _event(state: SessionPeers, fact: facts.PlainEventClassified) -> SessionPeers:
@@ -228,7 +232,7 @@ def _replied(state: SessionPeers, fact: facts.ResponseReplied) -> SessionPeers:
 
 
 def _stream_reserved(state: SessionPeers, fact: facts.StreamReserved) -> SessionPeers:
-    reader = StreamReader(reserved_at_ms=fact.at_ms)
+    reader = StreamReader(reserved_at_ms=fact.at_ms, operation_id=fact.operation_id)
     return replace(state, readers=state.readers.set(fact.corr_id, reader))
 
 

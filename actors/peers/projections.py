@@ -9,14 +9,25 @@ from __future__ import annotations
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
-from rookery.actors.peers.terminal import PeerResponseTerminalFact
-from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
+from rookery.actors.peers.terminal import (
+    PeerResponseTerminalCorrelationId,
+    PeerResponseTerminalFact,
+    PeerResponseTerminalRenderPayload,
+    PeerResponseTerminalSource,
+)
+from rookery.schemas.machines.peer import (
+    PeerResponseProgressProjectionPhase,
+    PeerResponseTerminalProjectionStatus,
+    ResponseStatus,
+)
 from rookery.schemas.machines.peer_admission import (
     SendResponseCallProjection,
     display_suffix,
     pretty_json,
 )
+from rookery.schemas.peers.items import ItemKind, PeerItem
 
 __all__ = [
     "MessageProjection",
@@ -24,6 +35,7 @@ __all__ = [
     "RequestProjection",
     "ResponseProgressProjection",
     "ResponseTerminalProjection",
+    "projection_of",
 ]
 
 
@@ -100,3 +112,45 @@ class ResponseTerminalProjection(PeerConversationProjection, frozen=True, kw_onl
 
     def context_key(self) -> str | None:
         return self.fact.context_key()
+
+
+CANCELLED = "CANCELLED"
+"""The code of a failure that the contract shows as a status of its own."""
+
+
+def projection_of(item: PeerItem) -> PeerConversationProjection:
+    """How a session reads an item of its queue."""
+    if item.kind is ItemKind.REQUEST:
+        return RequestProjection(
+            peer_id=item.peer_id,
+            display_name=item.from_,
+            request_id=item.id,
+            intent=str(item.intent),
+            payload=None if item.params is UNSET else item.params,
+        )
+    if item.kind is ItemKind.MESSAGE:
+        return MessageProjection(peer_id=item.peer_id)
+    if item.kind is not ItemKind.RESPONSE:
+        return PeerConversationProjection()
+    if item.status is not ResponseStatus.ACCEPTED:
+        return ResponseTerminalProjection(fact=_terminal_fact(item))
+    return ResponseProgressProjection(
+        peer_id=item.peer_id,
+        request_id=str(item.in_reply_to),
+        phase=PeerResponseProgressProjectionPhase.ACCEPTED if item.phase is UNSET else item.phase,
+        payload=None if item.result is UNSET else item.result,
+    )
+
+
+def _terminal_fact(item: PeerItem) -> PeerResponseTerminalFact:
+    status, payload = PeerResponseTerminalProjectionStatus.COMPLETED, item.result
+    if item.error is not UNSET:
+        is_cancelled = item.error.code == CANCELLED
+        status = PeerResponseTerminalProjectionStatus("cancelled" if is_cancelled else "failed")
+        payload = msgspec.to_builtins(item.error)
+    return PeerResponseTerminalFact(
+        source=PeerResponseTerminalSource.parse(item.key_id, item.from_, item.from_),
+        correlation_id=PeerResponseTerminalCorrelationId.parse(str(item.in_reply_to)),
+        status=status,
+        render_payload=PeerResponseTerminalRenderPayload(None if payload is UNSET else payload),
+    )

@@ -111,6 +111,8 @@ class StreamReader(msgspec.Struct, frozen=True, kw_only=True):
     reserved_at_ms: int
     name: str = ""
     """Empty until it is attached."""
+    operation_id: str = ""
+    """Of the program's call that sent the request, if a program reads."""
 
 
 class SessionPeers(SessionMachineState, frozen=True, kw_only=True):

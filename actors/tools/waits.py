@@ -186,6 +186,7 @@ PeerEnd: TypeAlias = (
     | peer.ResponseEnded
     | peer.ResponseRejected
     | peer.ResponseReplied
+    | peer.StreamReserved
 )
 """The facts of peers that end the call that they name. The id of a request is that of its call."""
 
@@ -205,6 +206,8 @@ def end_peer_wait(state: SessionCalls, end: PeerEnd) -> Sequence[facts.ToolFact]
             outcome = _peer_fault("PEER_SEND_FAILED", f"no inbox took the request: {code}")
         case peer.MessageSent(operation_id=operation_id, sent=sent):
             outcome = CallOutcome(value=sent.id)
+        case peer.StreamReserved(operation_id=operation_id, corr_id=corr_id):
+            outcome = CallOutcome(value=corr_id)
         case peer.ItemAssigned(operation_id=operation_id, item=item):
             outcome = CallOutcome(value=item)
         case _:

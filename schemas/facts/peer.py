@@ -286,6 +286,9 @@ class ResponderSet(Fact, frozen=True, kw_only=True, tag="peer.responder_set.v1")
 class StreamReserved(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_reserved.v1"):
     """A reader announced itself for the stream of responses."""
 
+    operation_id: str = ""
+    """The call of a program that sent the request and will read it, if one did."""
+
 
 class StreamAttached(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_attached.v1"):
     """The reader is attached."""

@@ -9,8 +9,13 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
-from rookery.schemas.machines.peer import DrainMode, PeerLifecycleKind
-from rookery.schemas.peers.envelope import EnvelopeId
+from rookery.schemas.machines.peer import (
+    DrainMode,
+    PeerLifecycleKind,
+    PeerResponseProgressProjectionPhase,
+    ResponseStatus,
+)
+from rookery.schemas.peers.envelope import EnvelopeId, PeerFailure
 from rookery.schemas.peers.roster import Pattern
 from rookery.schemas.run import Language
 from rookery.schemas.scalars import Unsigned
@@ -55,6 +60,10 @@ class PeerItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     params: Any = UNSET
     body: Any = UNSET
     lifecycle: PeerLifecycleKind | UnsetType = UNSET
+    status: ResponseStatus | UnsetType = UNSET
+    phase: PeerResponseProgressProjectionPhase | UnsetType = UNSET
+    result: Any = UNSET
+    error: PeerFailure | UnsetType = UNSET
     at_ms: int
     due_at_ms: int | UnsetType = UNSET
     path: tuple[str, ...] = ()
@@ -66,7 +75,8 @@ class PeerItem(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class ReceivePattern(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The items that a receiver takes; what is unset matches any."""
+    """The items that a receiver takes; what is unset matches any, but for responses, which only a
+    receiver gets that names their request."""
 
     from_: str | UnsetType = msgspec.field(name="from", default=UNSET)
     intent: str | UnsetType = UNSET
@@ -82,7 +92,7 @@ class ReceivePattern(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 (self.kind, item.kind),
                 (self.in_reply_to, item.in_reply_to),
             )
-        )
+        ) and (item.kind is not ItemKind.RESPONSE or self.in_reply_to == item.in_reply_to)
 
 
 class DropReason(StrEnum):

@@ -22,11 +22,13 @@ from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import InteractionStreamState, ResponseStatus
+from rookery.schemas.peers.envelope import PeerFailure
 from rookery.schemas.peers.exchanges import FollowExchange, PeerDue, SendEnvelope
 from rookery.schemas.peers.items import Responder
 from tests.peers.envelope_world import NOW_MS, pair
 from tests.peers.peer_realms import PeerRealm
 from tests.peers.test_exchanges import Session, ask
+from tests.peers.test_exchanges import response as foreign_response
 
 OVERDUE_MS = NOW_MS + RESERVATION_TTL_MS + 1
 
@@ -197,6 +199,72 @@ def test_only_a_request_has_a_stream_and_only_a_timer_ends_it(two: tuple[Request
         planner.follow("00000000-0000-4000-8000-00000000000f")
 
 
+# --- programs that read ---------------------------------------------------------------------------
+
+
+def operation(number: int) -> str:
+    return f"00000000-0000-7000-8000-{number:012x}"
+
+
+def begin(session: Session, number: int, name: str, **given: Any) -> list[Any]:
+    """The facts of a program's call."""
+    call = BeginPeerCall(
+        operation_id=operation(number),
+        run_id="run",
+        name=name,
+        arguments=given,
+        until_ms=NOW_MS + 86_400_000 if name == "send_request" else 0,
+        item_id="",
+    )
+    return session.put_command(call)
+
+
+def test_a_program_gets_the_id_at_once_and_then_each_response(two: tuple[Requester, Session]):
+    planner, coder = two
+    _, reserved = begin(planner, 1, "send_request", to="coder@east", intent="do", stream=True)
+    corr_id = operation(1)
+    assert reserved.operation_id == corr_id
+    carry(planner, coder, corr_id)
+    assert planner.respond(coder, corr_id, "accepted") == "ResponseProgressed"
+    begin(planner, 2, "receive")
+    assert planner.state.receivers, "only a call that names the request receives its responses"
+    left = begin(planner, 3, "receive", in_reply_to=corr_id)
+    assert kinds(left) == "StreamAttached ReceiverWaiting ItemAssigned"
+    assert left[2].item["prompt"] == (
+        "[SYSTEM NOTICE][PEER_RESPONSE_PROGRESS] Correlated peer response progress from "
+        f"{left[2].item['peer_id']}. Request ID: {corr_id}. Phase: in_progress. Payload: null."
+    )
+    assert planner.respond(coder, corr_id) == "ResponseEnded StreamCompleted"
+    (_, given, *_) = begin(planner, 4, "receive", in_reply_to=corr_id)
+    assert (given.item["status"], given.item["phase"]) == ("completed", None)
+    assert given.item["context_key"] == f"peer_response_terminal:coder@east:{corr_id}"
+    assert "Status: completed. Result: null." in given.item["prompt"]
+
+
+@pytest.mark.parametrize(("code", "status"), [("BROKEN", "failed"), ("CANCELLED", "cancelled")])
+def test_a_failure_is_read_with_its_code(two: tuple[Requester, Session], code: str, status: str):
+    planner, coder = two
+    begin(planner, 1, "send_request", to="coder@east", intent="do", stream=True)
+    carry(planner, coder, operation(1))
+    error = PeerFailure(code=code, message="why")
+    planner.take_from(
+        coder, coder.send(in_reply_to=operation(1), status=ResponseStatus.FAILED, error=error)
+    )
+    left = begin(planner, 2, "receive", in_reply_to=operation(1))
+    assert kinds(left) == "StreamAttached StreamCompleted ReceiverWaiting ItemAssigned"
+    (item,) = (one.item for one in left if isinstance(one, facts.ItemAssigned))
+    assert item["error"] == {"code": code, "message": "why"}
+    assert f"Status: {status}. Result: {{" in item["prompt"]
+
+
+def test_a_response_of_another_peer_is_not_given_to_the_program(two: tuple[Requester, Session]):
+    planner, coder = two
+    begin(planner, 1, "send_request", to="coder@east", intent="do", stream=True)
+    planner.put(foreign_response(coder, operation(1), "tester"))
+    assert isinstance(planner.facts[-1], facts.ResponseUnmatched)
+    assert planner.state.queue == ()
+
+
 # --- the watermark --------------------------------------------------------------------------------
 
 
@@ -249,6 +317,29 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PeerRealm]:
         with found.node("--peers"):
             found.card()
             yield found
+
+
+def test_a_program_reads_the_stream_of_its_request(realm: PeerRealm):
+    program = """
+id = await send_request("meter", "measure", "four", stream=True)
+found = []
+while not found or found[-1][0] == "accepted":
+    item = await receive(in_reply_to=id)
+    found.append([item["status"], item["phase"], item["result"]])
+found
+"""
+
+    async def story() -> Any:
+        async with realm.client() as client:
+            await client.run("meter", "1")
+            await client.serve_peers("meter", Responder(code=HANDLER))
+            return (await client.run("asker", program)).result
+
+    assert asyncio.run(story()) == [
+        ["accepted", "in_progress", None],
+        ["accepted", "partial_result", None],
+        ["completed", None, 4],
+    ]
 
 
 HANDLER = """

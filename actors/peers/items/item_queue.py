@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
+import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.keys.ed25519 import key_id_of
 from rookery.actors.peers.drain_machine import DrainPhase
-from rookery.actors.peers.projections import MessageProjection, RequestProjection
+from rookery.actors.peers.projections import projection_of
 from rookery.actors.peers.state import (
     QUEUED_BYTES_MAX,
     QUEUED_ITEMS_MAX,
@@ -33,6 +34,8 @@ from rookery.schemas.machines.peer import (
     PeerIngressMessage,
     PeerIngressPlainEventFacts,
     PeerIngressRequest,
+    PeerIngressResponse,
+    ResponseStatus,
 )
 from rookery.schemas.machines.peer_admission import envelope_text, event_text
 from rookery.schemas.peers.envelope import EnvelopeArrival, read_envelope
@@ -48,6 +51,7 @@ __all__ = [
     "with_assigned",
     "with_call",
     "with_queued",
+    "with_response",
     "with_returned",
     "without_item",
 ]
@@ -77,6 +81,10 @@ def item_of(arrival: EnvelopeArrival, *, is_silent: bool = False) -> PeerItem:
         params=envelope.params,
         body=envelope.body,
         lifecycle=envelope.lifecycle,
+        status=envelope.status,
+        phase=envelope.phase,
+        result=envelope.result,
+        error=envelope.error,
         at_ms=envelope.at_ms,
         due_at_ms=envelope.due_at_ms,
         path=envelope.path,
@@ -102,17 +110,7 @@ def item_of_event(fact: facts.PlainEventClassified) -> PeerItem:
 def rendered_item(item: PeerItem) -> dict[str, Any]:
     """The item as a program gets it: absent members are null. ``text`` and ``prompt`` are those of
     the contract."""
-    prompt = None
-    if item.kind is ItemKind.REQUEST:
-        prompt = RequestProjection(
-            peer_id=item.peer_id,
-            display_name=item.from_,
-            request_id=item.id,
-            intent=str(item.intent),
-            payload=_or_none(item.params),
-        ).prompt_text()
-    elif item.kind is ItemKind.MESSAGE:
-        prompt = MessageProjection(peer_id=item.peer_id).block_prefix_text()
+    projection = projection_of(item)
     shown = {
         "kind": item.kind.value,
         "id": item.id,
@@ -126,10 +124,15 @@ def rendered_item(item: PeerItem) -> dict[str, Any]:
         "params": item.params,
         "body": item.body,
         "lifecycle": item.lifecycle if item.lifecycle is UNSET else item.lifecycle.value,
+        "status": item.status if item.status is UNSET else item.status.value,
+        "phase": item.phase if item.phase is UNSET else item.phase.value,
+        "result": item.result,
+        "error": item.error if item.error is UNSET else msgspec.to_builtins(item.error),
         "at_ms": item.at_ms,
         "due_at_ms": item.due_at_ms,
         "text": _text_of(item),
-        "prompt": prompt,
+        "prompt": projection.prompt_text() or projection.block_prefix_text(),
+        "context_key": projection.context_key(),
     }
     return {name: _or_none(value) for name, value in shown.items()}
 
@@ -145,6 +148,12 @@ def _text_of(item: PeerItem) -> str:
             kind = PeerIngressRequest(intent=str(item.intent), params=_or_none(item.params))
         case ItemKind.ACK:
             kind = PeerIngressAck(in_reply_to=str(item.in_reply_to))
+        case ItemKind.RESPONSE if item.status is not UNSET:
+            kind = PeerIngressResponse(
+                in_reply_to=str(item.in_reply_to),
+                status=item.status,
+                result=_or_none(item.result),
+            )
         case ItemKind.LIFECYCLE if item.lifecycle is not UNSET:
             kind = PeerIngressLifecycle(kind=item.lifecycle)
         case _:
@@ -177,6 +186,13 @@ def with_queued(state: SessionPeers, item: PeerItem) -> SessionPeers:
     else:
         is_wanted = item.kind not in _NOT_QUEUED
     if not is_wanted or is_full(state):
+        return state
+    return replace(state, queue=(*state.queue, item))
+
+
+def with_response(state: SessionPeers, item: PeerItem) -> SessionPeers:
+    """The state with a response in its queue. Its last one is queued whatever else is there."""
+    if item.status is ResponseStatus.ACCEPTED and is_full(state):
         return state
     return replace(state, queue=(*state.queue, item))
 

@@ -17,6 +17,10 @@ from msgspec.structs import replace
 from rookery.actors.messages import BeginPeerCall
 from rookery.actors.peers.outbox import OutboxRules
 from rookery.actors.peers.state import SessionPeers
+from rookery.actors.peers.terminal import (
+    PeerResponseTerminalCorrelationId,
+    PeerResponseTerminalDisplayIdentity,
+)
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
@@ -98,6 +102,9 @@ def _sending(
 
 
 def _response(given: Mapping[str, Any]) -> SendEnvelope:
+    PeerResponseTerminalCorrelationId.parse(given["in_reply_to"])
+    if "display_name" in given:
+        PeerResponseTerminalDisplayIdentity.parse(given["display_name"])
     status = ResponseStatus(given.get("status", "completed"))
     members: dict[str, Any] = {"in_reply_to": given["in_reply_to"], "status": status.value}
     optional: tuple[str, ...] = ("result",)

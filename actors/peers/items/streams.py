@@ -13,6 +13,7 @@ from msgspec.structs import replace
 
 from rookery.actors.kernel import FactBuilder
 from rookery.actors.kernel.machines import LIVE
+from rookery.actors.messages import BeginPeerCall
 from rookery.actors.peers.state import SessionPeers
 from rookery.actors.peers.stream_machine import RESERVATION_TTL_MS, reservation_overdue
 from rookery.schemas.envelope import Fact
@@ -20,20 +21,25 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import InteractionStreamState
 from rookery.schemas.peers.exchanges import FollowExchange, StreamView
+from rookery.schemas.peers.roster import REALM_NAME
 
 if TYPE_CHECKING:
     from rookery.actors.peers.decider import PeersDecider
 
 __all__ = [
+    "attach_program",
     "context_advances",
     "expire_stream",
     "follow_stream",
+    "is_read_by_program",
     "stream_due_ms",
     "stream_ends",
     "stream_view",
 ]
 
-RESERVED, ATTACHED = InteractionStreamState.RESERVED, InteractionStreamState.ATTACHED
+ATTACHED: Final = InteractionStreamState.ATTACHED
+PROGRAM: Final = "program"
+"""The name of the reader of a stream that a program of the session has requested."""
 _REQUEST_ENDS: Final = (
     facts.ResponseEnded,
     facts.RequestTimedOut,
@@ -79,6 +85,28 @@ def follow_stream(
 def _not_found(corr_id: str, why: str) -> Refused:
     hint = f"rookery peers follow {corr_id}"
     return Refused("PEER_STREAM_NOT_FOUND", f"request {corr_id} {why}", hint=hint)
+
+
+def is_read_by_program(state: SessionPeers, corr_id: str, sender: str) -> bool:
+    """Whether a program reads the responses to its request, and this is the peer that was asked,
+    or its realm."""
+    known, request = state.readers.get(corr_id), state.requests.get(corr_id)
+    if known is None or request is None or not known.operation_id:
+        return False
+    return sender in (request.address, f"{REALM_NAME}@{request.alias}")
+
+
+def attach_program(
+    decider: PeersDecider, state: SessionPeers, session: str, begin: BeginPeerCall, now_ms: int
+) -> Sequence[Fact]:
+    """The first call that receives responses of a stream attaches its program to it."""
+    corr_id = str(begin.arguments.get("in_reply_to", ""))
+    known = state.readers.get(corr_id)
+    is_reader = begin.name == "receive" and known is not None and known.operation_id
+    if not is_reader or reservation_overdue(known.reserved_at_ms, now_ms):
+        return ()
+    following = FollowExchange(request_id=corr_id, reader=PROGRAM)
+    return follow_stream(decider, state, session, following, now_ms)
 
 
 def expire_stream(

@@ -69,7 +69,9 @@ def _capability(
 
 SEND_REQUEST: Final = _capability(
     "send_request",
-    "Ask a peer and wait for the result of its response, while the run is parked.\n\n"
+    "Ask a peer and wait for the result of its response, while the run is parked. With stream, "
+    "the id of the request at once: receive(in_reply_to=id), within 30 s and then again and again, "
+    "has its responses.\n\n"
     "Raises PEER_FAILED, PEER_DECLINED, PEER_TIMED_OUT, PEER_SEND_FAILED, PEER_UNKNOWN or "
     "PEER_REVOKED.",
     {
@@ -82,6 +84,7 @@ SEND_REQUEST: Final = _capability(
             "maximum": TIMEOUT_S_MAX,
             "default": TIMEOUT_S,
         },
+        "stream": {"type": "boolean", "default": False},
     },
     required=("to", "intent"),
 )
