@@ -120,6 +120,9 @@ def _wrong_ends(record: MeshRecord) -> list[str]:
         kind = fact["type"].split(".")[1]
         if kind in _ENDS:
             ends[fact["corr_id"]].append(kind)
+            error = fact.get("response", {}).get("error")
+            if error is not None and record.sent[fact["corr_id"]].intent != "pay":
+                found.append(f"request {record.sent[fact['corr_id']].number} failed: {error}")
         elif kind in _REPLIES:
             replies[fact["corr_id"]].append(kind)
         elif kind == "response_unmatched":

@@ -39,6 +39,7 @@ FACTS = [
 ]
 HANDLED = [("k0", 0), ("k1", 1)]
 CLEAN = MeshRecord(PLAN, SENT, FACTS, HANDLED, COUNTS, 1, [])
+BROKEN = {**fact("response_ended", "b"), "response": {"error": {"code": "X"}}}
 LATE = {"type": "peer.response_unmatched.v1", "in_reply_to": "a", "why": "duplicate"}
 
 
@@ -57,6 +58,7 @@ def test_a_clean_record_has_no_fault_and_a_repeated_line_of_one_call_is_none():
         (CLEAN._replace(facts=[*FACTS, fact("declined", "a")]), "request 0 was answered ["),
         (CLEAN._replace(facts=[*FACTS, LATE]), "a response to a is duplicate"),
         (CLEAN._replace(facts=[FACTS[1], FACTS[0], *FACTS[2:]]), "request 0 was admitted after 1"),
+        (CLEAN._replace(facts=[*FACTS[:-1], BROKEN]), "request 1 failed: {'code': 'X'}"),
         (CLEAN._replace(handled=HANDLED[::-1]), "request 0 was handled after 1"),
         (CLEAN._replace(handled=[*HANDLED, ("k2", 1)]), "request 1 had 2 runs"),
         (CLEAN._replace(handled=HANDLED[:1]), "request 1 had no run"),
