@@ -43,7 +43,7 @@ async def look(name: str, context: ToolCallContext) -> int:
     return len(name)
 
 
-@tool(side_effect=SideEffect.WRITE, idempotent=True)
+@tool(side_effect=SideEffect.WRITE, idempotent=True, timeout_ms=120_000)
 def handle(number: int, context: ToolCallContext) -> int:
     """To be done under one key, however often."""
     _done("handle", context, number)

@@ -43,6 +43,8 @@ WITHIN_OF: Final = 5
 """One in so many stays within its site."""
 IN_FLIGHT_MAX: Final = 8
 """Requests of one peer without an end."""
+WALL_MS: Final = 300_000
+"""No handler fails because the machine is slow, or its node was killed."""
 _ENDS: Final = ("response_ended", "request_timed_out", "request_send_failed")
 _REPLIES: Final = ("declined", "response_replied")
 
@@ -241,7 +243,9 @@ def _peers(plan: MeshPlan, site: str) -> list[str]:
 
 async def _serve(mesh: _Mesh, plan: MeshPlan) -> None:
     """Open all sessions, and let each handle its requests."""
-    responder = Responder(code="handle(item['params'])", intents={"review": IntentTerms()})
+    responder = Responder(
+        code="handle(item['params'])", intents={"review": IntentTerms()}, wall_ms=WALL_MS
+    )
     for site, client in mesh.clients.items():
         for peer in _peers(plan, site):
             await client.run(peer, "1")
