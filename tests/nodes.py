@@ -40,8 +40,8 @@ __all__ = [
 ]
 
 ROOKERY = str(Path(sys.executable).with_name("rookery"))
-READY_S = 60.0
-ENDED_S = 60.0
+READY_S = 120.0
+ENDED_S = 120.0
 
 _numbers = count(1)
 
@@ -160,7 +160,7 @@ class NodeProcess:
 
     def probes(self, page: str = "/readyz") -> tuple[int, dict[str, dict[str, object]]]:
         """The status of a health page and its probes by name."""
-        with build_opener(_AnyStatus).open(self.health + page, timeout=5) as answer:
+        with build_opener(_AnyStatus).open(self.health + page, timeout=60) as answer:
             lines = answer.read().splitlines()
             probes = [msgspec.json.decode(line, type=dict[str, object]) for line in lines]
             return answer.status, {str(probe["name"]): probe for probe in probes}

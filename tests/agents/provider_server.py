@@ -34,13 +34,13 @@ class ProviderServer(CountingProcess):
     module = "tests.agents.provider_server"
 
     def requests(self) -> list[dict[str, Any]]:
-        with urlopen(f"http://{HOST}:{self.port}/requests", timeout=10) as answer:
+        with urlopen(f"http://{HOST}:{self.port}/requests", timeout=60) as answer:
             found: list[dict[str, Any]] = json.loads(answer.read())
             return found
 
     def require(self, key: str) -> None:
         """Answer 401 to requests without this key."""
-        with urlopen(f"http://{HOST}:{self.port}/require/{key}", timeout=10) as answer:
+        with urlopen(f"http://{HOST}:{self.port}/require/{key}", timeout=60) as answer:
             answer.read()
 
     async def questions(self) -> list[str]:

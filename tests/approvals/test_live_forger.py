@@ -50,7 +50,7 @@ async def publish(server: EmbeddedServer, realm: str, entity: EntityId, facts: l
         body = encode_facts(facts)
         headers = {CHAIN: chain(last.chain, body)}
         subject = f"{term.removesuffix('>')}{entity.family}.{entity.key}"
-        stored = await connection.client.request(subject, body, headers=headers, timeout=10)
+        stored = await connection.client.request(subject, body, headers=headers, timeout=90)
         assert "seq" in json.loads(stored.data)
     finally:
         await connection.close()

@@ -17,7 +17,7 @@ from rookery.schemas.facts.session import Registered
 
 __all__ = ["Writer", "body_of", "commit", "gather", "pages", "session", "share_turns"]
 
-_PATIENCE_S = 30.0
+_PATIENCE_S = 90.0
 
 
 def session(key: str) -> EntityId:

@@ -30,7 +30,7 @@ __all__ = ["Report", "run_campaign"]
 _ENTITIES = 400
 _GROUPS = 4
 _GROUP_MAX = 60
-_CATCH_UP_S = 30.0
+_CATCH_UP_S = 90.0
 
 
 class Report(msgspec.Struct):

@@ -27,7 +27,7 @@ T = TypeVar("T")
 INBOX = "_INBOX.default"
 """Where nodes may answer: below the inboxes of the realm's users."""
 
-_PATIENCE_S = 20.0
+_PATIENCE_S = 90.0
 _POLL_S = 0.02
 
 

@@ -33,7 +33,7 @@ RUNS = 12
 PROGRAM = "s = 0\nfor n in range(6):\n    s += charge(n)\ns"
 BODY: Fields = {"code": PROGRAM}
 TOOL_S = 0.2
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 async def one_name(realm: CutRealm) -> list[str]:

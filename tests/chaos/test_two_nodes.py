@@ -20,7 +20,7 @@ from tests.stock_client import stock, until
 SESSIONS_A_DOOR = 8
 IN_FLIGHT_MAX = 16
 PAUSE_S = 0.02
-PATIENCE_S = 40.0
+PATIENCE_S = 90.0
 CLAIM_S = 6.0
 
 Disturbance = Callable[[NodeProcess, NodeProcess], Awaitable[None]]

@@ -53,7 +53,7 @@ async def _contents(jetstream: Any, stream: Any) -> list[bytes]:
     if stream.state.messages:
         consumer = await jetstream.subscribe(">", stream=stream.config.name, ordered_consumer=True)
         for _ in range(stream.state.messages):
-            message = await consumer.next_msg(timeout=10)
+            message = await consumer.next_msg(timeout=60)
             found += [message.subject.encode(), message.data or b""]
             found.append(json.dumps(message.headers or {}).encode())
         await consumer.unsubscribe()
@@ -105,7 +105,7 @@ def shown(serving: Serving, *run_ids: str) -> bytes:
     ]
     said = [serving.rookery(*words) for words in commands]
     texts = [f"{one.out}{one.err}" for one in said]
-    with urlopen(f"{serving.node.health}/metrics", timeout=10) as page:
+    with urlopen(f"{serving.node.health}/metrics", timeout=60) as page:
         texts.append(page.read().decode())
     assert "rookery_tool_call" in texts[-1]
     texts += [path.read_text(errors="replace") for path in serving.folder.glob("*.log")]

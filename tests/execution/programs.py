@@ -47,11 +47,14 @@ class Programs:
         return (await self.answer(code, **body)).body
 
     async def answer(self, code: str, mode: str = "", **body: Any) -> Answer:
-        """The reply to a run; it may arrive before this client reads the run's last fact."""
+        """The reply to a run, once this client has read the run's end, or that it is parked: the
+        reply may arrive before these facts."""
         headers = {"Rookery_Mode": mode} if mode else {}
         told = await self.client.ask("run", self.session, {"code": code, **body}, **headers)
         run_id = told.body.get("run_id")
-        if self.follows and run_id and told.body["status"] not in RESTS:
+        if self.follows and run_id and told.body["status"] in RESTS:
+            await until(lambda: self.was_parked(run_id) or run_id in self.ends(), "it is parked")
+        elif self.follows and run_id:
             await until(lambda: run_id in self.ends(), f"the end of {run_id} is seen")
         return told
 
@@ -75,6 +78,9 @@ class Programs:
 
     def of(self, kind: str) -> list[Fields]:
         return [fact for fact in self.facts if fact["type"] == f"{kind}.v1"]
+
+    def was_parked(self, run_id: str) -> bool:
+        return any(fact["run"] == run_id for fact in self.of("turn.parked"))
 
     def ends(self) -> Counter[str]:
         """The number of ends of each run."""

@@ -41,7 +41,7 @@ INITIALIZE = {
     },
 }
 INITIALIZED = {"jsonrpc": "2.0", "method": "notifications/initialized"}
-ENDED_S = 30
+ENDED_S = 90
 INSPECTOR_S = 90
 
 

@@ -14,7 +14,7 @@ from rookery.bus.clock import wait_until
 from rookery.ops.approval_dispatchers import PATH, WebhookCallback, WebhookCallbackServer
 from rookery.ops.http_server import CONCURRENT_REQUESTS_MAX, HealthServer, HttpServer, Page
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 DRIP_S = 0.2
 
 

@@ -17,12 +17,12 @@ from tests.nodes import NodeProcess
 
 TOOLS = "rookery.ops.examples.approval.tools:registry"
 CREDENTIAL_TOOLS = "tests.execution.credential_tools:login_registry"
-SOON_S = 20.0
+SOON_S = 90.0
 Page = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
 def scrape(node: NodeProcess) -> Page:
-    with urllib.request.urlopen(f"{node.health}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{node.health}/metrics", timeout=90) as answer:
         families = text_string_to_metric_families(answer.read().decode())
         return {
             (sample.name, frozenset(sample.labels.items())): sample.value

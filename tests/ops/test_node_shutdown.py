@@ -18,7 +18,7 @@ from rookery.ops.config import ApprovalsConfig, Config, NodeConfig
 from rookery.ops.node import Node
 from rookery.schemas.errors import Failed, Refused
 
-DEADLINE_S = 30.0
+DEADLINE_S = 90.0
 
 
 def children() -> set[str]:

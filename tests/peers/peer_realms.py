@@ -14,7 +14,7 @@ from tests.ops.fixtures import Ended, Realm
 
 __all__ = ["PeerRealm", "pair_realms"]
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 class PeerRealm(Realm):

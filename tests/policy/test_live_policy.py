@@ -125,7 +125,7 @@ def test_a_question_of_the_policy_is_an_approval_of_exactly_this_call(
     asked = approval(client, session)
     assert asked.tool == "remember"
     client.decide(asked, "approved", actor="ann")
-    assert run.result(timeout_s=30).result == "x"
+    assert run.result(timeout_s=90).result == "x"
     (requested,) = facts(client, session, "tool.requested.v1")
     assert requested["approval"] == "manual"
     assert "Ask" in requested["policy"]["decision"]
@@ -142,7 +142,7 @@ def test_an_approver_may_decide_only_what_the_tool_allows(client: SyncClient, se
     asked = approval(client, session)
     receipt = client.decide(asked, "approved_for_session", actor="ann")
     assert receipt.reason_code == "approval.decision_not_allowed"
-    assert "decision_not_allowed" in run.result(timeout_s=30).result
+    assert "decision_not_allowed" in run.result(timeout_s=90).result
     (requested,) = facts(client, session, "approval.requested.v1")
     request = requested["record"]["payload"]["record"]["request"]
     assert request["risk_class"] == "Critical"
@@ -172,7 +172,7 @@ def test_a_run_is_given_as_the_contracts_records_without_a_hole_and_without_a_va
     code = f"{TRY}[look_up('canary-17'), attempt(wipe), attempt(lambda: pay(417))]"
     run = client.submit(session, code)
     client.decide(approval(client, session), "approved", actor="ann")
-    done = run.result(timeout_s=30)
+    done = run.result(timeout_s=90)
     where = access_to(serving.server, serving.realm)
     printed = rookery_here(serving.folder, "runs", "records", done.run_id, *where)
     records = [

@@ -18,7 +18,7 @@ ADDING = {
     "x.reduce((a, b) => a + b)",
 }
 EVERY_LANGUAGE = pytest.mark.parametrize("language", list(Language))
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 LONG = SessionLimits(wall_ms=60_000)
 
 

@@ -20,7 +20,7 @@ from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import Refused
 from tests.tools.tool_fixtures import capability
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 LONG_MS = 60_000
 
 

@@ -16,7 +16,7 @@ from rookery.actors.tools.hosts.host import NotCalled
 from rookery.actors.tools.hosts.local_host import LocalToolHost
 from rookery.schemas.calls import CallOutcome
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 LONG_MS = 60_000
 BEGUN: list[str] = []
 

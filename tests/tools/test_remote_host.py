@@ -107,7 +107,7 @@ class Gate:
         return gate
 
     async def entered(self) -> None:
-        assert await asyncio.to_thread(self.began.acquire, timeout=10)
+        assert await asyncio.to_thread(self.began.acquire, timeout=90)
 
 
 # --- which tools there are ------------------------------------------------------------------------

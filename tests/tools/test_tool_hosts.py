@@ -17,7 +17,7 @@ from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import Refused
 from tests.tools.test_remote_host import DEADLINE_MS, Gate, RemoteRealm, code, context
 
-PATIENCE_S = 10.0
+PATIENCE_S = 90.0
 
 
 class OpenHost(NamedTuple):

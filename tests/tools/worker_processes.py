@@ -101,7 +101,7 @@ class Visit:
         answers = f"rookery.{REALM}.result.{surface}.test"
         node = await nats.connect(self._admin_url, inbox_prefix=answers)
         try:
-            said = await node.request(f"rookery.{REALM}.crew.{surface}.health", b"", timeout=5)
+            said = await node.request(f"rookery.{REALM}.crew.{surface}.health", b"", timeout=60)
             return msgspec.json.decode(said.data)
         finally:
             await node.close()

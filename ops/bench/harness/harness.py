@@ -26,7 +26,7 @@ from rookery.schemas.errors import Failed
 __all__ = ["Harness", "NodeProcess", "TokenProcess"]
 
 _STOP_TIMEOUT_S = 20.0
-_START_TIMEOUT_S = 30.0
+_START_TIMEOUT_S = 120.0
 _COUNT_MIN = 8
 
 

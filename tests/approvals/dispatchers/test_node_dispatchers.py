@@ -172,7 +172,7 @@ def webhook_node(world: ApprovalWorld, web: Web) -> NodeProcess:
 
 def post(url: str, body: bytes, message_id: str) -> int:
     place = urlsplit(url)
-    connection = HTTPConnection(str(place.hostname), int(place.port or 0), timeout=20)
+    connection = HTTPConnection(str(place.hostname), int(place.port or 0), timeout=90)
     try:
         headers = WebhookKey(SECRET).sign(message_id, body, SystemClock().now_ms())
         connection.request("POST", place.path, body, headers)

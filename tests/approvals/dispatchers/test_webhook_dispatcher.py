@@ -194,7 +194,7 @@ class CallbackClient:
         if headers is None:
             headers = KEY.sign(message_id, body, NOW_MS)
         place = urlsplit(self.server.url)
-        connection = HTTPConnection(str(place.hostname), int(place.port or 0), timeout=10)
+        connection = HTTPConnection(str(place.hostname), int(place.port or 0), timeout=90)
         try:
             connection.request(method, path, body, headers)
             response = connection.getresponse()

@@ -26,7 +26,7 @@ from rookery.bus.server.server import EmbeddedServer, default_store, find_runnin
 from rookery.bus.server.store import Store, is_accepted
 from rookery.schemas.errors import Failed, Refused
 
-PATIENCE_S = 15.0
+PATIENCE_S = 90.0
 
 OWNER = """
 import signal, sys

@@ -21,7 +21,7 @@ from tests.execution.realm_fixture import Serving
 from tests.nodes import node_on
 from tests.stock_client import Answer, Fields, Stock, stock
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 ENDS = {
     "boundary_complete", "callback_pending", "cancel_now", "cancellation_observed",
     "acknowledge_terminal", "budget_exhausted", "extraction_failed", "fatal_failure",

@@ -38,7 +38,7 @@ from tests.execution.clients.machine_calls import CORRELATION, new_session, open
 from tests.execution.realm_fixture import Serving
 
 OTHERS = [f"01890000-0000-7000-8000-00000000001{n}" for n in range(4)]
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 Observed = AsyncGenerator[Any, None]
 

@@ -48,7 +48,7 @@ def test_a_plain_subscription_follows_a_session_live(serving: Serving):
             timeout=10,
         )
         assert json.loads(said.data)["phase"] == "Attached"
-        told = json.loads((await answer.next_msg(timeout=10)).data)
+        told = json.loads((await answer.next_msg(timeout=60)).data)
         assert (told["run_id"], told["state"]) == (done["run_id"], "committed")
         await plain.close()
 
@@ -81,7 +81,7 @@ def test_a_stock_pull_consumer_replays_a_session_from_a_sequence(serving: Servin
             config=config,
         )
         info = await subscription.consumer_info()
-        messages = await subscription.fetch(info.num_pending, timeout=10)
+        messages = await subscription.fetch(info.num_pending, timeout=60)
         await subscription.unsubscribe()
         return [
             (message.metadata.sequence.stream, fact)

@@ -35,7 +35,7 @@ def pay(to: str, amount: int) -> str:
 
 TOOLS = [pay]
 '''
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 class Bank:

@@ -159,7 +159,7 @@ def test_an_export_into_a_pipe_is_read_at_its_other_end(realm: Realm, tmp_path: 
         try:
             assert realm.rookery("journal", "export", str(pipe)).code == 0
             assert pipe.is_fifo(), "it was not replaced by a file"
-            out, _ = reading.communicate(timeout=30)
+            out, _ = reading.communicate(timeout=90)
         finally:
             reading.kill()
     assert len(out.splitlines()) == 2 + 2

@@ -18,7 +18,7 @@ from rookery.schemas.peers.roster import ROSTER_KEY, Pairing
 from tests.nodes import node_on, sealing_key_of
 from tests.ops.fixtures import Ended, Realm
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 class Site(Realm):

@@ -39,7 +39,7 @@ def charge(amount: int) -> str:
 
 TOOLS = [price, charge]
 '''
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 class Shop:

@@ -13,7 +13,7 @@ from rookery.schemas.errors import Refused
 
 def status_of(url: str) -> int:
     try:
-        with urllib.request.urlopen(url, timeout=30) as answer:
+        with urllib.request.urlopen(url, timeout=90) as answer:
             assert b"close this page" in answer.read()
             return int(answer.status)
     except urllib.error.HTTPError as error:

@@ -128,14 +128,14 @@ def test_a_second_node_on_the_same_store_is_refused_and_the_first_goes_on(home: 
 def test_it_is_looked_after_on_its_metrics_port(home: NodeFolder):
     with home.up("--metrics-port", "0") as (process, said):
         for page in ("livez", "readyz"):
-            with urllib.request.urlopen(f"{said['health']}/{page}", timeout=30) as answer:
+            with urllib.request.urlopen(f"{said['health']}/{page}", timeout=90) as answer:
                 assert all(msgspec.json.decode(line)["ok"] for line in answer)
-        with urllib.request.urlopen(f"{said['health']}/metrics", timeout=30) as answer:
+        with urllib.request.urlopen(f"{said['health']}/metrics", timeout=90) as answer:
             assert "rookery_partition_owned 16.0" in answer.read().decode()
         process.terminate()
         assert process.wait(60) == 0
         with pytest.raises(urllib.error.URLError):
-            urllib.request.urlopen(f"{said['health']}/livez", timeout=30)
+            urllib.request.urlopen(f"{said['health']}/livez", timeout=90)
 
 
 def test_a_port_that_cannot_be_had_is_refused_before_anything_is_made(home: NodeFolder):

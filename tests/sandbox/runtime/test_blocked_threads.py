@@ -91,11 +91,11 @@ def test_threads_above_the_limit_exit():
 
     for _ in range(4):
         workers.submit(stand)
-        assert moved.acquire(timeout=20)
+        assert moved.acquire(timeout=90)
         workers.allow_extra(seen)
     leave.set()
     for _ in range(4):
-        assert moved.acquire(timeout=20)
+        assert moved.acquire(timeout=90)
     workers.allow_extra(())
     deadline_s = time.monotonic() + 20
     while len(kept := [thread for thread in seen if thread.is_alive()]) > 1:

@@ -27,7 +27,7 @@ from rookery.schemas.run import Language
 from tests.builds import cache_with, own_build, with_section
 from tests.sandbox.session_fixture import KEY, NOW_MS, TOOLS, Stage, later
 
-PATIENCE_S = 20.0
+PATIENCE_S = 90.0
 
 
 class Published:

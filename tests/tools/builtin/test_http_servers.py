@@ -112,7 +112,7 @@ def test_the_deadline_ends_an_endless_response(web: Web, programs: Programs, wha
     web.pages["/"] = ENDLESS[what]
     assert programs.code("fetch_text", programs.origin) == LATE
     if what != "silence":  # The server sends nothing, so it does not notice the end.
-        assert web.gone.acquire(timeout=20)
+        assert web.gone.acquire(timeout=90)
     assert_no_thread_stays()
 
 
@@ -120,7 +120,7 @@ def test_the_deadline_ends_an_endless_response(web: Web, programs: Programs, wha
 def test_the_size_limit_ends_an_endless_body(web: Web, programs: Programs, start: bytes):
     web.pages["/"] = endless(start, b"x" * 10_000)
     assert programs.code("fetch_text", programs.origin) == LARGE
-    assert web.gone.acquire(timeout=20)
+    assert web.gone.acquire(timeout=90)
     assert_no_thread_stays()
 
 
@@ -170,7 +170,7 @@ def test_a_cancelled_call_ends_its_connection(web: Web, programs: Programs):
             await call
 
     asyncio.run(cancelled())
-    assert web.gone.acquire(timeout=20)
+    assert web.gone.acquire(timeout=90)
     assert_no_thread_stays()
 
 
