@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.ops.bench.peers import PARTS, Comparison, PeerRow, choose, compare_peers, record_rows
+from rookery.ops.bench.peers import PARTS, Comparison, PeerRow, choose, compare_peers
 from rookery.ops.bench.peers.catalogue import PEERS
 from rookery.ops.bench.peers.environment import Environment, PeerUnavailable, Program, family_of
 from rookery.ops.cli import main
@@ -122,7 +122,7 @@ def test_the_history_has_the_ratios_of_rookery_to_each_peer():
 
     rows = (row("rookery", "ms", None), row("restate", "ms", 0.5), row("dbos", "/s", 4))
     compared = Comparison(rows=rows, versions={}, skipped={}, rounds=1, machine={})
-    assert [(r.name, r.to, r.ratio, r.higher_is_better) for r in record_rows(compared)] == [
+    assert [(r.name, r.to, r.ratio, r.higher_is_better) for r in compared.record_rows()] == [
         ("peers, A, x", "restate", 2, False),
         ("peers, A, x", "dbos", 0.25, True),
     ]

@@ -18,7 +18,7 @@ from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.harness import Harness, NodeProcess
 from rookery.ops.bench.harness.process_usage import ThreadUsage, usage_here, usage_of
 from rookery.ops.bench.harness.result_rows import describe_machine
-from rookery.ops.bench.profile import CALL, RUN, record_rows
+from rookery.ops.bench.profile import CALL, RUN
 from rookery.ops.bench.profile.profile import BENCH, costs, count_now, count_syncs, profile_node
 
 JOURNAL = Subjects("default").journal_stream
@@ -73,7 +73,7 @@ def test_a_profile_holds_both_works_and_only_steady_rows_are_recorded(
     assert rows[CALL, f"appended to {JOURNAL}, messages"].value > 0
     for row in profile.rows:
         assert (row.ratio is None) == (row.unit != "ms")
-    recorded = {row.name for row in record_rows(profile)}
+    recorded = {row.name for row in profile.record_rows()}
     assert f"profile, 1+1: appended to {JOURNAL}, messages" in recorded
     assert not any("involuntary" in name or "p99" in name for name in recorded)
     assert profile.machine.keys() == describe_machine(os.getloadavg()).keys()

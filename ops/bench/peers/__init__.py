@@ -6,7 +6,6 @@ from rookery.ops.bench.peers.comparison import (
     PeerRow,
     choose,
     compare_peers,
-    record_rows,
 )
 
-__all__ = ["PARTS", "Comparison", "PeerRow", "choose", "compare_peers", "record_rows"]
+__all__ = ["PARTS", "Comparison", "PeerRow", "choose", "compare_peers"]

@@ -30,7 +30,6 @@ __all__ = [
     "PeerRow",
     "choose",
     "compare_peers",
-    "record_rows",
 ]
 
 # --- workloads ------------------------------------------------------------------------------------
@@ -192,6 +191,21 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     rounds: int
     machine: dict[str, Any]
 
+    def record_rows(self) -> list[RecordRow]:
+        """The rows for the history: Rookery's figures relative to each peer's, but for p99: the
+        slowest of a hundred is another one in every minute."""
+        return [
+            RecordRow(
+                name=f"peers, {row.name}",
+                ratio=round(1 / row.ratio, 3),
+                to=row.peer,
+                higher_is_better=row.unit == "/s",
+            )
+            for row in self.rows
+            if row.ratio is not None and row.ratio > 0 and not _is_of(row.peer, ROOKERY)
+            if "p99" not in row.name
+        ]
+
 
 def choose(peers: str | None, parts: str | None) -> tuple[list[PeerRuntime], str]:
     """The peers and parts of two lists with commas; a family such as ``dbos`` is all its peers."""
@@ -239,22 +253,6 @@ def compare_peers(
         rounds=rounds,
         machine=describe_machine(load_before),
     )
-
-
-def record_rows(comparison: Comparison) -> list[RecordRow]:
-    """The rows for the history: Rookery's figures relative to each peer's, but for p99: the
-    slowest of a hundred is another one in every minute."""
-    return [
-        RecordRow(
-            name=f"peers, {row.name}",
-            ratio=round(1 / row.ratio, 3),
-            to=row.peer,
-            higher_is_better=row.unit == "/s",
-        )
-        for row in comparison.rows
-        if row.ratio is not None and row.ratio > 0 and not _is_of(row.peer, ROOKERY)
-        if "p99" not in row.name
-    ]
 
 
 def _cache_folder(environment: Mapping[str, str]) -> Path:

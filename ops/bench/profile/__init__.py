@@ -6,7 +6,6 @@ from rookery.ops.bench.profile.profile import (
     CostRow,
     Profile,
     measure_profile,
-    record_rows,
 )
 
-__all__ = ["CALL", "RUN", "CostRow", "Profile", "measure_profile", "record_rows"]
+__all__ = ["CALL", "RUN", "CostRow", "Profile", "measure_profile"]

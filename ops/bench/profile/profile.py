@@ -42,7 +42,6 @@ __all__ = [
     "count_syncs",
     "measure_profile",
     "profile_node",
-    "record_rows",
     "settle",
 ]
 
@@ -268,6 +267,22 @@ class Profile(msgspec.Struct, frozen=True, kw_only=True):
     """What was not measured, with the reason."""
     machine: dict[str, Any]
 
+    def record_rows(self) -> list[RecordRow]:
+        """The rows for the history: times relative to ``js.publish``, counts for one run or call.
+
+        What varies from minute to minute stays out: the share of each thread, switches forced by
+        the system, and the slowest run.
+        """
+        return [
+            RecordRow(
+                name=f"profile, {row.work}: {row.name}",
+                ratio=round(row.value if row.ratio is None else row.ratio, 3),
+                to=row.ratio_to or f"one {row.work}",
+            )
+            for row in self.rows
+            if row.value > 0 and not any(word in row.name for word in _UNSTEADY)
+        ]
+
 
 def measure_profile(calls: int) -> Profile:
     """Start a server and a node, and measure so many calls and as many runs of ``1+1``."""
@@ -291,23 +306,6 @@ def profile_node(harness: Harness, node: NodeProcess, calls: int) -> Profile:
         skipped=(skipped,) if skipped else (),
         machine=describe_machine(load_before),
     )
-
-
-def record_rows(profile: Profile) -> list[RecordRow]:
-    """The rows for the history: times relative to ``js.publish``, counts for one run or call.
-
-    What varies from minute to minute stays out: the share of each thread, switches forced by the
-    system, and the slowest run.
-    """
-    return [
-        RecordRow(
-            name=f"profile, {row.work}: {row.name}",
-            ratio=round(row.value if row.ratio is None else row.ratio, 3),
-            to=row.ratio_to or f"one {row.work}",
-        )
-        for row in profile.rows
-        if row.value > 0 and not any(word in row.name for word in _UNSTEADY)
-    ]
 
 
 async def _measure(harness: Harness, node: NodeProcess, calls: int) -> tuple[Costs, Costs, str]:

@@ -65,13 +65,13 @@ def profile(
 ) -> None:
     """Print what one run of 1+1 and one call cost: CPU by part, switches, messages, fsyncs."""
     from rookery.ops.bench.history import record  # noqa: PLC0415
-    from rookery.ops.bench.profile import measure_profile, record_rows  # noqa: PLC0415
+    from rookery.ops.bench.profile import measure_profile  # noqa: PLC0415
     from rookery.ops.cli.rendering.bench_tables import print_profile  # noqa: PLC0415
 
     _check(history)
     measured = measure_profile(calls)
     if history is not None:
-        record(record_rows(measured), history)
+        record(measured.record_rows(), history)
     if json:
         print_json(measured)
     else:
@@ -93,7 +93,7 @@ def peers(
 ) -> None:
     """Measure Rookery beside other runtimes, which are installed in the user's cache."""
     from rookery.ops.bench.history import record  # noqa: PLC0415
-    from rookery.ops.bench.peers import choose, compare_peers, record_rows  # noqa: PLC0415
+    from rookery.ops.bench.peers import choose, compare_peers  # noqa: PLC0415
     from rookery.ops.cli.rendering.bench_tables import print_comparison  # noqa: PLC0415
 
     _check(history)
@@ -101,7 +101,7 @@ def peers(
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # The servers of peers end, too.
     measured = compare_peers(chosen, parts, rounds=rounds)
     if history is not None:
-        record(record_rows(measured), history)
+        record(measured.record_rows(), history)
     if json:
         print_json(measured)
     else:
