@@ -13,7 +13,14 @@ import msgspec
 from rookery.actors.protection.approval_rules import check_rule
 from rookery.actors.protection.sensitive_values import sensitive_parts, visible_arguments
 from rookery.actors.tools.validation import validator_of
-from rookery.schemas.calls import ApprovalMode, Capability, CapabilityLimits, RecordMode, ToolFault
+from rookery.schemas.calls import (
+    ApprovalMode,
+    CallArguments,
+    Capability,
+    CapabilityLimits,
+    RecordMode,
+    ToolFault,
+)
 from rookery.schemas.codec import NESTING_MAX
 from rookery.schemas.digest import canonical_json, digest_json
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -23,6 +30,7 @@ __all__ = [
     "CapabilityChecks",
     "CheckedResult",
     "bind_by_name",
+    "decode_arguments",
     "fault",
     "fault_of",
     "iso_time",
@@ -307,6 +315,14 @@ def status_of(wrong: ToolFault) -> CallStatus:
             return CallStatus.TIMEOUT
         case _:
             return CallStatus.ERROR
+
+
+def decode_arguments(data: bytes) -> CallArguments:
+    """The arguments of a call, from the blob store."""
+    try:
+        return msgspec.json.decode(data, type=CallArguments)
+    except msgspec.DecodeError as error:
+        raise Refused("INVALID_ARGUMENT", f"the blob holds no arguments: {error}") from None
 
 
 def _storable_text(value: object, length_max: int) -> str:

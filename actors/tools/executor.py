@@ -58,7 +58,7 @@ from rookery.actors.tools.authoring.credential import (
 )
 from rookery.actors.tools.call_rules import closed_fault
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
-from rookery.actors.tools.capability_checks import fault, fault_of
+from rookery.actors.tools.capability_checks import decode_arguments, fault, fault_of
 from rookery.actors.tools.catalogue import (
     ApprovalSubject,
     CatalogueTool,
