@@ -19,6 +19,14 @@ from rookery.schemas.seed.policies import CapabilityPermission
 from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, RiskClass
 
 __all__ = [
+    "LEASE_REAUTH_REQUIRED",
+    "LEASE_WAITS",
+    "RECOVERY_REQUIRED",
+    "WAITING_FOR_APPROVAL",
+    "WAITING_FOR_LEASE",
+    "WAITING_FOR_PEER",
+    "WAITING_FOR_TASK",
+    "WAITING_FOR_TIMER",
     "ApprovalMode",
     "ApprovalPolicy",
     "ApprovalTerms",
@@ -40,6 +48,18 @@ __all__ = [
     "VisibleSurfaces",
     "is_python_identifier",
 ]
+
+# Why a call waits: in its facts, and the code of its run's interim result.
+RECOVERY_REQUIRED: Final = "RECOVERY_REQUIRED"
+WAITING_FOR_APPROVAL: Final = "WAITING_FOR_APPROVAL"
+WAITING_FOR_TIMER: Final = "WAITING_FOR_TIMER"
+WAITING_FOR_PEER: Final = "WAITING_FOR_PEER"
+WAITING_FOR_LEASE: Final = "WAITING_FOR_LEASE"
+WAITING_FOR_TASK: Final = "WAITING_FOR_TASK"
+LEASE_REAUTH_REQUIRED: Final = "LEASE_REAUTH_REQUIRED"
+LEASE_WAITS: Final = (WAITING_FOR_LEASE, LEASE_REAUTH_REQUIRED)
+"""The waits for a fresh credential, without a login and with one."""
+
 
 # --- calls ----------------------------------------------------------------------------------------
 

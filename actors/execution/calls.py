@@ -23,15 +23,16 @@ from rookery.actors.execution.run_hooks import RunHooks
 from rookery.actors.execution.step_recorder import ParkRequested, RunEnded, StepRecorder
 from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
-from rookery.actors.tools import (
+from rookery.actors.turns import request_calls
+from rookery.bus.ports import wait_first
+from rookery.schemas.calls import (
     WAITING_FOR_LEASE,
     WAITING_FOR_PEER,
     WAITING_FOR_TASK,
     WAITING_FOR_TIMER,
+    CallOutcome,
+    RequestedCall,
 )
-from rookery.actors.turns import request_calls
-from rookery.bus.ports import wait_first
-from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.errors import Refused
 
 __all__ = ["CallCoordinator", "CallNotifierPort", "PendingCalls"]

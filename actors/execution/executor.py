@@ -42,7 +42,6 @@ from rookery.actors.messages import (
     RunEndRecorded,
     UnparkRun,
 )
-from rookery.actors.tools import WAITING_FOR_APPROVAL
 from rookery.actors.turns import end_unexecuted
 from rookery.actors.turns.effects import (
     ContinueRun,
@@ -53,7 +52,7 @@ from rookery.actors.turns.effects import (
     StopRun,
 )
 from rookery.bus.ports import Blobs, ReplyMessage
-from rookery.schemas.calls import RunEnvironment
+from rookery.schemas.calls import WAITING_FOR_APPROVAL, RunEnvironment
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError
 from rookery.schemas.replies import RunAnswer

@@ -23,7 +23,7 @@ from rookery.actors.leases.refresh_rules import (
     short_name,
     wait_code,
 )
-from rookery.actors.tools import WAITING_FOR_LEASE, CredentialWait
+from rookery.actors.tools import CredentialWait
 from rookery.bus.ports import (
     Bus,
     BusLoop,
@@ -34,6 +34,7 @@ from rookery.bus.ports import (
     Timers,
     at_once_ms,
 )
+from rookery.schemas.calls import WAITING_FOR_LEASE
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import LeaseRejected
 from rookery.schemas.envelope import EntityId

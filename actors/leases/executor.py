@@ -54,8 +54,8 @@ from rookery.actors.leases.refresh_rules import (
     secret_name,
     short_name,
 )
-from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
 from rookery.bus.ports import Timer, Timers, at_once_ms
+from rookery.schemas.calls import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import LeaseDue, WaitEnded
 from rookery.schemas.errors import CODES, CodedError, Failed

@@ -21,7 +21,7 @@ from rookery.actors.kernel import FactBuilder
 from rookery.actors.kernel.machines import RejectionKind, TransitionRejected
 from rookery.actors.leases.lease_rules import LeaseEntry, decide_input, evolve
 from rookery.actors.leases.state import REFRESH_WINDOW_SECS
-from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
+from rookery.schemas.calls import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
 from rookery.schemas.commands import LeaseWait
 from rookery.schemas.facts import lease as facts
 from rookery.schemas.machines.lease import AuthLeasePhase, LeaseKey

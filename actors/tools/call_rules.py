@@ -41,8 +41,6 @@ from rookery.actors.tools.effects import AttemptLost, BeginCall, RecordTask
 from rookery.actors.tools.state import (
     NO_VERDICT,
     NO_VERDICTS,
-    WAITING_FOR_APPROVAL,
-    WAITING_FOR_TASK,
     CallPhase,
     HookVerdict,
     SessionCalls,
@@ -59,7 +57,7 @@ from rookery.actors.tools.waits import (
     every_peer_open,
     peer_verdict,
 )
-from rookery.schemas.calls import RequestedCall, ToolFault
+from rookery.schemas.calls import WAITING_FOR_APPROVAL, WAITING_FOR_TASK, RequestedCall, ToolFault
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval, turn
 from rookery.schemas.facts import tool as facts

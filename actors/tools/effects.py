@@ -15,16 +15,14 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.call_slots import CallAttempt
-from rookery.actors.tools.state import (
+from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
+from rookery.schemas.calls import (
     LEASE_WAITS,
     WAITING_FOR_APPROVAL,
     WAITING_FOR_PEER,
     WAITING_FOR_TASK,
-    CallPhase,
-    SessionCalls,
-    ToolCall,
+    ToolFault,
 )
-from rookery.schemas.calls import ToolFault
 from rookery.schemas.facts import tool as facts
 
 __all__ = [

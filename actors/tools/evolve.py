@@ -8,15 +8,8 @@ from typing import Any
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.tools.state import (
-    RECOVERY_REQUIRED,
-    UNAPPROVED,
-    WAITING_FOR_APPROVAL,
-    CallPhase,
-    SessionCalls,
-    ToolCall,
-)
-from rookery.schemas.calls import CallOutcome, ToolFault
+from rookery.actors.tools.state import UNAPPROVED, CallPhase, SessionCalls, ToolCall
+from rookery.schemas.calls import RECOVERY_REQUIRED, WAITING_FOR_APPROVAL, CallOutcome, ToolFault
 from rookery.schemas.facts import tool as facts
 
 __all__ = ["adopted_fact", "evolve_calls", "withdrawn_outcome"]

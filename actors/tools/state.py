@@ -18,6 +18,9 @@ from msgspec.structs import replace
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.call_slots import CallAttempt
 from rookery.schemas.calls import (
+    LEASE_WAITS,
+    RECOVERY_REQUIRED,
+    WAITING_FOR_APPROVAL,
     ApprovalMode,
     ApprovalPolicy,
     ApprovalTerms,
@@ -30,31 +33,14 @@ from rookery.schemas.calls import (
 from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, RiskClass
 
 __all__ = [
-    "LEASE_REAUTH_REQUIRED",
-    "LEASE_WAITS",
     "NO_VERDICT",
     "NO_VERDICTS",
-    "RECOVERY_REQUIRED",
-    "WAITING_FOR_APPROVAL",
-    "WAITING_FOR_LEASE",
-    "WAITING_FOR_PEER",
-    "WAITING_FOR_TASK",
-    "WAITING_FOR_TIMER",
     "CallPhase",
     "HookVerdict",
     "SessionCalls",
     "ToolCall",
 ]
 
-RECOVERY_REQUIRED: Final = "RECOVERY_REQUIRED"
-WAITING_FOR_APPROVAL: Final = "WAITING_FOR_APPROVAL"
-WAITING_FOR_TIMER: Final = "WAITING_FOR_TIMER"
-WAITING_FOR_PEER: Final = "WAITING_FOR_PEER"
-WAITING_FOR_LEASE: Final = "WAITING_FOR_LEASE"
-WAITING_FOR_TASK: Final = "WAITING_FOR_TASK"
-LEASE_REAUTH_REQUIRED: Final = "LEASE_REAUTH_REQUIRED"
-LEASE_WAITS: Final = (WAITING_FOR_LEASE, LEASE_REAUTH_REQUIRED)
-"""The waits for a fresh credential, without a login and with one."""
 _ATTEMPT_WAITS = ("", WAITING_FOR_APPROVAL, RECOVERY_REQUIRED, *LEASE_WAITS)
 """The waits of calls that have attempts."""
 UNAPPROVED = "unapproved"

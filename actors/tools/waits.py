@@ -23,16 +23,17 @@ from rookery.actors.tools.effects import (
     CancelCredentialWait,
     CancelPeerWait,
 )
-from rookery.actors.tools.state import (
+from rookery.actors.tools.state import HookVerdict, SessionCalls, ToolCall
+from rookery.bus.ports import Timer, Timers, at_once_ms
+from rookery.schemas.calls import (
     LEASE_WAITS,
     WAITING_FOR_APPROVAL,
     WAITING_FOR_PEER,
-    HookVerdict,
-    SessionCalls,
-    ToolCall,
+    CallArguments,
+    CallOutcome,
+    RequestedCall,
+    ToolFault,
 )
-from rookery.bus.ports import Timer, Timers, at_once_ms
-from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall, ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import LeaseWait, WaitEnded
 from rookery.schemas.digest import canonical_json, digest_bytes

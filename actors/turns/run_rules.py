@@ -23,7 +23,6 @@ from rookery.actors.messages import (
     ReportItemHandled,
     RunStart,
 )
-from rookery.actors.tools import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
 from rookery.actors.turns.effects import (
     ContinueRun,
     InvokeCancelHooks,
@@ -47,7 +46,7 @@ from rookery.actors.turns.state import (
 )
 from rookery.actors.turns.step_facts import END_INPUTS, StepFacts, TurnFacts, model_wait_effects
 from rookery.schemas.agents import ConversationMessage, ImmediateMessage, TextPart
-from rookery.schemas.calls import RunEnvironment
+from rookery.schemas.calls import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE, RunEnvironment
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import session, tool

@@ -14,8 +14,7 @@ from typing import Any, Final, Protocol
 from rookery.actors.tools.authoring.decorator import tool
 from rookery.actors.tools.authoring.registry import ToolCallContext, ToolRegistry
 from rookery.actors.tools.catalogue import PEERS, CatalogueTool
-from rookery.actors.tools.state import WAITING_FOR_PEER
-from rookery.schemas.calls import CallArguments, Capability
+from rookery.schemas.calls import WAITING_FOR_PEER, CallArguments, Capability
 from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.policies import CapabilityPermission
 

@@ -12,8 +12,7 @@ from typing import Any, Final
 
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.catalogue import LOCAL, CatalogueTool
-from rookery.actors.tools.state import WAITING_FOR_TIMER
-from rookery.schemas.calls import Capability
+from rookery.schemas.calls import WAITING_FOR_TIMER, Capability
 
 __all__ = ["SECONDS_MAX", "built_in_tools", "sleep_ms"]
 

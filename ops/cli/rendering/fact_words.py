@@ -14,6 +14,7 @@ import msgspec
 from rookery.bus.ports import StoredMessage
 from rookery.ops.cli.output import clock_time
 from rookery.ops.cli.rendering.hook_words import note_words, registration_words, response_words
+from rookery.schemas.calls import LEASE_REAUTH_REQUIRED
 from rookery.schemas.codec import fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval, conversation, hook, lease, model, session, tool, turn
@@ -40,7 +41,6 @@ LANES: Final = {
     "sandbox": "sandbox",
 }
 """By family; hooks are in the lane of the calls that they judge, models in that of turns."""
-_NEEDS_LOGIN: Final = "LEASE_REAUTH_REQUIRED"
 
 FactFields = dict[str, Any]
 
@@ -201,7 +201,7 @@ def _awaited(call: str, fields: FactFields) -> str:
     until = "" if until_ms is None else f" until {clock_time(until_ms)}"
     if "lease" not in fields:
         return f"{call} waits{until}: {fields['code']}"
-    if fields["code"] == _NEEDS_LOGIN:
+    if fields["code"] == LEASE_REAUTH_REQUIRED:
         return f"{call} waits for a login: rookery leases login {fields['lease']}"
     return f"{call} waits for a fresh credential of {fields['lease']}"
 

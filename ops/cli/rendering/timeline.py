@@ -12,6 +12,7 @@ from rich.text import Text
 
 from rookery.ops.cli.output import LAYOUT, clock_time, printable
 from rookery.ops.cli.rendering.fact_words import LANES, Names, RunFact, fact_words
+from rookery.schemas.calls import WAITING_FOR_TASK
 from rookery.schemas.codec import fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import model, session, turn
@@ -44,7 +45,6 @@ __all__ = [
 
 _LANES: Final = tuple(dict.fromkeys(LANES.values()))
 TOOLS: Final = "tools"
-WAITING_FOR_TASK: Final = "WAITING_FOR_TASK"
 _TOOLS: Final = _LANES.index(TOOLS)
 SURFACES_MAX: Final = 3
 """Surfaces with a lane; the calls of others are in that of the tools, by their names."""

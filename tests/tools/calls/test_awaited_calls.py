@@ -13,10 +13,10 @@ from rookery.actors.tools.authoring.decorator import tool as decorated
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.builtin.sleep import SECONDS_MAX, built_in_tools
 from rookery.actors.tools.catalogue import requires_approval
-from rookery.actors.tools.state import WAITING_FOR_APPROVAL, CallPhase, SessionCalls, ToolCall
+from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
 from rookery.actors.tools.waits import end_wait
 from rookery.bus.ports import Timer
-from rookery.schemas.calls import CallOutcome, ToolFault
+from rookery.schemas.calls import WAITING_FOR_APPROVAL, CallOutcome, ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import WaitEnded
 from rookery.schemas.facts import tool
