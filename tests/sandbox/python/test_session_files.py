@@ -191,7 +191,7 @@ except OSError as error: number = error.errno
 os.mkdir('out'); open(first + '/f', 'w').write('x'); os.rename('x', 'out/x')
 [number == errno.ENAMETOOLONG, sorted(os.listdir()), os.path.isdir(second + '/m')]
 """
-    moved = stage.run(code)
+    moved = stage.run(code, limits={"cpu_ms": 20_000, "wall_ms": 60_000})
     assert moved.result == [True, ["out", "y"], False]
     (made,) = moved.artifacts
     assert made.artifact_ref == "/work/out/x" + "/a" * 400 + "/f"
