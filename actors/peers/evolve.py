@@ -89,7 +89,7 @@ def _classified(state: SessionPeers, fact: facts.EnvelopeClassified) -> SessionP
     state = replace(state, windows=state.windows.set(arrival.from_key, window))
     if fact.envelope_kind is not PeerIngressEnvelopeKind.RESPONSE:
         return with_queued(state, item_of(arrival, is_silent=_is_silent(state, fact)))
-    if is_read_by_program(state, str(fact.in_reply_to), arrival.sender):
+    if is_read_by_program(state, fact, arrival.sender):
         return with_response(state, item_of(arrival))
     return state
 

@@ -260,9 +260,14 @@ def test_a_failure_is_read_with_its_code(two: tuple[Requester, Session], code: s
 def test_a_response_of_another_peer_is_not_given_to_the_program(two: tuple[Requester, Session]):
     planner, coder = two
     begin(planner, 1, "send_request", to="coder@east", intent="do", stream=True)
-    planner.put(foreign_response(coder, operation(1), "tester"))
-    assert isinstance(planner.facts[-1], facts.ResponseUnmatched)
-    assert planner.state.queue == ()
+    key = coder.site.keys.realm_key(1)
+    of_realm = {"from": "_realm", "from_key": key.public_key}
+    made = foreign_response(coder, operation(1), **of_realm)
+    of_another = foreign_response(coder, operation(1), "tester")
+    for sent in (of_another, coder.site.send(made.envelope, key=key, vouch="")):
+        planner.put(sent)
+        assert isinstance(planner.facts[-1], facts.ResponseUnmatched)
+        assert planner.state.queue == ()
 
 
 # --- the watermark --------------------------------------------------------------------------------

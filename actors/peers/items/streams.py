@@ -19,7 +19,7 @@ from rookery.actors.peers.stream_machine import RESERVATION_TTL_MS, reservation_
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.machines.peer import InteractionStreamState
+from rookery.schemas.machines.peer import InteractionStreamState, ResponseStatus
 from rookery.schemas.peers.exchanges import FollowExchange, StreamView
 from rookery.schemas.peers.roster import REALM_NAME
 
@@ -87,13 +87,17 @@ def _not_found(corr_id: str, why: str) -> Refused:
     return Refused("PEER_STREAM_NOT_FOUND", f"request {corr_id} {why}", hint=hint)
 
 
-def is_read_by_program(state: SessionPeers, corr_id: str, sender: str) -> bool:
-    """Whether a program reads the responses to its request, and this is the peer that was asked,
-    or its realm."""
+def is_read_by_program(
+    state: SessionPeers, response: facts.EnvelopeClassified, sender: str
+) -> bool:
+    """Whether a program reads the responses to its request, and this is one of the peer that was
+    asked, or of its realm, which may only say that it failed."""
+    corr_id = str(response.in_reply_to)
     known, request = state.readers.get(corr_id), state.requests.get(corr_id)
     if known is None or request is None or not known.operation_id:
         return False
-    return sender in (request.address, f"{REALM_NAME}@{request.alias}")
+    has_failed = response.response_status is ResponseStatus.FAILED
+    return sender == request.address or (has_failed and sender == f"{REALM_NAME}@{request.alias}")
 
 
 def attach_program(
@@ -102,8 +106,9 @@ def attach_program(
     """The first call that receives responses of a stream attaches its program to it."""
     corr_id = str(begin.arguments.get("in_reply_to", ""))
     known = state.readers.get(corr_id)
-    is_reader = begin.name == "receive" and known is not None and known.operation_id
-    if not is_reader or reservation_overdue(known.reserved_at_ms, now_ms):
+    if begin.name != "receive" or known is None or not known.operation_id:
+        return ()
+    if reservation_overdue(known.reserved_at_ms, now_ms):
         return ()
     following = FollowExchange(request_id=corr_id, reader=PROGRAM)
     return follow_stream(decider, state, session, following, now_ms)
