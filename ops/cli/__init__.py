@@ -68,7 +68,6 @@ for _name, _help in {
     _place = {
         "files": "session_memory:app",
         "guest": "config:guest",
-        "peers": "peer_links:app",
         "realm": "upgrade:app",
         "secrets": "upgrade:secrets_app",
     }

@@ -68,11 +68,11 @@ def test_a_decider_has_a_rule_for_the_body_of_each_of_its_verbs(family: str):
 
 
 def bodies_with_a_rule(module: Module) -> Iterator[Any]:
-    """The classes that ``decide`` matches, and those in the tables of rules."""
+    """The classes that ``decide`` and its parts match, and those in the tables of rules."""
     names = vars(import_module(f"rookery.{module.path.removesuffix('.py').replace('/', '.')}"))
     yield from (*names.get("_RULES", ()), *names.get("CALL_COMMANDS", ()))
     for function in functions(module):
-        if function.name == "decide":
+        if function.name.lstrip("_").startswith("decide"):
             for node in ast.walk(function):
                 if isinstance(node, ast.MatchClass):
                     yield names.get(dotted(node.cls))

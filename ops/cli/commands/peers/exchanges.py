@@ -18,7 +18,7 @@ from msgspec import UNSET
 
 from rookery.bus.client import Client, new_id
 from rookery.bus.roles import Role
-from rookery.ops.cli.commands.peers import app
+from rookery.ops.cli.commands.peers.roster import app
 from rookery.ops.cli.options import NO_OPTIONS, Options, parse_duration_ms
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.rendering.run_output import print_stderr

@@ -13,7 +13,7 @@ from cyclopts import Parameter
 
 from rookery.bus.clock import entropy
 from rookery.bus.mesh_links import LinkFiles, MeshLink, link_config, make_links, read_link
-from rookery.ops.cli.commands.peer_exchanges import app
+from rookery.ops.cli.commands.peers.exchanges import app
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
 from rookery.schemas.errors import Refused
