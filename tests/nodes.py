@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -246,9 +247,11 @@ class Said(msgspec.Struct, frozen=True):
         return msgspec.json.decode(self.out)
 
 
-def rookery_here(folder: Path, *arguments: str) -> Said:
-    """Run a command of the command line to its end."""
-    environment = clean_environment(folder)
+def rookery_here(
+    folder: Path, *arguments: str, environment: Mapping[str, str] | None = None
+) -> Said:
+    """Run a command of the command line to its end, as a process of its own."""
+    environment = clean_environment(folder) if environment is None else environment
     if not can_fork(environment):
         command = [ROOKERY, *arguments]
         done = subprocess.run(

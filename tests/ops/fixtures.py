@@ -26,7 +26,7 @@ from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts.session import Initialized, Registered
 from tests.bus.journals import share_turns
-from tests.nodes import NodeProcess
+from tests.nodes import NodeProcess, rookery_here
 
 ROOKERY = [sys.executable, "-m", "rookery.ops.cli"]
 STARTED_MS = 1_700_000_000_000
@@ -193,8 +193,5 @@ def rookery(*arguments: str, environment: dict[str, str], directory: Path) -> En
 
 def shell(*arguments: str, environment: dict[str, str], directory: Path) -> Ended:
     """The same, as a process of its own."""
-    command = [*ROOKERY, *arguments]
-    done = subprocess.run(
-        command, env=environment, cwd=directory, capture_output=True, text=True, check=False
-    )
-    return Ended(done.returncode, done.stdout, done.stderr)
+    said = rookery_here(directory, *arguments, environment=environment)
+    return Ended(said.code, said.out, said.err)
