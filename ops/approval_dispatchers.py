@@ -18,8 +18,7 @@ from rookery.actors.approvals.dispatchers import (
     WebhookDispatcher,
 )
 from rookery.actors.keys.webhooks import ReplayGuard, WebhookKey, WebhookResponse
-from rookery.actors.tools import DaemonThreadPool
-from rookery.actors.tools.authoring import ToolError
+from rookery.actors.tools import DaemonThreadPool, ToolError
 from rookery.actors.tools.builtin import HttpExchange, HttpRequest, HttpTransport, parse_url
 from rookery.bus.client import Client, NatsExternalService
 from rookery.bus.jetstream_bus import JetStreamBus

@@ -33,14 +33,8 @@ from rookery.actors.kernel import (
 )
 from rookery.actors.policy import RunPolicies
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.tools import (
-    CallNotifier,
-    CredentialSource,
-    LeaseGate,
-    PeerGate,
-    ToolCatalogue,
-    VisibleTools,
-)
+from rookery.actors.tools import CallNotifier, LeaseGate, PeerGate, ToolCatalogue, VisibleTools
+from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.ports import Bus, ValueSeal
 
 __all__ = ["ExecutionPorts", "NodeExecution"]

@@ -17,7 +17,8 @@ from rookery.actors.surfaces.connections import (
     SurfaceConnection,
     SurfaceConnections,
 )
-from rookery.actors.tools import OutcomeUnknown, PastAttempt, ToolCallContext, ToolHost
+from rookery.actors.tools import ToolCallContext, ToolHost
+from rookery.actors.tools.hosts import OutcomeUnknown, PastAttempt
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.codec import encode_json

@@ -15,13 +15,7 @@ from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rookery.actors.tools.attempts import CallNotifier
-    from rookery.actors.tools.authoring.credential import (
-        NO_CREDENTIALS,
-        CredentialSource,
-        ToolCredential,
-        read_credential,
-        report_rejected,
-    )
+    from rookery.actors.tools.authoring.credential import NO_CREDENTIALS, ToolCredential
     from rookery.actors.tools.authoring.decorator import tool
     from rookery.actors.tools.authoring.registry import (
         HOOK_ATTRIBUTE,
@@ -49,7 +43,7 @@ if TYPE_CHECKING:
         requires_approval,
     )
     from rookery.actors.tools.executor import CallExecutor
-    from rookery.actors.tools.hosts.host import OutcomeUnknown, PastAttempt, ToolHost
+    from rookery.actors.tools.hosts.host import ToolHost
     from rookery.actors.tools.hosts.local_host import DaemonThreadPool, LocalToolHost
     from rookery.actors.tools.hosts.remote_host import RemoteToolHost
     from rookery.actors.tools.hosts.worker import Worker
@@ -69,7 +63,6 @@ if TYPE_CHECKING:
         HookVerdict,
         SessionCalls,
     )
-    from rookery.actors.tools.validation.schema_validator import validator_of
     from rookery.actors.tools.visible_tools import (
         NO_TOOLS,
         ToolSet,
@@ -112,7 +105,6 @@ __all__ = [
     "CallSlots",
     "CapabilityChecks",
     "CatalogueTool",
-    "CredentialSource",
     "CredentialWait",
     "DaemonThreadPool",
     "DeclaredLimit",
@@ -121,8 +113,6 @@ __all__ = [
     "LeaseGate",
     "LocalToolHost",
     "Mount",
-    "OutcomeUnknown",
-    "PastAttempt",
     "PeerEnd",
     "PeerGate",
     "PolicyByDigest",
@@ -165,26 +155,17 @@ __all__ = [
     "host_default",
     "http_tools",
     "peer_verdict",
-    "read_credential",
-    "report_rejected",
     "requires_approval",
     "resolution_receipt",
     "resolve",
     "tool",
-    "validator_of",
 ]
 
 __getattr__ = lazy_names(
     __name__,
     {
         "attempts": ("CallNotifier",),
-        "authoring.credential": (
-            "CredentialSource",
-            "NO_CREDENTIALS",
-            "ToolCredential",
-            "read_credential",
-            "report_rejected",
-        ),
+        "authoring.credential": ("NO_CREDENTIALS", "ToolCredential"),
         "authoring.decorator": ("tool",),
         "authoring.registry": (
             "HOOK_ATTRIBUTE",
@@ -212,7 +193,7 @@ __getattr__ = lazy_names(
             "requires_approval",
         ),
         "executor": ("CallExecutor",),
-        "hosts.host": ("OutcomeUnknown", "PastAttempt", "ToolHost"),
+        "hosts.host": ("ToolHost",),
         "hosts.local_host": ("DaemonThreadPool", "LocalToolHost"),
         "hosts.remote_host": ("RemoteToolHost",),
         "hosts.worker": ("Worker",),
@@ -226,7 +207,6 @@ __getattr__ = lazy_names(
             "declared_limits",
         ),
         "state": ("CallPhase", "HookVerdict", "NO_VERDICT", "NO_VERDICTS", "SessionCalls"),
-        "validation.schema_validator": ("validator_of",),
         "visible_tools": (
             "NO_TOOLS",
             "ToolSet",

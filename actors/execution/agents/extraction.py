@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.tools import validator_of
+from rookery.actors.tools.validation import validator_of
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused

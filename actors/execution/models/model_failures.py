@@ -14,14 +14,8 @@ from rookery.actors.execution.agents import Models
 from rookery.actors.execution.agents.model_port import ModelFailure
 from rookery.actors.execution.models.failure import LlmFailure, RetryPolicy
 from rookery.actors.messages import TurnInput
-from rookery.actors.tools import (
-    CredentialSource,
-    CredentialWait,
-    LeaseGate,
-    ToolCredential,
-    read_credential,
-    report_rejected,
-)
+from rookery.actors.tools import CredentialWait, LeaseGate, ToolCredential
+from rookery.actors.tools.authoring import CredentialSource, read_credential, report_rejected
 from rookery.schemas.agents import RequestSent
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import model

@@ -19,7 +19,7 @@ import msgspec
 from oauthlib.oauth2 import Client, OAuth2Error
 
 from rookery.actors.leases.provider import LeaseCredential, LoginNeeded, Renewed, RetryLater
-from rookery.actors.tools.authoring import ToolError
+from rookery.actors.tools import ToolError
 from rookery.actors.tools.builtin import (
     HttpExchange,
     HttpRequest,

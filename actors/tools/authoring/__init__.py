@@ -6,15 +6,13 @@ from rookery.actors.tools.authoring.credential import (
     read_credential,
     report_rejected,
 )
-from rookery.actors.tools.authoring.registry import ToolError, ToolRegistry, load_registry
+from rookery.actors.tools.authoring.registry import load_registry
 from rookery.actors.tools.authoring.resource import RegisteredResource, ResourceContent, resource
 
 __all__ = [
     "CredentialSource",
     "RegisteredResource",
     "ResourceContent",
-    "ToolError",
-    "ToolRegistry",
     "load_registry",
     "read_credential",
     "report_rejected",

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from rookery.actors.hooks import hook, modify_arguments
 from rookery.actors.hooks.executors import answer_invocation
-from rookery.actors.tools.authoring import ToolRegistry
+from rookery.actors.tools import ToolRegistry
 from rookery.bus.client import Client
 from rookery.bus.nats import Connection, Message, Outgoing, ReplyInbox
 from rookery.bus.subjects import Subjects

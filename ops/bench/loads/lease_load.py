@@ -18,8 +18,7 @@ import msgspec
 
 from rookery.actors import tool
 from rookery.actors.leases import LeaseStates
-from rookery.actors.tools import ToolCredential
-from rookery.actors.tools.authoring import ToolRegistry
+from rookery.actors.tools import ToolCredential, ToolRegistry
 from rookery.bus.client import Client
 from rookery.bus.clock import SystemClock
 from rookery.bus.event_loop import LoopThread

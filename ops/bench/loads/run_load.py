@@ -10,7 +10,7 @@ from time import perf_counter
 from msgspec.structs import replace
 
 from rookery.actors import tool
-from rookery.actors.tools.authoring import ToolRegistry
+from rookery.actors.tools import ToolRegistry
 from rookery.bus.client import Client
 from rookery.bus.nats import Connection
 from rookery.bus.subjects import Subjects
