@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Mapping
 from itertools import count
 from pathlib import Path
@@ -33,6 +34,7 @@ __all__ = [
     "NotReady",
     "Said",
     "access_to",
+    "has_died",
     "node_on",
     "replace_node",
     "rookery_here",
@@ -216,6 +218,14 @@ async def replace_node(mortal: NodeProcess, successor: NodeProcess) -> None:
         await asyncio.sleep(0.005)
     successor.launch()
     await asyncio.to_thread(successor.ready)
+
+
+async def has_died(node: NodeProcess, patience_s: float = 10.0) -> bool:
+    """Whether it dies at its failpoint: the facts before that are seen before it does."""
+    end_s = time.monotonic() + patience_s
+    while node.running and time.monotonic() < end_s:
+        await asyncio.sleep(0.005)
+    return not node.running
 
 
 def served_by(server: EmbeddedServer, realm: str) -> tuple[str, ...]:

@@ -31,7 +31,7 @@ from tests.agents.provider_server import PASSING, ProviderServer
 from tests.agents.question_counter import QuestionCounter
 from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.chaos.run_kills import operate
-from tests.nodes import NodeProcess, NotReady, node_on, replace_node
+from tests.nodes import NodeProcess, NotReady, has_died, node_on, replace_node
 from tests.stock_client import Stock, stock
 
 __all__ = ["AgentRecord", "faults", "journal_bytes", "kill_at", "turn_facts"]
@@ -108,7 +108,7 @@ async def kill_at(
             try:
                 async with stock(server, realm, Role.OPERATOR) as client:
                     results = await _results(client, ledger, fault)
-                killed = not mortal.running
+                killed = bool(failpoint) and await has_died(mortal)
             finally:
                 replacing.cancel()
                 with suppress(asyncio.CancelledError):

@@ -28,7 +28,15 @@ from rookery.schemas.digest import digest_json
 from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.execution.programs import Programs
 from tests.hooks.failing_hooks import Book
-from tests.nodes import NodeProcess, NotReady, access_to, node_on, replace_node, rookery_here
+from tests.nodes import (
+    NodeProcess,
+    NotReady,
+    access_to,
+    has_died,
+    node_on,
+    replace_node,
+    rookery_here,
+)
 from tests.stock_client import Fields, Stock, stock, until
 
 __all__ = ["HookKill", "faults", "hooked_node", "kill_at", "replay_faults", "resume_parked"]
@@ -86,7 +94,7 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> HookK
                 lines = book.lines()
                 replay = await _replayed(client, programs)
                 again = book.lines() != lines
-                killed = not mortal.running
+                killed = bool(failpoint) and await has_died(mortal)
                 return HookKill(killed, programs.facts, lines, replay, again)
         finally:
             replacing.cancel()

@@ -22,7 +22,7 @@ from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.chaos.digests import journaled
 from tests.chaos.session_scenario import SessionScenario
-from tests.nodes import NodeProcess, NotReady, node_on, replace_node
+from tests.nodes import NodeProcess, NotReady, has_died, node_on, replace_node
 from tests.stock_client import stock, until
 
 __all__ = ["PASSES", "Cell", "Outcome", "faults", "kill_at", "undisturbed"]
@@ -76,7 +76,7 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> Cell:
             await asyncio.to_thread(mortal.start)
         replacing = asyncio.create_task(_replace(mortal, successor))
         outcome = await _tell(server, realm)
-        if mortal.running:
+        if not await has_died(mortal):
             replacing.cancel()
             return Cell(failpoint, 0, outcome)
         return Cell(failpoint, await replacing, outcome)

@@ -28,7 +28,7 @@ from rookery.schemas.machines.peer import PeerResponseProgressProjectionPhase
 from rookery.schemas.peers.envelope import PeerFailure
 from rookery.schemas.peers.items import Responder
 from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
-from tests.nodes import NotReady, replace_node
+from tests.nodes import NotReady, has_died, replace_node
 from tests.peers.peer_realms import PeerRealm
 
 __all__ = [
@@ -93,7 +93,7 @@ async def kill_at(
             await asyncio.to_thread(mortal.start)
         replacing = asyncio.create_task(replace_node(mortal, successor))
         conversation = await (story or converse)(realm)
-        assert not mortal.running, f"nobody was killed at {failpoint}"
+        assert await has_died(mortal), f"nobody was killed at {failpoint}"
         await replacing
         return conversation
 

@@ -23,7 +23,7 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.chaos.digests import journaled
-from tests.nodes import NodeProcess, NotReady, node_on, replace_node
+from tests.nodes import NodeProcess, NotReady, has_died, node_on, replace_node
 from tests.stock_client import Stock, stock
 
 __all__ = [
@@ -64,7 +64,7 @@ class KillRecord(NamedTuple):
     done: list[Done]
     recovered: list[str]
     """Operations an operator had to decide."""
-    killed: bool
+    killed: bool = False
 
 
 PASSES = {
@@ -97,16 +97,15 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> KillR
         replacing = asyncio.create_task(replace_node(mortal, successor))
         try:
             async with stock(server, realm, Role.OPERATOR) as client:
-                return await _tell(client, server, realm, ledger, mortal)
+                story = await _tell(client, server, realm, ledger)
+            return story._replace(killed=bool(failpoint) and await has_died(mortal))
         finally:
             replacing.cancel()
             with suppress(asyncio.CancelledError):
                 await replacing
 
 
-async def _tell(
-    client: Stock, server: EmbeddedServer, realm: str, ledger: Path, mortal: NodeProcess
-) -> KillRecord:
+async def _tell(client: Stock, server: EmbeddedServer, realm: str, ledger: Path) -> KillRecord:
     recovered: list[str] = []
     operator = asyncio.create_task(operate(client, ledger, recovered))
     results = {session: list[Any]() for session in SESSIONS}
@@ -127,7 +126,7 @@ async def _tell(
     await journaled(server, realm)  # Which verifies it.
     lines = ledger.read_text(encoding="utf-8").splitlines()
     done = [Done(tool, key, int(result)) for tool, key, result in map(str.split, lines)]
-    return KillRecord(results, done, recovered, killed=not mortal.running)
+    return KillRecord(results, done, recovered)
 
 
 async def operate(client: Stock, ledger: Path, recovered: list[str]) -> None:

@@ -21,7 +21,7 @@ from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.cells import Campaign, Verdict, options, places, run_campaign
 from tests.chaos.cut_realm import CLOCK
 from tests.mcp_client.server_fixtures import HOSTILE
-from tests.nodes import NotReady, replace_node
+from tests.nodes import NotReady, has_died, replace_node
 from tests.stock_client import Stock
 from tests.surfaces.surface_realm import WORKER, SurfaceRealm, begin, change, run
 
@@ -99,7 +99,7 @@ async def kill_at(realm: SurfaceRealm, failpoint: str, kind: str = "worker") -> 
                 await _add_call_remove(client, KINDS[kind])
                 await _until_fact(client, realm, "surface.removal_finalized.v1", 1)
                 await _check_facts(client, realm)
-            return not mortal.running
+            return await has_died(mortal)
         finally:
             replacing.cancel()
             with suppress(asyncio.CancelledError):
