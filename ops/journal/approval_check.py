@@ -58,23 +58,26 @@ class ApprovalCheck:
 
     def add(self, stored: StoredMessage, facts: Sequence[Fact]) -> None:
         """Check the next message; those of other families say nothing."""
-        if stored.entity.family in ("approval", "node"):
-            # A forger may date a fact back, but not those before it.
-            self._now_ms = max(self._now_ms, *(fact.at_ms for fact in facts), 0)
-        if stored.entity.family == "node":
-            for fact in facts:
-                if isinstance(fact, Started):
-                    self._is_required = fact.require_keys or (
-                        self._is_required and self._is_configured
-                    )
-                    self._signs_revocations |= fact.signs_revocations
-        elif stored.entity.family != "approval":
+        family = stored.entity.family
+        if family not in ("approval", "node"):
             if _WITHDRAWN in stored.body:
                 self._add_withdrawn(stored.entity.key, facts)
+            return
+        # A forger may date a fact back, but not those before it.
+        self._now_ms = max(self._now_ms, *(fact.at_ms for fact in facts), 0)
+        if family == "node":
+            self._add_settings(facts)
         elif stored.entity.key == APPROVERS_KEY:
             self._add_changes(stored, facts)
         else:
             self._add_approvals(stored, facts)
+
+    def _add_settings(self, facts: Sequence[Fact]) -> None:
+        for fact in facts:
+            if isinstance(fact, Started):
+                still = self._is_required and self._is_configured
+                self._is_required = fact.require_keys or still
+                self._signs_revocations |= fact.signs_revocations
 
     def _add_changes(self, stored: StoredMessage, facts: Sequence[Fact]) -> None:
         for fact in facts:
