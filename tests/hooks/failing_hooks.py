@@ -244,6 +244,7 @@ def see_result(call: HookInput) -> Any:
     failure="interrupt_run",
     mode="enforce",
     order=200,
+    timeout_ms=900,
 )
 def dead_guard(_: HookInput) -> Any:
     if not BOOK.is_healed:
