@@ -48,8 +48,8 @@ class Programs:
     def allow(self, url: str, *networks: str) -> None:
         self.allowed.append(Allowed(url, ("GET",), networks))
 
-    def hurry(self) -> None:
-        self.limits = CapabilityLimits(timeout_ms=200)
+    def hurry(self, timeout_ms: int = 200) -> None:
+        self.limits = CapabilityLimits(timeout_ms=timeout_ms)
 
     def registry(self) -> ToolRegistry:
         transport = HttpTransport(tls=self.tls, resolve=self.resolve)
