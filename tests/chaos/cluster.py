@@ -227,13 +227,15 @@ async def refused_messages(cluster: Cluster) -> list[Outgoing]:
 
 
 @asynccontextmanager
-async def cluster_load(cluster: Cluster, folder: Path) -> AsyncIterator[ClusterLoad]:
-    """Two nodes, clients that run counted calls, and the bare publisher."""
+async def cluster_load(
+    cluster: Cluster, folder: Path, count: int = NODES
+) -> AsyncIterator[ClusterLoad]:
+    """Nodes, clients that run counted calls, and the bare publisher."""
     ledger = folder / "ledger"
     ledger.touch()
     variables = {"LEDGER": str(ledger), "PYTHONPATH": HERE} | cluster.settings
     options = ("--realm", REALM, "--driver", "sandbox", "--tools", TOOLS)
-    nodes = [NodeProcess(folder, *options, **variables) for _ in range(NODES)]
+    nodes = [NodeProcess(folder, *options, **variables) for _ in range(count)]
     async with AsyncExitStack() as opened:
         for node in nodes:
             opened.callback(node.close)
