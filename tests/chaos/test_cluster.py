@@ -61,7 +61,7 @@ def test_no_run_is_lost_and_no_call_repeated_if_the_leader_of_upgraded_streams_i
     async def scenario() -> None:
         async with Cluster(tmp_path / "cluster", REALM) as cluster:
             await streams_with_one_copy_get_three_one_at_a_time(cluster)
-            async with cluster_load(cluster, tmp_path, count=3) as load:
+            async with cluster_load(cluster, tmp_path, nodes=3) as load:
                 report = await break_server(load, "killed", away_s=0.0)
                 assert report.runs > 0
                 assert await load.ends() > report.runs
