@@ -99,7 +99,7 @@ class _Pings:
         for message in messages:
             try:
                 answer = read_pong(self._checks, _delivery(message), self._now_ms())
-            except Refused:  # Whoever may publish envelopes may publish anything here.
+            except Refused:  # A client that may publish envelopes may publish anything.
                 continue
             waiting = self._answers.get(str(answer.in_reply_to))
             if waiting is not None and not waiting.done():

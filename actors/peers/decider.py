@@ -227,7 +227,7 @@ class PeersDecider(SessionMachineDecider):
     def _with_consequences(
         self, state: SessionPeers, session: str, left: Sequence[Fact], now_ms: int
     ) -> Sequence[Fact]:
-        """The facts, which streams end with them, who gets which items of the queue then, and
+        """The facts, the ends of streams that follow, the assignments of queued items, and
         whether the context has moved on."""
         builder = FactBuilder[SessionPeers, Any](state, self.evolve)
         builder.facts.extend(left)

@@ -135,38 +135,20 @@ class PeerExecutor:
             await asyncio.sleep(pause.next_s())
 
     async def arm_timer(self, effect: ArmRequestTimer) -> None:
-        timer = Timer(
-            id=_timer_id(effect.corr_id),
-            due_ms=effect.due_ms,
-            verb="peer_due",
-            key=effect.session,
-            body=encode_json(PeerDue(request_id=effect.corr_id)),
-        )
-        await self.timers.arm(timer)
+        due = PeerDue(request_id=effect.corr_id)
+        await self._arm(_timer_id(effect.corr_id), effect.session, effect.due_ms, due)
 
     async def arm_stream_timer(self, effect: ArmStreamTimer) -> None:
-        timer = Timer(
-            id=_stream_timer_id(effect.corr_id),
-            due_ms=effect.due_ms,
-            verb="peer_due",
-            key=effect.session,
-            body=encode_json(PeerDue(stream_id=effect.corr_id)),
-        )
-        await self.timers.arm(timer)
+        due = PeerDue(stream_id=effect.corr_id)
+        await self._arm(_stream_timer_id(effect.corr_id), effect.session, effect.due_ms, due)
 
     async def cancel_stream_timer(self, effect: CancelStreamTimer) -> None:
         await self.timers.cancel(_stream_timer_id(effect.corr_id))
 
     async def arm_drain_timer(self, effect: ArmDrainTimer) -> None:
         """A later timer of the drain takes the place of an earlier one."""
-        timer = Timer(
-            id=f"drain-{effect.session}",
-            due_ms=effect.due_ms,
-            verb="peer_due",
-            key=effect.session,
-            body=encode_json(PeerDue(drain_due_ms=effect.due_ms)),
-        )
-        await self.timers.arm(timer)
+        due = PeerDue(drain_due_ms=effect.due_ms)
+        await self._arm(f"drain-{effect.session}", effect.session, effect.due_ms, due)
 
     async def stop_handler(self, effect: StopHandler) -> None:
         cancel = CancelHandler(item_id=effect.item_id)
@@ -183,6 +165,10 @@ class PeerExecutor:
 
     async def cancel_timer(self, effect: CancelRequestTimer) -> None:
         await self.timers.cancel(_timer_id(effect.corr_id))
+
+    async def _arm(self, id_: str, session: str, due_ms: int, due: PeerDue) -> None:
+        timer = Timer(id=id_, due_ms=due_ms, verb="peer_due", key=session, body=encode_json(due))
+        await self.timers.arm(timer)
 
 
 def _stream_timer_id(corr_id: str) -> str:

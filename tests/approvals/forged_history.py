@@ -52,7 +52,7 @@ class Recorded(NamedTuple):
     messages: Messages
     anchor: Anchor
     waiting: str
-    """The id of the approval that nobody has answered."""
+    """The id of the approval without an answer."""
 
 
 @pytest.fixture(scope="session")

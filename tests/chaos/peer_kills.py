@@ -93,7 +93,7 @@ async def kill_at(
             await asyncio.to_thread(mortal.start)
         replacing = asyncio.create_task(replace_node(mortal, successor))
         conversation = await (story or converse)(realm)
-        assert await has_died(mortal), f"nobody was killed at {failpoint}"
+        assert await has_died(mortal), f"no node was killed at {failpoint}"
         await replacing
         return conversation
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Mapping
 from typing import Any, NamedTuple
 
 from rookery.actors.execution.driver import CallsRequested, Finished, Step, TurnInputs
-from rookery.actors.execution.models.failure import LlmFailure, LlmFailureKind, RetryPolicy
+from rookery.actors.execution.models.failure_kinds import LlmFailure, LlmFailureKind, RetryPolicy
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox.contract import ProgramCall, ToolResult
 from rookery.schemas.calls import CallArguments

@@ -1,4 +1,4 @@
-"""Pings between realms: who is answered, by whom, and that nothing is on record."""
+"""Pings between realms: which are answered, and that nothing of them is on record."""
 
 from __future__ import annotations
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from msgspec import json
 from msgspec.structs import replace
 
-from rookery.actors.execution.models.failure import LlmFailure, RetryPolicy
+from rookery.actors.execution.models.failure_kinds import LlmFailure, RetryPolicy
 from rookery.actors.turns.transitions import Turn
 from rookery.actors.turns.turn_machine import TURN
 from rookery.schemas.machines.turn import LlmFailureKind, LlmRetryPlan, LlmRetrySchedule

@@ -8,7 +8,7 @@ import pytest
 from msgspec import json
 from msgspec.structs import fields, replace
 
-from rookery.actors.execution.models.failure import (
+from rookery.actors.execution.models.failure_kinds import (
     BudgetDimension,
     TerminalClass,
     cause_of_budget,

@@ -12,7 +12,7 @@ from typing import Final
 
 from rookery.actors.execution.agents import Models
 from rookery.actors.execution.agents.model_port import ModelFailure
-from rookery.actors.execution.models.failure import LlmFailure, RetryPolicy
+from rookery.actors.execution.models.failure_kinds import LlmFailure, RetryPolicy
 from rookery.actors.messages import TurnInput
 from rookery.actors.tools import CredentialWait, LeaseGate, ToolCredential
 from rookery.actors.tools.authoring import CredentialSource, read_credential, report_rejected

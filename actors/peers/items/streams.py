@@ -117,7 +117,7 @@ def attach_program(
 def expire_stream(
     decider: PeersDecider, state: SessionPeers, session: str, corr_id: str, now_ms: int
 ) -> Sequence[Fact]:
-    """No reader has come in time, so nobody waits for the response either."""
+    """No reader has come in time, so the request ends, too."""
     known = state.readers.get(corr_id)
     if known is None or known.name or not reservation_overdue(known.reserved_at_ms, now_ms):
         return ()
