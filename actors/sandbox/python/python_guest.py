@@ -30,8 +30,8 @@ from rookery.actors.sandbox.runtime.guest_values import (
 from rookery.actors.sandbox.runtime.image_guest import GuestStore, ImageInstance, SilentHost
 from rookery.actors.sandbox.runtime.memory_image import Pristine
 from rookery.actors.sandbox.runtime.suspension import SuspendingLinker, complete
-from rookery.actors.sandbox.runtime.wasm import Engine, Externs, GuestStopped
-from rookery.schemas.run import Language
+from rookery.actors.sandbox.runtime.wasm import PAGE_BYTES, Engine, Externs, GuestStopped
+from rookery.schemas.run import ErrorObject, Language
 
 __all__ = [
     "PythonGuest",
@@ -45,6 +45,8 @@ __all__ = [
 
 
 _decode = msgspec.json.Decoder(StepReply).decode
+_LOST_EXCEPTION = "returned NULL without setting an exception"
+"""What CPython's ``SystemError`` says of a function that failed and lost its exception."""
 
 
 def read_step(reply: bytes) -> Step:
@@ -156,7 +158,18 @@ class PythonInstance(ImageInstance[PythonStore]):
         finally:
             self.fuel_used = self._wasm_store.fuel_used
         self.is_between_steps = True
+        if isinstance(step, StepEnded) and step.error is not None:
+            return msgspec.structs.replace(step, error=self._restore_memory_error(step.error))
         return step
+
+    def _restore_memory_error(self, error: ErrorObject) -> ErrorObject:
+        """CPython loses a ``MemoryError`` where a ``deque`` is deleted without memory for a block:
+        a ``SystemError`` takes its place."""
+        store = self._wasm_store
+        is_full = store.memory_bytes_max - store.size < PAGE_BYTES
+        if not is_full or _LOST_EXCEPTION not in error.message:
+            return error
+        return msgspec.structs.replace(error, code="MEMORY_EXCEEDED", message="MemoryError")
 
 
 def _call_tool(

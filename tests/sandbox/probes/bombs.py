@@ -57,6 +57,7 @@ _MEMORY = (
     "import itertools\nlist(itertools.permutations(range(20)))",
     "import array\narray.array('d', bytes(1 << 30))",
     "import collections\ncollections.deque(iter(lambda: bytes(9999), 1))",
+    "import collections, itertools\ncollections.deque(itertools.repeat(0))",
     "import asyncio\nasync def f(x): await asyncio.gather(f(x * 2), f(x * 2))\nawait f('x' * 9999)",
     "import random\nrandom.randbytes(1 << 28)",
     "f'{1:>{1 << 30}}'",
