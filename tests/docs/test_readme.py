@@ -18,8 +18,9 @@ PAGES = {
 pages = pytest.mark.parametrize("page", PAGES.values(), ids=PAGES)
 
 
-def test_every_test_named_as_a_proof_exists():
-    for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", README):
+@pages
+def test_every_test_named_as_a_proof_exists(page: str):
+    for path, name in re.findall(r"`(tests/[\w/]+\.py)(?:::(\w+))?`", page):
         source = (ROOT / path).read_text(encoding="utf-8")
         assert not name or f"def {name}(" in source, f"{path} has no {name}"
 
