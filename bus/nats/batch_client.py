@@ -149,8 +149,8 @@ _LINE_BYTES_MAX = 1024 * 1024
 
 _NO_LINGER = struct.pack("ii", 1, 0)
 
-_M, _H = b"MH"
-"""Only the server's MSG and HMSG lines begin with these bytes."""
+_M, _H, _ERROR = b"MH-"
+"""Only the server's MSG, HMSG and -ERR lines begin with these bytes."""
 
 
 class BatchParser(Parser):
@@ -168,6 +168,12 @@ class BatchParser(Parser):
         self._missing = 0
         """How many bytes the incomplete frame lacks at least. Joining the chunks earlier would
         make the cost of a large message grow with the square of its size."""
+        self._errors: list[str] = []
+
+    def pop_error(self) -> str:
+        """The server's oldest error line since the last call, as it was sent: nats-py's parser
+        passes it on in lower case, in which two subjects may be one. Empty if there is none."""
+        return self._errors.pop(0) if self._errors else ""
 
     async def parse(self, data: bytes = b"") -> None:
         """Deliver the frames that ``data`` completes; invalid bytes end the connection.
@@ -207,6 +213,8 @@ class BatchParser(Parser):
                     batches.setdefault(words[2], []).append(message)
                     at = end
                     continue
+            elif kind == _ERROR:
+                self._errors.append(data[at:line_end].decode(errors="replace"))
             others.append(data[at:end])
             at = end
         if not self._missing and size - at > _LINE_BYTES_MAX:
@@ -349,7 +357,8 @@ class BatchClient(Client):
 
     async def _process_err(self, err_msg: str) -> None:
         """Reconnect after every error; nats-py closes for good on most of them."""
-        error = Error(err_msg.strip("'"))
+        said = self._ps.pop_error().removeprefix("-ERR").strip() or err_msg
+        error = Error(said.strip("'"))
         if "permissions violation" in err_msg:
             await self._error_cb(error)
             return

@@ -54,7 +54,9 @@ _OPEN_TIMEOUT_S = 2.0
 _RECONNECT_WAIT_S = 0.1
 _RECONNECT_TIMEOUT_S = 1.0
 """Of several servers: the next one may be the one that is stopped."""
-_DENIED = re.compile(r'permissions violation for (?:publish|subscription) to "([^"]+)"')
+_DENIED = re.compile(
+    r'permissions violation for (?:publish|subscription) to "([^"]+)"', re.IGNORECASE
+)
 _DENIED_MAX = 256
 _PING_S, _PINGS_MAX = 1.5, 2
 """A server that sends nothing for three of these times, while it is asked, is given up: a stopped
@@ -107,8 +109,7 @@ class Connection:
         self._requests: dict[asyncio.Future[Message], str] = {}
         """Open requests, and their subjects."""
         self._denied: dict[str, None] = {}
-        """Subjects that the server has refused on this connection, in lower case, as it says them.
-        """
+        """Subjects that the server has refused on this connection."""
         self.on_denied: list[Callable[[str], None]] = []
         """Called with such a subject."""
 
@@ -210,7 +211,7 @@ class Connection:
         """
         if self._denied:
             for message in messages:
-                if message.subject.lower() in self._denied:
+                if message.subject in self._denied:
                     raise not_permitted(message.subject)
         data = encode_frames(messages, self._client.max_payload)
         return self._is_up and self._client.write_now(data)
@@ -326,7 +327,7 @@ class Connection:
         if len(self._denied) > _DENIED_MAX:
             del self._denied[next(iter(self._denied))]
         for future, asked in self._requests.items():
-            if asked.lower() == subject and not future.done():
+            if asked == subject and not future.done():
                 future.set_exception(not_permitted(asked))
         for call in tuple(self.on_denied):
             call(subject)

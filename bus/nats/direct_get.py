@@ -130,7 +130,7 @@ async def exchange(
             end.set_exception(Failed("SERVER_UNREACHABLE", "the connection was lost"))
 
     def on_denied(subject: str) -> None:
-        if subject == request.subject.lower() and not end.done():
+        if subject == request.subject and not end.done():
             end.set_exception(not_permitted(request.subject))
 
     connection.on_disconnect.append(on_disconnect)

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.ports import Delivery, Timer
+from rookery.bus.nats import Outgoing
+from rookery.bus.ports import Delivery, ReplyMessage, Timer
 from rookery.bus.subjects import Subjects
 from rookery.schemas.envelope import EntityId
 from tests.bus.partition_owners import ALL, Worker
@@ -148,5 +149,30 @@ def test_a_dead_letter_and_a_timer_show_no_token_to_their_readers(
                 info = await bus.connection.api(f"STREAM.INFO.{stream}", query)
                 assert info["state"]["subjects"]
                 assert not any(token in subject for subject in info["state"]["subjects"])
+
+    asyncio.run(scenario())
+
+
+def test_a_reply_to_a_subject_that_differs_in_case_silences_no_subject_of_the_node(
+    jetstream: JetStreamRealm,
+) -> None:
+    """A client may name any reply subject, and the server refuses what the node may not publish."""
+
+    async def scenario() -> None:
+        async with jetstream.bus() as bus, jetstream.stock() as client:
+            output = bus.subjects.output("demo")
+            heard = await client.subscribe(output)
+            await client.flush()
+            refused: list[str] = []
+            bus.connection.on_denied.append(refused.append)
+            bus.request_endpoint.reply([ReplyMessage(output.upper(), b"{}")])
+
+            async def is_refused() -> bool:
+                return bool(refused)
+
+            await soon(is_refused)
+            assert refused == [output.upper()]
+            bus.connection.send([Outgoing(output, b"hello")])
+            assert (await heard.next_msg(10)).data == b"hello"
 
     asyncio.run(scenario())

@@ -163,7 +163,7 @@ def test_an_error_of_the_server_does_not_end_the_connection(
 
     with caplog.at_level(logging.WARNING):
         run(scenario)
-    assert "maximum payload violation" in caplog.text
+    assert "Maximum Payload Violation" in caplog.text
 
 
 def test_a_failing_hook_does_not_stop_the_other_hooks(
