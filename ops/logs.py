@@ -11,19 +11,24 @@ import logging
 import re
 import sys
 import traceback
+from collections import Counter
 from datetime import UTC, datetime
-from typing import IO, Any, TextIO, cast
+from threading import Lock
+from typing import IO, Any, Final, TextIO, cast
 
 from rookery.actors.protection.scrubber import ScrubbedStream
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, Failed, Refused
 
-__all__ = ["JsonLines", "TextLines", "configure", "scrub_output"]
+__all__ = ["REPEATED_MAX", "JsonLines", "TextLines", "configure", "scrub_output"]
 
 _STANDARD = frozenset(vars(logging.makeLogRecord({}))) | {"message", "asctime", "taskName"}
 _WITHHELD = {"authorization", "body", "code", "credentials", "data", "inputs", "password"}
 _WITHHELD |= {"payload", "secret", "token"}
 _USER_PART = re.compile(r"(?<=://)[^/\s@]+@")
+REPEATED_MAX: Final = 20
+"""Lines of one kind that are logged within a minute."""
+MINUTE_S: Final = 60.0
 
 
 def scrub_output() -> None:
@@ -37,11 +42,40 @@ def configure(level: str, format: str, stream: IO[str]) -> logging.Handler:  # n
     text = format == "text" or (format == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextLines() if text else JsonLines())
+    handler.addFilter(RepeatLimit())
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
     logging.getLogger("rookery").setLevel(level.upper())
     return handler
+
+
+class RepeatLimit(logging.Filter):
+    """Limits the warnings and errors of the bus, which any client can cause by what it sends. The
+    first line of a kind after a minute says how many were not logged: ``not_logged``."""
+
+    def __init__(self) -> None:
+        super().__init__("rookery.bus")
+        self._lock, self._began_s = Lock(), 0.0
+        self._counts = Counter[tuple[str, str]]()
+        """By logger and line without its values, of this minute."""
+        self._not_logged = Counter[tuple[str, str]]()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno < logging.WARNING or not super().filter(record):
+            return True
+        kind = record.name, str(record.msg)
+        with self._lock:
+            if not 0 <= record.created - self._began_s < MINUTE_S:
+                self._began_s = record.created
+                self._counts.clear()
+            self._counts[kind] += 1
+            if self._counts[kind] > REPEATED_MAX:
+                self._not_logged[kind] += 1
+                return False
+            if self._counts[kind] == 1 and (count := self._not_logged.pop(kind, 0)):
+                record.not_logged = count
+        return True
 
 
 class TextLines(logging.Formatter):

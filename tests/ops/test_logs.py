@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import msgspec
 import pytest
 
-from rookery.ops.logs import JsonLines, TextLines, configure
+from rookery.ops.logs import REPEATED_MAX, JsonLines, TextLines, configure
 from rookery.schemas.errors import Failed
 
 
@@ -111,3 +111,28 @@ def test_the_level_counts_for_us_and_libraries_are_heard_from_warning(restored_l
     logging.getLogger("nats").warning("theirs, worse")
     events = [msgspec.json.decode(line)["event"] for line in stream.getvalue().splitlines()]
     assert events == ["ours", "theirs, worse"]
+
+
+def lines_at(at_s: float, count: int, logger: str, handler: logging.Handler) -> None:
+    for number in range(count):
+        made = logging.getLogger(logger).makeRecord(
+            logger, logging.WARNING, __file__, 1, "dropped: %s", (number,), None
+        )
+        made.created = at_s
+        handler.handle(made)
+
+
+def test_what_any_client_can_cause_is_logged_a_few_times_a_minute_and_counted(restored_loggers):
+    stream = io.StringIO()
+    handler = configure("info", "json", stream)
+    for at_s in (1_000.0, 1_059.0, 1_061.0):
+        lines_at(at_s, 1_000, "rookery.bus.reads", handler)
+    lines_at(1_061.0, 30, "rookery.bus.nats", handler)
+    lines_at(1_061.0, 100, "rookery.tools", handler)
+    lines = [msgspec.json.decode(line) for line in stream.getvalue().splitlines()]
+    of_reads = [line for line in lines if line["logger"] == "rookery.bus.reads"]
+    assert len(of_reads) == 2 * REPEATED_MAX
+    assert [line["not_logged"] for line in of_reads if "not_logged" in line] == [1_980]
+    assert of_reads[REPEATED_MAX]["not_logged"] == 1_980
+    of_others = [line for line in lines if line["logger"] != "rookery.bus.reads"]
+    assert len(of_others) == REPEATED_MAX + 100, "another kind is counted apart, a tool not at all"
