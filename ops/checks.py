@@ -408,7 +408,7 @@ async def check_approvers(journal: JetStreamJournal, realm: str, root_key: str) 
             verdict=CheckVerdict.FAIL,
             detail=f"{len(report.forged)} forged: message {first.sequence} says that {first.name} "
             f"was {first.change}, but {first.reason}",
-            hint="every node skips it; somebody has a node's credential: rookery auth rotate node",
+            hint="every node skips it; a client has a node's credential: rookery auth rotate node",
             code="FACT_FORGED",
         )
     if unproven:

@@ -42,7 +42,7 @@ def configure(level: str, format: str, stream: IO[str]) -> logging.Handler:  # n
     text = format == "text" or (format == "auto" and stream.isatty())
     handler = logging.StreamHandler(stream)
     handler.setFormatter(TextLines() if text else JsonLines())
-    handler.addFilter(RepeatLimit())
+    handler.addFilter(WarningLimit())
     root = logging.getLogger()
     root.addHandler(handler)
     root.setLevel(logging.WARNING)
@@ -50,7 +50,7 @@ def configure(level: str, format: str, stream: IO[str]) -> logging.Handler:  # n
     return handler
 
 
-class RepeatLimit(logging.Filter):
+class WarningLimit(logging.Filter):
     """Limits the warnings and errors of the bus, which any client can cause by what it sends. The
     first line of a kind after a minute says how many were not logged: ``not_logged``."""
 

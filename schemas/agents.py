@@ -1,6 +1,6 @@
 """Agents: the messages of a conversation, what a run says about its model, and a model's use.
 
-A message is stored once, in our own form. What a provider needs of it again and nobody else reads
+A message is stored once, in our own form. What only its provider reads again
 is its adapter's matter.
 """
 

@@ -218,7 +218,7 @@ class CallOutcome(msgspec.Struct, frozen=True, kw_only=True):
     error: ToolFault | UnsetType = UNSET
     duration_ms: int = 0
     sealed: bool | UnsetType = UNSET
-    """Whether the value is sensitive, and so stands here as a ``SealedValue``."""
+    """Whether the value is sensitive, and so a ``SealedValue`` here."""
 
 
 # --- capability -----------------------------------------------------------------------------------

@@ -110,7 +110,7 @@ other facts have the defaults."""
 
 
 def _has_sealed(given: CallArguments | UnsetType) -> bool:
-    """A sealed value stands in the place of an argument; large arguments are in the blob store."""
+    """A sealed value is in the place of an argument; large arguments are in the blob store."""
     return given is not UNSET and any(
         isinstance(value, dict) and value.keys() == {FIELD}
         for value in (*given.args, *given.kwargs.values())

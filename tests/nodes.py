@@ -1,6 +1,6 @@
 """Nodes as processes of their own: started as a user would, ended as a machine might.
 
-Every process is known by its handle and ended by its own pid. What a node logs stands in a file
+Every process is known by its handle and ended by its own pid. A node logs into a file
 beside the test's other files.
 """
 

@@ -114,7 +114,7 @@ class Stock:
         return f"{self._prefix}.{name or next(self._numbers)}"
 
     async def publish(self, door: str, verb: str, key: str, body: object, **headers: str) -> None:
-        """Once, and nobody knows whether it arrived. ``reply`` goes where the door looks for it."""
+        """Once; whether it arrived is unknown. ``reply`` goes where the endpoint looks for it."""
         reply = headers.pop("reply", "")
         if door == "cmd" and reply:
             headers["Rookery_Reply"], reply = reply, ""
@@ -137,7 +137,7 @@ class Stock:
                 return int(ack.seq)
 
     async def ask(self, verb: str, key: str, body: object = None, **headers: str) -> Answer:
-        """By request-reply: sent again, on the same reply subject, until somebody answers."""
+        """By request-reply: sent again, on the same reply subject, until an answer comes."""
         headers.setdefault("reply", self.reply())
         name = headers["reply"].rpartition(".")[2]
         headers.setdefault("Nats_Msg_Id", f"ask-{name}-{time.monotonic_ns()}")

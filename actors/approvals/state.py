@@ -265,7 +265,7 @@ class ApprovalSettings(NamedTuple):
 
     @property
     def dispatcher_scope(self) -> DispatcherScope:
-        """Whose dispatchers carry requests: those of the host, its one webhook, or nobody's."""
+        """Whose dispatchers carry requests: those of the host, its one webhook, or none."""
         if not self.dispatchers:
             return DispatcherScope.HEADLESS
         by_source = {*self.dispatchers, *self.escalate_to} == {WEBHOOK}

@@ -2,7 +2,7 @@
 date.
 
 A conversation is used from memory only while it has as many facts as its turn's actor says;
-otherwise it is read from the journal. It stands in the place of ``SessionCache`` for runs that a
+otherwise it is read from the journal. It takes the place of ``SessionCache`` for runs that a
 model drives: nothing of them is in the sandbox.
 """
 

@@ -40,7 +40,7 @@ NAMES_MAX: Final = 10_000
 
 
 class _Event(NamedTuple):
-    """What an observer is told of."""
+    """What an observer gets."""
 
     point: HookPoint
     run: str

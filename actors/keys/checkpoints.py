@@ -105,7 +105,7 @@ def _parents(level: list[bytes]) -> list[bytes]:
 # ``CheckpointWriter``: signs what this node has appended, once a minute and when it stops.
 #
 # A message that no checkpoint of its node covers was appended after the node's last one, or by
-# somebody who has a node's credential but not its key. Nothing is written while nothing is
+# a forger with a node's credential but not its key. Nothing is written while nothing is
 # appended. Only this node's appends count, so a message of another writer is never signed by
 # accident. Lives on the loop.
 

@@ -61,7 +61,7 @@ class SigningKey:
 
 
 def derive_seed(secret: bytes, *, salt: str, info: str) -> bytes:
-    """The seed of one of the keys that a secret stands for, by HKDF with SHA3-256."""
+    """The seed of one of the keys of a secret, by HKDF with SHA3-256."""
     seed = HKDF(secret, KEY_BYTES, salt.encode(), SHA3_256, context=info.encode())
     assert isinstance(seed, bytes)
     return seed

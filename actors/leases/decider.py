@@ -106,7 +106,7 @@ class LeasesDecider(MachineDecider):
     initial_state = LeaseState()
 
     def __init__(self, epoch: str = "") -> None:
-        """``epoch``: identifies the process, which renews credentials; without it nobody does, and
+        """``epoch``: identifies the process, which renews credentials; without it none does, and
         clients may put every input."""
         super().__init__()
         self._inputs |= dict.fromkeys(_METHODS, self.bindings[0])

@@ -141,7 +141,7 @@ def _is_received(state: SessionPeers, envelope: Envelope, sender: EnvelopeSender
 
 
 def _may_request(envelope: Envelope, sender: EnvelopeSender) -> bool:
-    """The bridge of a supervisor is the own realm's, and nobody else's."""
+    """The bridge of a supervisor is the own realm's, and of no other."""
     intent = str(envelope.intent)
     if intent == SUPERVISOR_BRIDGE_INTENT:
         return sender.peer is None and sender.is_realm

@@ -36,7 +36,7 @@ UNANSWERED_MAX: Final = 1_000
 """Requests of peers without a response; more are declined."""
 QUEUED_ITEMS_MAX: Final = 1_000
 QUEUED_BYTES_MAX: Final = 8 << 20
-"""Of envelopes that nobody has received yet; requests beyond are declined, others dropped."""
+"""Of envelopes that no program has received yet; requests beyond are declined, others dropped."""
 RECENT_CALLS_MAX: Final = 1_000
 """How long after its end a call is known: until its turn has its end on record. A program awaits
 500 calls together, and a node that dies may have recorded the ends of none in its turn."""

@@ -136,7 +136,7 @@ class CallSeal:
         return wrap_sealed(self._seal.seal(text, self._entity, f"{operation_id}/result"))
 
     def open_result(self, operation_id: str, value: Any) -> Any:
-        """The result that ``value`` stands for."""
+        """The result in whose place ``value`` is."""
         return self._opened(value, f"{operation_id}/result")
 
     def seal_batches(self, field: str, text: bytes) -> bytes:

@@ -285,7 +285,7 @@ def fault_of(error: CodedError) -> ToolFault:
 
 def logged_fault(name: str, call_id: str, error: BaseException, *, sensitive: bool) -> ToolFault:
     """The fault of an exception that the tool did not raise for its callers. Its text may hold
-    anything, so only the log gets it; if the tool has sensitive values, nobody does."""
+    anything, so only the log gets it; if the tool has sensitive values, not even that."""
     lines = _frames(error) if sensitive else traceback.format_exception(error)
     text = "\n".join(line.rstrip() for line in lines)[-TRACEBACK_MAX:]
     log.error("tool failed", extra={"tool": name, "call_id": call_id, "traceback": text})

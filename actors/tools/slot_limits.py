@@ -177,7 +177,7 @@ class AllocatedLimit:
         *,
         has_rate: bool,
     ) -> None:
-        """``record_used`` is told how many slots calls use, before a call starts."""
+        """``record_used`` gets the number of slots that calls use, before a call starts."""
         self._tool, self._record_used, self._has_rate = tool, record_used, has_rate
         self._held = self._free = 0
         self._demand = self._share = 0

@@ -118,7 +118,7 @@ class PeersMixin(ABC):
         message_id: str | None = None,
     ) -> EnvelopeReceipt:
         """Send a request in the name of a session; ``wait_for_response`` has its result. With
-        ``stream`` somebody attaches to its responses within 30 s: ``follow_exchange``."""
+        ``stream`` a client attaches to its responses within 30 s: ``follow_exchange``."""
         sending = SendEnvelope(
             to=to,
             intent=intent,

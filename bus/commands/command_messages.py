@@ -141,7 +141,7 @@ def _proof_in(header: bytes) -> EnvelopeProof:
 
 # Reply subjects as facts hold them: readable by nodes only.
 #
-# A client may name any inbox as its reply subject, and everybody reads facts. A client that knew
+# A client may name any inbox as its reply subject, and every client reads facts. A client that knew
 # another one's inbox could have a node answer there. So the part of a reply subject that names the
 # connection is encrypted before it reaches a fact, always to the same text, and decrypted when the
 # reply is sent. Facts of older nodes have plain subjects.

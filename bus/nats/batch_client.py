@@ -268,7 +268,7 @@ class BatchClient(Client):
         self._access = access
         self._inbox_prefix = bytearray(access.inbox_prefix.encode())
         self._batched: dict[bytes, OnBatch] = {}
-        self._ps = BatchParser(self, self._batched)
+        self._ps = self._parser = BatchParser(self, self._batched)
         self._on_connection_lost = on_lost
 
     async def subscribe_batched(self, subject: str, on_batch: OnBatch, queue: str) -> Subscription:
@@ -357,7 +357,7 @@ class BatchClient(Client):
 
     async def _process_err(self, err_msg: str) -> None:
         """Reconnect after every error; nats-py closes for good on most of them."""
-        said = self._ps.pop_error().removeprefix("-ERR").strip() or err_msg
+        said = self._parser.pop_error().removeprefix("-ERR").strip() or err_msg
         error = Error(said.strip("'"))
         if "permissions violation" in err_msg:
             await self._error_cb(error)

@@ -50,7 +50,7 @@ registry = ToolRegistry.of(
         "no-evenings",
         "before_tool_call",
         when='name == "pay" and starts_with(session, "evening")',
-        then=deny("hours", "nobody pays in the evening"),
+        then=deny("hours", "there are no payments in the evening"),
         mode="audit",
     ),
 )

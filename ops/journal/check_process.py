@@ -31,8 +31,8 @@ _VARIABLES: Final = ("PATH", "HOME", "LANG", "LC_ALL", "TZ", "LD_LIBRARY_PATH", 
 _LENGTH_BYTES: Final = 4
 _FRAME_BYTES: Final = 256 << 10
 _PIPE_BYTES: Final = 1 << 20
-"""What Linux allows to everybody. The reader of the journal may be so far ahead; a pipe of the
-default size makes the two processes wait for each other."""
+"""What Linux allows without a privilege. The reader of the journal may be so far ahead; a pipe of
+the default size makes the two processes wait for each other."""
 
 
 class _Passed(msgspec.Struct, array_like=True, gc=False):

@@ -106,7 +106,7 @@ class CheckpointCheck:
         ]
 
     def add_damaged(self, sequence: int) -> None:
-        """A message that readers skip, so that it is nobody's."""
+        """A message that readers skip, so that no node answers for it."""
         self._damaged.append(sequence)
 
     def add(self, stored: StoredMessage, facts: Sequence[Fact]) -> None:

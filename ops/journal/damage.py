@@ -16,7 +16,7 @@ class DefectKind(StrEnum):
     DAMAGED = "damaged"
     """A message does not continue its chain or does not decode; readers skip it."""
     FORGED = "forged"
-    """A fact says what nobody with the key has signed."""
+    """A fact says what its key has not signed."""
     HISTORY = "history"
     """The journal is not the one that a node signed, or that an anchor saw."""
 

@@ -89,7 +89,7 @@ class TrustRoots(msgspec.Struct, frozen=True):
 
 
 def is_signed_voucher(voucher: KeyVoucher, realm: str, public_key: str) -> bool:
-    """Whether the voucher's own key has signed this node's key, whoever that key belongs to."""
+    """Whether the voucher's own key has signed this node's key, whatever node has that key."""
     signed = vouched_bytes(realm, public_key)
     if voucher.operator is UNSET:
         return is_valid_signature(signed, voucher.signature, voucher.root_key)

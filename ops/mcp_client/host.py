@@ -360,6 +360,6 @@ def _timeout(running: _ServerCall) -> Failed:
 
 
 def _drop(late: asyncio.Future[CallResult]) -> None:
-    """Nobody waits for it any more."""
+    """No call waits for it any more."""
     if not late.cancelled():
         late.exception()

@@ -47,7 +47,7 @@ WaitSeconds = Annotated[
         ge=0,
         le=WAIT_S_MAX,
         description="Answer after so many seconds even if the run goes on; 0: at once. Without it: "
-        "when the run ends or waits for somebody.",
+        "when the run ends or waits for a person.",
     ),
 ]
 Limit = Annotated[int, Meta(ge=1, le=200, description="Largest number of entries.")]

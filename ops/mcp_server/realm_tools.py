@@ -139,7 +139,7 @@ class RealmTools:
             ),
             RealmTool(
                 "runs_result",
-                "The result of a run: waits for its end, but not if it waits for somebody.",
+                "The result of a run: waits for its end, but not if it waits for a person.",
                 RunResultArguments,
                 RunReport,
                 self._run_result,

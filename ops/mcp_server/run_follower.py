@@ -197,7 +197,7 @@ class RunFollower:
         until_s: float,
         replying: asyncio.Future[Any] | None = None,
     ) -> RunReport:
-        """Wait until the run ends or somebody has to act; ``replying``: done not before then."""
+        """Wait until the run ends or a person has to act; ``replying``: done not before then."""
         pause = Backoff(0.1, 2.0, growth=1.5)
         while not view.status.is_end:
             await progress.report_phase(_phase(view))
@@ -224,7 +224,7 @@ class RunFollower:
                 await asyncio.sleep(RETRY_S)
 
     async def _must_act(self, view: RunView) -> bool:
-        """Whether somebody has to act before the run, or the one before it, goes on."""
+        """Whether a person has to act before the run, or the one before it, goes on."""
         client = await self._link.client()
         if view.status is RunState.QUEUED:
             session = msgspec.convert(await client.session(view.session_id), SessionView)

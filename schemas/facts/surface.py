@@ -3,7 +3,7 @@
 The machines write one fact per accepted input: the input's parameters and the name of the row that
 fired. Folding applies the row.
 
-The catalogue of the realm stands under ``_realm``. Sessions take up what it says at the boundaries
+The catalogue of the realm has the key ``_realm``. Sessions take up what it says at the boundaries
 of their turns.
 """
 

@@ -155,7 +155,7 @@ class Completed(_ToolCallFact, frozen=True, kw_only=True, tag="tool.completed.v1
     value_blob: str | UnsetType = UNSET
     """Digest of the value in the blob store, if it is too large for a fact."""
     sealed: bool | UnsetType = UNSET
-    """Whether the value is sensitive, and so stands here as a ``SealedValue``."""
+    """Whether the value is sensitive, and so a ``SealedValue`` here."""
     response_digest: str
     duration_ms: Unsigned
     resolved_by: str = ""

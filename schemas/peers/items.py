@@ -96,7 +96,7 @@ class ReceivePattern(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
 
 class DropReason(StrEnum):
-    """Why nobody gets an item."""
+    """Why no responder gets an item."""
 
     QUEUE_FULL = "queue_full"
 

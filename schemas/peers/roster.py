@@ -48,7 +48,7 @@ Patterns = Annotated[tuple[Pattern, ...], Meta(min_length=1, max_length=64)]
 
 
 class PeerKind(StrEnum):
-    """What a key of the roster stands for."""
+    """What a key of the roster identifies."""
 
     REALM = "realm"
     """A realm, which vouches for the keys of its sessions."""

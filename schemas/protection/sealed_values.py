@@ -1,4 +1,4 @@
-"""Values that facts hold encrypted: in place of a value stands ``{"sealed": {...}}``.
+"""Values that facts hold encrypted: in place of a value they have ``{"sealed": {...}}``.
 
 The rest of the fact stays readable, so folds, lists and verification need no key.
 """
@@ -32,7 +32,7 @@ class SealedValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def wrap_sealed(sealed: SealedValue) -> dict[str, Any]:
-    """What stands in place of the value."""
+    """What is in place of the value."""
     return {FIELD: msgspec.to_builtins(sealed)}
 
 

@@ -142,7 +142,7 @@ class AgentWorld(ScriptedWorld):
         self.until(lambda: asked.answers)
         return result_of(asked)
 
-    # --- what stands ------------------------------------------------------------------------------
+    # --- what is on record ------------------------------------------------------------------------
 
     def model_facts(self, kind: type[Any]) -> list[Any]:
         return [fact for fact in self.recorded("model") if isinstance(fact, kind)]

@@ -91,8 +91,8 @@ class _Outcomes:
 
 
 async def share_turns(journal: Any) -> None:
-    """Let this journal append in the last turn of every partition, whoever took it: most suites
-    want writers that get into each other's way, as one node's commits may."""
+    """Let this journal append in the last turn of every partition, whatever node took it:
+    most suites want writers that get into each other's way, as one node's commits may."""
     if isinstance(journal, MemoryJournal):
         journal._terms = dict(journal._log.terms)
     else:
@@ -105,7 +105,7 @@ async def commit(journal: Journal, appends: Sequence[AppendRequest]) -> list[App
         await share_turns(journal)
     outcomes = _Outcomes(appends)
     journal.append(appends, outcomes.settle)
-    assert not outcomes.told, "nobody is called back from inside append"
+    assert not outcomes.told, "append calls no callback itself"
     if appends:
         await outcomes.complete()
     return [outcomes.told[append.message_id] for append in appends]

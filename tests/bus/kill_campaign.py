@@ -50,7 +50,7 @@ class _Load:
 
     def __init__(self, bus: JetStreamBus, seed: int) -> None:
         self.acked: list[tuple[str, int, str]] = []
-        """Entity, sequence and message id, as they were told."""
+        """Entity, sequence and message id, as acknowledged."""
         self._bus, self._random = bus, random.Random(seed)
         self._writer = Writer()
         self._idle = [session(f"s{number}") for number in range(_ENTITIES)]
@@ -72,7 +72,7 @@ class _Load:
             )
             self._writer.learn(outcomes)
             for outcome in outcomes:
-                assert isinstance(outcome, Appended), "nobody else writes here"
+                assert isinstance(outcome, Appended), "no other client writes here"
                 append = outcome.append
                 self.acked.append((str(append.entity), outcome.sequence, append.message_id))
             self._idle += entities

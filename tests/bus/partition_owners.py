@@ -13,7 +13,7 @@ ALL = range(PARTITIONS)
 
 
 class Worker:
-    """Takes what is delivered; does it at once unless it is told to leave it."""
+    """Takes what is delivered; does it at once unless it is to leave it."""
 
     def __init__(
         self, bus: Bus, *, does: bool = True, batches: list[list[Delivery]] | None = None

@@ -1,8 +1,8 @@
 """Random and mutated messages on every subject of the bus, beside clients that go on working.
 
 Part one: what credentials may publish. Part two: with the node's own credential, into the journal.
-Whatever arrives, the node logs no traceback and serves on, sessions that nobody touched answer as
-before, and the journal of part one verifies.
+Whatever arrives, the node logs no traceback and serves on, sessions that no message touched answer
+as before, and the journal of part one verifies.
 
 ``python -m tests.chaos.bus_fuzz [MESSAGES [SEED]]``; the suite runs a short form.
 """

@@ -93,7 +93,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Results:
-    """The cuts of one tree that stand in a file, and those that are added."""
+    """The cuts of one tree that a file lists, and those that are added."""
 
     def __init__(self, path: Path, tree: str, claim_s: int) -> None:
         self._path = path

@@ -91,7 +91,7 @@ class Word(NamedTuple):
 
 
 class Answered(NamedTuple):
-    """What a client was told in the end."""
+    """The last answer that a client got."""
 
     at_s: float
     status: str

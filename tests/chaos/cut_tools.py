@@ -53,7 +53,7 @@ def slow_charge(amount: int, after_s: float, *, context: ToolCallContext) -> int
     approval_policy="manual",
 )
 def approved_charge(amount: int, *, context: ToolCallContext) -> int:
-    """Acts at once, after somebody has approved it."""
+    """Acts at once, after an approver has approved it."""
     _act(context, time.time())
     time.sleep(TOOL_S)
     return amount

@@ -229,7 +229,7 @@ def _line(cut: Cut) -> str:
 
 
 async def campaign(args: argparse.Namespace, results: Results, cells: list[Cell]) -> None:
-    """Until all is done, the time is over, or somebody stops it."""
+    """Until all is done, the time is over, or a signal stops it."""
     loop, work = asyncio.get_running_loop(), asyncio.current_task()
     assert work is not None
     for number in (signal.SIGINT, signal.SIGTERM):

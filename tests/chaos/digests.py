@@ -45,7 +45,7 @@ class Journaled:
                 self.sessions[stored.entity.key].append(msgspec.json.decode(stored.body))
 
     def facts(self, session: str) -> list[dict[str, Any]]:
-        """As they follow each other, whatever messages they stand in."""
+        """As they follow each other, whatever messages hold them."""
         return [fact for message in self.sessions[session] for fact in message]
 
     def normal(self, session: str) -> bytes:
@@ -82,7 +82,7 @@ class Journaled:
 
 
 async def journaled(server: Server, realm: str) -> Journaled:
-    """What stands in a realm's journal."""
+    """What a realm's journal holds."""
     bus = JetStreamBus(server.url_for(Role.NODE, realm=realm), realm=realm)
     await bus.start()
     try:

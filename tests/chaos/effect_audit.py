@@ -3,7 +3,7 @@
 Goal: what was admitted has ended, each once; the till did what the journal says it was to do, and
 nothing the journal does not know of. Method: sessions of small programs, a tool worker that keeps
 its own ledger and outlives the nodes, and an operator who looks into it before he says what became
-of a call nobody knows of.
+of a call without a record.
 
     python -m tests.chaos.effect_audit [runs] [sessions] [kill|leave|pause|part ...]
 
@@ -275,7 +275,7 @@ def faults(accounts: Accounts, runs: int) -> list[str]:
     found += [f"{key} was charged twice" for key in accounts.charges
               if accounts.executions[key] > 1]  # fmt: skip
     unknown = [op for op in accounts.intents if not accounts.outcomes[op]]
-    found += [f"{op} was intended and nobody knows what came of it" for op in unknown]
+    found += [f"{op} was intended and has no outcome" for op in unknown]
     return found
 
 

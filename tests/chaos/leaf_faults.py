@@ -1,6 +1,6 @@
 """A bad link between two servers: it loses, repeats, reorders and delays messages, and is cut.
 
-It stands in the place of the hub for a leaf node, and knows the protocol of leaf nodes as far as to
+It takes the place of the hub for a leaf node, and knows the protocol of leaf nodes as far as to
 tell messages from the rest, which it forwards as it is. The servers compress nothing on it.
 """
 

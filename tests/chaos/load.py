@@ -1,4 +1,4 @@
-"""Clients under whose commands things are broken, and the comparison of what they were told with
+"""Clients under whose commands things are broken, and the comparison of the answers they got with
 what is journaled.
 
 Each client has a session, a door and numbered commands, one after the other. They move the
@@ -52,7 +52,7 @@ class Writer:
         """The longest it had to wait for one of them."""
 
     async def work(self, stopped: asyncio.Event, pause_s: float) -> None:
-        """One command after the other until it is told to stop."""
+        """One command after the other until it is stopped."""
         while not stopped.is_set():
             number, began_s = len(self.done), time.monotonic()
             id_ = f"{self.session}-{number}"
@@ -90,7 +90,7 @@ class Load:
         self.stopped = asyncio.Event()
 
     def vouched(self, *doors: str) -> int:
-        """How many commands the clients were told of."""
+        """How many commands were answered."""
         return sum(len(writer.done) for writer in self.writers if writer.door in doors)
 
     @property

@@ -55,12 +55,12 @@ class Cell(NamedTuple):
 
     failpoint: str
     back_ms: int
-    """From the kill until another node served; 0 if nobody was killed."""
+    """From the kill until another node served; 0 if no node was killed."""
     outcome: Outcome
 
 
 async def undisturbed(server: EmbeddedServer, folder: Path) -> Outcome:
-    """The stories as they go when nobody dies."""
+    """The stories as they go when no node dies."""
     realm = f"calm{next(_realms)}"
     with node_on(server, realm, folder):
         return await _tell(server, realm)
@@ -108,7 +108,7 @@ async def _tell(server: EmbeddedServer, realm: str) -> Outcome:
 
 def faults(cell: Cell, calm: Outcome) -> list[str]:
     """What is wrong with a cell."""
-    found = [] if cell.back_ms else ["nobody was killed"]
+    found = [] if cell.back_ms else ["no node was killed"]
     found += [f"{id_} caused facts twice" for id_ in cell.outcome.doubles]
     for what in ("states", "facts", "answers"):
         ours, theirs = getattr(cell.outcome, what), getattr(calm, what)

@@ -75,7 +75,7 @@ Story = Callable[[PeerRealm], Awaitable[Conversation]]
 async def undisturbed(
     server: EmbeddedServer, folder: Path, story: Story | None = None
 ) -> Conversation:
-    """The conversation as it goes when nobody dies."""
+    """The conversation as it goes when no node dies."""
     realm = await _prepared(server, folder, "calm")
     with realm.node("--peers"):
         return await (story or converse)(realm)

@@ -26,7 +26,7 @@ def few(number: int) -> int:
 
 
 def _note(change: str) -> None:
-    """One write to a file that is opened to append: lines are in order, whoever writes."""
+    """One write to a file that is opened to append: lines are in order, whatever process writes."""
     with Path(os.environ["LEDGER"]).open("a", encoding="utf-8") as ledger:
         ledger.write(f"{os.getpid()} {change}\n")
 

@@ -1,7 +1,7 @@
 """Kill the node at every place while programs call tools, and compare with what the tools did.
 
 Goal: every run comes to the end it would have come to; what must not happen twice happened at most
-once, and nobody was told of it who could not know; what may happen twice did so under one key.
+once, as its record says; what may happen twice did so under one key.
 Method: sessions of programs that pay and look, a tool process' own ledger, a successor for the
 node, and an operator who looks into the ledger before he says what became of a call.
 
@@ -130,7 +130,7 @@ async def _tell(client: Stock, server: EmbeddedServer, realm: str, ledger: Path)
 
 
 async def operate(client: Stock, ledger: Path, recovered: list[str]) -> None:
-    """Look into the ledger, and say what became of calls nobody knows of."""
+    """Look into the ledger, and resolve the calls of unknown outcome."""
     subject, stream = f"rookery.{client.realm}.ev.turn.*", f"ROOKERY_{client.realm}_JOURNAL"
     found = await (await client.admin()).subscribe(subject, stream=stream, ordered_consumer=True)
     while True:

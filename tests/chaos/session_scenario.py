@@ -103,7 +103,7 @@ class SessionScenario:
         await self._client.insist(send, lambda: self.answer(answer))
 
     async def _hear(self, name: str, ask: Callable[[], Awaitable[None]]) -> None:
-        """A run's end is told by an effect, which a new node finds and does again; any other
+        """A run's end is reported by an effect, which a new node finds and does again; any other
         answer that was lost with its node is asked for once more."""
         if len(name) == 1:
             await until(lambda: self.answer(name), f"the end of {name} in {self.session}")

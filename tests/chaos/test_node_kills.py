@@ -1,4 +1,4 @@
-"""A node may die anywhere; nobody can tell afterwards. The long form: ``make chaos``."""
+"""A node may die anywhere, and the facts do not show it. The long form: ``make chaos``."""
 
 from __future__ import annotations
 

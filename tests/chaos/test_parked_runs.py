@@ -1,4 +1,4 @@
-"""Runs that wait for somebody's word: parked, answered whoever is there, woken by whoever comes.
+"""Runs that wait for an approver: parked, answered without a node, continued by the next one.
 
 What a call has done stands in a file, a line each time, so that twice would be seen.
 """
@@ -52,7 +52,7 @@ SMALL = {"auto": {"rule": "args.amount <= 10 and counts.session < 2"}}
 
 @tool(side_effect="write", approval_policy=SMALL)
 def pay(amount: int) -> str:
-    """Small sums need nobody's word, but not more than two."""
+    """Small sums need no approval, but not more than two."""
     return write(f"paid {amount}")
 
 @tool(approval_policy={"auto": {"rule": "args.odd > 1"}})
@@ -105,7 +105,7 @@ class Waiting:
         return await self.programs.seen("approval.requested", count)
 
     async def parked(self, code: str) -> Fields:
-        """Run it until it waits for somebody; what is asked."""
+        """Run it until it waits for an approver; the question."""
         before = len(self.programs.of("approval.requested"))
         interim = await self.programs.run(code)
         assert interim["status"] == "waiting_for_approval", interim
@@ -122,7 +122,7 @@ class Waiting:
 
 
 def answer(asked: Fields, decision: str = "approved", **more: Any) -> Fields:
-    """What somebody says who has looked at it."""
+    """The answer of an approver."""
     said = {
         "approval_id": asked["approval_id"],
         "decision": decision,
@@ -173,7 +173,7 @@ def test_a_call_waits_for_somebodys_word_and_is_made_once(realm: Realm):
 
 
 def test_a_word_that_comes_while_the_run_is_still_parking_lets_its_call_be_made(realm: Realm):
-    """Parking takes a while with so much in memory, and somebody is quick."""
+    """Parking takes a while with so much in memory, and the approver is quick."""
     realm.careful()
 
     async def story(waiting: Waiting) -> None:
@@ -200,7 +200,7 @@ done, _ = await asyncio.wait({first, second}, return_when=asyncio.FIRST_COMPLETE
 
 
 def test_a_run_parked_for_calls_of_several_steps_gets_the_first_outcome(realm: Realm):
-    """The other one is given up, for nobody waits for it any more."""
+    """The other one is closed, for no call waits for it any more."""
     realm.careful()
 
     async def story(waiting: Waiting) -> None:
@@ -342,7 +342,7 @@ def test_time_runs_out_while_no_node_is_there(realm: Realm):
 
 
 async def time_runs_out(waiting: Waiting, asked: Fields) -> None:
-    """And the server has said so, to whoever will be there."""
+    """And the answer is on record, for any node that comes."""
     client, fired = waiting.client, "approval_due.s"
     subjects = f"rookery.{client.realm}.*.*.{fired}"
 
@@ -486,7 +486,7 @@ def test_without_a_dispatcher_no_approver_is_asked_and_the_call_is_denied(realm:
 
 
 def test_a_node_without_a_dispatcher_denies_what_another_one_had_asked(realm: Realm):
-    """The call was requested where somebody could have been asked, and nobody was yet."""
+    """The call was requested, and its question was not yet sent."""
     first = realm.careful(ROOKERY_FAILPOINT="effect_started@2")
 
     async def story(waiting: Waiting) -> None:

@@ -61,7 +61,7 @@ def test_runs_in_flight_on_one_node_count_on_the_other(server: EmbeddedServer, t
 
 
 async def taken(visit: Visit) -> bool:
-    """Whether a run gets in; nobody ends it."""
+    """Whether a run gets in; it has no end."""
     await visit.send("a", door="api")
     await until(lambda: visit.accepted("a") or visit.replies("a"))
     for answer in visit.replies("a"):

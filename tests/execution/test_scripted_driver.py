@@ -49,7 +49,7 @@ ENDS: Final = {
 PLAYS = pytest.mark.parametrize("script", ENDS)
 UNWALKED: Final = {
     "PrimitiveAppliedImmediateCancelled": "an append stands with its start, nothing comes between",
-    "AcknowledgeTerminal": "nobody waits for a driver's turn but admission, which needs no word",
+    "AcknowledgeTerminal": "only admission waits for a driver's turn, and needs no word",
     "ForceCancelNoRun": "there is no driver where there is no run",
     "RunCompleted": "a driver's turn has ended before its run ends",
 }

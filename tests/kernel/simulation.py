@@ -264,7 +264,7 @@ class Simulation:
         end_s = self.now_s + RECOVERY_S
         while not all(client.done for client in self.clients):
             open_ = [client.id for client in self.clients if not client.done]
-            assert self.now_s < end_s, f"nobody answers {open_}"
+            assert self.now_s < end_s, f"no answer to {open_}"
             self.world.pass_s(0.5)
             self.insist()
             self.world.raise_errors()

@@ -37,6 +37,8 @@ ELSEWHERE = re.compile(
     r"(?<![\w.~-])/(?:wo" r"rk/(?:main|wt|shared|briefs)|ro" r"ot|ho" r"me|Us" r"ers)/"
 )
 """What a program calls its own folder inside the sandbox is no place on a machine."""
+NO_THING = re.compile(r"\b(?:nobody|somebody|whoever|what c[ao]mes? of)\b", re.I)
+PROSE = {".css", ".html", ".js", ".md", ".mjs", ".py", ".sh", ".toml", ".yaml", ".yml"}
 
 
 def everything() -> tuple[Module, ...]:
@@ -147,3 +149,17 @@ def _text(path: Path) -> str:
         return path.read_text(encoding="utf-8")
     except UnicodeDecodeError:
         return ""
+
+
+def test_the_subject_of_a_sentence_is_a_thing():
+    """In comments, messages and pages. Tests may use such a word as a name that is unknown."""
+    found = []
+    for path in files():
+        if path.relative_to(ROOT).parts[0] == "tests" or path.suffix not in PROSE:
+            continue
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            found += [
+                f"{path.relative_to(ROOT)}:{number} says {one!r}" for one in NO_THING.findall(line)
+            ]
+    expect_none(found)
+    assert NO_THING.findall("Nobody, so somebody's, not nobodys") == ["Nobody", "somebody"]

@@ -163,7 +163,7 @@ def test_a_fresh_lease_is_valid_and_has_no_credential() -> None:
 def test_a_lease_can_be_acquired_cleared_and_released_from_everywhere(
     phase: AuthLeasePhase, edition: Edition
 ) -> None:
-    """Also from Expired by the seed's rows: whoever changes the edition must not be stuck."""
+    """Also from Expired by the seed's rows: a change of the edition must not be stuck."""
     lease = Lease(phase=phase)
     assert taken(lease, "acquire_lease", edition, expires_at_ts=9).phase == "Valid"
     assert taken(lease, "clear_credential_lifecycle", edition).phase == "ReauthRequired"

@@ -58,7 +58,7 @@ def acquired(expires_at: int | None = 100) -> LeaseEntry:
 
 
 def waiting() -> LeaseEntry:
-    """Nobody ever had a credential, and somebody is logging in."""
+    """There was never a credential, and a login is under way."""
     return asked(NEW, "admit_oauth_device_flow", **FLOW)
 
 
@@ -125,7 +125,7 @@ def test_the_largest_number_means_no_expiry() -> None:
     assert lease_rules.lease_snapshot(done).expires_at is None
 
 
-# --- keys nobody registered -----------------------------------------------------------------------
+# --- keys without registration --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("edition", Edition)

@@ -367,7 +367,7 @@ def test_a_thousand_leases_that_expire_together_are_refreshed_over_a_minute() ->
 
 
 def test_a_sealed_credential_that_has_expired_is_recorded_and_refreshed() -> None:
-    """Its owner died after it had sealed it, and nobody came for a while."""
+    """Its owner died after it had sealed it, and no node came for a while."""
     lease = Lease()
     lease.wait()
     lease.publish(NOW_MS // 1_000 - 5)

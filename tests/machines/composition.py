@@ -66,7 +66,7 @@ class Followed(NamedTuple):
 
     @property
     def current(self) -> bool:
-        """What a fence over the session's subjects asks when somebody else commits."""
+        """What a fence over the session's subjects asks when another writer commits."""
         return not self.under_way
 
     def delivered(self) -> Followed:

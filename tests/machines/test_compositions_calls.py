@@ -55,7 +55,7 @@ class Rules(NamedTuple):
     calls_expire: bool = True
     """Every call has a deadline from its intent on."""
     forcing_ends_calls: bool = True
-    """Whoever closes a surface's connection ends the calls that are on it."""
+    """To close a surface's connection ends the calls that are on it."""
     closing_ends_calls: bool = True
     """A closed session ends its calls, and its surfaces' connections; the machine takes nothing."""
     ends_are_fenced: bool = True

@@ -42,11 +42,11 @@ class Rules(NamedTuple):
     results_quote_their_generation: bool = True
     """What a refresh brought counts only for the credential it was begun for."""
     jobs_are_found_again: bool = True
-    """A lease that is refreshing has a worker, whoever died: its effects are folded anew."""
+    """A lease that is refreshing has a worker, whatever node died: its effects are folded anew."""
     refreshes_expire: bool = True
     """A provider that does not answer has failed, and fails for good after some attempts."""
     listening_has_a_baseline: bool = True
-    """Whoever begins to listen is told where the lease stands; between is nothing."""
+    """A new listener gets the state of the lease; between is nothing."""
     the_hopeless_are_parked: bool = True
     """Who needs a credential that only people can bring does not wait but parks."""
     going_on_is_fenced: bool = True
@@ -62,7 +62,7 @@ class World(NamedTuple):
     run: str = ""
     """The run's: looked, listens, goes on, parked, over."""
     copy: Phase | None = None
-    """Where the run thinks the lease stands."""
+    """The state that the run takes the lease to be in."""
     under_way: tuple[Phase | None, ...] = ()
     in_vain: bool = False
     """The run went on in a session that was closed."""
@@ -178,7 +178,7 @@ def two_refreshes(world: World) -> bool:
 
 
 def deaf(world: World) -> bool:
-    """The lease stands where it stands, the run listens, and thinks it stands elsewhere."""
+    """The lease has one state, and the run that listens takes it for another."""
     return world.run == "listens" and not world.under_way and world.copy is not world.phase
 
 

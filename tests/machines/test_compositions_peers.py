@@ -1,4 +1,4 @@
-"""Peer request x time-out x late answer: whatever comes late, a request ends once and nobody waits.
+"""Peer request x time-out x late answer: whatever is late, a request ends once, no program waits.
 
 A stream is reserved and a request is sent; its reader comes or does not, the peer answers in time,
 late, twice or never, times run out, and the session may be destroyed, of which the owner of the
@@ -42,7 +42,7 @@ class Rules(NamedTuple):
     streams_end_with_requests: bool = True
     """Whatever ends a request ends its stream in the same commit."""
     closing_lets_go: bool = True
-    """A destroyed session's readers are told; the machines take no input any more."""
+    """A destroyed session's readers learn it; the machines take no input any more."""
 
 
 class World(NamedTuple):
@@ -52,7 +52,7 @@ class World(NamedTuple):
     life: int = 0
     """How often the id was used."""
     ends: tuple[int, ...] = ()
-    """The life of every end that was told."""
+    """The life of every end that was reported."""
     answers: tuple[tuple[int, str], ...] = ()
     """On their way, each an answer to one life's request."""
     let_go: bool = False
@@ -79,7 +79,7 @@ def following(rules: Rules, world: World) -> Iterator[Happening[World]]:
         if after := by_host(world.host, on, session_id_in="s"):
             yield f"people cause {on}", world._replace(host=after)
     if rules.closing_lets_go and world.host.copy.phase is DESTROYED and not world.let_go:
-        yield "the readers are told", world._replace(let_go=True)
+        yield "the readers learn it", world._replace(let_go=True)
 
 
 def sender(rules: Rules, world: World) -> Iterator[Happening[World]]:

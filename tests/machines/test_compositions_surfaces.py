@@ -1,7 +1,7 @@
 """Surface removal x in-flight call: calls begin and end while their surface goes and comes again.
 
 Two calls, one surface, two lives of it. Its owner may be two facts behind the host, which people
-may stop. The machine counts calls and knows none of them: whoever makes calls must.
+may stop. The machine counts calls and knows none of them: their owner must.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Rules(NamedTuple):
     late_answers_are_dropped: bool = True
     """A call that a forced removal has ended is ended: its answer is no end of another's."""
     forcing_ends_calls: bool = True
-    """Whoever closes a surface's connection ends the calls that are on it."""
+    """To close a surface's connection ends the calls that are on it."""
     boundaries_quote_what_they_saw: bool = True
     """A boundary takes up the intent it was computed for, not whichever stands."""
     closing_lets_go: bool = True

@@ -48,13 +48,13 @@ class Rules(NamedTuple):
     closing_minds_the_end: bool = True
     """And if the turn's end is among them its run is committed, not refused."""
     ends_once: bool = True
-    """Of a run one end is told; the machine would overwrite it with another."""
+    """A run has one reported end; the machine would overwrite it with another."""
     commits_at_rest: bool = True
     """A run is committed when its turn's end was seen (``queue``)."""
     drains_the_retired: bool = True
     """A session that is retired under its run takes it up as a queued one (``decision``)."""
     refuses_the_stranded: bool = True
-    """Whose session is closed is told so, in the commit that closes it (``decision``)."""
+    """A closed session's run learns it in the commit that closes it (``decision``)."""
 
 
 class World(NamedTuple):

@@ -204,7 +204,7 @@ def cancels() -> Json:
 
 @offer
 def change() -> Json:
-    """The tools have other words from now on, and nobody hears of it."""
+    """The tools have other words from now on, and no notification says so."""
     state["words"] = "the second words"
     return says("changed")
 

@@ -38,7 +38,7 @@ def nothing_left(store: Path) -> Iterator[None]:
     new = wait_until(lambda: set(threading.enumerate()) <= threads, DEADLINE_S)
     assert new, set(threading.enumerate()) - threads
     assert children() <= processes
-    with EmbeddedServer(store, admin=True):  # Nobody has it any more.
+    with EmbeddedServer(store, admin=True):  # No process has it any more.
         pass
 
 

@@ -64,7 +64,7 @@ class Journal:
         self.append(EntityId("node", node), started)
 
     def append(self, entity: EntityId, fact: Fact, *, reported: bool = True) -> AppendRequest:
-        """Store a message; the writer is told, unless its ack is lost."""
+        """Store a message; the writer gets its ack, unless that is lost."""
         body, sequence = encode_facts([fact]), len(self.messages) + 1
         digest = self._ends[entity] = chain(self._ends.get(entity, ZERO_CHAIN), body)
         self.messages.append(StoredMessage(sequence, entity, f"m{sequence}", digest, body, 1))

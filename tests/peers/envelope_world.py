@@ -161,7 +161,7 @@ class Inbox:
             pending = decode_delivery(delivery, self.decider, 0.0, BYTES_MAX)
             left = self.decider.decide(self.state, pending.command, now_ms=arrived_ms)
         except Refused as refusal:
-            assert delivery.reply_to == "", "a refusal reaches nobody"
+            assert delivery.reply_to == "", "a refusal reaches no client"
             self.decider.on_refused(delivery, refusal)
             raise
         self.apply(left)

@@ -80,7 +80,7 @@ class Register:
         return self.decider.reply(self.state, command, left)
 
     def write(self, fact: Any) -> None:
-        """What the actor does, or somebody with a node's credential."""
+        """What the actor does, or a client with a node's credential."""
         self.state = self.decider.evolve(self.state, fact)
 
     def refused(self, change: NamePeer, by: SigningKey | None = None) -> str:

@@ -432,7 +432,7 @@ def test_a_draining_worker_finishes_what_it_has_begun():
     asyncio.run(scenario())
 
 
-# --- what a worker of somebody else's may say -----------------------------------------------------
+# --- what a foreign worker may say -----------------------------------------------------
 
 
 @pytest.mark.parametrize(

@@ -264,4 +264,4 @@ _KINDS: Final = (
     (exceptions.ContentFilterError, LlmFailureKind.PROVIDER_ERROR, False),
     (exceptions.UnexpectedModelBehavior, LlmFailureKind.PROVIDER_ERROR, True),
 )
-"""The first match counts: a kind stands before those it is a kind of."""
+"""The first match counts: a kind is before those it is a kind of."""

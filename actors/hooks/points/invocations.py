@@ -56,7 +56,7 @@ class HookStop(NamedTuple):
 
 
 class Said(NamedTuple):
-    """What came of one invocation."""
+    """The outcome of one invocation."""
 
     facts: tuple[facts.HookFact, ...] = ()
     stop: HookStop | None = None

@@ -283,7 +283,7 @@ class _DeviceCodeProvider(_LoginGrant):
 def _device_login(answer: _DeviceReply, reason: str, now: float) -> Login | LoginNeeded:
     url = answer.verification_uri_complete or answer.verification_uri
     if not re.fullmatch(r"https?://[!-~]{1,2000}", url) or answer.expires_in <= 0:
-        return LoginNeeded(f"{reason}, but nobody could use its device code")
+        return LoginNeeded(f"{reason}, but its device code cannot be used")
     expires_at = int(now) + min(answer.expires_in, 86_400)
     return Login(
         LoginPrompt(

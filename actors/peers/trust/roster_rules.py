@@ -268,7 +268,7 @@ class Roster:
     # --- what each must prove -----------------------------------------------------------------
 
     def _check_signature(self, fact: RosterChange) -> bool:
-        """Whether somebody who may signed the change; ``Refused`` for a wrong signature."""
+        """Whether a key that may do so signed the change; ``Refused`` if not validly."""
         if not fact.signature:
             return False
         if not (self._signers.may_still_sign(fact.signed_by) or isinstance(fact, PeerRevoked)):
@@ -279,7 +279,7 @@ class Roster:
         return True
 
     def _is_signed(self, fact: RosterChange) -> bool:
-        """Whether somebody signed the change who may sign changes, or once might."""
+        """Whether a key signed the change that may sign changes, or once might."""
         key = self._signers.key_of(fact.signed_by) if fact.signature else ""
         if not key:
             return False

@@ -184,7 +184,7 @@ class RemoteToolHost:
         credentials: Sequence[ToolCredential],
     ) -> CallOutcome:
         """The outcome in an answer. One that a worker has stored with a credential is deleted and
-        refused, so that somebody mends the worker."""
+        refused, so that its operator mends the worker."""
         is_exposed = bool(blob) and await asyncio.to_thread(_has_credential, body, credentials)
         if not is_exposed:
             return await _checked_outcome(checks, body, credentials)

@@ -106,7 +106,7 @@ class MessageTemplate(NamedTuple):
     literals: tuple[bytes, ...]
     """One more than there are slots."""
     slots: tuple[tuple[str, bytes, int], ...]
-    """Kind, text and number of what stands between two literals."""
+    """Kind, text and number of what is between two literals."""
     kinds: str
     """The names of its facts, as they are in the header."""
 

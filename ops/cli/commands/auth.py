@@ -197,7 +197,7 @@ def _check_no_node_uses(store: Store, realm: str, name: str) -> None:
         raise Refused(
             "REALM_IN_USE",
             f"the node on {store.path} may use the credential {name!r}",
-            hint="stop the node first: it would be cut off, and serve nobody",
+            hint="stop the node first: it would be cut off, and serve no client",
         )
 
 

@@ -330,7 +330,7 @@ def _print_check_json(check: JournalCheck, error: Failed | None) -> None:
 
 
 def _proof_lines(check: JournalCheck) -> Iterator[str]:
-    """What nodes have signed, with which keys, and what nobody has."""
+    """What nodes have signed, with which keys, and what no node has."""
     signed = check.checkpoints
     if signed is None or not signed.keys:
         return

@@ -70,7 +70,7 @@ def mcp(
     if token_file is None:
         raise Refused(
             "INVALID_ARGUMENT",
-            "--http needs --token-file: whoever reaches the port could run programs",
+            "--http needs --token-file: without it every client of the port could run programs",
             hint="(umask 077; openssl rand -hex 32 > FILE)",
         )
     address = mcp_server.HttpAddress.of(http)

@@ -151,7 +151,7 @@ def test_the_largest_command_of_the_inbox_fits_a_dead_letter(jetstream: JetStrea
     asyncio.run(scenario())
 
 
-# Who is to blame: the cursor, without a bus.
+# The message that is to blame: the cursor, without a bus.
 
 
 def test_only_the_first_undone_message_counts_a_death() -> None:

@@ -29,7 +29,7 @@ ENDS = {
     "run_failed", "start_conversation_run", "start_immediate_append", "start_immediate_context",
     "time_budget_exceeded", "turn_limit_reached",
 }  # fmt: skip
-"""The inputs that begin or end a turn, or are open to nobody."""
+"""The inputs that begin or end a turn, or are open to no client."""
 FAILED = {
     "apply_cause": None,
     "apply_message": None,

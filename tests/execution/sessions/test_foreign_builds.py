@@ -54,7 +54,7 @@ class Node(NamedTuple):
 
 
 async def _nobody(*asked: object) -> Any:
-    raise AssertionError(f"nobody is asked: {asked}")
+    raise AssertionError(f"no question is due: {asked}")
 
 
 NOBODY: AskActor = _nobody

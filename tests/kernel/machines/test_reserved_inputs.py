@@ -161,7 +161,7 @@ RESERVED: Final = (
 
 
 def is_reserved(verb: str, on: str) -> bool:
-    """Whether a node refuses the input of a session whose run it drives, whoever sends it."""
+    """Whether a node refuses the input of a session whose run it drives, whatever its sender."""
     try:
         if verb == "admission":
             state, _ = requested_run()

@@ -43,7 +43,7 @@ class Requested(Fact, frozen=True, kw_only=True):
 
 
 class Rung(TransitionEffect, frozen=True, kw_only=True):
-    """Somebody rang."""
+    """The bell rang."""
 
 
 def served(c: Counter) -> bool:

@@ -1,4 +1,4 @@
-"""Programs that stand still in a synchronous call do not keep others from work."""
+"""Programs that are blocked in a synchronous call do not keep others from work."""
 
 from __future__ import annotations
 

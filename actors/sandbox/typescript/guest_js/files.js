@@ -56,7 +56,7 @@
     entry.changed = now();
     entry.written = epoch;
   };
-  // Fills a file with bytes that nobody else changes.
+  // Fills a file with bytes that only this file changes.
   const fill = (entry, bytes, act) => {
     charge(bytes.length - entry.size, act);
     entry.room = bytes;
