@@ -220,7 +220,7 @@ async def replace_node(mortal: NodeProcess, successor: NodeProcess) -> None:
     await asyncio.to_thread(successor.ready)
 
 
-async def has_died(node: NodeProcess, patience_s: float = 10.0) -> bool:
+async def has_died(node: NodeProcess, patience_s: float = 30.0) -> bool:
     """Whether it dies at its failpoint: the facts before that are seen before it does."""
     end_s = time.monotonic() + patience_s
     while node.running and time.monotonic() < end_s:

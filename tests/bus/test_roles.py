@@ -237,7 +237,7 @@ async def _denied(
     try:
         for subject in [*subjects, LAST]:
             await use(connection, subject)
-        await asyncio.wait_for(answered.wait(), 20)
+        await asyncio.wait_for(answered.wait(), 90)
     finally:
         await connection.close()
     return denied - {LAST}

@@ -251,11 +251,11 @@ def test_an_operator_retires_recycles_and_resets_a_session(driving: Serving, cli
     assert fields(driving.rookery("sessions", "reset", "tired"))["phase"] == "Idle"
     assert client.run("tired", "x").result == 1
     running = client.submit("tired", "await pause(50)", timeout_ms=60_000)
-    running.accepted(20.0)
+    running.accepted(90)
     for command in ("retire", "recycle", "reset"):
         refused(driving.rookery("sessions", command, "tired"), "GUARD_REJECTED")
     running.cancel()
-    assert running.result(20.0).status == "cancelled"
+    assert running.result(90).status == "cancelled"
     assert client.run("tired", "x").result == 1
 
 

@@ -177,7 +177,7 @@ def ask(method: str) -> Json:
     arrived = threading.Event()
     state["answers"]["wish"] = arrived.set
     send({"id": "wish", "method": method, "params": params[method]})
-    arrived.wait(10)
+    arrived.wait(60)
     return says(state["answers"]["wish"]["error"]["code"])
 
 

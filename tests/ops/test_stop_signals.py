@@ -15,7 +15,7 @@ def test_a_signal_that_interrupts_the_wait_inside_its_lock_sets_the_event(number
     with stop_signals() as stopped:
         with stopped._cond:  # Where `wait` is for an instant.
             os.kill(os.getpid(), number)
-        assert stopped.wait(10)
+        assert stopped.wait(90)
         assert stopped.reason == signal.Signals(number).name
 
 

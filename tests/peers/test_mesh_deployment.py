@@ -101,7 +101,7 @@ def _server(person: CommandLine, site: str, port: int) -> Iterator[None]:
             yield
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(90)
 
 
 async def _exchanged(person: CommandLine, ports: dict[str, int]) -> dict[str, int]:

@@ -214,7 +214,7 @@ def hostile_leaf(folder: Path, link: MeshLink) -> Iterator[str]:
             yield url.replace("://", "://evil:evil@")
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(90)
 
 
 def test_a_hostile_site_neither_hears_nor_acknowledges_what_is_for_another(tmp_path: Path):

@@ -349,7 +349,7 @@ def test_a_tool_is_ready_when_a_worker_serves_it_with_the_same_schema():
             await asyncio.sleep(0.1)
             assert not waiting.done()
             async with stage.worker(add, name="bert"):
-                await asyncio.wait_for(waiting, 10)
+                await asyncio.wait_for(waiting, 90)
 
     asyncio.run(scenario())
 

@@ -152,7 +152,7 @@ def test_each_of_many_requests_gets_its_own_reply(nats_url: str) -> None:
             await answering.subscribe("ask", answer)
             wanted = [b"%d" % n for n in range(500)]
             answers = await asyncio.gather(
-                *(asking.request(Outgoing("ask", body), timeout_s=20) for body in wanted)
+                *(asking.request(Outgoing("ask", body), timeout_s=90) for body in wanted)
             )
             assert [answer.body for answer in answers] == [b"re:" + body for body in wanted]
 

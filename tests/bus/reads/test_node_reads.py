@@ -124,7 +124,7 @@ def test_an_invalid_query_is_refused_with_a_code(
     async def scenario() -> None:
         async with served(jetstream) as there:
             address = f"rookery.default.{subject}".replace(">", "%3E")
-            answer = await there.stock.request(address, body, timeout=5)
+            answer = await there.stock.request(address, body, timeout=60)
             assert answer.headers["Rookery-Code"] == code
             assert json.loads(answer.data)["error"]["code"] == code
 
@@ -215,7 +215,7 @@ def test_an_upload_with_another_digest_or_a_missing_piece_stores_nothing(
 
             async def send(part: int | str, body: bytes) -> dict[str, Any]:
                 subject = SUBJECTS.upload("blobs", upload, part)
-                answer = await there.stock.request(subject, body, timeout=5)
+                answer = await there.stock.request(subject, body, timeout=60)
                 found: dict[str, Any] = json.loads(answer.data)
                 return found
 

@@ -60,7 +60,7 @@ def test_a_process_answers_an_invocation(server: EmbeddedServer):
                 await services.ask("guard", "i", b"a", patience_s=0.02)
             endpoint = NatsHookEndpoint(process, SUBJECTS, "guard")
             await endpoint.open(answer)
-            assert await services.ask("guard", "i", b"a", patience_s=5) == b"A"
+            assert await services.ask("guard", "i", b"a", patience_s=90) == b"A"
             await endpoint.close()
             assert services.late == {}
 
@@ -84,11 +84,11 @@ def test_a_second_answer_and_a_late_one_are_dropped_and_counted(server: Embedded
 
             await process.subscribe("rookery.default.hook.guard", "rookery", cb=keep)
             await process.flush()
-            assert await services.ask("guard", "i", b"", patience_s=5) == b"first"
+            assert await services.ask("guard", "i", b"", patience_s=90) == b"first"
             await wait_until(lambda: services.late == {"guard": 2})
             with pytest.raises(TimeoutError):
                 async with asyncio.timeout(0.05):
-                    await services.ask("guard", "j", b"", patience_s=5)
+                    await services.ask("guard", "j", b"", patience_s=90)
             await wait_until(lambda: len(asked) == 2)
             await asked[1].respond(b"too late")
             await wait_until(lambda: services.late == {"guard": 3})

@@ -459,7 +459,7 @@ def test_an_answer_that_was_lost_is_sent_again_but_not_for_ever(jetstream: JetSt
             async def answers_to(number: int) -> list[bytes]:
                 heard.clear()
                 named = json.dumps({"jobs": [f"{LOST}.{number}", f"{LOST}.never"]}).encode()
-                await stock.request("rookery.default.crew.shop.health", named, timeout=5)
+                await stock.request("rookery.default.crew.shop.health", named, timeout=60)
                 await stock.flush()
                 return heard
 
@@ -491,7 +491,7 @@ def test_malformed_messages_are_ignored(jetstream: JetStreamRealm) -> None:
                 odd_call = b'{"calls": [{"call": 1, "attempt": "two"}]}'
                 await stock.publish(f"rookery.default.crew.shop.{what}", odd_call, "somewhere")
             declined = await stock.request(
-                "rookery.default.tool.shop.price", b"", timeout=5, headers=odd
+                "rookery.default.tool.shop.price", b"", timeout=60, headers=odd
             )
             assert declined.headers["Rookery-Outcome"] == "not-begun"
             assert anna.jobs == []

@@ -148,7 +148,7 @@ def test_a_subject_with_too_many_parts_gets_no_responders(serving: Serving):
         for door in ("cmd", "api"):
             subject = f"rookery.{serving.realm}.{door}.run.a.b"
             with pytest.raises(nats.errors.NoRespondersError):
-                await client.nats.request(subject, b"{}", timeout=5)
+                await client.nats.request(subject, b"{}", timeout=60)
 
     serving.visit(scenario, "admin")
 

@@ -45,7 +45,7 @@ def test_a_plain_subscription_follows_a_session_live(serving: Serving):
         said = await plain.request(
             f"rookery.{serving.realm}.api.admission.plain-live",
             json.dumps({"input": "commit", "params": done}).encode(),
-            timeout=10,
+            timeout=60,
         )
         assert json.loads(said.data)["phase"] == "Attached"
         told = json.loads((await answer.next_msg(timeout=60)).data)

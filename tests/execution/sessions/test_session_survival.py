@@ -43,7 +43,7 @@ from tests.execution.scripted_driver import SESSION
 from tests.kernel.clients import SentRequest
 
 Step = Callable[[LeftWorld], None]
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 """By the world's clock; longer than any run may take."""
 EVERY_STORY = pytest.mark.parametrize("scenario", STORIES, ids=lambda scenario: scenario.__name__)
 

@@ -51,7 +51,7 @@ def test_concurrent_builders_build_once_and_report_it(
         return b"a component"
 
     def use() -> None:
-        together.wait(20)
+        together.wait(90)
         got.append(GuestCache(tmp_path / "cache", messages.append).component(stub_wasi=True))
 
     monkeypatch.setattr(guest_build, "_build", build)

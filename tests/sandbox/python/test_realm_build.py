@@ -50,7 +50,7 @@ class Builder:
         assert stub_wasi
         self.count += 1
         built = f"build {self.count}".encode() * 100_000
-        assert self.go_on.wait(20)
+        assert self.go_on.wait(90)
         if self.fails:
             raise Failed("GUEST_BUILD_FAILED", "out of order")
         return built

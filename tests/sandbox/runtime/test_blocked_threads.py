@@ -56,7 +56,7 @@ def test_threads_blocked_in_calls_do_not_stop_other_runs(
         assert hall.hold(24)
         assert Stage(sandbox, "busy").value("sum(range(10))") == 45
         assert sandbox.cancel("in-0") is None
-        assert futures[0].result(20).status == "cancelled"
+        assert futures[0].result(90).status == "cancelled"
         hall.open.set()
         assert [future.result(30).result for future in futures[1:]] == [1] * 23
         assert Stage(sandbox, "after").value("1") == 1
@@ -97,12 +97,12 @@ def test_threads_above_the_limit_exit():
     for _ in range(4):
         assert moved.acquire(timeout=90)
     workers.allow_extra(())
-    deadline_s = time.monotonic() + 20
+    deadline_s = time.monotonic() + 90
     while len(kept := [thread for thread in seen if thread.is_alive()]) > 1:
         assert time.monotonic() < deadline_s
         kept[0].join(0.01)
     assert len(kept) == 1
     workers.submit(done.set)
-    assert done.wait(20)
+    assert done.wait(90)
     workers.close()
     assert not kept[0].is_alive()

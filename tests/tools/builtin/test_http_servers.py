@@ -144,7 +144,7 @@ def test_the_deadline_ends_the_wait_for_a_silent_name_server(web: Web, programs:
     heard = threading.Event()
 
     def silent(_host: str, _port: int) -> list[ipaddress.IPv4Address]:
-        heard.wait(20)
+        heard.wait(90)
         return addresses_of("allowed.test", 0)
 
     programs.resolve = silent
@@ -180,7 +180,7 @@ def test_a_cancelled_call_ends_its_connection(web: Web, programs: Programs):
 def assert_no_thread_stays() -> None:
     for thread in threading.enumerate():
         if thread.name == "rookery-http":
-            thread.join(20)
+            thread.join(90)
             assert not thread.is_alive()
 
 
