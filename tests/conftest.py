@@ -1,5 +1,5 @@
-"""What every test shares: how Hypothesis runs, how processes started by tests can be stopped, and
-``--quick``: only the tests that start nothing.
+"""What every test shares: how Hypothesis runs, how processes started by tests can be stopped, what
+kills those that an interrupted run leaves, and ``--quick``: only the tests that start nothing.
 
 Machines are busy, so no example has a deadline.
 """
@@ -14,6 +14,7 @@ import sys
 import pytest
 from hypothesis import settings
 
+from tests.process_sweeper import start_sweeper
 from tests.selection import LONG, MARK, QuickRun
 
 settings.register_profile("rookery", deadline=None, database=None, print_blob=True)
@@ -39,6 +40,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    start_sweeper()
     config.addinivalue_line("markers", f"{MARK}: a process or a sandbox, unseen by the rule")
     config.addinivalue_line("markers", f"{LONG}: cases of a campaign that a quick run leaves out")
     if config.getoption("--quick"):
