@@ -16,6 +16,7 @@ from rookery.schemas.agents import MESSAGE_BYTES_MAX
 from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
 from rookery.schemas.calls import CallOutcome, ToolFault
+from rookery.schemas.envelope import InputSource
 from rookery.schemas.hooks import ChangeHooks, HooksQuery, HookTrial, ResumeRun
 from rookery.schemas.peers.envelope import Envelope
 from rookery.schemas.peers.exchanges import ExchangesQuery, FollowExchange, PeerDue, SendEnvelope
@@ -350,6 +351,7 @@ class RunsQuery(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     session: str | None = None
     status: RunState | None = None
     language: Language | None = None
+    input_source: InputSource | None = None
     since_ms: int | None = None
     """Created at this time or later."""
     until_ms: int | None = None

@@ -21,6 +21,7 @@ __all__ = [
     "EntityId",
     "Fact",
     "HistoryRestart",
+    "InputSource",
     "Mode",
     "Sealed",
     "TransitionFact",
@@ -55,6 +56,20 @@ class Mode(StrEnum):
     PASSIVE = "passive"
     STEER = "steer"
     INTERRUPT = "interrupt"
+
+
+class InputSource(StrEnum):
+    """How an input came (header ``Rookery-Input-Source``).
+
+    Without the header it is ``rpc`` for a request and for what the node itself puts into a
+    session, and ``tcp`` for a message that a client published to the inbox.
+    """
+
+    TCP = "tcp"
+    UDS = "uds"
+    STDIN = "stdin"
+    WEBHOOK = "webhook"
+    RPC = "rpc"
 
 
 class Fact(msgspec.Struct, frozen=True, kw_only=True, tag_field="type", gc=False):
@@ -125,6 +140,7 @@ class Command(msgspec.Struct, Generic[Body], frozen=True, kw_only=True, gc=False
     """Idempotency key within ``key``: the client's ``Nats-Msg-Id``, or one made by the node."""
     body: Body
     mode: Mode = Mode.QUEUE
+    input_source: InputSource = InputSource.RPC
     reply_to: str = ""
     """Subject of the terminal reply; empty if the client wants none."""
     caller_waits: bool = False

@@ -28,7 +28,7 @@ from rookery.schemas.commands import (
     HandleInput,
     audience_of,
 )
-from rookery.schemas.envelope import Mode, Sealed
+from rookery.schemas.envelope import InputSource, Mode, Sealed
 from rookery.schemas.errors import CODES
 from rookery.schemas.facts.approval import APPROVAL_FACTS
 from rookery.schemas.facts.conversation import CONVERSATION_FACTS
@@ -404,6 +404,7 @@ def _traits() -> Document:
     command = {
         "Nats-Msg-Id": {**message_id, "pattern": "^[\\x21-\\x7e]{1,128}$"},
         "Rookery-Mode": {**text, "enum": [mode.value for mode in Mode], "default": Mode.QUEUE},
+        "Rookery-Input-Source": {**text, "enum": [source.value for source in InputSource]},
         "traceparent": {**text, "description": "W3C trace context, carried into the facts."},
         "Content-Type": {**text, "enum": [JSON, MSGPACK], "default": JSON},
     }

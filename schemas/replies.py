@@ -11,6 +11,7 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.approvals.lists import ApprovalList, GrantList
 from rookery.schemas.approvals.records import DecisionReceipt
 from rookery.schemas.calls import Capability
+from rookery.schemas.envelope import InputSource
 from rookery.schemas.hooks import HookList, HookReceipt, HookTrialReport, ResumeReceipt
 from rookery.schemas.machines.lease import AuthLeasePhase, AuthStatusPhase
 from rookery.schemas.machines.peer import PeerIngressAdmission
@@ -127,6 +128,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """Number of calls the run has requested."""
     by: str | None = None
     """The credential that sent it, or ``unsigned``."""
+    input_source: InputSource | None = None
+    """How its input came; ``None`` if an older node accepted it."""
     waits_for: RunWait | None = None
     position: str
     """``<sequence>.<n>`` of the run's first fact; newer runs have higher positions."""

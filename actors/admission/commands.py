@@ -22,7 +22,7 @@ from rookery.actors.kernel.machines import RejectionKind, TransitionRejected, re
 from rookery.actors.messages import CancelHandler, ReportBrokenHistory
 from rookery.actors.protection.checks import check_count, check_rights
 from rookery.schemas.commands import Cancel, ChangeLimits, CreateSession, HandleInput
-from rookery.schemas.envelope import Command, Mode
+from rookery.schemas.envelope import Command, InputSource, Mode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session as facts
 from rookery.schemas.facts.peer import ItemAssigned
@@ -30,6 +30,7 @@ from rookery.schemas.facts.sandbox import SnapshotRestored
 from rookery.schemas.facts.turn import Cancelled, Completed, Failed
 from rookery.schemas.machines.inputs import InputSender, sender_of
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind
+from rookery.schemas.peers.items import ItemKind
 from rookery.schemas.protection.rights import Rights, RightsSet, intersect
 from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionMeta, check_limits
 
@@ -102,7 +103,9 @@ def accept_item(
     )
     builder = AdmissionFacts(state, command, now_ms)
     builder.open()
-    builder.accept(command, request, item_id=fact.item_id)
+    is_event = fact.item.get("kind") == ItemKind.EVENT
+    source = InputSource.WEBHOOK if is_event else InputSource.RPC
+    builder.accept(replace(command, input_source=source), request, item_id=fact.item_id)
     return builder.finish()
 
 
@@ -266,7 +269,7 @@ def handle_input(
     if driven and state.current is not None and sender is not InputSender.CLIENT:
         reserved = reserved_for_run(state.current.run_id)
         raise Refused("GUARD_REJECTED", f"{on}: {reserved.reason}", hint=reserved.hint)
-    candidate = _fill_in(state, on, machine.candidate(on, params))
+    candidate = _fill_in(state, command, on, machine.candidate(on, params))
     builder = AdmissionFacts(state, command, now_ms)
     builder.transition(machine, on, candidate)
     return builder.finish()
@@ -366,12 +369,15 @@ def _check_quotas(state: Admission, quotas: AdmissionQuotas) -> None:
         )
 
 
-def _fill_in(state: Admission, on: str, candidate: Any) -> Any:
+def _fill_in(state: Admission, command: Command[Any], on: str, candidate: Any) -> Any:
     """The candidate fact with the fields that the client cannot know."""
     turn = _turn_of_current(state)
     match candidate:
-        case facts.InputAccepted() if on == "accept_without_wake":
-            return replace(candidate, mode=Mode.PASSIVE, wake_if_idle=False)
+        case facts.InputAccepted():
+            candidate = replace(candidate, input_source=command.input_source)
+            if on == "accept_without_wake":
+                return replace(candidate, mode=Mode.PASSIVE, wake_if_idle=False)
+            return candidate
         case facts.RunPrepared() | facts.QueuedRunDrained():
             ids = (one.input_id for one in state.queue if one.run_id == candidate.run)
             return replace(candidate, input_id=next(ids, UNSET))

@@ -98,6 +98,7 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
             run=self._derive_id("run"),
             input_id=self._derive_id("input"),
             mode=mode,
+            input_source=command.input_source,
             immediate=running and mode is Mode.INTERRUPT,
             interrupt_yielding=running and mode is Mode.STEER,
             wake_if_idle=mode is not Mode.PASSIVE,
@@ -115,6 +116,7 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
         candidate = facts.InputAccepted(
             run=fact.run,
             input_id=self._derive_id("input"),
+            input_source=self._command.input_source,
             request=fact.request,
             request_blob=fact.request_blob,
             forked=fact.forked,

@@ -19,7 +19,7 @@ from rookery.actors.kernel.messages import CommandsArrived, LocalAsk, error_repl
 from rookery.bus.ports import Bus, Delivery, ReplyMessage, TaskSet
 from rookery.schemas.codec import decode_command, encode_json
 from rookery.schemas.commands import INTERNAL_VERBS, SIGNED_VERBS
-from rookery.schemas.envelope import Command, Mode
+from rookery.schemas.envelope import Command, InputSource, Mode
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.ids import check_command_id
 
@@ -211,6 +211,7 @@ class CommandRouter:
 
 
 _MODES = {mode.value: mode for mode in Mode} | {"": Mode.QUEUE}
+_INPUT_SOURCES = {source.value: source for source in InputSource}
 
 
 def decode_delivery(
@@ -243,6 +244,7 @@ def decode_delivery(
         id=command_id,
         body=body,
         mode=mode,
+        input_source=_input_source(delivery),
         reply_to=delivery.reply_to,
         caller_waits=delivery.position is None and bool(delivery.reply_to),
         traceparent=delivery.traceparent,
@@ -251,6 +253,18 @@ def decode_delivery(
     )
     digest = sha3_256(delivery.body).hexdigest()[:16]
     return PendingCommand(command, digest, received_s, delivery)
+
+
+def _input_source(delivery: Delivery) -> InputSource:
+    """The source that the client names, or that of the delivery."""
+    if not delivery.input_source:
+        is_stored = delivery.position is not None and not delivery.is_from_timer
+        return InputSource.TCP if is_stored else InputSource.RPC
+    source = _INPUT_SOURCES.get(delivery.input_source)
+    if source is None:
+        text = f"input source {delivery.input_source[:80]!r} is not known"
+        raise Refused("INVALID_ARGUMENT", text, hint=f"one of {', '.join(_INPUT_SOURCES)}")
+    return source
 
 
 def _decode_body(delivery: Delivery, decider: Decider, bytes_max: int) -> msgspec.Struct:

@@ -100,7 +100,8 @@ class Unpaged:
 
 # --- run pages ------------------------------------------------------------------------------------
 
-# A page's index tells which runs and sessions it may have, which statuses and languages, and from
+# A page's index tells which runs and sessions it may have, which statuses, languages and
+# sources, and from
 # when they are. Most runs of a page follow each other in the list; a run that ended late is in a
 # later page, so the search merges pages by position.
 
@@ -128,6 +129,8 @@ class RunRecord(Struct, gc=False, array_like=True):
     calls: int = 0
     by: str = ""
     """The credential that sent it, or ``unsigned``; empty in facts of older nodes."""
+    input_source: str = ""
+    """Empty in facts of older nodes."""
 
     @property
     def order(self) -> RunPosition:
@@ -145,7 +148,7 @@ class RunPageIndex(Struct, frozen=True, array_like=True):
     last: RunPosition
     created_from_ms: int
     created_to_ms: int
-    kinds: tuple[tuple[RunState, Language], ...]
+    kinds: tuple[tuple[RunState, Language, str], ...]
     runs: bytes
     """A mark of four bytes for each run id; different ids may have the same mark."""
     sessions: bytes
@@ -157,8 +160,10 @@ class RunPageIndex(Struct, frozen=True, array_like=True):
             and (query.since_ms is None or self.created_to_ms >= query.since_ms)
             and (query.until_ms is None or self.created_from_ms < query.until_ms)
             and any(
-                query.status in (None, status) and query.language in (None, language)
-                for status, language in self.kinds
+                query.status in (None, status)
+                and query.language in (None, language)
+                and query.input_source in (None, source)
+                for status, language, source in self.kinds
             )
             and (query.session is None or _has_mark(self.sessions, query.session))
         )
@@ -172,7 +177,7 @@ _decode_runs = msgspec.msgpack.Decoder(list[RunRecord]).decode
 
 def make_run_page(runs: Sequence[RunRecord]) -> RunPage:
     """A page of these runs, which are in order and have ended."""
-    kinds = sorted({(run.status, run.language) for run in runs})
+    kinds = sorted({(run.status, run.language, run.input_source) for run in runs})
     index = RunPageIndex(
         first=runs[0].order,
         last=runs[-1].order,
@@ -190,6 +195,7 @@ def decode_runs(body: bytes) -> list[RunRecord]:
     runs = _decode_runs(zlib.decompress(body))
     for run in runs:
         run.session, run.code = sys.intern(run.session), sys.intern(run.code)
+        run.input_source = sys.intern(run.input_source)
     return runs
 
 
@@ -232,6 +238,7 @@ def _matches(run: RunRecord, query: RunsQuery) -> bool:
         (query.session is None or run.session == query.session)
         and (query.status is None or run.status is query.status)
         and (query.language is None or run.language is query.language)
+        and (query.input_source is None or run.input_source == query.input_source)
         and (query.since_ms is None or run.created_at_ms >= query.since_ms)
         and (query.until_ms is None or run.created_at_ms < query.until_ms)
     )

@@ -21,6 +21,7 @@ from rookery.actors.projections.runs import RunProjection
 from rookery.bus.ports import Delivery, Filter, Journal
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import RunsQuery
+from rookery.schemas.envelope import InputSource
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.run_progress import (
     OpenCallPhase,
@@ -307,6 +308,7 @@ def _run_view(table: RunProjection, record: RunRecord) -> RunView:
         ended_at_ms=record.ended_at_ms or None,
         calls=record.calls,
         by=record.by or None,
+        input_source=InputSource(record.input_source) if record.input_source else None,
         waits_for=run_wait(table, record),
         position=record.position,
     )

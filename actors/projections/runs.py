@@ -43,7 +43,7 @@ __all__ = ["RunProjection"]
 
 FAMILIES: Final = frozenset({"session", "turn", "tool"})
 """The families whose facts this projection reads."""
-FOLDS: Final = 5
+FOLDS: Final = 6
 PAGE_RUNS: Final = 2_048
 """A quarter of a mebibyte before it is compressed, which takes 3 ms."""
 RECENT_RUNS_MIN: Final = 2_048
@@ -186,6 +186,7 @@ class RunProjection:
     def _on_accepted(self, record: RunRecord, fact: RunFactView) -> None:
         if fact.request is not None:
             record.language = fact.request.language
+        record.input_source = sys.intern(fact.input_source)
         self._on_progress(record, fact)
 
     def _on_prepared(self, record: RunRecord, fact: RunFactView) -> None:

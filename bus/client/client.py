@@ -68,17 +68,19 @@ def connect(
     token: str | None = None,
     access: ServerAccess | None = None,
     credential: str | Path | None = None,
+    input_source: str = "",
 ) -> Client:
     """A client to be opened: ``async with connect() as client``.
 
     Without ``url``: ``NATS_URL``, else the embedded server on ``ROOKERY_STORE`` or the default
     store, with its credential ``client`` unless ``credential`` names the file of another one.
     ``access`` names files of keys and certificates, else the variables of the ``nats`` command line
-    do. The call waits for a server that is starting.
+    do. The call waits for a server that is starting. ``input_source``: how the caller
+    gets what it sends, such as ``webhook``; its runs are listed with it.
     """
     own = read_credential(Path(credential)) if credential else None
     url, access, own = find_server_and_access(url, token, access, own, realm)
-    return Client(url, access, realm=realm, credential=own)
+    return Client(url, access, realm=realm, credential=own, input_source=input_source)
 
 
 class Client(ApprovalsMixin, PeersMixin, SessionsMixin, ResourcesMixin, EventsMixin):
@@ -92,9 +94,10 @@ class Client(ApprovalsMixin, PeersMixin, SessionsMixin, ResourcesMixin, EventsMi
         realm: str = "default",
         credential: Credential | None = None,
         absence_s_max: float = ABSENCE_S_MAX,
+        input_source: str = "",
     ) -> None:
         """``credential``: signs the name of the client in its commands. ``absence_s_max``: how long
-        a run waits for any node to appear."""
+        a run waits for any node to appear. ``input_source``: as for ``connect``."""
         self._subjects = Subjects(realm)
         self._connection = Connection(url, access, name="rookery-client")
         self._feed = NodeFeed(self._connection, self._subjects)
@@ -106,6 +109,8 @@ class Client(ApprovalsMixin, PeersMixin, SessionsMixin, ResourcesMixin, EventsMi
         self._run_schedule = REQUEST_SCHEDULE._replace(absence_s_max=absence_s_max)
         self.on_progress: Callable[[str], None] = lambda _: None
         """Gets what a node says while it works on an answer; meanwhile time-outs begin anew."""
+        self.input_source = input_source
+        """How it got what it sends, as an ``InputSource``."""
         self._tasks = TaskSet()
         self._closed = False
 
@@ -202,7 +207,11 @@ class Client(ApprovalsMixin, PeersMixin, SessionsMixin, ResourcesMixin, EventsMi
         feed = await self.follow_output(session) if output else None
         reply, message_id = self._expect_reply(), _message_id(message_id)
         headers = command_headers(
-            message_id, mode=mode, reply_to=reply.subject, identity=self._identity
+            message_id,
+            mode=mode,
+            input_source=self.input_source,
+            reply_to=reply.subject,
+            identity=self._identity,
         )
         subject = self._subjects.command("run", check_session_id(session))
         body = await self._encode_run(session, run, **options)
@@ -422,7 +431,12 @@ class Client(ApprovalsMixin, PeersMixin, SessionsMixin, ResourcesMixin, EventsMi
             self._subjects.request(verb, key),
             body,
             reply.subject,
-            command_headers(_message_id(message_id), mode=mode, identity=self._identity),
+            command_headers(
+                _message_id(message_id),
+                mode=mode,
+                input_source=self.input_source,
+                identity=self._identity,
+            ),
         )
 
         async def send() -> None:

@@ -46,9 +46,19 @@ def connect_sync(
     token: str | None = None,
     access: ServerAccess | None = None,
     credential: str | Path | None = None,
+    input_source: str = "",
 ) -> SyncClient:
     """A connected client, for ``with connect_sync() as client``; arguments as for ``connect``."""
-    return SyncClient(connect(url, realm=realm, token=token, access=access, credential=credential))
+    return SyncClient(
+        connect(
+            url,
+            realm=realm,
+            token=token,
+            access=access,
+            credential=credential,
+            input_source=input_source,
+        )
+    )
 
 
 class SyncClient:

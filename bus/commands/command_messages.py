@@ -47,6 +47,7 @@ FACT_COUNT = "Rookery-Fact-Count"
 """How many facts of its entity a view contains."""
 CONTENT_TYPE = "Content-Type"
 MODE = "Rookery-Mode"
+INPUT_SOURCE = "Rookery-Input-Source"
 REPLY = "Rookery-Reply"
 TRACEPARENT = "traceparent"
 SIGNATURE = "Rookery-Signature"
@@ -58,6 +59,7 @@ TIMER = "Rookery-Timer"
 
 _CONTENT_TYPE = CONTENT_TYPE.encode()
 _MODE = MODE.encode()
+_INPUT_SOURCE = INPUT_SOURCE.encode()
 _TRACEPARENT = TRACEPARENT.encode()
 _IDENTITY = IDENTITY.encode()
 _SIGNATURE, _VOUCH = SIGNATURE.encode(), VOUCH.encode()
@@ -95,6 +97,7 @@ def command_headers(
     *,
     content_type: str = "",
     mode: str = "",
+    input_source: str = "",
     reply_to: str = "",
     traceparent: str = "",
     identity: str = "",
@@ -105,6 +108,7 @@ def command_headers(
         (MESSAGE_ID, message_id),
         (CONTENT_TYPE, content_type),
         (MODE, mode),
+        (INPUT_SOURCE, input_source),
         (REPLY, reply_to),
         (TRACEPARENT, traceparent),
         (IDENTITY, identity),
@@ -126,6 +130,7 @@ def decode_command(message: Message, command_id: str, reply_to: str) -> Delivery
         body=message.body,
         content_type=header_value(header, _CONTENT_TYPE),
         mode=header_value(header, _MODE),
+        input_source=header_value(header, _INPUT_SOURCE),
         reply_to=reply_to if is_reply_subject(reply_to) else "",
         traceparent=header_value(header, _TRACEPARENT),
         identity=header_value(header, _IDENTITY),

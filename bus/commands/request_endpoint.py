@@ -148,6 +148,7 @@ class NatsRequestEndpoint:
                 request.id,
                 content_type=request.content_type,
                 mode=request.mode,
+                input_source=request.input_source,
                 traceparent=request.traceparent,
                 identity=request.identity,
             ),

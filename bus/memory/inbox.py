@@ -71,6 +71,7 @@ class MemoryCommands:
             body=dead.body,
             content_type=dead.content_type,
             mode=dead.mode,
+            input_source=dead.input_source,
             reply_to=dead.reply_to,
             traceparent=dead.traceparent,
             buried_at_ms=self._now_ms(),

@@ -61,6 +61,8 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
     body: bytes
     content_type: str = ""
     mode: str = ""
+    input_source: str = ""
+    """How its client got it, as the client says."""
     reply_to: str = ""
     """Request-reply: the requester's inbox. Inbox stream: the header ``Rookery-Reply``."""
     traceparent: str = ""
@@ -177,6 +179,7 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
     body: bytes
     content_type: str = ""
     mode: str = ""
+    input_source: str = ""
     reply_to: str = ""
     traceparent: str = ""
     identity: str = ""

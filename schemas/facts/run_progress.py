@@ -78,6 +78,7 @@ class RunFactView(Struct, gc=False):
     by: str = ""
     # session
     mode: str = Mode.QUEUE.value
+    input_source: str = ""
     request: RunRequestView | None = None
     # turn
     tool_count: int = 0

@@ -12,7 +12,7 @@ from typing import Annotated
 from msgspec import UNSET, Meta, UnsetType, field
 
 from rookery.schemas.calls import ForkedRun
-from rookery.schemas.envelope import Fact, HistoryRestart, Mode
+from rookery.schemas.envelope import Fact, HistoryRestart, InputSource, Mode
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionLimits
 
@@ -174,6 +174,8 @@ class InputAccepted(_SessionTransition, frozen=True, kw_only=True, tag="session.
 
     input_id: str
     mode: Mode = Mode.QUEUE
+    input_source: InputSource | UnsetType = UNSET
+    """Unset in facts of older nodes."""
     immediate: bool = False
     interrupt_yielding: bool = False
     wake_if_idle: bool = True

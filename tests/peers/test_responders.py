@@ -170,7 +170,9 @@ def test_an_event_from_outside_is_an_item_once(realm: PeerRealm):
         await serve(client, ears, "heard = [*globals().get('heard', []), item['text']]")
         for _ in range(2):
             await client.publish_event(ears, "cron", {"job": 7}, message_id="once")
-        await Planner(client, ears).fact("peer.item_handled")
+        handler = Planner(client, ears)
+        await handler.fact("peer.item_handled")
+        assert await handler.fact("session.input_accepted", input_source="webhook")
         await client.stop_serving(ears)
         assert (await client.run(ears, "heard")).result == ['[EVENT via cron] {"job":7}']
         await client.publish_event(ears, "hook", "later")

@@ -8,6 +8,7 @@ from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
+from msgspec import UNSET, UnsetType
 from msgspec.structs import force_setattr
 
 from rookery.actors.projections.run_queries import RunQueryHandler
@@ -17,7 +18,7 @@ from rookery.schemas.calls import RequestedCall
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.digest import ZERO_CHAIN, chain
-from rookery.schemas.envelope import EntityId, Fact
+from rookery.schemas.envelope import EntityId, Fact, InputSource
 from rookery.schemas.facts import session, tool, turn
 from rookery.schemas.machines.turn import TurnPrimitiveKind
 from rookery.schemas.replies import RunList, RunView
@@ -72,9 +73,14 @@ class FactHistory:
 
     # What runs commonly do.
 
-    def accept(self, key: str, run: str, **request: Any) -> None:
-        request = RunRequest(**request)
-        self.say(key, session.InputAccepted(run=run, input_id=run, request=request))
+    def accept(
+        self, key: str, run: str, *, source: InputSource | UnsetType = UNSET, **request: Any
+    ) -> None:
+        asked = RunRequest(**request)
+        self.say(
+            key,
+            session.InputAccepted(run=run, input_id=run, input_source=source, request=asked),
+        )
 
     def start(self, key: str, run: str) -> None:
         started = turn.Started(
@@ -111,9 +117,11 @@ class FactHistory:
         self.say(key, turn.Completed(run=run, result=RunResult(**result)))
         self.say(key, session.RunCommitted(run=run, input_id=run))
 
-    def run(self, key: str, run: str, **request: Any) -> None:
+    def run(
+        self, key: str, run: str, *, source: InputSource | UnsetType = UNSET, **request: Any
+    ) -> None:
         """A run that has nothing to wait for."""
-        self.accept(key, run, **request)
+        self.accept(key, run, source=source, **request)
         self.start(key, run)
         self.complete(key, run)
 

@@ -15,6 +15,7 @@ from rookery.bus.ports import Delivery
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import fact_tag, wire_names
 from rookery.schemas.commands import RunsQuery
+from rookery.schemas.envelope import InputSource
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval, session, tool, turn
 from rookery.schemas.facts.run_progress import RunFactView, RunProgress
@@ -292,6 +293,18 @@ def test_lists_are_filtered_by_status_session_language_and_time(history: FactHis
     assert ids(run_id="r2") == ["r2"]
     assert ids(run_id="unknown") == []
     assert ids(status=RunState.OK, session="b", limit=1) == ["r2"]
+
+
+def test_lists_are_filtered_by_the_source_of_the_input(history: FactHistory):
+    """A fact of an older node does not say it."""
+    history.run("a", "r1", source=InputSource.WEBHOOK)
+    history.accept("a", "r2", source=InputSource.RPC)
+    history.accept("b", "old")
+    found = {run.run_id: run.input_source for run in runs_of(history).runs}
+    assert found == {"r1": InputSource.WEBHOOK, "r2": InputSource.RPC, "old": None}
+    for source, expected in ((InputSource.WEBHOOK, ["r1"]), (InputSource.STDIN, [])):
+        listed = runs_of(history, input_source=source).runs
+        assert [run.run_id for run in listed] == expected
 
 
 def test_a_session_that_cannot_be_is_refused(history: FactHistory):

@@ -14,6 +14,7 @@ from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.actors.projections.runs import RunProjection
 from rookery.bus.memory.storage import MemoryCheckpointStore
 from rookery.schemas.commands import RunsQuery
+from rookery.schemas.envelope import InputSource
 from rookery.schemas.facts import session, turn
 from rookery.schemas.replies import RunList, RunState
 from rookery.schemas.run import ErrorObject, Language, RunResult, RunStatus
@@ -26,6 +27,7 @@ FILTERS: list[dict[str, Any]] = [
     {"status": RunState.RUNTIME_ERROR},
     {"status": RunState.RUNNING},
     {"language": Language.TYPESCRIPT},
+    {"input_source": InputSource.STDIN},
     {"session": "s2", "status": RunState.OK},
     {"since_ms": 1_700_000_000_040, "until_ms": 1_700_000_000_090},
     {"session": "unknown"},
@@ -71,7 +73,8 @@ def add_runs(history: FactHistory, count: int, first: int = 0) -> None:
     for number in range(first, first + count):
         key, run = f"s{number % 3}", f"r{number}"
         if number % 7:
-            history.run(key, run, language=("python", "typescript")[number % 2])
+            source = list(InputSource)[number % 5]
+            history.run(key, run, source=source, language=("python", "typescript")[number % 2])
             continue
         history.accept(key, run)
         history.start(key, run)

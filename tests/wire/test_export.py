@@ -138,6 +138,7 @@ def test_the_documented_headers_are_the_ones_in_use(asyncapi: export.Document):
     command = {
         command_messages.MESSAGE_ID,
         command_messages.MODE,
+        command_messages.INPUT_SOURCE,
         command_messages.TRACEPARENT,
         command_messages.CONTENT_TYPE,
     }

@@ -32,7 +32,8 @@ from rookery.ops.cli.rendering.run_output import (
     print_stderr,
     show_result,
 )
-from rookery.schemas.envelope import Mode
+from rookery.ops.cli.usage_errors import STDIN
+from rookery.schemas.envelope import InputSource, Mode
 from rookery.schemas.errors import CODES, CodedError, Failed
 from rookery.schemas.replies import RunAnswer
 from rookery.schemas.run import RunRequest
@@ -72,7 +73,8 @@ def run(
 ) -> int:
     """Run a program, or a model with a prompt, and print its result."""
     request = run_request(file, words, ask, return_snapshot=snapshot, rights=may.rights())
-    submission = _RunSubmission(request, mode, wait=wait, json=options.json)
+    source = InputSource.STDIN if file == STDIN else ""
+    submission = _RunSubmission(request, mode, source, wait=wait, json=options.json)
     return with_realm_client(
         options, tools, submission.submit if detach else submission.wait_for_end
     )
@@ -81,13 +83,17 @@ def run(
 class _RunSubmission:
     """One run, submitted under one id, also if the request is repeated."""
 
-    def __init__(self, request: RunRequest, mode: Mode, *, wait: bool, json: bool) -> None:
+    def __init__(
+        self, request: RunRequest, mode: Mode, input_source: str, *, wait: bool, json: bool
+    ) -> None:
         self._request, self._mode, self._wait, self._json = request, mode, wait, json
+        self._input_source = input_source
         self._id = new_id()
 
     async def submit(self, client: Client) -> int:
         """Submit the run and print its id."""
         session = self._request.session_id
+        client.input_source = self._input_source
         handle = await client.submit(session, self._request, message_id=self._id, mode=self._mode)
         run_id = await handle.accepted(ACCEPTED_S)
         if self._json:
@@ -109,6 +115,7 @@ class _RunSubmission:
 
     async def _result(self, client: Client, printer: LivePrinter | AnswerPrinter) -> RunAnswer:
         session = self._request.session_id
+        client.input_source = self._input_source
         handle = await client.begin(
             session,
             self._request,

@@ -34,6 +34,7 @@ from rookery.ops.cli.rendering.timeline import GLYPHS, PLAIN_GLYPHS, draw_timeli
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import Cancel, ResolveCall, RunsQuery
+from rookery.schemas.envelope import InputSource
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.replies import (
@@ -77,6 +78,9 @@ def list_(
     status: Annotated[RunState | None, Parameter(help="Only runs with this status.")] = None,
     session: Annotated[str | None, Parameter(help="Only runs of this session.")] = None,
     language: Annotated[Language | None, Parameter(help="Only runs in this language.")] = None,
+    input_source: Annotated[
+        InputSource | None, Parameter(help="Only runs whose input came so.")
+    ] = None,
     since: Since = None,
     until: Until = None,
     before: Before = None,
@@ -89,6 +93,7 @@ def list_(
         session=session and check_session_id(session),
         status=status,
         language=language,
+        input_source=input_source,
         since_ms=None if since is None else parse_time_ms(since, now_ms),
         until_ms=None if until is None else parse_time_ms(until, now_ms),
         before=before,
@@ -301,6 +306,7 @@ def _lines(run: RunView) -> list[tuple[str, object]]:
         ("took", _duration(run) or "not ended"),
         ("calls", run.calls),
         ("by", run.by or ""),
+        ("from", run.input_source or ""),
         *_may_act_lines(run.waits_for, SystemClock().now_ms()),
     ]
 

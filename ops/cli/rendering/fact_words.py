@@ -157,8 +157,9 @@ def _error(fields: FactFields) -> str:
 
 
 def _accepted(fields: FactFields) -> str:
-    mode = fields.get("mode", "queue")
-    return "accepted" if mode == "queue" else f"accepted, mode {mode}"
+    mode, source = fields.get("mode", "queue"), fields.get("input_source")
+    words = "accepted" if source is None else f"accepted from {source}"
+    return words if mode == "queue" else f"{words}, mode {mode}"
 
 
 def _model_requested(fields: FactFields) -> str:
