@@ -23,7 +23,7 @@ from rookery.actors.execution.step_inputs import (
     outcomes_of_calls,
 )
 from rookery.actors.execution.surface_tools import SurfaceToolsReader, node_tool
-from rookery.actors.hooks.changes import injected_inputs, is_retried
+from rookery.actors.hooks.changes import injected_inputs
 from rookery.actors.kernel import last_restart
 from rookery.actors.policy import RunPolicies
 from rookery.actors.protection.sensitive_values import (
@@ -278,7 +278,7 @@ class RunHistoryReader:
                     runs[-1].waits.append(RecordedWait(position, number, until_ms))
                 case hook.ResponseDecided() if runs and runs[-1].run_id == fact.run:
                     runs[-1].injected.update(injected_inputs((fact,)))
-                    if is_retried(fact):
+                    if fact.retries_run:
                         steps[-1], runs[-1].waits = StepInputs(answered_at), []
                 case _ if isinstance(fact, TurnEnd) and runs and runs[-1].run_id == fact.run:
                     runs[-1].end(position, fact)

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from rookery.actors.execution.driver import Finished
 from rookery.actors.execution.step_recorder import ParkRequested, RunEnded, StepRecorder
-from rookery.actors.hooks.changes import is_retried, run_ending
+from rookery.actors.hooks.changes import run_ending
 from rookery.actors.hooks.points import Hooked, HookPoints, HookStop, requests_retry
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import ToolResult
@@ -84,7 +84,7 @@ class RunHooks:
         ending = run_ending(hooked.facts)
         if ending is None:
             return last
-        if not is_retried(ending):
+        if not ending.retries_run:
             raise RunStopped(_ended(ending, last))
         await self._recorder.record_hooks()
         raise ExecutedOnceMore

@@ -8,7 +8,7 @@ from typing import Any, Final
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
-from rookery.actors.hooks.changes import injected_inputs, is_retried
+from rookery.actors.hooks.changes import injected_inputs
 from rookery.actors.turns.state import (
     ActiveRun,
     CancelledRun,
@@ -213,7 +213,7 @@ def evolve_hooks(state: SessionTurns, fact: hook.HookFact) -> SessionTurns:
     run = replace(run, hook_records=run.hook_records + 1)
     if inputs := injected_inputs((fact,)):
         run = replace(run, injected={**(run.injected or {}), **inputs})
-    elif is_retried(fact):
+    elif isinstance(fact, hook.ResponseDecided) and fact.retries_run:
         run = replace(run, retried=True, steps_before=run.steps, beside=UNSET, timer_ms=UNSET)
     return replace(state, driving=run)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from msgspec import UNSET
 
-from rookery.actors.hooks.changes import call_verdict, check_recorded, is_retried, run_ending
+from rookery.actors.hooks.changes import call_verdict, check_recorded, run_ending
 from rookery.actors.messages import RecordHooks, RecordStep
 from rookery.actors.tools import NO_VERDICT, NO_VERDICTS, CallRules, HookVerdict
 from rookery.schemas.calls import PinnedHook, RequestedCall
@@ -70,7 +70,7 @@ class HookRules:
             raise Failed("CONFLICT", f"run {said.run_id} has {run.steps} recorded steps")
         found, after = self._calls.record_outcomes(state, said.outcomes)
         left = [*found, *self.check(state, said.run_id, said.hooks)]
-        if any(map(is_retried, said.hooks)):
+        if any(isinstance(fact, hook.ResponseDecided) and fact.retries_run for fact in said.hooks):
             acting = [call.name for call in after.known_calls.calls_of_run(run.run_id)]
             if run.retried or run.has_model or not all(map(self._only_reads, acting)):
                 raise Refused("GUARD_REJECTED", f"run {run.run_id} may not be executed once more")
@@ -119,7 +119,7 @@ def _check_ending(step: RecordStep) -> None:
         return
     error = None if step.result is UNSET else step.result.error
     code = "HOOK_DENIED" if ending.point is HookPoint.RUN_STARTING else "HOOK_REPAIR_NEEDED"
-    if is_retried(ending) or error is None or error.code != code:
+    if ending.retries_run or error is None or error.code != code:
         text = (
             f"hook {ending.hook_id.as_str()} ends the run otherwise: {ending.change.response_class}"
         )

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import msgspec
 
 from rookery.bus.credentials import Credential
 from rookery.bus.roles import Role
-from rookery.bus.server.store import Store, default_store, find_running
+from rookery.bus.server.store import Store
 from rookery.bus.server_access import NO_ACCESS, ServerAccess, access_from_environment
 from rookery.schemas.errors import Failed
 
@@ -30,8 +29,8 @@ def find_server_and_access(
     """
     named = url or os.environ.get("NATS_URL")
     if named is None:
-        store = Store(Path(os.environ.get("ROOKERY_STORE") or default_store()))
-        running = find_running(store.path)
+        store = Store.at(os.environ.get("ROOKERY_STORE"))
+        running = store.find_running()
         if running is None:
             raise Failed(
                 "SERVER_UNREACHABLE",

@@ -30,10 +30,10 @@ from rookery.bus.jetstream_api import ApiError
 from rookery.bus.mesh_links import REALM_ACCOUNT, LinkFiles, MeshLink, link_config
 from rookery.bus.nats import Connection
 from rookery.bus.roles import Role
-from rookery.bus.server.store import GLOBAL_ACCOUNT, Store, default_store, find_running
+from rookery.bus.server.store import GLOBAL_ACCOUNT, Store
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["EmbeddedServer", "default_store", "find_running", "find_server"]
+__all__ = ["EmbeddedServer", "find_server"]
 
 _VERSION_MIN = (2, 12)
 _READY_PATIENCE_S = 60.0

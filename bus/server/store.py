@@ -32,9 +32,7 @@ __all__ = [
     "GLOBAL_ACCOUNT",
     "RunningServer",
     "Store",
-    "check_usable",
     "default_store",
-    "find_running",
     "is_accepted",
 ]
 
@@ -63,16 +61,32 @@ class Store:
         self._port_path = self.path / "port"
         self.credentials = CredentialStore(self.path)
 
+    @classmethod
+    def at(cls, path: str | None) -> Store:
+        """The store of this path, or the default one."""
+        return cls(Path(path) if path else default_store())
+
+    def check_path(self) -> None:
+        """Raise ``Refused`` CONFIG_INVALID unless the store exists or can be created there."""
+        with _check_usable(self.path):
+            place = next(path for path in (self.path, *self.path.parents) if path.exists())
+        if not (place.is_dir() and os.access(place, os.R_OK | os.W_OK | os.X_OK)):
+            raise Refused(
+                "CONFIG_INVALID",
+                f"store {self.path}: {place} is not a writable directory",
+                hint="choose another one with --store",
+            )
+
     def create(self) -> None:
         """Create the directory for its owner only; one that others may enter is closed to them."""
-        with check_usable(self.path):
+        with _check_usable(self.path):
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             if stat.S_IMODE(self.path.stat().st_mode) & 0o077:
                 self.path.chmod(0o700)
 
     def acquire(self) -> int:
         """The lock as an open file to be inherited; ``Refused`` STORE_IN_USE if it is held."""
-        with check_usable(self.path):
+        with _check_usable(self.path):
             lock = os.open(self._lock_path, os.O_RDWR | os.O_CREAT, 0o600)
         if not wait_until(lambda: _flock(lock, fcntl.LOCK_EX), _LOCK_PATIENCE_S):
             os.close(lock)
@@ -81,7 +95,7 @@ class Store:
 
     def is_locked(self) -> bool:
         """Whether a server runs on this store, or is starting."""
-        with check_usable(self.path):
+        with _check_usable(self.path):
             try:
                 lock = os.open(self._lock_path, os.O_RDWR)
             except FileNotFoundError:
@@ -100,6 +114,11 @@ class Store:
                 ports = msgspec.json.decode(path.read_bytes(), type=dict[str, list[str]])
                 return RunningServer(pid, ports["nats"][0])
         return None
+
+    def find_running(self) -> RunningServer | None:
+        """The running server; ``None`` if there is none. The call waits for one that starts."""
+        wait_until(lambda: not self.is_locked() or self.running_server(), _START_PATIENCE_S)
+        return self.running_server() if self.is_locked() else None
 
     def remove_port_files(self) -> None:
         """Delete the announcements of killed servers. Only for the holder of the lock."""
@@ -197,7 +216,7 @@ class Store:
 
 
 @contextmanager
-def check_usable(store: Path) -> Iterator[None]:
+def _check_usable(store: Path) -> Iterator[None]:
     """Raise ``Refused`` CONFIG_INVALID if the file system does not allow a store there."""
     try:
         yield
@@ -213,16 +232,6 @@ def default_store() -> Path:
     """The default store of an embedded server."""
     data = os.environ.get("XDG_DATA_HOME") or "~/.local/share"
     return Path(data, "rookery").expanduser()
-
-
-def find_running(store: Path) -> RunningServer | None:
-    """The running server on ``store``; ``None`` if there is none.
-
-    The call waits for a starting server.
-    """
-    place = Store(store)
-    wait_until(lambda: not place.is_locked() or place.running_server(), _START_PATIENCE_S)
-    return place.running_server() if place.is_locked() else None
 
 
 def _flock(file: int, kind: int) -> bool:

@@ -12,16 +12,11 @@ the realm.
     realm_link.py      the connection that outlives restarts; approver.py: that of an approver
 """
 
+from __future__ import annotations
+
 from rookery.ops.mcp_server.approver import McpApprover
-from rookery.ops.mcp_server.http_transport import HttpAddress, read_token, serve_http
+from rookery.ops.mcp_server.http_transport import HttpAccess, serve_http
 from rookery.ops.mcp_server.server import RealmMcpServer
 from rookery.ops.mcp_server.standard_streams import serve_stdio
 
-__all__ = [
-    "HttpAddress",
-    "McpApprover",
-    "RealmMcpServer",
-    "read_token",
-    "serve_http",
-    "serve_stdio",
-]
+__all__ = ["HttpAccess", "McpApprover", "RealmMcpServer", "serve_http", "serve_stdio"]

@@ -23,7 +23,7 @@ from rookery.ops.mcp_server.server import RealmMcpServer
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 
-__all__ = ["HttpAddress", "read_token", "serve_http"]
+__all__ = ["HttpAccess", "HttpAddress", "read_token", "serve_http"]
 
 log = logging.getLogger(__name__)
 
@@ -101,15 +101,24 @@ def read_token(path: Path) -> bytes:
     return token
 
 
+class HttpAccess(NamedTuple):
+    """Where to listen, and what a request must have."""
+
+    address: HttpAddress
+    token: bytes
+    origins: Sequence[str] = ()
+    """Of web pages that may call, beside those on this machine."""
+
+    @classmethod
+    def of(cls, address: str, token_file: Path, origins: Sequence[str]) -> HttpAccess:
+        return cls(HttpAddress.of(address), read_token(token_file), origins)
+
+
 async def serve_http(
-    server: RealmMcpServer,
-    address: HttpAddress,
-    token: bytes,
-    origins: Sequence[str],
-    on_ready: Callable[[str], None],
+    server: RealmMcpServer, access: HttpAccess, on_ready: Callable[[str], None]
 ) -> None:
-    """Serve until the task is cancelled. ``origins``: of web pages that may call, beside those on
-    this machine. ``on_ready`` gets the URL."""
+    """Serve until the task is cancelled. ``on_ready`` gets the URL."""
+    address, token, origins = access
     security = _security(address.host, origins)
     if address.host not in _THIS_MACHINE:
         log.warning("no TLS: the token can be read on the way", extra={"host": address.host})

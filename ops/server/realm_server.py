@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -16,10 +15,10 @@ from rookery.bus.clock import monotonic_s
 from rookery.bus.credentials import Credential, read_credential
 from rookery.bus.mesh_links import read_link
 from rookery.bus.roles import Role
-from rookery.bus.server import EmbeddedServer, Store, check_usable, default_store, find_running
+from rookery.bus.server import EmbeddedServer, Store
 from rookery.bus.server_access import NO_ACCESS, ServerAccess
 from rookery.ops.config import Config, address_of
-from rookery.schemas.errors import CodedError, Failed, Refused
+from rookery.schemas.errors import CodedError, Failed
 
 __all__ = [
     "RealmServer",
@@ -77,14 +76,7 @@ def sealing_key_path(config: Config) -> Path:
 def store_of(config: Config) -> Store:
     """The store directory of the embedded server, whether or not it exists yet."""
     store = _store(config)
-    with check_usable(store.path):
-        place = next(path for path in (store.path, *store.path.parents) if path.exists())
-    if not (place.is_dir() and os.access(place, os.R_OK | os.W_OK | os.X_OK)):
-        raise Refused(
-            "CONFIG_INVALID",
-            f"store {store.path}: {place} is not a writable directory",
-            hint="choose another one with --store",
-        )
+    store.check_path()
     return store
 
 
@@ -107,7 +99,7 @@ def find_server(config: Config, role: Role, surface: str = "") -> RealmServer | 
     """
     url, file = config.url, config.server.credentials_file
     if not url:
-        running = find_running(store_of(config).path)
+        running = store_of(config).find_running()
         return _local(running.address, config, role, surface) if running is not None else None
     settings = msgspec.structs.asdict(config.server)
     fields = {name: settings[name] for name in ServerAccess.__struct_fields__ if name in settings}
@@ -170,7 +162,7 @@ _OWN_FORMAT = ".json"
 
 
 def _store(config: Config) -> Store:
-    return Store(Path(config.store) if config.store else default_store())
+    return Store.at(config.store)
 
 
 def _is_of_store(url: str, config: Config) -> bool:

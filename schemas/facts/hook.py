@@ -16,7 +16,7 @@ from rookery.schemas.hooks import HookMode, HookRegistration
 from rookery.schemas.ids import HookId
 from rookery.schemas.scalars import Unsigned
 from rookery.schemas.seed.hook import HookPoint, HookRecord, HookResponseClass
-from rookery.schemas.seed.hook_invocation import AnyHookResponse
+from rookery.schemas.seed.hook_invocation import AnyHookResponse, RequestRetryResponse
 from rookery.schemas.seed.lifecycle import EffectIntent, EffectResult
 from rookery.schemas.seed.records import JournalRecord
 
@@ -39,6 +39,12 @@ class ResponseDecided(_InvokedHookFact, frozen=True, kw_only=True, tag="hook.res
     record: JournalRecord
     change: AnyHookResponse
     """The response; the turn derives from it what is executed."""
+
+    @property
+    def retries_run(self) -> bool:
+        """Whether it lets the program of the run be executed once more."""
+        is_end = self.point is HookPoint.BEFORE_RUN_COMPLETE
+        return is_end and isinstance(self.change, RequestRetryResponse)
 
 
 class MutationIntended(

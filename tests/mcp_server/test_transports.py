@@ -20,7 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 
 from rookery.ops.cli import main
 from rookery.ops.mcp_server import http_transport
-from rookery.ops.mcp_server.http_transport import HttpAddress, read_token, serve_http
+from rookery.ops.mcp_server.http_transport import HttpAccess, HttpAddress, read_token, serve_http
 from rookery.schemas.errors import Refused
 from tests.forkserver import fork
 from tests.mcp_server.mcp_fixtures import SESSION, McpRealm, Notices, eventually, scenario
@@ -187,7 +187,11 @@ async def by_http(realm: McpRealm, *origins: str) -> AsyncIterator[str]:
     """The server in this process, at a port of its own."""
     ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(
-        serve_http(realm.server(), HttpAddress.of("0"), TOKEN.encode(), origins, ready.set_result)
+        serve_http(
+            realm.server(),
+            HttpAccess(HttpAddress.of("0"), TOKEN.encode(), origins),
+            ready.set_result,
+        )
     )
     await asyncio.wait({serving, ready}, return_when=asyncio.FIRST_COMPLETED)
     try:

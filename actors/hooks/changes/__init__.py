@@ -4,19 +4,9 @@
 run. The decider of turns derives both again from the recorded facts.
 """
 
-from rookery.actors.hooks.changes.call_changes import call_verdict, outcome_after_hooks
-from rookery.actors.hooks.changes.run_changes import (
-    check_recorded,
-    injected_inputs,
-    is_retried,
-    run_ending,
-)
+from __future__ import annotations
 
-__all__ = [
-    "call_verdict",
-    "check_recorded",
-    "injected_inputs",
-    "is_retried",
-    "outcome_after_hooks",
-    "run_ending",
-]
+from rookery.actors.hooks.changes.call_changes import call_verdict, outcome_after_hooks
+from rookery.actors.hooks.changes.run_changes import check_recorded, injected_inputs, run_ending
+
+__all__ = ["call_verdict", "check_recorded", "injected_inputs", "outcome_after_hooks", "run_ending"]

@@ -38,7 +38,6 @@ __all__ = [
     "RunCompletion",
     "check_recorded",
     "injected_inputs",
-    "is_retried",
     "run_ending",
 ]
 
@@ -147,23 +146,13 @@ def injected_inputs(left: Iterable[facts.HookFact]) -> Mapping[str, Any]:
 def run_ending(left: Iterable[facts.HookFact]) -> facts.ResponseDecided | None:
     """The response that ends the run, or that executes its program once more."""
     for fact in left:
-        if isinstance(fact, facts.ResponseDecided) and isinstance(
-            fact.change, StopRunResponse | StopCompletionWithRepairNeededResponse
-        ):
-            return fact
-        if is_retried(fact):
-            assert isinstance(fact, facts.ResponseDecided)
-            return fact
+        if isinstance(fact, facts.ResponseDecided):
+            stops = isinstance(
+                fact.change, StopRunResponse | StopCompletionWithRepairNeededResponse
+            )
+            if stops or fact.retries_run:
+                return fact
     return None
-
-
-def is_retried(fact: facts.HookFact) -> bool:
-    """Whether this lets the program of the run be executed once more."""
-    return (
-        isinstance(fact, facts.ResponseDecided)
-        and fact.point is HookPoint.BEFORE_RUN_COMPLETE
-        and isinstance(fact.change, RequestRetryResponse)
-    )
 
 
 def check_recorded(left: Sequence[facts.HookFact], request: RunRequest | UnsetType) -> None:

@@ -7,8 +7,8 @@ of the node, and its answer is judged as in a run.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -21,11 +21,19 @@ from rookery.actors.hooks.realm.live_hooks import LiveHooks
 from rookery.actors.hooks.registration import check_registration
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.tools import ToolCatalogue
-from rookery.bus.ports import Delivery
-from rookery.schemas.calls import PinnedHook, RunEnvironment
-from rookery.schemas.codec import decode_command
-from rookery.schemas.errors import Refused
+from rookery.bus.ports import Delivery, StoredMessage
+from rookery.schemas.calls import (
+    CallArguments,
+    CallOutcome,
+    PinnedHook,
+    RequestedCall,
+    RunEnvironment,
+)
+from rookery.schemas.codec import FactCodec, decode_command
+from rookery.schemas.digest import digest_json
+from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts import hook as facts
+from rookery.schemas.facts import tool, turn
 from rookery.schemas.hooks import (
     HookMode,
     HookRegistration,
@@ -39,11 +47,12 @@ from rookery.schemas.run import Language, SessionLimits
 from rookery.schemas.seed.hook import HookPoint
 from rookery.schemas.seed.hook_invocation import HookInput, HookResponse
 
-__all__ = ["HookTrials"]
+__all__ = ["HookTrials", "recorded_calls", "typed_call"]
 
 TRIAL_MS: Final = 2_000
 """A trial may take longer than an invocation: nothing waits for it."""
 _POINTS: Final = (HookPoint.BEFORE_TOOL_CALL, HookPoint.AFTER_TOOL_CALL)
+_CODEC: FactCodec[Any] = FactCodec(turn.RUN_FACTS)
 
 
 class _DryExecutor:
@@ -144,3 +153,52 @@ def _words(left: Sequence[facts.HookFact]) -> str:
         if isinstance(fact, facts.Noted):
             return f"fail: {fact.error}" if fact.error else fact.would or ""
     return ""
+
+
+# --- the calls it is tried with -------------------------------------------------------------------
+
+
+def recorded_calls(messages: Iterable[StoredMessage], run_id: str) -> Iterator[TriedCall]:
+    """The calls of a run as its program requested them, with their values. Messages that cannot be
+    read are skipped."""
+    calls: dict[str, RequestedCall] = {}
+    outcomes: dict[str, CallOutcome] = {}
+    session = ""
+    for stored in messages:
+        if stored.entity.family != "turn":
+            continue
+        try:
+            recorded = _CODEC.decode(stored.body)
+        except CodedError:
+            continue
+        session = stored.entity.key
+        for fact in recorded:
+            if fact.run != run_id:
+                continue
+            match fact:
+                case turn.ToolCallsReturned(calls=requested):
+                    calls |= {call.operation_id: call for call in requested}
+                case tool.Requested(operation_id=name) if name in calls:
+                    calls[name] = _with_arguments(calls[name], fact)
+                case tool.Completed(value=value, value_blob=blob, sealed=sealed):
+                    outcome = CallOutcome(value=value, value_blob=blob, sealed=sealed)
+                    outcomes[fact.operation_id] = outcome
+    for name, call in calls.items():
+        value = outcomes.get(name) or UNSET
+        yield TriedCall(session=session, run_id=run_id, call=call, outcome=value)
+
+
+def typed_call(name: str, arguments: dict[str, Any]) -> TriedCall:
+    """A call with these named arguments, of no run."""
+    given = CallArguments(kwargs=arguments)
+    call = RequestedCall(
+        operation_id="trial.1", number=1, name=name, digest=digest_json(given), arguments=given
+    )
+    return TriedCall(session="trial", run_id="trial", call=call)
+
+
+def _with_arguments(call: RequestedCall, requested: tool.Requested) -> RequestedCall:
+    """The batch has the arguments of a call only if a hook has changed them."""
+    if call.arguments is not UNSET or call.arguments_blob is not UNSET:
+        return call
+    return replace(call, arguments=requested.arguments, arguments_blob=requested.arguments_blob)

@@ -15,7 +15,7 @@ from typing import Literal, NamedTuple
 import msgspec
 
 from rookery.bus.roles import Role
-from rookery.bus.server import EmbeddedServer, Store, find_running
+from rookery.bus.server import EmbeddedServer, Store
 from rookery.ops.bench.peers.environment import Child, Environment, Program, memory_bytes
 from rookery.ops.bench.peers.servers import (
     PeerStore,
@@ -95,8 +95,9 @@ def _start_rookery(store: PeerStore, environment: Environment, task: PeerTask) -
     with ExitStack() as stack:
         node = Program(command, store.folder.parent / "rookery.log")
         stack.callback(node.stop)
-        running = find_running(store.folder)
-        client = Store(store.folder).credential("default", Role.OPERATOR)
+        place = Store(store.folder)
+        running = place.find_running()
+        client = place.credential("default", Role.OPERATOR)
         settings = {"url": client.url(running.address), "inbox": client.inbox} if running else {}
         program = _program(sys.executable, "rookery_program", store, settings)
         stack.callback(program.stop)

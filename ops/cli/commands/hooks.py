@@ -12,6 +12,7 @@ import msgspec
 from cyclopts import App, Parameter
 from msgspec.structs import replace
 
+from rookery.actors.hooks.realm import recorded_calls, typed_call
 from rookery.actors.tools.authoring import load_registry
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import OfflineRealm, open_realm
@@ -19,7 +20,7 @@ from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, printable
 from rookery.ops.config import Format, Level
-from rookery.ops.hooks import HookProcess, read_hooks, recorded_calls, typed_call
+from rookery.ops.hooks import HookProcess, read_hooks
 from rookery.ops.logs import configure, scrub_output
 from rookery.ops.processes import stop_signals
 from rookery.schemas.commands import RunsQuery

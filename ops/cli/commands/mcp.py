@@ -73,8 +73,7 @@ def mcp(
             "--http needs --token-file: without it every client of the port could run programs",
             hint="(umask 077; openssl rand -hex 32 > FILE)",
         )
-    address = mcp_server.HttpAddress.of(http)
-    token = mcp_server.read_token(token_file)
+    access = mcp_server.HttpAccess.of(http, token_file, origin or [])
 
     def print_ready(url: str) -> None:
         if options.json:
@@ -82,7 +81,7 @@ def mcp(
         else:
             print_line(f"ready {url}")
 
-    serving = mcp_server.serve_http(server, address, token, origin or [], print_ready)
+    serving = mcp_server.serve_http(server, access, print_ready)
     return _serve(serving, server.stop)
 
 

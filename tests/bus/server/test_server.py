@@ -22,8 +22,8 @@ from rookery.bus.credentials import USERS_FILE
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats.connection import ApiError, Connection, Outgoing
 from rookery.bus.roles import Role
-from rookery.bus.server.server import EmbeddedServer, default_store, find_running, find_server
-from rookery.bus.server.store import Store, is_accepted
+from rookery.bus.server.server import EmbeddedServer, find_server
+from rookery.bus.server.store import Store, default_store, is_accepted
 from rookery.schemas.errors import Failed, Refused
 
 PATIENCE_S = 90.0
@@ -83,7 +83,7 @@ def ask(url: str, subject: str, query: object = None) -> dict[str, Any]:
 
 def node_url(store: Path) -> str:
     """The URL of the running server, for a node."""
-    running = find_running(store)
+    running = Store(store).find_running()
     assert running is not None
     return Store(store).credential("default", Role.NODE).url(running.address)
 
@@ -208,17 +208,17 @@ def test_a_second_server_on_the_store_is_refused_with_a_hint(
     assert f"pid {server.pid} at {server.address}" in refused.value.message
     assert f"--url {server.address}" in refused.value.hint
     assert "@" not in str(refused.value)
-    assert find_running(server.store) == (server.pid, server.address)
+    assert Store(server.store).find_running() == (server.pid, server.address)
     assert ask(server.url, "$JS.API.INFO")
 
 
 def test_the_lock_dies_with_the_server_and_nothing_else(server: EmbeddedServer) -> None:
     os.kill(server.pid, signal.SIGKILL)
     wait_until(lambda: not server.running, PATIENCE_S)
-    assert find_running(server.store) is None
+    assert Store(server.store).find_running() is None
     with EmbeddedServer(server.store) as other:
-        assert find_running(server.store) == (other.pid, other.address)
-    assert find_running(server.store) is None
+        assert Store(server.store).find_running() == (other.pid, other.address)
+    assert Store(server.store).find_running() is None
 
 
 def test_no_server_outlives_an_owner_killed_with_9(tmp_path: Path) -> None:
@@ -243,7 +243,7 @@ def test_a_stopping_server_is_not_announced(tmp_path: Path) -> None:
         assert wait_until(lambda: place.running_server() is None, PATIENCE_S)
         assert place.is_locked()
         os.kill(server.pid, signal.SIGCONT)
-        assert find_running(place.path) is None
+        assert place.find_running() is None
 
 
 def test_an_owner_started_again_at_once_waits_for_the_old_server(tmp_path: Path) -> None:
@@ -260,10 +260,10 @@ def test_a_signal_to_the_owners_group_leaves_the_server_to_him(
 ) -> None:
     store = tmp_path / "store"
     with owner(store) as process:
-        running = find_running(store)
+        running = Store(store).find_running()
         os.killpg(process.pid, number)
         assert ask(node_url(store), "$JS.API.INFO")
-        assert find_running(store) == running
+        assert Store(store).find_running() == running
 
 
 def test_killing_the_parent_guard_does_not_save_the_server(server: EmbeddedServer) -> None:
@@ -272,7 +272,7 @@ def test_killing_the_parent_guard_does_not_save_the_server(server: EmbeddedServe
     )
     os.kill(int(leash.stdout), signal.SIGKILL)
     wait_until(lambda: not server.running, PATIENCE_S)
-    assert find_running(server.store) == (server.pid, server.address)
+    assert Store(server.store).find_running() == (server.pid, server.address)
     server.stop()
     assert not Store(server.store).is_locked()
 
@@ -313,7 +313,7 @@ def test_what_is_stored_already_does_not_count_against_a_restart(server: Embedde
 def test_any_path_may_be_a_store(tmp_path: Path) -> None:
     with EmbeddedServer(tmp_path / 'it\'s "my" störe\\$HOME') as server:
         assert ask(server.url, "$JS.API.INFO")
-        assert find_running(server.store) == (server.pid, server.address)
+        assert Store(server.store).find_running() == (server.pid, server.address)
 
 
 def test_a_taken_port_is_skipped_unless_it_was_configured(tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ def test_the_last_log_line_of_the_server_is_in_the_error(tmp_path: Path) -> None
 
 
 def test_there_is_nothing_to_find_where_nothing_runs(tmp_path: Path) -> None:
-    assert find_running(tmp_path / "never") is None
+    assert Store(tmp_path / "never").find_running() is None
     assert not (tmp_path / "never").exists()
 
 
