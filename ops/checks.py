@@ -22,7 +22,7 @@ from rookery.actors.leases import list_leases
 from rookery.actors.projections import read_approvers
 from rookery.actors.sandbox.runtime import fiber_obstacle
 from rookery.bus.clock import entropy
-from rookery.bus.credentials import USERS_FILE
+from rookery.bus.credentials import CredentialStore
 from rookery.bus.jetstream_api import STREAM_NOT_FOUND, ApiError
 from rookery.bus.journal import AuditScope, JetStreamJournal
 from rookery.bus.nats import Connection
@@ -154,7 +154,8 @@ def _check_binary() -> Finding:
 def _check_directory(path: Path) -> Finding:
     if not path.exists():
         return Finding(check="store", detail=f"{path} will be created by `rookery up`")
-    for place in (path / USERS_FILE, *sorted(path.glob("credentials/*")), path):
+    users = CredentialStore(path).users_file
+    for place in (users, *sorted(path.glob("credentials/*")), path):
         mode = place.stat().st_mode & 0o777 if place.exists() else 0
         if mode & 0o077:
             return Finding(

@@ -1,5 +1,5 @@
-"""The leases of a node: what it knows of them, their decider, and the executor that renews
-credentials."""
+"""The leases of a node, as its configuration declares them: bindings, providers, and the tools and
+models that need them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from rookery.actors.kernel import (
-    AskActor,
-    Effect,
-    EffectHandler,
-    Failpoints,
-    KernelMetrics,
-    QueryHandler,
-)
-from rookery.actors.leases import (
-    Binding,
-    LeaseCredentials,
-    LeaseExecutor,
-    LeaseLogins,
-    LeasesDecider,
-    LeaseSecrets,
-    LeaseStates,
-    Provider,
-)
+from rookery.actors.kernel import KernelMetrics
+from rookery.actors.leases import Binding, NodeLeases, Provider
 from rookery.actors.leases.providers import SecretReader, create_providers
 from rookery.actors.tools import LOCAL, CatalogueTool
 from rookery.bus.clock import SystemClock, entropy
@@ -48,22 +32,8 @@ __all__ = ["LeaseServices"]
 class LeaseServices:
     """One per node that executes runs."""
 
-    def __init__(
-        self,
-        bus: Bus,
-        loop: BusLoop,
-        *,
-        epoch: str,
-        bindings: Mapping[str, Binding],
-        providers: Mapping[str, Provider],
-        secrets: LeaseSecrets,
-        metrics: KernelMetrics,
-    ) -> None:
-        self._bus, self._bindings, self._providers = bus, bindings, providers
-        self._secrets, self._now_ms, self._metrics = secrets, SystemClock().now_ms, metrics
-        self.states = LeaseStates(bus, loop, self._now_ms)
-        self.credentials = LeaseCredentials(bus.timers, self.states, secrets, self._now_ms)
-        self.decider = LeasesDecider(epoch)
+    def __init__(self, node: NodeLeases, bindings: Mapping[str, Binding]) -> None:
+        self.node, self._bindings = node, bindings
 
     @classmethod
     async def open(
@@ -77,17 +47,20 @@ class LeaseServices:
         metrics: KernelMetrics,
     ) -> LeaseServices:
         """Begin to follow the leases of the configured bindings."""
-        services = cls(
+        bindings = bindings_of(config)
+        node = NodeLeases(
             bus,
             loop,
             epoch=epoch,
-            bindings=bindings_of(config),
+            bindings=bindings,
             providers=open_providers(config, node_secrets),
             secrets=node_secrets.sealed,
+            entropy=entropy,
+            now_ms=SystemClock().now_ms,
             metrics=metrics,
         )
-        await services.states.open(services._bindings)
-        return services
+        await node.open()
+        return cls(node, bindings)
 
     def require_bindings(self, catalogue: Iterable[CatalogueTool]) -> None:
         """Refuse a tool whose calls could never get a credential."""
@@ -124,36 +97,6 @@ class LeaseServices:
                 hint=f"add [bindings.{name}]; there are: {known}",
             )
         return name
-
-    def queries(self, ask: AskActor) -> Mapping[str, QueryHandler]:
-        """The queries about leases, and logins."""
-        logins = LeaseLogins(
-            ask=ask,
-            journal=self._bus.journal,
-            secrets=self._secrets,
-            bindings=self._bindings,
-            providers=self._providers,
-            entropy=entropy,
-            now_ms=self._now_ms,
-            metrics=self._metrics,
-        )
-        return logins.queries
-
-    def handlers(
-        self, ask: AskActor, failpoints: Failpoints
-    ) -> Mapping[type[Effect], EffectHandler]:
-        """The handler of each effect of the leases that this node owns."""
-        executor = LeaseExecutor(
-            ask=ask,
-            timers=self._bus.timers,
-            secrets=self._secrets,
-            bindings=self._bindings,
-            providers=self._providers,
-            now_ms=self._now_ms,
-            metrics=self._metrics,
-            failpoints=failpoints,
-        )
-        return executor.handlers
 
 
 # --- bindings -------------------------------------------------------------------------------------

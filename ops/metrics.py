@@ -28,7 +28,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Sample
 
 from rookery.actors import DECIDERS
-from rookery.bus.commands import EndpointStats
+from rookery.bus.micro_service import EndpointStats
 from rookery.ops.http_server import Page
 from rookery.ops.model_metrics import ModelMetrics
 from rookery.schemas.approvals.records import ApprovalTerminalStatus

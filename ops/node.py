@@ -45,10 +45,10 @@ from rookery.actors.kernel import (
 )
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
 from rookery.bus.clock import SystemClock, entropy
-from rookery.bus.commands import MicroServiceResponder
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal import QuarantinedMessage
+from rookery.bus.micro_service import MicroServiceResponder
 from rookery.bus.ports import PARTITIONS, TaskSet
 from rookery.bus.realm_upgrade import upgrade_at_start
 from rookery.bus.roles import Role

@@ -12,10 +12,10 @@ from typing import Any, Final, get_args
 import msgspec
 
 from rookery.actors.kernel import Kernel
-from rookery.bus.commands import Endpoint, MicroService
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_api import CONSUMER_NOT_FOUND, ApiError
 from rookery.bus.jetstream_bus import JetStreamBus
+from rookery.bus.micro_service import Endpoint, MicroService
 from rookery.bus.nats import Connection
 from rookery.bus.ports import Backpressure
 from rookery.bus.streams import mismatches, streams_of

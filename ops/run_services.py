@@ -123,7 +123,7 @@ class RunServices:
         self.deciders = self._create_deciders(approval_settings(bus.realm, config.approvals))
 
     def _create_deciders(self, approvals: ApprovalSettings) -> Sequence[Decider]:
-        surfaces, gate = self.surfaces, self.leases.states.gate
+        surfaces, gate = self.surfaces, self.leases.node.states.gate
         policies = self._policies
         call_rules = CallRules(
             surfaces.tools,
@@ -141,7 +141,7 @@ class RunServices:
             ApprovalsDecider(approvals, self.approvers.approver_of),
             SurfacesDecider(executes_runs=True),
             self.peers.decider,
-            self.leases.decider,
+            self.leases.node.decider,
         )
 
     def _create_execution(self) -> NodeExecution:
@@ -153,8 +153,8 @@ class RunServices:
             catalogue=self.catalogue,
             visible=self.surfaces.visible,
             policies=self._policies,
-            credentials=leases.credentials,
-            lease_gate=leases.states.gate,
+            credentials=leases.node.credentials,
+            lease_gate=leases.node.states.gate,
             peer_gate=self.peers.needs_approval,
             seal=self._seal,
             snapshot_key=self.secrets.snapshots,
@@ -168,7 +168,7 @@ class RunServices:
 
     def _create_queries(self) -> Mapping[str, QueryHandler]:
         return {
-            **self.leases.queries(self._ask_actor),
+            **self.leases.node.queries(self._ask_actor),
             **self.surfaces.queries(self._ask_actor),
             **hook_queries(self._ask_actor, self.hooks, self.catalogue),
             "revoke": RightsRevoker(self._epoch, self._ask_actor, self.revocations).reply,
@@ -274,7 +274,7 @@ class RunServices:
             metrics=self._metrics,
             failpoints=failpoints,
             seal=self._seal,
-            credentials=self.leases.credentials,
+            credentials=self.leases.node.credentials,
         )
         waits = WaitExecutor(ask=ask, timers=self._bus.timers, now_ms=now_ms)
         approvals = ApprovalExecutor(
@@ -287,7 +287,7 @@ class RunServices:
             resume_in_turn=runner.resumptions.admit,
         )
         found = [one.handlers for one in (calls, waits, approvals, execution)]
-        found += [one.handlers(ask, failpoints) for one in (self.leases, self.peers)]
+        found += [one.handlers(ask, failpoints) for one in (self.leases.node, self.peers)]
         found.append(
             surfaces.connect(ask, acts_for, lambda: execution.running_sessions, failpoints)
         )
@@ -298,7 +298,7 @@ class RunServices:
         return {
             "approvers": self.approvers.run,
             "revocations": self.revocations.run,
-            "leases": self.leases.states.run,
+            "leases": self.leases.node.states.run,
             "roster": self.peers.roster.run,
             "peers": self.peers.watch,
             "surfaces": self.surfaces.live.run,

@@ -103,7 +103,7 @@ class SurfaceServices:
             visible=self.visible,
             hosts=self.hosts,
             own=own,
-            connections=self._connections(seal, leases.credentials),
+            connections=self._connections(seal, leases.node.credentials),
             slots=self.slots,
             processes=share.count,
         )

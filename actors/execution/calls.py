@@ -23,7 +23,7 @@ from rookery.actors.execution.run_hooks import RunHooks
 from rookery.actors.execution.step_recorder import ParkRequested, RunEnded, StepRecorder
 from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
-from rookery.actors.turns import request_calls
+from rookery.actors.turn_inputs import request_calls
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import (
     WAITING_FOR_LEASE,

@@ -42,7 +42,7 @@ from rookery.actors.messages import (
     RunEndRecorded,
     UnparkRun,
 )
-from rookery.actors.turns import end_unexecuted
+from rookery.actors.turn_inputs import end_unexecuted
 from rookery.actors.turns.effects import (
     ContinueRun,
     ExecuteRun,

@@ -30,7 +30,7 @@ from rookery.actors.messages import (
 )
 from rookery.actors.protection.sensitive_values import CallSeal, SensitiveParts
 from rookery.actors.sandbox import ProgramCall, ToolResult
-from rookery.actors.turns import cancelled_result, end_run, end_unexecuted
+from rookery.actors.turn_inputs import cancelled_result, end_run, end_unexecuted
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
 from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_json

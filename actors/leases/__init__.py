@@ -12,31 +12,19 @@ from typing import TYPE_CHECKING
 from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from rookery.actors.leases.credentials import LeaseCredentials, LeaseStates
-    from rookery.actors.leases.decider import LeasesDecider
-    from rookery.actors.leases.executor import LeaseExecutor
-    from rookery.actors.leases.logins import LeaseLogins, list_leases
-    from rookery.actors.leases.provider import Binding, LeaseSecrets, Provider
+    from rookery.actors.leases.credentials import LeaseStates
+    from rookery.actors.leases.logins import list_leases
+    from rookery.actors.leases.node_leases import NodeLeases
+    from rookery.actors.leases.provider import Binding, Provider
 
-__all__ = [
-    "Binding",
-    "LeaseCredentials",
-    "LeaseExecutor",
-    "LeaseLogins",
-    "LeaseSecrets",
-    "LeaseStates",
-    "LeasesDecider",
-    "Provider",
-    "list_leases",
-]
+__all__ = ["Binding", "LeaseStates", "NodeLeases", "Provider", "list_leases"]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "credentials": ("LeaseCredentials", "LeaseStates"),
-        "decider": ("LeasesDecider",),
-        "executor": ("LeaseExecutor",),
-        "logins": ("LeaseLogins", "list_leases"),
-        "provider": ("Binding", "LeaseSecrets", "Provider"),
+        "credentials": ("LeaseStates",),
+        "logins": ("list_leases",),
+        "node_leases": ("NodeLeases",),
+        "provider": ("Binding", "Provider"),
     },
 )

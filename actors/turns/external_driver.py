@@ -10,7 +10,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines import Reservation, reserved_for_run
-from rookery.actors.turns.state import external_result
+from rookery.actors.turn_inputs import external_result
 from rookery.actors.turns.transitions import Turn
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command

@@ -23,6 +23,7 @@ from rookery.actors.messages import (
     ReportItemHandled,
     RunStart,
 )
+from rookery.actors.turn_inputs import external_result, refused_result, resolve_calls, start_params
 from rookery.actors.turns.effects import (
     ContinueRun,
     InvokeCancelHooks,
@@ -35,15 +36,7 @@ from rookery.actors.turns.effects import (
 )
 from rookery.actors.turns.evolve import END_TYPES, End
 from rookery.actors.turns.run_surfaces import surfaces_at_start, take_up_effects
-from rookery.actors.turns.state import (
-    ActiveRun,
-    ImmediateKind,
-    Provisioner,
-    external_result,
-    refused_result,
-    resolve_calls,
-    start_params,
-)
+from rookery.actors.turns.state import ActiveRun, ImmediateKind, Provisioner
 from rookery.actors.turns.step_facts import END_INPUTS, StepFacts, TurnFacts, model_wait_effects
 from rookery.schemas.agents import ConversationMessage, ImmediateMessage, TextPart
 from rookery.schemas.calls import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE, RunEnvironment

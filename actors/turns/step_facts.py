@@ -15,8 +15,8 @@ from msgspec.structs import force_setattr, replace
 from rookery.actors.kernel import Effect, FactBuilder
 from rookery.actors.messages import RecordStep, TurnInput
 from rookery.actors.tools.effects import ArmCallTimer, AwaitCredential
+from rookery.actors.turn_inputs import cancelled_result
 from rookery.actors.turns.evolve import END_TYPES
-from rookery.actors.turns.state import cancelled_result
 from rookery.schemas.agents import RequestSent
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Fact

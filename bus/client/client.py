@@ -35,7 +35,7 @@ from rookery.bus.client.server_lookup import find_server_and_access
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.commands.command_messages import command_headers
 from rookery.bus.commands.publish import publish
-from rookery.bus.credentials import Credential, identity_header, read_credential
+from rookery.bus.credentials import Credential, identity_header
 from rookery.bus.event_loop import TaskSet
 from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.nats.reply_inbox import PendingReply
@@ -78,7 +78,7 @@ def connect(
     do. The call waits for a server that is starting. ``input_source``: how the caller
     gets what it sends, such as ``webhook``; its runs are listed with it.
     """
-    own = read_credential(Path(credential)) if credential else None
+    own = Credential.read(Path(credential)) if credential else None
     url, access, own = find_server_and_access(url, token, access, own, realm)
     return Client(url, access, realm=realm, credential=own, input_source=input_source)
 

@@ -1,20 +1,8 @@
 """Commands on their way to an owner: the request endpoint, the inbox and the timers."""
 
+from __future__ import annotations
+
 from rookery.bus.commands.command_messages import CommandDecoder, command_headers
 from rookery.bus.commands.inbox import JetStreamInbox
-from rookery.bus.commands.request_endpoint import (
-    Endpoint,
-    EndpointStats,
-    MicroService,
-    MicroServiceResponder,
-)
 
-__all__ = [
-    "CommandDecoder",
-    "Endpoint",
-    "EndpointStats",
-    "JetStreamInbox",
-    "MicroService",
-    "MicroServiceResponder",
-    "command_headers",
-]
+__all__ = ["CommandDecoder", "JetStreamInbox", "command_headers"]

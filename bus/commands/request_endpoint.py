@@ -1,12 +1,17 @@
-"""The request endpoint, and the micro service by which NATS's own tools find a node."""
+"""The request endpoint: commands and queries by request-reply on core NATS.
+
+All nodes receive requests through one queue group. A node forwards a request of another node's
+partition to a subject of that partition. If no node listens there, the server notifies the sender
+and not the client, so the forwarding node puts a subject of its own into the reply field, with
+the client's subject in the last token. Requests are not stored: a client repeats its request
+until it receives a reply.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from types import MappingProxyType
-from typing import Any, NamedTuple
 
 from rookery.bus.commands.command_messages import (
     CODE,
@@ -27,26 +32,12 @@ from rookery.schemas.run import ErrorObject
 
 __all__ = [
     "QUEUE",
-    "Endpoint",
-    "EndpointStats",
-    "MicroService",
-    "MicroServiceResponder",
     "NatsRequestEndpoint",
     "error_message",
     "error_reply",
     "partition_unowned",
+    "send_replies",
 ]
-
-# --- request endpoint -----------------------------------------------------------------------------
-
-# The request endpoint: commands and queries by request-reply on core NATS.
-#
-# All nodes receive requests through one queue group. A node forwards a request of another node's
-# partition to a subject of that partition. If no node listens there, the server notifies the sender
-# and not the client, so the forwarding node puts a subject of its own into the reply field, with
-# the client's subject in the last token. Requests are not stored: a client repeats its request
-# until it receives a reply.
-
 
 log = logging.getLogger(__name__)
 
@@ -124,7 +115,7 @@ class NatsRequestEndpoint:
             else:
                 others.append((request.reply_to, self._forwarded(request)))
         if others:
-            _send(self._connection, others)
+            send_replies(self._connection, others)
         if ours:
             self._deliver(ours)
 
@@ -156,7 +147,7 @@ class NatsRequestEndpoint:
 
     def _send_replies(self, replies: Sequence[ReplyMessage]) -> None:
         sent = [(reply.reply_to, _outgoing(reply)) for reply in replies if reply.reply_to]
-        _send(self._connection, sent)
+        send_replies(self._connection, sent)
 
     def _id_of(self, message: Message) -> str:
         """The client's id, or a new one, which forwarding preserves."""
@@ -164,7 +155,7 @@ class NatsRequestEndpoint:
         return client_id or f"{self._inbox}.{next(self._numbers)}"
 
 
-def _send(connection: Connection, messages: Sequence[tuple[str, Outgoing]]) -> None:
+def send_replies(connection: Connection, messages: Sequence[tuple[str, Outgoing]]) -> None:
     """Send messages, each with its client's reply subject.
 
     A client receives an error instead of a message that cannot be sent (it is too large).
@@ -174,7 +165,7 @@ def _send(connection: Connection, messages: Sequence[tuple[str, Outgoing]]) -> N
     except Refused as refusal:
         if len(messages) > 1:
             for alone in messages:
-                _send(connection, [alone])
+                send_replies(connection, [alone])
         elif reply_to := messages[0][0]:
             _reply_error(connection, reply_to, refusal)
 
@@ -208,134 +199,3 @@ def _outgoing(reply: ReplyMessage) -> Outgoing:
 
 def _discard(deliveries: list[Delivery]) -> None:
     """Drop requests while the endpoint is closed; their clients repeat them."""
-
-
-# --- micro service --------------------------------------------------------------------------------
-
-# ``nats micro list / info / stats`` send requests to ``$SRV.>``, and every node replies with its
-# own description. The request endpoint serves the commands and queries themselves.
-
-
-NAME = "rookery"
-DESCRIPTION = "Runs, sessions and everything else that may be asked of a Rookery node."
-REQUESTS = ("PING", "INFO", "STATS")
-NO_INPUTS: Mapping[str, Sequence[str]] = MappingProxyType({})
-
-
-class Endpoint(NamedTuple):
-    """One verb of the request endpoint."""
-
-    verb: str
-    request_schema: str
-    """JSON Schema as text, because the metadata of an endpoint is text."""
-    response_schema: str
-    audience: str
-    """The group of roles that may send it."""
-    inputs: Mapping[str, Sequence[str]] = NO_INPUTS
-    """Of a verb of machines: its inputs, by who sends them."""
-
-
-class EndpointStats(NamedTuple):
-    """Counts of the requests that a node has answered for a verb."""
-
-    requests: int = 0
-    refused: int = 0
-    seconds: float = 0.0
-
-
-class MicroService(NamedTuple):
-    """The description of one node."""
-
-    node: str
-    version: str
-    started: str
-    """RFC 3339."""
-    endpoints: Sequence[Endpoint]
-    stats: Callable[[], Mapping[str, EndpointStats]]
-    """By verb; of those that were requested."""
-
-
-class MicroServiceResponder:
-    """Replies to requests of NATS tools; used on the event loop of its connection."""
-
-    def __init__(self, connection: Connection, subjects: Subjects, service: MicroService) -> None:
-        self._connection, self._subjects, self._service = connection, subjects, service
-        self._subscriptions: list[Subscription] = []
-
-    async def open(self) -> None:
-        """Subscribe; NATS tools find the node from now on."""
-        for request in REQUESTS:
-            for suffix in ("", f".{NAME}", f".{NAME}.{self._service.node}"):
-                subject = f"$SRV.{request}{suffix}"
-                self._subscriptions.append(
-                    await self._connection.subscribe(subject, self._on_requests)
-                )
-
-    async def close(self) -> None:
-        """Unsubscribe; NATS tools no longer find the node."""
-        while self._subscriptions:
-            await self._subscriptions.pop().cancel()
-
-    def _on_requests(self, messages: list[Message]) -> None:
-        """Requests that arrive together get the same reply, made once: any client may send
-        thousands, and none of them may hold up what else the node has to do."""
-        kinds = {"PING": self._ping, "INFO": self._info, "STATS": self._stats}
-        replies = dict[str, bytes]()
-        outgoing = list[tuple[str, Outgoing]]()
-        for message in messages:
-            if is_reply_subject(message.reply):
-                kind = message.subject.split(".")[1]
-                if kind not in replies:
-                    replies[kind] = encode_json(kinds[kind]())
-                outgoing.append((message.reply, Outgoing(message.reply, replies[kind])))
-        _send(self._connection, outgoing)
-
-    def _ping(self) -> dict[str, Any]:
-        return self._identity("ping")
-
-    def _info(self) -> dict[str, Any]:
-        endpoints = [
-            self._address(one)
-            | {
-                "metadata": {
-                    "request_schema": one.request_schema,
-                    "response_schema": one.response_schema,
-                    "audience": one.audience,
-                }
-                | {f"inputs_of_{sender}": " ".join(one.inputs[sender]) for sender in one.inputs}
-            }
-            for one in self._service.endpoints
-        ]
-        return self._identity("info") | {"description": DESCRIPTION, "endpoints": endpoints}
-
-    def _stats(self) -> dict[str, Any]:
-        stats = self._service.stats()
-        endpoints = [
-            self._address(one) | _verb_stats(stats.get(one.verb, EndpointStats()))
-            for one in self._service.endpoints
-        ]
-        return self._identity("stats") | {"started": self._service.started, "endpoints": endpoints}
-
-    def _identity(self, kind: str) -> dict[str, Any]:
-        return {
-            "type": f"io.nats.micro.v1.{kind}_response",
-            "name": NAME,
-            "id": self._service.node,
-            "version": self._service.version,
-            "metadata": {"realm": self._subjects.realm},
-        }
-
-    def _address(self, endpoint: Endpoint) -> dict[str, Any]:
-        subject = self._subjects.requests(endpoint.verb)
-        return {"name": endpoint.verb, "subject": subject, "queue_group": QUEUE}
-
-
-def _verb_stats(served: EndpointStats) -> dict[str, Any]:
-    total_ns = int(served.seconds * 1e9)
-    return {
-        "num_requests": served.requests,
-        "num_errors": served.refused,
-        "last_error": "",
-        "processing_time": total_ns,
-        "average_processing_time": total_ns // max(1, served.requests),
-    }

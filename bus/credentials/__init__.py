@@ -4,20 +4,9 @@
 credentials of a server and the server's configuration for them.
 """
 
-from rookery.bus.credentials.credential import (
-    Credential,
-    identity_header,
-    is_certified,
-    read_credential,
-)
-from rookery.bus.credentials.store import USERS_FILE, CredentialStore, ServerFormat
+from __future__ import annotations
 
-__all__ = [
-    "USERS_FILE",
-    "Credential",
-    "CredentialStore",
-    "ServerFormat",
-    "identity_header",
-    "is_certified",
-    "read_credential",
-]
+from rookery.bus.credentials.credential import Credential, identity_header, is_certified
+from rookery.bus.credentials.store import CredentialStore, ServerFormat
+
+__all__ = ["Credential", "CredentialStore", "ServerFormat", "identity_header", "is_certified"]

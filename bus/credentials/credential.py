@@ -26,7 +26,6 @@ __all__ = [
     "check_name",
     "identity_header",
     "is_certified",
-    "read_credential",
 ]
 
 # --- credential -----------------------------------------------------------------------------------
@@ -62,6 +61,21 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Public key of the issuer, an NKey of an account."""
     certificate: str
     """The issuer's signature of name, role and public key, in hex."""
+
+    @classmethod
+    def read(cls, path: Path) -> Credential:
+        """The credential in a file; ``Refused`` UNAUTHORIZED if there is none. The error names the
+        file and prints nothing of it."""
+        try:
+            return msgspec.json.decode(path.read_bytes(), type=Credential)
+        except OSError as error:
+            raise Refused("UNAUTHORIZED", f"credential {path}: {error.strerror}") from None
+        except msgspec.MsgspecError:
+            raise Refused(
+                "UNAUTHORIZED",
+                f"{path} is not a credential of Rookery",
+                hint="rookery auth create makes one",
+            ) from None
 
     @property
     def user(self) -> str:
@@ -146,21 +160,6 @@ def is_certified(
 def _certified_bytes(realm: str, name: str, role: str, surface: str, public_key: str) -> bytes:
     """The bytes that an issuer signs."""
     return canonical_json([_DOMAIN, realm, name, str(role), surface, public_key])
-
-
-def read_credential(path: Path) -> Credential:
-    """The credential in a file; ``Refused`` UNAUTHORIZED if there is none. The error names the file
-    and prints nothing of it."""
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=Credential)
-    except OSError as error:
-        raise Refused("UNAUTHORIZED", f"credential {path}: {error.strerror}") from None
-    except msgspec.MsgspecError:
-        raise Refused(
-            "UNAUTHORIZED",
-            f"{path} is not a credential of Rookery",
-            hint="rookery auth create makes one",
-        ) from None
 
 
 # --- identity -------------------------------------------------------------------------------------

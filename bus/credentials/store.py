@@ -15,7 +15,7 @@ import msgspec
 from Crypto.Protocol.KDF import bcrypt
 
 from rookery.bus.clock import SystemClock, entropy
-from rookery.bus.credentials.credential import Credential, Issuer, check_name, read_credential
+from rookery.bus.credentials.credential import Credential, Issuer, check_name
 from rookery.bus.nkeys import (
     KEY_BYTES,
     NKey,
@@ -167,6 +167,8 @@ class CredentialStore:
 
     def __init__(self, store: Path, now_s: Callable[[], int] = _system_s) -> None:
         self._store, self._folder, self._now_s = store, store / "credentials", now_s
+        self.users_file = store / USERS_FILE
+        """The users of an embedded server, in its configuration."""
 
     def prepare(self, realm: str, server: ServerFormat) -> None:
         """Make the credentials of a realm for a server elsewhere. ``Refused`` CONFIG_INVALID if the
@@ -211,17 +213,17 @@ class CredentialStore:
             missing = [role for role in _WITHOUT_SURFACE if not self._was_made(realm, role)]
             for role in missing:
                 self._issue(realm, role.value, role)
-            if missing or not (self._store / USERS_FILE).exists():
+            if missing or not self.users_file.exists():
                 self._write_users()
         return bool(missing)
 
     def get(self, realm: str, name: str) -> Credential | None:
         path = self._path(realm, name)
-        return read_credential(path) if path.exists() else None
+        return Credential.read(path) if path.exists() else None
 
     def all(self) -> list[Credential]:
         """By realm and name."""
-        return [read_credential(path) for path in sorted(self._folder.glob(f"*{_SUFFIX}"))]
+        return [Credential.read(path) for path in sorted(self._folder.glob(f"*{_SUFFIX}"))]
 
     def path(self, credential: Credential) -> Path:
         """The file of a credential."""
@@ -341,7 +343,7 @@ class CredentialStore:
         if self.server_format is None:
             admin = self._folder / "admin"
             user, _, password = (admin.read_text() if admin.exists() else "").partition(" ")
-            _replace(self._store / USERS_FILE, users_config(self.all(), user, password).encode())
+            _replace(self.users_file, users_config(self.all(), user, password).encode())
 
     @contextmanager
     def _locked(self) -> Iterator[None]:

@@ -24,7 +24,8 @@ from types import TracebackType
 from typing import Literal
 
 from rookery.bus.clock import entropy, wait_until
-from rookery.bus.credentials import USERS_FILE, Credential
+from rookery.bus.credentials import Credential
+from rookery.bus.credentials.store import USERS_FILE
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_api import ApiError
 from rookery.bus.mesh_links import REALM_ACCOUNT, LinkFiles, MeshLink, link_config

@@ -12,7 +12,7 @@ import msgspec
 
 from rookery.bus.client import ABSENCE_S_MAX, Client
 from rookery.bus.clock import monotonic_s
-from rookery.bus.credentials import Credential, read_credential
+from rookery.bus.credentials import Credential
 from rookery.bus.mesh_links import read_link
 from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer, Store
@@ -105,7 +105,7 @@ def find_server(config: Config, role: Role, surface: str = "") -> RealmServer | 
     fields = {name: settings[name] for name in ServerAccess.__struct_fields__ if name in settings}
     access = ServerAccess(**fields)
     if file.endswith(_OWN_FORMAT):
-        return RealmServer.of(url, read_credential(Path(file)), access)
+        return RealmServer.of(url, Credential.read(Path(file)), access)
     if "@" not in url and not access.has_credentials and _is_of_store(url, config):
         return _local(url, config, role, surface)
     return RealmServer(url, access)
@@ -116,7 +116,7 @@ def _local(address: str, config: Config, role: Role, surface: str) -> RealmServe
     file of one of its own credentials counts."""
     file = config.server.credentials_file
     if file.endswith(_OWN_FORMAT):
-        return RealmServer.of(address, read_credential(Path(file)))
+        return RealmServer.of(address, Credential.read(Path(file)))
     return RealmServer.of(address, _store(config).credential(config.realm, role, surface))
 
 
@@ -124,7 +124,7 @@ def local_credential(config: Config, role: Role) -> Credential | None:
     """The configured credential, whatever its role, else that of the role in the store of the
     embedded server; ``None`` if there is neither. It makes none."""
     if config.server.credentials_file.endswith(_OWN_FORMAT):
-        return read_credential(Path(config.server.credentials_file))
+        return Credential.read(Path(config.server.credentials_file))
     if config.url and not _is_of_store(config.url, config):
         return None
     return _store(config).credentials.get(config.realm, role.value)

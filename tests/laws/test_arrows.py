@@ -94,6 +94,7 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
         "rookery.actors.policy",
         "rookery.actors.protection",
         "rookery.actors.tools",
+        "rookery.actors.turn_inputs",
     )
     found = []
     for module in modules("actors"):

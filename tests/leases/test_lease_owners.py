@@ -17,7 +17,9 @@ import pytest
 from rookery.actors.kernel.kernel import Kernel
 from rookery.actors.kernel.kernel_settings import KernelSettings
 from rookery.actors.kernel.ownership import NodeIdentity
-from rookery.actors.leases import Binding, LeaseExecutor, LeasesDecider
+from rookery.actors.leases import Binding
+from rookery.actors.leases.decider import LeasesDecider
+from rookery.actors.leases.executor import LeaseExecutor
 from rookery.actors.leases.lease_rules import LeaseEntry, evolve
 from rookery.actors.leases.provider import (
     LeaseCredential,

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from rookery.bus.clock import wait_until
-from rookery.bus.commands.request_endpoint import MicroServiceResponder
+from rookery.bus.micro_service import MicroServiceResponder
 from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.background_tasks import BackgroundTasks
 from rookery.ops.config import ApprovalsConfig, Config, NodeConfig

@@ -15,7 +15,7 @@ from rookery.actors.execution.agents.model_calls import storable
 from rookery.actors.execution.agents.model_port import ModelAnswer
 from rookery.actors.execution.driver import Finished
 from rookery.actors.messages import TurnInput
-from rookery.actors.turns import cancelled_result, run_failed
+from rookery.actors.turn_inputs import cancelled_result, run_failed
 from rookery.schemas.envelope import Fact
 from rookery.schemas.machines.turn import TurnTerminalCauseKind, TurnTerminalOutcome
 from rookery.schemas.run import (

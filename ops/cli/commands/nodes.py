@@ -12,7 +12,7 @@ from cyclopts import App, Parameter
 from rookery.actors.keys.ed25519 import SigningKey
 from rookery.actors.projections import NodeView, nodes_of
 from rookery.bus.clock import wait_until
-from rookery.bus.credentials import Credential, read_credential
+from rookery.bus.credentials import Credential
 from rookery.bus.ports import Filter
 from rookery.bus.roles import Role
 from rookery.bus.server import Store
@@ -131,7 +131,7 @@ def _voucher_key(path: Path | None, config: Config) -> SigningKey | Credential:
     if path is None:
         found = local_credential(config, Role.OPERATOR)
     elif path.suffix == _CREDENTIAL_SUFFIX:
-        found = read_credential(path)
+        found = Credential.read(path)
     else:
         root = read_signer(path)
         if (known := root_key_of(config.approvals)) and known != root.public_key:

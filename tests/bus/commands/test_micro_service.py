@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rookery.bus.commands.request_endpoint import EndpointStats, MicroService, MicroServiceResponder
+from rookery.bus.micro_service import EndpointStats, MicroService, MicroServiceResponder
 from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused

@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from rookery.bus.clock import wait_until
-from rookery.bus.credentials import USERS_FILE
+from rookery.bus.credentials.store import USERS_FILE
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats.connection import ApiError, Connection, Outgoing
 from rookery.bus.roles import Role
