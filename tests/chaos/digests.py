@@ -39,10 +39,16 @@ class Journaled:
         audit = ChainAudit()
         self.sessions: dict[str, list[list[dict[str, Any]]]] = defaultdict(list)
         """By session, its messages, each a list of facts."""
+        self.calls: dict[str, str] = {}
+        """The name of the tool of each call, by its operation."""
         for stored in messages:
             audit.add(stored)
             if stored.entity.family == "session":
                 self.sessions[stored.entity.key].append(msgspec.json.decode(stored.body))
+            elif stored.entity.family == "turn":
+                facts = msgspec.json.decode(stored.body)
+                requested = [one for one in facts if one["type"] == "tool.requested.v1"]
+                self.calls |= {one["operation_id"]: one["name"] for one in requested}
 
     def facts(self, session: str) -> list[dict[str, Any]]:
         """As they follow each other, whatever messages hold them."""
