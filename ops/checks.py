@@ -39,7 +39,7 @@ from rookery.bus.streams import (
 )
 from rookery.bus.subjects import Subjects
 from rookery.ops.config import Config
-from rookery.ops.journal import JournalCheck, NodeKeys
+from rookery.ops.journal import JournalCheck, NodeKeys, find_forged_approvals
 from rookery.ops.keys import ConfiguredKeys, TrustRoots
 from rookery.schemas.commands import LeasesQuery
 from rookery.schemas.envelope import EntityId
@@ -50,6 +50,7 @@ __all__ = [
     "CheckVerdict",
     "Finding",
     "Streams",
+    "check_approvals",
     "check_approvers",
     "check_chain",
     "check_clock",
@@ -420,6 +421,32 @@ async def check_approvers(journal: JetStreamJournal, realm: str, root_key: str) 
             hint="rookery approvers add NAME --key FILE --as KEYFILE, and set approvals.root_key",
         )
     return Finding(check="approvers", detail=f"{len(valid)} keys, each signed")
+
+
+async def check_approvals(journal: JetStreamJournal, config: Config) -> Finding:
+    """Check that approvers have signed all answers, grants and revocations, where they must."""
+    try:
+        async with asyncio.timeout(_CHAIN_TIMEOUT_S):
+            forged = await find_forged_approvals(journal, config)
+    except TimeoutError:
+        return Finding(
+            check="approvals",
+            verdict=CheckVerdict.WARN,
+            detail="too many to check here",
+            hint="rookery journal verify",
+        )
+    except CodedError as error:
+        return failed("approvals", error)
+    if forged:
+        return Finding(
+            check="approvals",
+            verdict=CheckVerdict.FAIL,
+            detail=f"{len(forged)} forged: {forged[0]}",
+            hint="rookery approvals grants list names all; somebody has a node's credential: "
+            "rookery auth rotate node",
+            code="FACT_FORGED",
+        )
+    return Finding(check="approvals", detail="none is forged")
 
 
 async def check_node_keys(journal: JetStreamJournal, roots: TrustRoots) -> Finding:

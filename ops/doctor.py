@@ -197,9 +197,8 @@ async def _check_jetstream(
     if journal:
         yield checks.check_clock(journal, now_ms())
         yield await checks.check_chain(bus.journal, journal["state"]["last_seq"])
-        roots = trust_roots(config)
-        yield await checks.check_approvers(bus.journal, config.realm, roots.root_key)
-        yield await checks.check_node_keys(bus.journal, roots)
+        async for finding in _check_signatures(bus, config):
+            yield finding
         yield await checks.check_leases(bus.journal, now_ms())
         operator = client_of(server_of(config, Role.OPERATOR), config.realm)
         yield await _check_surfaces(bus.journal, operator)
@@ -209,6 +208,13 @@ async def _check_jetstream(
             yield finding
     if bus.secrets.spec.name in streams:
         yield await checks.check_secrets(bus.secrets, config.realm, keys_of(config))
+
+
+async def _check_signatures(bus: JetStreamBus, config: Config) -> AsyncIterator[Finding]:
+    roots = trust_roots(config)
+    yield await checks.check_approvers(bus.journal, config.realm, roots.root_key)
+    yield await checks.check_approvals(bus.journal, config)
+    yield await checks.check_node_keys(bus.journal, roots)
 
 
 def _check_durability(config: Config, journal: dict[str, Any] | None) -> Finding:

@@ -29,10 +29,8 @@ from rookery.ops.journal.facts_check import (
 )
 from rookery.schemas.errors import CodedError, Failed
 
-__all__ = ["LONG_MESSAGES", "JournalCheck"]
+__all__ = ["JournalCheck"]
 
-LONG_MESSAGES: Final = 50_000
-"""From here on a second process gains more than its start costs."""
 _LISTED_MAX: Final = 20
 
 
@@ -49,6 +47,9 @@ class _FactsPart(Protocol):
 class JournalCheck:
     """Checks messages in journal order; ``finish`` ends the check, and only then it says what it
     has found."""
+
+    LONG: Final = 50_000
+    """From so many messages on a second process gains more than its start costs."""
 
     def __init__(
         self,

@@ -21,11 +21,20 @@ from rookery.actors.keys.approver_signatures import signed_answer
 from rookery.actors.keys.checkpoints import checkpoint_bytes
 from rookery.bus.credentials import CredentialStore
 from rookery.bus.journal import seal_line
-from rookery.bus.ports import StoredMessage
+from rookery.bus.memory.journal import MemoryJournal, MemoryLog
+from rookery.bus.ports import AppendRequest, StoredMessage
 from rookery.bus.roles import Role
+from rookery.ops.config import Config
 from rookery.ops.examples.run_proof.check_proof import descends
 from rookery.ops.examples.run_proof.check_proof import main as check_proof
-from rookery.ops.journal import DefectKind, JournalCheck, ProofParts, prove_run
+from rookery.ops.journal import (
+    DefectKind,
+    JournalCheck,
+    ProofParts,
+    damage_words,
+    find_forged_approvals,
+    prove_run,
+)
 from rookery.ops.keys.node_keys import operator_voucher
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.commands import RevokeGrant
@@ -159,6 +168,41 @@ def test_a_revocation_for_an_ended_run_is_not_forged_if_the_call_was_given_up(re
         messages = inserted(recorded.messages, place, EntityId("turn", session), given_up)
         named = forged_in(inserted(messages, place + 1, entity, unsigned))
         assert (place + 2 in named) == is_forged
+
+
+def test_the_doctor_finds_without_the_other_facts_what_the_verification_finds(recorded: Recorded):
+    """But for what is said of approvers, which has a finding of its own."""
+    for forgery in (forged_answer, forged_grant, forged_revocation):
+        for place, entity, fact in forgery(recorded):
+            messages = inserted(recorded.messages, place, entity, fact)
+            words = [damage_words(one) for one in checked(messages).damaged]
+            of_history = "stopped at message", "signed them", "were removed"
+            forged = [one for one in words if not any(word in one for word in of_history)]
+            assert forged_approvals(messages) == forged != []
+    assert forged_approvals(recorded.messages) == []
+    place, entity, revoked = next(revocations(recorded))
+    _, issued = facts_of(recorded.messages, GrantIssued)[0]
+    given_up = Withdrawn(operation_id=issued.operation_id, run=issued.run)
+    unsigned = replace(revoked, key_id=UNSET, signature=UNSET, revoked_by=RUN_ENDED)
+    messages = inserted(recorded.messages, place, EntityId("turn", entity.key), given_up)
+    named = forged_approvals(inserted(messages, place + 1, entity, unsigned))
+    assert not [one for one in named if "revocation" in one]
+
+
+def forged_approvals(messages: Messages) -> list[str]:
+    log = MemoryLog(lambda: 1)
+    ends: dict[EntityId, int] = {}
+
+    async def find() -> list[str]:
+        for stored in messages:
+            entity, expected = stored.entity, ends.get(stored.entity, 0)
+            name = str(stored.sequence)
+            request = AppendRequest(entity, expected, name, stored.body, stored.chain)
+            log.append([request], lambda _: None)
+            ends[entity] = stored.sequence
+        return list(await find_forged_approvals(MemoryJournal(log), Config(realm=REALM)))
+
+    return asyncio.run(find())
 
 
 def forged_checkpoint(recorded: Recorded) -> Iterator[tuple[int, EntityId, Fact]]:

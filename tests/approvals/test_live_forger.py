@@ -25,7 +25,7 @@ from rookery.ops.examples.run_proof import check_proof
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import EntityId, Fact
-from rookery.schemas.facts.approval import ApproverAdded
+from rookery.schemas.facts.approval import ApproverAdded, GrantRevoked
 from rookery.schemas.facts.session import Registered
 from tests.approvals.approval_world import EVE, ApprovalWorld
 from tests.nodes import access_to, node_on, rookery_here
@@ -81,6 +81,37 @@ def test_a_live_node_skips_a_forged_approver_and_says_so(server: EmbeddedServer,
     assert "says that eve was added" in listed.err
     verified = rookery_here(tmp_path, "journal", "verify", *store)
     assert (verified.code, "the change of approver eve is forged" in verified.err) == (7, True)
+
+
+def test_a_forged_revocation_is_named_by_the_doctor_and_the_list_of_grants(
+    server: EmbeddedServer, tmp_path: Path
+):
+    realm = "forged-grant"
+    world = ApprovalWorld(server, realm, tmp_path)
+
+    async def scenario() -> str:
+        async with world:
+            await world.name_approvers()
+            parked = await world.parked("s")
+            await world.accepted(parked, world.signed(parked.answer()))
+            return f"grant.{parked.approval.approval_id}"
+
+    with world.node(ROOKERY_NODE_NAME="n1") as node:
+        grant = asyncio.run(scenario())
+        node.stop()
+    store = access_to(server, realm)
+
+    def named() -> list[tuple[int, bool]]:
+        listed = rookery_here(tmp_path, "approvals", "grants", "list", "--all", *store)
+        assert grant in listed.out
+        found = rookery_here(tmp_path, "doctor", *store)
+        text = f"the revocation of {grant} is forged: it is not signed"
+        return [(one.code, text in one.out + one.err) for one in (listed, found)]
+
+    assert named() == [(0, False), (0, False)]
+    revoked = GrantRevoked(grant_id=grant, revoked_by="ann", source="approval@n1")
+    asyncio.run(publish(server, realm, EntityId("approval", "s"), [revoked]))
+    assert named() == [(1, True), (1, True)]
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -12,9 +13,16 @@ from rookery.actors.projections import ApprovalQueryHandler
 from rookery.bus.clock import SystemClock
 from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.arguments import read_signer
-from rookery.ops.cli.commands.approvers import approver_name
+from rookery.ops.cli.commands.approvers import approver_name, realm_keys
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
-from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
+from rookery.ops.cli.output import (
+    clock_time,
+    print_danger,
+    print_json,
+    print_line,
+    print_table,
+)
+from rookery.ops.journal import find_forged_approvals
 from rookery.schemas.approvals.lists import GrantedQuery, GrantList, ListedGrant
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.errors import Refused
@@ -36,19 +44,21 @@ def list_(
     ] = False,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """List the valid grants, newest first."""
+    """List the valid grants, newest first. Exit code 1: grants or revocations are forged."""
     query = GrantedQuery(session=session and check_session_id(session), ended=all_)
     with local_server(options):
-        found = asyncio.run(_list(query, options))
+        found, forged = asyncio.run(_list(query, options))
     if options.json:
         print_json(found)
-        return 0
-    print_table(
-        ["GRANT", "STATE", "SESSION", "TOOL", "COVERS", "BY", "UNTIL"],
-        [_row(grant) for grant in found.grants],
-        empty="no grants",
-    )
-    return 0
+    else:
+        print_table(
+            ["GRANT", "STATE", "SESSION", "TOOL", "COVERS", "BY", "UNTIL"],
+            [_row(grant) for grant in found.grants],
+            empty="no grants",
+        )
+    for one in forged:
+        print_danger(f"FORGED: {one}")
+    return 1 if forged else 0
 
 
 @app.command
@@ -70,10 +80,16 @@ def revoke(
     return 0
 
 
-async def _list(query: GrantedQuery, options: Options) -> GrantList:
+async def _list(query: GrantedQuery, options: Options) -> tuple[GrantList, Sequence[str]]:
+    """The list, and what is forged of the facts that it was made from."""
+    config = options.load().config
     async with open_realm(options) as realm:
         found = await realm.try_ask("granted", query, GrantList)
-        return await _list_offline(realm, query) if found is None else found
+        if found is None:
+            found = await _list_offline(realm, query)
+        if not (config.approvals.require_keys or await realm_keys(realm)):
+            return found, ()
+        return found, await find_forged_approvals(realm.journal, config, query.session)
 
 
 async def _list_offline(realm: OfflineRealm, query: GrantedQuery) -> GrantList:

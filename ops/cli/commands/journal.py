@@ -30,7 +30,6 @@ from rookery.ops.cli.output import (
 )
 from rookery.ops.cli.rendering.fact_lines import fact_lines, fact_selection
 from rookery.ops.journal import (
-    LONG_MESSAGES,
     DefectKind,
     JournalCheck,
     RunRecords,
@@ -209,7 +208,7 @@ async def _tail(where: Filter, count: int, options: Options) -> list[str]:
 
 async def _verify(anchor: Path | None, options: Options) -> JournalCheck:
     async with open_realm(options) as realm:
-        is_long = await realm.journal.end() >= LONG_MESSAGES
+        is_long = await realm.journal.end() >= JournalCheck.LONG
         check = _new_check(AuditScope.WHOLE, realm.subjects.realm, anchor, options, is_long=is_long)
         with check, collecting_rarely():
             async for page in realm.stored_journal.scan(Filter()):
