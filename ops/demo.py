@@ -22,7 +22,7 @@ from rookery.bus.roles import Role
 from rookery.ops.config import Config, NodeConfig, address_of
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
-from rookery.ops.server import RealmServer, server_of
+from rookery.ops.server import ConfiguredServer, RealmServer
 
 __all__ = ["main"]
 
@@ -75,7 +75,11 @@ def main() -> int:
         with Node(config) as node:
             print_text(f"ready {address_of(node.url)}\n")
             spoken = [one for one in PROGRAMS if one.language in node.languages]
-            work = tour(server_of(config, Role.CLIENT), server_of(config, Role.NODE), spoken)
+            work = tour(
+                ConfiguredServer(config).require(Role.CLIENT),
+                ConfiguredServer(config).require(Role.NODE),
+                spoken,
+            )
             return asyncio.run(asyncio.wait_for(work, TIMEOUT_S))
 
 

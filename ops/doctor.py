@@ -28,7 +28,7 @@ from rookery.ops.hooks import check_hooks
 from rookery.ops.keys import keys_of, trust_roots
 from rookery.ops.node_tools import registry_of
 from rookery.ops.peer_pings import check_peers
-from rookery.ops.server import RealmServer, client_of, server_of, store_of
+from rookery.ops.server import ConfiguredServer, RealmServer
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.facts.surface import REALM_KEY
@@ -61,8 +61,8 @@ async def examine(config: Config, now_ms: Callable[[], int]) -> Report:
     server: RealmServer | None = None
     try:
         if is_embedded(config):
-            findings += check_store(store_of(config))
-        server = server_of(config, Role.NODE)
+            findings += check_store(ConfiguredServer(config).store)
+        server = ConfiguredServer(config).require(Role.NODE)
         findings += [finding async for finding in _check_server(config, server, now_ms)]
     except CodedError as error:
         findings.append(failed("server", error))
@@ -106,7 +106,7 @@ def durability_of(config: Config, *, embedded: bool, replicas: int) -> str:
     ``Refused`` if it may guarantee nothing and the configuration does not accept that. ``replicas``
     is the number of copies of the journal; an embedded server already runs.
     """
-    if embedded and _syncs_always(store_of(config)):
+    if embedded and _syncs_always(ConfiguredServer(config).store):
         return "always"
     if replicas >= _REPLICAS_THAT_SURVIVE:
         return "replicated"
@@ -139,7 +139,7 @@ def is_embedded(config: Config) -> bool:
     if not config.url:
         return True
     try:
-        store = store_of(config)
+        store = ConfiguredServer(config).store
     except Refused:
         return False
     server = store.running_server() if store.is_locked() else None
@@ -200,9 +200,9 @@ async def _check_jetstream(
         async for finding in _check_signatures(bus, config):
             yield finding
         yield await checks.check_leases(bus.journal, now_ms())
-        operator = client_of(server_of(config, Role.OPERATOR), config.realm)
+        operator = ConfiguredServer(config).require(Role.OPERATOR).client(config.realm)
         yield await _check_surfaces(bus.journal, operator)
-        operator = client_of(server_of(config, Role.OPERATOR), config.realm)
+        operator = ConfiguredServer(config).require(Role.OPERATOR).client(config.realm)
         yield await check_hooks(bus.journal, operator, now_ms())
         for finding in await check_peers(bus, config, now_ms):
             yield finding

@@ -74,13 +74,7 @@ from rookery.ops.process_identity import (
 from rookery.ops.processes import WHOLE_NODE, ProcessShare
 from rookery.ops.run_environment import model_budgets
 from rookery.ops.run_services import RunServices, approval_settings
-from rookery.ops.server import (
-    RealmServer,
-    ServerSupervisor,
-    client_of,
-    embedded_server,
-    find_server,
-)
+from rookery.ops.server import ConfiguredServer, RealmServer, ServerSupervisor
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.facts.node import Started, Stopped
@@ -171,9 +165,11 @@ class Node:
 
     def _open_bus(self, opened: ExitStack) -> JetStreamBus:
         config = self._config
-        server = self._share.server or (find_server(config, Role.NODE) if config.url else None)
+        server = self._share.server or (
+            ConfiguredServer(config).find(Role.NODE) if config.url else None
+        )
         if server is None:
-            self._server = ServerSupervisor(embedded_server(config), self._on_loss)
+            self._server = ServerSupervisor(ConfiguredServer(config).embedded(), self._on_loss)
             self._server.start()
             opened.callback(self._server.stop)
             server = self._server.realm_server
@@ -259,7 +255,7 @@ class Node:
     def _add_workers(self) -> None:
         """Let the realm have the surfaces that this node was started with."""
         if self._runs is not None:
-            client = client_of(self._realm_server, self._config.realm)
+            client = self._realm_server.client(self._config.realm)
             run_unless_stopped(self._loop, self._runs.surfaces.add_remote(client), self._stopping)
 
     def _stop_kernel(self, kernel: Kernel) -> None:
@@ -412,7 +408,7 @@ class Node:
         """Dispatchers of approvals, and the endpoint for the webhook's answers."""
         config = self._config
         dispatchers = ApprovalDispatchers(config.approvals, bus, self._clock.now_ms)
-        client = client_of(self._realm_server, config.realm)
+        client = self._realm_server.client(config.realm)
         dispatchers.open(opened)
         if self._share.slots is None:
             self.callback_url = open_callback(

@@ -33,7 +33,7 @@ from rookery.bus.subjects import Subjects
 from rookery.bus.workers import NatsWorkerEndpoint
 from rookery.ops.config import Config, NodeConfig
 from rookery.ops.process_identity import process_name
-from rookery.ops.server import server_of
+from rookery.ops.server import ConfiguredServer
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = [
@@ -257,7 +257,7 @@ class WorkerProcess:
         notice_s = monotonic_s()
         while True:
             try:
-                server = server_of(self._config, Role.WORKER, self._surface)
+                server = ConfiguredServer(self._config).require(Role.WORKER, self._surface)
                 connection = Connection(server.url, server.access, name="rookery-worker")
                 self._loop.run(connection.open())
             except CodedError as error:

@@ -157,7 +157,6 @@ class RunServices:
             lease_gate=leases.node.states.gate,
             peer_gate=self.peers.needs_approval,
             seal=self._seal,
-            snapshot_key=self.secrets.snapshots,
             metrics=self._metrics,
             now_ms=clock.now_ms,
             uptime_s=clock.uptime_s,

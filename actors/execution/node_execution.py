@@ -54,7 +54,6 @@ class ExecutionPorts(NamedTuple):
     peer_gate: PeerGate
     seal: ValueSeal
     """Of sensitive values."""
-    snapshot_key: bytes
     metrics: KernelMetrics
     now_ms: Callable[[], int]
     uptime_s: Callable[[], float]
@@ -71,7 +70,7 @@ class NodeExecution:
         self._ports, self._ask = ports, ask
         self._history = self._reader(ports.bus.journal)
         self._rebuilder = SessionRebuilder(
-            ports.sandbox, self._history, ports.bus.images, ports.snapshot_key, ports.new_session_id
+            ports.sandbox, self._history, ports.bus.images, ports.new_session_id
         )
         self._replayer = RunReplayer(self._rebuilder)
         self._keeper = SnapshotKeeper(

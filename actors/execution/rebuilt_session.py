@@ -14,8 +14,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.execution.history import PastRun, RunHistoryReader, SnapshotFact
-from rookery.actors.sandbox import Sandbox, Tool
-from rookery.actors.sandbox.sessions import Snapshot, SnapshotHeader, open_snapshot, relabelled
+from rookery.actors.sandbox import Sandbox
+from rookery.actors.sandbox.sessions import Snapshot
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Refused
@@ -28,18 +28,17 @@ __all__ = ["SessionRebuilder"]
 
 
 class SessionRebuilder:
-    """One per node; lives on the bus's loop. ``key`` signs the realm's snapshots."""
+    """One per node; lives on the bus's loop."""
 
     def __init__(
         self,
         sandbox: Sandbox,
         reader: RunHistoryReader,
         images: Blobs,
-        key: bytes,
         new_name: Callable[[], str],
     ) -> None:
         self.sandbox, self.reader, self._images = sandbox, reader, images
-        self._key, self._new_name = key, new_name
+        self._new_name = new_name
 
     @asynccontextmanager
     async def rebuilt(
@@ -108,15 +107,7 @@ class SessionRebuilder:
 
     async def relabel(self, data: bytes, **changed: object) -> Snapshot:
         """The snapshot with another header."""
-        return await asyncio.to_thread(partial(relabelled, self._key, data, **changed))
-
-    async def inspect(self, data: bytes, offered: Sequence[Tool]) -> SnapshotHeader:
-        """The snapshot's header; ``Refused`` if no session can start from it here."""
-        tools = {tool.name: tool for tool in offered}
-        header, _ = await self.sandbox.in_thread(
-            open_snapshot, self._key, data, self.sandbox.require, tools
-        )
-        return header
+        return await self.sandbox.in_thread(partial(self.sandbox.relabel, data, **changed))
 
     def _has_build(self, offer: RunEnvironment) -> bool:
         try:

@@ -58,7 +58,13 @@ from rookery.actors.sandbox.sessions.run_log import (
     to_logs,
 )
 from rookery.actors.sandbox.sessions.session import Session, SessionCopy
-from rookery.actors.sandbox.sessions.snapshot import SavedSession, Snapshot, open_snapshot
+from rookery.actors.sandbox.sessions.snapshot import (
+    SavedSession,
+    Snapshot,
+    SnapshotHeader,
+    open_snapshot,
+    relabelled,
+)
 from rookery.actors.sandbox.validate import tools_by_name
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
@@ -405,6 +411,15 @@ class Sandbox:
         target = check_session_id(session_id or header.session_id)
         self._open(target, header.language, header.build, offered, saved, replacing=True)
         return target
+
+    def inspect(self, data: bytes, tools: Iterable[Tool]) -> SnapshotHeader:
+        """The header of a snapshot; ``Refused`` if no session can start from it here."""
+        header, _ = open_snapshot(self._key, data, self.require, tools_by_name(tools))
+        return header
+
+    def relabel(self, data: bytes, **changed: Any) -> Snapshot:
+        """The snapshot with another header."""
+        return relabelled(self._key, data, **changed)
 
     # --- inside -----------------------------------------------------------------------------
 

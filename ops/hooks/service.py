@@ -25,7 +25,7 @@ from rookery.ops.approval_dispatchers import HttpPost
 from rookery.ops.config import Config
 from rookery.ops.hooks.program import ProgramExecutor
 from rookery.ops.hooks.webhook import ReadSecret, WebhookExecutor
-from rookery.ops.server import server_of
+from rookery.ops.server import ConfiguredServer
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.hooks import (
     HookExecutorKind,
@@ -134,7 +134,7 @@ class HookProcess:
     def _connect(self, name: str) -> Connection | None:
         """A connection; ``None`` while there is no server."""
         try:
-            server = server_of(self._config, Role.HOOK, name)
+            server = ConfiguredServer(self._config).require(Role.HOOK, name)
             connection = Connection(server.url, server.access, name="rookery-hook")
             self._loop.run(connection.open())
         except CodedError as error:

@@ -18,7 +18,7 @@ from rookery.ops.journal.node_log import SeenKey
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 
-__all__ = ["Anchor", "AnchorCheck", "read_anchor"]
+__all__ = ["Anchor", "AnchorCheck"]
 
 _FORMAT = 1
 
@@ -40,24 +40,24 @@ class Anchor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     keys: tuple[SeenKey, ...]
     checkpoints: tuple[SignedCheckpoint, ...]
 
+    @classmethod
+    def read(cls, body: bytes, realm: str) -> Anchor:
+        """The anchor in a file; ``Refused`` ANCHOR_INVALID if it is none of this realm."""
+        try:
+            anchor = msgspec.json.decode(body, type=cls)
+        except msgspec.MsgspecError as error:
+            raise Refused(
+                "ANCHOR_INVALID", f"not an anchor: {error}", hint="rookery journal anchor FILE"
+            ) from None
+        if anchor.rookery_anchor != _FORMAT or anchor.realm != realm:
+            raise Refused(
+                "ANCHOR_INVALID",
+                f"the anchor is of realm {anchor.realm} and format {anchor.rookery_anchor}",
+            )
+        return anchor
+
     def encode(self) -> bytes:
         return msgspec.json.format(encode_json(self), indent=2) + b"\n"
-
-
-def read_anchor(body: bytes, realm: str) -> Anchor:
-    """The anchor in a file; ``Refused`` ANCHOR_INVALID if it is none of this realm."""
-    try:
-        anchor = msgspec.json.decode(body, type=Anchor)
-    except msgspec.MsgspecError as error:
-        raise Refused(
-            "ANCHOR_INVALID", f"not an anchor: {error}", hint="rookery journal anchor FILE"
-        ) from None
-    if anchor.rookery_anchor != _FORMAT or anchor.realm != realm:
-        raise Refused(
-            "ANCHOR_INVALID",
-            f"the anchor is of realm {anchor.realm} and format {anchor.rookery_anchor}",
-        )
-    return anchor
 
 
 class AnchorCheck:

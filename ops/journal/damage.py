@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-__all__ = ["EXIT_CODES", "DefectKind", "MessageDamage", "damage_words"]
+__all__ = ["EXIT_CODES", "DefectKind", "MessageDamage"]
 
 
 class DefectKind(StrEnum):
@@ -34,8 +34,8 @@ class MessageDamage(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     kind: DefectKind = DefectKind.DAMAGED
 
-
-def damage_words(damage: MessageDamage) -> str:
-    """The defect as a sentence."""
-    entity = f" of {damage.entity}" if damage.entity else ""
-    return f"message {damage.sequence}{entity}: {damage.message}"
+    @property
+    def words(self) -> str:
+        """The defect as a sentence."""
+        entity = f" of {self.entity}" if self.entity else ""
+        return f"message {self.sequence}{entity}: {self.message}"

@@ -16,7 +16,7 @@ from rookery.actors.turns import TurnsDecider
 from rookery.bus.ports import Filter, JournalReads, StoredMessage
 from rookery.ops.config import Config
 from rookery.ops.journal.approval_check import ApprovalCheck
-from rookery.ops.journal.damage import MessageDamage, damage_words
+from rookery.ops.journal.damage import MessageDamage
 from rookery.ops.keys import root_key_of
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import CodedError
@@ -41,7 +41,7 @@ async def find_forged_approvals(
     suspects = {one.entity.partition("/")[2] for one in found}
     # Whether a node has revoked a grant for a call that was given up, the facts of the call say.
     return [
-        damage_words(one)
+        one.words
         for key in sorted(suspects)
         for one in await _check(journal, config, Filter("approval", key), Filter("tool", key))
     ]

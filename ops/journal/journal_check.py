@@ -19,7 +19,7 @@ from rookery.bus.journal import AuditResult, AuditScope, ChainAudit
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.anchor import Anchor, AnchorCheck
 from rookery.ops.journal.check_process import CheckProcess
-from rookery.ops.journal.damage import EXIT_CODES, MessageDamage, damage_words
+from rookery.ops.journal.damage import EXIT_CODES, MessageDamage
 from rookery.ops.journal.facts_check import (
     CheckSettings,
     FactsCheck,
@@ -164,9 +164,9 @@ class JournalCheck:
         first, *others = damaged
         hint = ""
         if others:
-            listed = "; ".join(f"{damage_words(one)} ({one.code})" for one in others[:_LISTED_MAX])
+            listed = "; ".join(f"{one.words} ({one.code})" for one in others[:_LISTED_MAX])
             hint = f"and {len(others)} more: {listed}"
-        return Failed(first.code, damage_words(first), hint=hint)
+        return Failed(first.code, first.words, hint=hint)
 
     def quarantine_lines(self) -> Iterator[str]:
         """A line for each quarantined message."""

@@ -24,7 +24,7 @@ from rookery.bus.nkeys import verify_nkey
 from rookery.bus.roles import Role
 from rookery.ops.config import ApprovalsConfig, Config
 from rookery.ops.keys.sealing_keys import write_durably
-from rookery.ops.server import local_credential, store_of
+from rookery.ops.server import ConfiguredServer
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.node import KeyVoucher, OperatorKey, Started
@@ -161,7 +161,7 @@ def root_key_of(config: ApprovalsConfig) -> str:
 def trust_roots(config: Config) -> TrustRoots:
     """The keys by which the local configuration judges vouchers: the root key, and the issuer that
     the local credential names."""
-    credential = local_credential(config, Role.OPERATOR)
+    credential = ConfiguredServer(config).local_credential(Role.OPERATOR)
     issuer = "" if credential is None else credential.issuer
     return TrustRoots(config.realm, root_key_of(config.approvals), issuer)
 
@@ -171,7 +171,7 @@ def node_key_path(config: Config) -> Path:
     file, name = config.server.credentials_file, f"{config.realm}.node.pem"
     if config.url and file:
         return Path(file).absolute().parent / _FOLDER / name
-    store = store_of(config).path
+    store = ConfiguredServer(config).store.path
     if config.url:  # A folder of that name would be a store, where a server may start.
         return store.with_name(f"{store.name}.{_FOLDER}") / name
     return store / _FOLDER / name

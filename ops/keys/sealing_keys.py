@@ -19,7 +19,7 @@ from rookery.bus.clock import entropy
 from rookery.bus.ports import Secrets, ValueSeal
 from rookery.bus.sealed_secrets import KEY_BYTES, KeyRing, RingSeal, SealedSecrets
 from rookery.ops.config import Config
-from rookery.ops.server import sealing_key_path
+from rookery.ops.server import ConfiguredServer
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.protection.bindings import SecretSource
 
@@ -258,7 +258,7 @@ def _sync_folder(path: Path) -> None:
 def keys_of(config: Config) -> ConfiguredKeys:
     """The keys that the configuration names; nothing is read yet."""
     setting = config.node.sealing_key
-    return ConfiguredKeys(setting, sealing_key_path(config), os.environ)
+    return ConfiguredKeys(setting, ConfiguredServer(config).sealing_key_path, os.environ)
 
 
 async def open_secrets(store: Secrets, realm: str, keys: ConfiguredKeys) -> SealedSecrets:

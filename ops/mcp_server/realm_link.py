@@ -8,7 +8,7 @@ from typing import Final
 from rookery.bus.client import Client
 from rookery.bus.roles import Role
 from rookery.ops.config import Config
-from rookery.ops.server import RealmServer, client_of, find_server, no_server_error
+from rookery.ops.server import ConfiguredServer, RealmServer
 from rookery.schemas.errors import Failed
 
 __all__ = ["PATIENCE_S", "RealmLink"]
@@ -36,9 +36,9 @@ class RealmLink:
 
     def find_server(self) -> RealmServer:
         """The server as it is configured, or runs, now; ``Failed`` SERVER_UNREACHABLE."""
-        server = find_server(self._config, self._role)
+        server = ConfiguredServer(self._config).find(self._role)
         if server is None:
-            raise no_server_error(self._config)
+            raise ConfiguredServer(self._config).missing_error()
         return server
 
     async def client(self) -> Client:
@@ -58,7 +58,7 @@ class RealmLink:
             return  # It may come back where it was.
         if self._client is not None and server == self._server:
             return
-        client = client_of(server, self._config.realm, PATIENCE_S)
+        client = server.client(self._config.realm, PATIENCE_S)
         await client.open()
         await self.close()
         self._client, self._server = client, server

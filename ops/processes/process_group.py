@@ -41,13 +41,7 @@ from rookery.ops.processes.managed_process import (
 )
 from rookery.ops.processes.process_metrics import METRICS_FOLDER, ProcessMetrics
 from rookery.ops.processes.process_share import read_slot_usage
-from rookery.ops.server import (
-    RealmServer,
-    ServerSupervisor,
-    client_of,
-    embedded_server,
-    find_server,
-)
+from rookery.ops.server import ConfiguredServer, RealmServer, ServerSupervisor
 from rookery.schemas.errors import CodedError, Refused
 
 __all__ = ["ProcessGroup"]
@@ -132,9 +126,9 @@ class ProcessGroup:
 
     def _open_server(self, opened: ExitStack) -> None:
         config = self._config
-        server = find_server(config, Role.NODE) if config.url else None
+        server = ConfiguredServer(config).find(Role.NODE) if config.url else None
         if server is None:
-            self._server = ServerSupervisor(embedded_server(config), self._on_loss)
+            self._server = ServerSupervisor(ConfiguredServer(config).embedded(), self._on_loss)
             self._server.start()
             opened.callback(self._server.stop)
             server = self._server.realm_server
@@ -143,7 +137,7 @@ class ProcessGroup:
     def _open_callback(self, loop: LoopThread, opened: ExitStack) -> None:
         """The supervisor has the webhook's endpoint: a port has one owner."""
         config = self._config
-        client = client_of(self._realm_server, config.realm)
+        client = self._realm_server.client(config.realm)
         self.callback_url = open_callback(
             config.approvals, loop, client, opened, self._clock.now_ms
         )

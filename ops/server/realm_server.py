@@ -21,24 +21,12 @@ from rookery.ops.config import Config, address_of
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = [
+    "ConfiguredServer",
     "RealmServer",
     "ServerSupervisor",
-    "client_of",
-    "embedded_server",
-    "find_server",
-    "local_credential",
-    "no_server_error",
-    "sealing_key_path",
-    "server_of",
-    "store_of",
 ]
 
-# --- realm server ---------------------------------------------------------------------------------
-
-# The server that a configuration means, with the credential for a role.
-#
-# A configured URL comes first, with the configured credential; else it is the embedded server that
-# runs on the store, with the store's own credential of the role. This module starts no server.
+_OWN_FORMAT = ".json"
 
 
 class RealmServer(msgspec.Struct, frozen=True):
@@ -62,116 +50,119 @@ class RealmServer(msgspec.Struct, frozen=True):
     def url_with_credential(self) -> str:
         return self.credential.url(self.url) if self.credential is not None else self.url
 
-
-def sealing_key_path(config: Config) -> Path:
-    """The default file of the keys of the realm's secrets, whether or not it exists yet."""
-    name, store = f"{config.realm}.sealing-key", _store(config).path
-    if not config.url or _is_of_store(address_of(config.url), config):
-        return store / name
-    if file := config.server.credentials_file:
-        return Path(file).absolute().parent / "keys" / name
-    return store.with_name(f"{store.name}.keys") / name
-
-
-def store_of(config: Config) -> Store:
-    """The store directory of the embedded server, whether or not it exists yet."""
-    store = _store(config)
-    store.check_path()
-    return store
+    def client(self, realm: str, absence_s_max: float = ABSENCE_S_MAX) -> Client:
+        """A client to be opened. ``absence_s_max``: how long a run waits for any node to appear."""
+        return Client(
+            self.url,
+            self.access,
+            realm=realm,
+            credential=self.credential,
+            absence_s_max=absence_s_max,
+        )
 
 
-def embedded_server(config: Config) -> EmbeddedServer:
-    """The server of the configured store, to be started, with its link to other realms."""
-    file = config.mesh.link_file
-    return EmbeddedServer(
-        store_of(config).path,
-        realm=config.realm,
-        sync=config.server.sync,
-        link=read_link(Path(file)) if file else None,
-        link_files=config.mesh,
-    )
+class ConfiguredServer:
+    """The server that a configuration means, with the credential for a role.
 
-
-def find_server(config: Config, role: Role, surface: str = "") -> RealmServer | None:
-    """The server with a credential; ``None`` if none is configured and none runs.
-
-    ``surface``: of a worker.
+    A configured URL comes first, with the configured credential; else it is the embedded server
+    that runs on the store, with the store's own credential of the role. No method starts a server.
     """
-    url, file = config.url, config.server.credentials_file
-    if not url:
-        running = store_of(config).find_running()
-        return _local(running.address, config, role, surface) if running is not None else None
-    settings = msgspec.structs.asdict(config.server)
-    fields = {name: settings[name] for name in ServerAccess.__struct_fields__ if name in settings}
-    access = ServerAccess(**fields)
-    if file.endswith(_OWN_FORMAT):
-        return RealmServer.of(url, Credential.read(Path(file)), access)
-    if "@" not in url and not access.has_credentials and _is_of_store(url, config):
-        return _local(url, config, role, surface)
-    return RealmServer(url, access)
 
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._store = Store.at(config.store)
 
-def _local(address: str, config: Config, role: Role, surface: str) -> RealmServer:
-    """The embedded server. It has no use for credentials and certificates of servers elsewhere; a
-    file of one of its own credentials counts."""
-    file = config.server.credentials_file
-    if file.endswith(_OWN_FORMAT):
-        return RealmServer.of(address, Credential.read(Path(file)))
-    return RealmServer.of(address, _store(config).credential(config.realm, role, surface))
+    @property
+    def store(self) -> Store:
+        """The store directory of the embedded server, whether or not it exists yet; ``Refused``
+        CONFIG_INVALID if it cannot be created."""
+        self._store.check_path()
+        return self._store
 
+    @property
+    def sealing_key_path(self) -> Path:
+        """The default file of the keys of the realm's secrets, whether or not it exists yet."""
+        config = self._config
+        name, store = f"{config.realm}.sealing-key", self._store.path
+        if not config.url or self._is_of_store(address_of(config.url)):
+            return store / name
+        if file := config.server.credentials_file:
+            return Path(file).absolute().parent / "keys" / name
+        return store.with_name(f"{store.name}.keys") / name
 
-def local_credential(config: Config, role: Role) -> Credential | None:
-    """The configured credential, whatever its role, else that of the role in the store of the
-    embedded server; ``None`` if there is neither. It makes none."""
-    if config.server.credentials_file.endswith(_OWN_FORMAT):
-        return Credential.read(Path(config.server.credentials_file))
-    if config.url and not _is_of_store(config.url, config):
-        return None
-    return _store(config).credentials.get(config.realm, role.value)
+    def embedded(self) -> EmbeddedServer:
+        """The server of the store, to be started, with its link to other realms."""
+        config = self._config
+        file = config.mesh.link_file
+        return EmbeddedServer(
+            self.store.path,
+            realm=config.realm,
+            sync=config.server.sync,
+            link=read_link(Path(file)) if file else None,
+            link_files=config.mesh,
+        )
 
+    def find(self, role: Role, surface: str = "") -> RealmServer | None:
+        """The server with a credential; ``None`` if none is configured and none runs.
 
-def server_of(config: Config, role: Role, surface: str = "") -> RealmServer:
-    """The server with a credential, or ``Failed`` SERVER_UNREACHABLE."""
-    server = find_server(config, role, surface)
-    if server is None:
-        raise no_server_error(config)
-    return server
+        ``surface``: of a worker.
+        """
+        config = self._config
+        url, file = config.url, config.server.credentials_file
+        if not url:
+            running = self.store.find_running()
+            return self._local(running.address, role, surface) if running is not None else None
+        settings = msgspec.structs.asdict(config.server)
+        fields = {
+            name: settings[name] for name in ServerAccess.__struct_fields__ if name in settings
+        }
+        access = ServerAccess(**fields)
+        if file.endswith(_OWN_FORMAT):
+            return RealmServer.of(url, Credential.read(Path(file)), access)
+        if "@" not in url and not access.has_credentials and self._is_of_store(url):
+            return self._local(url, role, surface)
+        return RealmServer(url, access)
 
+    def require(self, role: Role, surface: str = "") -> RealmServer:
+        """The server with a credential, or ``Failed`` SERVER_UNREACHABLE."""
+        server = self.find(role, surface)
+        if server is None:
+            raise self.missing_error()
+        return server
 
-def client_of(server: RealmServer, realm: str, absence_s_max: float = ABSENCE_S_MAX) -> Client:
-    """A client to be opened. ``absence_s_max``: how long a run waits for any node to appear."""
-    return Client(
-        server.url,
-        server.access,
-        realm=realm,
-        credential=server.credential,
-        absence_s_max=absence_s_max,
-    )
+    def missing_error(self) -> Failed:
+        """The error for a missing server, with what to do."""
+        return Failed(
+            "SERVER_UNREACHABLE",
+            f"no server runs on {self.store.path}",
+            hint="rookery up, or name a server with --url",
+        )
 
+    def local_credential(self, role: Role) -> Credential | None:
+        """The configured credential, whatever its role, else that of the role in the store of the
+        embedded server; ``None`` if there is neither. It makes none."""
+        config = self._config
+        if config.server.credentials_file.endswith(_OWN_FORMAT):
+            return Credential.read(Path(config.server.credentials_file))
+        if config.url and not self._is_of_store(config.url):
+            return None
+        return self._store.credentials.get(config.realm, role.value)
 
-def no_server_error(config: Config) -> Failed:
-    """The error for a missing server, with what to do."""
-    return Failed(
-        "SERVER_UNREACHABLE",
-        f"no server runs on {store_of(config).path}",
-        hint="rookery up, or name a server with --url",
-    )
+    def _local(self, address: str, role: Role, surface: str) -> RealmServer:
+        """The embedded server. It has no use for credentials and certificates of servers elsewhere;
+        a file of one of its own credentials counts."""
+        file = self._config.server.credentials_file
+        if file.endswith(_OWN_FORMAT):
+            return RealmServer.of(address, Credential.read(Path(file)))
+        return RealmServer.of(address, self._store.credential(self._config.realm, role, surface))
 
-
-_OWN_FORMAT = ".json"
-
-
-def _store(config: Config) -> Store:
-    return Store.at(config.store)
-
-
-def _is_of_store(url: str, config: Config) -> bool:
-    """Whether the embedded server of this user's store runs at the URL."""
-    store = _store(config)
-    if not store.path.is_dir():
-        return False
-    running = store.running_server() if store.is_locked() else None
-    return running is not None and running.address == url
+    def _is_of_store(self, url: str) -> bool:
+        """Whether the embedded server of this user's store runs at the URL."""
+        store = self._store
+        if not store.path.is_dir():
+            return False
+        running = store.running_server() if store.is_locked() else None
+        return running is not None and running.address == url
 
 
 # --- supervisor -----------------------------------------------------------------------------------

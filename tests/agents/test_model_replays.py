@@ -64,7 +64,7 @@ def replay(world: AgentWorld, run_id: str = "", change: Any = None) -> ReplayRep
     bus, before = world.nodes[-1].bus, stock()
     no_sandbox: Any = None  # Nothing of such a run is in one.
     reader = Reader(bus.journal, bus.blobs)
-    replayer = RunReplayer(SessionRebuilder(no_sandbox, reader, bus.blobs, b"", lambda: ""))
+    replayer = RunReplayer(SessionRebuilder(no_sandbox, reader, bus.blobs, lambda: ""))
     body = encode_json({"run_id": run_id or world.runs[-1]})
     report = world.run(replayer.reply(Delivery("replay", SESSION, "q", body)))
     assert stock() == before, "no model, no tool and no journal gets anything"

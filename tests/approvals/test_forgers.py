@@ -27,15 +27,9 @@ from rookery.bus.roles import Role
 from rookery.ops.config import Config
 from rookery.ops.examples.run_proof.check_proof import descends
 from rookery.ops.examples.run_proof.check_proof import main as check_proof
-from rookery.ops.journal import (
-    DefectKind,
-    JournalCheck,
-    ProofParts,
-    damage_words,
-    find_forged_approvals,
-    prove_run,
-)
+from rookery.ops.journal import DefectKind, JournalCheck, find_forged_approvals
 from rookery.ops.keys.node_keys import operator_voucher
+from rookery.ops.run_records import ProofParts, prove_run
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.commands import RevokeGrant
 from rookery.schemas.digest import chain
@@ -175,7 +169,7 @@ def test_the_doctor_finds_without_the_other_facts_what_the_verification_finds(re
     for forgery in (forged_answer, forged_grant, forged_revocation):
         for place, entity, fact in forgery(recorded):
             messages = inserted(recorded.messages, place, entity, fact)
-            words = [damage_words(one) for one in checked(messages).damaged]
+            words = [one.words for one in checked(messages).damaged]
             of_history = "stopped at message", "signed them", "were removed"
             forged = [one for one in words if not any(word in one for word in of_history)]
             assert forged_approvals(messages) == forged != []

@@ -8,11 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from rookery.ops.bench import history
 from rookery.ops.bench.harness.report import record_rows
 from rookery.ops.bench.harness.result_rows import Figure, current_commit, result_rows
-from rookery.ops.bench.history import Record
-from rookery.ops.bench.history.history import RecordRow
+from rookery.ops.bench.history import history
+from rookery.ops.bench.history.history import Record, RecordRow
 from rookery.ops.cli import main
 from rookery.schemas.errors import Refused
 

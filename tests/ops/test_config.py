@@ -13,7 +13,7 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.server_access import ServerAccess
 from rookery.ops.config import Config, hide_secret, load
-from rookery.ops.server import RealmServer, find_server
+from rookery.ops.server import ConfiguredServer, RealmServer
 from rookery.schemas.errors import Refused
 from rookery.schemas.protection.bindings import AuthorizationCodeSettings, DeviceCodeSettings
 
@@ -85,12 +85,12 @@ def test_the_variables_of_the_nats_command_line_are_those_of_the_server(tmp_path
 
 def test_an_embedded_server_gets_no_credentials_of_another(tmp_path):
     environ = {"NATS_CREDS": "a.creds", "NATS_CA": "ca.pem", "ROOKERY_STORE": str(tmp_path)}
-    assert find_server(loaded(tmp_path, environ=environ), Role.CLIENT) is None
+    assert ConfiguredServer(loaded(tmp_path, environ=environ)).find(Role.CLIENT) is None
     with EmbeddedServer(tmp_path) as server:
-        local = find_server(loaded(tmp_path, environ=environ), Role.CLIENT)
+        local = ConfiguredServer(loaded(tmp_path, environ=environ)).find(Role.CLIENT)
         assert local == RealmServer.of(server.address, server.credential(Role.CLIENT))
     there = loaded(tmp_path, environ=environ | {"NATS_URL": "tls://a,b"})
-    found = find_server(there, Role.CLIENT)
+    found = ConfiguredServer(there).find(Role.CLIENT)
     assert found is not None
     assert found.access == ServerAccess(credentials_file="a.creds", ca_file="ca.pem")
 

@@ -15,7 +15,7 @@ from rookery.actors.keys.ed25519 import SigningKey
 from rookery.bus.credentials import Credential, CredentialStore
 from rookery.bus.roles import Role
 from rookery.ops.config import Config
-from rookery.ops.journal import DefectKind, read_anchor
+from rookery.ops.journal import Anchor, DefectKind
 from rookery.ops.keys import TrustRoots, node_key_path, open_node_key, trust_roots, vouch
 from rookery.ops.keys.node_keys import operator_voucher
 from rookery.schemas.errors import Refused
@@ -166,7 +166,7 @@ def test_no_other_voucher_is_taken_for_an_operators(tmp_path: Path):
 def test_the_anchor_names_the_issuer_for_an_auditor_without_credentials(tmp_path: Path):
     operator = credential_of(tmp_path / "realm")
     journal = Journal(KEY, operator_voucher(operator, KEY.public_key))
-    anchor = read_anchor(journal.checked(issuer=operator.issuer).anchor(REALM, 1).encode(), REALM)
+    anchor = Anchor.read(journal.checked(issuer=operator.issuer).anchor(REALM, 1).encode(), REALM)
     check = journal.checked(anchor=anchor)
     assert check.checkpoints is not None
     assert [one.vouched_by for one in check.checkpoints.keys] == ["operator operator"]

@@ -23,7 +23,7 @@ from rookery.bus.sealed_secrets import KEY_BYTES, KeyRing, RingSeal
 from rookery.ops.config import Config, ServerConfig
 from rookery.ops.keys import ConfiguredKeys, open_node_secrets, rotate
 from rookery.ops.keys.sealing_keys import open_secrets
-from rookery.ops.server import sealing_key_path
+from rookery.ops.server import ConfiguredServer
 from rookery.schemas.errors import Refused
 from tests.ops.fixtures import Realm
 
@@ -106,11 +106,17 @@ def test_nodes_of_one_server_find_one_file_however_they_name_it(realm: Realm, tm
     store = str(realm.server.store)
     file = realm.server.store / f"{realm.name}.sealing-key"
     for url in ("", realm.server.address, realm.server.url_for(Role.NODE, realm=realm.name)):
-        assert sealing_key_path(Config(realm=realm.name, store=store, url=url)) == file
+        assert (
+            ConfiguredServer(Config(realm=realm.name, store=store, url=url)).sealing_key_path
+            == file
+        )
     away = Config(realm="r", store=str(tmp_path / "store"), url="nats://example:4222")
-    assert sealing_key_path(away) == tmp_path / "store.keys" / "r.sealing-key"
+    assert ConfiguredServer(away).sealing_key_path == tmp_path / "store.keys" / "r.sealing-key"
     server = ServerConfig(credentials_file=str(tmp_path / "node.json"))
-    assert sealing_key_path(replace(away, server=server)) == tmp_path / "keys" / "r.sealing-key"
+    assert (
+        ConfiguredServer(replace(away, server=server)).sealing_key_path
+        == tmp_path / "keys" / "r.sealing-key"
+    )
 
 
 def test_processes_that_start_together_make_one_key_file(tmp_path: Path):

@@ -232,7 +232,8 @@ class SessionSnapshots:
         blob = _digest(query.snapshot_id)
         data = await self._images.get(blob)
         tools = [Tool(name=t.name, schema_digest=t.schema_digest) for t in self._offered()]
-        header = await self._rebuilder.inspect(data, tools)
+        sandbox = self._rebuilder.sandbox
+        header = await sandbox.in_thread(sandbox.inspect, data, tools)
         if not await self._images.pin(blob):
             raise Failed("BLOB_NOT_FOUND", f"the snapshot {query.snapshot_id} is being deleted")
         source = await self._rebuilder.rights_of(header.session_id)

@@ -35,7 +35,6 @@ __all__ = [
     "SnapshotHeader",
     "open_snapshot",
     "relabelled",
-    "resealed",
     "seal",
     "snapshot_id",
 ]
@@ -84,6 +83,13 @@ class Snapshot(NamedTuple):
     id: str
     data: bytes
 
+    @staticmethod
+    def reseal(key: bytes, new_key: bytes, data: bytes) -> bytes:
+        """The bytes of a snapshot, sealed with another key."""
+        parts = _authentic(key, data)
+        _read_header(parts)
+        return _encrypted(new_key, [parts])
+
 
 def snapshot_id(data: bytes) -> str:
     return f"snap_{digest_bytes(data)}"
@@ -103,13 +109,6 @@ def seal(key: bytes, header: SnapshotHeader, saved: SavedSession) -> Snapshot:
 
 def _length(part: bytes) -> bytes:
     return len(part).to_bytes(_LENGTH_BYTES)
-
-
-def resealed(key: bytes, new_key: bytes, data: bytes) -> bytes:
-    """The snapshot, sealed with another key."""
-    parts = _authentic(key, data)
-    _read_header(parts)
-    return _encrypted(new_key, [parts])
 
 
 def relabelled(key: bytes, data: bytes, **changed: Any) -> Snapshot:

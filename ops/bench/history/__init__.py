@@ -1,27 +1,7 @@
 """The history of the benches' figures, and the comparison of two commits."""
 
-from rookery.ops.bench.history.history import (
-    FILE,
-    WORSE,
-    Change,
-    Record,
-    RecordRow,
-    check_history,
-    compare,
-    find_records,
-    read_history,
-    record,
-)
+from __future__ import annotations
 
-__all__ = [
-    "FILE",
-    "WORSE",
-    "Change",
-    "Record",
-    "RecordRow",
-    "check_history",
-    "compare",
-    "find_records",
-    "read_history",
-    "record",
-]
+from rookery.ops.bench.history.history import WORSE, Change, CommitComparison, check_history, record
+
+__all__ = ["WORSE", "Change", "CommitComparison", "check_history", "record"]

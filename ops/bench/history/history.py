@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from math import inf
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -24,6 +25,7 @@ __all__ = [
     "FILE",
     "WORSE",
     "Change",
+    "CommitComparison",
     "Record",
     "RecordRow",
     "check_history",
@@ -179,6 +181,25 @@ def compare(before: Record, after: Record) -> list[Change]:
             hint="record both with the same commands",
         )
     return sorted(changes, key=lambda change: -change.worse_by)
+
+
+class CommitComparison(NamedTuple):
+    """Two records of a history, and how their rows differ."""
+
+    before: Record
+    after: Record
+    changes: Sequence[Change]
+
+    @classmethod
+    def of(cls, file: Path | None, before: str | None, after: str | None) -> CommitComparison:
+        """By commit, else of the last record and the one before it; ``file``: that of this
+        checkout, if none is named."""
+        older, newer = find_records(read_history(file or FILE), before, after)
+        return cls(older, newer, compare(older, newer))
+
+    @property
+    def is_worse(self) -> bool:
+        return any(change.worse for change in self.changes)
 
 
 def _change(before: RecordRow, after: RecordRow) -> Change:

@@ -40,15 +40,7 @@ from rookery.ops.keys import ConfiguredKeys, keys_of, root_key_of
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
 from rookery.ops.process_identity import is_dead
-from rookery.ops.server import (
-    RealmServer,
-    client_of,
-    embedded_server,
-    find_server,
-    no_server_error,
-    server_of,
-    store_of,
-)
+from rookery.ops.server import ConfiguredServer, RealmServer
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.ids import decode_typed_text
 
@@ -77,11 +69,11 @@ __all__ = [
 def local_server(options: Options) -> Iterator[None]:
     """Run a server on the store for this block, unless one is running or there is no store."""
     config = options.load().config
-    store = store_of(config).path
-    if not store.is_dir() or find_server(config, Role.NODE) is not None:
+    store = ConfiguredServer(config).store.path
+    if not store.is_dir() or ConfiguredServer(config).find(Role.NODE) is not None:
         yield
         return
-    server = embedded_server(config)
+    server = ConfiguredServer(config).embedded()
     try:
         server.start()
     except Refused as refusal:
@@ -212,7 +204,7 @@ class OfflineRealm:
     @property
     def identity(self) -> str:
         """Signs a command as the operator's client would."""
-        credential = server_of(self._config, Role.OPERATOR).credential
+        credential = ConfiguredServer(self._config).require(Role.OPERATOR).credential
         return identity_header(credential, entropy(16)) if credential else ""
 
     def sealed_secrets(self, keys: ConfiguredKeys) -> SealedSecrets:
@@ -251,8 +243,8 @@ class OfflineRealm:
         if self._client is None:
             if not await self.nodes():
                 raise Failed("NO_ANSWER", f"no node serves realm {self._config.realm}", hint=_UP)
-            server = server_of(self._config, Role.OPERATOR)
-            client = client_of(server, self._config.realm)
+            server = ConfiguredServer(self._config).require(Role.OPERATOR)
+            client = server.client(self._config.realm)
             client.on_progress = lambda text: print(f"waiting: {text}", file=sys.stderr)
             await client.open()
             self._client = client
@@ -272,7 +264,7 @@ async def open_realm(options: Options, *, current: bool = False) -> AsyncIterato
     A realm of another format can be read; ``current`` refuses it.
     """
     config = options.load().config
-    server = server_of(config, Role.NODE)
+    server = ConfiguredServer(config).require(Role.NODE)
     _require_node_role(server, config)
     connection = Connection(server.url, server.access)
     await connection.open()
@@ -340,10 +332,10 @@ def with_realm_client(options: Options, own: NodeTools, work: ClientWork) -> int
     """Do ``work`` with a client of the realm, on the running node or one in this process, which has
     its ``own`` tools."""
     config = options.load(**own.flags, **{"node.driver": "sandbox"}).config
-    problem: CodedError = no_server_error(config)
+    problem: CodedError = ConfiguredServer(config).missing_error()
     for _ in range(ATTEMPTS):
         try:
-            server = find_server(config, Role.OPERATOR)
+            server = ConfiguredServer(config).find(Role.OPERATOR)
             if server is None:
                 return _with_own_node(config, work)
             if own.typed:
@@ -361,7 +353,9 @@ def _with_own_node(config: Config, work: ClientWork) -> int:
     node = Node(config)
     node.start()
     try:
-        return asyncio.run(_with_client(config, server_of(config, Role.OPERATOR), work))
+        return asyncio.run(
+            _with_client(config, ConfiguredServer(config).require(Role.OPERATOR), work)
+        )
     finally:
         _stop_node(node)
 
@@ -388,7 +382,7 @@ def _print_notice(node: Node) -> None:
 
 
 async def _with_client(config: Config, server: RealmServer, work: ClientWork) -> int:
-    async with client_of(server, config.realm, ABSENCE_MAX_S) as client:
+    async with server.client(config.realm, ABSENCE_MAX_S) as client:
         return await work(client)
 
 

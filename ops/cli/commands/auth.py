@@ -16,7 +16,7 @@ from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
 from rookery.ops.cli.rendering.run_output import print_stderr
 from rookery.ops.config import address_of
-from rookery.ops.server import no_server_error, server_of, store_of
+from rookery.ops.server import ConfiguredServer
 from rookery.schemas.errors import Refused
 
 __all__ = ["app"]
@@ -51,12 +51,14 @@ def _url_of_role(role: Role, surface: str, options: Options) -> str:
     """The URL with the configured credential if it has the role, else with that of the store."""
     _check_surface(role, surface)
     config = options.load().config
-    server = server_of(config, role, surface)
+    server = ConfiguredServer(config).require(role, surface)
     configured = server.credential
     if configured is None or (configured.role, configured.surface) == (role, surface):
         return server.url_with_credential()
     without_file = msgspec.structs.replace(config.server, credentials_file="")
-    local = server_of(msgspec.structs.replace(config, server=without_file), role, surface)
+    local = ConfiguredServer(msgspec.structs.replace(config, server=without_file)).require(
+        role, surface
+    )
     if local.credential is None:
         raise Refused(
             "CREDENTIAL_NOT_FOUND",
@@ -76,7 +78,7 @@ def _url_of(name: str, options: Options) -> str:
     config = options.load().config
     running = store.running_server() if store.is_locked() else None
     if not config.url and running is None:
-        raise no_server_error(config)
+        raise ConfiguredServer(config).missing_error()
     return credential.url(address_of(config.url) if running is None else running.address)
 
 
@@ -178,7 +180,7 @@ def revoke(name: Name, *, options: Options = NO_OPTIONS) -> int:
 
 def _store_and_realm(options: Options) -> tuple[Store, str]:
     config = options.load().config
-    return store_of(config), config.realm
+    return ConfiguredServer(config).store, config.realm
 
 
 def _check_surface(role: Role, surface: str) -> None:

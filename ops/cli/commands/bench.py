@@ -146,17 +146,16 @@ def compare(
     json: Json = False,
 ) -> int:
     """Compare two records by their ratios; exit code 1 if a row is 1.2 times worse."""
-    from rookery.ops.bench import history as records  # noqa: PLC0415
+    from rookery.ops.bench.history import CommitComparison  # noqa: PLC0415
     from rookery.ops.cli.rendering.bench_tables import print_changes  # noqa: PLC0415
 
-    file = records.FILE if history is None else history
-    older, newer = records.find_records(records.read_history(file), before, after)
-    changes = records.compare(older, newer)
+    found = CommitComparison.of(history, before, after)
     if json:
-        print_json({"before": older.commit, "after": newer.commit, "changes": changes})
+        commits = {"before": found.before.commit, "after": found.after.commit}
+        print_json({**commits, "changes": found.changes})
     else:
-        print_changes(older, newer, changes)
-    return 1 if any(change.worse for change in changes) else 0
+        print_changes(found)
+    return 1 if found.is_worse else 0
 
 
 def _check(history: Path | None) -> None:

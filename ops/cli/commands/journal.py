@@ -29,15 +29,10 @@ from rookery.ops.cli.output import (
     writing,
 )
 from rookery.ops.cli.rendering.fact_lines import fact_lines, fact_selection
-from rookery.ops.journal import (
-    DefectKind,
-    JournalCheck,
-    RunRecords,
-    damage_words,
-    read_anchor,
-)
+from rookery.ops.journal import Anchor, DefectKind, JournalCheck
 from rookery.ops.keys import trust_roots
 from rookery.ops.memory_tuning import collecting_rarely
+from rookery.ops.run_records import RunRecords
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import QuarantineMessage
 from rookery.schemas.errors import Failed, Refused
@@ -239,7 +234,7 @@ def _new_check(
     found = None
     if anchor is not None:
         with refuse_file_errors(anchor):
-            found = read_anchor(anchor.read_bytes(), realm)
+            found = Anchor.read(anchor.read_bytes(), realm)
     return JournalCheck(
         scope,
         realm=realm,
@@ -298,7 +293,7 @@ def _print_check(check: JournalCheck, options: Options) -> int:
         return check.exit_code
     proven = [one for one in check.damaged if one.kind is not DefectKind.DAMAGED]
     for damage in proven[:_DEFECTS_SHOWN]:
-        print_danger(f"{damage.kind.upper()}: {damage_words(damage)}")
+        print_danger(f"{damage.kind.upper()}: {damage.words}")
     if (more := len(proven) - _DEFECTS_SHOWN) > 0:
         print_danger(f"and {more} more; --json lists all")
     if error is not None:

@@ -23,7 +23,7 @@ from rookery.ops.cli.output import clock_time, print_danger, print_json, print_l
 from rookery.ops.config import Config
 from rookery.ops.keys import node_key_path, root_key_of, trust_roots
 from rookery.ops.keys import vouch as make_voucher
-from rookery.ops.server import local_credential, store_of
+from rookery.ops.server import ConfiguredServer
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import Language
 
@@ -129,7 +129,7 @@ def vouch(
 def _voucher_key(path: Path | None, config: Config) -> SigningKey | Credential:
     """The key in a file, or the local operator's."""
     if path is None:
-        found = local_credential(config, Role.OPERATOR)
+        found = ConfiguredServer(config).local_credential(Role.OPERATOR)
     elif path.suffix == _CREDENTIAL_SUFFIX:
         found = Credential.read(path)
     else:
@@ -184,7 +184,7 @@ async def _has_server_ended(options: Options) -> bool:
     config = options.load().config
     if config.url:
         return False
-    is_free = partial(_is_free, store_of(config))
+    is_free = partial(_is_free, ConfiguredServer(config).store)
     return bool(await asyncio.to_thread(wait_until, is_free, SERVER_END_S))
 
 

@@ -27,7 +27,7 @@ from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import atomic_file, print_json, print_line, write_content
 from rookery.ops.cli.rendering.run_output import show_result
-from rookery.ops.journal import ProofParts, RunRecords, prove_run
+from rookery.ops.run_records import ProofParts, RunRecords, prove_run
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.commands import ForkRun, ReplayQuery, RunsQuery
 from rookery.schemas.errors import Refused

@@ -17,7 +17,7 @@ from typing import Annotated, Final
 
 from cyclopts import App, Parameter
 
-from rookery.actors.sandbox.sessions import resealed
+from rookery.actors.sandbox.sessions import Snapshot
 from rookery.bus.client import Client
 from rookery.ops.cli.access.realm_access import OfflineRealm, open_realm, with_realm_client
 from rookery.ops.cli.arguments import find_language
@@ -126,7 +126,7 @@ async def _resealed_data(
     async with open_realm(replace(options, realm=name), current=True) as from_realm:
         if data is None:
             data = await from_realm.images.get(_digest(source))
-        return resealed(await _key(from_realm), await _key(to_realm), data)
+        return Snapshot.reseal(await _key(from_realm), await _key(to_realm), data)
 
 
 async def _key(realm: OfflineRealm) -> bytes:

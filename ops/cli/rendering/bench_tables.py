@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from rookery.ops.bench.growth import Growth
-from rookery.ops.bench.history import WORSE, Change, Record
+from rookery.ops.bench.history import WORSE, Change, CommitComparison
 from rookery.ops.bench.peers import PARTS, Comparison, PeerRow
 from rookery.ops.bench.profile import CALL, RUN, CostRow, Profile
 from rookery.ops.cli.output import print_line, print_table
@@ -60,19 +60,19 @@ def print_growth(growth: Growth) -> None:
         print_line(f"{name}: {value}")
 
 
-def print_changes(before: Record, after: Record, changes: Sequence[Change]) -> None:
+def print_changes(found: CommitComparison) -> None:
     """Print the records, then every row that changed enough, the worst first."""
-    for name, record in (("before", before), ("after", after)):
+    for name, record in (("before", found.before), ("after", found.after)):
         load = " ".join(f"{value:.2f}" for value in record.load)
         print_line(f"{name}: {record.commit}, {record.date}, {record.machine}, load {load}")
     rows = [
         (_verdict(change), f"{change.before:g}", f"{change.after:g}", change.name, change.to)
-        for change in changes
+        for change in found.changes
         if change.worse or change.worse_by < 1 / WORSE
     ]
     print_table(["CHANGE", "BEFORE", "AFTER", "ROW", "RELATIVE TO"], rows, empty="no row changed")
-    worse = sum(change.worse for change in changes)
-    print_line(f"{len(changes)} rows compared, {worse} more than {WORSE} x worse")
+    worse = sum(change.worse for change in found.changes)
+    print_line(f"{len(found.changes)} rows compared, {worse} more than {WORSE} x worse")
 
 
 def _peer_line(peer: str, names: Iterable[str], rows: Sequence[PeerRow]) -> list[str]:

@@ -92,7 +92,7 @@ def node(loop: LoopThread, tmp_path: Path, snapshot: bytes) -> Iterator[Node]:
         remover = SnapshotRemover(reader, bus.blobs, lambda _: True, lambda: 0)
         memory = SessionCache(sandbox, reader, bus.blobs, keeper, remover)
         numbers = count()
-        past = SessionRebuilder(sandbox, reader, bus.blobs, KEY, lambda: f"past-{next(numbers)}")
+        past = SessionRebuilder(sandbox, reader, bus.blobs, lambda: f"past-{next(numbers)}")
         assert build not in sandbox.builds.values()
         yield Node(memory, past, snapshot, view)
 
@@ -110,7 +110,8 @@ async def go_on(node: Node, _session: str) -> None:
 
 
 async def look_into(node: Node, _session: str) -> None:
-    await node.past.inspect(node.snapshot, ())
+    sandbox = node.past.sandbox
+    await sandbox.in_thread(sandbox.inspect, node.snapshot, ())
 
 
 async def read_state(node: Node, _session: str) -> None:

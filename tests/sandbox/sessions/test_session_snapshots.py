@@ -9,7 +9,7 @@ import msgspec
 import pytest
 from Crypto.Cipher import AES
 
-from rookery.actors.sandbox import Sandbox, Tool, sessions
+from rookery.actors.sandbox import Sandbox, Tool
 from rookery.actors.sandbox.sessions import Snapshot
 from rookery.actors.sandbox.sessions.snapshot import (
     SnapshotHeader,
@@ -119,10 +119,10 @@ def of_an_older_version(data: bytes, key: bytes = KEY) -> bytes:
 
 
 def test_a_snapshot_sealed_with_another_key_is_refused(sandbox: Sandbox, taken: Snapshot):
-    foreign = sessions.resealed(KEY, b"wrong", taken.data)
+    foreign = Snapshot.reseal(KEY, b"wrong", taken.data)
     assert len(foreign) == len(taken.data)
     assert refusal(sandbox, foreign) == "SNAPSHOT_CORRUPT"
-    assert sessions.resealed(b"wrong", KEY, foreign) == taken.data
+    assert Snapshot.reseal(b"wrong", KEY, foreign) == taken.data
     assert refusal(sandbox, of_an_older_version(taken.data, b"wrong")) == "SNAPSHOT_CORRUPT"
 
 
@@ -140,7 +140,7 @@ def test_a_snapshot_of_an_older_version_is_restored(sandbox: Sandbox, taken: Sna
     again = Stage(sandbox, "older", create=False)
     assert again.value("f()") == 1
     again.end()
-    assert sessions.resealed(KEY, KEY, older) == taken.data
+    assert Snapshot.reseal(KEY, KEY, older) == taken.data
     changed = older[:60] + bytes([older[60] ^ 1]) + older[61:]
     assert refusal(sandbox, changed) == "SNAPSHOT_CORRUPT"
 

@@ -22,7 +22,7 @@ from rookery.ops.cli.commands.peers.roster import app
 from rookery.ops.cli.options import NO_OPTIONS, Options, parse_duration_ms
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table
 from rookery.ops.cli.rendering.run_output import print_stderr
-from rookery.ops.server import client_of, server_of
+from rookery.ops.server import ConfiguredServer
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.peer import DrainMode
 from rookery.schemas.peers.envelope import PeerFailure
@@ -295,7 +295,7 @@ def _with_client(options: Options, work: Callable[[Client], Awaitable[T]]) -> T:
     config = options.load().config
 
     async def run() -> T:
-        async with client_of(server_of(config, Role.OPERATOR), config.realm) as client:
+        async with ConfiguredServer(config).require(Role.OPERATOR).client(config.realm) as client:
             return await work(client)
 
     return asyncio.run(run())
