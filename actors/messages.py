@@ -408,3 +408,5 @@ class OpenCalls(msgspec.Struct, frozen=True, kw_only=True):
 
     in_flight: dict[str, int] = {}
     """By surface."""
+    sees_functions: bool = False
+    """Whether a run is under way that started with functions of its node's own process."""

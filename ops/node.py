@@ -44,6 +44,7 @@ from rookery.actors.kernel import (
     ignore_facts,
 )
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
+from rookery.actors.tools import ToolCatalogue
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_bus import JetStreamBus
@@ -245,6 +246,7 @@ class Node:
                 pid=here.pid,
                 durability=durability,
                 builds={} if runs is None else runs.builds,
+                functions="" if runs is None else runs.surfaces.functions,
                 public_key=self._key.public_key,
                 voucher=self._key.voucher,
                 require_keys=self._config.approvals.require_keys,
@@ -292,7 +294,9 @@ class Node:
             queries={
                 **self._projections.queries,
                 "quarantine": quarantine.reply,
-                "tools": ToolQueryHandler(() if runs is None else runs.catalogue).handle,
+                "tools": ToolQueryHandler(
+                    ToolCatalogue() if runs is None else runs.catalogue
+                ).handle,
                 **({} if runs is None else runs.queries),
             },
         )

@@ -86,6 +86,8 @@ class SurfaceServices:
         self._owns: Callable[[str], bool] = lambda _: False
         own: dict[str, ToolHost] = {host.surface: host for host in (*others, local)}
         self.tools, self.declared = tools, declared
+        self.functions = ""
+        """Digest of the list of the node's functions; empty if it has none."""
         self.hosts = {**{host.surface: host for host in remote}, **own}
         """Those of ``remote`` until the catalogue has them: calls of a former process may have to
         be followed at once."""
@@ -114,6 +116,8 @@ class SurfaceServices:
         if self._share.slots is not None:
             on_notice = partial(self._loop.call_soon, self.slots.on_notice)
             self._share.slots.open(declared_limits(self.declared), on_notice)
+        if functions := self.tools.functions:
+            self.functions = await self._bus.blobs.put(encode_tools(functions))
         await self.live.open()
         self.tools.expect(tool for host in self._remote for tool in host.catalogue_tools)
 

@@ -116,7 +116,8 @@ class ChangeCatalogue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     commit: if one surface is refused, none is changed."""
 
     add: Annotated[dict[str, SurfaceSource], Meta(max_length=SURFACES_MAX)] = {}
-    """By name: new surfaces, and new sources of known ones."""
+    """By name: new surfaces, and new sources of known ones; ``local``, of kind ``local``, if it was
+    removed."""
     remove: _Names = ()
     reload: _Names = ()
     """List the tools of these surfaces again; sessions connect to them anew."""

@@ -51,6 +51,8 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     durability: str
     builds: dict[Language, str] = {}
     """Digests of the guests that new sessions start with on it."""
+    functions: str = ""
+    """Digest of the tools of its own process; empty: it has none."""
     key_id: str = ""
     """Of the key that signs its checkpoints; empty: it signs none."""
     vouched_by: str = ""
@@ -130,6 +132,7 @@ def _node_view(
         pid=fact.pid,
         durability=fact.durability,
         builds=fact.builds,
+        functions=fact.functions,
         key_id=key_id_of(fact.public_key) if fact.public_key else "",
         vouched_by=voucher_of(fact),
         started_at_ms=fact.at_ms,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
 import msgspec
@@ -17,7 +17,7 @@ from rookery.actors.projections.projector import Projector
 from rookery.actors.projections.run_queries import RunQueryHandler
 from rookery.actors.projections.runs import RunProjection
 from rookery.actors.projections.sessions import SessionProjection, SessionQueryHandler
-from rookery.actors.tools import CatalogueTool
+from rookery.actors.tools import CatalogueTool, ToolCatalogue
 from rookery.bus.ports import Delivery, Journal, StoredMessage
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ToolsQuery
@@ -144,13 +144,14 @@ class RealmProjections:
 class ToolQueryHandler:
     """Replies with the tools of one node; the nodes of a realm may offer different tools."""
 
-    def __init__(self, catalogue: Iterable[CatalogueTool]) -> None:
+    def __init__(self, catalogue: ToolCatalogue) -> None:
         self._catalogue = catalogue
 
     async def handle(self, delivery: Delivery) -> ToolList:
         """The query ``tools``."""
         query = decode_command(delivery.body, ToolsQuery, content_type=delivery.content_type)
-        named = [t for t in self._catalogue if query.name in (None, t.available.name)]
+        offered = [tool for tool in self._catalogue if not self._catalogue.is_withdrawn(tool)]
+        named = [tool for tool in offered if query.name in (None, tool.available.name)]
         return ToolList(tools=tuple(map(_tool_view, named)))
 
 

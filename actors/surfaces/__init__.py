@@ -1,6 +1,7 @@
 """Tool surfaces: the catalogue of a realm, and what its sessions take up of it.
 
-``catalogue`` folds the catalogue's facts, and ``catalogue_changes`` serves the operator's verb.
+``catalogue`` folds the catalogue's facts, and ``catalogue_changes`` serves the operator's
+verbs, lists by ``surface_list``.
 ``live_catalogue`` is what a node offers: the tools, and a ``surface_host`` for each surface.
 ``session_rules`` decides what a session stages, applies and finalizes; ``executor`` performs it.
 The rules of the two machines are in ``surface_machine`` and ``mcp_server_machine``.

@@ -13,6 +13,7 @@ from immutables import Map
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.tools import LOCAL
 from rookery.schemas.calls import OfferedSurface
 from rookery.schemas.errors import Failed
 from rookery.schemas.facts import surface as facts
@@ -61,6 +62,15 @@ class Catalogue(msgspec.Struct, frozen=True, kw_only=True):
     """Number of the last change."""
     listing: str = ""
     """Digest of the list of all entries; empty before the first change."""
+    local_sequence: int = 0
+    """Number of the last change that removed or returned the surface ``local``: the functions in
+    the processes of the nodes. A catalogue begins with it; it is no entry, because each node has
+    other functions."""
+    without_local: bool = False
+
+    def has(self, surface: str) -> bool:
+        """Whether the realm has the surface."""
+        return not self.without_local if surface == LOCAL else surface in self.entries
 
     @property
     def offered(self) -> tuple[OfferedSurface, ...]:
@@ -106,7 +116,7 @@ def change_catalogue(
 def _changes(catalogue: Catalogue, change: RecordCatalogue) -> Iterator[facts.CatalogueFact]:
     sequence = change.after + 1
     for name in change.dropped:
-        if name in catalogue.entries:
+        if catalogue.has(name):
             yield facts.Dropped(
                 surface_id=name, sequence=sequence, listing=change.listing, actor=change.actor
             )
@@ -126,7 +136,13 @@ def _changes(catalogue: Catalogue, change: RecordCatalogue) -> Iterator[facts.Ca
 def evolve_catalogue(catalogue: Catalogue, fact: facts.CatalogueFact) -> Catalogue:
     """Fold one fact."""
     name, entries = fact.surface_id, catalogue.entries
-    if isinstance(fact, facts.Catalogued):
+    if name == LOCAL:
+        catalogue = replace(
+            catalogue,
+            local_sequence=fact.sequence,
+            without_local=isinstance(fact, facts.Dropped),
+        )
+    elif isinstance(fact, facts.Catalogued):
         known = entries.get(name)
         keeps = known is not None and known.source == fact.origin and fact.reload is UNSET
         entry = CatalogueEntry(

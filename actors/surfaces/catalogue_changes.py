@@ -25,7 +25,8 @@ from rookery.actors.surfaces.connections import ConnectionReport
 from rookery.actors.surfaces.decider import CatalogueRecorded
 from rookery.actors.surfaces.live_catalogue import FAMILY, LiveCatalogue, build_tools
 from rookery.actors.surfaces.surface_host import SurfaceHost
-from rookery.actors.tools import CatalogueTool, check_surface, encode_entries, encode_tools
+from rookery.actors.surfaces.surface_list import list_surfaces, show_surface
+from rookery.actors.tools import LOCAL, CatalogueTool, check_surface, encode_entries, encode_tools
 from rookery.bus.ports import Blobs, Delivery, TaskSet
 from rookery.schemas.codec import decode_command
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -36,7 +37,6 @@ from rookery.schemas.surfaces import (
     CatalogueQuery,
     CatalogueReceipt,
     ChangeCatalogue,
-    ListedSurface,
     SurfaceKind,
     SurfaceList,
     SurfaceSource,
@@ -106,24 +106,10 @@ class CatalogueChanges:
         return await asyncio.shield(under_way)
 
     async def list(self, delivery: Delivery) -> SurfaceList:
-        """The surfaces of this node's configuration and those of the catalogue, with their tools
-        and connections as this node has them."""
+        """The surfaces of this node and of the catalogue, as this node has them."""
         _check_key(delivery.key)
         query = decode_command(delivery.body, CatalogueQuery, content_type=delivery.content_type)
-        offered = self._live.offered
-        entries = [
-            offered.entries[name]
-            for name in sorted(offered.entries)
-            if query.surface in (None, name)
-        ]
-        if query.connect:
-            hosts = [self._live.host(entry.surface) for entry in entries]
-            opening = [host.connect() for host in hosts if host is not None]
-            await asyncio.gather(*opening, return_exceptions=True)  # Each host has its error.
-        own = sorted(name for name in self._live.own_surfaces if query.surface in (None, name))
-        shown = [self._shown_own(name) for name in own]
-        shown += [self._shown(entry, log=query.log) for entry in entries]
-        return SurfaceList(sequence=offered.sequence, surfaces=tuple(shown))
+        return await list_surfaces(self._live, query)
 
     # --- a change ---------------------------------------------------------------------------------
 
@@ -161,13 +147,7 @@ class CatalogueChanges:
         if change.session:
             check_client_session(change.session)
         for name, source in change.add.items():
-            check_surface(name)
-            if source.kind is SurfaceKind.LOCAL:
-                raise Refused(
-                    "INVALID_ARGUMENT",
-                    f"{name} is of kind local, which each node has by its configuration",
-                    hint="rookery up --tools MODULE:OBJECT",
-                )
+            _check_source(name, source, change.session)
         reloaded = {name: known.entries[name] for name in change.reload}
         added = {
             name: CatalogueEntry(surface=name, source=source, tools="", only=change.session)
@@ -178,15 +158,18 @@ class CatalogueChanges:
     def _require_known(self, change: ChangeCatalogue, known: Catalogue) -> None:
         """Refuse the removal or reload of what the catalogue never had."""
         gone = {name for name in change.remove if self._live.was_removed(name)}
+        if known.has(LOCAL):
+            gone |= {LOCAL}.intersection(change.remove).difference(change.reload)
         for name in (*change.remove, *change.reload):
             if name in known.entries or name in gone:
                 continue
             if self._live.is_own(name):
                 raise Refused(
                     "INVALID_ARGUMENT",
-                    f"{name} is of the configuration of its node, which has it while it runs",
-                    hint="start the node again with other --tools; functions that are to come and "
-                    "go are served by workers: rookery tools serve, rookery surfaces add --worker",
+                    f"{name} is of the process of its node, which has the same functions while it "
+                    "runs",
+                    hint="start the node again with other --tools; or let workers serve functions: "
+                    "rookery tools serve, rookery surfaces add NAME --worker",
                 )
             listed = ", ".join(sorted(known.entries)) or "none"
             raise Refused(
@@ -238,8 +221,9 @@ class CatalogueChanges:
             if name in change.reload or not _has(known, one)
         )
         entries |= {entry.surface: entry for entry in new}
-        listing = encode_entries([entry.offered for entry in entries.values()])
-        dropped = tuple(n for n in change.remove if n in known.entries and n not in listed)
+        offered = [entry.offered for name, entry in entries.items() if name != LOCAL]
+        listing = encode_entries(offered)
+        dropped = tuple(n for n in change.remove if known.has(n) and n not in listed)
         if not (new or dropped):
             return self._receipt(known.sequence, listed)
         record = RecordCatalogue(
@@ -262,8 +246,8 @@ class CatalogueChanges:
         return self._receipt(sequence, listed)
 
     def _receipt(self, sequence: int, names: Iterable[str]) -> CatalogueReceipt:
-        offered = self._live.offered.entries
-        shown = tuple(self._shown(offered[name]) for name in sorted(names) if name in offered)
+        offered = self._live.offered
+        shown = tuple(show_surface(self._live, name) for name in sorted(names) if offered.has(name))
         return CatalogueReceipt(sequence=sequence, surfaces=shown)
 
     def _check_names(
@@ -322,30 +306,6 @@ class CatalogueChanges:
         except CodedError as error:
             host.error = f"{error.code}: {error.message}"
 
-    # --- lists ------------------------------------------------------------------------------------
-
-    def _shown_own(self, surface: str) -> ListedSurface:
-        names = tuple(tool.available.name for tool in self._live.tools_of(surface))
-        source = SurfaceSource(kind=SurfaceKind.LOCAL)
-        return ListedSurface(surface=surface, source=source, tools=names, state=CONNECTED)
-
-    def _shown(self, entry: CatalogueEntry, *, log: bool = False) -> ListedSurface:
-        host = self._live.host(entry.surface)
-        connection = None if host is None else host.connection
-        refused = self._live.refused.get(entry.surface, "")
-        names: Sequence[str] = [t.available.name for t in self._live.tools_of(entry.surface)]
-        return ListedSurface(
-            surface=entry.surface,
-            source=entry.source,
-            sequence=entry.sequence,
-            session=entry.only,
-            tools=tuple(names),
-            state=McpServerState.FAILED if host is None else host.state,
-            error=refused or ("" if host is None else host.error),
-            problems={} if connection is None else dict(connection.problems),
-            log=connection.log if log and connection is not None else (),
-        )
-
 
 _HELP: Final = "rookery surfaces add NAME --worker, or remove NAME, or reload NAME"
 
@@ -357,11 +317,27 @@ class _Changed(Exception):
 def _has(known: Catalogue, one: _Listed) -> bool:
     """Whether the catalogue has the surface with these tools already: to add it changes nothing."""
     entry, added = known.entries.get(one.host.surface), one.host.entry
+    if added.surface == LOCAL:
+        return known.has(LOCAL)
     return entry is not None and (entry.source, entry.tools, entry.only) == (
         added.source,
         one.digest,
         added.only,
     )
+
+
+def _check_source(name: str, source: SurfaceSource, session: str) -> None:
+    """Refuse a name that is the node's, and functions of a node that are added otherwise than back
+    to the realm."""
+    if name == LOCAL and source == SurfaceSource(kind=SurfaceKind.LOCAL) and not session:
+        return
+    check_surface(name)
+    if source.kind is SurfaceKind.LOCAL:
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"{name} is of kind local, which only the surface {LOCAL} of all sessions is",
+            hint=f"rookery up --tools MODULE:OBJECT; or: rookery surfaces add {LOCAL}",
+        )
 
 
 def _check_key(key: str) -> None:

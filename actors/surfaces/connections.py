@@ -2,7 +2,8 @@
 
 A connection belongs to the node: all sessions that have the surface share it. The executor of the
 family ``surface`` opens and closes it by the facts; calls of its tools are made by its host.
-``WorkerConnections`` opens those to the workers of the realm.
+``WorkerConnections`` opens those to the workers of the realm, ``LocalConnections`` that to the
+node's own functions.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from rookery.actors.tools import RemoteToolHost, ToolHost
+from rookery.actors.tools import RemoteToolHost, ToolCatalogue, ToolHost
 from rookery.bus.ports import ToolWorkers
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.machines.surface import McpServerState
@@ -20,6 +21,7 @@ from rookery.schemas.worker_protocol import ServedTool
 __all__ = [
     "ConnectionReport",
     "ListedResource",
+    "LocalConnections",
     "SurfaceConnection",
     "SurfaceConnections",
     "SurfaceContent",
@@ -104,9 +106,9 @@ class SurfaceConnections(Protocol):
         the tools that the catalogue has, if it has the surface."""
 
 
-# --- workers --------------------------------------------------------------------------------------
+# --- workers and functions ------------------------------------------------------------------------
 
-# Connections to worker surfaces: processes that serve tools on the bus.
+# Connections to worker surfaces, processes that serve tools on the bus, and to functions.
 #
 # Nothing is held open: a call goes to whichever worker the server chooses, and workers may come and
 # go. So a surface that the catalogue knows needs no worker to be connected.
@@ -116,22 +118,21 @@ PATIENCE_S = 1.0
 """How long a surface may have no worker while its tools are listed."""
 
 
-class WorkerConnection:
-    """Implements the port ``SurfaceConnection``."""
+class HostConnection:
+    """Implements the port ``SurfaceConnection`` by a host that needs no connection."""
 
-    def __init__(self, host: RemoteToolHost) -> None:
-        self.host = host
-        self.tools: tuple[SurfaceTool, ...] = host.surface_tools
+    def __init__(self, surface: str, host: ToolHost, tools: tuple[SurfaceTool, ...]) -> None:
+        self._surface, self.host, self.tools = surface, host, tools
         self.instructions = ""
         self.problems: Mapping[str, str] = {}
         self.log: tuple[str, ...] = ()
 
     async def list_resources(self) -> tuple[ListedResource, ...]:
-        """None: workers serve tools."""
+        """None: it serves tools."""
         return ()
 
     async def read_resource(self, uri: str) -> tuple[SurfaceContent, ...]:
-        text = f"{self.host.surface} has no resource {uri[:80]!r}: workers serve tools"
+        text = f"{self._surface} has no resource {uri[:80]!r}: it serves tools"
         raise Refused("RESOURCE_NOT_FOUND", text)
 
     async def close(self) -> None:
@@ -150,14 +151,15 @@ class WorkerConnections:
         source: SurfaceSource,
         report: Callable[[ConnectionReport], None],
         known: Sequence[SurfaceTool] = (),
-    ) -> WorkerConnection:
+    ) -> HostConnection:
         del source, report
         if known:
             served = {
                 tool.served_as: ServedTool(capability=tool.capability, awaited=tool.awaited)
                 for tool in known
             }
-            return WorkerConnection(RemoteToolHost(self._workers, surface, served))
+            remote = RemoteToolHost(self._workers, surface, served)
+            return HostConnection(surface, remote, remote.surface_tools)
         host = await RemoteToolHost.discover(self._workers, surface, patience_s=PATIENCE_S)
         if host is None:
             raise Failed(
@@ -165,4 +167,21 @@ class WorkerConnections:
                 f"no worker serves {surface}",
                 hint=f"rookery tools serve MODULE:OBJECT --surface {surface}",
             )
-        return WorkerConnection(host)
+        return HostConnection(surface, host, host.surface_tools)
+
+
+class LocalConnections:
+    """Implements the port ``SurfaceConnections`` for the functions in the node's own process."""
+
+    def __init__(self, host: ToolHost, tools: ToolCatalogue) -> None:
+        self._host, self._tools = host, tools
+
+    async def open(
+        self,
+        surface: str,
+        source: SurfaceSource,
+        report: Callable[[ConnectionReport], None],
+        known: Sequence[SurfaceTool] = (),
+    ) -> HostConnection:
+        del source, report, known
+        return HostConnection(surface, self._host, self._tools.functions)

@@ -80,6 +80,10 @@ class TakeUp(msgspec.Struct, frozen=True, kw_only=True):
     """The boundary's number in its turn; ``None`` between two boundaries."""
     in_flight: dict[str, int] = {}
     """By surface, the calls of the session that were begun and have no outcome."""
+    without_local: int = 0
+    """Number of the change that removed the surface ``local``; 0: the realm has it."""
+    sees_functions: bool = False
+    """Whether the run of the session started with functions of its node."""
 
 
 class CompleteSurface(msgspec.Struct, frozen=True, kw_only=True):

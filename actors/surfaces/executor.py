@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
-
-import msgspec
 
 from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
 from rookery.actors.messages import OpenCalls, OpenCallsQuery, TakeUpSurfaces
@@ -27,6 +25,7 @@ from rookery.actors.surfaces.effects import (
     TakeUp,
 )
 from rookery.actors.surfaces.live_catalogue import FAMILY, LiveCatalogue
+from rookery.actors.tools import LOCAL
 from rookery.bus.ports import TaskSet, Timer, Timers
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import digest_bytes
@@ -74,21 +73,15 @@ class SurfaceExecutor:
 
     async def take_up(self, effect: TakeUpSurfaces) -> None:
         """Stage the session's difference to the catalogue, and apply it."""
-        session, offered = effect.session, self._live.offered
-        calls = await self._ask("turn", session, OpenCallsQuery(), OpenCalls)
-        taken = TakeUp(
-            entries=offered.offered_to(session),
-            catalogued=offered.sequence,
-            boundary=effect.boundary,
-            in_flight=calls.in_flight,
-        )
-        await self._ask(FAMILY, session, taken, SurfacesView)
+        await self._take_up(effect.session, effect.boundary)
         self._failpoints.hit("surfaces_taken_up")
 
     async def connect(self, effect: ConnectSurface) -> None:
         """Connect to the surface, and end the job by the result."""
         host, error, is_server = self._live.host(effect.surface), "", False
-        if host is None:
+        if effect.surface == LOCAL and self._live.offered.has(LOCAL):
+            pass  # The process is connected to its own functions.
+        elif host is None:
             why = self._live.refused.get(effect.surface, "the catalogue has dropped it")
             error = f"SURFACE_UNAVAILABLE: {effect.surface}: {why}"
         else:
@@ -151,22 +144,35 @@ class SurfaceExecutor:
         when they take up its next change."""
         body = ReportServer(surface=report.surface, state=report.state, error=report.error)
         for session in tuple(self._running()):
-            self._tasks.start(self._put(session, body))
+            self._tasks.start(_logged(session, self._ask(FAMILY, session, body, SurfacesView)))
 
     def _stage_running(self) -> None:
         """Stage a change in the sessions that have a run under way; others take it up when they
         begin their next one."""
-        offered = self._live.offered
         for session in tuple(self._running()):
-            entries = offered.offered_to(session)
-            staged = TakeUp(entries=entries, catalogued=offered.sequence)
-            self._tasks.start(self._put(session, staged))
+            self._tasks.start(_logged(session, self._take_up(session, None)))
 
-    async def _put(self, session: str, body: msgspec.Struct) -> None:
-        try:
-            await self._ask(FAMILY, session, body, SurfacesView)
-        except CodedError as error:  # Its next boundary takes a change up.
-            log.info("surfaces not changed", extra={"key": session, "code": error.code})
+    async def _take_up(self, session: str, boundary: int | None) -> None:
+        """Stage the session's difference; at a boundary, apply it."""
+        offered, calls = self._live.offered, OpenCalls()
+        if boundary is not None or offered.without_local:
+            calls = await self._ask("turn", session, OpenCallsQuery(), OpenCalls)
+        taken = TakeUp(
+            entries=offered.offered_to(session),
+            catalogued=offered.sequence,
+            boundary=boundary,
+            in_flight=calls.in_flight,
+            without_local=offered.local_sequence if offered.without_local else 0,
+            sees_functions=calls.sees_functions,
+        )
+        await self._ask(FAMILY, session, taken, SurfacesView)
+
+
+async def _logged(session: str, change: Awaitable[object]) -> None:
+    try:
+        await change
+    except CodedError as error:  # Its next boundary takes a change up.
+        log.info("surfaces not changed", extra={"key": session, "code": error.code})
 
 
 def _is_draining(view: SurfacesView, effect: DrainSurface) -> bool:

@@ -14,9 +14,20 @@ from typing import Final, NamedTuple
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.surfaces.catalogue import Catalogue, CatalogueEntry, evolve_catalogue
-from rookery.actors.surfaces.connections import ConnectionReport, SurfaceConnections
+from rookery.actors.surfaces.connections import (
+    ConnectionReport,
+    LocalConnections,
+    SurfaceConnections,
+)
 from rookery.actors.surfaces.surface_host import SurfaceHost
-from rookery.actors.tools import CallSlots, CatalogueTool, ToolCatalogue, ToolHost, VisibleTools
+from rookery.actors.tools import (
+    LOCAL,
+    CallSlots,
+    CatalogueTool,
+    ToolCatalogue,
+    ToolHost,
+    VisibleTools,
+)
 from rookery.bus.ports import Bus, EntityFollower, StoredMessage, TaskSet
 from rookery.schemas.calls import VisibleSurfaces
 from rookery.schemas.codec import FactCodec
@@ -64,7 +75,9 @@ class LiveCatalogue(EntityFollower):
         process serves itself. ``connections``: by kind, what opens them. ``processes``: of the
         node; each has its part of a tool's limits."""
         super().__init__(bus, EntityId(FAMILY, REALM_KEY))
-        self.tools, self.visible, self.connections = tools, visible, connections
+        self.tools, self.visible, self.connections = tools, visible, dict(connections)
+        if (functions := hosts.get(LOCAL)) is not None:
+            self.connections[SurfaceKind.LOCAL] = LocalConnections(functions, tools)
         self._hosts, self._slots, self._processes = hosts, slots, processes
         self.own_surfaces = frozenset(own)
         self._known = self.offered = Catalogue()
@@ -102,11 +115,12 @@ class LiveCatalogue(EntityFollower):
             catalogued=offered.sequence,
             session=session if session in self._sessions else "",
             pending=tuple(pending),
+            without=(LOCAL,) if offered.without_local else (),
         )
 
     def was_removed(self, surface: str) -> bool:
         """Whether the realm had the surface and has it no more."""
-        return surface in self._dropped and surface not in self._known.entries
+        return surface in self._dropped and not self._known.has(surface)
 
     def is_own(self, surface: str) -> bool:
         """Whether this process serves the surface itself."""
@@ -204,7 +218,7 @@ class LiveCatalogue(EntityFollower):
             for tool in tools:
                 self._slots.declare(tool.capability, share=self._processes)
         self._connect(target)
-        removed = self._dropped.difference(target.entries)
+        removed = frozenset(name for name in self._dropped if not target.has(name))
         self.tools.set_surfaces(offered.values(), removed)
         self.offered = target
         self._sessions = {entry.only for entry in target.entries.values()}

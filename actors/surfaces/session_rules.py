@@ -16,6 +16,7 @@ from msgspec.structs import force_setattr
 from rookery.actors.kernel import FactBuilder
 from rookery.actors.kernel.machines import TransitionRejected
 from rookery.actors.surfaces.effects import CompleteSurface, ReportServer, SettleRemoval, TakeUp
+from rookery.actors.tools import LOCAL
 from rookery.schemas.calls import OfferedSurface
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import surface as facts
@@ -75,8 +76,12 @@ def take_up(
     nothing up: its next run does."""
     builder = SurfaceFacts(decider, state, key)
     entries = {one.surface: one for one in command.entries}
+    if LOCAL in state.surfaces.known_surfaces and not command.without_local:
+        entries[LOCAL] = _local_entry(state, command)
     try:
-        for on, surface, entry in _difference(state, entries):
+        if _loses_local(state, command):
+            _begin_with_local(builder, now_ms)
+        for on, surface, entry in _difference(builder.state, entries):
             params = {"surface_id": surface, "now_ms": now_ms}
             if entry is None:
                 builder.put(on, params, entry=command.catalogued)
@@ -183,6 +188,40 @@ def _difference(
         if taken is None or (taken.sequence, taken.tools) != (entry.sequence, entry.tools):
             is_active = name in state.surfaces.active_surfaces
             yield "stage_reload" if is_active else "stage_add", name, entry
+
+
+# The functions of nodes, the surface ``local``: every session begins with it, and takes up nothing.
+# It is in the machine of a session only once the realm has removed it under a run.
+
+
+def _local_entry(state: SessionSurfaces, command: TakeUp) -> OfferedSurface:
+    """The functions, which the realm has and which were removed from the session before."""
+    taken = state.taken.get(LOCAL) or TakenEntry(command.catalogued, "")
+    return OfferedSurface(surface=LOCAL, tools=taken.tools, sequence=taken.sequence)
+
+
+def _loses_local(state: SessionSurfaces, command: TakeUp) -> bool:
+    """Whether the run of the session has the functions, and is to lose them."""
+    surfaces = state.surfaces
+    return (
+        command.sees_functions
+        and state.catalogued < command.without_local
+        and LOCAL not in state.taken
+        and surfaces.staged_op.get(LOCAL) is not ExternalToolSurfaceStagedOp.REMOVE
+        and surfaces.base_state.get(LOCAL) is not REMOVING
+    )
+
+
+def _begin_with_local(builder: SurfaceFacts, now_ms: int) -> None:
+    """Record that the session has the functions since the start of its run."""
+    params = {"surface_id": LOCAL}
+    builder.put("stage_add", {**params, "now_ms": now_ms}, entry=0, tools="")
+    staged = builder.state.surfaces.staged_intent_sequence[LOCAL]
+    builder.put(
+        "apply_boundary", {**params, "now_ms": now_ms, "staged_seq": staged, "applied_at_turn": 0}
+    )
+    task = builder.state.surfaces.pending_task_sequence[LOCAL]
+    builder.put("mark_pending_succeeded", {**params, "task_seq": task, "lineage_seq": staged})
 
 
 def _apply_staged(builder: SurfaceFacts, command: TakeUp, now_ms: int) -> None:

@@ -355,18 +355,25 @@ class CallRules(NamedTuple):
 
     def _closed_fault(self, call: ToolCall) -> ToolFault | UnsetType:
         """The fault of a requested call whose surface takes no calls any more."""
-        if call.surface in self.closed:
-            return closed_fault(call.surface, self.closed[call.surface])
-        if self.catalogue.is_removed(call.surface):
-            return closed_fault(call.surface, "SURFACE_UNAVAILABLE")
-        return UNSET
+        return self._fault_of_surface(call.surface, self.catalogue.get(call.name))
+
+    def _fault_of_surface(self, surface: str, tool: CatalogueTool | None) -> ToolFault | UnsetType:
+        code = self.closed.get(surface, "")
+        if not code and self.catalogue.is_removed(surface):
+            code = "SURFACE_UNAVAILABLE"
+        if not code or (tool is not None and tool.waits_for):  # The node itself waits.
+            return UNSET
+        return closed_fault(surface, code)
 
     def require_visible(self, name: str) -> CatalogueTool:
         """The tool, if the run sees it, and if its surface takes the call. A surface that was added
         since the run started gives the run nothing."""
-        if self.catalogue.is_own(name):
-            return self.catalogue.require(name)
-        seen, tool = self.visible.get(name), self.catalogue.get(name)
+        tool = self.catalogue.get(name)
+        if tool is not None and self.catalogue.is_own(name):
+            if (wrong := self._fault_of_surface(tool.surface, tool)) is not UNSET:
+                raise Refused(wrong.code, wrong.message)
+            return tool
+        seen = self.visible.get(name)
         if seen is None:
             self.catalogue.require(name)
             raise Refused(

@@ -238,6 +238,25 @@ class ToolCatalogue:
         """Whether the node offered the tool when it started."""
         return name in self._own
 
+    def is_function(self, name: str) -> bool:
+        """Whether the tool is a function of the node's own process: of the surface ``local``, which
+        an operator may remove, and no built-in tool that only waits."""
+        tool = self._own.get(name)
+        return tool is not None and tool.surface == LOCAL and not tool.waits_for
+
+    @property
+    def functions(self) -> tuple[SurfaceTool, ...]:
+        """The tools of the surface ``local``, as other surfaces list theirs."""
+        return tuple(
+            SurfaceTool(capability=tool.capability, awaited=tool.available.awaited, served_as=name)
+            for name, tool in self._own.items()
+            if self.is_function(name)
+        )
+
+    def is_withdrawn(self, tool: CatalogueTool) -> bool:
+        """Whether the realm has removed the surface of the tool, which this node still has."""
+        return tool.surface in self._removed and not tool.waits_for
+
     def on_surfaces(self, offered: Iterable[AvailableTool]) -> ToolSet:
         """Those that this node does not have itself, as a run was offered them: with an older
         version the tools of ``--workers`` were the node's own."""

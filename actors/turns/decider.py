@@ -279,13 +279,13 @@ class TurnsDecider(SessionMachineDecider):
         del command
         return turn_reservation(state) if self._executes_runs else None
 
-    def hide_tools(
+    def narrow_tools(
         self, environment: RunEnvironment, state: SessionTurns, key: str, rights: RightsSet
     ) -> RunEnvironment:
         """The environment of a run with these rights, as its program sees it."""
         if self._calls is None:
             return environment
-        return self._calls.hide_tools(environment, state, key, rights)
+        return self._calls.narrow_tools(environment, state, key, rights)
 
     def unpark(self, state: SessionTurns, run_id: str, **fields: Any) -> Sequence[Fact]:
         """Resume a parked run, because a call it waits for has ended, or because of ``fields``."""
@@ -301,7 +301,10 @@ class TurnsDecider(SessionMachineDecider):
         if isinstance(command.body, HandleInput):
             return super().reply(state, command, facts)
         if isinstance(command.body, OpenCallsQuery):
-            return OpenCalls(in_flight=dict(calls_in_flight(state.known_calls)))
+            return OpenCalls(
+                in_flight=dict(calls_in_flight(state.known_calls)),
+                sees_functions=self._calls is not None and self._calls.sees_functions(state),
+            )
         if isinstance(command.body, (CallsQuery, *CALL_COMMANDS)):
             view: msgspec.Struct = self._required_calls.reply(state, command, facts)
             return view

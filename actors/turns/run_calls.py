@@ -49,6 +49,7 @@ from rookery.actors.tools.effects import (
 from rookery.actors.tools.evolve import adopted_fact
 from rookery.actors.turns.effects import with_items
 from rookery.actors.turns.evolve import END_TYPES, End
+from rookery.actors.turns.run_surfaces import closed_to, sees_functions, surfaces_at_start
 from rookery.actors.turns.step_facts import (
     end_model_wait,
     is_for_model,
@@ -254,10 +255,13 @@ class RunCalls:
 
     # --- rights -----------------------------------------------------------------------------------
 
-    def hide_tools(
+    def narrow_tools(
         self, environment: RunEnvironment, state: SessionTurns, session: str, rights: RightsSet
     ) -> RunEnvironment:
         """The environment of a run that starts with these rights, as its program sees it."""
+        environment = surfaces_at_start(
+            environment, state.surfaces, self.rules.catalogue.is_function
+        )
         revoked = self._revoked(session, state.rights.descends_from)
         if not rights and not revoked:
             return environment
@@ -266,12 +270,17 @@ class RunCalls:
             environment, left, lambda name: self.rules.catalogue.require(name).surface
         )
 
+    def sees_functions(self, state: SessionTurns) -> bool:
+        """Whether a run is under way that started with functions of its node."""
+        run, is_function = state.driving, self.rules.catalogue.is_function
+        return run is not None and not state.ended and sees_functions(run.offer, is_function)
+
     def _rules_for(self, state: SessionTurns, session: str, run_id: str) -> CallRules:
         """The rules for calls of a run, with what it may call now."""
         run, of_session = state.driving, state.rights
         of_run = run.rights if run is not None and run.run_id == run_id else ()
         revoked = self._revoked(session, of_session.descends_from)
-        rules, closed = self.rules, state.surfaces.closed
+        rules, closed = self.rules, closed_to(None if run is None else run.offer, state.surfaces)
         if closed:
             rules = rules._replace(closed=closed)
         if not (of_run or of_session.rights or revoked):

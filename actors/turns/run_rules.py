@@ -35,7 +35,7 @@ from rookery.actors.turns.effects import (
     execution_effect,
 )
 from rookery.actors.turns.evolve import END_TYPES, End
-from rookery.actors.turns.run_surfaces import surfaces_at_start, take_up_effects
+from rookery.actors.turns.run_surfaces import take_up_effects
 from rookery.actors.turns.state import ActiveRun, ImmediateKind, Provisioner
 from rookery.actors.turns.step_facts import END_INPUTS, StepFacts, TurnFacts, model_wait_effects
 from rookery.schemas.agents import ConversationMessage, ImmediateMessage, TextPart
@@ -287,8 +287,7 @@ class RunRules:
             if isinstance(environment, ImmediateKind):
                 return self._run_immediate(state, key, run_id, environment, requested.request)
             if forked is UNSET:
-                environment = surfaces_at_start(environment, state.surfaces)
-                environment = self._decider.hide_tools(environment, state, key, rights)
+                environment = self._decider.narrow_tools(environment, state, key, rights)
             builder.transition(
                 "start_conversation_run",
                 start_params(run_id, context=has_model(environment) and state.has_new_context),

@@ -8,7 +8,7 @@ the next call, whatever the run saw.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import TakeUpSurfaces
-from rookery.actors.tools import CallPhase, SessionCalls
+from rookery.actors.tools import LOCAL, CallPhase, SessionCalls
 from rookery.schemas.calls import WAITING_FOR_TASK, RunEnvironment
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import surface as facts
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 __all__ = [
     "RunSurfaces",
     "calls_in_flight",
+    "closed_to",
     "evolve_surfaces",
+    "sees_functions",
     "surfaces_at_start",
     "take_up_effects",
 ]
@@ -100,17 +102,38 @@ def take_up_effects(state: SessionTurns, fact: Fact) -> Sequence[Effect]:
     return (TakeUpSurfaces(key=f"surfaces/{fact.id}", session=fact.session, boundary=boundary),)
 
 
-def surfaces_at_start(environment: RunEnvironment, state: RunSurfaces) -> RunEnvironment:
-    """The environment of a run that starts: without the surfaces that its session removes."""
+def surfaces_at_start(
+    environment: RunEnvironment, state: RunSurfaces, is_function: Callable[[str], bool]
+) -> RunEnvironment:
+    """The environment of a run that starts: without the surfaces that its session removes.
+    ``is_function``: whether a tool of the environment is of the surface ``local``."""
     visible = environment.surfaces
     if visible is UNSET:
         return environment
+    without = {*visible.without, *state.at_start.closed}
     seen = replace(
         visible,
-        without=tuple(sorted(state.at_start.closed)),
+        without=tuple(sorted(without)),
         by_mention=state.by_mention or not state.catalogued,
     )
-    return replace(environment, surfaces=seen)
+    tools = environment.tools
+    if LOCAL in without:
+        tools = tuple(tool for tool in tools if not is_function(tool.name))
+    return replace(environment, surfaces=seen, tools=tools)
+
+
+def closed_to(environment: RunEnvironment | None, state: RunSurfaces) -> Mapping[str, str]:
+    """By surface that takes no calls of the run: the code of the refusal. A run that started
+    without the functions of its node never has them."""
+    visible = UNSET if environment is None else environment.surfaces
+    if visible is UNSET or LOCAL not in visible.without or LOCAL in state.closed:
+        return state.closed
+    return state.closed.set(LOCAL, UNAVAILABLE)
+
+
+def sees_functions(environment: RunEnvironment, is_function: Callable[[str], bool]) -> bool:
+    """Whether the run started with functions of its node."""
+    return any(is_function(tool.name) for tool in environment.tools)
 
 
 def calls_in_flight(calls: SessionCalls) -> Mapping[str, int]:

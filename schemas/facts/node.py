@@ -54,6 +54,9 @@ class Started(Fact, frozen=True, kw_only=True, tag="node.started.v1"):
     """``always`` where every ack follows an fsync, ``replicated``, or ``unknown_accepted``."""
     builds: dict[Language, str] = msgspec.field(default_factory=dict)
     """Digests of the guests that new sessions on this node begin with."""
+    functions: str = ""
+    """Digest of the JSON list of ``SurfaceTool`` of its own process, the surface ``local``, in the
+    blob store; empty: it has none."""
     public_key: str = ""
     """Ed25519, in hex: checks the node's checkpoints. Empty: it signs none."""
     voucher: KeyVoucher | UnsetType = UNSET

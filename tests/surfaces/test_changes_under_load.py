@@ -143,7 +143,7 @@ def test_names_that_collide_are_refused_by_name(realm: SurfaceRealm):
             assert "a_b_act" in str(refused.body) or "a_b_work" in str(refused.body)
             listed = await client.ask("catalogued", "_realm", {})
             assert [one["surface"] for one in listed.body["surfaces"]] == ["local", "a_b"]
-            own = await change(client, remove=["local"])
+            own = await change(client, reload=["local"])
             assert own.code == "INVALID_ARGUMENT", own
             assert "--tools" in str(own.body), "how a node gets other tools of its own"
 

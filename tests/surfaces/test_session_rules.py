@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 from immutables import Map
+from msgspec.structs import replace
 
 from rookery.actors.kernel.decider import decode_state, encode_state
 from rookery.actors.kernel.machines.machine import HostPhase, SessionHost
@@ -232,6 +233,30 @@ def test_the_machine_of_a_server_learns_how_its_connection_is():
     assert world.put(other) == [], "the session does not have it"
 
 
+def test_a_session_takes_up_its_nodes_functions_only_when_it_loses_them_under_a_run():
+    world = World()
+    assert kinds(world.take_up({}, 1, without_local=1)) == ["SnapshotAligned"], "no run has them"
+    world = World()
+    lost = {"without_local": 2, "sees_functions": True}
+    staged = world.take_up({}, 2, boundary=None, **lost)
+    assert kinds(staged) == ["AddStaged", "BoundaryApplied", "PendingSucceeded", "RemoveStaged"]
+    assert world.take_up({}, 2, boundary=None, **lost) == []
+    applied = world.take_up({}, 2, in_flight={"local": 1}, **lost)
+    assert kinds(applied) == ["CallStarted", "BoundaryApplied", "SnapshotAligned"]
+    assert world.take_up({}, 2, **lost) == [], "it is known"
+    assert kinds(world.take_up({}, 3, **lost)) == ["SnapshotAligned"], "and stays so"
+    world.perform()
+    assert kinds(world.left)[-3:] == ["CallFinished", "RemovalFinalized", "SnapshotAligned"]
+    assert kinds(world.take_up({}, 4)) == ["AddStaged", "BoundaryApplied", "SnapshotAligned"]
+    world.perform()
+    assert world.visible == {"local"}, "the realm has returned them"
+    assert world.take_up({}, 4) == []
+    assert kinds(world.take_up({"a": 5}, 5))[0] == "AddStaged"
+    assert kinds(world.take_up({"a": 5}, 6, without_local=6))[0] == "RemoveStaged"
+    world.perform()
+    assert world.visible == {"a"}
+
+
 # --- the catalogue --------------------------------------------------------------------------------
 
 
@@ -254,6 +279,21 @@ def test_a_change_is_decided_on_what_its_sender_knew():
     reload = RecordCatalogue(after=2, entries=(entry("a", "u"),), reloaded=("a",), listing="two")
     world.put(reload, facts.REALM_KEY)
     assert world.state.catalogue.entries["a"].connection == 3
+
+
+def test_a_catalogue_begins_with_the_functions_of_its_nodes():
+    world = World()
+    drop = RecordCatalogue(after=0, dropped=("local",), listing="none")
+    (left,) = world.put(drop, facts.REALM_KEY)
+    assert isinstance(left, facts.Dropped)
+    assert not world.state.catalogue.has("local")
+    assert world.put(replace(drop, after=1), facts.REALM_KEY) == (), "they are removed"
+    source = SurfaceSource(kind=SurfaceKind.LOCAL)
+    local = CatalogueEntry(surface="local", source=source, tools="t")
+    world.put(RecordCatalogue(after=1, entries=(local,), listing="none"), facts.REALM_KEY)
+    catalogue: Catalogue = world.state.catalogue
+    assert catalogue.has("local")
+    assert (catalogue.offered, catalogue.local_sequence) == ((), 2)
 
 
 def test_the_realms_key_has_no_surfaces():

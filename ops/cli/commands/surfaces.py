@@ -7,9 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
+import msgspec
 from cyclopts import App, Parameter
 
+from rookery.actors.projections import nodes_of
 from rookery.actors.protection.sensitive_values import NO_SEAL
+from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
@@ -28,6 +31,7 @@ from rookery.schemas.surfaces import (
     SurfaceKind,
     SurfaceList,
     SurfaceSource,
+    SurfaceTool,
 )
 
 __all__ = ["app"]
@@ -36,6 +40,8 @@ app = App(name="surfaces", help_format="plaintext")
 
 CHANGE_TIMEOUT_S = 60.0
 """A server may take half a minute to connect."""
+LOCAL = SurfaceKind.LOCAL.value
+"""The surface of the functions in the nodes' own processes."""
 _COLUMNS = ["SURFACE", "KIND", "FOR", "TOOLS", "STATE", "CHANGE", "WHY"]
 _SESSION_COLUMNS = ["SURFACE", "STATE", "STAGED", "PENDING", "CALLS", "LAST CHANGE"]
 Name = Annotated[str, Parameter(help="The surface's name in the realm.")]
@@ -63,13 +69,16 @@ def list_(*, session: SessionOption = None, options: Options = NO_OPTIONS) -> in
 def show(name: Name, *, options: Options = NO_OPTIONS) -> int:
     """Show a surface: where its tools come from, and their names."""
     (surface,) = _require(name, asyncio.run(_ask(CatalogueQuery(surface=name), options)).surfaces)
+    functions = asyncio.run(_functions(options)) if name == LOCAL else {}
     if options.json:
-        print_json(surface)
+        print_json({**msgspec.to_builtins(surface), "nodes": functions} if functions else surface)
         return 0
     for label, value in zip(_COLUMNS, _row(surface), strict=True):
         print_line(f"{label.lower():<10} {value}")
     for tool in surface.tools:
         print_line(f"{'tool':<10} {tool}")
+    for node, tools in functions.items():
+        print_line(f"{'node':<10} {node}: {', '.join(tools)}")
     for tool, why in surface.problems.items():
         print_line(f"{'not':<10} {tool}: {why}")
     if surface.error:
@@ -91,7 +100,11 @@ def add(
     ] = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Add surfaces: the next runs of all sessions, or of one, see their tools."""
+    """Add surfaces: the next runs of all sessions, or of one, see their tools. `surfaces add local`
+    returns the functions of the nodes, if they were removed."""
+    if names == (LOCAL,) and not worker and mcp is None:
+        returned = ChangeCatalogue(add={LOCAL: SurfaceSource(kind=SurfaceKind.LOCAL)})
+        return _print_receipt(asyncio.run(_change(returned, options)), "added", options)
     if worker == (mcp is not None) or (worker and not names):
         raise Refused(
             "INVALID_ARGUMENT",
@@ -193,6 +206,24 @@ def _require(name: str, found: Sequence[ListedSurface]) -> Sequence[ListedSurfac
             hint="rookery surfaces list",
         )
     return found
+
+
+async def _functions(options: Options) -> dict[str, list[str]]:
+    """By live node, the names of the functions in its process."""
+    async with open_realm(options) as realm:
+        pages = [page async for page in realm.journal.scan(Filter(family="node"))]
+        messages = [stored for page in pages for stored in page]
+        found = nodes_of(messages, await realm.processes(), (), lambda _: "")
+        nodes = [node for node in found if node.state == "alive"]
+        digests = {node.functions for node in nodes if node.functions}
+        tools = {
+            digest: msgspec.json.decode(await realm.blobs.get(digest), type=list[SurfaceTool])
+            for digest in digests
+        }
+    return {
+        node.node: [tool.capability.name for tool in tools.get(node.functions, ())]
+        for node in nodes
+    }
 
 
 # --- output ---------------------------------------------------------------------------------------
