@@ -17,11 +17,11 @@ from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from threading import Lock
-from typing import Final, NamedTuple
+from types import TracebackType
+from typing import Final, NamedTuple, Self
 
 import anyio
 import mcp_types as types
-from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStream
 from mcp.client import Transport
 from mcp.shared.message import SessionMessage
 
@@ -43,9 +43,6 @@ CLOSE_S: Final = 2.0
 GARBAGE_MAX: Final = 100
 """Lines in a row that are no messages; a banner is some, a program of another kind is more."""
 _CHUNK: Final = 64 << 10
-
-Item = SessionMessage | Exception
-
 
 # --- log ------------------------------------------------------------------------------------------
 
@@ -210,24 +207,21 @@ class _ServerProcess:
 @asynccontextmanager
 async def _opened(
     launch: ServerLaunch, environ: Mapping[str, str], log: ServerLog
-) -> AsyncIterator[tuple[MessageStream, MemoryObjectSendStream[SessionMessage]]]:
+) -> AsyncIterator[tuple[MessageStream, _MessageWriter]]:
     process = _ServerProcess(launch, environ)
-    into_session, received = anyio.create_memory_object_stream[Item](0)
-    outgoing, from_session = anyio.create_memory_object_stream[SessionMessage](0)
-    stream = MessageStream(received)
     try:
         stdout, stdin = await process.connect()
         errors = await process.errors()
+        reader = _MessageReader(stdout, log)
+        stream = reader.stream = MessageStream(reader)
+        writer = _MessageWriter(stdin, stream)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(log.copy, errors)
-            tasks.start_soon(_read_messages, stdout, into_session, stream, log)
-            tasks.start_soon(_write_messages, stdin, from_session, stream)
             try:
-                yield stream, outgoing
+                yield stream, writer
             finally:
                 with anyio.CancelScope(shield=True):
-                    received.close()
-                    outgoing.close()
+                    reader.is_closed = writer.is_closed = True
                     stdin.close()
                     code = await process.stop(CLOSE_S if stream.fault is None else 0.0)
                     log.add(f"rookery: the server ended with {code}")
@@ -236,8 +230,6 @@ async def _opened(
         if process.guard.poll() is None:  # Cancelled before the streams were connected.
             process.guard.kill()
             await asyncio.to_thread(process.guard.wait)
-        for one in (into_session, received, outgoing, from_session):
-            one.close()
 
 
 def stdio_transport(launch: ServerLaunch, environ: Mapping[str, str], log: ServerLog) -> Transport:
@@ -245,48 +237,89 @@ def stdio_transport(launch: ServerLaunch, environ: Mapping[str, str], log: Serve
     return _opened(launch, environ, log)
 
 
-async def _read_messages(
-    stdout: asyncio.StreamReader,
-    into_session: MemoryObjectSendStream[Item],
-    stream: MessageStream,
-    log: ServerLog,
-) -> None:
-    """Read messages until the server ends, or breaks the rules of the protocol. The connection
-    learns that before the calls do, so that none begins on it any more."""
-    async with into_session:
+class _Closable:
+    """A stream in the form that the SDK has it."""
+
+    is_closed = False
+
+    async def aclose(self) -> None:
+        self.is_closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.is_closed = True
+
+
+class _MessageReader(_Closable):
+    """The messages of a standard output. The SDK's task reads them itself: a call waits for no task
+    between it and the server."""
+
+    stream: MessageStream
+    """Learns the end before the calls do, so that none begins on the connection any more."""
+
+    def __init__(self, stdout: asyncio.StreamReader, log: ServerLog) -> None:
+        self._stdout, self._log = stdout, log
+        self._lines: deque[bytes] = deque()
+        self._parts: list[bytes] = []
+        """Of a line that has no end yet."""
+        self._size = self._garbage = 0
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> SessionMessage:
         try:
-            await _deliver(stdout, into_session, stream, log)
-            stream.fail(ServerEnded("ended"))
+            return await self.receive()
+        except anyio.EndOfStream:
+            raise StopAsyncIteration from None
+
+    async def receive(self) -> SessionMessage:
+        """The next message, until the server ends, or breaks the rules of the protocol."""
+        if self.is_closed:
+            raise anyio.ClosedResourceError
+        try:
+            while True:
+                while not self._lines:
+                    await self._read_lines()
+                message = _parsed(line := self._lines.popleft())
+                if message is None:
+                    await self._pass_over(line)
+                    continue
+                self._garbage = 0
+                if self._lines:
+                    await asyncio.sleep(0)  # A server that sends many delays no other.
+                return message
         except ServerFault as fault:
-            stream.fail(fault)
-        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            """The session is closed, and nothing that still comes is read."""
+            self.stream.fail(fault)
+            raise anyio.EndOfStream from None
 
-
-async def _deliver(
-    stdout: asyncio.StreamReader,
-    into_session: MemoryObjectSendStream[Item],
-    stream: MessageStream,
-    log: ServerLog,
-) -> None:
-    garbage, parts, size = 0, list[bytes](), 0
-    while chunk := await stdout.read(_CHUNK):
+    async def _read_lines(self) -> None:
+        chunk = await self._stdout.read(_CHUNK)
+        if not chunk:
+            raise ServerEnded("ended")
         *lines, rest = chunk.split(b"\n")
-        for line in lines:
-            message = _parsed(b"".join((*parts, line)))
-            parts, size = [], 0
-            if message is not None:
-                garbage = 0
-                await into_session.send(message)
-                continue
-            if (garbage := garbage + 1) > GARBAGE_MAX:
-                raise ServerFault("writes what is no message of the protocol")
-            log.add(f"rookery: no message: {line[:200].decode(errors='replace')}")
-            await stream.throttle()
-        parts.append(rest)
-        size += len(rest)
-        if size > MESSAGE_BYTES_MAX:
+        if lines:
+            lines[0] = b"".join((*self._parts, lines[0]))
+            self._parts, self._size = [], 0
+            self._lines.extend(lines)
+        self._parts.append(rest)
+        self._size += len(rest)
+        if self._size > MESSAGE_BYTES_MAX:
             raise ServerFault(f"sent a message of more than {MESSAGE_BYTES_MAX} bytes")
+
+    async def _pass_over(self, line: bytes) -> None:
+        self._garbage += 1
+        if self._garbage > GARBAGE_MAX:
+            raise ServerFault("writes what is no message of the protocol")
+        self._log.add(f"rookery: no message: {line[:200].decode(errors='replace')}")
+        await self.stream.throttle()
 
 
 def _parsed(line: bytes) -> SessionMessage | None:
@@ -296,16 +329,19 @@ def _parsed(line: bytes) -> SessionMessage | None:
         return None
 
 
-async def _write_messages(
-    stdin: asyncio.StreamWriter,
-    from_session: MemoryObjectReceiveStream[SessionMessage],
-    stream: MessageStream,
-) -> None:
-    try:
-        async with from_session:
-            async for item in from_session:
-                text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
-                stdin.write(text.encode() + b"\n")
-                await stdin.drain()
-    except OSError:
-        stream.fail(ServerFault("closed its standard input"))
+class _MessageWriter(_Closable):
+    """The messages to a standard input."""
+
+    def __init__(self, stdin: asyncio.StreamWriter, stream: MessageStream) -> None:
+        self._stdin, self._stream = stdin, stream
+
+    async def send(self, item: SessionMessage, /) -> None:
+        if self.is_closed:
+            raise anyio.ClosedResourceError
+        text = item.message.model_dump_json(by_alias=True, exclude_unset=True)
+        try:
+            self._stdin.write(text.encode() + b"\n")
+            await self._stdin.drain()
+        except OSError:
+            self._stream.fail(ServerFault("closed its standard input"))
+            raise anyio.BrokenResourceError from None
