@@ -136,7 +136,14 @@ class RunServices:
         )
         left_for = self.revocations.left_for
         return (
-            TurnsDecider(self._provisioner, self._evict, call_rules, left_for, surfaces.visible),
+            TurnsDecider(
+                self._provisioner,
+                self._evict,
+                call_rules,
+                left_for,
+                surfaces.visible,
+                pin_again=self._provisioner.hooks.pin_again,
+            ),
             SnapshotsDecider(),
             ApprovalsDecider(approvals, self.approvers.approver_of),
             SurfacesDecider(executes_runs=True),

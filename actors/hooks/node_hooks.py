@@ -102,6 +102,27 @@ class NodeHooks:
         fingerprint, pins = self._fingerprint(environment), self._pins or UNSET
         return replace(environment, hooks=pins, package_fingerprint=fingerprint)
 
+    def pin_again(self, environment: RunEnvironment) -> RunEnvironment:
+        """The environment of a run that leaves a park, with the hooks of now; the same object if
+        these are the run's, or are not known here. A hook that this node has never had stays, as
+        only a node that has it can say that it is gone."""
+        if self.problem:
+            return environment
+        former = _pins_of(environment)
+        elsewhere = tuple(
+            pin
+            for pin in former
+            if pin.hook_id not in self._registrations and pin.digest not in self._forms
+        )
+        if set(former) == {*elsewhere, *self._pins}:
+            return environment
+        fingerprint = self._fingerprint(environment)
+        if elsewhere:
+            specs = [one.spec for one in self._enabled]
+            fingerprint = run_fingerprint(environment, specs, elsewhere).as_str()
+        pins = (*elsewhere, *self._pins)
+        return replace(environment, hooks=pins or UNSET, package_fingerprint=fingerprint)
+
     def _fingerprint(self, environment: RunEnvironment) -> str:
         """Of the package of a run; runs with the same tools, policy and guest share it."""
         key = (
@@ -197,25 +218,37 @@ def check_sidecars(package: Mapping[str, Any], specs: Sequence[HookSpec]) -> Non
             raise invalid_package(f"hook {spec.hook_id.as_str()} {problem} in the package")
 
 
-def run_package(environment: RunEnvironment, specs: Sequence[HookSpec] = ()) -> dict[str, Any]:
-    """The package of a run in an environment: its tools, hooks, policy and guest."""
+def run_package(
+    environment: RunEnvironment,
+    specs: Sequence[HookSpec] = (),
+    elsewhere: Sequence[PinnedHook] = (),
+) -> dict[str, Any]:
+    """The package of a run in an environment: its tools, hooks, policy and guest. ``elsewhere``:
+    hooks that only other nodes have."""
     return {
         "schema_version": RUNTIME_PACKAGE_SCHEMA_VERSION,
         "package_id": PACKAGE_ID,
         "capabilities": [_capability(tool) for tool in environment.tools],
         "catalogue": environment.catalogue,
         "surfaces": _surfaces(environment),
-        "sidecars": [hook_sidecar(spec) for spec in specs],
+        "sidecars": [*map(hook_sidecar, specs), *map(_foreign_sidecar, elsewhere)],
         "policies": {"digest": environment.policy or ""},
         "guest": {"language": environment.language.value, "build": environment.build},
     }
 
 
 def run_fingerprint(
-    environment: RunEnvironment, specs: Sequence[HookSpec] = ()
+    environment: RunEnvironment,
+    specs: Sequence[HookSpec] = (),
+    elsewhere: Sequence[PinnedHook] = (),
 ) -> RuntimePackageFingerprint:
     """The fingerprint of the package of a run; the order of tools and hooks does not count."""
-    return package_fingerprint(run_package(environment, specs))
+    return package_fingerprint(run_package(environment, specs, elsewhere))
+
+
+def _foreign_sidecar(pin: PinnedHook) -> dict[str, Any]:
+    """Of a hook whose spec is not known here; its registration is."""
+    return {"sidecar_id": f"hook.{pin.hook_id}", "kind": HOOK_SIDECAR_KIND, "digest": pin.digest}
 
 
 def _surfaces(environment: RunEnvironment) -> dict[str, Any]:

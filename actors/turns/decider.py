@@ -64,7 +64,7 @@ from rookery.actors.turns.run_calls import CALL_COMMANDS, PEER_ENDS, RunCalls
 from rookery.actors.turns.run_rules import RUN_EFFECT_TYPES, RunRules, active_run_view
 from rookery.actors.turns.run_surfaces import calls_in_flight, evolve_surfaces
 from rookery.actors.turns.slot_machine import SLOT, TurnSlot
-from rookery.actors.turns.state import Provisioner, SessionTurns
+from rookery.actors.turns.state import PinAgain, Provisioner, SessionTurns
 from rookery.actors.turns.transitions import Turn, bind_run
 from rookery.actors.turns.turn_machine import TURN
 from rookery.schemas.calls import RunEnvironment
@@ -181,17 +181,19 @@ class TurnsDecider(SessionMachineDecider):
         call_rules: CallRules | None = None,
         revoked: LeftRights = nothing_revoked,
         visible: VisibleTools | None = None,
+        *,
+        pin_again: PinAgain = lambda offer: offer,
     ) -> None:
         """``provisioner``: the environment that this node gives to runs; without it and
         ``call_rules``, the node executes none. ``on_evicted`` is called with the key of an evicted
         session. ``revoked``: what revocations leave of the rights of runs. ``visible``: the tools
-        of surfaces that runs see."""
+        of surfaces that runs see. ``pin_again``: gives the hooks of now to a run that goes on."""
         super().__init__(executes_runs=provisioner is not None)
         self._calls = None if call_rules is None else RunCalls(self, call_rules, revoked, visible)
         self._on_evicted = on_evicted
         if provisioner is not None:
             self.reacts_to = frozenset({"session", "tool", "approval", "peer"})
-        self._run_rules = RunRules(self, provisioner)
+        self._run_rules = RunRules(self, provisioner, pin_again)
 
     def decide(self, state: SessionTurns, command: Command[Any], *, now_ms: int) -> Sequence[Fact]:
         rules = self._run_rules

@@ -225,6 +225,10 @@ def evolve_parking(state: SessionTurns, fact: facts.Parked | facts.Unparked) -> 
     match fact:
         case facts.Unparked():
             run = replace(run, parked="", parked_by="", waits_for=(), model_wait=UNSET)
+            if fact.hooks is not UNSET:
+                hooks, package = fact.hooks or UNSET, fact.package_fingerprint
+                offer = replace(run.offer, hooks=hooks, package_fingerprint=package)
+                run = replace(run, offer=offer)
         case facts.Parked():
             run = replace(
                 run,

@@ -36,7 +36,13 @@ from rookery.actors.turns.effects import (
 )
 from rookery.actors.turns.evolve import END_TYPES, End
 from rookery.actors.turns.run_surfaces import take_up_effects
-from rookery.actors.turns.state import ActiveRun, ImmediateKind, Provisioner
+from rookery.actors.turns.state import (
+    ActiveRun,
+    ImmediateKind,
+    PinAgain,
+    Provisioner,
+    hooks_of_now,
+)
 from rookery.actors.turns.step_facts import END_INPUTS, StepFacts, TurnFacts, model_wait_effects
 from rookery.schemas.agents import ConversationMessage, ImmediateMessage, TextPart
 from rookery.schemas.calls import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE, RunEnvironment
@@ -71,8 +77,10 @@ CONTEXT_KEYS_MAX: Final = 256
 class RunRules:
     """The rules of ``TurnsDecider`` for the runs that its node executes."""
 
-    def __init__(self, decider: TurnsDecider, provisioner: Provisioner | None) -> None:
-        self._decider, self._provisioner = decider, provisioner
+    def __init__(
+        self, decider: TurnsDecider, provisioner: Provisioner | None, pin: PinAgain
+    ) -> None:
+        self._decider, self._provisioner, self._pin_again = decider, provisioner, pin
 
     def react(self, state: SessionTurns, key: str, fact: Any) -> Sequence[Fact]:
         """React to a fact of admission or of the tools. Facts of an ended generation have no
@@ -215,10 +223,11 @@ class RunRules:
         self, state: SessionTurns, run_id: str, hook: str = "", **fields: Any
     ) -> Sequence[Fact]:
         """Unpark the run, because a call it waits for has ended, the hook that has interrupted it
-        may be invoked again, or because of ``fields``."""
+        may be invoked again, or because of ``fields``. From then on it has the hooks of now."""
         run = state.driving
         if run is None or run.run_id != run_id or not run.parked or run.parked_by != hook:
             return ()
+        fields |= hooks_of_now(run.offer, self._pin_again)
         unparked = facts.Unparked(run=run_id, hook=hook or UNSET, **fields)
         return (self._stamp_generation(state, unparked),)
 
@@ -288,9 +297,10 @@ class RunRules:
                 return self._run_immediate(state, key, run_id, environment, requested.request)
             if forked is UNSET:
                 environment = self._decider.narrow_tools(environment, state, key, rights)
+            has_model = environment.model is not UNSET
             builder.transition(
                 "start_conversation_run",
-                start_params(run_id, context=has_model(environment) and state.has_new_context),
+                start_params(run_id, context=has_model and state.has_new_context),
                 offer=environment,
                 request=requested.request,
                 request_blob=requested.request_blob,
@@ -372,10 +382,6 @@ def _present_code(state: SessionTurns, parked: ParkRun) -> str:
     if parked.code == WAITING_FOR_LEASE and LEASE_REAUTH_REQUIRED in waits:
         return LEASE_REAUTH_REQUIRED
     return parked.code
-
-
-def has_model(environment: RunEnvironment) -> bool:
-    return environment.model is not UNSET
 
 
 def immediate_message(

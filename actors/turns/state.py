@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 import msgspec
 from immutables import Map
@@ -37,9 +38,11 @@ __all__ = [
     "InheritedGuest",
     "ModelWait",
     "OpenQuestion",
+    "PinAgain",
     "Provisioner",
     "RequestedRun",
     "SessionTurns",
+    "hooks_of_now",
 ]
 
 # --- run state ------------------------------------------------------------------------------------
@@ -52,6 +55,18 @@ class ImmediateKind(Enum):
 
     APPEND = "start_immediate_append"
     CONTEXT = "start_immediate_context"
+
+
+PinAgain: TypeAlias = Callable[[RunEnvironment], RunEnvironment]
+"""The environment of a run that goes on after a park, with the hooks of now: the same object if
+these are the run's."""
+
+
+def hooks_of_now(offer: RunEnvironment, pin_again: PinAgain) -> dict[str, Any]:
+    """The fields of the fact that a run goes on: its hooks, if they are others than before."""
+    if (pinned := pin_again(offer)) is offer:
+        return {}
+    return {"hooks": pinned.hooks or (), "package_fingerprint": pinned.package_fingerprint}
 
 
 class Provisioner(Protocol):

@@ -138,6 +138,8 @@ def _records(run: _Run, fact: Any, key: str) -> Iterator[JournalRecord]:
     match fact:
         case turn.Started(offer=offer) if offer is not UNSET:
             run.fingerprint = offer.package_fingerprint or ""
+        case turn.Unparked(package_fingerprint=str(fingerprint)):
+            run.fingerprint = fingerprint
         case model.Requested():
             run.model = fact
         case hook.ResponseDecided():

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from msgspec import UNSET, UnsetType, field
 
-from rookery.schemas.calls import ForkedRun, RequestedCall, RunEnvironment, ToolFault
+from rookery.schemas.calls import ForkedRun, PinnedHook, RequestedCall, RunEnvironment, ToolFault
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
 from rookery.schemas.facts.conversation import ConversationFact
 from rookery.schemas.facts.hook import HookFact
@@ -285,6 +285,10 @@ class Unparked(_ParkingFact, frozen=True, kw_only=True, tag="turn.unparked.v1"):
     """The operator who resolved what it waited for, if it waited for one."""
     failed: ToolFault | UnsetType = UNSET
     """Why the operator ends the run."""
+    hooks: tuple[PinnedHook, ...] | UnsetType = UNSET
+    """The hooks of the run from now on, if they are others than before."""
+    package_fingerprint: str | UnsetType = UNSET
+    """Of its package then."""
 
 
 # --- turn_execution: ends -------------------------------------------------------------------------

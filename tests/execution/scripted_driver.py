@@ -283,6 +283,7 @@ class ScriptedWorld(World):
                 CheckedTurns(
                     self.offer,
                     call_rules=CallRules(self.visible, places, epoch),
+                    pin_again=self.node_hooks.pin_again,
                 ),
             ],
             KernelSettings(

@@ -103,13 +103,14 @@ class GuardedRealm:
     """A realm whose node has tools, and functions that hooks can name."""
 
     def __init__(self, server: EmbeddedServer, client: SyncClient, folder: Path) -> None:
-        self._server, self.client, self._folder = server, client, folder
+        self._server, self.client, self.folder = server, client, folder
+        self.access = access_to(server, REALM)
 
     def hooks(self, *words: str) -> Said:
-        return rookery_here(self._folder, "hooks", *words, *access_to(self._server, REALM))
+        return rookery_here(self.folder, "hooks", *words, *self.access)
 
     def add(self, text: str) -> Said:
-        (self._folder / "hooks.toml").write_text(text)
+        (self.folder / "hooks.toml").write_text(text)
         return self.hooks("add", "hooks.toml")
 
     def parked(self) -> list[dict[str, Any]]:
@@ -117,15 +118,15 @@ class GuardedRealm:
         return [one for one in found if one["code"] == "HOOK_INTERRUPTED"]
 
     def doctor(self) -> str:
-        return rookery_here(self._folder, "doctor", *access_to(self._server, REALM)).out
+        return rookery_here(self.folder, "doctor", *self.access).out
 
     def trial(self, text: str, *words: str) -> Said:
-        (self._folder / "hooks.toml").write_text(text)
+        (self.folder / "hooks.toml").write_text(text)
         return self.hooks("test", "hooks.toml", *words)
 
     def book(self) -> str:
         """What tools and hooks did."""
-        return (self._folder / "book.txt").read_text()
+        return (self.folder / "book.txt").read_text()
 
     def url(self, role: Role, hook: str) -> str:
         return self._server.url_for(role, realm=REALM, surface=hook)
@@ -134,7 +135,7 @@ class GuardedRealm:
     def serving(self) -> Iterator[None]:
         """A process that serves the hooks of a registry."""
         command = (ROOKERY, "hooks", "serve", "tests.hooks.hook_tools:named", "--json")
-        with WorkerProcess(self._folder, *command, *access_to(self._server, REALM)):
+        with WorkerProcess(self.folder, *command, *self.access):
             yield
 
     def pay(self, to: str, amount: int = 1) -> Any:
@@ -240,10 +241,16 @@ def test_runs_that_a_dead_guard_has_parked_continue_when_they_are_resumed(realm:
     commands = {one["waits_for"]["command"] for one in parked}
     assert commands == {"rookery hooks resume for-realms"}
     assert realm.hooks("resume", "other", "--json").json == {"resumed": []}
+    assert realm.add(ENFORCED.replace('args.to == "eve"', 'session == "parked-2"')).code == 0
     with realm.serving():
         said = realm.hooks("resume", "for-realms", "--json")
         assert sorted(said.json["resumed"]) == sorted(one["run_id"] for one in parked)
-        assert [run.result(60).result for run in runs] == ["paid 100 to bob"] * 3
+        *others, last = [run.result(60) for run in runs]
+    assert [one.result for one in others] == ["paid 100 to bob"] * 2
+    assert last.error is not None
+    assert "eve gets nothing" in last.error.message, "the new hook reaches runs that were parked"
+    shown = rookery_here(realm.folder, "runs", "show", last.run_id, *realm.access).out
+    assert "goes on with other hooks: for-realms" in shown
     assert realm.hooks("resume", "for-realms").out == "resumed 0 runs\n"
 
 

@@ -181,6 +181,52 @@ def test_the_mode_is_that_of_now():
         assert [one.mode for one in node.of_run(pinned)] == found
 
 
+def test_a_run_that_goes_on_after_a_park_has_the_hooks_of_now():
+    realm, node = Realm(), NodeHooks([rule("own")])
+    realm.change(add=(rule("a").registration, rule("b").registration))
+    realm.reaches(node)
+    pinned = node.pin(ENVIRONMENT)
+    assert node.pin_again(pinned) is pinned
+    edited = rule("b", when='name == "send"').registration
+    realm.change(add=(edited, rule("c").registration), remove=("a",))
+    realm.reaches(node)
+    again = node.pin_again(pinned)
+    assert names(node, again) == ["b", "c", "own"]
+    assert edited in node.of_run(again)
+    assert again.package_fingerprint == node.pin(ENVIRONMENT).package_fingerprint
+    assert again.package_fingerprint != pinned.package_fingerprint
+    realm.change(modes={"b": HookMode.OFF}, remove=("c",))
+    realm.reaches(node)
+    assert names(node, node.pin_again(again)) == ["own"]
+
+
+def test_a_node_unbinds_no_run_from_a_hook_that_it_never_had():
+    realm, node = Realm(), NodeHooks()
+    pinned = NodeHooks([rule("of-another-node")]).pin(ENVIRONMENT)
+    assert node.pin_again(pinned) is pinned
+    realm.change(add=(rule("a").registration,))
+    realm.reaches(node)
+    again = node.pin_again(pinned)
+    assert [pin.hook_id for pin in again.hooks or ()] == ["of-another-node", "a"]
+    assert again.package_fingerprint not in (
+        pinned.package_fingerprint,
+        node.pin(ENVIRONMENT).package_fingerprint,
+    )
+    with pytest.raises(NotExecutableHere, match="this node lacks: of-another-node"):
+        node.require(again)
+
+
+def test_a_node_that_does_not_know_the_realms_hooks_leaves_a_run_those_it_has():
+    realm, node = Realm(), NodeHooks()
+    realm.change(add=(rule("a").registration,))
+    realm.reaches(node)
+    pinned = node.pin(ENVIRONMENT)
+    realm.change(remove=("a",))
+    realm.reaches(node)
+    node.problem = "the realm's hooks are not known"
+    assert node.pin_again(pinned) is pinned
+
+
 def test_a_hook_of_the_realm_replaces_the_nodes_of_its_id():
     realm, node = Realm(), NodeHooks([rule("a"), rule("own")])
     realm.change(add=(rule("a", "audit").registration,))

@@ -8,10 +8,12 @@ import pytest
 
 from rookery.actors.hooks import (
     add_input,
+    deny,
     modify_arguments,
     report_cleanup,
     request_retry,
     rewrite_result,
+    rule_hook,
     stop_completion,
     stop_run,
 )
@@ -268,6 +270,34 @@ def test_a_hook_that_is_gone_parks_its_run_which_continues_once_it_is_resumed(
         world.until_over()
         assert world.end.result.result == ["done"] * 2
         assert len(world.backend.contexts) == 2, "no call was made twice"
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_a_run_that_goes_on_has_the_hooks_of_now_on_record(moves: bool):
+    """Also when the node dies once more, which reads them from the record."""
+    healthy = []
+
+    def answer(call: Any) -> Any:
+        return None if healthy else dead(call)
+
+    denied = deny("late", "too late")
+    late = rule_hook("late", CALL, when="args.a == 2", then=denied, mode="enforce")
+    with HookedWorld(quick_hook(CALL, answer, failure="interrupt_run")) as world:
+        world.begin()
+        world.play("return_two_results")
+        world.until(lambda: world.rest)
+        world.settle()
+        (started,) = [fact for fact in world.recorded() if isinstance(fact, turn.Started)]
+        world.node_hooks.follow({"late": late.registration}, {})
+        healthy.append(True)
+        world.resume("at-before-tool-call")
+        if moves:
+            world.kill_after(len(world.stored("", SESSION)) + 1)
+        world.until_over()
+        (unparked,) = [fact for fact in world.recorded() if isinstance(fact, turn.Unparked)]
+        assert [pin.hook_id for pin in unparked.hooks] == ["at-before-tool-call", "late"]
+        assert unparked.package_fingerprint != started.offer.package_fingerprint
+        assert world.end.result.result == ["done", "PERMISSION_DENIED"]
 
 
 def test_a_run_that_a_hook_has_interrupted_can_be_cancelled():

@@ -215,7 +215,7 @@ READERS: Final = (
         | APPROVERS
         | GRANT_ENDS
         | named("session", "input_refused reply_requested")
-        | named("turn", "started primitive_applied tool_calls_resolved unparked")
+        | named("turn", "started primitive_applied tool_calls_resolved")
         | named("turn", "cancelled completed failed")
         | named("tool", "adopted allowed refused withdrawn")
         | named("approval", "dispatch_resulted recovery_required session_grant_issued")

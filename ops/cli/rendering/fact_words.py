@@ -13,7 +13,12 @@ import msgspec
 
 from rookery.bus.ports import StoredMessage
 from rookery.ops.cli.output import clock_time
-from rookery.ops.cli.rendering.hook_words import note_words, registration_words, response_words
+from rookery.ops.cli.rendering.hook_words import (
+    note_words,
+    registration_words,
+    response_words,
+    unparked_words,
+)
 from rookery.schemas.calls import LEASE_REAUTH_REQUIRED
 from rookery.schemas.codec import fact_name
 from rookery.schemas.envelope import Fact
@@ -273,6 +278,7 @@ _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
     turn.OpsRegistered: lambda fields: f"waits for {_counted(fields['barrier_ids'])}",
     turn.OpsBarrierSatisfied: lambda fields: f"{_counted(fields['operation_ids'])} answered",
     turn.Parked: lambda fields: f"parked: {fields['code']}",
+    turn.Unparked: unparked_words,
     conversation.MessageAdded: lambda fields: f"message {fields['index']} of the conversation",
     model.Requested: _model_requested,
     model.Answered: _model_answered,

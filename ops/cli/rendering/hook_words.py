@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["note_words", "registration_words", "response_words"]
+__all__ = ["note_words", "registration_words", "response_words", "unparked_words"]
 
 FactFields = Mapping[str, Any]
 
@@ -36,3 +36,11 @@ def registration_words(fields: FactFields) -> str:
     registration = fields["registration"]
     mode, point = registration.get("mode") or "enforce", registration["spec"]["point"]
     return f"hook {fields['hook_id']} is registered at {point}, in mode {mode}"
+
+
+def unparked_words(fields: FactFields) -> str:
+    """That a run goes on, and with which hooks if they are others than before."""
+    if fields.get("hooks") is None:
+        return "goes on"
+    names = ", ".join(one["hook_id"] for one in fields["hooks"])
+    return f"goes on with other hooks: {names or 'none'}"
