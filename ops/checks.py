@@ -442,7 +442,7 @@ async def check_approvals(journal: JetStreamJournal, config: Config) -> Finding:
             check="approvals",
             verdict=CheckVerdict.FAIL,
             detail=f"{len(forged)} forged: {forged[0]}",
-            hint="rookery approvals grants list names all; somebody has a node's credential: "
+            hint="rookery approvals grants list names all; a client has a node's credential: "
             "rookery auth rotate node",
             code="FACT_FORGED",
         )
