@@ -24,7 +24,7 @@ from rookery.actors.tools import ToolCredential
 from rookery.bus.ports import Backoff
 from rookery.ops.mcp_client.message_stream import MessageStream, ServerEnded, ServerFault
 from rookery.ops.mcp_client.server_process import LINE_MAX
-from rookery.ops.mcp_client.server_tasks import serves_tasks
+from rookery.ops.mcp_client.server_tasks import TaskExtension, creates_tasks, serves_tasks
 from rookery.ops.mcp_client.server_tools import TOOLS_MAX, ToolListing, list_tools
 from rookery.ops.mcp_client.source_access import SourceAccess
 from rookery.schemas.errors import CodedError, Failed
@@ -50,9 +50,11 @@ Notify = Callable[[McpServerState, str], None]
 class LiveSession:
     """An open session with the server."""
 
-    def __init__(self, session: ClientSession, generation: int) -> None:
+    def __init__(self, session: ClientSession, generation: int, *, creates_tasks: bool) -> None:
+        """``generation``: of the credential in the environment of the server's process.
+        ``creates_tasks``: whether any call may go on as a task."""
         self.session, self.generation = session, generation
-        """``generation``: of the credential in the environment of the server's process."""
+        self.creates_tasks = creates_tasks
         self.listing = ToolListing({}, {})
         self.listed_at_s = 0.0
         self.in_flight = 0
@@ -224,9 +226,12 @@ class McpTask:
                     mode="legacy" if self._legacy else "auto",
                     message_handler=self._on_message,
                     cache=None,
+                    extensions=[TaskExtension()],
                 ) as client:
                     generation = 0 if credential is None else credential.generation
-                    live = LiveSession(client.session, generation)
+                    live = LiveSession(
+                        client.session, generation, creates_tasks=creates_tasks(client)
+                    )
                     await live.list_again(self.surface, self.source)
                     scope.deadline = float("inf")
                     self.instructions = (client.instructions or "")[:ERROR_MAX]

@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 import anyio
 import mcp_types as types
 from mcp.shared.exceptions import MCPError
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ValidationError
 
 from rookery.actors.tools import ToolCallContext, ToolCredential, fault, fault_of, requires_approval
 from rookery.actors.tools.hosts import (
@@ -27,7 +27,13 @@ from rookery.ops.mcp_client.connection import LiveSession, McpTask, error_words
 from rookery.ops.mcp_client.http_transport import CURRENT_REQUEST, RequestScope
 from rookery.ops.mcp_client.message_stream import ServerFault
 from rookery.ops.mcp_client.results import CallResult, call_result, error_text, scrub_result
-from rookery.ops.mcp_client.server_tasks import FollowedTask, begin_task
+from rookery.ops.mcp_client.server_tasks import (
+    CALL_RESULT,
+    CreatedTask,
+    FollowedTask,
+    begin_task,
+    read_task_id,
+)
 from rookery.ops.mcp_client.server_tools import ServerTool
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -40,9 +46,6 @@ LARGE_BYTES: Final = 64 << 10
 """Larger results are checked on a thread."""
 PART_BYTES: Final = 32
 """About what a part of a structured result counts, beside its text."""
-_RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult]] = TypeAdapter(
-    types.CallToolResult | types.InputRequiredResult
-)
 _BROKEN: Final = (anyio.ClosedResourceError, anyio.BrokenResourceError, OSError)
 TASK_BEGUN_S: Final = 60.0
 TASK_KEPT_MS: Final = 3_600_000
@@ -178,7 +181,7 @@ class McpToolHost:
         arguments = tool.tool.checks.bind(ctx.args, ctx.kwargs)
         if not running.may_act():
             raise NotCalled(ctx.name)
-        answer: types.CallToolResult | types.InputRequiredResult
+        answer: types.CallToolResult | types.InputRequiredResult | CreatedTask
         if tool.as_task:
             answer = await self._begin_task(running, live, tool, arguments)
         else:
@@ -188,6 +191,11 @@ class McpToolHost:
                 "UNSUPPORTED_FEATURE",
                 f"{ctx.name}: its server asks for more input before it acts, and a call has none",
             )
+        if isinstance(answer, CreatedTask):
+            if not live.creates_tasks:
+                text = f"{ctx.name}: its server began a task, and has not said that it does"
+                raise Failed("INVALID_RESULT", text)
+            raise TaskCreated(read_task_id(answer.task_id))
         given = () if ctx.credential is None else (ctx.credential,)
         return await self._checked(tool, answer, given)
 
@@ -244,11 +252,11 @@ class McpToolHost:
 
     async def _request(
         self, running: _ServerCall, live: LiveSession, name: str, arguments: dict[str, Any]
-    ) -> types.CallToolResult | types.InputRequiredResult:
+    ) -> types.CallToolResult | types.InputRequiredResult | CreatedTask:
         params = types.CallToolRequestParams(name=name, arguments=arguments)
         request = types.CallToolRequest(params=params)
         sent = live.session.send_request(
-            request, _RESULT, progress_callback=partial(self._log_progress, running.ctx)
+            request, CALL_RESULT, progress_callback=partial(self._log_progress, running.ctx)
         )
         return await self._answer(running, sent)
 

@@ -1,32 +1,110 @@
 """Calls that go on as tasks of a server: how they begin, and how a node follows one to its end.
 
-Tasks are of the protocol of 2025-11-25. The newer one leaves them to an extension, for which the
-SDK has no types yet.
+In the protocol of 2025-11-25 the client asks for a task, and for its result when it has ended. In
+the newer one tasks are an extension: the server decides for each call, and the state of a task has
+its result. The SDK lets a client declare an extension, and has no types for this one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any, Final, Protocol, TypeVar
+from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeVar
 
 import anyio
 import mcp_types as types
-from mcp.client import ClientSession
+from mcp.client import ClaimContext, Client, ClientExtension, ClientSession, ResultClaim
 from mcp.shared.exceptions import MCPError
+from mcp_types.version import MODERN_PROTOCOL_VERSIONS
+from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
 
 from rookery.actors.tools.hosts import OutcomeUnknown
 from rookery.bus.ports import Backoff
 from rookery.ops.mcp_client.message_stream import CREATED_TASK
 from rookery.schemas.errors import Failed, Refused
 
-__all__ = ["AskServer", "FollowedTask", "begin_task", "serves_tasks"]
+__all__ = [
+    "CALL_RESULT",
+    "AskServer",
+    "CreatedTask",
+    "FollowedTask",
+    "TaskExtension",
+    "begin_task",
+    "creates_tasks",
+    "read_task_id",
+    "serves_tasks",
+]
 
+EXTENSION: Final = "io.modelcontextprotocol/tasks"
 POLL_S_MIN, POLL_S_MAX = 0.2, 30.0
 """Between two questions; a server may say how often within these."""
 ERROR_MAX: Final = 500
 TASK_ID_MAX: Final = 256
 R = TypeVar("R", bound=types.Result)
+
+
+class CreatedTask(types.Result):
+    """The answer to a call which its server lets go on as a task, by the extension."""
+
+    result_type: Literal["task"] = "task"
+    task_id: str
+
+
+def _kind(result: Any) -> str:
+    is_task = isinstance(result, dict) and result.get("resultType") == "task"
+    return "task" if is_task else "result"
+
+
+CALL_RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult | CreatedTask]] = (
+    TypeAdapter(
+        Annotated[
+            Annotated[types.CallToolResult | types.InputRequiredResult, Tag("result")]
+            | Annotated[CreatedTask, Tag("task")],
+            Discriminator(_kind),
+        ]
+    )
+)
+"""What a server may answer to a call."""
+
+
+class TaskExtension(ClientExtension):
+    """Says to servers that their calls may go on as tasks."""
+
+    identifier = EXTENSION
+
+    def claims(self) -> tuple[ResultClaim[CreatedTask]]:
+        return (ResultClaim(result_type="task", model=CreatedTask, resolve=self._resolve),)
+
+    async def _resolve(self, created: CreatedTask, ctx: ClaimContext) -> types.CallToolResult:
+        """Of the SDK's own calls, which this client does not use."""
+        del ctx
+        raise OutcomeUnknown(f"the call went on as the task {created.task_id}")
+
+
+class TaskState(types.Result):
+    """The state of a task, in either protocol."""
+
+    status: str
+    status_message: str | None = None
+    poll_interval: int | None = None
+    poll_interval_ms: int | None = None
+    """The extension's word for it."""
+    result: dict[str, Any] | None = None
+    error: dict[str, Any] | None = None
+
+    @property
+    def interval_s(self) -> float | None:
+        given = self.poll_interval if self.poll_interval_ms is None else self.poll_interval_ms
+        return None if given is None else given / 1_000
+
+
+class _GetTask(types.GetTaskRequest):
+    name_param: ClassVar[str | None] = "taskId"
+    """The extension wants it in a header."""
+
+
+class _CancelTask(types.CancelTaskRequest):
+    name_param: ClassVar[str | None] = "taskId"
 
 
 class AskServer(Protocol):
@@ -44,6 +122,19 @@ def serves_tasks(session: ClientSession) -> bool:
     return tools is not None and tools.call is not None
 
 
+def creates_tasks(client: Client) -> bool:
+    """Whether the server may let any call go on as a task."""
+    extensions = client.server_capabilities.extensions or {}
+    return client.protocol_version in MODERN_PROTOCOL_VERSIONS and EXTENSION in extensions
+
+
+def read_task_id(task: str) -> str:
+    """The id that a server gave to a task; it has begun, whatever its id."""
+    if len(task) > TASK_ID_MAX:
+        raise OutcomeUnknown(f"the server gave the task an id of {len(task)} characters")
+    return task
+
+
 async def begin_task(
     session: ClientSession, name: str, arguments: Mapping[str, Any], ttl_ms: int
 ) -> str | types.CallToolResult:
@@ -56,10 +147,7 @@ async def begin_task(
     created: object = dict(answer.meta or {}).get(CREATED_TASK)
     if created is None:
         return answer
-    task = types.Task.model_validate(created, by_name=False).task_id
-    if len(task) > TASK_ID_MAX:
-        raise OutcomeUnknown(f"the server gave the task an id of {len(task)} characters")
-    return task
+    return read_task_id(types.Task.model_validate(created, by_name=False).task_id)
 
 
 class FollowedTask:
@@ -83,7 +171,7 @@ class FollowedTask:
             state = await self._state()
             match state.status:
                 case "completed" | "failed":
-                    return await self._payload()
+                    return await self._payload(state)
                 case "cancelled":
                     said = f": {state.status_message}" if state.status_message else ""
                     raise Failed("CANCELLED", f"the server cancelled the task{said}"[:ERROR_MAX])
@@ -94,8 +182,8 @@ class FollowedTask:
                         "the server asks for more input for the task, and a call has none",
                     )
             pause_s = backoff.next_s()
-            if state.poll_interval is not None:
-                pause_s = min(max(state.poll_interval / 1_000, POLL_S_MIN), POLL_S_MAX)
+            if state.interval_s is not None:
+                pause_s = min(max(state.interval_s, POLL_S_MIN), POLL_S_MAX)
             left_s = max(0.0, self._deadline_s - anyio.current_time())
             with anyio.move_on_after(min(pause_s, left_s)):
                 await self._ended.wait()
@@ -106,17 +194,26 @@ class FollowedTask:
                 await self._cancel()
                 raise Failed("TIMEOUT_TOOL", "the task took longer than its call may take")
 
-    async def _state(self) -> types.GetTaskResult:
+    async def _state(self) -> TaskState:
         params = types.GetTaskRequestParams(task_id=self._task)
         try:
-            return await self._ask(types.GetTaskRequest(params=params), types.GetTaskResult)
+            return await self._ask(_GetTask(params=params), TaskState)
         except MCPError as error:
             said = error.error.message[:ERROR_MAX]
             raise OutcomeUnknown(
                 f"the server does not know the task {self._task}: {said}"
             ) from None
 
-    async def _payload(self) -> types.CallToolResult:
+    async def _payload(self, state: TaskState) -> types.CallToolResult:
+        if state.error is not None:
+            said = state.error.get("message") or state.status_message or "the task failed"
+            raise Refused("TOOL_ERROR", str(said)[:ERROR_MAX])
+        if state.result is not None:
+            try:
+                return types.CallToolResult.model_validate(state.result, by_name=False)
+            except ValidationError:
+                text = "the server sent no result of the protocol for the task"
+                raise Failed("INVALID_RESULT", text) from None
         params = types.GetTaskPayloadRequestParams(task_id=self._task)
         try:
             return await self._ask(types.GetTaskPayloadRequest(params=params), types.CallToolResult)
@@ -127,4 +224,4 @@ class FollowedTask:
         """Ask the server to end it, which it may ignore."""
         params = types.CancelTaskRequestParams(task_id=self._task)
         with suppress(MCPError, Failed):
-            await self._ask(types.CancelTaskRequest(params=params), types.CancelTaskResult)
+            await self._ask(_CancelTask(params=params), types.Result)
