@@ -16,7 +16,6 @@ from rookery.actors.peers.trust import (
     RealmKeys,
     Roster,
     RosterAccess,
-    SessionNumber,
     peer_id_of,
     realm_response,
     sign_envelope,
@@ -182,12 +181,11 @@ class PeerServices:
 
     def _public_key(self, roster: Roster, name: str) -> str:
         """The present key of a session, or of the realm itself."""
-        number = roster.numbers.get(name, SessionNumber()).number
-        return self.keys.key_of(name, roster.generation, number).public_key
+        return self.keys.key_of(name, roster.generation, roster.number_of(name)).public_key
 
     async def _prove(self, session: str, sent: OutboxEnvelope) -> EnvelopeProof:
         """Sign an envelope with the key that it names, which a rotation may have replaced."""
-        last = self.roster.current.numbers.get(session, SessionNumber()).number
+        last = self.roster.current.number_of(session)
         for generation in sorted(self.keys.generations, reverse=True):
             for number in range(last, 0, -1):
                 key = self.keys.key_of(session, generation, number)

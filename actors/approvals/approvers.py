@@ -69,6 +69,11 @@ class ApproverLine:
         for change in changes:
             self.add(change)
 
+    @property
+    def public_keys(self) -> dict[str, str]:
+        """Of the approvers, by their ids."""
+        return {key_id: approver.public_key for key_id, approver in self.approvers.items()}
+
     def key_of(self, key_id: str) -> str:
         """The public key that may sign changes under this id; empty if none may."""
         if self.root_key and key_id == key_id_of(self.root_key):

@@ -36,8 +36,7 @@ _ENTITY = EntityId("peer", ROSTER_KEY)
 
 def _signers_of(line: ApproverLine) -> RosterSigners:
     """Whose signatures count under the roster's changes."""
-    approvers = {key_id: approver.public_key for key_id, approver in line.approvers.items()}
-    return RosterSigners(line.root_key, approvers, line.former)
+    return RosterSigners(line.root_key, line.public_keys, line.former)
 
 
 def reported_signers(report: ApproverReport) -> RosterSigners:

@@ -22,6 +22,7 @@ from rookery.actors.approvals import (
     is_made_by_node,
 )
 from rookery.actors.keys.approver_signatures import is_signed_by, signed_answer, signed_revocation
+from rookery.actors.peers.trust import RosterSigners
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.damage import DefectKind, MessageDamage
 from rookery.schemas.codec import fact_tag
@@ -55,6 +56,10 @@ class ApprovalCheck:
         self._now_ms = 0
         self.signed_answers = 0
         self.defects: list[MessageDamage] = []
+
+    def signers(self) -> RosterSigners:
+        """Whose signatures count under changes of the roster, after the messages so far."""
+        return RosterSigners(self._line.root_key, self._line.public_keys, self._line.former)
 
     def add(self, stored: StoredMessage, facts: Sequence[Fact]) -> None:
         """Check the next message; those of other families say nothing."""

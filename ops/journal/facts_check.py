@@ -20,6 +20,7 @@ from rookery.ops.journal.approval_check import ApprovalCheck
 from rookery.ops.journal.checkpoint_check import CheckpointCheck, SignedCheckpoint, Unproven
 from rookery.ops.journal.damage import MessageDamage
 from rookery.ops.journal.node_log import SeenKey
+from rookery.ops.journal.peer_check import PeerCheck
 from rookery.ops.keys import TrustRoots
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.envelope import EntityId, Fact
@@ -71,6 +72,7 @@ class FactsReport(msgspec.Struct, kw_only=True):
     quarantined: list[QuarantinedDamage] = []
     signed: SignedReport | None = None
     signed_answers: int = 0
+    signed_envelopes: int = 0
 
 
 class FactsCheck:
@@ -94,10 +96,13 @@ class FactsCheck:
         realm, root_key = settings.realm, settings.root_key
         self._checkpoints: CheckpointCheck | None = None
         self._approvals: ApprovalCheck | None = None
+        self._peers: PeerCheck | None = None
         if self._can_fold and realm:
             roots = TrustRoots(realm, root_key, settings.issuer)
             self._checkpoints = CheckpointCheck(roots, self._on_valid)
-            self._approvals = ApprovalCheck(realm, root_key, require_keys=settings.require_keys)
+            approvals = ApprovalCheck(realm, root_key, require_keys=settings.require_keys)
+            self._approvals = approvals
+            self._peers = PeerCheck(realm, approvals.signers)
 
     def add(self, stored: StoredMessage, error: CodedError | None) -> None:
         """Check the next message; ``error``: that of its chain."""
@@ -129,6 +134,9 @@ class FactsCheck:
         if self._approvals is not None:
             report.defects += self._approvals.defects
             report.signed_answers = self._approvals.signed_answers
+        if self._peers is not None:
+            report.defects += self._peers.defects
+            report.signed_envelopes = self._peers.signed_envelopes
         return report
 
     def close(self) -> None:
@@ -143,6 +151,8 @@ class FactsCheck:
             self._checkpoints.add(stored, facts)
         if self._approvals is not None:
             self._approvals.add(stored, facts)
+        if self._peers is not None:
+            self._peers.add(stored, facts)
         if stored.entity == QUARANTINE:
             for one in quarantined_by(stored):
                 self._set_aside(one)

@@ -1,6 +1,6 @@
 """The check of the journal: every message continues its entity's chain and holds facts of its
-family, which can be folded, nodes and approvers have signed what is theirs, and nothing is missing
-that an anchor saw.
+family, which can be folded, nodes, approvers and peers have signed what is theirs, and nothing is
+missing that an anchor saw.
 
 ``JournalCheck`` continues after a damaged message, so that one check names all of them. It checks
 chains itself and passes each message on to the check of facts, which for a long journal is another
@@ -133,6 +133,11 @@ class JournalCheck:
     def signed_answers(self) -> int:
         """How many answers of approvers have a valid signature."""
         return self._report.signed_answers
+
+    @property
+    def signed_envelopes(self) -> int:
+        """How many envelopes have the valid signature of a peer that was trusted."""
+        return self._report.signed_envelopes
 
     @property
     def exit_code(self) -> int:

@@ -8,7 +8,11 @@ from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rookery.actors.peers.trust.cards import PeerCard, card_line, fingerprint, read_card
-    from rookery.actors.peers.trust.envelope_rules import EnvelopeChecks, sign_envelope
+    from rookery.actors.peers.trust.envelope_rules import (
+        EnvelopeChecks,
+        RecordedEnvelopes,
+        sign_envelope,
+    )
     from rookery.actors.peers.trust.peer_keys import RealmKeys, peer_id_of
     from rookery.actors.peers.trust.pings import ping_envelope, read_pong, realm_response
     from rookery.actors.peers.trust.roster_changes import sign_change
@@ -17,18 +21,17 @@ if TYPE_CHECKING:
         RosterAccess,
         RosterPeer,
         RosterSigners,
-        SessionNumber,
     )
 
 __all__ = [
     "EnvelopeChecks",
     "PeerCard",
     "RealmKeys",
+    "RecordedEnvelopes",
     "Roster",
     "RosterAccess",
     "RosterPeer",
     "RosterSigners",
-    "SessionNumber",
     "card_line",
     "fingerprint",
     "peer_id_of",
@@ -44,10 +47,10 @@ __getattr__ = lazy_names(
     __name__,
     {
         "cards": ("PeerCard", "card_line", "fingerprint", "read_card"),
-        "envelope_rules": ("EnvelopeChecks", "sign_envelope"),
+        "envelope_rules": ("EnvelopeChecks", "RecordedEnvelopes", "sign_envelope"),
         "peer_keys": ("RealmKeys", "peer_id_of"),
         "pings": ("ping_envelope", "read_pong", "realm_response"),
         "roster_changes": ("sign_change",),
-        "roster_rules": ("Roster", "RosterAccess", "RosterPeer", "RosterSigners", "SessionNumber"),
+        "roster_rules": ("Roster", "RosterAccess", "RosterPeer", "RosterSigners"),
     },
 )

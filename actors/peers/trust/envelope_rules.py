@@ -18,7 +18,7 @@ import msgspec
 
 from rookery.actors.keys.ed25519 import SigningKey, is_sound_key, key_id_of, verify_once
 from rookery.actors.peers.trust.peer_keys import SignedVouch, peer_id_of, read_vouch
-from rookery.actors.peers.trust.roster_rules import Roster, RosterPeer
+from rookery.actors.peers.trust.roster_rules import Roster, RosterPeer, RosterSigners
 from rookery.bus.ports import Delivery, EnvelopeProof
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.peers.envelope import (
@@ -26,6 +26,7 @@ from rookery.schemas.peers.envelope import (
     ENVELOPE_BYTES_MAX,
     ENVELOPE_DOMAIN,
     Envelope,
+    EnvelopeArrival,
     EnvelopeKind,
     read_envelope,
 )
@@ -35,6 +36,7 @@ __all__ = [
     "WINDOW_BITS",
     "EnvelopeChecks",
     "EnvelopeSender",
+    "RecordedEnvelopes",
     "ReplayWindow",
     "SignedEnvelope",
     "decode_envelope",
@@ -226,6 +228,30 @@ class EnvelopeChecks:
         self._vouches[digest] = None
         if len(self._vouches) > _VOUCHES_MAX:
             self._vouches.popitem(last=False)
+
+
+class RecordedEnvelopes:
+    """Verifies envelopes again as the journal holds them, in its order."""
+
+    def __init__(self, realm: str) -> None:
+        self._roster = Roster(realm, RosterSigners())
+        self._checks = EnvelopeChecks(realm, lambda: self._roster, lambda *_: None)
+        """The keys of the realm's own sessions follow from its secret: a vouch suffices here."""
+        self._windows: dict[tuple[str, str], ReplayWindow] = {}
+
+    def verify(self, session: str, item_id: str, arrival: EnvelopeArrival, roster: Roster) -> None:
+        """``Refused`` unless a peer of the roster sent this envelope to the session, and it is in
+        the journal once."""
+        self._roster, body = roster, arrival.text.encode()
+        proof = EnvelopeProof(arrival.signature, arrival.vouch)
+        signed = SignedEnvelope(envelope=read_envelope(body), body=body, proof=proof)
+        envelope, place = signed.envelope, (session, signed.envelope.from_key)
+        window = self._windows.get(place, ReplayWindow())
+        sender = self._checks.verify(window, session, signed, arrived_ms=arrival.arrived_ms)
+        said = (item_id, arrival.sender, arrival.peer_id, arrival.from_key, arrival.n)
+        if said != (envelope.id, sender.address, sender.peer_id, envelope.from_key, envelope.n):
+            raise Refused("ENVELOPE_INVALID", "its fact says something else of it")
+        self._windows[place] = window.add(envelope.n)
 
 
 def _check_terms(peer: RosterPeer, envelope: Envelope, session: str) -> None:

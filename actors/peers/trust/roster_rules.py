@@ -40,7 +40,6 @@ __all__ = [
     "RosterAccess",
     "RosterPeer",
     "RosterSigners",
-    "SessionNumber",
     "change_roster",
 ]
 
@@ -165,6 +164,10 @@ class Roster:
     def knows_own_key(self, key: str) -> bool:
         """Whether the realm has, or once had, this key."""
         return key in self._own_keys_ever
+
+    def number_of(self, session: str) -> int:
+        """Which of its keys a session of this realm has now."""
+        return self.numbers.get(session, SessionNumber()).number
 
     def find(self, key: str) -> RosterPeer | None:
         """The peer with this key, or with this former key; it may be revoked."""
@@ -331,7 +334,7 @@ class Roster:
     def _check_rotation(self, rotation: KeyRotation, *, is_proven: bool) -> None:
         if rotation.session is not UNSET and rotation.number is not UNSET:
             self._check_authority(is_proven)
-            number = self.numbers.get(rotation.session, SessionNumber()).number
+            number = self.number_of(rotation.session)
             if rotation.number != number + 1:
                 text = f"the next key of {rotation.session} is {number + 1}, not {rotation.number}"
                 raise Refused("GUARD_REJECTED", text)

@@ -336,7 +336,8 @@ def _proof_lines(check: JournalCheck) -> Iterator[str]:
         node = one.node or "no node"
         yield (f"not signed: {one.messages} of {node}, {one.first} to {one.last}: {one.reason}")
     count = f"{signed.proven} messages in {signed.checkpoints} checkpoints"
-    yield f"signed: {count} ({check.signed_answers} signed answers)"
+    said = f"{check.signed_answers} signed answers, {check.signed_envelopes} signed envelopes"
+    yield f"signed: {count} ({said})"
 
 
 def _verdict(audit: AuditResult) -> str:
