@@ -17,7 +17,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.hooks.authoring import LocalHook, LocalRule
-from rookery.actors.hooks.executors.ports import HookExecutors
+from rookery.actors.hooks.executors.ports import HookExecutors, validate_package_hooks
 from rookery.actors.hooks.registration import check_registrations
 from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.tools import DaemonThreadPool
@@ -25,12 +25,12 @@ from rookery.schemas.calls import AvailableTool, PinnedHook, RunEnvironment
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookMode, HookRegistration, RuleHook
 from rookery.schemas.ids import HookExecutorRef, encode_typed_text
+from rookery.schemas.seed.agent_error import AgentError
 from rookery.schemas.seed.hook import HookPoint, HookResponseClass
 from rookery.schemas.seed.hook_spec import (
     HOOK_SIDECAR_KIND,
     HOOK_SIDECAR_VERSION,
     HookSpec,
-    invalid_package,
 )
 from rookery.schemas.seed.package import (
     RUNTIME_PACKAGE_SCHEMA_VERSION,
@@ -38,7 +38,7 @@ from rookery.schemas.seed.package import (
     package_fingerprint,
 )
 
-__all__ = ["NodeHooks", "check_sidecars", "hook_sidecar", "run_fingerprint", "run_package"]
+__all__ = ["NodeHooks", "hook_sidecar", "run_fingerprint", "run_package"]
 
 THREADS_MAX = 16
 _NONE: Final[Mapping[str, HookRegistration]] = MappingProxyType({})
@@ -152,10 +152,15 @@ class NodeHooks:
         enabled = [one for one in found if one.is_enabled]
         return sorted(enabled, key=lambda one: one.spec.sort_key())
 
-    def can_invoke(self, registration: HookRegistration) -> bool:
-        """Whether this node has the hook's executor."""
-        is_rule = isinstance(registration.executor, RuleHook)
-        return is_rule or self.executors.contains(registration.spec.executor_ref)
+    def fault_of(self, registration: HookRegistration) -> str:
+        """Why this node cannot invoke the hook, as the contract says it; empty if it can."""
+        if isinstance(registration.executor, RuleHook):
+            return ""
+        try:
+            validate_package_hooks((registration.spec,), self.executors)
+        except AgentError as error:
+            return error.context.message
+        return ""
 
     def _bound(self, pin: PinnedHook) -> HookRegistration | None:
         """The hook of a run in the form that it has there, in its present mode."""
@@ -168,7 +173,7 @@ class NodeHooks:
     def _has(self, pin: PinnedHook) -> bool:
         registration = self._bound(pin)
         return registration is not None and (
-            not registration.is_enabled or self.can_invoke(registration)
+            not registration.is_enabled or not self.fault_of(registration)
         )
 
 
@@ -205,17 +210,6 @@ def hook_sidecar(spec: HookSpec) -> dict[str, Any]:
     }
     policies = [msgspec.to_builtins(policy, enc_hook=encode_typed_text)]
     return {**sidecar, "refs": [sidecar], "policy_refs": policies}
-
-
-def check_sidecars(package: Mapping[str, Any], specs: Sequence[HookSpec]) -> None:
-    """Raise ``AgentError`` if a hook's sidecar is missing in the package, or is not the hook's."""
-    stored = {one["sidecar_id"]: one for one in package.get("sidecars", ())}
-    for spec in specs:
-        expected = hook_sidecar(spec)
-        found = stored.get(expected["sidecar_id"])
-        if found != expected:
-            problem = "has no sidecar" if found is None else "differs from its sidecar"
-            raise invalid_package(f"hook {spec.hook_id.as_str()} {problem} in the package")
 
 
 def run_package(

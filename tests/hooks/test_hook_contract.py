@@ -10,8 +10,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.hooks.executors.ports import HookExecutors
-from rookery.actors.hooks.points.coordinator import validate_package_hooks
+from rookery.actors.hooks.executors.ports import HookExecutors, validate_package_hooks
 from rookery.schemas.codec import encode_json
 from rookery.schemas.ids import HookExecutorRef, HookId, IdEmpty, PolicyId, decode_typed_text
 from rookery.schemas.seed.agent_error import AgentError, AgentErrorKind, RetryClassification

@@ -9,10 +9,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.hooks.node_hooks import (
-    check_sidecars,
     hook_sidecar,
     run_fingerprint,
-    run_package,
 )
 from rookery.actors.hooks.registration import (
     HOOKS_MAX,
@@ -24,7 +22,6 @@ from rookery.schemas.calls import AvailableTool, RunEnvironment, VisibleSurfaces
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookRegistration, PythonHook, RuleHook
 from rookery.schemas.run import Language, SessionLimits, SideEffect
-from rookery.schemas.seed.agent_error import AgentError
 from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookResponseClass
 from rookery.schemas.seed.hook_invocation import DenyResponse, ReasonedSummary
 from rookery.schemas.seed.hook_spec import (
@@ -32,7 +29,6 @@ from rookery.schemas.seed.hook_spec import (
     HookOrderingPhase,
     HookTimeoutPolicy,
     NonBlockingHook,
-    hook_policy_ref,
 )
 from tests.hooks.hook_fixtures import MATRIX, registration, spec
 
@@ -228,16 +224,6 @@ def test_the_sidecar_of_a_hook_names_its_hash_and_policy():
     }
     policies = [{"kind": "runtime_package", "id": "policy.hooks"}]
     assert hook_sidecar(GUARD) == {**ref, "refs": [ref], "policy_refs": policies}
-
-
-def test_a_package_whose_sidecar_is_missing_or_another_is_refused():
-    package = run_package(ENVIRONMENT, [GUARD])
-    check_sidecars(package, [GUARD])
-    with pytest.raises(AgentError, match="hook other has no sidecar"):
-        check_sidecars(package, [GUARD, OTHER])
-    changed = replace(GUARD, policy_ref=hook_policy_ref("policy.other"))
-    with pytest.raises(AgentError, match="hook guard differs from its sidecar"):
-        check_sidecars(package, [changed])
 
 
 def test_a_fingerprint_is_of_tools_hooks_policy_and_guest_and_of_nothing_else():

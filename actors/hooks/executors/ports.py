@@ -7,6 +7,7 @@ from typing import Protocol
 
 from rookery.schemas.ids import HookExecutorRef, JournalCursor
 from rookery.schemas.seed.hook_invocation import HookInput, HookResponse
+from rookery.schemas.seed.hook_spec import HookSpec, invalid_package, validate_hook_specs
 from rookery.schemas.seed.records import JournalRecord
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "HookExecutorRegistry",
     "HookExecutors",
     "RunJournal",
+    "validate_package_hooks",
 ]
 
 
@@ -72,3 +74,13 @@ class HookExecutors:
 
     def contains(self, executor_ref: HookExecutorRef) -> bool:
         return executor_ref in self._executors
+
+
+def validate_package_hooks(specs: Iterable[HookSpec], registry: HookExecutorRegistry) -> None:
+    """Raise ``AgentError`` for the first invalid spec, then for the first missing executor."""
+    specs = tuple(specs)
+    validate_hook_specs(specs)
+    for spec in specs:
+        if not registry.contains(spec.executor_ref):
+            ref = spec.executor_ref.as_str()
+            raise invalid_package(f"hook executor {ref} is not resolved before start_run")

@@ -8,12 +8,17 @@ error, unless the spec lets it fail open.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
-from rookery.actors.hooks.executors.ports import HookExecutor, HookExecutorRegistry, RunJournal
+from rookery.actors.hooks.executors.ports import (
+    HookExecutor,
+    HookExecutorRegistry,
+    RunJournal,
+    validate_package_hooks,
+)
 from rookery.actors.hooks.points.context import (
     HookInvocationOutcome,
     HookInvocationStatus,
@@ -43,13 +48,11 @@ from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookRecord, 
 from rookery.schemas.seed.hook_invocation import HookInput, HookResponse, HookView
 from rookery.schemas.seed.hook_spec import (
     HookSpec,
-    invalid_package,
     ordered_hooks_for_point,
-    validate_hook_specs,
 )
 from rookery.schemas.seed.records import JournalRecord
 
-__all__ = ["AcceptanceGuard", "HookLifecycleCoordinator", "validate_package_hooks"]
+__all__ = ["AcceptanceGuard", "HookLifecycleCoordinator"]
 
 AcceptanceGuard = Callable[[HookSpec, HookResponse], bool]
 """Whether the caller may accept a response that changes something; it may raise."""
@@ -65,16 +68,6 @@ _DECISIONS: Final = {
     HookInvocationStatus.REJECTED_POINT_MATRIX: HookResponseDecision.REJECTED_POINT_MATRIX,
     HookInvocationStatus.REJECTED_MUTATION_RIGHT: HookResponseDecision.REJECTED_MUTATION_RIGHT,
 }
-
-
-def validate_package_hooks(specs: Iterable[HookSpec], registry: HookExecutorRegistry) -> None:
-    """Raise ``AgentError`` for the first invalid spec, then for the first missing executor."""
-    specs = tuple(specs)
-    validate_hook_specs(specs)
-    for spec in specs:
-        if not registry.contains(spec.executor_ref):
-            ref = spec.executor_ref.as_str()
-            raise invalid_package(f"hook executor {ref} is not resolved before start_run")
 
 
 class HookLifecycleCoordinator:

@@ -166,8 +166,8 @@ class HookChanges:
         executor = self._live.open_executor(registration)
         if executor is not None:
             await executor.probe()
-        elif not self._live.hooks.can_invoke(registration):
-            raise _missing(registration)
+        elif fault := self._live.hooks.fault_of(registration):
+            raise _missing(registration, fault)
 
     async def _listed(self) -> list[ListedHook]:
         activity = await self._live.activity()
@@ -183,7 +183,7 @@ class HookChanges:
                     actor="" if of_realm is None else of_realm.actor,
                     digest=one.digest(),
                     activity=activity.get(name, HookActivity()),
-                    problem="" if hooks.can_invoke(one) else _missing(one).message,
+                    problem=_missing(one, fault).message if (fault := hooks.fault_of(one)) else "",
                 )
             )
         return listed
@@ -193,10 +193,9 @@ def _id_of(listed: ListedHook) -> str:
     return listed.registration.spec.hook_id.as_str()
 
 
-def _missing(registration: HookRegistration) -> Refused:
-    hook_id, ref = registration.spec.hook_id.as_str(), registration.spec.executor_ref.as_str()
+def _missing(registration: HookRegistration, fault: str) -> Refused:
     return Refused(
         "HOOK_EXECUTOR_MISSING",
-        f"hook {hook_id[:80]}: this node has no executor {ref[:200]}",
+        f"hook {registration.spec.hook_id.as_str()[:80]}: {fault[:400]}",
         hint="rookery up --tools MODULE:OBJECT with a registry that has the function",
     )
