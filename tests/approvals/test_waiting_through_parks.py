@@ -9,7 +9,7 @@ import pytest
 
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.errors import Refused
-from rookery.schemas.run import RunStatus
+from rookery.schemas.run import CallStatus, RunStatus
 from tests.approvals.approval_world import ApprovalWorld, Parked
 
 
@@ -25,6 +25,7 @@ def test_a_client_waits_for_a_parked_run_unless_it_asks_for_the_interim_result(
             handle = await world.client.begin("t", "strike('t')", through_parks=False)
             interim = await handle.result(30)
             assert interim.status is RunStatus.WAITING_FOR_APPROVAL
+            assert [one.status for one in interim.external_calls] == [CallStatus.APPROVAL_PENDING]
             assert interim.snapshot_id is None, "so short a run is repeated"
             with pytest.raises(Refused, match=r"GUARD_REJECTED.*is parked: WAITING_FOR_APPROVAL"):
                 await world.client.result("t", interim.run_id)

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from rookery.bus.clock import SystemClock
 from rookery.bus.roles import Role
 from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import Serving
@@ -125,6 +126,46 @@ def test_a_program_can_catch_a_tools_error(driving: Serving):
         assert (lost["status"], lost["error"]["code"]) == ("runtime_error", "TOOL_ERROR")
 
     play_programs(driving, "caught", scenario)
+
+
+def test_calls_and_diagnostics_have_the_words_of_the_contract(driving: Serving):
+    """Of calls that return, by a rule's approval, too; that fail; that take too long; and of a run
+    that prints too much."""
+    code = """
+found = [echo(1), await echo_soon(2), rows(3)]
+for call in (lambda: fail('NO_LUCK'), lambda: rows(4)):
+    try:
+        call()
+    except Exception as error:
+        found.append(error.code)
+try:
+    await linger()
+except Exception as error:
+    found.append(error.code)
+found
+"""
+    limits = {"wall_ms": 60_000, "max_stdout_bytes": 4}
+
+    async def scenario(programs: Programs) -> None:
+        begun_ms = SystemClock().now_ms()
+        answer = await programs.run(f"print('hello')\n{code}", limits=limits)
+        assert begun_ms <= programs.facts[0]["at_ms"] <= SystemClock().now_ms()
+        assert answer["result"] == [
+            *(1, 2, [0, 1, 2]),
+            *("NO_LUCK", "PERMISSION_DENIED", "TIMEOUT_TOOL"),
+        ]
+        records = answer["external_calls"]
+        assert [(one["name"], one["status"]) for one in records] == [
+            *(("echo", "ok"), ("echo_soon", "ok"), ("rows", "ok")),
+            *(("fail", "error"), ("rows", "denied"), ("linger", "timeout")),
+        ]
+        assert records[2]["side_effect"] == "database"
+        (diagnostic,) = answer["diagnostics"]
+        assert (diagnostic["severity"], diagnostic["code"]) == ("warning", "STDOUT_EXCEEDED")
+        (allowed,) = programs.of("approval.auto_allowed")
+        assert allowed["operation_id"] == programs.of("tool.requested")[2]["operation_id"]
+
+    play_programs(driving, "words", scenario)
 
 
 def test_a_call_that_needs_approval_is_denied_without_an_approver(driving: Serving):

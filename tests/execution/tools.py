@@ -9,7 +9,7 @@ from typing import Any
 
 from rookery.actors import tool
 from rookery.actors.tools.authoring.registry import ToolCallContext, ToolError, ToolRegistry
-from rookery.schemas.calls import ApprovalMode
+from rookery.schemas.calls import ApprovalMode, AutoApproval, AutoRule
 from rookery.schemas.run import SideEffect
 
 __all__ = ["registry"]
@@ -107,6 +107,18 @@ def risky(what: str) -> str:
     return what
 
 
+@tool(side_effect=SideEffect.DATABASE, approval_policy=AutoApproval(AutoRule("args.count <= 3")))
+def rows(count: int) -> list[int]:
+    """Rows of a table; a rule approves of few."""
+    return list(range(count))
+
+
+@tool(timeout_ms=20)
+async def linger() -> None:
+    """A call that takes longer than it may."""
+    await asyncio.sleep(600)
+
+
 registry = ToolRegistry.of(
     echo,
     echo_soon,
@@ -121,4 +133,6 @@ registry = ToolRegistry.of(
     until_there,
     put_there,
     put_now,
+    rows,
+    linger,
 )

@@ -136,6 +136,25 @@ def redact(call: HookInput) -> Any:
     return None
 
 
+@hook(
+    "after_tool_call",
+    when='name == "look" and starts_with(args.value, "open ")',
+    failure="fail_open_observe_only",
+    timeout_ms=50,
+    **SEEN,
+)
+def watch_looks(call: HookInput) -> Any:
+    """Only observes, and fails as the call says."""
+    match call.view.content:
+        case "open error":
+            raise ValueError("the watcher is broken")
+        case "open late":
+            time.sleep(0.5)
+        case "open deny":
+            return deny("no", "it may not judge")
+    return None
+
+
 SECRET = rule_hook(
     "no-secrets",
     POINT,
@@ -155,6 +174,7 @@ registry = ToolRegistry.of(
     fragile_guard,
     fatal_guard,
     redact,
+    watch_looks,
     SECRET,
 )
 plain = ToolRegistry.of(pay, look, fragile)

@@ -84,6 +84,19 @@ point = "after_run_terminal"
 queue = { capacity = 8, terminal_reserve = 1, overflow = "summarize_and_continue" }
 executor = { kind = "python", function = "tests.hooks.hook_tools.for_realms" }
 """
+SAME_NAMES = """
+from rookery.actors import tool
+
+@tool
+def look(value: str) -> str:
+    return value
+
+@tool(name="look")
+def look_too(value: str) -> str:
+    return value
+
+TOOLS = [look, look_too]
+"""
 CAPPED = {"redacted_summary": "capped", "arguments_patch": {"amount": 100}}
 GOOD = encode_json(
     {"invocation_id": "THIS", "response": {"type": "modify_tool_request", "payload": CAPPED}}
@@ -202,6 +215,8 @@ def test_a_file_names_a_function_of_the_nodes(realm: GuardedRealm):
     missing = realm.add(CAP.replace("for_realms", "no_such_function").replace('"cap"', '"b"'))
     assert missing.code != 0
     assert "HOOK_EXECUTOR_MISSING" in missing.err
+    ref = "python:tests.hooks.hook_tools.no_such_function"
+    assert f"hook executor {ref} is not resolved before start_run" in " ".join(missing.err.split())
 
 
 @pytest.mark.parametrize(
@@ -326,3 +341,13 @@ def test_unknown_hooks_are_named(realm: GuardedRealm):
         assert said.code != 0
         assert "HOOK_NOT_FOUND" in said.err
     assert "before_tool_call" in realm.hooks("list", "--points").out
+
+
+def test_a_registry_with_one_name_twice_is_refused_by_the_command_that_serves_it(
+    realm: GuardedRealm,
+):
+    (realm.folder / "same_names.py").write_text(SAME_NAMES)
+    said = realm.hooks("serve", "same_names:TOOLS")
+    assert said.code != 0
+    assert "INVALID_TOOL_NAME" in said.err
+    assert "two tools are called look" in said.err

@@ -183,6 +183,22 @@ def test_a_hook_that_fails_refuses_the_call(realm: HookedRealm, kind: str, text:
     assert not realm.of_kind("tool.requested")
 
 
+@pytest.mark.parametrize(
+    ("value", "status", "text"),
+    [
+        ("open error", "failed_open", "the watcher is broken"),
+        ("open late", "timed_out_fail_open", "it took longer than its time limit"),
+        ("open deny", "rejected_point_matrix", "its answer deny is rejected point matrix"),
+    ],
+)
+def test_a_hook_that_may_fail_open_leaves_a_note_and_the_call_as_it_is(
+    realm: HookedRealm, value: str, status: str, text: str
+):
+    assert realm.tried(f"look('{value}')") == value
+    (noted,) = realm.of_kind("hook.noted")
+    assert (noted["status"], noted["error"]) == (status, text)
+
+
 def test_a_hook_whose_failure_fails_the_run_ends_it(realm: HookedRealm):
     realm.session = f"hooks-{next(NUMBERS)}"
     answer = realm.client.run(realm.session, f"{TRY}attempt(lambda: fragile('fatal'))")

@@ -347,6 +347,76 @@ found
     ]
 
 
+def test_a_program_reads_each_item_in_the_words_of_the_contract(realm: PeerRealm):
+    """A request, progress of each phase, responses of each status, a message; and what is wrong
+    with the identities of a response."""
+
+    async def story() -> list[Any]:
+        async with realm.client() as client:
+            await client.run("words", "1")
+            await client.serve_peers("words", Responder(code=IN_WORDS, wall_ms=60_000))
+            limits = {"wall_ms": 60_000}
+            return list((await client.run("reader", READ_WORDS, limits=limits)).result)
+
+    done, failed, cancelled, message, errors = asyncio.run(story())
+    phases = [f"Phase: {one}. Payload: null." for one in ("accepted", "in_progress")]
+    for text, says in zip(done[:-1], [*phases, "Phase: partial_result. Payload: 4."], strict=True):
+        assert text[0].startswith("[SYSTEM NOTICE][PEER_RESPONSE_PROGRESS] Correlated peer resp")
+        assert text[0].endswith(says)
+        assert text[1] is None
+    (last, key), asked = done[-1], "[SYSTEM NOTICE][PEER_REQUEST] Correlated peer request from"
+    assert last.startswith("[SYSTEM NOTICE][PEER_RESPONSE_TERMINAL] Correlated peer response from")
+    assert f'Status: completed. Result: "{asked}' in last
+    assert key.startswith("peer_response_terminal:words@west:")
+    assert "Status: failed. Result: {" in failed[-1][0]
+    assert "Status: cancelled. Result: {" in cancelled[-1][0]
+    assert message.startswith("[COMMS MESSAGE from ")
+    assert errors == [
+        "display identity cannot be empty",
+        "display identity cannot contain control characters",
+        "correlation id cannot be empty",
+        f"correlation id must be a UUID: {'x' * 36}",
+    ]
+
+
+IN_WORDS = """
+to, id = item["peer_id"], item["id"]
+if item["intent"] == "measure":
+    await send_message("reader", "hello")
+    await send_response(to, id, status="accepted", phase="accepted")
+    await send_response(to, id, status="accepted", phase="in_progress")
+    await send_response(to, id, status="accepted", phase="partial_result", result=4)
+    await send_response(to, id, result=item["prompt"])
+else:
+    await send_response(to, id, status="failed", result={"code": item["intent"], "message": "why"})
+"""
+READ_WORDS = """
+async def ask(intent):
+    id = await send_request("words", intent, stream=True)
+    found = []
+    while True:
+        item = await receive(in_reply_to=id)
+        found.append([item["prompt"], item["context_key"]])
+        if item["status"] != "accepted":
+            return found
+
+async def wrong(in_reply_to, **more):
+    try:
+        await send_response("0" * 36, in_reply_to, **more)
+    except Exception as error:
+        return str(error).partition("INVALID_ARGUMENT: ")[2]
+
+read = [await ask(intent) for intent in ("measure", "BROKEN", "CANCELLED")]
+read.append((await receive(timeout_s=30))["prompt"])
+id = "00000000-0000-4000-8000-000000000001"
+read.append([
+    await wrong(id, display_name="  "),
+    await wrong(id, display_name="co\\nder"),
+    await wrong(" " * 36),
+    await wrong("x" * 36),
+])
+read
+"""
 HANDLER = """
 await send_response(item["peer_id"], item["id"], status="accepted", phase="in_progress")
 await send_response(item["peer_id"], item["id"], status="accepted", phase="partial_result")

@@ -66,6 +66,7 @@ def test_content_above_the_readable_classes_has_a_ref_and_no_bytes(realm: Realm)
         open_one = await client.resolve_resource("classes", "memory://prices")
         assert open_one.resolution.privacy is PrivacyClass.PUBLIC
         assert open_one.resolution.parser_version == "static.resource.resolver.v1"
+        assert open_one.resolution.redacted_summary == "resource resolved to content ref"
         assert (await client.read_resource("classes", open_one)).data == b'{"tea": 3}'
 
     realm.visit(scenario)

@@ -122,6 +122,8 @@ def test_a_service_decides_at_once_and_its_signature_is_checked(
     world = ApprovalWorld(server, "service", tmp_path)
 
     def says(asked: ApprovalDispatch) -> DispatchReply:
+        if asked.approval_id.startswith("off."):
+            return DispatchReply(outcome=DispatchOutcome.UNAVAILABLE)
         wanted = "denied" if asked.approval_id.startswith("no.") else "approved"
         return DispatchReply(outcome=DispatchOutcome.DECIDED, answer=word(asked, wanted))
 
@@ -134,6 +136,11 @@ def test_a_service_decides_at_once_and_its_signature_is_checked(
         assert world.strike_calls() == ["yes"]
         (answered,) = [f for f in await world.facts("yes") if f["type"] == "approval.answered.v1"]
         assert (answered["actor"], answered["verified"]) == ("ann", True)
+        off = await (await world.client.submit("off", "strike('off')")).result(30)
+        assert off.error is not None
+        assert "approval.dispatcher_unavailable" in off.error.message
+        (closed,) = [f for f in await world.facts("off") if f["type"] == "approval.closed.v1"]
+        assert closed["status"] == "dispatcher_unavailable"
 
     with_service(world, says, scenario, ROOKERY_APPROVALS_DISPATCHERS="service")
 

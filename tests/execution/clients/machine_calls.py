@@ -45,7 +45,13 @@ from rookery.schemas.machines.peer import (
     PeerTerminalDisposition,
 )
 from rookery.schemas.machines.surface import ExternalToolSurfaceFailureCause as FailureCause
-from rookery.schemas.machines.transition import EmitExternalToolDelta, RejectSurfaceCall
+from rookery.schemas.machines.transition import (
+    CloseSurfaceConnection,
+    EmitExternalToolDelta,
+    RefreshVisibleSurfaceSet,
+    RejectSurfaceCall,
+    ScheduleSurfaceCompletion,
+)
 from rookery.schemas.machines.turn import (
     AgentErrorClass,
     AsyncOpRef,
@@ -209,15 +215,21 @@ STORIES: dict[str, tuple[type[Any], list[Step]]] = {
     ]),
     "a spoken turn": (RealtimeProductTurnHandle, [
         Step("is_in_flight", (), False),
+        Step("current_phase", (), RealtimeProductTurnPhase.IDLE),
+        Step("projection_freshness", (), RealtimeProjectionFreshness.CLEAN),
+        Step("reconnect_policy_on_clean_close", (), RealtimeReconnectPolicy.CLEAN_EXIT),
         Step("turn_in_flight", (), True),
         Step("turn_in_flight", (), False),
+        Step("current_phase", (), RealtimeProductTurnPhase.AWAITING_PROGRESS),
         Step("is_in_flight", (), True),
         Step("output_started", (), True),
+        Step("current_phase", (), RealtimeProductTurnPhase.OUTPUT_STARTED),
         Step("should_preempt_on_input", (), False),
         Step("turn_committed", (), True),
         Step("current_phase", (), RealtimeProductTurnPhase.PREEMPTIBLE),
         Step("should_preempt_on_input", (), True),
         Step("turn_interrupted", (), True),
+        Step("current_phase", (), RealtimeProductTurnPhase.COMMITTED),
         Step("projection_advance_observed", (5,), True),
         Step("projection_advance_observed", (5,), False),
         Step("projection_freshness", (), RealtimeProjectionFreshness.STALE_DEFERRED),
@@ -228,6 +240,7 @@ STORIES: dict[str, tuple[type[Any], list[Step]]] = {
         Step("reconnect_policy_on_clean_close", (), RealtimeReconnectPolicy.REATTACH_AND_RECOVER),
         Step("classify_turn_terminated", (), True),
         Step("is_projection_stale_immediate", (), True),
+        Step("projection_freshness", (), RealtimeProjectionFreshness.STALE_IMMEDIATE),
         Step("classify_mid_turn_activity", (), True),
         Step("projection_refreshed", (4,), False),
         Step("projection_refreshed", (6,), True),
@@ -268,6 +281,18 @@ STORIES: dict[str, tuple[type[Any], list[Step]]] = {
         Step("surface_snapshot", ("s",), lambda one: one.base_state == "Removed"),
         Step("diagnostic_snapshot", (), lambda view: view.visible_surfaces == ()),
         Step("shutdown_surface", (), lambda view: view.surface_phase == "Shutdown"),
+    ]),
+    "a surface's effects": (ExternalToolSurfaceHandle, [
+        Step("stage_add", ("s", 1)),
+        Step("apply_surface_input", (surface_facts.BoundaryApplied(
+            surface_id="s", now_ms=2, staged_seq=1, applied_at_turn=1),),
+            lambda done: any(isinstance(e, ScheduleSurfaceCompletion) for e in done.effects)),
+        Step("apply_surface_input", (surface_facts.PendingSucceeded(
+            surface_id="s", task_seq=1, lineage_seq=1),),
+            lambda done: any(isinstance(e, RefreshVisibleSurfaceSet) for e in done.effects)),
+        Step("stage_remove", ("s", 3)), Step("apply_boundary", ("s", 4, 2, 2)),
+        Step("apply_surface_input", (surface_facts.RemovalFinalized(surface_id="s"),),
+            lambda done: CloseSurfaceConnection(surface_id="s") in done.effects),
     ]),
     "a surface that is removed by force, and one that fails": (ExternalToolSurfaceHandle, [
         Step("stage_add", ("s", 1)), Step("apply_boundary", ("s", 2, 1, 1)),
@@ -310,6 +335,11 @@ STORIES: dict[str, tuple[type[Any], list[Step]]] = {
         Step("spawn_drain", (DrainMode.PERSISTENT_HOST,)),
         Step("notify_drain_exited", (DrainExitReason.FAILED,)),
         Step("drain_exited_respawnable"),
+        Step("spawn_drain", (DrainMode.ATTACHED_SESSION,)),
+        Step("notify_drain_exited", (DrainExitReason.IDLE_TIMEOUT,)),
+        Step("notify_drain_exited", (DrainExitReason.DISMISSED,)),
+        Step("notify_drain_exited", (DrainExitReason.ABORTED,)),
+        Step("notify_drain_exited", (DrainExitReason.SESSION_SHUTDOWN,)),
     ]),
     "a watermark": (SessionContextHandle, [
         Step("current_watermark_ms", (), 0),
@@ -327,6 +357,9 @@ STORIES: dict[str, tuple[type[Any], list[Step]]] = {
              lambda view: view.state is None),
         Step("request_sent", (CORRELATION, "peer")),
         Step("request_timed_out", (CORRELATION,), lambda view: view.state is None),
+        Step("request_sent", (CORRELATION, "peer")),
+        Step("response_terminal", (CORRELATION, PeerTerminalDisposition.COMPLETED),
+             lambda view: view.state is None),
         Step("request_received", (CORRELATION,)),
         Step("inbound_state", (CORRELATION,), InboundPeerRequestState.RECEIVED),
         Step("response_replied", (CORRELATION,)),
@@ -355,7 +388,9 @@ STORIES: dict[str, tuple[type[Any], list[Step]]] = {
         Step("begin_refresh", (KEY,)),
         Step("complete_refresh", (KEY, 200, 90), lambda done: done.generation == 3),
         Step("mark_reauth_required", (KEY,), lambda view: view.phase == "ReauthRequired"),
-        Step("release_lease", (KEY,), lambda view: view.phase is None),
+        Step("snapshot", (KEY,), lambda view: view.phase is AuthLeasePhase.REAUTH_REQUIRED),
+        Step("release_lease", (KEY,), lambda view: view.phase is None
+             and "Released" in [e.fields.get("new_state") for e in view.effects]),
         Step("acquire_lease", (KEY, 100)),
         Step("release_credential_lifecycle", (KEY,), lambda view: not view.credential_present),
         Step("request_credential", (KEY,), lambda view: view.phase is None),

@@ -119,7 +119,12 @@ def test_what_waits_is_listed_shown_and_approved(bank: Bank):
     bank.newest("plain", "ok")
     assert bank.paid() == ["30 Ann"]
     story = bank.rookery("runs", "show", run_id).out
-    for said in ("pay #1 needs approval", "pay #1 approved by ann, unverified: due", "used its"):
+    for said in (
+        "pay #1 needs approval",
+        "has the request for pay #1",
+        "pay #1 approved by ann, unverified: due",
+        "used its",
+    ):
         assert said in " ".join(story.split())
     ended = bank.json("approvals", "show", approval_id)["approval"]
     assert (ended["state"], ended["actor"], ended["verified"]) == ("approved", "ann", False)
