@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 
 from msgspec.structs import replace
 
-from rookery.actors.admission import CLAIM
 from rookery.actors.admission.admission_machine import ADMISSION
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
+from rookery.actors.admission.session_claim_machine import CLAIM
 from rookery.actors.approvals.lifecycle_machine import APPROVALS
 from rookery.actors.kernel.machines import (
     ATTACHED,
@@ -31,8 +31,8 @@ from rookery.actors.peers.drain_machine import DRAIN
 from rookery.actors.peers.ingress_machine import INGRESS
 from rookery.actors.peers.interaction_machine import INBOUND, OUTBOUND
 from rookery.actors.peers.stream_machine import STREAMS
-from rookery.actors.surfaces import Surfaces
 from rookery.actors.surfaces.mcp_server_machine import MCP_SERVERS
+from rookery.actors.surfaces.state import Surfaces
 from rookery.actors.surfaces.surface_machine import SURFACES
 from rookery.actors.turns import Turn
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING

@@ -21,13 +21,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from rookery.actors import DECIDERS, DeciderHost
-from rookery.actors.admission import (
-    AdmissionDecider,
-    ClaimRegistry,
-    InFlightCounter,
-    InFlightShare,
-    RunReplies,
-)
+from rookery.actors.admission import AdmissionDecider, InFlightCounter, InFlightShare, RunReplies
 from rookery.actors.approvals import ApprovalsDecider
 from rookery.actors.execution import ResultSender
 from rookery.actors.execution.agents import open_models
@@ -348,7 +342,6 @@ class Node:
             queued_max=quotas.queue_length_max,
             in_flight_max=quotas.runs_in_flight_max,
             realm_load=self._in_flight,
-            claims=ClaimRegistry(),
             driven=runs is not None,
             judge=check_run_limits if runs is None else runs.validate_request,
         )

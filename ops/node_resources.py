@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from rookery.actors.resources import (
-    CaptureStore,
-    FileResolver,
-    FunctionResolver,
-    HttpResolver,
-    MemoryResolver,
-    ResourceReader,
-    ResourceResolver,
-    StaticContent,
-    mime_of,
-)
+from rookery.actors.resources import CaptureStore, ResourceReader, StaticContent, create_resolvers
 from rookery.actors.tools import (
     RESOURCES,
     CatalogueTool,
@@ -27,7 +17,7 @@ from rookery.actors.tools import (
     ToolRegistry,
     built_in_tools,
 )
-from rookery.actors.tools.builtin import HttpReader, Mounts, resource_tools
+from rookery.actors.tools.builtin import resource_tools
 from rookery.bus.clock import entropy
 from rookery.bus.ports import BLOB_BYTES_MAX, Blobs, Bus
 from rookery.bus.sealed_secrets import RingSeal
@@ -71,7 +61,14 @@ class NodeResources(NamedTuple):
         pool = DaemonThreadPool(FUNCTION_THREADS)
         opened.callback(pool.shutdown)
         seal = RingSeal(node_secrets.values, bus.realm, entropy)
-        resolvers = _resolvers(config, functions, static, pool, store)
+        resolvers = create_resolvers(
+            mounts_of(config.node),
+            servers_of(config.node),
+            static,
+            functions.resources,
+            threads=pool,
+            store=store,
+        )
         reader = ResourceReader(bus.journal, bus.blobs, store, seal, resolvers)
         if not (config.resources.tools or static or functions.resources):
             return cls(functions, record_reads, reader, store, (), ())
@@ -87,27 +84,6 @@ class NodeResources(NamedTuple):
         return ToolCatalogue([*local, *built_in_tools(self.registry), *self.tools, *of_peers])
 
 
-def _resolvers(
-    config: Config,
-    functions: ToolRegistry,
-    static: Mapping[str, StaticContent],
-    pool: DaemonThreadPool,
-    store: CaptureStore,
-) -> list[ResourceResolver]:
-    """Those that serve every session alike; a scheme without anything behind it has none."""
-    found: list[ResourceResolver] = []
-    if mounts := mounts_of(config.node):
-        found.append(FileResolver(Mounts(mounts), store))
-    if servers := servers_of(config.node):
-        reader = HttpReader(servers)
-        found += [HttpResolver(scheme, reader, store) for scheme in ("http", "https")]
-    if static:
-        found.append(MemoryResolver(static))
-    for resource in functions.resources.values():
-        found.append(FunctionResolver(resource, pool, store))
-    return found
-
-
 async def _store_static(
     blobs: Blobs, configured: Sequence[StaticResource]
 ) -> dict[str, StaticContent]:
@@ -116,11 +92,9 @@ async def _store_static(
         if one.name in found:
             raise Refused("CONFIG_INVALID", f"resources.static has {one.name!r} twice")
         data = _read(one)
-        found[one.name] = StaticContent(
-            digest=await blobs.put(data),
-            size_bytes=len(data),
-            mime=one.mime or mime_of(one.file),
-            privacy=one.privacy,
+        digest = await blobs.put(data)
+        found[one.name] = StaticContent.of(
+            one.file, digest, len(data), mime=one.mime, privacy=one.privacy
         )
     return found
 

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from rookery.actors.approvals import APPROVERS_KEY
+from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.peers.trust import (
     EnvelopeChecks,
     RealmKeys,

@@ -14,8 +14,9 @@ from typing import TypeVar
 import msgspec
 
 from rookery.actors.admission import RunReplies
-from rookery.actors.approvals import ApprovalExecutor, ApprovalsDecider, ApprovalSettings
+from rookery.actors.approvals import ApprovalExecutor, ApprovalsDecider
 from rookery.actors.approvals.dispatchers import Dispatcher
+from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.execution import EntityReader, ExecutionPorts, NodeExecution, RunProvisioner
 from rookery.actors.execution.agents import Models
 from rookery.actors.hooks import HookObservers

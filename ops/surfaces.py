@@ -15,11 +15,13 @@ from rookery.actors.resources import CapturedBytes, CaptureStore
 from rookery.actors.surfaces import (
     CatalogueChanges,
     LiveCatalogue,
+    SurfaceExecutor,
+    WorkerConnections,
+)
+from rookery.actors.surfaces.connections import (
     SurfaceConnection,
     SurfaceConnections,
     SurfaceContent,
-    SurfaceExecutor,
-    WorkerConnections,
 )
 from rookery.actors.tools import (
     CallSlots,

@@ -165,6 +165,15 @@ class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
     limits: SessionLimits = SessionLimits()
     snapshot_version: int = SNAPSHOT_VERSION
 
+    def check_language(self, language: Language) -> None:
+        """Refuse another language than the open session's: its memory belongs to one language."""
+        if language is not self.language:
+            raise Refused(
+                "UNSUPPORTED_FEATURE",
+                f"session {self.id} executes {self.language}",
+                hint=f"run {language} in another session",
+            )
+
 
 class Span(msgspec.Struct, frozen=True, kw_only=True):
     """A place in a source, 1-based."""

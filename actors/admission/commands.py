@@ -32,7 +32,7 @@ from rookery.schemas.machines.inputs import InputSender, sender_of
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind
 from rookery.schemas.peers.items import ItemKind
 from rookery.schemas.protection.rights import Rights, RightsSet, intersect
-from rookery.schemas.run import ErrorObject, Language, RunRequest, SessionMeta, check_limits
+from rookery.schemas.run import ErrorObject, RunRequest, check_limits
 
 __all__ = [
     "AdmissionQuotas",
@@ -42,7 +42,6 @@ __all__ = [
     "cancel",
     "cancel_handler",
     "change_limits",
-    "check_language",
     "create",
     "end_lost_run",
     "end_run",
@@ -319,16 +318,6 @@ def _only_removes_files(request: RunRequest) -> bool:
     """Whether the run has nothing to do in a new session."""
     files = request.files or {}
     return bool(files) and not request.code and all(file is None for file in files.values())
-
-
-def check_language(meta: SessionMeta, language: Language) -> None:
-    """Refuse another language than the open session's: its memory belongs to one language."""
-    if language is not meta.language:
-        raise Refused(
-            "UNSUPPORTED_FEATURE",
-            f"session {meta.id} executes {meta.language}",
-            hint=f"run {language} in another session",
-        )
 
 
 def unknown_session(key: str) -> Refused:

@@ -20,7 +20,6 @@ from rookery.actors.admission.commands import (
     cancel,
     cancel_handler,
     change_limits,
-    check_language,
     create,
     end_lost_run,
     end_run,
@@ -136,18 +135,20 @@ class AdmissionDecider(Decider):
         queued_max: int,
         in_flight_max: int,
         realm_load: InFlightCounter,
-        claims: ClaimRegistry,
+        claims: ClaimRegistry | None = None,
         driven: bool = False,
         judge: Callable[[RunRequest], None] = check_run_limits,
     ) -> None:
-        """``driven``: this node executes the runs of its sessions; without it, drivers outside do,
-        and a run ends with its turn or by an input to the session. ``judge`` raises ``Refused`` for
-        a request that no session could execute."""
+        """``claims``: those of the runtime, if it has several deciders. ``driven``: this node
+        executes the runs of its sessions; without it, drivers outside do, and a run ends with its
+        turn or by an input to the session. ``judge`` raises ``Refused`` for a request that no
+        session could execute."""
         self._executes_runs, self._validate = driven, judge
         self.reacts_to = frozenset({"turn", "sandbox", "peer"}) if driven else frozenset({"turn"})
         self.observes = frozenset() if driven else frozenset({"turn"})
         self._queued_max, self._in_flight_max = queued_max, in_flight_max
-        self._in_flight, self._claims = realm_load, claims
+        self._in_flight = realm_load
+        self._claims = ClaimRegistry() if claims is None else claims
         self._claimed: dict[str, SessionClaim] = {}
         """The claims of the sessions in memory; within one runtime no other holder can act as
         them."""
@@ -242,7 +243,7 @@ class AdmissionDecider(Decider):
         if request.rights is not UNSET:
             check_rights(request.rights)
         if self._executes_runs and state.is_open and not request.has_prompt:
-            check_language(state.meta, request.language)
+            state.meta.check_language(request.language)
 
     def evolve(self, state: Admission, fact: facts.SessionFact) -> Admission:
         return evolve(state, fact)

@@ -12,28 +12,8 @@ if TYPE_CHECKING:
     from rookery.actors.approvals.executor import ApprovalExecutor
     from rookery.actors.approvals.grant_proofs import GrantProofs
     from rookery.actors.approvals.grants import is_made_by_node
-    from rookery.actors.approvals.request_record import redacted_summary
-    from rookery.actors.approvals.state import (
-        APPROVERS_KEY,
-        ApprovalSettings,
-        Approver,
-        GrantPhase,
-        SessionApprovals,
-    )
 
-__all__ = [
-    "APPROVERS_KEY",
-    "ApprovalExecutor",
-    "ApprovalSettings",
-    "ApprovalsDecider",
-    "Approver",
-    "ApproverLine",
-    "GrantPhase",
-    "GrantProofs",
-    "SessionApprovals",
-    "is_made_by_node",
-    "redacted_summary",
-]
+__all__ = ["ApprovalExecutor", "ApprovalsDecider", "ApproverLine", "GrantProofs", "is_made_by_node"]
 
 __getattr__ = lazy_names(
     __name__,
@@ -43,13 +23,5 @@ __getattr__ = lazy_names(
         "executor": ("ApprovalExecutor",),
         "grant_proofs": ("GrantProofs",),
         "grants": ("is_made_by_node",),
-        "request_record": ("redacted_summary",),
-        "state": (
-            "APPROVERS_KEY",
-            "ApprovalSettings",
-            "Approver",
-            "GrantPhase",
-            "SessionApprovals",
-        ),
     },
 )

@@ -7,10 +7,6 @@ to.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, Final
-
 from msgspec import UNSET
 
 from rookery.actors.approvals.dispatchers.protocol import Terms
@@ -44,13 +40,9 @@ __all__ = [
     "covers_any_arguments",
     "operation_of",
     "policy_id",
-    "redacted_summary",
     "to_request",
     "to_terms",
 ]
-
-NAMES_MAX: Final = 12
-NOTHING_HIDDEN: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def approval_id_of(session: str, operation_id: str, attempt: int) -> str:
@@ -121,32 +113,3 @@ def to_terms(request_state: ApprovalRequestState) -> Terms:
         tool_digest=request_state.tool_digest,
         due_ms=request_state.due_ms,
     )
-
-
-def redacted_summary(name: str, arguments: Any, hidden: Mapping[str, str] = NOTHING_HIDDEN) -> str:
-    """A call without the values of its arguments; ``hidden``: the digests of sensitive ones."""
-    if isinstance(arguments, Mapping):
-        parts = [
-            f"{key[:40]}: "
-            + (f"hidden, {hidden[key][:12]}" if key in hidden else _describe_type(value))
-            for key, value in arguments.items()
-        ]
-    else:
-        parts = [_describe_type(value) for value in arguments]
-    more = [f"{len(parts) - NAMES_MAX} more"] if len(parts) > NAMES_MAX else []
-    return f"{name[:128]}({', '.join([*parts[:NAMES_MAX], *more])})"
-
-
-def _describe_type(value: Any) -> str:
-    match value:
-        case None:
-            return "null"
-        case bool():
-            return "true or false"
-        case int() | float():
-            return "number"
-        case str():
-            return f"text of {len(value)}"
-        case list() | tuple():
-            return f"list of {len(value)}"
-    return f"object of {len(value)}"

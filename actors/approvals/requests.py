@@ -16,7 +16,7 @@ from rookery.actors.approvals.broker import ruling_of, ruling_without_dispatcher
 from rookery.actors.approvals.dispatchers.protocol import Cancelled, TimedOut
 from rookery.actors.approvals.facts import ApprovalFacts
 from rookery.actors.approvals.grant_proofs import GrantProofs
-from rookery.actors.approvals.request_record import approval_id_of, policy_id, redacted_summary
+from rookery.actors.approvals.request_record import approval_id_of, policy_id
 from rookery.actors.approvals.state import (
     RUN_ENDED,
     ApprovalRequestState,
@@ -27,6 +27,7 @@ from rookery.actors.approvals.state import (
 )
 from rookery.actors.messages import RequestApproval
 from rookery.actors.protection.approval_rules import ApprovalRule, RuleInput, RuleUndecided
+from rookery.actors.protection.sensitive_values import redacted_summary
 from rookery.schemas.approvals.records import ApprovalLifecycleStatus
 from rookery.schemas.calls import AutoApproval
 from rookery.schemas.envelope import Fact

@@ -13,7 +13,8 @@ from typing import Final
 
 import msgspec
 
-from rookery.actors.approvals import APPROVERS_KEY, Approver, ApproverLine
+from rookery.actors.approvals import ApproverLine
+from rookery.actors.approvals.state import APPROVERS_KEY, Approver
 from rookery.bus.ports import Bus, EntityFollower, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import ChainCursor

@@ -16,16 +16,16 @@ from typing import Final
 
 import msgspec
 
-from rookery.actors.admission import (
+from rookery.actors.admission import InFlightCounter
+from rookery.actors.admission.evolve import evolve
+from rookery.actors.admission.state import (
     STATE_SCHEMA,
     Admission,
-    InFlightCounter,
     InputHistory,
     PendingInput,
     decode_state,
     encode_state,
 )
-from rookery.actors.admission.evolve import evolve
 from rookery.actors.kernel.machines import HostPhase, SessionHost
 from rookery.actors.projections.checkpoint import CheckpointStore, version_of
 from rookery.actors.projections.pages import Unpaged

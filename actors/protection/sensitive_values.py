@@ -7,6 +7,7 @@ result. Facts hold them sealed, programs and tools get them as they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -28,12 +29,16 @@ __all__ = [
     "SensitiveParts",
     "forked_field",
     "is_sealed",
+    "redacted_summary",
     "sensitive_parts",
     "shown_arguments",
     "visible_arguments",
 ]
 
 MARK: Final = "writeOnly"
+NAMES_MAX: Final = 12
+"""Of arguments that a summary describes."""
+NOTHING_HIDDEN: Final[Mapping[str, str]] = MappingProxyType({})
 _decode = msgspec.json.Decoder().decode
 
 
@@ -173,3 +178,32 @@ def visible_arguments(bound: Any, parts: SensitiveParts) -> Any:
     if not parts.arguments or isinstance(bound, Sequence):
         return bound
     return {name: value for name, value in bound.items() if name not in parts.arguments}
+
+
+def redacted_summary(name: str, arguments: Any, hidden: Mapping[str, str] = NOTHING_HIDDEN) -> str:
+    """A call without the values of its arguments; ``hidden``: the digests of sensitive ones."""
+    if isinstance(arguments, Mapping):
+        parts = [
+            f"{key[:40]}: "
+            + (f"hidden, {hidden[key][:12]}" if key in hidden else _describe_type(value))
+            for key, value in arguments.items()
+        ]
+    else:
+        parts = [_describe_type(value) for value in arguments]
+    more = [f"{len(parts) - NAMES_MAX} more"] if len(parts) > NAMES_MAX else []
+    return f"{name[:128]}({', '.join([*parts[:NAMES_MAX], *more])})"
+
+
+def _describe_type(value: Any) -> str:
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true or false"
+        case int() | float():
+            return "number"
+        case str():
+            return f"text of {len(value)}"
+        case list() | tuple():
+            return f"list of {len(value)}"
+    return f"object of {len(value)}"

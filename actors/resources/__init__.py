@@ -8,26 +8,8 @@ fact has the resolution and the bytes, so a run is replayed without the source.
 
 from __future__ import annotations
 
-from rookery.actors.resources.capture import CapturedBytes, CaptureStore, mime_of
-from rookery.actors.resources.host_resolvers import (
-    FileResolver,
-    FunctionResolver,
-    HttpResolver,
-    MemoryResolver,
-    StaticContent,
-)
+from rookery.actors.resources.capture import CapturedBytes, CaptureStore
+from rookery.actors.resources.host_resolvers import StaticContent, create_resolvers
 from rookery.actors.resources.reader import ResourceReader
-from rookery.actors.resources.router import ResourceResolver
 
-__all__ = [
-    "CaptureStore",
-    "CapturedBytes",
-    "FileResolver",
-    "FunctionResolver",
-    "HttpResolver",
-    "MemoryResolver",
-    "ResourceReader",
-    "ResourceResolver",
-    "StaticContent",
-    "mime_of",
-]
+__all__ = ["CaptureStore", "CapturedBytes", "ResourceReader", "StaticContent", "create_resolvers"]

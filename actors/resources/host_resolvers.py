@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final
 from urllib.parse import unquote_to_bytes
@@ -16,9 +16,9 @@ from urllib.parse import unquote_to_bytes
 import msgspec
 
 from rookery.actors.resources.capture import BINARY, CapturedBytes, CaptureStore, describe, mime_of
-from rookery.actors.resources.router import StaticResourceResolver
+from rookery.actors.resources.router import ResourceResolver, StaticResourceResolver
 from rookery.actors.resources.session_resolvers import uri_rest
-from rookery.actors.tools import DaemonThreadPool, ToolError
+from rookery.actors.tools import Allowed, DaemonThreadPool, Mount, ToolError
 from rookery.actors.tools.authoring import RegisteredResource, ResourceContent
 from rookery.actors.tools.builtin import HttpReader, Mounts, read_prefix, run_on_own_thread
 from rookery.schemas.errors import CODES, Failed, Refused
@@ -35,6 +35,7 @@ __all__ = [
     "MemoryResolver",
     "StaticContent",
     "coded_error",
+    "create_resolvers",
 ]
 
 log = logging.getLogger(__name__)
@@ -57,6 +58,29 @@ def coded_error(error: ToolError) -> Refused | Failed:
     if code not in CODES:
         return Failed("TOOL_ERROR", f"{error.code[:80]}: {error.message}")
     return Refused(code, error.message)
+
+
+def create_resolvers(
+    mounts: Mapping[str, Mount],
+    servers: Sequence[Allowed],
+    static: Mapping[str, StaticContent],
+    functions: Mapping[str, RegisteredResource],
+    *,
+    threads: DaemonThreadPool,
+    store: CaptureStore,
+) -> list[ResourceResolver]:
+    """Those that serve every session alike; a scheme without anything behind it has none."""
+    found: list[ResourceResolver] = []
+    if mounts:
+        found.append(FileResolver(Mounts(mounts), store))
+    if servers:
+        reader = HttpReader(servers)
+        found += [HttpResolver(scheme, reader, store) for scheme in ("http", "https")]
+    if static:
+        found.append(MemoryResolver(static))
+    for resource in functions.values():
+        found.append(FunctionResolver(resource, threads, store))
+    return found
 
 
 class FileResolver:
@@ -139,6 +163,15 @@ class StaticContent(msgspec.Struct, frozen=True, kw_only=True):
     size_bytes: int
     mime: str = BINARY
     privacy: PrivacyClass = PrivacyClass.CONTENT_REFS_ONLY
+
+    @classmethod
+    def of(
+        cls, file: str, digest: str, size_bytes: int, *, mime: str, privacy: PrivacyClass
+    ) -> StaticContent:
+        """Of a file; without ``mime`` its name says the type."""
+        return cls(
+            digest=digest, size_bytes=size_bytes, mime=mime or mime_of(file), privacy=privacy
+        )
 
 
 class MemoryResolver:

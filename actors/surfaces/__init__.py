@@ -7,32 +7,18 @@ verbs, lists by ``surface_list``.
 The rules of the two machines are in ``surface_machine`` and ``mcp_server_machine``.
 """
 
+from __future__ import annotations
+
 from rookery.actors.surfaces.catalogue_changes import CatalogueChanges
-from rookery.actors.surfaces.connections import (
-    ConnectionReport,
-    ListedResource,
-    SurfaceConnection,
-    SurfaceConnections,
-    SurfaceContent,
-    WorkerConnections,
-)
+from rookery.actors.surfaces.connections.host_connections import WorkerConnections
 from rookery.actors.surfaces.decider import SurfacesDecider
 from rookery.actors.surfaces.executor import SurfaceExecutor
 from rookery.actors.surfaces.live_catalogue import LiveCatalogue
-from rookery.actors.surfaces.state import Surfaces
-from rookery.actors.surfaces.surface_host import source_digest
 
 __all__ = [
     "CatalogueChanges",
-    "ConnectionReport",
-    "ListedResource",
     "LiveCatalogue",
-    "SurfaceConnection",
-    "SurfaceConnections",
-    "SurfaceContent",
     "SurfaceExecutor",
-    "Surfaces",
     "SurfacesDecider",
     "WorkerConnections",
-    "source_digest",
 ]

@@ -14,11 +14,8 @@ from typing import Final, NamedTuple
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.surfaces.catalogue import Catalogue, CatalogueEntry, evolve_catalogue
-from rookery.actors.surfaces.connections import (
-    ConnectionReport,
-    LocalConnections,
-    SurfaceConnections,
-)
+from rookery.actors.surfaces.connections import ConnectionReport, SurfaceConnections
+from rookery.actors.surfaces.connections.host_connections import LocalConnections
 from rookery.actors.surfaces.surface_host import SurfaceHost
 from rookery.actors.tools import (
     LOCAL,

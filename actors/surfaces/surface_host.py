@@ -21,13 +21,11 @@ from rookery.actors.tools import ToolCallContext, ToolHost
 from rookery.actors.tools.hosts import OutcomeUnknown, PastAttempt
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallOutcome, ToolFault
-from rookery.schemas.codec import encode_json
-from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.machines.surface import McpServerState
-from rookery.schemas.surfaces import SurfaceSource, SurfaceTool
+from rookery.schemas.surfaces import SurfaceTool
 
-__all__ = ["DRAIN_S", "SurfaceHost", "source_digest"]
+__all__ = ["DRAIN_S", "SurfaceHost"]
 
 log = logging.getLogger(__name__)
 
@@ -36,11 +34,6 @@ DRAIN_S: Final = 30.0
 RETRY_S: Final = 5.0
 """A connection that failed is tried again by the first call after this time."""
 CONNECTED, FAILED = McpServerState.CONNECTED, McpServerState.FAILED
-
-
-def source_digest(source: SurfaceSource) -> str:
-    """The digest by which the reports of a connection name its source."""
-    return digest_bytes(encode_json(source))
 
 
 class SurfaceHost:

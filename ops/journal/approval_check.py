@@ -10,16 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from rookery.actors.approvals import (
+from rookery.actors.approvals import ApprovalsDecider, ApproverLine, GrantProofs, is_made_by_node
+from rookery.actors.approvals.state import (
     APPROVERS_KEY,
-    ApprovalsDecider,
     ApprovalSettings,
     Approver,
-    ApproverLine,
     GrantPhase,
-    GrantProofs,
     SessionApprovals,
-    is_made_by_node,
 )
 from rookery.actors.keys.approver_signatures import is_signed_by, signed_answer, signed_revocation
 from rookery.actors.peers.trust import RosterSigners

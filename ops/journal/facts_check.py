@@ -11,8 +11,9 @@ from typing import Final
 import msgspec
 
 from rookery.actors import DECIDERS
-from rookery.actors.admission import AdmissionDecider, ClaimRegistry, InFlightCounter
-from rookery.actors.approvals import ApprovalsDecider, ApprovalSettings
+from rookery.actors.admission import AdmissionDecider, InFlightCounter
+from rookery.actors.approvals import ApprovalsDecider
+from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.kernel import Decider, HistoryFold, codecs_of
 from rookery.bus.journal import QUARANTINE, AuditScope, QuarantinedMessage, quarantined_by
 from rookery.bus.ports import StoredMessage
@@ -226,7 +227,6 @@ def _deciders() -> Iterator[Decider]:
                     queued_max=0,
                     in_flight_max=0,
                     realm_load=InFlightCounter(),
-                    claims=ClaimRegistry(),
                 )
             case "approval":
                 yield ApprovalsDecider(ApprovalSettings())

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
-from rookery.actors.surfaces import ConnectionReport
+from rookery.actors.surfaces.connections import ConnectionReport
 from rookery.actors.tools import check_surface
 from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.event_loop import LoopThread

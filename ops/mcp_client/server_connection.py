@@ -14,7 +14,7 @@ from mcp.client import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from rookery.actors.surfaces import ConnectionReport, ListedResource, SurfaceContent, source_digest
+from rookery.actors.surfaces.connections import ConnectionReport, ListedResource, SurfaceContent
 from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import Blobs, ValueSeal, wait_first
@@ -23,6 +23,8 @@ from rookery.ops.mcp_client.host import McpToolHost
 from rookery.ops.mcp_client.results import CallResult, resource_contents, scrub_result
 from rookery.ops.mcp_client.server_tools import ToolListing
 from rookery.ops.mcp_client.source_access import NodeServices, SourceAccess
+from rookery.schemas.codec import encode_json
+from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.surfaces import SurfaceSource, SurfaceTool
@@ -56,7 +58,7 @@ class ServerConnection:
         environ: Mapping[str, str],
         report: Callable[[ConnectionReport], None],
     ) -> None:
-        self._surface, self._digest = surface, source_digest(source)
+        self._surface, self._digest = surface, digest_bytes(encode_json(source))
         self._thread, self._report = thread, report
         self._loop = asyncio.get_running_loop()
         node = NodeServices(seal, credentials, environ, self._loop)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final, Literal, cast
 
-from rookery.actors.approvals import APPROVERS_KEY
+from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.keys.approver_signatures import Signer
 from rookery.actors.projections import read_approvers
 from rookery.bus.client import Client

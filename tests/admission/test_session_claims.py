@@ -10,12 +10,8 @@ import pytest
 
 from rookery.actors.admission.decider import AdmissionDecider
 from rookery.actors.admission.in_flight import InFlightCounter
-from rookery.actors.admission.session_claims import (
-    CLAIM,
-    PROCESS_CLAIMS,
-    ClaimRegistry,
-    SessionClaim,
-)
+from rookery.actors.admission.session_claim_machine import CLAIM
+from rookery.actors.admission.session_claims import PROCESS_CLAIMS, ClaimRegistry, SessionClaim
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest

@@ -16,7 +16,6 @@ import msgspec
 from rookery.actors.admission.decider import AdmissionDecider
 from rookery.actors.admission.executor import RunReplies
 from rookery.actors.admission.in_flight import InFlightCounter
-from rookery.actors.admission.session_claims import ClaimRegistry
 from rookery.actors.execution.driver import Finished, RunInput, Step, SyncCall
 from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import RunHistoryReader
@@ -254,7 +253,6 @@ class ScriptedWorld(World):
             queued_max=100,
             in_flight_max=100,
             realm_load=InFlightCounter(),
-            claims=ClaimRegistry(),
             driven=True,
         )
         return self.start([admission, SnapshotsDecider(), *self.further_concerns()])

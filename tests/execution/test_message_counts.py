@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from rookery.actors.admission import AdmissionDecider, ClaimRegistry, InFlightCounter
+from rookery.actors.admission import AdmissionDecider, InFlightCounter
 from rookery.schemas.facts.session import RunFailed
 from tests.execution.scripted_driver import CODECS, SESSION, ScriptedWorld
 
@@ -51,9 +51,7 @@ def test_a_run_with_ten_sequential_calls_is_twelve_messages():
 
 
 def test_an_end_without_a_last_fact_of_its_turn_does_not_wait():
-    decider = AdmissionDecider(
-        queued_max=9, in_flight_max=9, realm_load=InFlightCounter(), claims=ClaimRegistry()
-    )
+    decider = AdmissionDecider(queued_max=9, in_flight_max=9, realm_load=InFlightCounter())
     state, lost = decider.initial(SESSION), RunFailed(row="", run="r")
     assert decider.hold_s(state, [lost]) == 0
     assert decider.hold_s(state, [replace(lost, ended_at_sequence=7)]) > 0

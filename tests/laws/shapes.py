@@ -123,8 +123,7 @@ NOT_THE_SHAPE: Final[dict[str, str]] = {
     "telling": "executor.py",
 }
 """Modules a concern does not have, and where their content goes. A machine is in a module that is
-called by its name (``turn_machine.py``); but for ``session_claims.py``, which is its rows and the
-claims they need."""
+called by its name (``turn_machine.py``)."""
 
 
 def concern_shapes(modules: Iterable[Module]) -> Iterator[Finding]:
@@ -155,7 +154,7 @@ def _misplaced(module: Module, shape: Sequence[str]) -> Iterator[Finding]:
         yield Finding(module.path, module.path, do)
     for node in module.tree.body:
         name, place = _with_its_place(node)
-        is_judged = place in shape or (place == "*_machine" and module.name != "session_claims")
+        is_judged = place in shape or place == "*_machine"
         if is_judged and not fnmatchcase(module.name, place):
             where = f"{module.path}:{node.lineno}"
             yield Finding(f"{module.path}:{name}", where, f"`{name}` belongs into {place}.py")
@@ -223,10 +222,10 @@ OPEN_ROOMS: Final = ("schemas", "actors/keys", "actors/protection")
 read by family (``turn.Failed``). The others are libraries of pure functions: a page a subject, and
 nothing inside."""
 
-OPEN_MODULES: Final = ("evolve", "effects", "*_machine")
+OPEN_MODULES: Final = ("evolve", "effects", "state", "*_machine")
 """Pages that are read as those of ``schemas`` are: a reader of facts folds them with the pure
-function of the concern (``evolve.evolve``), an executor performs what ``effects`` lists, and the
-catalogue and the tools of machines read the table of each."""
+function of the concern (``evolve.evolve``) into its ``state``, an executor performs what
+``effects`` lists, and the catalogue and the tools of machines read the table of each."""
 
 
 def imports_past_a_face(modules: Iterable[Module]) -> Iterator[Finding]:

@@ -88,7 +88,6 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
         "rookery.actors.messages",
         "rookery.actors.admission.admission_machine.evolve_host",
         "rookery.actors.admission.apply_input",
-        "rookery.actors.approvals.redacted_summary",
         "rookery.actors.hooks.changes",
         "rookery.actors.keys",
         "rookery.actors.policy",

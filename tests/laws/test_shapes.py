@@ -135,20 +135,22 @@ def test_concerns_of_machines_only_have_their_rules_where_they_like():
 def test_others_import_a_package_and_not_its_inside():
     modules = [
         written("actors/tools/__init__.py", "from rookery.actors.tools.registry import R"),
-        written("actors/tools/registry.py", "import rookery.actors.tools.state"),
-        written("actors/tools/state.py", "from rookery.actors.tools.builtin.files import mount"),
+        written("actors/tools/registry.py", "import rookery.actors.tools.attempts"),
+        written("actors/tools/attempts.py", "from rookery.actors.tools.builtin.files import mount"),
         written("actors/tools/builtin/__init__.py", ""),
-        written("actors/tools/builtin/files.py", "from rookery.actors.tools.state import State"),
+        written("actors/tools/builtin/files.py", "from rookery.actors.tools.attempts import State"),
         written("schemas/run.py", ""),
         written("actors/messages.py", ""),
         written("actors/tools/evolve.py", ""),
+        written("actors/tools/state.py", ""),
         written(
             "ops/node.py",
             "from rookery.actors.tools import R\n"
-            "from rookery.actors.tools import state\n"
+            "from rookery.actors.tools import attempts\n"
             "from rookery.actors.tools.registry import R, S\n"
             "from rookery.schemas.run import RunRequest\n"
             "from rookery.actors.tools.evolve import evolve\n"
+            "from rookery.actors.tools.state import State\n"
             "from rookery.actors.messages import AllowCall\n"
             "from rookery.actors.tools.builtin import files\n"
             "import nats.aio",
@@ -158,7 +160,7 @@ def test_others_import_a_package_and_not_its_inside():
     assert [finding.where for finding in found] == [
         "ops/node.py:2",
         "ops/node.py:3",
-        "ops/node.py:7",
+        "ops/node.py:8",
     ]
     assert "import it from rookery.actors.tools.builtin" in found[-1].do
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.protection.sensitive_values import NO_SEAL
-from rookery.actors.surfaces import ConnectionReport
+from rookery.actors.surfaces.connections import ConnectionReport
 from rookery.actors.tools import NO_CREDENTIALS, ToolCallContext
 from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.memory import MemoryBus, MemoryServer

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.resources import CaptureStore, FileResolver, HttpResolver
+from rookery.actors.resources import CaptureStore
+from rookery.actors.resources.host_resolvers import FileResolver, HttpResolver
 from rookery.actors.tools import Allowed, Mount
 from rookery.actors.tools.builtin import HttpReader, HttpTransport, Mounts
 from rookery.bus.memory import MemoryBus, MemoryServer

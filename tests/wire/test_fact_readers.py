@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple, get_args
 
 import pytest
 
-from rookery.actors.approvals import SessionApprovals
 from rookery.actors.approvals.evolve import evolve as evolve_approvals
 from rookery.actors.approvals.lifecycle_machine import APPROVALS
+from rookery.actors.approvals.state import SessionApprovals
 from rookery.actors.kernel.machines import Machine
 from rookery.actors.tools import SessionCalls
 from rookery.actors.tools.evolve import evolve_calls

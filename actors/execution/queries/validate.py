@@ -10,7 +10,7 @@ import asyncio
 
 from msgspec.structs import replace
 
-from rookery.actors.admission import check_language, with_session_id
+from rookery.actors.admission import with_session_id
 from rookery.actors.execution.driver import RunProvisioner
 from rookery.actors.execution.history import RunHistoryReader, without_limits
 from rookery.actors.kernel import AskActor
@@ -61,7 +61,7 @@ class RequestValidator:
         if request.has_prompt:
             return RunResult()
         meta = await self._meta(session, request)
-        check_language(meta, request.language)
+        meta.check_language(request.language)
         environment = self._provisioner(request, meta.limits, session)
         assert isinstance(environment, RunEnvironment), "an immediate message is not validated"
         tools = await self._reader.tools(environment)

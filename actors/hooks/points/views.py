@@ -8,10 +8,10 @@ from typing import Any, Final
 
 from msgspec import UNSET
 
-from rookery.actors.approvals import redacted_summary
 from rookery.actors.hooks.changes.call_changes import CallChange, HookedStep, ReturnedCall
 from rookery.actors.hooks.changes.run_changes import RunBeginning, RunCompletion
 from rookery.actors.protection.approval_rules import RuleInput
+from rookery.actors.protection.sensitive_values import redacted_summary
 from rookery.schemas.ids import ContentRef, RunId, ToolCallId
 from rookery.schemas.seed.hook import HookPoint
 from rookery.schemas.seed.hook_invocation import SUMMARY_MAX, HookView

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
-from rookery.actors.admission import AdmissionDecider, ClaimRegistry, InFlightCounter
+from rookery.actors.admission import AdmissionDecider, InFlightCounter
 from rookery.actors.kernel import Commit, Decider, Entity, Mailbox, PendingCommand, UnitOfWork
 from rookery.bus import ports
 from rookery.bus.jetstream_bus import JetStreamBus
@@ -58,7 +58,6 @@ def sessions() -> AdmissionDecider:
         queued_max=100,
         in_flight_max=10_000_000,
         realm_load=InFlightCounter(),
-        claims=ClaimRegistry(),
     )
 
 

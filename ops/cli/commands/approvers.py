@@ -12,7 +12,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 from msgspec.structs import replace
 
-from rookery.actors.approvals import APPROVERS_KEY
+from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.keys.approver_signatures import Signer
 from rookery.actors.projections import ApproverReport, ListedApproverKey, read_approvers
 from rookery.bus.ports import Filter

@@ -17,7 +17,7 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.approvals import APPROVERS_KEY
+from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.bus.client import read_past_result
 from rookery.bus.clock import entropy
 from rookery.bus.ports import Filter, StoredMessage

@@ -15,8 +15,8 @@ from cyclopts.validators import Number
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.admission import Admission
 from rookery.actors.admission.evolve import evolve
+from rookery.actors.admission.state import Admission
 from rookery.actors.kernel import last_restart
 from rookery.actors.projections import SessionQueryHandler, parse_phase
 from rookery.actors.protection.checks import check_rights

@@ -18,7 +18,6 @@ import pytest
 
 from rookery.actors.admission.decider import AdmissionDecider
 from rookery.actors.admission.in_flight import InFlightCounter
-from rookery.actors.admission.session_claims import ClaimRegistry
 from rookery.actors.execution.driver import RunProvisioner
 from rookery.actors.hooks import NodeHooks
 from rookery.bus import connect_sync
@@ -263,7 +262,6 @@ def test_a_language_without_a_guest_is_refused_before_any_fact():
         queued_max=9,
         in_flight_max=9,
         realm_load=InFlightCounter(),
-        claims=ClaimRegistry(),
         driven=True,
         judge=offers.validate,
     )

@@ -10,7 +10,6 @@ import msgspec
 from rookery.actors import DECIDERS
 from rookery.actors.admission.decider import AdmissionDecider
 from rookery.actors.admission.in_flight import InFlightCounter
-from rookery.actors.admission.session_claims import ClaimRegistry
 from rookery.actors.approvals.decider import ApprovalsDecider
 from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.kernel.decider import Decider
@@ -35,9 +34,7 @@ TAKEN_OVER_S = 10.0
 
 
 def concerns() -> Sequence[Decider]:
-    admission = AdmissionDecider(
-        queued_max=100, in_flight_max=100, realm_load=InFlightCounter(), claims=ClaimRegistry()
-    )
+    admission = AdmissionDecider(queued_max=100, in_flight_max=100, realm_load=InFlightCounter())
     return [admission, *map(made, MACHINES)]
 
 
