@@ -10,7 +10,8 @@ from contextlib import AsyncExitStack, aclosing, suppress
 from heapq import heapify, heappop, heapreplace
 from typing import Any, Final
 
-from rookery.actors.approvals import APPROVERS_KEY, ApprovalsDecider
+from rookery.actors.approvals import ApprovalsDecider
+from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.kernel import NodeDecider
 from rookery.actors.turns import TurnsDecider
 from rookery.bus.ports import Filter, JournalReads, StoredMessage
