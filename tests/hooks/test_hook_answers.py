@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from rookery.actors.hooks.executors import ServiceExecutor, answer_invocation
+from rookery.actors.hooks.executors import ServiceExecutor, answer_invocation, service
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -161,6 +161,16 @@ def test_an_error_of_the_hook_is_an_answer_and_shows_that_it_is_there():
 def test_without_a_process_the_invocation_fails_and_the_hook_is_not_registered():
     assert asked(None) == Failed("NO_ANSWER", "").code
     assert asked(None, "probe") == "HOOK_EXECUTOR_MISSING"
+
+
+def test_a_process_that_hangs_holds_up_no_registration(monkeypatch: pytest.MonkeyPatch):
+    async def handle(_: bytes) -> bytes:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    monkeypatch.setattr(service, "PROBE_S", 0.0)
+    monkeypatch.setattr(service, "GRACE_S", 0.0)
+    assert asked(handle, "probe") == "HOOK_EXECUTOR_MISSING"
 
 
 def test_an_invocation_of_another_form_is_answered_with_an_error():

@@ -6,6 +6,7 @@ reason, and the hook's failure policy decides.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable
@@ -42,6 +43,8 @@ log = logging.getLogger(__name__)
 INVOCATION_BYTES_MAX: Final = 512 << 10
 PROBE_S: Final = 2.0
 """How long a trial waits for a process, which may be about to start."""
+GRACE_S: Final = 1.0
+"""Beyond the limits of the executors themselves, whose errors say more."""
 _PATIENCE: Final = 0.8
 """Of a hook's time: how much of it passes before an unserved hook fails for that reason."""
 
@@ -66,8 +69,15 @@ class AnsweredExecutor(ABC):
         return await self._ask(hook_input, PROBE_S, dry_run=True)
 
     async def probe(self) -> None:
+        """Also a process that hangs is no answer: a change of the hooks would wait for it, and all
+        later changes for that one."""
+        limit_s = max(PROBE_S, self._registration.spec.timeout.timeout_ms / 1_000) + GRACE_S
         try:
-            await self.invoke_dry(_trial(self._registration))
+            try:
+                async with asyncio.timeout(limit_s):
+                    await self.invoke_dry(_trial(self._registration))
+            except TimeoutError:
+                raise Failed("NO_ANSWER", f"no answer came in {limit_s:g} s") from None
         except Refused as refusal:
             if refusal.code != "HOOK_FAILED":  # An error that it reports proves that it is there.
                 raise
