@@ -6,6 +6,7 @@ run waits for that person.
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Final
 
 import pytest
@@ -289,3 +290,16 @@ def test_lists_say_what_a_run_waits_for_that_waits_for_its_model():
         assert wait.until_ms == waits.until_ms
         progress.apply_fact(turn.Unparked(run=world.runs[0]))
         assert not progress.calls
+
+
+def test_an_adapter_that_is_cancelled_from_within_cancels_no_run():
+    """Its library may do that, for example where a scope of its own ends."""
+    with AgentWorld(says("hello")) as world:
+
+        def is_cancelled(_: Any) -> bool:
+            raise asyncio.CancelledError
+
+        world.is_silent = is_cancelled
+        world.begin()
+        assert ended(world, world.prompt())["error"]["code"] == "MODEL_FAILED"
+        assert len(world.model_facts(model.Failed)) == len(world.questions)

@@ -118,6 +118,8 @@ class ModelAttempts:
         alias, services = question.model, self._services
         limit_s = services.models.get(alias).timeout_s
         key = await services.keys.read(alias)
+        if self._stopped:
+            return None
         asking = services.models.model(alias).ask(asked, stream.add, key)
         task = self._asking = asyncio.ensure_future(asking)
         try:
@@ -128,7 +130,9 @@ class ModelAttempts:
         if not done:
             raise self._late(left_s, limit_s)
         if task.cancelled():
-            return None
+            if self._stopped:
+                return None
+            raise ModelFailure(f"the adapter of {question.model} was cancelled from within")
         error = task.exception()
         if error is None:
             return _bounded(task.result())
