@@ -78,7 +78,8 @@ def test_two_realms_are_paired_by_a_card_each_way_and_rotate_their_keys(sites: t
         assert (listed["intents"], listed["sessions"]) == (["review", "ask"], ["coder*"])
     assert "unsigned" in west.rookery("peers", "list").out
     assert "review, ask" in west.rookery("peers", "show", "east").out
-    assert west.refused("accept", east.card()["card"], "--as", "other") == "PEER_ALIAS_TAKEN"
+    (west.home / "east.card").write_text(east.rookery("peers", "card").out, encoding="ascii")
+    assert west.refused("accept", "east.card", "--as", "other") == "PEER_ALIAS_TAKEN"
 
     east.json("rotate", "--all-keys", "--overlap", "1h")
     after = east.card()

@@ -110,7 +110,8 @@ def card(
 @app.command
 def accept(
     line: Annotated[
-        str | None, Parameter(help="The card of the other realm: the line that it printed.")
+        str | None,
+        Parameter(help="The card of the other realm: the line that it printed, or a file of it."),
     ] = None,
     *,
     alias: Annotated[
@@ -142,7 +143,7 @@ def accept(
         raise Refused("INVALID_ARGUMENT", "give a card, or --public-key FILE")
     terms = _Terms(intents, sessions, expires, manual_rotation=manual_rotation, approval=approval)
     if line is not None:
-        pairing, enrolment = _pairing_of_card(read_card(line), alias, terms)
+        pairing, enrolment = _pairing_of_card(read_card(_card_line(line)), alias, terms)
     else:
         assert public_key is not None
         pairing, enrolment = _pairing_of_client(public_key, alias, terms), None
@@ -346,6 +347,15 @@ async def _send(realm: OfflineRealm, roster: Roster, key: Path | None, change: N
         change = sign_change(realm.subjects.realm, change, read_signer(key))
     receipt = await realm.ask("roster", ROSTER_KEY, change, RosterReceipt)
     return receipt.change
+
+
+def _card_line(given: str) -> str:
+    """The card, which is the first line of what ``peers card`` printed, if a file has it."""
+    try:
+        lines = Path(given).read_text(encoding="ascii").split()
+    except (OSError, ValueError):
+        return given
+    return lines[0] if lines else given
 
 
 async def _accept(
