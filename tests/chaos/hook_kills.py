@@ -104,7 +104,7 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> HookK
 
 
 def hooked_node(server: EmbeddedServer, realm: str, folder: Path, **variables: str) -> NodeProcess:
-    flags = ("--driver", "sandbox", "--tools", "tests.hooks.failing_hooks:registry")
+    flags = ("--driver", "sandbox", "--tools", "tests.hooks.failing_hooks:changing")
     where = {"HOOKS_FOLDER": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])}
     return node_on(server, realm, folder, *flags, **where, **variables)
 
@@ -237,7 +237,8 @@ async def resume_parked(server: EmbeddedServer, folder: Path, runs: int) -> Resu
 
             async def park(session: str) -> None:
                 async with at_once:
-                    answer = await client.ask("run", session, {"code": f"pay({session!r}, 5)"})
+                    body = {"code": f"pay({session!r}, 5)", "timeout_ms": 60_000}
+                    answer = await client.ask("run", session, body)
                 assert answer.body["error"]["code"] == "HOOK_INTERRUPTED", answer
 
             await asyncio.gather(*(park(f"parked--{number}") for number in range(runs)))

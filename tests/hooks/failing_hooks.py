@@ -1,5 +1,5 @@
 """Hooks of every live point that fail as the name of their session says, for each failure policy,
-and tools whose calls are counted from outside: the registry of a real node in tests.
+hooks that change a run, and tools whose calls are counted from outside: registries of real nodes.
 
 A session is called ``<point>--<policy>--<fault>``, and has the hook of that name.
 """
@@ -30,7 +30,7 @@ from rookery.schemas.ids import HookExecutorRef
 from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.hook_invocation import HookInput
 
-__all__ = ["FAULTS", "POINTS", "POLICIES", "Book", "registry", "session_of"]
+__all__ = ["FAULTS", "POINTS", "POLICIES", "Book", "changing", "failing", "session_of"]
 
 POINTS: Final = (
     *("run_starting", "before_tool_call", "before_approval_request"),
@@ -40,9 +40,11 @@ POLICIES: Final = ("deny", "interrupt_run", "fail_run")
 FAULTS: Final = ("error", "timeout", "missing", "garbage")
 FOLDER: Final = Path(os.environ.get("HOOKS_FOLDER", "."))
 SERVICE: Final = "service-is-back"
-TIMEOUT_MS: Final = 150
-"""Of a hook that is to time out; the others have more, and those of a point 5 s together."""
-ANSWER_MS: Final = 300
+TIMEOUT_MS: Final = 50
+"""Of a hook that is to time out, or has no executor. The others have as much as the 5 s of their
+point allow: on a busy machine, any of them may take long."""
+ANSWER_MS: Final = 800
+SLOW_MS: Final = 1_000
 TIME_LEFT_MS: Final = 1_200
 
 
@@ -68,6 +70,10 @@ class Book:
     @property
     def is_healed(self) -> bool:
         return self._back.exists()
+
+    def gate(self, session: str) -> Path:
+        """The file for which the slow hook of a session waits."""
+        return self._path.with_name(f"{session}.gate")
 
 
 BOOK: Final = Book(FOLDER)
@@ -122,26 +128,31 @@ def _fail(call: HookInput) -> Any:
     return None
 
 
-def _failing(point: str, policy: str, fault: str) -> Any:
+def _failing(point: str, policy: str, *faults: str) -> Any:
+    """A hook for the sessions of these faults, named after the first."""
+
     def guard(call: HookInput) -> Any:
         return _fail(call)
 
-    name = session_of(point, policy, fault)
-    guard.__qualname__ = name.replace("-", "_")
-    when = f'session == "{name}"'
-    timeout_ms = TIMEOUT_MS if fault == "timeout" else ANSWER_MS
-    made = hook(point, mode="enforce", failure=policy, when=when, timeout_ms=timeout_ms, name=name)
-    return getattr(made(guard), HOOK_ATTRIBUTE)
+    sessions = [session_of(point, policy, fault) for fault in faults]
+    guard.__qualname__ = sessions[0].replace("-", "_")
+    when = " or ".join(f'session == "{session}"' for session in sessions)
+    timeout_ms = TIMEOUT_MS if {"timeout", "missing"} & {*faults} else ANSWER_MS
+    settings = {"mode": "enforce", "failure": policy, "name": sessions[0]}
+    return getattr(hook(point, when=when, timeout_ms=timeout_ms, **settings)(guard), HOOK_ATTRIBUTE)
 
 
 def _slow(point: str) -> Any:
     def answer_late(call: HookInput) -> Any:
-        time.sleep(0.25)
+        BOOK.write("slow", name)
+        end_s = time.monotonic() + SLOW_MS / 1_000
+        while not BOOK.gate(name).exists() and time.monotonic() < end_s:
+            time.sleep(0.01)
 
     name = session_of(point, "slow")
     answer_late.__qualname__ = name.replace("-", "_")
     when = f'session == "{name}"'
-    made = hook(point, mode="enforce", failure="deny", when=when, timeout_ms=300, name=name)
+    made = hook(point, mode="enforce", failure="deny", when=when, timeout_ms=SLOW_MS, name=name)
     return getattr(made(answer_late), HOOK_ATTRIBUTE)
 
 
@@ -176,7 +187,7 @@ def _losing() -> Any:
 
 # --- hooks that change ----------------------------------------------------------------------------
 
-SEEN: Final = {"mode": "enforce", "sees": "content_capture_allowed"}
+SEEN: Final = {"mode": "enforce", "sees": "content_capture_allowed", "timeout_ms": 1_500}
 RETRIED: Final = set[str]()
 CHANGING: Final = 'starts_with(session, "change--")'
 
@@ -244,7 +255,7 @@ def see_result(call: HookInput) -> Any:
     failure="interrupt_run",
     mode="enforce",
     order=200,
-    timeout_ms=900,
+    timeout_ms=1_500,
 )
 def dead_guard(_: HookInput) -> Any:
     if not BOOK.is_healed:
@@ -261,30 +272,18 @@ def left_behind(_: HookInput) -> Any:
     return report_cleanup("half of a payment")
 
 
-def _hooks() -> Iterator[Any]:
+def _failing_hooks() -> Iterator[Any]:
     for point in POINTS:
         for policy in POLICIES:
-            for fault in FAULTS:
-                yield _failing(point, policy, fault)
+            for faults in (("error", "garbage"), ("timeout",), ("missing",)):
+                yield _failing(point, policy, *faults)
         yield _slow(point)
     yield _losing()
-    yield dead_guard
     yield left_behind
 
 
-registry = ToolRegistry.of(
-    *(
-        pay,
-        guarded_pay,
-        look,
-        give_amount,
-        cap,
-        judge,
-        look_again,
-        shout,
-        hurry,
-        run_again,
-        see_result,
-    ),
-    *_hooks(),
+failing = ToolRegistry.of(pay, guarded_pay, *_failing_hooks())
+changing = ToolRegistry.of(
+    *(pay, guarded_pay, look),
+    *(give_amount, cap, judge, look_again, shout, hurry, run_again, see_result, dead_guard),
 )

@@ -75,7 +75,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def node(folder: Path) -> Iterator[tuple[EmbeddedServer, NodeProcess]]:
-    flags = ("--driver", "sandbox", "--tools", "tests.hooks.failing_hooks:registry")
+    flags = ("--driver", "sandbox", "--tools", "tests.hooks.failing_hooks:failing")
     where = {"PYTHONPATH": HERE, "HOOKS_FOLDER": str(folder)}
     with (
         EmbeddedServer(folder / "store", admin=True) as server,
@@ -146,17 +146,19 @@ def test_the_result_of_a_run_that_may_not_complete_is_on_record_only(
 
 @pytest.mark.parametrize("point", POINTS)
 def test_a_run_that_is_cancelled_while_its_hook_is_asked_ends_as_cancelled(
-    node: tuple[EmbeddedServer, NodeProcess], point: str
+    node: tuple[EmbeddedServer, NodeProcess], folder: Path, point: str
 ):
     async def play() -> None:
+        session, book = session_of(point, "slow"), Book(folder)
         async with stock(node[0], REALM, Role.OPERATOR) as client:
-            programs = Programs(client, session_of(point, "slow"))
+            programs = Programs(client, session)
             await programs.follow()
             tool = "guarded_pay" if point == "before_approval_request" else "pay"
-            run = programs.begin(PROGRAM.format(tool=tool, session=programs.session))
+            run = programs.begin(PROGRAM.format(tool=tool, session=session))
             (accepted,) = await programs.seen("session.input_accepted")
-            await asyncio.sleep(0.1)
+            await until(lambda: ["slow", session] in book.lines(), "the hook is asked")
             await programs.cancel(accepted["run"], now=True)
+            book.gate(session).touch()
             assert (await run)["status"] == "cancelled"
             assert not programs.of("hook.noted")
 
@@ -173,7 +175,7 @@ def test_what_a_cancelled_run_leaves_behind_is_on_record(node: tuple[EmbeddedSer
             await programs.cancel(parked["run"], now=True)
             (decided,) = await programs.seen("hook.response_decided")
             assert decided["change"]["payload"]["redacted_summary"] == "half of a payment"
-            (end,) = programs.of("turn.cancelled")
+            (end,) = await programs.seen("turn.cancelled")
             assert (end["run"], end["result"]["status"]) == (parked["run"], "cancelled")
             run.cancel()
 
