@@ -88,12 +88,12 @@ def test_a_run_under_way_goes_on_with_the_build_it_began_with(realm: NewerNodes,
     async def story(waiting: Waiting) -> None:
         programs = waiting.programs
         await programs.run("import random\nfirst = random.random()")
-        run = programs.begin("n = pay(1)\n[n, await pause(1), 0 <= first < 1]")
+        run = programs.begin("n = pay(1)\n[n, await pause(2), 0 <= first < 1]")
         await programs.seen("tool.intent_recorded", 2)
         first.kill()
         await realm.move_on()
         await asyncio.to_thread(realm.newer, "newer_tools:TOOLS")
-        assert (await run)["result"] == ["did paid 1", 1, True]
+        assert (await run)["result"] == ["did paid 1", 2, True]
         assert builds(programs) == [old, old]
 
     told(realm, story)

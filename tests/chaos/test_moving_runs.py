@@ -56,16 +56,18 @@ def told(nodes: Nodes, story: Callable[[Programs], Awaitable[None]]) -> None:
 def test_a_killed_nodes_run_goes_on_elsewhere_from_what_is_on_record(
     server: EmbeddedServer, tmp_path: Path
 ):
-    nodes = Nodes(server, tmp_path)
+    nodes, gate = Nodes(server, tmp_path), tmp_path / "gate"
     first = nodes.node()
 
     async def story(programs: Programs) -> None:
         await programs.run("import random\ndrawn = random.random()\nn = echo(1)")
-        run = programs.begin("n += echo(10)\nn += len(str(await pause(1.0)))\n(n, drawn)[0]")
+        code = "n += echo(10)\nn += len(await until_there(gate))\n(n, drawn)[0]"
+        run = programs.begin(code, inputs={"gate": str(gate)})
         await programs.seen("tool.intent_recorded", 3)
         first.kill()
+        gate.touch()
         await asyncio.to_thread(nodes.node)
-        assert (await run)["result"] == 14
+        assert (await run)["result"] == 16
         attempts = [fact["attempt"] for fact in programs.of("tool.intent_recorded")]
         assert attempts == [1, 1, 1, 2], "only what was under way is tried again"
         assert (await programs.run("drawn == random.Random and 0 or drawn > 0"))["result"] is True
@@ -126,7 +128,7 @@ def test_a_run_whose_tool_has_changed_its_schema_ends_and_nothing_is_executed(
     first = nodes.node(tools("before", "int"))
 
     async def story(programs: Programs) -> None:
-        run = programs.begin("await wait(1)")
+        run = programs.begin("await wait(60)")
         await programs.seen("tool.intent_recorded")
         first.kill()
         await asyncio.to_thread(nodes.node, tools("after", "float"))
@@ -173,14 +175,14 @@ def test_a_node_without_a_runs_tools_leaves_it_and_its_calls_to_one_that_has_the
     told(nodes, story)
 
 
-@pytest.mark.parametrize("awaited", ["await deliver(1)", "gathered"])
+@pytest.mark.parametrize("awaited", ["await deliver(60)", "gathered"])
 def test_a_call_with_an_unknown_outcome_parks_its_run_until_an_operator_resolves_it(
     server: EmbeddedServer, tmp_path: Path, awaited: str
 ):
     nodes = Nodes(server, tmp_path)
     first = nodes.node()
     code = {
-        "gathered": "import asyncio\n(await asyncio.gather(pause(0), deliver(1)))[1] + str(x)",
+        "gathered": "import asyncio\n(await asyncio.gather(pause(0), deliver(60)))[1] + str(x)",
     }.get(awaited, f"{awaited} + str(x)")
 
     async def story(programs: Programs) -> None:
@@ -254,20 +256,21 @@ done, open_ = await asyncio.wait({left}, timeout=0.05)
 def test_a_killed_nodes_run_that_went_on_without_a_call_goes_on_elsewhere(
     server: EmbeddedServer, tmp_path: Path
 ):
-    nodes, gate = Nodes(server, tmp_path), tmp_path / "gate"
+    nodes, gate, other = Nodes(server, tmp_path), tmp_path / "gate", tmp_path / "other"
     first = nodes.node()
     where = (*access_to(server, nodes.realm), "--json")
 
     async def story(programs: Programs) -> None:
-        code = f"{LEFT}a = await pause(1)\nb = echo(2)\n[len(open_), a, await left, b]"
-        run = programs.begin(code, inputs={"gate": str(gate)}, limits={"wall_ms": 60_000})
+        code = f"{LEFT}a = await until_there(other)\nb = echo(2)\n[len(open_), a, await left, b]"
+        run = programs.begin(code, inputs={"gate": str(gate), "other": str(other)})
         await programs.seen("tool.intent_recorded", 2)
         first.kill()
+        other.touch()
         await asyncio.to_thread(nodes.node)
         await programs.seen("tool.intent_recorded", 5)
         gate.touch()
         answer = await run
-        assert answer["result"] == [1, 1, "there", 2]
+        assert answer["result"] == [1, "there", "there", 2]
         ends = [fact["operation_id"] for fact in programs.of("tool.completed")]
         assert len(set(ends)) == len(ends) == 3
         again = ("runs", "replay", answer["run_id"])
@@ -277,7 +280,7 @@ def test_a_killed_nodes_run_that_went_on_without_a_call_goes_on_elsewhere(
     told(nodes, story)
 
 
-@pytest.mark.parametrize("call", ["await deliver(1)", "deliver_now(1)"])
+@pytest.mark.parametrize("call", ["await deliver(60)", "deliver_now(60)"])
 def test_a_run_may_be_parked_with_a_call_it_went_on_without(
     server: EmbeddedServer, tmp_path: Path, call: str
 ):

@@ -52,11 +52,17 @@ def with_client(driving: Serving, scenario: Callable[[Client], Any]) -> None:
 def test_output_arrives_while_its_run_goes_on_and_stays_when_it_is_cancelled(
     driving: Serving, tool: str
 ):
+    """A run that is cancelled before its first call is on record may have begun in vain, and then
+    its result has no output."""
+    session = f"live-{len(tool)}"
+
     async def scenario(client: Client) -> None:
         limits = {"wall_ms": 60_000}
-        run = await client.begin(f"live-{len(tool)}", PRINTS + tool, output=True, limits=limits)
+        run = await client.begin(session, PRINTS + tool, output=True, limits=limits)
         async with aclosing(run.output()) as pieces:
             assert await first(pieces, 3) == WHOLE
+            async with aclosing(client.events("turn", session)) as facts:
+                await anext(fact async for fact in facts if "intent_recorded" in fact["type"])
             await run.cancel()
             assert [piece async for piece in pieces] == []
         result = await run.result()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 
 import pytest
 
@@ -267,12 +268,16 @@ def test_a_run_that_is_cancelled_now_keeps_its_output_and_its_calls(
     play_programs(driving, f"output-{waits[:3]}", scenario)
 
 
-def test_a_client_can_cancel_a_run_at_its_next_boundary(driving: Serving):
+def test_a_client_can_cancel_a_run_at_its_next_boundary(driving: Serving, tmp_path: Path):
+    gate = tmp_path / "gate"
+
     async def scenario(programs: Programs) -> None:
         await programs.run("x = 1")
-        run = programs.begin("x = 2\nawait pause(0.3)\nx = 3\nawait pause(0)\nx = 4")
+        code = "x = 2\nawait until_there(gate)\nx = 3\nawait pause(0)\nx = 4"
+        run = programs.begin(code, inputs={"gate": str(gate)})
         begun = (await programs.seen("tool.intent_recorded"))[-1]
         await programs.cancel(begun["run"], now=False)
+        gate.touch()
         answer = await run
         assert answer["status"] == "cancelled"
         assert len(programs.of("tool.completed")) == 1, "the call in progress completed"
@@ -294,14 +299,17 @@ def test_a_run_that_ends_at_its_cancelled_boundary_changes_nothing(driving: Serv
     play_programs(driving, "last", scenario)
 
 
-def test_a_queued_run_is_withdrawn(driving: Serving):
+def test_a_queued_run_is_withdrawn(driving: Serving, tmp_path: Path):
+    gate = tmp_path / "gate"
+
     async def scenario(programs: Programs) -> None:
-        first = programs.begin("await pause(0.5)")
+        first = programs.begin("await until_there(gate)", inputs={"gate": str(gate)})
         await programs.seen("tool.intent_recorded")
         second = programs.begin("2")
         waiting = (await programs.seen("session.input_accepted", 2))[-1]
         await programs.cancel(waiting["run"], now=True)
         assert (await second)["error"]["code"] == "CANCELLED"
+        gate.touch()
         assert (await first)["status"] == "ok"
 
     play_programs(driving, "queued", scenario)
@@ -317,20 +325,28 @@ def test_an_interrupting_input_ends_the_run_before_it(driving: Serving):
     play_programs(driving, "urgent", scenario)
 
 
-def test_a_steering_input_waits_for_the_boundary(driving: Serving):
+def test_a_steering_input_waits_for_the_boundary(driving: Serving, tmp_path: Path):
+    gate = tmp_path / "gate"
+
     async def scenario(programs: Programs) -> None:
-        first = programs.begin("await pause(0.3)\nawait pause(30)", timeout_ms=60_000)
+        code = "await until_there(gate)\nawait pause(30)"
+        first = programs.begin(code, inputs={"gate": str(gate)})
         await programs.seen("tool.intent_recorded")
-        assert (await programs.run("'next'", mode="steer"))["result"] == "next"
+        steering = programs.begin("'next'", mode="steer")
+        await programs.seen("session.input_accepted", 2)
+        gate.touch()
+        assert (await steering)["result"] == "next"
         assert (await first)["status"] == "cancelled"
         assert len(programs.of("tool.completed")) == 1
 
     play_programs(driving, "steered", scenario)
 
 
-def test_no_client_can_end_a_run_that_a_node_executes(driving: Serving):
+def test_no_client_can_end_a_run_that_a_node_executes(driving: Serving, tmp_path: Path):
+    gate = tmp_path / "gate"
+
     async def scenario(programs: Programs) -> None:
-        run = programs.begin("await pause(0.5)\n1")
+        run = programs.begin("await until_there(gate)\n1", inputs={"gate": str(gate)})
         begun = (await programs.seen("tool.intent_recorded"))[-1]
         for on, params in (
             ("Destroy", {}),
@@ -344,6 +360,7 @@ def test_no_client_can_end_a_run_that_a_node_executes(driving: Serving):
                 "admission", programs.session, {"input": on, "params": params}
             )
             assert said.code == "GUARD_REJECTED", on
+        gate.touch()
         assert (await run)["result"] == 1
         await until(lambda: programs.of("session.run_committed"))
         gone = await programs.client.ask("admission", programs.session, {"input": "Destroy"})

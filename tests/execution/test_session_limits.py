@@ -162,16 +162,18 @@ def test_a_limit_above_the_realms_maximum_is_capped_and_the_session_keeps_its_ow
 
 
 def test_limits_are_in_force_from_the_next_run_and_a_run_in_progress_keeps_its_own(
-    client: SyncClient,
+    client: SyncClient, tmp_path: Path
 ):
+    gate = tmp_path / "gate"
     client.create("changed", limits={"max_external_calls": 2})
     with ThreadPoolExecutor(1) as threads:
-        code = "await pause(0.5)\necho(1)"
-        running = threads.submit(client.run, "changed", code, timeout_ms=60_000)
+        code, inputs = "await until_there(gate)\necho(1)", {"gate": str(gate)}
+        running = threads.submit(client.run, "changed", code, inputs=inputs, timeout_ms=60_000)
         for fact in client.events(key="changed"):
             if fact["type"] == "tool.intent_recorded.v1":
                 break
         client.set_limits("changed", max_external_calls=1)
+        gate.touch()
         assert running.result().status == "ok"
     assert offered(client, "changed") == {"max_external_calls": 1}
     before = facts(client, "changed").count("session.limits_set.v1")

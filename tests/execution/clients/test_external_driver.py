@@ -19,7 +19,7 @@ from rookery.schemas.machines.inputs import MACHINE_INPUTS, InputSender
 from tests.execution.programs import Programs, play_programs
 from tests.execution.realm_fixture import Serving
 from tests.nodes import node_on
-from tests.stock_client import Answer, Fields, Stock, stock
+from tests.stock_client import Answer, Fields, Stock, stock, until
 
 PATIENCE_S = 90.0
 ENDS = {
@@ -44,12 +44,12 @@ def test_the_example_drives_through_all_steps_of_a_turn():
 
 
 def test_a_run_driven_from_outside_ends_with_its_turn_and_its_client_gets_the_result(
-    serving: Serving,
+    serving: Serving, capsys: pytest.CaptureFixture[str]
 ):
     async def scenario() -> None:
         driver = asyncio.create_task(execute_runs(serving.url_for(Role.DRIVER), serving.realm, 2))
         async with Client(serving.url, realm=serving.realm) as client:
-            await asyncio.sleep(0.2)
+            await until(lambda: "waiting for runs" in capsys.readouterr().out, "the driver")
             for code in ("hello", "again"):
                 answer = await client.run("driven-outside", code)
                 assert (answer.status, answer.result) == ("ok", f"you said {code}")
@@ -62,7 +62,7 @@ def test_a_run_driven_from_outside_ends_with_its_turn_and_its_client_gets_the_re
 
 
 def test_a_node_that_executes_runs_continues_a_session_that_was_driven_outside(
-    serving: Serving, tmp_path: Path
+    serving: Serving, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     """It starts no run a second time that the program outside has ended."""
     realm = "handed-over"
@@ -74,7 +74,7 @@ def test_a_node_that_executes_runs_continues_a_session_that_was_driven_outside(
         async with Client(
             serving.server.url_for(Role.OPERATOR, realm=realm), realm=realm
         ) as client:
-            await asyncio.sleep(0.2)
+            await until(lambda: "waiting for runs" in capsys.readouterr().out, "the driver")
             assert (await client.run("s", "hello")).result == "you said hello"
         await asyncio.wait_for(driver, PATIENCE_S)
 
@@ -217,14 +217,15 @@ def test_no_client_steers_a_session_while_a_node_drives_its_run(driving: Serving
 
 def test_a_parked_run_is_steered_by_no_client(driving: Serving):
     async def scenario(programs: Programs) -> None:
-        run = programs.begin("await sleep(3)\n1", timeout_ms=60_000)
-        await programs.seen("turn.parked")
+        run = programs.begin("await sleep(60)\n1")
+        (parked,) = await programs.seen("turn.parked")
         answer = await programs.client.ask(
             "turns", programs.session, {"input": "turn_limit_reached"}
         )
         assert answer.code == "GUARD_REJECTED"
         await run
-        ended = (await programs.seen("turn.completed"))[-1]
-        assert ended["result"]["result"] == 1
+        assert not programs.ends(), "the run waits as before"
+        await programs.cancel(parked["run"], now=True)
+        await programs.seen("turn.cancelled")
 
     play_programs(driving, "unsteered-parked", scenario, Role.OPERATOR)

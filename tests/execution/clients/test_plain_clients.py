@@ -62,7 +62,7 @@ def test_a_stock_pull_consumer_replays_a_session_from_a_sequence(serving: Servin
             await visit.run(id_)
             await visit.commit()
         everything = await replay(client, 1)
-        assert [fact for _, fact in everything] == visit.facts
+        await until(lambda: [fact for _, fact in everything] == visit.facts, "the feed has all")
         cursor = next(seq for seq, fact in everything if fact["cause"] == ["b"])
         later = await replay(client, cursor)
         assert later == [(seq, fact) for seq, fact in everything if seq >= cursor]
