@@ -104,7 +104,7 @@ async def trade(
 
 async def _shop(client: Stock, session: str, share: int, statuses: Counter[str]) -> None:
     for number in range(share):
-        body = {"code": PROGRAM.format(n=number)}
+        body = {"code": PROGRAM.format(n=number), "timeout_ms": 60_000}
         answer = await client.ask("run", session, body, Nats_Msg_Id=f"{session}-{number}")
         while answer.body.get("status") == "interrupted":  # It waits for the operator.
             await asyncio.sleep(0.2)

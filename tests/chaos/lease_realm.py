@@ -118,7 +118,8 @@ class LeaseRealm:
         sessions = [Programs(client, f"s{number}") for number in range(SESSIONS)]
         for programs in sessions:
             await programs.follow()
-            await client.submit("run", programs.session, {"code": code})
+            body = {"code": code, "timeout_ms": 60_000}
+            await client.submit("run", programs.session, body)
         return sessions
 
     @property

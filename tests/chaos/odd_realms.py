@@ -31,7 +31,7 @@ __all__ = ["SCENARIOS"]
 
 RUNS = 12
 PROGRAM = "s = 0\nfor n in range(6):\n    s += charge(n)\ns"
-BODY: Fields = {"code": PROGRAM}
+BODY: Fields = {"code": PROGRAM, "timeout_ms": 60_000}
 TOOL_S = 0.2
 PATIENCE_S = 90.0
 

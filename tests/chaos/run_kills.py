@@ -114,7 +114,7 @@ async def _tell(client: Stock, server: EmbeddedServer, realm: str, ledger: Path)
 
     async def session(name: str) -> None:
         for number, code in enumerate(PROGRAMS):
-            body = {"code": code}
+            body = {"code": code, "timeout_ms": 60_000}
             answer = await client.ask("run", name, body, Nats_Msg_Id=f"{name}-{number}")
             while answer.body.get("status") == "interrupted":  # It waits for the operator.
                 await asyncio.sleep(0.2)

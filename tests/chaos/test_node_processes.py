@@ -73,7 +73,8 @@ def test_a_node_whose_processes_cannot_start_is_refused_as_one_process_is(
 async def run_all(client: Stock, name: str) -> None:
     async def run(session: str) -> None:
         id_ = f"{name}-{session}"
-        answer = await client.ask("run", session, {"code": PROGRAM}, Nats_Msg_Id=id_)
+        body = {"code": PROGRAM, "timeout_ms": 60_000}
+        answer = await client.ask("run", session, body, Nats_Msg_Id=id_)
         assert answer.body.get("result") == list(range(CALLS)), answer
 
     await asyncio.gather(*map(run, SESSIONS))

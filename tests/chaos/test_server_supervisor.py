@@ -70,7 +70,8 @@ def test_runs_go_on_when_a_nodes_own_server_was_killed(tmp_path: Path):
         return [line.split()[1] for line in ledger.read_text(encoding="utf-8").splitlines()]
 
     async def run(client: Stock, name: str) -> object:
-        answer = await client.ask("run", name, {"code": PROGRAM}, Nats_Msg_Id=name)
+        body = {"code": PROGRAM, "timeout_ms": 60_000}
+        answer = await client.ask("run", name, body, Nats_Msg_Id=name)
         return answer.body.get("result", answer.body)
 
     async def story() -> None:
@@ -88,7 +89,7 @@ def test_runs_go_on_when_a_nodes_own_server_was_killed(tmp_path: Path):
         asyncio.run(story())
         assert set(Counter(keys()).values()) == {1}
         assert len(keys()) == 3 * PAYS
-        assert "server restarted" in node.log.read_text()
+        assert wait_until(lambda: "server restarted" in node.log.read_text(), DEADLINE_S)
         assert node.stop() == 0
         assert not store.is_locked()
 

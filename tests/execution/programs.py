@@ -50,6 +50,8 @@ class Programs:
         """The reply to a run, once this client has read the run's end, or that it is parked: the
         reply may arrive before these facts."""
         headers = {"Rookery_Mode": mode} if mode else {}
+        if "wall_ms" not in body.get("limits", {}):
+            body.setdefault("timeout_ms", 60_000)  # On a busy machine 5 s may be too short.
         told = await self.client.ask("run", self.session, {"code": code, **body}, **headers)
         run_id = told.body.get("run_id")
         if self.follows and run_id and told.body["status"] in RESTS:

@@ -60,7 +60,8 @@ def test_whichever_starts_first_waits_for_the_other(tmp_path: Path, first: str):
 
 async def price_of(item: str, serving: NodeProcess) -> object:
     async with stock(serving, "default", Role.OPERATOR) as client:
-        return (await client.ask("run", "s", {"code": f"shop_price({item!r})"})).body["result"]
+        body = {"code": f"shop_price({item!r})", "timeout_ms": 60_000}
+        return (await client.ask("run", "s", body)).body["result"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -12,6 +12,7 @@ import json
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -51,6 +52,11 @@ def began(folder: Path) -> list[Execution]:
     return [one for one in executions(folder) if one.what == "began"]
 
 
+def frail(tool: str) -> dict[str, Any]:
+    """A run that calls a tool of the frail worker."""
+    return {"code": f"frail_{tool}()", "timeout_ms": 60_000}
+
+
 def let_go(folder: Path) -> None:
     (folder / "go").touch()
 
@@ -73,9 +79,13 @@ def test_a_program_calls_tools_of_a_worker(crafts: Crafts, tmp_path: Path):
 
     with crafts.worker("shop", tmp_path) as worker:
         crafts.visit(scenario)
-        log = [json.loads(line) for line in worker.log.read_text().splitlines()]
-        answered = [line for line in log if line["event"] == "call answered"]
-        assert [line["ok"] for line in answered] == [True, True, False]
+
+        def answered() -> list[bool]:
+            log = map(json.loads, worker.log.read_text().splitlines())
+            return [line["ok"] for line in log if line["event"] == "call answered"]
+
+        asyncio.run(until(lambda: len(answered()) == 3, "every call is logged"))
+        assert answered() == [True, True, False]
 
 
 def test_a_tool_knows_which_call_it_serves(crafts: Crafts, tmp_path: Path):
@@ -141,7 +151,7 @@ def test_a_tool_without_workers_fails_soon_and_the_program_continues(crafts: Cra
         await visit.follow()
         found = await visit.run(code)
         assert "WORKER_UNAVAILABLE" in found["result"]
-        assert visit.kinds == ["requested", "intent_recorded", "failed"]
+        await until(lambda: visit.kinds == ["requested", "intent_recorded", "failed"])
 
     crafts.visit(scenario)
 
@@ -159,7 +169,8 @@ def test_an_idempotent_call_outlives_its_worker(crafts: Crafts, tmp_path: Path):
         tries = began(tmp_path)
         assert [one.pid for one in tries] == [first.process.pid, second.process.pid]
         assert len({one.key for one in tries}) == 1
-        assert visit.kinds == ["requested", "intent_recorded", "intent_recorded", "completed"]
+        tried = ["requested", "intent_recorded", "intent_recorded", "completed"]
+        await until(lambda: visit.kinds == tried)
 
     crafts.visit(scenario)
 
@@ -169,7 +180,10 @@ def test_a_call_that_may_not_be_repeated_waits_for_an_operator(crafts: Crafts, t
         await visit.follow()
         with crafts.worker("frail", tmp_path) as first:
             await visit.client.submit(
-                "run", visit.session, {"code": "frail_send()"}, Nats_Msg_Id="lost"
+                "run",
+                visit.session,
+                frail("send"),
+                Nats_Msg_Id="lost",
             )
             await until(lambda: began(tmp_path))
             first.kill()
@@ -191,7 +205,10 @@ def test_a_workers_outcome_for_a_killed_node_needs_no_operator(tmp_path: Path):
     async def scenario(visit: Visit) -> None:
         await visit.follow()
         await visit.client.submit(
-            "run", visit.session, {"code": "frail_build()"}, Nats_Msg_Id="moved"
+            "run",
+            visit.session,
+            frail("build"),
+            Nats_Msg_Id="moved",
         )
         await until(lambda: began(tmp_path))
         await asyncio.to_thread(first.kill)
@@ -292,7 +309,10 @@ def test_a_resolution_while_the_tool_may_still_act_must_say_now(crafts: Crafts, 
         await visit.follow()
         with _impatient(crafts, tmp_path) as leaving:
             await visit.client.submit(
-                "run", visit.session, {"code": "frail_build()"}, Nats_Msg_Id="early"
+                "run",
+                visit.session,
+                frail("build"),
+                Nats_Msg_Id="early",
             )
             await until(lambda: began(tmp_path))
             assert leaving.stop() == 0

@@ -118,7 +118,8 @@ class Visit:
         return [f["type"].removeprefix("tool.").removesuffix(".v1") for f in self.facts]
 
     async def run(self, code: str, **more: Any) -> dict[str, Any]:
-        answer = await self.client.ask("run", self.session, {"code": code, **more})
+        body = {"code": code, "timeout_ms": 60_000, **more}
+        answer = await self.client.ask("run", self.session, body)
         assert not answer.code, answer
         return answer.body
 
