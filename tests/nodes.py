@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import selectors
 import signal
 import subprocess
@@ -40,9 +41,13 @@ __all__ = [
     "rookery_here",
     "sealing_key_of",
     "served_by",
+    "without_progress",
 ]
 
 ROOKERY = str(Path(sys.executable).with_name("rookery"))
+PROGRESS = re.compile(
+    r"^(run (\S{36}|\(not accepted yet\)) .*|stopping: this process serves .*)\n", re.MULTILINE
+)
 READY_S = 120.0
 ENDED_S = 120.0
 
@@ -251,6 +256,7 @@ class Said(msgspec.Struct, frozen=True):
     code: int
     out: str
     err: str
+    """Without progress."""
 
     @property
     def json(self) -> object:
@@ -273,7 +279,7 @@ def rookery_here(
             timeout=ENDED_S,
             check=False,
         )
-        return Said(done.returncode, done.stdout, done.stderr)
+        return Said(done.returncode, done.stdout, without_progress(done.stderr))
     with TemporaryFile("w+", encoding="utf-8") as errors:
         process = fork(arguments, env=environment, cwd=folder, stderr=errors.fileno())
         try:
@@ -283,7 +289,12 @@ def rookery_here(
         finally:
             process.kill()
         errors.seek(0)
-        return Said(code, out, errors.read())
+        return Said(code, out, without_progress(errors.read()))
+
+
+def without_progress(stderr: str) -> str:
+    """Without the lines that a command prints if it takes long, as any may on a busy machine."""
+    return PROGRESS.sub("", stderr)
 
 
 def clean_environment(home: Path) -> dict[str, str]:

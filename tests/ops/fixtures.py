@@ -26,7 +26,7 @@ from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts.session import Initialized, Registered
 from tests.bus.journals import share_turns
-from tests.nodes import NodeProcess, rookery_here
+from tests.nodes import NodeProcess, rookery_here, without_progress
 
 ROOKERY = [sys.executable, "-m", "rookery.ops.cli"]
 STARTED_MS = 1_700_000_000_000
@@ -188,7 +188,8 @@ def rookery(*arguments: str, environment: dict[str, str], directory: Path) -> En
         redirect_stderr(err),
     ):
         code = main(arguments)
-    return Ended(code, *(stream.buffer.getvalue().decode() for stream in (out, err)))
+    said, errors = (stream.buffer.getvalue().decode() for stream in (out, err))
+    return Ended(code, said, without_progress(errors))
 
 
 def shell(*arguments: str, environment: dict[str, str], directory: Path) -> Ended:
