@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import shutil
 import signal
 import socket
 import subprocess
-from contextlib import ExitStack
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from types import TracebackType
 
@@ -33,13 +35,21 @@ NOWHERE = "127.0.0.1:9"
 """An address at which no server listens."""
 
 
-def free_ports(count: int) -> list[int]:
-    """Ports that no process of this machine listens on just now."""
-    with ExitStack() as opened:
-        sockets = [opened.enter_context(socket.socket()) for _ in range(count)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [int(one.getsockname()[1]) for one in sockets]
+PORTS = range(12_000, 20_000)
+"""Below those of embedded servers, and those that connections get at any time."""
+_numbers = count(os.getpid() * 97)
+"""Processes of tests begin at different ports."""
+
+
+def free_ports(wanted: int) -> list[int]:
+    """Ports that no process of this machine listened on just now."""
+    found: list[int] = []
+    while len(found) < wanted:
+        port = PORTS[next(_numbers) % len(PORTS)]
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            found.append(port)
+    return found
 
 
 def made_certificates(folder: Path) -> ServerAccess:

@@ -28,9 +28,10 @@ from rookery.bus.client import Client
 from rookery.bus.ports import Filter
 from rookery.schemas.errors import Failed
 from rookery.schemas.peers.items import IntentTerms, Responder
+from tests.bus.cluster import free_ports
 from tests.chaos.leaf_faults import FAULTS, BadLink
 from tests.nodes import NodeProcess
-from tests.peers.linked_sites import free_port, linked_servers, links_of, pair_sites
+from tests.peers.linked_sites import linked_servers, links_of, pair_sites
 from tests.peers.peer_realms import PeerRealm
 
 __all__ = ["LONG", "SHORT", "MeshPlan", "MeshRecord", "carry_out", "faults_of"]
@@ -211,7 +212,7 @@ async def carry_out(folder: Path, plan: MeshPlan) -> MeshRecord:
 
 @asynccontextmanager
 async def _running(folder: Path, plan: MeshPlan) -> AsyncIterator[_Mesh]:
-    port, ledger = free_port(), folder / "ledger"
+    port, ledger = free_ports(1)[0], folder / "ledger"
     ledger.touch()
     link = BadLink(port, Random(plan.seed))
     async with AsyncExitStack() as opened:

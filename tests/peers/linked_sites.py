@@ -5,11 +5,8 @@ All realms are called ``default``: what a site calls another one is the alias of
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from itertools import count
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from msgspec.structs import replace
@@ -18,23 +15,7 @@ from rookery.bus.mesh_links import MeshLink, make_links
 from rookery.bus.server import EmbeddedServer
 from tests.peers.peer_realms import PeerRealm
 
-__all__ = ["free_port", "linked_servers", "links_of", "pair_sites"]
-
-
-PORTS = range(12_000, 20_000)
-"""Below those of embedded servers, and those that connections get."""
-_numbers = count(os.getpid() * 97)
-"""Processes of tests begin at different ports."""
-
-
-def free_port() -> int:
-    """A port that nothing listened on just now."""
-    for number in _numbers:
-        port = PORTS[number % len(PORTS)]
-        with socket.socket() as probe, suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            return port
-    raise AssertionError("unreachable")
+__all__ = ["linked_servers", "links_of", "pair_sites"]
 
 
 def links_of(first: str, leaves: Sequence[str], port: int) -> dict[str, MeshLink]:

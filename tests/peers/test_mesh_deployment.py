@@ -20,7 +20,6 @@ from rookery.bus.server_access import ServerAccess
 from rookery.schemas.errors import Failed
 from tests.bus.cluster import free_ports
 from tests.ops.fixtures import CommandLine
-from tests.peers.linked_sites import free_port
 
 DEPLOY = Path(__file__).parents[2] / "ops/deploy"
 SITES = ("west", "east")
@@ -71,7 +70,7 @@ def test_a_wrong_link_is_refused_and_writes_nothing(
 
 def test_servers_of_ones_own_are_joined_by_the_files_of_the_page(person: CommandLine):
     """With TLS and nkeys, as the page says, but for the ports."""
-    link_port = free_port()
+    link_port = free_ports(1)[0]
     environment = os.environ | {"SERVERS": " ".join(SITES)}
     script = DEPLOY / "cluster/certificates.sh"
     subprocess.run([script, person.home / "certificates"], env=environment, check=True)

@@ -25,7 +25,8 @@ from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer, find_server
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Failed, Refused
-from tests.peers.linked_sites import free_port, linked_servers, links_of
+from tests.bus.cluster import free_ports
+from tests.peers.linked_sites import linked_servers, links_of
 from tests.stock_client import until
 
 SITES = ("west", "east", "north")
@@ -47,7 +48,7 @@ JETSTREAM_API = (
 
 @pytest.fixture(scope="module")
 def links() -> dict[str, MeshLink]:
-    return links_of("west", ("east", "north"), free_port())
+    return links_of("west", ("east", "north"), free_ports(1)[0])
 
 
 @pytest.fixture(scope="module")
@@ -218,7 +219,7 @@ def hostile_leaf(folder: Path, link: MeshLink) -> Iterator[str]:
 
 
 def test_a_hostile_site_neither_hears_nor_acknowledges_what_is_for_another(tmp_path: Path):
-    links = links_of("west", ("east", "north"), free_port())
+    links = links_of("west", ("east", "north"), free_ports(1)[0])
     honest = {site: link for site, link in links.items() if site != "east"}
     with (
         linked_servers(tmp_path, honest) as servers,
@@ -269,7 +270,7 @@ async def _converse_beside(
 
 
 def test_a_store_keeps_its_streams_when_it_gets_a_link_and_when_it_loses_it(tmp_path: Path):
-    (link, *_) = links_of("west", ("east",), free_port()).values()
+    (link, *_) = links_of("west", ("east",), free_ports(1)[0]).values()
 
     async def message(server: EmbeddedServer, sequence: int = 0) -> bytes:
         async with admins({"": server}) as clients:

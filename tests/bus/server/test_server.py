@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -25,6 +24,7 @@ from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer, find_server
 from rookery.bus.server.store import Store, default_store, is_accepted
 from rookery.schemas.errors import Failed, Refused
+from tests.bus.cluster import free_ports
 
 PATIENCE_S = 90.0
 
@@ -327,9 +327,7 @@ def test_a_taken_port_is_skipped_unless_it_was_configured(tmp_path: Path) -> Non
         (tmp_path / "second" / "port").write_text(str(port))
         with EmbeddedServer(tmp_path / "second") as second:
             assert urlsplit(second.url).port != port
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        wanted = probe.getsockname()[1]
+    (wanted,) = free_ports(1)
     with EmbeddedServer(tmp_path / "third", port=wanted) as third:
         assert urlsplit(third.url).port == wanted
 
