@@ -9,7 +9,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-async def wait_until(condition: Callable[[], T], deadline_s: float = 15.0) -> T:
+async def wait_until(condition: Callable[[], T], deadline_s: float = 90.0) -> T:
     """The first true value of ``condition``; the loop runs meanwhile."""
     async with asyncio.timeout(deadline_s):
         while not (value := condition()):

@@ -122,8 +122,8 @@ async def cook(realm: CutRealm, recipe: Recipe) -> Outcome:
     body = {"code": program, "limits": {"wall_ms": recipe.wall_ms}}
     running = asyncio.create_task(run_by_inbox(realm.client, realm.record, session, body))
     try:
-        cut_s = await asyncio.wait_for(cut, 30)
-        await until(lambda: realm.taken_over(cut_s, session), "another node takes over", 30)
+        cut_s = await asyncio.wait_for(cut, 90)
+        await until(lambda: realm.taken_over(cut_s, session), "another node takes over")
         await _may_go_on(realm, recipe, session, cut_s)
         back_s = time.time()
         if recipe.lost:

@@ -94,7 +94,7 @@ def test_no_server_is_left_behind_whatever_ends_its_node(tmp_path: Path, how: st
             node.signal(number)
         assert node.ended() in ((0, 130) if expected is None else (expected,))
         assert "Traceback" not in node.log.read_text()
-        asyncio.run(until(lambda: not alive(server.pid), "the server is gone", 15))
+        asyncio.run(until(lambda: not alive(server.pid), "the server is gone"))
         assert not store.is_locked()
 
 

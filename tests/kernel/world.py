@@ -49,7 +49,8 @@ T = TypeVar("T")
 
 CODECS = {c.family: c.codec for c in (TallyDecider, EchoDecider, NodeDecider)}
 BEGAN_MS = 1_800_000_000_000
-PATIENCE_S = 60.0
+PATIENCE_S, PATIENCE_WITH_THREADS_S = 60.0, 200.0
+"""On the virtual clock, and in real time."""
 _node: ContextVar[Node | None] = ContextVar("_node", default=None)
 
 
@@ -195,6 +196,7 @@ class World:
 
     def until(self, holds: Callable[[], object], patience_s: float = PATIENCE_S) -> None:
         """Run the loop until ``holds``, checked between two steps."""
+        patience_s = PATIENCE_WITH_THREADS_S if self.threads else patience_s
 
         async def watch() -> None:
             async with asyncio.timeout(patience_s):

@@ -54,7 +54,7 @@ def serve(tmp_path: Path) -> Iterator[Servers]:
             + lines
         )
         started.append(subprocess.Popen([find_server(), "-c", str(config)]))
-        running = wait_until(Store(folder).running_server, 15)
+        running = wait_until(Store(folder).running_server, 90)
         assert running is not None, (folder / "log").read_text()
         return urlsplit(running.address).netloc
 

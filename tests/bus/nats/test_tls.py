@@ -30,7 +30,7 @@ def address(tmp_path: Path) -> Iterator[str]:
         'authorization { token: "geheim" }\n'
     )
     server = subprocess.Popen([find_server(), "-c", str(config)])
-    running = wait_until(Store(tmp_path).running_server, 15)
+    running = wait_until(Store(tmp_path).running_server, 90)
     assert running is not None
     yield urlsplit(running.address).netloc
     server.terminate()

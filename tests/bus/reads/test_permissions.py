@@ -52,7 +52,7 @@ def address(tmp_path: Path) -> Iterator[str]:
     config.write_text(CONFIG.format(folder=tmp_path))
     server = subprocess.Popen([find_server(), "-c", str(config)])
     try:
-        running = wait_until(Store(tmp_path).running_server, 15)
+        running = wait_until(Store(tmp_path).running_server, 90)
         assert running is not None
         yield urlsplit(running.address).netloc
     finally:

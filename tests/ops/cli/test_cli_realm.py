@@ -62,7 +62,7 @@ def test_an_old_realm_is_upgraded_when_its_nodes_have_left(realm: Realm):
         done = realm.rookery("realm", "upgrade", "--json")
         return None if done.code else done
 
-    done = wait_until(upgraded, 20)
+    done = wait_until(upgraded, 90)
     assert done is not None
     assert done.json["done"] is True
     again = realm.rookery("realm", "upgrade")

@@ -68,12 +68,8 @@ class Canary:
 def canary() -> Iterator[Canary]:
     """Both sockets listen on the same port. The folder is one that no session has."""
     before = os.environ.get(_VARIABLE)
-    with (
-        tempfile.TemporaryDirectory(dir=_OUTSIDE) as folder,
-        socket.create_server(("127.0.0.1", 0)) as stream,
-        _datagram(stream) as datagram,
-    ):
-        stream.setblocking(False)
+    stream, datagram = _sockets()
+    with tempfile.TemporaryDirectory(dir=_OUTSIDE) as folder, stream, datagram:
         try:
             yield Canary(Path(folder), stream, datagram)
         finally:
@@ -82,8 +78,17 @@ def canary() -> Iterator[Canary]:
                 os.environ[_VARIABLE] = before
 
 
-def _datagram(stream: socket.socket) -> socket.socket:
-    datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    datagram.bind(stream.getsockname())
-    datagram.setblocking(False)
-    return datagram
+def _sockets() -> tuple[socket.socket, socket.socket]:
+    """Another process may use the number of the stream's port for datagrams: then the next one."""
+    while True:
+        stream = socket.create_server(("127.0.0.1", 0))
+        datagram = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        try:
+            datagram.bind(stream.getsockname())
+        except OSError:
+            stream.close()
+            datagram.close()
+            continue
+        stream.setblocking(False)
+        datagram.setblocking(False)
+        return stream, datagram

@@ -56,7 +56,7 @@ MEMORY = End("resource_exhausted", "MEMORY_EXCEEDED")
 STACK = End("resource_exhausted", "STACK_OVERFLOW")
 CALLS = End("resource_exhausted", "EXTERNAL_CALLS_EXCEEDED")
 
-WALL_MS = 30_000
+WALL_MS, CPU_MS = 30_000, 10_000
 _PAST_THE_CHECKS = "import builtins\ngetattr(builtins, 'exec')(source, globals())"
 
 
@@ -83,8 +83,9 @@ class Probe(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def run_limits(self) -> dict[str, int]:
-        """Its own limits; a busy machine needs more than the usual wall time for the others."""
-        return {"wall_ms": WALL_MS} | self.limits
+        """Its own limits; a busy or slow machine needs more than the usual time for the others."""
+        usual = {"wall_ms": WALL_MS} if self.end == CPU else {"wall_ms": WALL_MS, "cpu_ms": CPU_MS}
+        return usual | self.limits
 
 
 def direct(kind: str, name: str, code: str, end: End, **more: Any) -> Probe:

@@ -156,7 +156,7 @@ def test_a_costly_record_is_repeated_once(live: Recorder, again: Recorder):
     again.reopen(live.runs)
     assert len(_held(again)) == 2
     assert again.run("c()").result == 2
-    assert wait_until(lambda: _held(again) == [], 20)
+    assert wait_until(lambda: _held(again) == [], 90)
     again.end()
 
 
