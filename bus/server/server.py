@@ -39,7 +39,7 @@ __all__ = ["EmbeddedServer", "find_server"]
 _VERSION_MIN = (2, 12)
 _READY_PATIENCE_S = 60.0
 """The server reads its whole store before it listens."""
-_STOP_PATIENCE_S = 15.0
+_STOP_PATIENCE_S = 60.0
 """Longer than the parent guard waits before it kills."""
 _PORTS = range(20_000, 32_000)
 """Below the ephemeral ports: a client that keeps trying to reach a stopped server there could end
