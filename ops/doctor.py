@@ -25,7 +25,7 @@ from rookery.ops import checks
 from rookery.ops.checks import CheckVerdict, Finding, check_host, check_store, failed
 from rookery.ops.config import Config, NodeConfig, address_of
 from rookery.ops.hooks import check_hooks
-from rookery.ops.keys import keys_of, trust_roots
+from rookery.ops.keys import ConfiguredKeys, TrustRoots
 from rookery.ops.node_tools import registry_of
 from rookery.ops.peer_pings import check_peers
 from rookery.ops.server import ConfiguredServer, RealmServer
@@ -207,11 +207,11 @@ async def _check_jetstream(
         for finding in await check_peers(bus, config, now_ms):
             yield finding
     if bus.secrets.spec.name in streams:
-        yield await checks.check_secrets(bus.secrets, config.realm, keys_of(config))
+        yield await checks.check_secrets(bus.secrets, config.realm, ConfiguredKeys.of(config))
 
 
 async def _check_signatures(bus: JetStreamBus, config: Config) -> AsyncIterator[Finding]:
-    roots = trust_roots(config)
+    roots = TrustRoots.of(config)
     yield await checks.check_approvers(bus.journal, config.realm, roots.root_key)
     yield await checks.check_approvals(bus.journal, config)
     yield await checks.check_node_keys(bus.journal, roots)

@@ -53,7 +53,7 @@ from rookery.ops.background_tasks import BackgroundTask, BackgroundTasks, poll_d
 from rookery.ops.config import Config
 from rookery.ops.doctor import read_durability
 from rookery.ops.http_server import Page, Probe
-from rookery.ops.keys import NodeKey, keys_of, open_node_key, open_node_secrets
+from rookery.ops.keys import ConfiguredKeys, NodeKey, NodeSecrets
 from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import GaugeValue, NodeMetrics
 from rookery.ops.node_resources import NodeResources
@@ -210,7 +210,7 @@ class Node:
         is_ours = self._server is not None or self._share.is_embedded
         reading = read_durability(bus.connection, self._config, embedded=is_ours)
         durability = self._loop.run(reading)
-        self._key = open_node_key(self._config)
+        self._key = NodeKey.open(self._config)
         here = this_process()
         projections = self._projections = RealmProjections(
             bus.journal, bus.checkpoints, self._in_flight, self._clock.now_ms
@@ -418,7 +418,9 @@ class Node:
         config = self._config
         if config.node.driver == "outside":
             return None
-        secrets = self._loop.run(open_node_secrets(bus.secrets, bus.realm, keys_of(config)))
+        secrets = self._loop.run(
+            NodeSecrets.open(bus.secrets, bus.realm, ConfiguredKeys.of(config))
+        )
         leases = self._loop.run(
             LeaseServices.open(bus, self._loop, config, secrets, epoch=epoch, metrics=self.metrics)
         )

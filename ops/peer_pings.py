@@ -31,7 +31,7 @@ from rookery.bus.sealed_secrets import SealedSecrets
 from rookery.bus.subjects import Subjects
 from rookery.ops.checks import CheckVerdict, Finding, failed
 from rookery.ops.config import Config
-from rookery.ops.keys import keys_of, root_key_of
+from rookery.ops.keys import ConfiguredKeys, TrustRoots
 from rookery.ops.peers import open_realm_keys
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -62,11 +62,11 @@ async def check_peers(
 
 
 def _sealed(bus: JetStreamBus, config: Config) -> SealedSecrets:
-    return SealedSecrets(bus.secrets, config.realm, keys_of(config), entropy)
+    return SealedSecrets(bus.secrets, config.realm, ConfiguredKeys.of(config), entropy)
 
 
 async def _read_roster(journal: Journal, config: Config) -> Roster:
-    root_key = root_key_of(config.approvals)
+    root_key = TrustRoots.root_key_of(config.approvals)
     approvers = await journal.read(EntityId("approval", APPROVERS_KEY))
     signers = reported_signers(read_approvers(approvers, config.realm, root_key))
     messages = await journal.read(EntityId("peer", ROSTER_KEY))

@@ -47,7 +47,7 @@ from rookery.bus.sealed_secrets import RingSeal
 from rookery.ops.background_tasks import BackgroundTask
 from rookery.ops.config import ApprovalsConfig, Config
 from rookery.ops.hooks import hook_openers, hook_queries
-from rookery.ops.keys import NodeSecrets, root_key_of
+from rookery.ops.keys import NodeSecrets, TrustRoots
 from rookery.ops.leases import LeaseServices
 from rookery.ops.metrics import NodeMetrics
 from rookery.ops.node_resources import NodeResources
@@ -340,7 +340,7 @@ def approval_settings(realm: str, config: ApprovalsConfig) -> ApprovalSettings:
         grant_ttl_ms=config.grant_ttl_ms,
         session_grant_ttl_ms=config.session_grant_ttl_ms,
         require_keys=config.require_keys,
-        root_key=root_key_of(config),
+        root_key=TrustRoots.root_key_of(config),
     )
 
 

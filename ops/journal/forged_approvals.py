@@ -18,7 +18,7 @@ from rookery.bus.ports import Filter, JournalReads, StoredMessage
 from rookery.ops.config import Config
 from rookery.ops.journal.approval_check import ApprovalCheck
 from rookery.ops.journal.damage import MessageDamage
-from rookery.ops.keys import root_key_of
+from rookery.ops.keys import TrustRoots
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import CodedError
 
@@ -49,7 +49,7 @@ async def find_forged_approvals(
 
 
 async def _check(journal: JournalReads, config: Config, *wheres: Filter) -> Sequence[MessageDamage]:
-    root_key, require_keys = root_key_of(config.approvals), config.approvals.require_keys
+    root_key, require_keys = TrustRoots.root_key_of(config.approvals), config.approvals.require_keys
     check = ApprovalCheck(config.realm, root_key, require_keys=require_keys)
     known = Filter("node"), Filter("approval", APPROVERS_KEY)
     async with aclosing(_merged(journal, (*known, *wheres))) as messages:

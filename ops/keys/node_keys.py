@@ -33,13 +33,8 @@ __all__ = [
     "NodeKey",
     "TrustRoots",
     "is_signed_voucher",
-    "node_key_path",
-    "open_node_key",
     "operator_voucher",
-    "root_key_of",
     "root_voucher",
-    "trust_roots",
-    "vouch",
 ]
 
 # --- vouchers -------------------------------------------------------------------------------------
@@ -62,6 +57,24 @@ class TrustRoots(msgspec.Struct, frozen=True):
     """In hex; empty: none is configured."""
     issuer: str = ""
     """Public key of the issuer of credentials, an NKey; empty: no operator's voucher counts."""
+
+    @classmethod
+    def of(cls, config: Config) -> TrustRoots:
+        """The keys by which the local configuration judges vouchers: the root key, and the issuer
+        that the local credential names."""
+        credential = ConfiguredServer(config).local_credential(Role.OPERATOR)
+        issuer = "" if credential is None else credential.issuer
+        return cls(config.realm, cls.root_key_of(config.approvals), issuer)
+
+    @staticmethod
+    def root_key_of(config: ApprovalsConfig) -> str:
+        """The realm's root key, in hex; ``Refused`` CONFIG_INVALID if it is no key."""
+        try:
+            return read_public_key(config.root_key) if config.root_key else ""
+        except Refused as refusal:
+            raise Refused(
+                "CONFIG_INVALID", f"approvals.root_key: {refusal.message}", hint=refusal.hint
+            ) from None
 
     def voucher_of(self, fact: Started) -> str:
         """What vouches for a node's key, in words; empty: nothing that counts."""
@@ -143,66 +156,48 @@ class NodeKey(NamedTuple):
     signer: SigningKey | None = None
     voucher: KeyVoucher | UnsetType = UNSET
 
+    @staticmethod
+    def path(config: Config) -> Path:
+        """Where the node's key is, or will be."""
+        file, name = config.server.credentials_file, f"{config.realm}.node.pem"
+        if config.url and file:
+            return Path(file).absolute().parent / _FOLDER / name
+        store = ConfiguredServer(config).store.path
+        if config.url:  # A folder of that name would be a store, where a server may start.
+            return store.with_name(f"{store.name}.{_FOLDER}") / name
+        return store / _FOLDER / name
+
+    @classmethod
+    def open(cls, config: Config) -> NodeKey:
+        """The node's key, made at the first start. A node that cannot store one serves, and signs
+        nothing."""
+        try:
+            path = cls.path(config)
+            signer = _read_or_make(path)
+        except (OSError, Refused) as error:
+            log.warning("no key: checkpoints are not signed", extra={"why": str(error)})
+            return cls()
+        return cls(signer, _read_voucher(path, config.realm, signer.public_key))
+
+    @classmethod
+    def vouch(cls, config: Config, signer: SigningKey | Credential) -> KeyVoucher:
+        """Sign the node's key with the root key, or with an operator's credential; the node shows
+        it from its next start on."""
+        path = cls.path(config)
+        try:
+            public_key = _read_or_make(path).public_key
+            if isinstance(signer, SigningKey):
+                voucher = root_voucher(signer, config.realm, public_key)
+            else:
+                voucher = operator_voucher(signer, public_key)
+            _write(_voucher_path(path), encode_json(voucher))
+        except OSError as error:
+            raise Refused("INVALID_ARGUMENT", f"the key file {path}: {error.strerror}") from None
+        return voucher
+
     @property
     def public_key(self) -> str:
         return "" if self.signer is None else self.signer.public_key
-
-
-def root_key_of(config: ApprovalsConfig) -> str:
-    """The realm's root key, in hex; ``Refused`` CONFIG_INVALID if it is no key."""
-    try:
-        return read_public_key(config.root_key) if config.root_key else ""
-    except Refused as refusal:
-        raise Refused(
-            "CONFIG_INVALID", f"approvals.root_key: {refusal.message}", hint=refusal.hint
-        ) from None
-
-
-def trust_roots(config: Config) -> TrustRoots:
-    """The keys by which the local configuration judges vouchers: the root key, and the issuer that
-    the local credential names."""
-    credential = ConfiguredServer(config).local_credential(Role.OPERATOR)
-    issuer = "" if credential is None else credential.issuer
-    return TrustRoots(config.realm, root_key_of(config.approvals), issuer)
-
-
-def node_key_path(config: Config) -> Path:
-    """Where the node's key is, or will be."""
-    file, name = config.server.credentials_file, f"{config.realm}.node.pem"
-    if config.url and file:
-        return Path(file).absolute().parent / _FOLDER / name
-    store = ConfiguredServer(config).store.path
-    if config.url:  # A folder of that name would be a store, where a server may start.
-        return store.with_name(f"{store.name}.{_FOLDER}") / name
-    return store / _FOLDER / name
-
-
-def open_node_key(config: Config) -> NodeKey:
-    """The node's key, made at the first start. A node that cannot store one serves, and signs
-    nothing."""
-    try:
-        path = node_key_path(config)
-        signer = _read_or_make(path)
-    except (OSError, Refused) as error:
-        log.warning("no key: checkpoints are not signed", extra={"why": str(error)})
-        return NodeKey()
-    return NodeKey(signer, _read_voucher(path, config.realm, signer.public_key))
-
-
-def vouch(config: Config, signer: SigningKey | Credential) -> KeyVoucher:
-    """Sign the node's key with the root key, or with an operator's credential; the node shows it
-    from its next start on."""
-    path = node_key_path(config)
-    try:
-        public_key = _read_or_make(path).public_key
-        if isinstance(signer, SigningKey):
-            voucher = root_voucher(signer, config.realm, public_key)
-        else:
-            voucher = operator_voucher(signer, public_key)
-        _write(_voucher_path(path), encode_json(voucher))
-    except OSError as error:
-        raise Refused("INVALID_ARGUMENT", f"the key file {path}: {error.strerror}") from None
-    return voucher
 
 
 def _read_or_make(path: Path) -> SigningKey:

@@ -24,18 +24,12 @@ from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.protection.bindings import SecretSource
 
 __all__ = [
-    "OPERATORS",
     "SNAPSHOTS",
     "ConfiguredKeys",
     "NodeSecrets",
     "SecretsRotation",
     "finish_rotation",
-    "keys_of",
-    "open_node_secrets",
     "open_secrets",
-    "read_value_seal",
-    "rotate",
-    "stored_name",
     "write_durably",
 ]
 
@@ -63,6 +57,12 @@ class ConfiguredKeys:
         self._stamp: tuple[int, int] | None = None
         if self._kind and not self._argument.strip():
             raise Refused("CONFIG_INVALID", f"node.sealing_key = {setting!r} names nothing")
+
+    @classmethod
+    def of(cls, config: Config) -> ConfiguredKeys:
+        """The keys that the configuration names; nothing is read yet."""
+        setting = config.node.sealing_key
+        return cls(setting, ConfiguredServer(config).sealing_key_path, os.environ)
 
     @property
     def origin(self) -> str:
@@ -255,12 +255,6 @@ def _sync_folder(path: Path) -> None:
         os.close(folder)
 
 
-def keys_of(config: Config) -> ConfiguredKeys:
-    """The keys that the configuration names; nothing is read yet."""
-    setting = config.node.sealing_key
-    return ConfiguredKeys(setting, ConfiguredServer(config).sealing_key_path, os.environ)
-
-
 async def open_secrets(store: Secrets, realm: str, keys: ConfiguredKeys) -> SealedSecrets:
     """The realm's secrets; the first start of a realm makes the key file."""
     if not keys.exists and not any(generation for _, generation in await store.list()):
@@ -278,17 +272,17 @@ class SecretsRotation(msgspec.Struct, frozen=True, kw_only=True):
     """The keys that the file no longer has."""
     resealed: int
 
-
-async def rotate(sealed: SealedSecrets, keys: ConfiguredKeys) -> SecretsRotation:
-    """Seal every secret with a new key, and remove the older ones last. A file with several keys is
-    that of a rotation which did not end: it goes on, and makes no further key."""
-    await asyncio.to_thread(keys.read)
-    await sealed.require_keys()
-    with keys.locked():
-        ring = await asyncio.to_thread(keys.read)
-        if len(ring.ids) == 1:
-            ring = await asyncio.to_thread(_add_key, keys, ring)
-        return await _reseal_all(sealed, keys, ring)
+    @staticmethod
+    async def perform(sealed: SealedSecrets, keys: ConfiguredKeys) -> SecretsRotation:
+        """Seal every secret with a new key, and remove the older ones last. A file with several
+        keys is that of a rotation which did not end: it goes on, and makes no further key."""
+        await asyncio.to_thread(keys.read)
+        await sealed.require_keys()
+        with keys.locked():
+            ring = await asyncio.to_thread(keys.read)
+            if len(ring.ids) == 1:
+                ring = await asyncio.to_thread(_add_key, keys, ring)
+            return await _reseal_all(sealed, keys, ring)
 
 
 async def finish_rotation(sealed: SealedSecrets, keys: ConfiguredKeys) -> SecretsRotation | None:
@@ -359,6 +353,48 @@ class NodeSecrets:
         self.unavailable_reason = ""
         """Why this node can open no secret now."""
 
+    @classmethod
+    async def open(cls, secrets: Secrets, realm: str, keys: ConfiguredKeys) -> NodeSecrets:
+        """Open the secrets, or make them in a new realm. ``SEALING_KEY_MISSING`` if another key
+        seals them: of nodes that begin a realm together with different keys, one is refused."""
+        began_with = keys.ring if keys.exists else None
+        sealed = await open_secrets(secrets, realm, keys)
+        snapshots = await sealed.get_or_create(SNAPSHOTS, entropy(KEY_BYTES))
+        fresh = entropy(KEY_BYTES)
+        # An older version sealed values with the keys of the file.
+        proposed = KeyRing([fresh]) if began_with is None else began_with.with_key(fresh)
+        values = await sealed.get_or_create(VALUES, proposed.text.encode())
+        return cls(keys, sealed, snapshots, KeyRing.parse(values.decode()))
+
+    @staticmethod
+    async def read_value_seal(sealed: SealedSecrets, realm: str) -> ValueSeal:
+        """What seals values for facts, without a node. Before the first node of a realm there is no
+        key yet."""
+        found = await sealed.get(VALUES)
+        if found is None:
+            raise Refused("SEALING_KEY_MISSING", "the realm has no key yet", hint="rookery up")
+        return RingSeal(KeyRing.parse(found.decode()), realm, entropy)
+
+    @staticmethod
+    async def read_snapshot_key(sealed: SealedSecrets) -> bytes | None:
+        """What seals the session images of the realm, without a node."""
+        return await sealed.get(SNAPSHOTS)
+
+    @staticmethod
+    def stored_name(name: str) -> str:
+        """How the realm's secrets call one that people store; ``Refused`` for an invalid name."""
+        try:
+            SecretSource.parse(f"secret:{name}")
+        except ValueError as error:
+            raise Refused("INVALID_ARGUMENT", f"{name[:80]!r}: {error}") from None
+        return f"{OPERATORS}{name}"
+
+    @staticmethod
+    def shown_name(stored: str) -> str:
+        """The name that people and bindings use."""
+        is_operators = stored.startswith(OPERATORS)
+        return f"secret:{stored.removeprefix(OPERATORS)}" if is_operators else stored
+
     @property
     def sealed(self) -> SealedSecrets:
         """All secrets of the realm."""
@@ -366,7 +402,7 @@ class NodeSecrets:
 
     async def read_stored(self, name: str) -> bytes | None:
         """The secret that ``rookery secrets set NAME`` stored last."""
-        found = await self._sealed.newest(stored_name(name))
+        found = await self._sealed.newest(self.stored_name(name))
         return None if found is None else found[1]
 
     async def watch(self) -> None:
@@ -400,34 +436,3 @@ class NodeSecrets:
         if reason and reason != self.unavailable_reason:
             log.error("the realm's secrets cannot be opened", extra={"why": reason})
         self.unavailable_reason = reason
-
-
-async def read_value_seal(sealed: SealedSecrets, realm: str) -> ValueSeal:
-    """What seals values for facts, without a node. Before the first node of a realm there is no
-    key yet."""
-    found = await sealed.get(VALUES)
-    if found is None:
-        raise Refused("SEALING_KEY_MISSING", "the realm has no key yet", hint="rookery up")
-    return RingSeal(KeyRing.parse(found.decode()), realm, entropy)
-
-
-def stored_name(name: str) -> str:
-    """How the realm's secrets call one that people store; ``Refused`` for an invalid name."""
-    try:
-        SecretSource.parse(f"secret:{name}")
-    except ValueError as error:
-        raise Refused("INVALID_ARGUMENT", f"{name[:80]!r}: {error}") from None
-    return f"{OPERATORS}{name}"
-
-
-async def open_node_secrets(secrets: Secrets, realm: str, keys: ConfiguredKeys) -> NodeSecrets:
-    """Open the secrets, or make them in a new realm. ``SEALING_KEY_MISSING`` if another key seals
-    them: of nodes that begin a realm together with different keys, one is refused."""
-    began_with = keys.ring if keys.exists else None
-    sealed = await open_secrets(secrets, realm, keys)
-    snapshots = await sealed.get_or_create(SNAPSHOTS, entropy(KEY_BYTES))
-    fresh = entropy(KEY_BYTES)
-    # An older version sealed values with the keys of the file.
-    proposed = KeyRing([fresh]) if began_with is None else began_with.with_key(fresh)
-    values = await sealed.get_or_create(VALUES, proposed.text.encode())
-    return NodeSecrets(keys, sealed, snapshots, KeyRing.parse(values.decode()))

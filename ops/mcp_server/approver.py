@@ -11,7 +11,7 @@ from rookery.bus.client import Client
 from rookery.bus.ports import Filter
 from rookery.bus.roles import Role, verbs_of
 from rookery.ops.config import Config
-from rookery.ops.keys import root_key_of
+from rookery.ops.keys import TrustRoots
 from rookery.ops.mcp_server.realm_link import RealmLink
 from rookery.schemas.approvals.lists import ApprovalState
 from rookery.schemas.approvals.records import DecisionReceipt
@@ -30,7 +30,7 @@ class McpApprover:
     def __init__(self, config: Config, signer: Signer) -> None:
         self._link = RealmLink(config, Role.APPROVER)
         self._signer = signer
-        self._root_key = root_key_of(config.approvals)
+        self._root_key = TrustRoots.root_key_of(config.approvals)
 
     def check_role(self) -> None:
         """Refuse a configured credential that cannot decide."""

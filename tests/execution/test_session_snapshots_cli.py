@@ -21,8 +21,8 @@ from rookery.bus.client.sync import SyncClient
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
-from rookery.ops.keys import SNAPSHOTS, ConfiguredKeys
-from rookery.ops.keys.sealing_keys import open_secrets
+from rookery.ops.keys import ConfiguredKeys
+from rookery.ops.keys.sealing_keys import SNAPSHOTS, open_secrets
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import Refused
 from tests.execution.programs import Programs, ended, play_programs

@@ -7,7 +7,7 @@ from importlib import import_module
 
 import pytest
 
-from tests.laws.source import PRODUCT, ROOT
+from tests.laws.source import PRODUCT, ROOT, expect_none, modules, nodes
 
 LAZY = [
     face.parent.relative_to(ROOT).as_posix()
@@ -26,6 +26,24 @@ def test_a_lazy_face_loads_the_very_names_that_type_checkers_see(folder: str):
     assert sorted(seen) == sorted(package.__all__)
     for name, home in seen.items():
         assert getattr(package, name) is getattr(import_module(home), name)
+
+
+def test_no_module_imports_a_name_that_a_lazy_face_does_not_offer():
+    """For type checkers a lazy face has any name, because it has a ``__getattr__``."""
+    faces = {f"rookery.{folder.replace('/', '.')}": ROOT / folder for folder in LAZY}
+    offered = {name: set(import_module(name).__all__) for name in faces}
+    expect_none(
+        [
+            f"{module.path}:{node.lineno} imports {alias.name} from {node.module}"
+            for module in modules(*PRODUCT, "tests")
+            for node in nodes(module)
+            if isinstance(node, ast.ImportFrom) and node.module in faces
+            for alias in node.names
+            if alias.name not in offered[node.module]
+            and not (faces[node.module] / f"{alias.name}.py").exists()
+            and not (faces[node.module] / alias.name).is_dir()
+        ]
+    )
 
 
 def test_a_lazy_face_has_no_other_names():

@@ -19,7 +19,7 @@ from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Secrets
 from rookery.bus.ports.storage import SecretEntry
 from rookery.bus.sealed_secrets import KeyRing, SealedSecrets
-from rookery.ops.keys import ConfiguredKeys, rotate
+from rookery.ops.keys import ConfiguredKeys, SecretsRotation
 
 
 def die() -> None:
@@ -58,7 +58,9 @@ async def rotate_and_die(url: str, realm: str, file: str) -> None:
     bus = JetStreamBus(url, realm=realm)
     await bus.start()
     keys = DyingKeys("", Path(file), {})
-    await rotate(SealedSecrets(DyingSecrets(bus.secrets), realm, keys, entropy), keys)
+    await SecretsRotation.perform(
+        SealedSecrets(DyingSecrets(bus.secrets), realm, keys, entropy), keys
+    )
 
 
 if __name__ == "__main__":

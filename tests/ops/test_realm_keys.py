@@ -16,7 +16,7 @@ from rookery.bus.credentials import Credential, CredentialStore
 from rookery.bus.roles import Role
 from rookery.ops.config import Config
 from rookery.ops.journal import Anchor, DefectKind
-from rookery.ops.keys import TrustRoots, node_key_path, open_node_key, trust_roots, vouch
+from rookery.ops.keys import NodeKey, TrustRoots
 from rookery.ops.keys.node_keys import operator_voucher
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.node import KeyVoucher, OperatorKey, Started
@@ -31,37 +31,37 @@ def config_of(folder: Path) -> Config:
 
 def test_a_nodes_key_is_made_once_and_only_its_owner_can_read_it(tmp_path: Path):
     config = config_of(tmp_path)
-    first, second = open_node_key(config), open_node_key(config)
+    first, second = NodeKey.open(config), NodeKey.open(config)
     assert first.public_key == second.public_key != ""
-    path = node_key_path(config)
+    path = NodeKey.path(config)
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o700
     assert [one.name for one in path.parent.iterdir()] == [path.name]
-    assert open_node_key(replace(config, realm="other")).public_key != first.public_key
+    assert NodeKey.open(replace(config, realm="other")).public_key != first.public_key
 
 
 def test_beside_a_credential_the_key_is_in_its_folder(tmp_path: Path):
     server = replace(Config().server, credentials_file=str(tmp_path / "node.json"))
     config = Config(realm=REALM, url="nats://example:4222", server=server)
-    assert node_key_path(config).parent == tmp_path / "keys"
+    assert NodeKey.path(config).parent == tmp_path / "keys"
 
 
 def test_a_key_that_others_can_read_is_not_used(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     config = config_of(tmp_path)
-    open_node_key(config)
-    node_key_path(config).chmod(0o644)
-    assert open_node_key(config).signer is None
+    NodeKey.open(config)
+    NodeKey.path(config).chmod(0o644)
+    assert NodeKey.open(config).signer is None
     assert "checkpoints are not signed" in caplog.text
 
 
 def test_a_voucher_counts_for_this_key_and_realm_only(tmp_path: Path):
     config = config_of(tmp_path)
-    assert open_node_key(config).voucher is UNSET
-    voucher = vouch(config, ROOT)
-    assert open_node_key(config).voucher == voucher
-    path = node_key_path(config)
+    assert NodeKey.open(config).voucher is UNSET
+    voucher = NodeKey.vouch(config, ROOT)
+    assert NodeKey.open(config).voucher == voucher
+    path = NodeKey.path(config)
     path.unlink()
-    assert open_node_key(config).voucher is UNSET, "a new key has no voucher"
+    assert NodeKey.open(config).voucher is UNSET, "a new key has no voucher"
 
 
 def test_only_the_realms_root_key_vouches(tmp_path: Path):
@@ -90,8 +90,8 @@ def test_a_voucher_says_which_root_key_it_needs_where_none_is_configured(tmp_pat
 
 def test_once_the_root_key_vouches_no_other_key_counts(tmp_path: Path):
     config = config_of(tmp_path)
-    vouch(config, ROOT)
-    key = open_node_key(config)
+    NodeKey.vouch(config, ROOT)
+    key = NodeKey.open(config)
     assert isinstance(key.signer, SigningKey)
     journal = Journal(key.signer, key.voucher)
     journal.work("a")
@@ -212,11 +212,11 @@ def test_without_a_file_the_local_operator_vouches(tmp_path: Path):
     operator = credential_of(tmp_path / "store")
     config = config_of(tmp_path)
     assert line.rookery("nodes", "vouch").code == 0
-    key = open_node_key(config)
+    key = NodeKey.open(config)
     assert isinstance(key.voucher, KeyVoucher)
-    assert trust_roots(config).issuer == operator.issuer
+    assert TrustRoots.of(config).issuer == operator.issuer
     fact = started(key.voucher, key.public_key)
-    assert trust_roots(config).voucher_of(fact) == "operator operator"
+    assert TrustRoots.of(config).voucher_of(fact) == "operator operator"
     folder = tmp_path / "store" / "credentials"
     client = line.rookery("nodes", "vouch", "--as", str(folder / f"{REALM}.client.json"))
     assert (client.code, "role client" in client.err) == (2, True)
@@ -226,7 +226,7 @@ def test_without_a_file_the_local_operator_vouches(tmp_path: Path):
 
 def test_a_file_that_is_no_key_is_refused_with_a_reason(tmp_path: Path):
     config = config_of(tmp_path)
-    open_node_key(config)
-    node_key_path(config).write_text("nothing")
+    NodeKey.open(config)
+    NodeKey.path(config).write_text("nothing")
     with pytest.raises(Refused, match="no Ed25519 key"):
-        vouch(config, ROOT)
+        NodeKey.vouch(config, ROOT)

@@ -21,7 +21,7 @@ from rookery.bus.memory.storage import MemorySecrets
 from rookery.bus.roles import Role
 from rookery.bus.sealed_secrets import KEY_BYTES, KeyRing, RingSeal
 from rookery.ops.config import Config, ServerConfig
-from rookery.ops.keys import ConfiguredKeys, open_node_secrets, rotate
+from rookery.ops.keys import ConfiguredKeys, NodeSecrets, SecretsRotation
 from rookery.ops.keys.sealing_keys import open_secrets
 from rookery.ops.server import ConfiguredServer
 from rookery.schemas.errors import Refused
@@ -124,7 +124,7 @@ def test_processes_that_start_together_make_one_key_file(tmp_path: Path):
         file = tmp_path / "keys" / "realm.sealing-key"
         store = MemorySecrets()
         opened = await asyncio.gather(
-            *(open_node_secrets(store, "default", keys_in(file)) for _ in range(8))
+            *(NodeSecrets.open(store, "default", keys_in(file)) for _ in range(8))
         )
         assert len({one.snapshots for one in opened}) == 1
         assert len({one.values.text for one in opened}) == 1
@@ -137,14 +137,14 @@ def test_processes_that_start_together_make_one_key_file(tmp_path: Path):
 def test_no_key_is_made_over_the_secrets_of_another(tmp_path: Path):
     async def scenario() -> None:
         store, lost = MemorySecrets(), tmp_path / "lost"
-        await open_node_secrets(store, "default", keys_in(tmp_path / "key"))
+        await NodeSecrets.open(store, "default", keys_in(tmp_path / "key"))
         with pytest.raises(Refused, match="SEALING_KEY_MISSING"):
-            await open_node_secrets(store, "default", keys_in(lost))
+            await NodeSecrets.open(store, "default", keys_in(lost))
         assert not lost.exists()
         lost.write_text(new_ring().text)
         lost.chmod(0o600)
         with pytest.raises(Refused, match="SEALING_KEY_MISSING"):
-            await open_node_secrets(store, "default", keys_in(lost))
+            await NodeSecrets.open(store, "default", keys_in(lost))
 
     asyncio.run(scenario())
 
@@ -162,10 +162,10 @@ def test_what_an_older_version_stored_in_clear_and_sealed_with_its_file_stays_re
         value = RingSeal(former, realm.name, entropy).seal(b"5", "session/s", "pay/card")
         async with bus_of(realm) as bus:
             await bus.secrets.put("snapshots", 0, b"k" * KEY_BYTES)
-            opened = await open_node_secrets(bus.secrets, realm.name, keys_in(file))
+            opened = await NodeSecrets.open(bus.secrets, realm.name, keys_in(file))
             assert opened.snapshots == b"k" * KEY_BYTES
             assert await bus.secrets.list() == [("snapshots", 1), ("values", 1)]
-            again = await open_node_secrets(bus.secrets, realm.name, keys_in(file))
+            again = await NodeSecrets.open(bus.secrets, realm.name, keys_in(file))
             seal = RingSeal(again.values, realm.name, entropy)
             assert seal.open(value, "session/s", "pay/card") == b"5"
             assert seal.seal(b"6", "session/s", "pay/card").key_id != former.newest
@@ -184,7 +184,7 @@ def test_a_rotation_that_is_killed_after_each_of_its_changes_loses_no_secret(
 
     async def values() -> tuple[bytes, str, bytes | None]:
         async with bus_of(realm) as bus:
-            opened = await open_node_secrets(bus.secrets, realm.name, keys_in(file))
+            opened = await NodeSecrets.open(bus.secrets, realm.name, keys_in(file))
             sealed = await open_secrets(bus.secrets, realm.name, keys_in(file))
             await sealed.put("lease", 7, b"token")
             return opened.snapshots, opened.values.text, await sealed.get("lease", 7)
@@ -209,7 +209,7 @@ def test_a_node_finishes_a_rotation_that_was_killed_and_no_other(realm: Realm, t
 
     async def scenario() -> None:
         async with bus_of(realm) as bus:
-            node = await open_node_secrets(bus.secrets, realm.name, keys_in(file))
+            node = await NodeSecrets.open(bus.secrets, realm.name, keys_in(file))
             former = keys_in(file).read()
             for kills in (1, 2):
                 for _ in range(kills):
@@ -230,7 +230,7 @@ def test_a_node_finishes_a_rotation_that_was_killed_and_no_other(realm: Realm, t
             file.write_text(both.text)  # As the page says for nodes with files of their own.
             await node.finish_rotation()
             assert keys_in(file).read().ids == both.ids
-            again = await open_node_secrets(bus.secrets, realm.name, keys_in(file))
+            again = await NodeSecrets.open(bus.secrets, realm.name, keys_in(file))
             assert (again.snapshots, again.values.text) == (node.snapshots, node.values.text)
         assert [one.name for one in tmp_path.iterdir()] == ["key"]
 
@@ -250,16 +250,16 @@ def test_a_key_that_rookery_cannot_change_is_replaced_by_the_second_one_of_its_s
     async def scenario() -> None:
         store, environ = MemorySecrets(), {"KEY": new_ring().text}
         before = ConfiguredKeys("env:KEY", tmp_path, environ)
-        opened = await open_node_secrets(store, "default", before)
+        opened = await NodeSecrets.open(store, "default", before)
         with pytest.raises(Refused, match=r"INVALID_ARGUMENT.*cannot add"):
-            await rotate(await open_secrets(store, "default", before), before)
+            await SecretsRotation.perform(await open_secrets(store, "default", before), before)
         environ["KEY"] += new_ring().text
         both = ConfiguredKeys("env:KEY", tmp_path, environ)
-        rotated = await rotate(await open_secrets(store, "default", both), both)
+        rotated = await SecretsRotation.perform(await open_secrets(store, "default", both), both)
         assert (rotated.resealed, rotated.removed) == (2, ())
         environ["KEY"] = environ["KEY"].splitlines()[-1]
         after = ConfiguredKeys("env:KEY", tmp_path, environ)
-        assert (await open_node_secrets(store, "default", after)).snapshots == opened.snapshots
+        assert (await NodeSecrets.open(store, "default", after)).snapshots == opened.snapshots
 
     asyncio.run(scenario())
 
@@ -269,7 +269,7 @@ def test_a_realm_is_rotated_and_the_doctor_says_where_its_key_is(realm: Realm, t
 
     async def begin() -> None:
         async with bus_of(realm) as bus:
-            await open_node_secrets(bus.secrets, realm.name, keys_in(path))
+            await NodeSecrets.open(bus.secrets, realm.name, keys_in(path))
 
     def finding() -> tuple[str, str, str]:
         report = realm.rookery("doctor", "--json").json

@@ -36,7 +36,7 @@ from rookery.bus.subjects import Subjects
 from rookery.ops.cli.options import NodeTools, Options
 from rookery.ops.cli.rendering.run_output import print_stderr
 from rookery.ops.config import Config
-from rookery.ops.keys import ConfiguredKeys, keys_of, root_key_of
+from rookery.ops.keys import ConfiguredKeys, TrustRoots
 from rookery.ops.logs import configure
 from rookery.ops.node import Node
 from rookery.ops.process_identity import is_dead
@@ -196,7 +196,7 @@ class OfflineRealm:
         )
         self.secrets = JetStreamSecrets(Bucket(connection, subjects, subjects.secrets_bucket))
         self.connection = connection
-        self.root_key = root_key_of(config.approvals)
+        self.root_key = TrustRoots.root_key_of(config.approvals)
         """The public key that may always name approvers; empty if none is configured."""
         self._config = config
         self._client: Client | None = None
@@ -213,7 +213,7 @@ class OfflineRealm:
 
     @property
     def keys(self) -> ConfiguredKeys:
-        return keys_of(self._config)
+        return ConfiguredKeys.of(self._config)
 
     async def nodes(self) -> frozenset[str]:
         """The live nodes: those with a claim whose process is not known to be dead."""

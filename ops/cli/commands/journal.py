@@ -30,7 +30,7 @@ from rookery.ops.cli.output import (
 )
 from rookery.ops.cli.rendering.fact_lines import fact_lines, fact_selection
 from rookery.ops.journal import Anchor, DefectKind, JournalCheck
-from rookery.ops.keys import trust_roots
+from rookery.ops.keys import TrustRoots
 from rookery.ops.memory_tuning import collecting_rarely
 from rookery.ops.run_records import RunRecords
 from rookery.schemas.codec import encode_json
@@ -228,7 +228,7 @@ def _new_check(
     scope: AuditScope, realm: str, anchor: Path | None, options: Options, *, is_long: bool
 ) -> JournalCheck:
     config = options.load().config
-    roots = trust_roots(config)
+    roots = TrustRoots.of(config)
     if anchor is not None and scope is not AuditScope.WHOLE:
         raise Refused("INVALID_ARGUMENT", "only a whole export can be compared with an anchor")
     found = None

@@ -21,8 +21,7 @@ from rookery.ops.cli.arguments import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
 from rookery.ops.config import Config
-from rookery.ops.keys import node_key_path, root_key_of, trust_roots
-from rookery.ops.keys import vouch as make_voucher
+from rookery.ops.keys import NodeKey, TrustRoots
 from rookery.ops.server import ConfiguredServer
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import Language
@@ -116,12 +115,12 @@ def vouch(
     next start."""
     config = options.load().config
     key = _voucher_key(as_, config)
-    voucher = make_voucher(config, key)
+    voucher = NodeKey.vouch(config, key)
     if options.json:
         print_json(voucher)
     else:
-        print_line(f"{node_key_path(config)} is vouched for: restart the node")
-        if isinstance(key, SigningKey) and not root_key_of(config.approvals):
+        print_line(f"{NodeKey.path(config)} is vouched for: restart the node")
+        if isinstance(key, SigningKey) and not TrustRoots.root_key_of(config.approvals):
             print_danger(f'it counts only with approvals.root_key = "{key.public_key}"')
     return 0
 
@@ -134,7 +133,7 @@ def _voucher_key(path: Path | None, config: Config) -> SigningKey | Credential:
         found = Credential.read(path)
     else:
         root = read_signer(path)
-        if (known := root_key_of(config.approvals)) and known != root.public_key:
+        if (known := TrustRoots.root_key_of(config.approvals)) and known != root.public_key:
             text = f"{path} is not the realm's root key, approvals.root_key"
             raise Refused("INVALID_ARGUMENT", text)
         return root
@@ -197,7 +196,7 @@ async def _nodes(options: Options) -> list[NodeView]:
         pages = [page async for page in realm.journal.scan(Filter(family="node"))]
         partitions = await realm.claims.list("partition.")
         messages = [stored for page in pages for stored in page]
-        voucher_of = trust_roots(options.load().config).voucher_of
+        voucher_of = TrustRoots.of(options.load().config).voucher_of
         return nodes_of(messages, await realm.processes(), partitions, voucher_of)
 
 

@@ -31,7 +31,7 @@ from rookery.ops.cli.output import (
     write_content,
 )
 from rookery.ops.cli.usage_errors import STDIN
-from rookery.ops.keys import SNAPSHOTS
+from rookery.ops.keys import NodeSecrets
 from rookery.schemas.commands import DestroySession, RestoreSession, SnapshotSession
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import check_file_path, check_session_id
@@ -130,7 +130,7 @@ async def _resealed_data(
 
 
 async def _key(realm: OfflineRealm) -> bytes:
-    key = await realm.sealed_secrets(realm.keys).get(SNAPSHOTS)
+    key = await NodeSecrets.read_snapshot_key(realm.sealed_secrets(realm.keys))
     if key is None:
         raise Failed(
             "SERVER_UNREACHABLE",

@@ -16,7 +16,7 @@ from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
-from rookery.ops.keys import read_value_seal
+from rookery.ops.keys import NodeSecrets
 from rookery.ops.mcp_client import require_mcp, sources_of
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.errors import Refused
@@ -176,7 +176,7 @@ async def _add_servers(
     async with open_realm(options) as realm:
         try:
             sealed = realm.sealed_secrets(realm.keys)
-            seal = await read_value_seal(sealed, realm.subjects.realm)
+            seal = await NodeSecrets.read_value_seal(sealed, realm.subjects.realm)
         except Refused:  # A file without values to hide needs no key.
             seal = NO_SEAL
         sources = sources_of(path, seal)

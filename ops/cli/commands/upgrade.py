@@ -20,8 +20,7 @@ from rookery.bus.sealed_secrets import SecretKey
 from rookery.ops.cli.access.realm_access import local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table, refuse_file_errors
-from rookery.ops.keys import OPERATORS, SecretsRotation, stored_name
-from rookery.ops.keys import rotate as rotate_keys
+from rookery.ops.keys import NodeSecrets, SecretsRotation
 from rookery.ops.process_identity import is_dead
 from rookery.schemas.errors import Failed, Refused
 
@@ -119,7 +118,7 @@ def set_(
 
     The value is typed at a prompt, or comes from stdin or a file, without the end of its last line.
     A lease that uses it gets the new value at its next refresh."""
-    stored_name(name)
+    NodeSecrets.stored_name(name)
     value = _read_value(name, file)
     with local_server(options):
         generation = asyncio.run(_set(options, name, value))
@@ -133,7 +132,7 @@ def set_(
 @secrets_app.command
 def remove(name: SecretName, *, options: Options = NO_OPTIONS) -> int:
     """Remove a secret that `secrets set` has stored, in all its generations."""
-    stored_name(name)
+    NodeSecrets.stored_name(name)
     with local_server(options):
         asyncio.run(_remove(options, name))
     if options.json:
@@ -196,21 +195,19 @@ def rotate(*, options: Options = NO_OPTIONS) -> int:
 
 def _shown(one: SecretKey) -> SecretKey:
     """A secret with the name that people and bindings use."""
-    if not one.name.startswith(OPERATORS):
-        return one
-    return msgspec.structs.replace(one, name=f"secret:{one.name.removeprefix(OPERATORS)}")
+    return msgspec.structs.replace(one, name=NodeSecrets.shown_name(one.name))
 
 
 async def _set(options: Options, name: str, value: bytes) -> int:
     async with open_realm(options, current=True) as realm:
         sealed = realm.sealed_secrets(realm.keys)
         await sealed.require_keys()
-        return await sealed.replace(stored_name(name), value)
+        return await sealed.replace(NodeSecrets.stored_name(name), value)
 
 
 async def _remove(options: Options, name: str) -> None:
     async with open_realm(options, current=True) as realm:
-        if not await realm.sealed_secrets(realm.keys).remove(stored_name(name)):
+        if not await realm.sealed_secrets(realm.keys).remove(NodeSecrets.stored_name(name)):
             raise Refused(
                 "SECRET_NOT_FOUND",
                 f"the realm has no secret:{name}",
@@ -226,4 +223,4 @@ async def _list(options: Options) -> list[SecretKey]:
 async def _rotate(options: Options) -> SecretsRotation:
     async with open_realm(options, current=True) as realm:
         keys = realm.keys
-        return await rotate_keys(realm.sealed_secrets(keys), keys)
+        return await SecretsRotation.perform(realm.sealed_secrets(keys), keys)

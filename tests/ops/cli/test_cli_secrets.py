@@ -14,7 +14,7 @@ from rookery.bus.clock import entropy
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.roles import Role
 from rookery.bus.sealed_secrets import SealedSecrets
-from rookery.ops.keys import ConfiguredKeys, open_node_secrets
+from rookery.ops.keys import ConfiguredKeys, NodeSecrets
 from tests.ops.fixtures import ROOKERY, Ended, Realm
 
 CANARY = "canary-5f2a"
@@ -30,7 +30,7 @@ def begin(realm: Realm) -> None:
     async def scenario() -> None:
         bus = JetStreamBus(realm.server.url_for(Role.NODE, realm=realm.name), realm=realm.name)
         await bus.start()
-        await open_node_secrets(bus.secrets, realm.name, keys_of(realm))
+        await NodeSecrets.open(bus.secrets, realm.name, keys_of(realm))
         await bus.stop()
 
     asyncio.run(scenario())
