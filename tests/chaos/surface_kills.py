@@ -25,7 +25,7 @@ from tests.nodes import NotReady, has_died, replace_node
 from tests.stock_client import Stock
 from tests.surfaces.surface_realm import WORKER, SurfaceRealm, begin, change, run
 
-__all__ = ["KINDS", "force_removal", "kill_at"]
+__all__ = ["KINDS", "LOCAL", "force_removal", "kill_at"]
 
 SESSION = "mortal"
 PASSES: Final = {
@@ -57,6 +57,22 @@ FORCED: Final = "a removal is forced"
 FORCED_MS: Final = 30_000
 
 
+LOCAL: Final = "local"
+"""The surface of the nodes' own functions."""
+LOSING: Final = """
+said = ""
+while not said:
+    await sleep(0.5)
+    try:
+        await work(0)
+    except Exception as error:
+        said = str(error)
+said
+"""
+REFUSALS: Final = ("UNKNOWN_TOOL", "SURFACE_UNAVAILABLE")
+_FINAL: Final = "surface.removal_f"
+
+
 class Kind(NamedTuple):
     """A surface that is added, and a program that calls one of its tools."""
 
@@ -83,9 +99,11 @@ KINDS: Final = {
 
 
 async def kill_at(realm: SurfaceRealm, failpoint: str, kind: str = "worker") -> bool:
-    """Add a surface, call its tool and remove it; whether the node has died at the failpoint.
-    Raises ``AssertionError`` for what is lost, repeated or not removed."""
-    mortal, successor = realm.node(ROOKERY_FAILPOINT=failpoint), realm.node()
+    """Add a surface, call its tool and remove it, or remove the functions of nodes and return them;
+    whether the node has died at the failpoint. Raises ``AssertionError`` for what is lost, repeated
+    or not removed."""
+    start = realm.node_with_functions if kind == LOCAL else realm.node
+    mortal, successor = start(ROOKERY_FAILPOINT=failpoint), start()
     with ExitStack() as opened:
         if kind == "worker":
             opened.enter_context(realm.worker("desk"))
@@ -96,9 +114,13 @@ async def kill_at(realm: SurfaceRealm, failpoint: str, kind: str = "worker") -> 
         replacing = asyncio.create_task(replace_node(mortal, successor))
         try:
             async with realm.client() as client:
-                await _add_call_remove(client, KINDS[kind])
-                await _until_fact(client, realm, "surface.removal_finalized.v1", 1)
-                await _check_facts(client, realm)
+                if kind == LOCAL:
+                    await _remove_return(client)
+                    await _check_functions(client, realm)
+                else:
+                    await _add_call_remove(client, KINDS[kind])
+                    await _until_fact(client, realm, "surface.removal_finalized.v1", 1)
+                    await _check_facts(client, realm)
             return await has_died(mortal)
         finally:
             replacing.cancel()
@@ -165,6 +187,38 @@ async def _check_facts(client: Stock, realm: SurfaceRealm) -> None:
     assert realm.calls("began")[0] <= len(intents), "nothing runs twice unseen"
 
 
+async def _remove_return(client: Stock) -> None:
+    """Remove the functions of nodes under a run that calls one, and return them."""
+    sees = "'work' in [tool['name'] for tool in list_tools()]"
+    assert (await run(client, SESSION, "await work(0)", "first"))["result"] == 0
+    running = begin(client, SESSION, LOSING, name="losing")
+    assert not (await change(client, "remove", remove=[LOCAL])).code
+    said = (await running)["result"]
+    assert said.startswith("SURFACE_"), said
+    assert (await run(client, SESSION, sees, "without"))["result"] is False
+    assert (await run(client, SESSION, "await work(0)", "refused"))["error"]["code"] in REFUSALS
+    assert not (await change(client, "add", add={LOCAL: {"kind": "local"}})).code
+    assert (await run(client, SESSION, sees, "sees"))["result"] is True
+    assert (await run(client, SESSION, "await work(0)", "again"))["result"] == 0
+
+
+async def _check_functions(client: Stock, realm: SurfaceRealm) -> None:
+    catalogue = await realm.facts(client, "surface", "_realm")
+    kinds = [fact["type"] for fact in catalogue]
+    assert kinds == ["surface.dropped.v1", "surface.catalogued.v1"], "each change is made once"
+    removed, returned = (fact["sequence_of_message"] for fact in catalogue)
+    surface = await realm.facts(client, "surface", SESSION)
+    epochs = [fact["epoch"] for fact in surface if "epoch" in fact]
+    assert all(one <= after for one, after in pairwise(epochs)), epochs
+    ends = [f["sequence_of_message"] for f in surface if f["type"].startswith(_FINAL)]
+    assert len(ends) <= 1, "none if the node has died before the run could lose them"
+    calls = await realm.facts(client, "turn", SESSION)
+    intents = [f["sequence_of_message"] for f in calls if f["type"] == "tool.intent_recorded.v1"]
+    after = ends[0] if ends else returned
+    assert removed < returned
+    assert not [one for one in intents if after < one < returned], "no call begins without them"
+
+
 async def campaign(asked: Campaign) -> None:
     """Every failpoint with every kind of surface, and a removal that is forced."""
     with EmbeddedServer(asked.folder / "store", admin=True) as server:
@@ -179,7 +233,7 @@ async def campaign(asked: Campaign) -> None:
             return Verdict([], killed=await kill_at(realm, failpoint, kind))
 
         found = places(PASSES, asked.options.times)
-        cells = [f"{kind} {place}" for place in found for kind in KINDS]
+        cells = [f"{kind} {place}" for place in found for kind in (*KINDS, LOCAL)]
         await asked.judge([FORCED, *cells], verdict)
 
 

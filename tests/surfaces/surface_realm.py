@@ -28,8 +28,14 @@ class SurfaceRealm:
     def __init__(self, server: EmbeddedServer, realm: str, folder: Path) -> None:
         self.server, self.realm, self.folder = server, realm, folder
 
-    def node(self, **variables: str) -> NodeProcess:
-        return node_on(self.server, self.realm, self.folder, "--driver", "sandbox", **variables)
+    def node(self, *words: str, **variables: str) -> NodeProcess:
+        words = ("--driver", "sandbox", *words)
+        return node_on(self.server, self.realm, self.folder, *words, **variables)
+
+    def node_with_functions(self, **variables: str) -> NodeProcess:
+        """A node that has the worker's tools as functions of its own."""
+        where = {"CRAFTS": str(self.folder), "PYTHONPATH": str(Path(__file__).parents[2])}
+        return self.node("--tools", "tests.surfaces.desk_tools:registry", **where, **variables)
 
     def worker(self, surface: str = "desk", tools: str = "desk_tools") -> WorkerProcess:
         """A worker process, not yet started."""

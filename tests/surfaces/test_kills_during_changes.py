@@ -12,7 +12,7 @@ import pytest
 
 from rookery.actors.kernel.failpoints import SURFACE_FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
-from tests.chaos.surface_kills import kill_at
+from tests.chaos.surface_kills import LOCAL, kill_at
 from tests.surfaces.surface_realm import SurfaceRealm
 
 _realms = count(1)
@@ -24,9 +24,12 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EmbeddedServer]
         yield running
 
 
-@pytest.mark.parametrize("failpoint", SURFACE_FAILPOINTS)
+@pytest.mark.parametrize(
+    ("kind", "failpoint"),
+    [*(("worker", failpoint) for failpoint in SURFACE_FAILPOINTS), (LOCAL, "surfaces_taken_up")],
+)
 def test_a_node_may_die_at_any_step_of_a_change(
-    server: EmbeddedServer, tmp_path: Path, failpoint: str
+    server: EmbeddedServer, tmp_path: Path, kind: str, failpoint: str
 ):
     realm = SurfaceRealm(server, f"kill{next(_realms)}", tmp_path)
-    assert asyncio.run(kill_at(realm, failpoint)), "the node has died there"
+    assert asyncio.run(kill_at(realm, failpoint, kind)), "the node has died there"

@@ -20,7 +20,7 @@ from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.calls import RunEnvironment, VisibleSurfaces
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import Language, SessionLimits
-from tests.nodes import NodeProcess, Said, access_to, node_on, rookery_here
+from tests.nodes import NodeProcess, Said, access_to, rookery_here
 from tests.stock_client import Stock
 from tests.surfaces.surface_realm import SurfaceRealm, begin, change, run
 from tests.surfaces.test_changes_under_load import kinds_of
@@ -49,12 +49,8 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SurfaceRealm]:
 
 
 def node(realm: SurfaceRealm, name: str) -> NodeProcess:
-    tools = ("--tools", "tests.surfaces.desk_tools:registry")
-    where = {"CRAFTS": str(realm.folder), "PYTHONPATH": str(Path(__file__).parents[2])}
-    of_node = {"ROOKERY_NODE_NAME": name, "ROOKERY_NODE_RECORD_READS": "before"}
-    variables = {**where, **of_node}
-    words = ("--driver", "sandbox", *tools)
-    return node_on(realm.server, realm.realm, realm.folder, *words, **variables)
+    variables = {"ROOKERY_NODE_NAME": name, "ROOKERY_NODE_RECORD_READS": "before"}
+    return realm.node_with_functions(**variables)
 
 
 async def kinds(realm: SurfaceRealm, client: Stock, session: str) -> list[str]:
