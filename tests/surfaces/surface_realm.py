@@ -86,7 +86,7 @@ async def run(
     client: Stock, session: str, code: str, name: str = "", **more: Any
 ) -> dict[str, Any]:
     headers = {"Nats_Msg_Id": name} if name else {}
-    limits = {"max_external_calls": 2 * CALLS, "wall_ms": 60_000}
+    limits = {"max_external_calls": 1_000, "wall_ms": 300_000}
     answer = await client.ask("run", session, {"code": code, "limits": limits, **more}, **headers)
     assert not answer.code, answer
     return answer.body

@@ -20,8 +20,8 @@ PROGRAM = f"""
 import asyncio
 calls = [asyncio.ensure_future(desk_work(n)) for n in range(1, {CALLS + 1})]
 refused = ""
-while not refused:
-    await asyncio.sleep(0.1)
+while not all(call.done() for call in calls):
+    await asyncio.sleep(0.3)
     try:
         await desk_work(0)
     except Exception as error:
