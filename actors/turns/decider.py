@@ -76,6 +76,7 @@ from rookery.schemas.facts import approval, hook, model, session, surface, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.hooks import ResumeReceipt, ResumeRun
+from rookery.schemas.ids import parse_reaction_id
 from rookery.schemas.machines.views import (
     ModelRoutingView,
     RealtimeProductTurnView,
@@ -101,6 +102,14 @@ START_FACTS = (facts.Started, facts.PrimitiveApplied)
 STEP_HOLD_S = 0.005
 QUESTION_HOLD_S = 0.25
 """A conversation may have to be read before its model can be asked."""
+
+
+def _is_by_peer(fact: Fact) -> bool:
+    """Whether the fact is the outcome of a call by a fact of the session's peers."""
+    if not isinstance(fact, tool.Completed | tool.Failed):
+        return False
+    found = parse_reaction_id(next(iter(fact.cause), ""))
+    return found is not None and found[0] == "peer"
 
 
 def _turn_view(turn: Turn, _: Params) -> TurnView:
@@ -318,13 +327,15 @@ class TurnsDecider(SessionMachineDecider):
 
     def hold_s(self, state: SessionTurns, facts: Sequence[Fact]) -> float:
         """A start waits for its run's first step: until then a program does nothing but compute.
-        A step waits for the next one if its calls may be recorded after they are made."""
+        A step waits for the next one if its calls may be recorded after they are made, and so does
+        the outcome of a call that a peer has ended, for the fact of its peers is the record."""
         is_start = tuple(map(type, facts)) == START_FACTS
         if is_start and state.driving is not None and state.driving.has_model:
             return QUESTION_HOLD_S
-        if is_start or (self._calls is not None and self._calls.may_record_after(state, facts)):
+        if is_start or all(map(_is_by_peer, facts)):
             return STEP_HOLD_S
-        return 0.0
+        is_held = self._calls is not None and self._calls.may_record_after(state, facts)
+        return STEP_HOLD_S if is_held else 0.0
 
     def effects(self, state: SessionTurns, fact: Fact) -> Sequence[Effect]:
         if type(fact) in _CALL_TYPES:

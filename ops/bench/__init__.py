@@ -26,6 +26,7 @@ BENCHES: dict[str, str] = {
     "approvals": "answer to end of run, decisions a second, memory of parked runs",
     "leases": "calls with a credential, memory and idle time of many leases, time of a refresh",
     "hooks": "a durable call with a hook of each kind, relative to one without",
+    "mesh": "requests between peers, over a link too; envelopes, and many peers that wait",
     "surfaces": "calls by MCP beside its SDK alone, and a realm with 2,000 tools",
     "sandbox": "programs without a node: turns, fresh sessions, tool calls, snapshots, memory",
     "languages": "seven programs in each language, relative to native CPython and to node",

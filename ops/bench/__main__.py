@@ -17,6 +17,7 @@ _ROLES = {
     "whole": "rookery.ops.bench.harness.bench_nodes:serve_whole",
     "runs": "rookery.ops.bench.harness.bench_nodes:serve_runs",
     "hooks": "rookery.ops.bench.harness.bench_nodes:serve_hooks",
+    "peers": "rookery.ops.bench.harness.bench_nodes:serve_peers",
     "leases": "rookery.ops.bench.harness.bench_nodes:serve_leases",
     "followed": "rookery.ops.bench.loads.lease_load:report_followed",
     "tokens": "rookery.ops.bench.loads.lease_load:serve_tokens",

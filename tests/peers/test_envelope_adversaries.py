@@ -249,7 +249,9 @@ def test_wrong_and_expired_vouches():
 def test_a_verified_vouch_is_remembered_and_still_expires():
     west, east = pair()
     inbox = Inbox(east)
-    vouch = west.keys.vouch("planner", 1, 1, NOW_MS - 30 * 86_400_000 + 2_000)
+    key = west.keys.key_of("planner", 1, 1).public_key
+    brief = Vouch(realm_key=west.realm_key, name="planner", key=key, expires_at_ms=NOW_MS + 2_000)
+    vouch = sign_vouch(brief, west.keys.realm_key(1))
     assert inbox.code(west.send(west.message(east), vouch=vouch)) == ""
     later = west.send(west.message(east), vouch=vouch)
     assert inbox.code(later, NOW_MS + 2_000) == "ENVELOPE_VOUCH_INVALID"

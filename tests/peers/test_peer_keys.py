@@ -143,9 +143,21 @@ def test_a_vouch_says_which_key_a_session_has_and_how_long():
     assert found is not None
     vouch, signed, signature = found
     assert vouch.key == WEST.key_of("coder", 1, 1).public_key
-    assert (vouch.name, vouch.expires_at_ms) == ("coder", 1_000 + VOUCH_MS)
+    assert (vouch.name, vouch.expires_at_ms) == ("coder", VOUCH_MS)
     assert vouch.realm_key == WEST.realm_key(1).public_key
     assert is_valid_signature(signed, signature, vouch.realm_key)
+
+
+def test_a_vouch_is_the_same_until_half_of_its_time_is_over():
+    """So a receiver verifies it once, and an envelope that waits for a week keeps a valid one."""
+    half_ms = VOUCH_MS // 2
+    first, last, next_ = (
+        WEST.vouch("coder", 1, 1, now_ms=now_ms) for now_ms in (half_ms, 2 * half_ms - 1, VOUCH_MS)
+    )
+    assert first == last != next_
+    found = read_vouch(last)
+    assert found is not None
+    assert found.vouch.expires_at_ms == 3 * half_ms
 
 
 @pytest.mark.parametrize("text", ["", ".", "a.b", "e30." + "0" * 128, "%%." + "0" * 128, "é."])

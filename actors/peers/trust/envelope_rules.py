@@ -11,12 +11,17 @@ import re
 from collections import OrderedDict
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
-from hashlib import sha3_256
 from typing import Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.keys.ed25519 import SigningKey, is_sound_key, key_id_of, verify_once
+from rookery.actors.keys.ed25519 import (
+    PublicKey,
+    SigningKey,
+    is_sound_key,
+    key_id_of,
+    verify_once,
+)
 from rookery.actors.peers.trust.peer_keys import SignedVouch, peer_id_of, read_vouch
 from rookery.actors.peers.trust.roster_rules import Roster, RosterPeer, RosterSigners
 from rookery.bus.ports import Delivery, EnvelopeProof
@@ -134,6 +139,13 @@ def decode_envelope(delivery: Delivery) -> tuple[str, SignedEnvelope]:
     return command_id, SignedEnvelope(envelope=envelope, body=body, proof=proof)
 
 
+class _KnownVouch(NamedTuple):
+    """A vouch that was verified, and the key that it is for."""
+
+    signed: SignedVouch
+    key: PublicKey
+
+
 class EnvelopeChecks:
     """The checks of one node, which has a roster and remembers vouches."""
 
@@ -147,7 +159,7 @@ class EnvelopeChecks:
         for any other session, for whose only key its realm vouches."""
         self._realm, self._roster = realm, roster
         self._session_keys = session_keys
-        self._vouches: OrderedDict[bytes, None] = OrderedDict()
+        self._vouches: OrderedDict[str, _KnownVouch] = OrderedDict()
 
     def verify(
         self, window: ReplayWindow, session: str, signed: SignedEnvelope, *, arrived_ms: int
@@ -162,10 +174,11 @@ class EnvelopeChecks:
         _check_times(envelope, arrived_ms)
         if window.has(envelope.n):
             raise Refused("ENVELOPE_REPLAYED", f"number {envelope.n} was used")
-        if vouch is not None:
-            self._check_vouch(vouch, signed, arrived_ms)
-        text = ENVELOPE_DOMAIN + signed.body
-        if not verify_once(text, signed.proof.signature, envelope.from_key):
+        if vouch is None:
+            key = PublicKey(envelope.from_key)
+        else:
+            key = self._check_vouch(vouch, signed, arrived_ms)
+        if not key.has_signed(ENVELOPE_DOMAIN + signed.body, signed.proof.signature):
             raise Refused("ENVELOPE_FORGED", "its signature does not match")
         return sender
 
@@ -182,7 +195,9 @@ class EnvelopeChecks:
         name, realm_key = signed.envelope.from_, signed.envelope.from_key
         vouch = None
         if roster.find(realm_key) is None and not roster.knows_own_key(realm_key):
-            if (vouch := read_vouch(signed.proof.vouch)) is None:
+            known = self._vouches.get(signed.proof.vouch)
+            vouch = read_vouch(signed.proof.vouch) if known is None else known.signed
+            if vouch is None:
                 raise _unknown("neither the roster nor a vouch has its key")
             realm_key = vouch.vouch.realm_key
         is_vouched = vouch is not None
@@ -212,22 +227,25 @@ class EnvelopeChecks:
 
     def _check_vouch(
         self, signed_vouch: SignedVouch, signed: SignedEnvelope, arrived_ms: int
-    ) -> None:
+    ) -> PublicKey:
+        """The key that the vouch is for."""
         envelope, (vouch, body, signature) = signed.envelope, signed_vouch
         if (vouch.name, vouch.key) != (envelope.from_, envelope.from_key):
             raise Refused("ENVELOPE_VOUCH_INVALID", "the vouch is for another name or key")
         if arrived_ms >= vouch.expires_at_ms:
             raise Refused("ENVELOPE_VOUCH_INVALID", "the vouch has expired")
-        digest = sha3_256(signed.proof.vouch.encode()).digest()
-        if digest in self._vouches:
-            return
+        text = signed.proof.vouch
+        if (known := self._vouches.get(text)) is not None:
+            self._vouches.move_to_end(text)
+            return known.key
         if not verify_once(body, signature, vouch.realm_key):
             raise Refused("ENVELOPE_VOUCH_INVALID", "the realm has not signed the vouch")
         if not is_sound_key(vouch.key):
             raise Refused("ENVELOPE_VOUCH_INVALID", "the vouch is for a key of small order")
-        self._vouches[digest] = None
+        known = self._vouches[text] = _KnownVouch(signed_vouch, PublicKey(vouch.key))
         if len(self._vouches) > _VOUCHES_MAX:
             self._vouches.popitem(last=False)
+        return known.key
 
 
 class RecordedEnvelopes:

@@ -41,7 +41,8 @@ _VOUCH_DOMAIN: Final = b"rookery.peer.vouch.v1\n"
 _KEYS_MAX: Final = 4_096
 """Derived keys that are remembered, of half a kilobyte each."""
 VOUCH_MS: Final = 30 * 86_400_000
-"""How long a vouch is valid."""
+"""How long a vouch is valid at most. It is made anew after half of that, and until then the same
+text: whoever has verified it need not do so again."""
 _VOUCH_BYTES_MAX: Final = 2_048
 _SIGNATURE: Final = re.compile("[0-9a-f]{128}")
 _SIGNATURES: Final = ("signature", "former_signature")
@@ -61,6 +62,7 @@ class RealmKeys:
     def __init__(self, realm: str, secrets: Mapping[int, bytes]) -> None:
         self._realm, self._secrets = realm, dict(secrets)
         self._derive = lru_cache(maxsize=_KEYS_MAX)(self._derive_key)
+        self._vouch = lru_cache(maxsize=_KEYS_MAX)(self._sign_vouch)
 
     @property
     def generations(self) -> frozenset[int]:
@@ -105,13 +107,13 @@ class RealmKeys:
 
     def vouch(self, name: str, generation: int, number: int, now_ms: int) -> str:
         """The realm's word that a session has its key, as an envelope carries it."""
+        half_ms = VOUCH_MS // 2
+        return self._vouch(name, generation, number, (now_ms // half_ms + 2) * half_ms)
+
+    def _sign_vouch(self, name: str, generation: int, number: int, expires_at_ms: int) -> str:
         realm = self.realm_key(generation)
-        vouch = Vouch(
-            realm_key=realm.public_key,
-            name=name,
-            key=self.key_of(name, generation, number).public_key,
-            expires_at_ms=now_ms + VOUCH_MS,
-        )
+        key = self.key_of(name, generation, number).public_key
+        vouch = Vouch(realm_key=realm.public_key, name=name, key=key, expires_at_ms=expires_at_ms)
         return sign_vouch(vouch, realm)
 
     def _derive_key(self, name: str, generation: int, number: int) -> SigningKey:

@@ -17,7 +17,7 @@ from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.ops.bench.harness.load import Task
 from rookery.ops.bench.harness.process_usage import usage_here
-from rookery.ops.config import Config, NodeConfig, ServerConfig
+from rookery.ops.config import Config, NodeConfig, PeersConfig, ServerConfig
 from rookery.ops.logs import configure
 from rookery.ops.memory_tuning import tune_memory
 from rookery.schemas.codec import FactCodec
@@ -39,6 +39,7 @@ __all__ = [
     "BenchState",
     "serve_hooks",
     "serve_leases",
+    "serve_peers",
     "serve_runs",
     "serve_turns",
     "serve_whole",
@@ -154,6 +155,21 @@ def serve_hooks(task: Task) -> None:
     server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
     settings = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.hook_load:registry")
     _serve(Config(url=task.url, store=task.store, server=server, node=settings))
+
+
+def serve_peers(task: Task) -> None:
+    """Serve with a node whose programs have the tools of peers."""
+    configure("warning", "text", sys.stderr)
+    _serve(
+        Config(
+            url=task.url,
+            realm=task.realm,
+            store=task.store,
+            server=ServerConfig(sync=task.sync, accept_unknown_durability=True),
+            node=NodeConfig(driver="sandbox"),
+            peers=PeersConfig(tools=task.realm == "default"),
+        )
+    )
 
 
 def serve_leases(task: Task) -> None:

@@ -15,7 +15,9 @@ from types import TracebackType
 from typing import Any, Literal
 
 import msgspec
+from msgspec.structs import replace
 
+from rookery.bus.mesh_links import MeshLink
 from rookery.bus.roles import Role
 from rookery.bus.server import EmbeddedServer
 from rookery.ops.bench.harness.load import LoadResult, Task
@@ -28,15 +30,18 @@ __all__ = ["Harness", "NodeProcess", "TokenProcess"]
 _STOP_TIMEOUT_S = 20.0
 _START_TIMEOUT_S = 120.0
 _COUNT_MIN = 8
+_BLOCK_BYTES = 512
 
 
 class Harness:
     """The environment of one round."""
 
-    def __init__(self, sync: Sync, share: float = 1.0) -> None:
+    def __init__(self, sync: Sync, share: float = 1.0, *, link: MeshLink | None = None) -> None:
+        """``link``: of the server to those of other sites."""
         self.sync: Sync = sync
-        self._share = share
+        self.share = share
         """The share of the full counts; tests use a small one."""
+        self._link = link
         self._open = ExitStack()
         self.store = Path()
         self.url = self.client_url = self.admin_url = ""
@@ -46,8 +51,8 @@ class Harness:
     def __enter__(self) -> Harness:
         self.store = Path(self._open.enter_context(TemporaryDirectory(prefix="rookery-bench-")))
         try:
-            embedded = EmbeddedServer(self.store, sync=self.sync, admin=True)
-            server = self._open.enter_context(embedded)
+            embedded = EmbeddedServer(self.store, sync=self.sync, admin=True, link=self._link)
+            self._server = server = self._open.enter_context(embedded)
         except BaseException:
             self._open.close()
             raise
@@ -65,7 +70,7 @@ class Harness:
 
     def count(self, full: int) -> int:
         """This round's share of ``full``."""
-        return max(_COUNT_MIN, int(full * self._share))
+        return max(_COUNT_MIN, int(full * self.share))
 
     def load(
         self,
@@ -77,6 +82,7 @@ class Harness:
         first: int = 0,
         cell: str = "",
         node_pid: int = 0,
+        other_url: str = "",
     ) -> LoadResult:
         """Run this load in a process of its own, and wait for its result."""
         task = self._task(
@@ -87,6 +93,7 @@ class Harness:
             first=first,
             cell=cell,
             node_pid=node_pid,
+            other_url=other_url,
         )
         try:
             done = subprocess.run(
@@ -114,11 +121,16 @@ class Harness:
     @contextmanager
     def node(
         self,
-        role: Literal["turns", "whole", "runs", "hooks", "leases"] = "turns",
+        role: Literal["turns", "whole", "runs", "hooks", "leases", "peers"] = "turns",
         token_url: str = "",
+        realm: str = "",
     ) -> Iterator[NodeProcess]:
-        """A node in its own process: with the benches' family, or as ``rookery up`` starts it."""
-        node = NodeProcess(role, self._task(token_url=token_url))
+        """A node in its own process: with the benches' family, or as ``rookery up`` starts it.
+        ``realm``: beside the harness's own one."""
+        task = self._task(token_url=token_url)
+        if realm:
+            task = replace(task, realm=realm, url=self._server.url_for(Role.NODE, realm=realm))
+        node = NodeProcess(role, task)
         try:
             node.await_ready()
             yield node
@@ -133,6 +145,15 @@ class Harness:
             yield server
         finally:
             server.stop()
+
+    def client_url_of(self, realm: str) -> str:
+        """For clients of another realm of this server."""
+        return self._server.url_for(Role.OPERATOR, realm=realm)
+
+    def stored_bytes(self) -> int:
+        """What the server's store takes on disk."""
+        files = (path.stat() for path in self.store.rglob("*") if path.is_file())
+        return sum(file.st_blocks * _BLOCK_BYTES for file in files)
 
     def _task(self, count: int = 0, **fields: Any) -> Task:
         return Task(

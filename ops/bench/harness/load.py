@@ -42,6 +42,9 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     first: int = 0
     node_pid: int = 0
     """Of the node whose processor time the load reads."""
+    realm: str = "default"
+    other_url: str = ""
+    """For clients of a second realm, on this server or on a linked one."""
     token_url: str = ""
     """Of the authorization server of a node with leases."""
     store: str = ""
