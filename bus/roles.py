@@ -15,8 +15,18 @@ from typing import Final, NamedTuple
 
 from rookery.bus.subjects import Subjects, encode_token
 from rookery.schemas.commands import AUDIENCES, Audience
+from rookery.schemas.seed.refs import PrivacyClass
 
-__all__ = ["ROLES_FOR_ONE", "Permissions", "Role", "inbox_of", "permissions", "verbs_of"]
+__all__ = [
+    "PRIVACY_MAX",
+    "PRIVACY_MAX_UNPROVEN",
+    "ROLES_FOR_ONE",
+    "Permissions",
+    "Role",
+    "inbox_of",
+    "permissions",
+    "verbs_of",
+]
 
 
 class Role(StrEnum):
@@ -60,6 +70,16 @@ _AUDIENCES: Final[dict[Role, tuple[Audience, ...]]] = {
 }
 _READERS: Final = frozenset(Role) - {Role.NODE, Role.WORKER, Role.HOOK, Role.PEER}
 """Roles that read facts, live and past, output and results."""
+PRIVACY_MAX: Final[dict[Role, PrivacyClass]] = {
+    **dict.fromkeys(Role, PrivacyClass.PUBLIC),
+    **dict.fromkeys(_READERS, PrivacyClass.CONTENT_REFS_ONLY),
+    Role.OPERATOR: PrivacyClass.SENSITIVE,
+    Role.NODE: PrivacyClass.SECRET,
+}
+"""The highest class of content that a role is answered with; of what is above, it gets names, sizes
+and digests. The values of sensitive facts are sealed for every role."""
+PRIVACY_MAX_UNPROVEN: Final = PrivacyClass.CONTENT_REFS_ONLY
+"""Of a request whose sender proves no role: only readers may send one."""
 _DISCOVERY: Final = tuple(
     f"$SRV.{verb}{of}"
     for verb in ("PING", "INFO", "STATS")

@@ -325,8 +325,7 @@ _REFS: Final = ("blob", "_blob", "_digest", "_ref")
 
 def up_to(highest: PrivacyClass) -> EventFilter:
     """The filter of facts that this class and those below it may read."""
-    classes = [*PrivacyClass]
-    return EventFilter.of(privacy_classes=classes[: classes.index(highest) + 1])
+    return EventFilter.of(privacy_classes=highest.and_below)
 
 
 def select_fact(where: EventFilter, fields: Mapping[str, Any], key: str) -> dict[str, Any] | None:

@@ -100,9 +100,11 @@ class ResourceReader:
         max_bytes: int,
         offset: int = 0,
         granted: KnownContent | None = None,
+        *,
+        readable: Sequence[PrivacyClass] = READABLE,
     ) -> ResourcePiece:
         """Bytes of a ref, or of a URI that is captured first. ``granted``: what a grant says of the
-        ref."""
+        ref; ``readable``: the classes that the reader may read."""
         if max_bytes > READ_BYTES_MAX:
             raise Refused(
                 "RESOURCE_TOO_LARGE",
@@ -121,6 +123,7 @@ class ResourceReader:
         if known is None:
             text = f"no fact of session {session} names blob {ref.digest[:12]}..."
             raise Refused("PERMISSION_DENIED", text, hint="resolve the resource in this session")
+        _check_class(known.privacy, readable)
         return await self._piece(known, max_bytes, offset, resolution)
 
     async def _piece(
@@ -130,7 +133,6 @@ class ResourceReader:
         offset: int,
         resolution: ResolvedResource | None,
     ) -> ResourcePiece:
-        _check_class(known.privacy)
         data = await self._blobs.get(known.digest)  # It checks the digest of the bytes.
         end = min(len(data), offset + max_bytes)
         return ResourcePiece(
@@ -193,7 +195,10 @@ class ResourceReader:
         granted = None
         if isinstance(query.grant, SealedValue) and (ref := parse_ref(query.uri)) is not None:
             granted = self._granted(session, ref.digest, query.grant)
-        piece = await self.read(session, query.uri, query.max_bytes, query.offset, granted)
+        readable = delivery.privacy_max.and_below
+        piece = await self.read(
+            session, query.uri, query.max_bytes, query.offset, granted, readable=readable
+        )
         if isinstance(piece.resolution, ResolvedResource):
             grant = self._grant(session, piece.resolution)
             return msgspec.structs.replace(piece, grant=grant)
@@ -233,10 +238,9 @@ def _known_of(digest: str, resolution: ResolvedResource | None) -> KnownContent 
     return known if resolution.content is None else known._replace(mime=resolution.content.mime)
 
 
-def _check_class(privacy: PrivacyClass) -> None:
-    if privacy not in READABLE:
-        readable = ", ".join(READABLE)
-        text = f"the content is {privacy}, and only {readable} may be read"
+def _check_class(privacy: PrivacyClass, readable: Sequence[PrivacyClass]) -> None:
+    if privacy not in readable:
+        text = f"the content is {privacy}, and only {', '.join(readable)} may be read"
         raise Refused("PERMISSION_DENIED", text)
 
 

@@ -260,5 +260,6 @@ class CommandDecoder:
     def identify(self, delivery: Delivery) -> Delivery:
         """Fill in who sent the command, and replace its reply subject by one for facts."""
         delivery.reply_to = self._seal.seal(delivery.reply_to)
-        delivery.by = self._identities.name_of(delivery.identity) or UNSIGNED
+        sender = self._identities.sender_of(delivery.identity)
+        delivery.by, delivery.privacy_max = sender.name or UNSIGNED, sender.privacy_max
         return delivery

@@ -6,17 +6,18 @@ import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import quote
 
 import msgspec
 
 from rookery.bus.clock import entropy
 from rookery.bus.nkeys import KEY_BYTES, NKey, NKeyKind, verify_nkey
-from rookery.bus.roles import Role, inbox_of
+from rookery.bus.roles import PRIVACY_MAX, PRIVACY_MAX_UNPROVEN, Role, inbox_of
 from rookery.bus.server_access import NO_ACCESS, ServerAccess
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
+from rookery.schemas.seed.refs import PrivacyClass
 
 __all__ = [
     "IDENTITY",
@@ -193,29 +194,41 @@ def identity_header(credential: Credential, nonce: bytes) -> str:
     )
 
 
+class Sender(NamedTuple):
+    """What a header proves of the sender of a command."""
+
+    name: str
+    """Empty if it proves nothing."""
+    privacy_max: PrivacyClass
+    """The highest class of content that its role is answered with."""
+
+
+UNPROVEN: Final = Sender("", PRIVACY_MAX_UNPROVEN)
+
+
 class IdentityVerifier:
     """Verifies the headers of one realm against its issuer's key."""
 
     def __init__(self, realm: str, issuer: str) -> None:
         """``issuer``: its public key; empty: no header proves anything."""
         self._realm, self._issuer = realm, issuer
-        self._verified: OrderedDict[str, str] = OrderedDict()
+        self._verified: OrderedDict[str, Sender] = OrderedDict()
 
-    def name_of(self, header: str) -> str:
-        """The proven name; empty if the header proves none."""
+    def sender_of(self, header: str) -> Sender:
+        """The sender that the header proves."""
         if not header or not self._issuer or len(header) > _HEADER_BYTES_MAX:
-            return ""
-        name = self._verified.get(header)
-        if name is None:
-            name = self._verified[header] = self._verify(header)
+            return UNPROVEN
+        sender = self._verified.get(header)
+        if sender is None:
+            sender = self._verified[header] = self._verify(header)
             if len(self._verified) > _VERIFIED_MAX:
                 self._verified.popitem(last=False)
-        return name
+        return sender
 
-    def _verify(self, header: str) -> str:
+    def _verify(self, header: str) -> Sender:
         parts = header.split(".")
         if len(parts) != _PARTS:
-            return ""
+            return UNPROVEN
         name, role, *encoded = parts
         try:
             key = encoded.pop(1)
@@ -229,11 +242,12 @@ class IdentityVerifier:
                 surface=surface.decode(),
                 public_key=key,
             ):
-                return ""
+                return UNPROVEN
             proven = verify_nkey(key, _signed_bytes(self._realm, name, nonce), signature)
+            sender = Sender(name, PRIVACY_MAX[Role(role)])
         except (ValueError, Refused):
-            return ""
-        return name if proven else ""
+            return UNPROVEN
+        return sender if proven else UNPROVEN
 
 
 def _signed_bytes(realm: str, name: str, nonce: bytes) -> bytes:

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
+from rookery.schemas.seed.refs import PrivacyClass
 from rookery.schemas.worker_protocol import Job, JobOutcome, WorkerCatalogue, WorkerReports
 
 __all__ = [
@@ -70,6 +71,8 @@ class Delivery(msgspec.Struct, eq=False, gc=False):
     """The client's proof of its credential's name, as it arrived."""
     by: str = ""
     """The name that it proves, or ``unsigned``; empty for timers."""
+    privacy_max: PrivacyClass = PrivacyClass.CONTENT_REFS_ONLY
+    """The highest class of content that the sender's role is answered with."""
     proof: EnvelopeProof = NO_PROOF
     """Of an envelope."""
     position: InboxPosition | None = None

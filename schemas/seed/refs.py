@@ -56,6 +56,12 @@ class PrivacyClass(StrEnum):
     def allows_raw_content_by_default(self) -> bool:
         return self is PrivacyClass.PUBLIC
 
+    @property
+    def and_below(self) -> tuple[PrivacyClass, ...]:
+        """What a reader sees whose highest class this is."""
+        classes = tuple(PrivacyClass)
+        return classes[: classes.index(self) + 1]
+
 
 class RetentionClass(StrEnum):
     """How long the data may be stored."""

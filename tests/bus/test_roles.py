@@ -16,10 +16,11 @@ import pytest
 from rookery.bus.clock import wait_until
 from rookery.bus.credentials import Credential, CredentialStore, ServerFormat
 from rookery.bus.nats import Connection, Outgoing
-from rookery.bus.roles import ROLES_FOR_ONE, Role
+from rookery.bus.roles import PRIVACY_MAX, ROLES_FOR_ONE, Role
 from rookery.bus.server.server import EmbeddedServer, find_server
 from rookery.bus.subjects import Subjects
 from rookery.schemas.commands import AUDIENCES, COMMANDS, Audience
+from rookery.schemas.seed.refs import PrivacyClass
 
 SURFACE: Final = "desk"
 PUBLIC = [
@@ -277,6 +278,16 @@ def test_a_node_reaches_its_own_realm_and_deletes_no_stream(known: KnownServer) 
     assert not {one for one in publish if one.startswith("rookery.default.")}
     assert {"_INBOX.default.>", "rookery.other.>", ">", "$KV.>", "$JS.>"} <= subscribe
     assert "rookery.default.>" not in subscribe
+
+
+def test_a_role_has_a_highest_privacy_class() -> None:
+    refs_only = ("client", "driver", "approver", "auditor", "gateway")
+    assert {
+        **dict.fromkeys(refs_only, PrivacyClass.CONTENT_REFS_ONLY),
+        **dict.fromkeys(("worker", "hook", "peer"), PrivacyClass.PUBLIC),
+        "operator": PrivacyClass.SENSITIVE,
+        "node": PrivacyClass.SECRET,
+    } == PRIVACY_MAX
 
 
 def test_every_verb_has_one_audience() -> None:

@@ -92,7 +92,11 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Realm]:
         *("--mount", f"data={folder / 'data'}"),
         *("--allow-http", f"http://127.0.0.1:{web.port}/open 127.0.0.0/8"),
     )
-    variables = {"PYTHONPATH": str(Path(__file__).parents[2])}
+    issued = folder / "store/credentials"  # By its own one, the node knows who sends what.
+    variables = {
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+        "ROOKERY_SERVER_CREDENTIALS_FILE": str(issued / f"{REALM}.node.json"),
+    }
     try:
         with (
             EmbeddedServer(folder / "store", admin=True) as server,

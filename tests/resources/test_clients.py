@@ -7,9 +7,11 @@ from collections.abc import Awaitable
 
 import pytest
 
+from rookery.bus import connect_sync
 from rookery.bus.client.client import Client
 from rookery.bus.client.sync import SyncClient
 from rookery.bus.roles import Role
+from rookery.ops.config import address_of
 from rookery.schemas.errors import CodedError
 from rookery.schemas.resources import READ_BYTES_MAX
 from rookery.schemas.seed.refs import PrivacyClass
@@ -70,6 +72,25 @@ def test_content_above_the_readable_classes_has_a_ref_and_no_bytes(realm: Realm)
         assert (await client.read_resource("classes", open_one)).data == b'{"tea": 3}'
 
     realm.visit(scenario)
+
+
+@pytest.mark.parametrize("uri", ["memory://salaries", "crm://salary"])
+@pytest.mark.parametrize(("role", "may"), [(Role.OPERATOR, True), (Role.CLIENT, False)])
+def test_a_role_is_answered_with_content_up_to_its_highest_class(
+    realm: Realm, role: Role, may: bool, uri: str
+):
+    """Of a sensitive resource, others get name, size and digest."""
+    path = realm.folder / f"store/credentials/{REALM}.{role}.json"
+    with connect_sync(address_of(realm.url_for(role)), realm=REALM, credential=path) as client:
+        found = client.resolve_resource("classes", uri)
+        assert found.resolution.privacy is PrivacyClass.SENSITIVE
+        assert found.resolution.content_ref.as_str().startswith("blob:")
+        for asked in (found, uri):
+            if may:
+                assert client.read_resource("classes", asked).data
+                continue
+            with pytest.raises(CodedError, match="PERMISSION_DENIED: the content is sensitive"):
+                client.read_resource("classes", asked)
 
 
 def test_refusals_have_the_contracts_words_and_a_code(realm: Realm):

@@ -9,7 +9,7 @@ import msgspec
 from cyclopts import App, Parameter
 
 from rookery.bus.credentials import Credential, CredentialStore, ServerFormat
-from rookery.bus.roles import ROLES_FOR_ONE, Role, permissions
+from rookery.bus.roles import PRIVACY_MAX, ROLES_FOR_ONE, Role, permissions
 from rookery.bus.server import Store
 from rookery.bus.subjects import Subjects
 from rookery.ops.cli.options import NO_OPTIONS, Options
@@ -127,14 +127,20 @@ def list_(*, options: Options = NO_OPTIONS) -> int:
 
 @app.command
 def roles(*, options: Options = NO_OPTIONS) -> int:
-    """Print the subjects that each role may publish and subscribe to; NAME and SURFACE are those of
-    its credential."""
+    """Print the subjects that each role may publish and subscribe to, and the highest privacy class
+    of content that it may read; NAME and SURFACE are those of its credential."""
     realm = options.load().config.realm
     table = {role: permissions(role, Subjects(realm), f"{realm}.NAME", "SURFACE") for role in Role}
     if options.json:
-        print_json({role: allowed._asdict() for role, allowed in table.items()})
+        print_json(
+            {
+                role: {**allowed._asdict(), "privacy_max": PRIVACY_MAX[role]}
+                for role, allowed in table.items()
+            }
+        )
         return 0
     for role, allowed in table.items():
+        print_line(f"{role:9} reads     up to {PRIVACY_MAX[role]}")
         for what, subjects in allowed._asdict().items():
             for subject in subjects:
                 print_line(f"{role:9} {what:9} {subject}")

@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from rookery.bus.credentials import Credential, identity_header
-from rookery.bus.credentials.credential import IdentityVerifier, Issuer
+from rookery.bus.credentials.credential import UNPROVEN, IdentityVerifier, Issuer
 from rookery.bus.nkeys import NKey, NKeyKind
 from rookery.bus.roles import Role
+from rookery.schemas.seed.refs import PrivacyClass
 
 ISSUER = Issuer(NKey(NKeyKind.ACCOUNT, b"i" * 32))
 ALICE = ISSUER.issue("shop", "alice", Role.CLIENT)
@@ -23,18 +24,25 @@ def header(credential: Credential) -> str:
 
 
 def test_a_header_proves_the_name_of_its_credential() -> None:
-    assert verifier().name_of(header(ALICE)) == "alice"
-    assert verifier().name_of(identity_header(ALICE, b"m" * 16)) == "alice"
+    assert verifier().sender_of(header(ALICE)).name == "alice"
+    assert verifier().sender_of(identity_header(ALICE, b"m" * 16)).name == "alice"
+
+
+def test_a_header_proves_the_role_whose_highest_class_its_sender_reads() -> None:
+    highest = {one.name: verifier().sender_of(header(one)).privacy_max for one in (ALICE, BOB)}
+    assert highest == {"alice": PrivacyClass.CONTENT_REFS_ONLY, "bob": PrivacyClass.SENSITIVE}
+    promoted = header(ALICE).replace(".client.", ".operator.")
+    assert verifier().sender_of(promoted) == UNPROVEN
 
 
 def test_a_credential_of_another_realm_or_issuer_proves_nothing() -> None:
-    assert verifier("bank").name_of(header(ALICE)) == ""
+    assert verifier("bank").sender_of(header(ALICE)).name == ""
     other = Issuer(NKey(NKeyKind.ACCOUNT, b"o" * 32)).issue("shop", "alice", Role.CLIENT)
-    assert verifier().name_of(header(other)) == ""
+    assert verifier().sender_of(header(other)).name == ""
 
 
 def test_a_node_without_an_issuer_accepts_no_header() -> None:
-    assert IdentityVerifier("shop", "").name_of(header(ALICE)) == ""
+    assert IdentityVerifier("shop", "").sender_of(header(ALICE)).name == ""
 
 
 @pytest.mark.parametrize("part", range(7))
@@ -44,9 +52,9 @@ def test_no_part_of_a_header_can_be_taken_from_another(part: int) -> None:
         assert part == 2, "neither has a surface"
         return
     alice[part] = bob[part]
-    assert verifier().name_of(".".join(alice)) == ""
+    assert verifier().sender_of(".".join(alice)).name == ""
 
 
 @pytest.mark.parametrize("text", ["", "alice", "a.b.c.d.e.f.g", "." * 6, "é" * 3_000, "=" * 40])
 def test_a_malformed_header_proves_nothing(text: str) -> None:
-    assert verifier().name_of(text) == ""
+    assert verifier().sender_of(text).name == ""
