@@ -103,8 +103,10 @@ async def kill_at(server: EmbeddedServer, folder: Path, failpoint: str) -> HookK
                 await replacing
 
 
-def hooked_node(server: EmbeddedServer, realm: str, folder: Path, **variables: str) -> NodeProcess:
-    flags = ("--driver", "sandbox", "--tools", "tests.hooks.failing_hooks:changing")
+def hooked_node(
+    server: EmbeddedServer, realm: str, folder: Path, registry: str = "changing", **variables: str
+) -> NodeProcess:
+    flags = ("--driver", "sandbox", "--tools", f"tests.hooks.failing_hooks:{registry}")
     where = {"HOOKS_FOLDER": str(folder), "PYTHONPATH": str(Path(__file__).parents[2])}
     return node_on(server, realm, folder, *flags, **where, **variables)
 
@@ -223,7 +225,7 @@ async def resume_parked(server: EmbeddedServer, folder: Path, runs: int) -> Resu
     """Park so many runs, revive the guard and let the command of an operator continue them."""
     realm, book = f"hooks{next(_realms)}", Book(folder)
     ended = Counter[str]()
-    with closing(hooked_node(server, realm, folder)) as node:
+    with closing(hooked_node(server, realm, folder, "guarded")) as node:
         await asyncio.to_thread(node.start)
         async with stock(server, realm, Role.OPERATOR) as client:
 

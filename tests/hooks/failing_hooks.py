@@ -287,3 +287,5 @@ changing = ToolRegistry.of(
     *(pay, guarded_pay, look),
     *(give_amount, cap, judge, look_again, shout, hurry, run_again, see_result, dead_guard),
 )
+guarded = ToolRegistry.of(pay, dead_guard)
+"""One guard alone."""
