@@ -9,7 +9,7 @@ the realm.
     session_tools.py   the session's tools, each call a run
     run_follower.py    a run until it ends or parks; run_report.py: how clients see it
     resources.py       what is too long for an answer
-    realm_link.py      the connection that outlives restarts; approver.py: that of an approver
+    approver.py        the connection of an approver; the other is of ops/gateways
 """
 
 from __future__ import annotations

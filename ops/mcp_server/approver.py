@@ -11,8 +11,8 @@ from rookery.bus.client import Client
 from rookery.bus.ports import Filter
 from rookery.bus.roles import Role, verbs_of
 from rookery.ops.config import Config
+from rookery.ops.gateways import RealmLink
 from rookery.ops.keys import TrustRoots
-from rookery.ops.mcp_server.realm_link import RealmLink
 from rookery.schemas.approvals.lists import ApprovalState
 from rookery.schemas.approvals.records import DecisionReceipt
 from rookery.schemas.errors import Refused

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.bus.client import Client, read_arguments
+from rookery.ops.gateways import RealmLink
 from rookery.ops.mcp_server.approver import McpApprover
 from rookery.ops.mcp_server.arguments import (
     ApproveArguments,
@@ -28,9 +29,13 @@ from rookery.ops.mcp_server.arguments import (
     object_schema,
     reply_schema,
 )
-from rookery.ops.mcp_server.realm_link import PATIENCE_S, RealmLink
 from rookery.ops.mcp_server.run_follower import ProgressReporter, RunFollower, find_run
-from rookery.ops.mcp_server.run_report import RunReport, ValidationReport, validation_report
+from rookery.ops.mcp_server.run_report import (
+    PATIENCE_S,
+    RunReport,
+    ValidationReport,
+    validation_report,
+)
 from rookery.schemas.approvals.lists import (
     ApprovalList,
     ApprovalState,

@@ -14,9 +14,8 @@ import mcp_types as types
 import msgspec
 
 from rookery.bus.client import Client
-from rookery.ops.mcp_server.realm_link import PATIENCE_S
 from rookery.ops.mcp_server.run_follower import find_run, read_result
-from rookery.ops.mcp_server.run_report import resource_uri
+from rookery.ops.mcp_server.run_report import PATIENCE_S, resource_uri
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.errors import Refused

@@ -18,8 +18,9 @@ from msgspec import UNSET
 from rookery.bus.client import Client, Handle, read_past_result
 from rookery.bus.clock import SystemClock, monotonic_s
 from rookery.bus.event_loop import Backoff, TaskSet, wait_first
-from rookery.ops.mcp_server.realm_link import PATIENCE_S, RealmLink
+from rookery.ops.gateways import RealmLink
 from rookery.ops.mcp_server.run_report import (
+    PATIENCE_S,
     RunReport,
     WaitReport,
     run_report,

@@ -16,6 +16,7 @@ from rookery.schemas.replies import RunAnswer, RunState, RunView, RunWait
 from rookery.schemas.run import CallStatus, ErrorObject, ResultKind, RunStatus, Severity
 
 __all__ = [
+    "PATIENCE_S",
     "ErrorReport",
     "RunReport",
     "ValidationReport",
@@ -33,6 +34,8 @@ RESULT_BYTES_MAX: Final = 48 << 10
 STREAM_CHARS_MAX: Final = 16_000
 """Of a stream in an answer, from its end."""
 PREVIEW_CHARS: Final = 2_000
+PATIENCE_S: Final = 10.0
+"""How long a request waits for a node that is away: less than MCP clients do."""
 TEXT_CHARS_MAX: Final = 4_000
 """Of an error's message."""
 CALLS_MAX: Final = 50

@@ -24,8 +24,8 @@ from rookery.bus.clock import monotonic_s
 from rookery.bus.event_loop import TaskSet
 from rookery.bus.roles import Role
 from rookery.ops.config import Config
+from rookery.ops.gateways import RealmLink
 from rookery.ops.mcp_server.approver import McpApprover
-from rookery.ops.mcp_server.realm_link import RealmLink
 from rookery.ops.mcp_server.realm_tools import RealmTool, RealmTools
 from rookery.ops.mcp_server.resources import RESOURCE_TEMPLATES, list_results, read_resource
 from rookery.ops.mcp_server.run_follower import ProgressReporter, RunFollower

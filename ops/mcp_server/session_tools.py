@@ -18,7 +18,7 @@ from rookery.actors.protection.checks import is_ever_allowed
 from rookery.actors.protection.sensitive_values import sensitive_parts
 from rookery.bus.client import Client
 from rookery.ops.mcp_server.arguments import hoist_definitions
-from rookery.ops.mcp_server.realm_link import PATIENCE_S
+from rookery.ops.mcp_server.run_report import PATIENCE_S
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ToolsQuery
 from rookery.schemas.errors import Refused

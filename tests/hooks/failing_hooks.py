@@ -30,7 +30,7 @@ from rookery.schemas.ids import HookExecutorRef
 from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.hook_invocation import HookInput
 
-__all__ = ["FAULTS", "POINTS", "POLICIES", "Book", "changing", "failing", "session_of"]
+__all__ = ["FAULTS", "POINTS", "POLICIES", "Book", "changing", "failing", "guarded", "session_of"]
 
 POINTS: Final = (
     *("run_starting", "before_tool_call", "before_approval_request"),

@@ -11,7 +11,8 @@ import pytest
 from mcp import Client
 from mcp_types import ToolListChangedNotification
 
-from rookery.ops.mcp_server import realm_link, realm_tools, run_follower, server, session_tools
+from rookery.ops.gateways import realm_link
+from rookery.ops.mcp_server import realm_tools, run_follower, server, session_tools
 from tests.mcp_server.mcp_fixtures import McpRealm, Notices, scenario
 from tests.mcp_server.test_requests import call, refusal
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from rookery.bus.roles import Role
 from rookery.ops.config import Config
-from rookery.ops.mcp_server.realm_link import RealmLink
+from rookery.ops.gateways import RealmLink
 from rookery.ops.mcp_server.realm_tools import RealmTool, RealmTools
 from rookery.ops.mcp_server.run_follower import RunFollower
 from rookery.ops.mcp_server.run_report import ErrorReport, resource_uri

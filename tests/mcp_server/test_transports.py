@@ -19,8 +19,8 @@ from mcp import Client
 from mcp.client.streamable_http import streamable_http_client
 
 from rookery.ops.cli import main
-from rookery.ops.mcp_server import http_transport
-from rookery.ops.mcp_server.http_transport import HttpAccess, HttpAddress, read_token, serve_http
+from rookery.ops.gateways import HttpAddress, read_tokens
+from rookery.ops.mcp_server import HttpAccess, http_transport, serve_http
 from rookery.schemas.errors import Refused
 from tests.forkserver import fork
 from tests.mcp_server.mcp_fixtures import SESSION, McpRealm, Notices, eventually, scenario
@@ -189,7 +189,7 @@ async def by_http(realm: McpRealm, *origins: str) -> AsyncIterator[str]:
     serving = asyncio.create_task(
         serve_http(
             realm.server(),
-            HttpAccess(HttpAddress.of("0"), TOKEN.encode(), origins),
+            HttpAccess(HttpAddress.of("0"), {"mcp": TOKEN.encode()}, origins),
             ready.set_result,
         )
     )
@@ -353,15 +353,15 @@ def test_a_token_is_long_and_private(tmp_path: Path):
     secret = tmp_path / "token"
     secret.write_text(f"{TOKEN}\n")
     secret.chmod(0o600)
-    assert read_token(secret) == TOKEN.encode()
+    assert read_tokens(secret, client="mcp") == {"mcp": TOKEN.encode()}
     secret.chmod(stat.S_IRUSR | stat.S_IRGRP)
     with pytest.raises(Refused, match="other users"):
-        read_token(secret)
+        read_tokens(secret, client="mcp")
     for text in ("", "short", "two words " * 8):
         secret.chmod(0o600)
         secret.write_text(text)
         with pytest.raises(Refused, match="no token"):
-            read_token(secret)
+            read_tokens(secret, client="mcp")
 
 
 @pytest.mark.parametrize(

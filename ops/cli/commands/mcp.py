@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import signal
 import sys
-from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import App, Parameter
 
 from rookery.ops.cli.arguments import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line
+from rookery.ops.cli.signals import serve_until_signal
 from rookery.ops.config import Config, Format, Level
 from rookery.ops.logs import configure
 from rookery.schemas.errors import Refused
@@ -66,7 +63,7 @@ def mcp(
     )
     if http is None:
         _refuse_http_options(token_file, origin)
-        return _serve(mcp_server.serve_stdio(server), server.stop)
+        return serve_until_signal(mcp_server.serve_stdio(server), server.stop)
     if token_file is None:
         raise Refused(
             "INVALID_ARGUMENT",
@@ -82,7 +79,7 @@ def mcp(
             print_line(f"ready {url}")
 
     serving = mcp_server.serve_http(server, access, print_ready)
-    return _serve(serving, server.stop)
+    return serve_until_signal(serving, server.stop)
 
 
 def _require_extra() -> None:
@@ -109,23 +106,3 @@ def _refuse_http_options(token_file: Path | None, origin: list[str] | None) -> N
         raise Refused(
             "INVALID_ARGUMENT", "--token-file and --origin are for --http", hint="--http 8765"
         )
-
-
-def _serve(serving: Coroutine[Any, Any, None], stop: Callable[[], None]) -> int:
-    """Serve until it ends by itself, or by SIGTERM or SIGINT; ``stop`` is called before."""
-
-    async def until_signal() -> None:
-        task = asyncio.ensure_future(serving)
-
-        def end() -> None:
-            stop()
-            task.cancel()
-
-        loop = asyncio.get_running_loop()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, end)
-        with suppress(asyncio.CancelledError):
-            await task
-
-    asyncio.run(until_signal())
-    return 0

@@ -1,4 +1,4 @@
-"""The connection of ``rookery mcp`` to its realm, which outlives restarts of nodes and servers."""
+"""The connection of a gateway to its realm, which outlives restarts of nodes and servers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from rookery.ops.config import Config
 from rookery.ops.server import ConfiguredServer, RealmServer
 from rookery.schemas.errors import Failed
 
-__all__ = ["PATIENCE_S", "RealmLink"]
+__all__ = ["RealmLink"]
 
 PATIENCE_S: Final = 10.0
-"""How long a request waits for a node or a server that is away: less than MCP clients do."""
+"""How long a request waits for a node or a server that is away: less than other clients do."""
 
 
 class RealmLink:
