@@ -66,7 +66,7 @@ _AUDIENCES: Final[dict[Role, tuple[Audience, ...]]] = {
     Role.HOOK: (),
     Role.AUDITOR: (Audience.QUERY,),
     Role.PEER: (),
-    Role.GATEWAY: (Audience.PUBLIC, Audience.QUERY),
+    Role.GATEWAY: (Audience.PUBLIC, Audience.QUERY, Audience.GATEWAY),
 }
 _READERS: Final = frozenset(Role) - {Role.NODE, Role.WORKER, Role.HOOK, Role.PEER}
 """Roles that read facts, live and past, output and results."""

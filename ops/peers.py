@@ -9,7 +9,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints, KernelMetrics
+from rookery.actors.kernel import (
+    AskActor,
+    Effect,
+    EffectHandler,
+    Failpoints,
+    KernelMetrics,
+    QueryHandler,
+)
 from rookery.actors.peers import NotAttended, PeerExecutor, PeersDecider, PeerSettings, SendContext
 from rookery.actors.peers.trust import (
     EnvelopeChecks,
@@ -24,12 +31,13 @@ from rookery.actors.projections import Approvers, RosterFollower
 from rookery.actors.tools import PEERS, CatalogueTool, LocalToolHost
 from rookery.actors.tools.builtin import peer_tools, peers_registry
 from rookery.bus.clock import SystemClock, entropy
-from rookery.bus.ports import Bus, EnvelopeProof, TaskSet
+from rookery.bus.ports import Bus, Delivery, EnvelopeProof, TaskSet
 from rookery.bus.sealed_secrets import SealedSecrets
 from rookery.schemas.calls import ApprovalMode
-from rookery.schemas.codec import encode_json
+from rookery.schemas.codec import decode_command, encode_json
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.peers.envelope import EnvelopeKind, OutboxEnvelope
+from rookery.schemas.peers.gateways import CardSignature, SignCard
 from rookery.schemas.peers.roster import (
     REALM_NAME,
     ROSTER_KEY,
@@ -221,6 +229,14 @@ class PeerServices:
             )
         except CodedError as failure:
             log.info("request not answered", extra={"code": failure.code})
+
+    @property
+    def queries(self) -> Mapping[str, QueryHandler]:
+        return {"sign_card": self._sign_card}
+
+    async def _sign_card(self, delivery: Delivery) -> CardSignature:
+        query = decode_command(delivery.body, SignCard, content_type=delivery.content_type)
+        return self.keys.sign_card(query, self.roster.current.generation)
 
     async def watch(self) -> None:
         """Enrol the realm once, and get the secret of each new generation, until cancelled."""

@@ -118,6 +118,7 @@ class RunServices:
         self.queries = {
             **resources.reader.queries,
             **PolicyServices(policies, self.catalogue).queries,
+            **peers.queries,
             **self._execution.queries(config.limits.payload_bytes_max),
             **self._create_queries(),
         }

@@ -20,6 +20,7 @@ from rookery.schemas.envelope import InputSource
 from rookery.schemas.hooks import ChangeHooks, HooksQuery, HookTrial, ResumeRun
 from rookery.schemas.peers.envelope import Envelope
 from rookery.schemas.peers.exchanges import ExchangesQuery, FollowExchange, PeerDue, SendEnvelope
+from rookery.schemas.peers.gateways import ChangePushTarget, SignCard
 from rookery.schemas.peers.items import PublishEvent, SetResponder
 from rookery.schemas.peers.roster import NamePeer
 from rookery.schemas.protection.policy import ExplainPolicy
@@ -415,6 +416,8 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "peer_due": PeerDue,
     "exchange": FollowExchange,
     "exchanges": ExchangesQuery,
+    "push": ChangePushTarget,
+    "sign_card": SignCard,
     "pending": PendingQuery,
     "granted": GrantedQuery,
     "session": SessionQuery,
@@ -451,6 +454,8 @@ class Audience(StrEnum):
     OPERATOR = "operator"
     MACHINE = "machine"
     """Inputs of machines, which a node refuses for what it drives itself."""
+    GATEWAY = "gateway"
+    """What only gateways to other protocols need."""
     PEER = "peer"
     """Durable commands that prove their sender by themselves."""
     NODE = "node"
@@ -512,6 +517,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "hook_resume",
     ),
     Audience.MACHINE: ("admission", "turns", "surfaces", "leases", "peers", "approvals"),
+    Audience.GATEWAY: ("push", "sign_card"),
     Audience.PEER: tuple(sorted(SIGNED_VERBS)),
     Audience.NODE: (
         "approval_due",

@@ -176,13 +176,13 @@ FAMILY_INDEXES: Final[dict[str, FamilyIndex]] = {
         "corr_id item_id",
         ends="drain_exited_clean response_ended request_timed_out request_send_failed"
         " response_replied stream_completed stream_expired stream_closed_early stream_abandoned"
-        " declined message_failed item_dropped item_handled receiver_left",
+        " declined message_failed item_dropped item_handled receiver_left push_target_removed",
         steps="drain_ensured drain_spawned drain_stopped drain_exited_respawnable"
         " drain_exit_notified envelope_classified plain_event_classified ingress_context_set"
         " request_sent response_progressed response_rejected request_received stream_reserved"
         " stream_attached context_advanced message_sent progress_sent delivered"
         " response_unmatched receiver_waiting item_assigned item_returned responder_set"
-        " enrolled paired key_rotated revoked",
+        " enrolled paired key_rotated revoked push_target_set",
     ),
     "sandbox": _family(
         EntityKind.EXECUTION_ENVIRONMENT,

@@ -24,6 +24,7 @@ from rookery.schemas.machines.views import (
     TurnsReply,
 )
 from rookery.schemas.peers.exchanges import EnvelopeReceipt, ExchangeList, StreamView
+from rookery.schemas.peers.gateways import CardSignature, PushReceipt
 from rookery.schemas.peers.items import ResponderView
 from rookery.schemas.peers.roster import RosterReceipt
 from rookery.schemas.protection.policy import PolicyExplanation
@@ -440,6 +441,8 @@ REPLIES: dict[str, Any] = {
     "peer_due": EnvelopeReceipt,
     "exchange": StreamView,
     "exchanges": ExchangeList,
+    "push": PushReceipt,
+    "sign_card": CardSignature,
     "pending": ApprovalList,
     "granted": GrantList,
     "session": SessionView,

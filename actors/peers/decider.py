@@ -92,6 +92,7 @@ from rookery.schemas.peers.exchanges import (
     PeerDue,
     SendEnvelope,
 )
+from rookery.schemas.peers.gateways import ChangePushTarget, PushReceipt
 from rookery.schemas.peers.items import DropReason, PublishEvent, SetResponder
 from rookery.schemas.peers.roster import REALM_NAME, ROSTER_KEY, NamePeer, RosterReceipt
 
@@ -108,7 +109,10 @@ _WAITING: Final = (
     facts.ResponderSet,
 )
 """What may lead to an assignment where nothing was queued."""
-_VERBS = ("peers", "roster", "send", "exchange", "respond", "event", "peer_due", "exchanges")
+_VERBS: Final = (
+    *("peers", "roster", "send", "exchange", "respond", "event", "peer_due", "exchanges"),
+    "push",
+)
 _RESERVED: Final = (ROSTER_KEY, REALM_NAME)
 """The roster is an entity of this family; the realm itself answers pings, and has no facts."""
 DELIVERED_HOLD_S: Final = 1.0
@@ -123,6 +127,9 @@ _VIEWS: Final[Mapping[type, Callable[[SessionPeers, Any], msgspec.Struct]]] = {
     ExchangesQuery: lambda state, _: list_exchanges(state),
     FollowExchange: stream_view,
     SetResponder: lambda state, _: responder_view(state),
+    ChangePushTarget: lambda _, change: PushReceipt(
+        request_id=change.request_id, target_id=change.target_id
+    ),
 }
 """What clients get to see."""
 
@@ -209,7 +216,8 @@ class PeersDecider(SessionMachineDecider):
     def _decide_program(
         self, state: SessionPeers, command: Command[Any], now_ms: int
     ) -> Sequence[Fact]:
-        """The facts of a program's call, of a reader, or of the end of a responder's run."""
+        """The facts of a program's call, of a reader or a gateway, or of the end of a responder's
+        run."""
         session = command.key
         left: Sequence[Fact] = ()
         match command.body:
@@ -217,6 +225,9 @@ class PeersDecider(SessionMachineDecider):
                 left = self._begin_call(state, command, begin, now_ms)
             case WithdrawPeerCall(operation_id=operation_id):
                 left = withdraw_call(self, state, session, operation_id)
+            case ChangePushTarget() as change:
+                self._check_live(state, session)
+                left = (_push_target(change),)
             case FollowExchange() as following:
                 left = follow_stream(self, state, session, following, now_ms)
             case HandlerEnded() as ended:
@@ -475,3 +486,11 @@ class PeersDecider(SessionMachineDecider):
 def _delivered(state: SessionPeers, item_id: str) -> Sequence[Fact]:
     known = item_id in state.outbox
     return (facts.EnvelopesDelivered(ids=(item_id,)),) if known else ()
+
+
+def _push_target(change: ChangePushTarget) -> Fact:
+    """Gateways read the targets from the journal; no rule of a session depends on them."""
+    corr_id, target_id = change.request_id, change.target_id
+    if change.target is UNSET:
+        return facts.PushTargetRemoved(corr_id=corr_id, target_id=target_id)
+    return facts.PushTargetSet(corr_id=corr_id, target_id=target_id, target=change.target)

@@ -55,6 +55,8 @@ OWN_FACTS: Final = (
     facts.ItemDropped,
     facts.ItemHandled,
     facts.ResponderSet,
+    facts.PushTargetSet,
+    facts.PushTargetRemoved,
     *ROSTER_CHANGES,
 )
 """The facts that no machine folds."""

@@ -48,6 +48,7 @@ for _name, _help in {
     "peers": "Let sessions work with those of this realm, and of others.",
     "tools": "List, describe and serve the tools that programs may call.",
     "policy": "Show what the policy of a node allows, and explain a decision.",
+    "a2a": "Serve sessions as agents to A2A clients, by HTTP.",
     "mcp": "Serve runs, sessions, approvals and tools to MCP clients, by stdio or HTTP.",
     "surfaces": "List, show, add, remove and reload surfaces of tools, and print their logs.",
     "hooks": "List, show, add, test, mode, serve, remove: hooks of a realm; resume stopped runs.",

@@ -26,6 +26,7 @@ from rookery.schemas.peers.envelope import (
     UnansweredRequest,
 )
 from rookery.schemas.peers.exchanges import PeerResponse, UnmatchedReason
+from rookery.schemas.peers.gateways import PushTarget
 from rookery.schemas.peers.items import DropReason, ReceivePattern, Responder
 from rookery.schemas.peers.roster import Enrolment, KeyRotation, Pairing, PeerRevocation
 from rookery.schemas.scalars import Unsigned
@@ -315,6 +316,26 @@ class StreamAbandoned(_OfExchange, frozen=True, kw_only=True, tag="peer.stream_a
     reason: str = ""
 
 
+# --- notifications --------------------------------------------------------------------------------
+
+
+class _OfPushTarget(Fact, frozen=True, kw_only=True):
+    corr_id: str
+    target_id: str
+
+
+class PushTargetSet(_OfPushTarget, frozen=True, kw_only=True, tag="peer.push_target_set.v1"):
+    """A gateway notifies this target of what happens to the request."""
+
+    target: PushTarget
+
+
+class PushTargetRemoved(
+    _OfPushTarget, frozen=True, kw_only=True, tag="peer.push_target_removed.v1"
+):
+    """The target gets no more notifications."""
+
+
 # --- the context's watermark ----------------------------------------------------------------------
 
 
@@ -403,6 +424,8 @@ PeerFact = (
     | StreamExpired
     | StreamClosedEarly
     | StreamAbandoned
+    | PushTargetSet
+    | PushTargetRemoved
     | ContextAdvanced
     | Enrolled
     | Paired

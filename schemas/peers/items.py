@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 from fnmatch import fnmatchcase
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -21,6 +21,7 @@ from rookery.schemas.run import Language
 from rookery.schemas.scalars import Unsigned
 
 __all__ = [
+    "INPUT_REQUIRED",
     "DropReason",
     "IntentTerms",
     "ItemKind",
@@ -32,6 +33,10 @@ __all__ = [
     "SetResponder",
     "is_served",
 ]
+
+
+INPUT_REQUIRED: Final = "input_required"
+"""The only member of a result that asks the requester for more, and leaves its request open."""
 
 
 class ItemKind(StrEnum):

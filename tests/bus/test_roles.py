@@ -49,9 +49,10 @@ QUERIES += ["resources", "exchanges", "hooked", "policy"]
 OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke", "login", "finish_login"]
 OPERATORS += ["roster"]
 OPERATORS += ["catalogue", "hooks", "hook_trial", "hook_resume"]
+GATEWAYS = ["push", "sign_card"]
 MACHINES = ["admission", "turns", "surfaces", "leases", "peers", "approvals"]
 VERBS: Final[dict[Role, list[str]]] = {
-    Role.OPERATOR: [*PUBLIC, *QUERIES, *OPERATORS, "decide", *MACHINES],
+    Role.OPERATOR: [*PUBLIC, *QUERIES, *OPERATORS, *GATEWAYS, "decide", *MACHINES],
     Role.CLIENT: [*PUBLIC, *QUERIES],
     Role.DRIVER: [*QUERIES, *MACHINES],
     Role.APPROVER: [*QUERIES, "decide"],
@@ -59,7 +60,7 @@ VERBS: Final[dict[Role, list[str]]] = {
     Role.HOOK: [],
     Role.AUDITOR: QUERIES,
     Role.PEER: [],
-    Role.GATEWAY: [*PUBLIC, *QUERIES],
+    Role.GATEWAY: [*PUBLIC, *QUERIES, *GATEWAYS],
 }
 """The verbs of each role, in words of this test."""
 READS = ["read.journal", "read.blobs.*.*"]

@@ -51,6 +51,7 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import ChangeHooks, HookMode, HooksQuery, HookTrial, ResumeRun, TriedCall
 from rookery.schemas.peers.envelope import Envelope, EnvelopeKind
 from rookery.schemas.peers.exchanges import ExchangesQuery, FollowExchange, PeerDue, SendEnvelope
+from rookery.schemas.peers.gateways import ChangePushTarget, PushTarget, SignCard
 from rookery.schemas.peers.items import PublishEvent, Responder, SetResponder
 from rookery.schemas.peers.roster import NamePeer, PeerRevocation
 from rookery.schemas.protection.policy import ExplainPolicy
@@ -125,6 +126,12 @@ EXAMPLES = {
     "event": PublishEvent(source="cron", body={"job": 7}),
     "respond": SetResponder(responder=Responder(code="item['params']")),
     "peer_due": PeerDue(request_id="00000000-0000-4000-8000-000000000001"),
+    "push": ChangePushTarget(
+        request_id="00000000-0000-4000-8000-00000000000f",
+        target_id="1",
+        target=PushTarget(url="https://a.example/hook"),
+    ),
+    "sign_card": SignCard(card={"name": "coder"}, keys_url="https://a.example/keys"),
     "exchange": FollowExchange(
         request_id="00000000-0000-4000-8000-00000000000f", reader="cli.1", leave=True
     ),

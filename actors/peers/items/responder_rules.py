@@ -1,7 +1,8 @@
 """The responder of a session: the program that runs once for each item. Pure.
 
 The drain says whether items are handed to it. A run at a time handles an item; its result is the
-response, unless its program has responded itself.
+response, unless its program has responded itself. A result ``{"input_required": ...}`` is progress,
+and leaves the request open: the run that handles a further message in reply to it may end it.
 """
 
 from __future__ import annotations
@@ -21,10 +22,21 @@ from rookery.actors.peers.state import SessionPeers
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
-from rookery.schemas.machines.peer import DrainExitReason, DrainMode, ResponseStatus
+from rookery.schemas.machines.peer import (
+    DrainExitReason,
+    DrainMode,
+    PeerResponseProgressProjectionPhase,
+    ResponseStatus,
+)
 from rookery.schemas.peers.envelope import PeerFailure
 from rookery.schemas.peers.exchanges import SendEnvelope
-from rookery.schemas.peers.items import ItemKind, ResponderView, SetResponder
+from rookery.schemas.peers.items import (
+    INPUT_REQUIRED,
+    ItemKind,
+    PeerItem,
+    ResponderView,
+    SetResponder,
+)
 from rookery.schemas.run import RunResult, RunStatus
 
 if TYPE_CHECKING:
@@ -81,8 +93,8 @@ def end_handler(
         return ()
     builder: FactBuilder[SessionPeers, Any] = FactBuilder(state, decider.evolve)
     error = _error_of(ended.result)
-    if item.kind is ItemKind.REQUEST and item.id in state.unanswered:
-        builder.add(_response(decider, state, session, ended, rules))
+    if corr_id := _answered_by(state, item):
+        builder.add(decider.moved(state, session, _response(corr_id, ended.result, rules)))
     has_failed = error is not None and ended.result.status is not RunStatus.CANCELLED
     builder.add(facts.ItemHandled(item_id=item.id, run=ended.run_id, failed=has_failed))
     if builder.state.failures >= FAILURES_MAX and _is_draining(builder.state):
@@ -98,16 +110,16 @@ def end_with_session(decider: PeersDecider, state: SessionPeers, session: str) -
     return _exit(decider, state, session, DrainExitReason.SESSION_SHUTDOWN)
 
 
-def _response(
-    decider: PeersDecider,
-    state: SessionPeers,
-    session: str,
-    ended: HandlerEnded,
-    rules: OutboxRules,
-) -> Fact:
-    result, error = ended.result, _error_of(ended.result)
-    corr_id = ended.item_id
-    if error is None:
+def _response(corr_id: str, result: RunResult, rules: OutboxRules) -> Fact:
+    error = _error_of(result)
+    if error is None and _is_question(result.result):
+        sending = SendEnvelope(
+            in_reply_to=corr_id,
+            status=ResponseStatus.ACCEPTED,
+            phase=PeerResponseProgressProjectionPhase.IN_PROGRESS,
+            result=result.result,
+        )
+    elif error is None:
         sending = SendEnvelope(
             in_reply_to=corr_id, status=ResponseStatus.COMPLETED, result=result.result
         )
@@ -119,8 +131,23 @@ def _response(
         error = PeerFailure(code=refusal.code, message=refusal.message[:2_000])
         failed = SendEnvelope(in_reply_to=corr_id, status=ResponseStatus.FAILED, error=error)
         (fact,) = rules.send(failed)
-    moved: Fact = decider.moved(state, session, fact)
-    return moved
+    return fact
+
+
+def _answered_by(state: SessionPeers, item: PeerItem) -> str:
+    """The open request that the run of an item answers: itself, or the one that it continues."""
+    if item.kind is ItemKind.REQUEST:
+        return item.id if item.id in state.unanswered else ""
+    if item.kind is not ItemKind.MESSAGE or item.in_reply_to is UNSET:
+        return ""
+    request = state.unanswered.get(item.in_reply_to)
+    is_same = request is not None and item.from_ == f"{request.name}@{request.alias}"
+    return item.in_reply_to if is_same else ""
+
+
+def _is_question(result: Any) -> bool:
+    """Whether a result asks the requester for more."""
+    return isinstance(result, dict) and list(result) == [INPUT_REQUIRED]
 
 
 def _error_of(result: RunResult) -> PeerFailure | None:

@@ -21,6 +21,7 @@ from msgspec.structs import asdict, replace
 from rookery.actors.keys.ed25519 import SigningKey, derive_seed, is_sound_key, is_valid_signature
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
+from rookery.schemas.peers.gateways import CardSignature, SignCard
 from rookery.schemas.peers.roster import REALM_NAME, Enrolment, PublicKey
 
 __all__ = [
@@ -115,6 +116,22 @@ class RealmKeys:
         key = self.key_of(name, generation, number).public_key
         vouch = Vouch(realm_key=realm.public_key, name=name, key=key, expires_at_ms=expires_at_ms)
         return sign_vouch(vouch, realm)
+
+    def sign_card(self, query: SignCard, generation: int) -> CardSignature:
+        """A JSON Web Signature over an agent card: Ed25519 over header and card in base64url, which
+        begin as nothing else does that the key signs."""
+        key = self.realm_key(generation)
+        header = {"alg": "EdDSA", "kid": key.key_id, "typ": "JOSE"}
+        if query.keys_url:
+            header["jku"] = query.keys_url
+        protected = _encode(canonical_json(header))
+        signed = f"{protected}.{_encode(canonical_json(query.card))}"
+        return CardSignature(
+            protected=protected,
+            signature=_encode(bytes.fromhex(key.sign_bytes(signed.encode()))),
+            key=key.public_key,
+            key_id=key.key_id,
+        )
 
     def _derive_key(self, name: str, generation: int, number: int) -> SigningKey:
         salt, info = f"{_KEY_SALT}\n{self._realm}", f"{name}/{generation}.{number}"
