@@ -84,6 +84,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.agents.model_kills 2 anthropic
 	@echo "== peers over a link that misbehaves, each node killed once"
 	@$(BIN)/python -m tests.chaos.mesh_faults
+	@echo "== a gateway of A2A killed under fifty streams"
+	@$(BIN)/python -m tests.chaos.gateway_kills
 	@echo "== every spec of a hook, class of its answer and fault, against the table"
 	@$(BIN)/python -m tests.hooks.hook_cells
 	@echo "== hooks that change a run, their node killed at every place of an invocation"

@@ -21,6 +21,7 @@ from tests.nodes import NodeProcess
 from tests.ops.fixtures import ROOKERY, CommandLine
 
 __all__ = [
+    "PROGRAM",
     "TOKENS",
     "A2aRealm",
     "Gateway",
@@ -34,6 +35,31 @@ __all__ = [
 
 TOKENS: Final = {"bob": "b" * 32, "ann": "a" * 32}
 AGENT: Final = "coder"
+PROGRAM: Final = """
+body = item["body"] if item["kind"] == "message" else item["params"]
+message = body["message"]
+text = message["parts"][0]["text"]
+await count(message["messageId"])
+
+async def report(result):
+    await send_response(
+        item["peer_id"], item["id"], status="accepted", phase="partial_result", result=result
+    )
+
+found = None
+if text.startswith("steps"):
+    for number in range(int(text.split()[1])):
+        await report(f"step {number + 1}")
+elif text == "receive":
+    reply = await receive(in_reply_to=item["id"])
+    text = reply["body"]["message"]["parts"][0]["text"]
+elif text == "ask":
+    found = {"input_required": "Which colour?"}
+elif text == "pay":
+    text = await pay("bob", 3)
+found or "done " + text
+"""
+"""What the agent does follows from the text of a message; each run is counted outside."""
 TOOLS = '''
 from pathlib import Path
 from rookery.actors import tool
@@ -163,6 +189,9 @@ async def events(
     request = {"jsonrpc": "2.0", "id": 1, "method": method, "params": params}
     headers = {"Last-Event-ID": after} if after else {}
     async with http.stream("POST", f"/{AGENT}", json=request, headers=headers) as response:
+        if response.headers["content-type"].startswith("application/json"):
+            error = json.loads(await response.aread())["error"]
+            raise RpcError(error["code"], error["message"])
         event_id = ""
         async for line in response.aiter_lines():
             name, _, value = line.partition(": ")

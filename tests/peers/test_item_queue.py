@@ -176,6 +176,28 @@ def test_a_responder_gets_one_item_after_the_other_and_its_program_may_reply_its
     assert [type(one) for one in found] == [facts.ResponseReplied, facts.ItemHandled]
 
 
+def test_a_question_leaves_its_request_open_for_a_message_of_the_same_peer(
+    two: tuple[Session, Session],
+):
+    planner, coder = two
+    coder.put_command(SetResponder(responder=Responder(code="1")))
+    _, corr_id = ask(planner, coder)
+    question = RunResult(result={"input_required": "Which file?"})
+    asked, handled = coder.put_command(HandlerEnded(item_id=corr_id, run_id="1", result=question))
+    assert (type(asked), type(handled)) == (facts.ProgressSent, facts.ItemHandled)
+    planner.take_from(coder, asked)
+    assert corr_id in planner.state.requests
+
+    message: Any = planner.send(to="coder@east", body="x.py", in_reply_to=corr_id)
+    coder.take_from(planner, message)
+    item_id = str(message.sent.id)
+    answer = HandlerEnded(item_id=item_id, run_id="2", result=RunResult(result="read"))
+    replied, _ = coder.put_command(answer)
+    assert (type(replied), replied.corr_id) == (facts.ResponseReplied, corr_id)
+    planner.take_from(coder, replied)
+    assert corr_id not in planner.state.requests
+
+
 def test_a_responder_ends_with_its_session_once_its_last_item_is_handled(
     two: tuple[Session, Session],
 ):
