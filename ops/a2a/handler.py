@@ -53,7 +53,7 @@ from rookery.ops.a2a.task_facts import (
     Cursor,
     TaskChange,
     TaskRecord,
-    TaskState,
+    A2aState,
     read_cursor,
 )
 from rookery.ops.a2a.task_lists import list_tasks
@@ -143,10 +143,10 @@ class SessionHandler(RequestHandler):
         """What happens behind the cursor, until the task ends or waits for its client."""
         async with aclosing(self._book.follow(record, after)) as changes:
             async for change in changes:
-                if change.state is TaskState.SUBMITTED or _is_silent(change):
+                if change.state is A2aState.SUBMITTED or _is_silent(change):
                     continue
                 yield to_event(record, change)
-                if change.state is TaskState.INPUT_REQUIRED and change.cursor == record.last:
+                if change.state is A2aState.INPUT_REQUIRED and change.cursor == record.last:
                     return
 
     async def _send(
@@ -252,7 +252,7 @@ class SessionHandler(RequestHandler):
         record = await self._require(params.id, context)
         if not record.state.is_end:
             await _coded(self._cancel(record))
-        if record.state is not TaskState.CANCELED:
+        if record.state is not A2aState.CANCELED:
             raise TaskNotCancelableError(f"task {record.id} is {record.state.value}")
         return task_of(record, await _coded(self._book.changes(record)))
 

@@ -37,7 +37,7 @@ from rookery.bus.event_loop import Backoff, TaskSet
 from rookery.bus.sealed_secrets import NONCE_BYTES, KeyRing, SealedBytes
 from rookery.ops.a2a.messages import to_event
 from rookery.ops.a2a.task_book import TaskBook
-from rookery.ops.a2a.task_facts import Cursor, TaskChange, TaskRecord, TaskState, read_cursor
+from rookery.ops.a2a.task_facts import Cursor, TaskChange, TaskRecord, A2aState, read_cursor
 from rookery.ops.gateways import RealmLink
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError
@@ -274,7 +274,7 @@ def _headers(own: Mapping[str, Any]) -> dict[str, str]:
 
 def _is_event(change: TaskChange) -> bool:
     is_message = change.state is None and not change.is_artifact
-    return not is_message and change.state is not TaskState.SUBMITTED
+    return not is_message and change.state is not A2aState.SUBMITTED
 
 
 def _has(target: PushTarget, cursor: Cursor) -> bool:

@@ -23,7 +23,7 @@ __all__ = [
     "Cursor",
     "TaskChange",
     "TaskRecord",
-    "TaskState",
+    "A2aState",
     "TasksOfSession",
     "read_cursor",
 ]
@@ -41,7 +41,7 @@ _AUTHORIZED_BY: Final = {
 Fields = Mapping[str, Any]
 
 
-class TaskState(StrEnum):
+class A2aState(StrEnum):
     """The states of the protocol, by their names there."""
 
     SUBMITTED = "TASK_STATE_SUBMITTED"
@@ -60,11 +60,11 @@ class TaskState(StrEnum):
     @property
     def is_interrupted(self) -> bool:
         """Whether the task waits for its client, or for a person that authorizes it."""
-        return self in (TaskState.INPUT_REQUIRED, TaskState.AUTH_REQUIRED)
+        return self in (A2aState.INPUT_REQUIRED, A2aState.AUTH_REQUIRED)
 
 
 _ENDS: Final = frozenset(
-    (TaskState.COMPLETED, TaskState.FAILED, TaskState.CANCELED, TaskState.REJECTED)
+    (A2aState.COMPLETED, A2aState.FAILED, A2aState.CANCELED, A2aState.REJECTED)
 )
 
 
@@ -94,7 +94,7 @@ class TaskChange(NamedTuple):
 
     cursor: Cursor
     at_ms: int
-    state: TaskState | None = None
+    state: A2aState | None = None
     content: Any = None
     """Of a state: what its message says. Of an artifact: its value."""
     is_artifact: bool = False
@@ -112,7 +112,7 @@ class TaskRecord:
         self.context_id, self.message_id = context_id, message_id
         self.changes: list[TaskChange] | None = []
         """``None`` of an ended task whose changes are read again when they are needed."""
-        self.state = TaskState.SUBMITTED
+        self.state = A2aState.SUBMITTED
         self.run_id = ""
         """Of the run that handles it now, or did last."""
         self.targets: dict[str, PushTarget] = {}
@@ -218,20 +218,20 @@ class TasksOfSession:
         context_id = str(message.get("contextId") or envelope.get("thread") or task_id)
         record = TaskRecord(task_id, client, context_id, str(message.get("messageId", "")))
         self.by_id[task_id] = record
-        return record, [_change(fact, state=TaskState.SUBMITTED, message=message)]
+        return record, [_change(fact, state=A2aState.SUBMITTED, message=message)]
 
     def _on_declined(self, fact: Fields) -> _Found:
         if (record := self._open(str(fact["corr_id"]))) is None:
             return None
         error = _envelope_of(fact).get("error", {})
-        return record, [_change(fact, state=TaskState.REJECTED, content=_text_of(error))]
+        return record, [_change(fact, state=A2aState.REJECTED, content=_text_of(error))]
 
     def _on_assigned(self, fact: Fields) -> _Found:
         if operation_id := fact.get("operation_id"):
             return self._on_received(fact, operation_id)
         if (record := self._handled(str(fact["item_id"]))) is None:
             return None
-        return record, [_change(fact, state=TaskState.WORKING)]
+        return record, [_change(fact, state=A2aState.WORKING)]
 
     def _handled(self, item_id: str) -> TaskRecord | None:
         """The open task that the run of an item belongs to."""
@@ -253,13 +253,13 @@ class TasksOfSession:
         if record is None:
             return None
         self._of_receiver[fact["operation_id"]] = record
-        return record, [_change(fact, state=TaskState.INPUT_REQUIRED)]
+        return record, [_change(fact, state=A2aState.INPUT_REQUIRED)]
 
     def _on_received(self, fact: Fields, operation_id: str = "") -> _Found:
         record = self._of_receiver.pop(operation_id or fact["operation_id"], None)
         if record is None or record.state.is_end:
             return None
-        return record, [_change(fact, state=TaskState.WORKING)]
+        return record, [_change(fact, state=A2aState.WORKING)]
 
     def _on_progress(self, fact: Fields) -> _Found:
         if (record := self._open(str(fact["corr_id"]))) is None:
@@ -268,10 +268,10 @@ class TasksOfSession:
         content = envelope.get("result")
         if isinstance(content, dict) and list(content) == [INPUT_REQUIRED]:
             question = content[INPUT_REQUIRED]
-            return record, [_change(fact, state=TaskState.INPUT_REQUIRED, content=question)]
+            return record, [_change(fact, state=A2aState.INPUT_REQUIRED, content=question)]
         if envelope.get("phase") == "partial_result":
             return record, [_change(fact, content=content, is_artifact=True)]
-        return record, [_change(fact, state=TaskState.WORKING, content=content)]
+        return record, [_change(fact, state=A2aState.WORKING, content=content)]
 
     def _on_replied(self, fact: Fields) -> _Found:
         if (record := self._open(str(fact["corr_id"]))) is None or "sent" not in fact:
@@ -279,7 +279,7 @@ class TasksOfSession:
         envelope = _envelope_of(fact)
         if error := envelope.get("error"):
             is_cancelled = error.get("code") == CANCELLED
-            state = TaskState.CANCELED if is_cancelled else TaskState.FAILED
+            state = A2aState.CANCELED if is_cancelled else A2aState.FAILED
             return record, [_change(fact, state=state, content=_text_of(error))]
         return record, list(_completion(fact, envelope.get("result")))
 
@@ -289,13 +289,13 @@ class TasksOfSession:
         if record is None or reason is None:
             return None
         text = reason.format(session=fact["session"], run=fact["run"])
-        return record, [_change(fact, state=TaskState.AUTH_REQUIRED, content=text)]
+        return record, [_change(fact, state=A2aState.AUTH_REQUIRED, content=text)]
 
     def _on_unparked(self, fact: Fields) -> _Found:
         record = self._of_run.get(str(fact.get("run")))
-        if record is None or record.state is not TaskState.AUTH_REQUIRED:
+        if record is None or record.state is not A2aState.AUTH_REQUIRED:
             return None
-        return record, [_change(fact, state=TaskState.WORKING)]
+        return record, [_change(fact, state=A2aState.WORKING)]
 
 
 _Found = tuple[TaskRecord, list[TaskChange]] | None
@@ -326,11 +326,11 @@ def _completion(fact: Fields, result: Any) -> Iterator[TaskChange]:
     """A result is an artifact, and then the end; ``{"message": ...}`` is a message instead."""
     if isinstance(result, dict) and list(result) == ["message"]:
         content = result["message"]
-        yield _change(fact, state=TaskState.COMPLETED, content=content, is_direct=True)
+        yield _change(fact, state=A2aState.COMPLETED, content=content, is_direct=True)
         return
     if result is not None:
         yield _change(fact, content=result, is_artifact=True)
-    yield _change(fact, 1, state=TaskState.COMPLETED)
+    yield _change(fact, 1, state=A2aState.COMPLETED)
 
 
 def _envelope_of(fact: Fields) -> dict[str, Any]:

@@ -15,7 +15,7 @@ import httpx
 from rookery.bus.client import Client
 from rookery.bus.roles import Role
 from rookery.ops.config import Config, load
-from rookery.ops.server import client_of, find_server
+from rookery.ops.server import ConfiguredServer
 from rookery.schemas.peers.items import Responder
 from tests.nodes import NodeProcess
 from tests.ops.fixtures import ROOKERY, CommandLine
@@ -104,9 +104,9 @@ class A2aRealm(CommandLine):
 
     def client(self) -> Client:
         """To be opened."""
-        server = find_server(self.config, Role.OPERATOR)
+        server = ConfiguredServer(self.config).find(Role.OPERATOR)
         assert server is not None
-        return client_of(server, "default", 30.0)
+        return server.client("default", 30.0)
 
     @contextmanager
     def agent(self, program: str, **terms: Any) -> Iterator[NodeProcess]:

@@ -18,7 +18,7 @@ from rookery.ops.a2a.task_facts import (
     TaskChange,
     TaskRecord,
     TasksOfSession,
-    TaskState,
+    A2aState,
     read_cursor,
 )
 from rookery.ops.cli import main
@@ -55,7 +55,7 @@ class Facts:
         return self.put(name, corr_id=TASK, sent={"text": json.dumps(members)})
 
 
-def states(record: TaskRecord) -> list[TaskState]:
+def states(record: TaskRecord) -> list[A2aState]:
     return [change.state for change in record.changes or () if change.state is not None]
 
 
@@ -68,21 +68,21 @@ def test_a_task_begins_with_its_request_and_ends_with_the_response():
     facts.sent("peer.progress_sent.v1", phase="partial_result", result="half")
     artifact, end = facts.sent("peer.response_replied.v1", status="completed", result={"a": 1})
     assert (artifact.cursor, end.cursor) == (Cursor(5, 1, 0), Cursor(5, 1, 1))
-    assert states(record) == [TaskState.SUBMITTED, TaskState.WORKING, TaskState.COMPLETED]
+    assert states(record) == [A2aState.SUBMITTED, A2aState.WORKING, A2aState.COMPLETED]
     assert facts.sent("peer.progress_sent.v1", phase="accepted") == [], "it has ended"
     task = task_of(record, record.changes or ())
     assert [one.parts[0].WhichOneof("content") for one in task.artifacts] == ["text", "data"]
-    assert facts.begin().state is TaskState.COMPLETED, "the same request again changes nothing"
+    assert facts.begin().state is A2aState.COMPLETED, "the same request again changes nothing"
 
 
 @pytest.mark.parametrize(
     ("error", "state"),
     [
-        ({"code": "ValueError", "message": "no"}, TaskState.FAILED),
-        ({"code": "CANCELLED"}, TaskState.CANCELED),
+        ({"code": "ValueError", "message": "no"}, A2aState.FAILED),
+        ({"code": "CANCELLED"}, A2aState.CANCELED),
     ],
 )
-def test_an_error_says_how_a_task_ended(error: dict[str, str], state: TaskState):
+def test_an_error_says_how_a_task_ended(error: dict[str, str], state: A2aState):
     facts = Facts()
     record = facts.begin()
     facts.sent("peer.response_replied.v1", status="failed", error=error)
@@ -93,20 +93,20 @@ def test_a_declined_request_is_a_rejected_task():
     facts = Facts()
     record = facts.begin()
     facts.sent("peer.declined.v1", error={"code": "PEER_QUEUE_FULL"})
-    assert record.state is TaskState.REJECTED
+    assert record.state is A2aState.REJECTED
 
 
 @pytest.mark.parametrize(
     ("code", "state"),
     [
-        ("WAITING_FOR_APPROVAL", TaskState.AUTH_REQUIRED),
-        ("LEASE_REAUTH_REQUIRED", TaskState.AUTH_REQUIRED),
-        ("RECOVERY_REQUIRED", TaskState.AUTH_REQUIRED),
-        ("WAITING_FOR_PEER", TaskState.WORKING),
-        ("NODE_DRAINED", TaskState.WORKING),
+        ("WAITING_FOR_APPROVAL", A2aState.AUTH_REQUIRED),
+        ("LEASE_REAUTH_REQUIRED", A2aState.AUTH_REQUIRED),
+        ("RECOVERY_REQUIRED", A2aState.AUTH_REQUIRED),
+        ("WAITING_FOR_PEER", A2aState.WORKING),
+        ("NODE_DRAINED", A2aState.WORKING),
     ],
 )
-def test_a_parked_run_waits_for_a_person_or_goes_on_by_itself(code: str, state: TaskState):
+def test_a_parked_run_waits_for_a_person_or_goes_on_by_itself(code: str, state: A2aState):
     facts = Facts()
     record = facts.begin()
     facts.put("peer.item_assigned.v1", item_id=TASK)
@@ -115,22 +115,22 @@ def test_a_parked_run_waits_for_a_person_or_goes_on_by_itself(code: str, state: 
     facts.put("turn.parked.v1", run="run", code=code)
     assert record.state is state
     facts.put("turn.unparked.v1", run="run")
-    assert record.state is TaskState.WORKING
+    assert record.state is A2aState.WORKING
 
 
 def test_a_program_that_receives_and_one_that_asks_wait_for_the_client():
     facts = Facts()
     record = facts.begin()
     facts.put("peer.receiver_waiting.v1", operation_id="o", pattern={"in_reply_to": TASK})
-    assert record.state is TaskState.INPUT_REQUIRED
+    assert record.state is A2aState.INPUT_REQUIRED
     facts.put("peer.item_assigned.v1", item_id=OTHER, operation_id="o")
-    assert record.state is TaskState.WORKING
+    assert record.state is A2aState.WORKING
     facts.sent("peer.progress_sent.v1", phase="in_progress", result={"input_required": "Which?"})
-    assert record.state is TaskState.INPUT_REQUIRED
+    assert record.state is A2aState.INPUT_REQUIRED
     more = {"message": {"messageId": "n", "role": "ROLE_USER", "parts": [{"text": "x"}]}}
     facts.envelope("message", OTHER, body=more, in_reply_to=TASK)
     facts.put("peer.item_assigned.v1", item_id=OTHER)
-    assert record.state is TaskState.WORKING
+    assert record.state is A2aState.WORKING
     facts.put("session.input_accepted.v1", item_id=OTHER, run="second")
     assert record.run_id == "second"
 
