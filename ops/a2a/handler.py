@@ -50,10 +50,10 @@ from rookery.ops.a2a.task_book import TaskBook
 from rookery.ops.a2a.task_facts import (
     CANCELLED,
     CLIENT_PREFIX,
+    A2aState,
     Cursor,
     TaskChange,
     TaskRecord,
-    A2aState,
     read_cursor,
 )
 from rookery.ops.a2a.task_lists import list_tasks

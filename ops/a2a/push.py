@@ -37,7 +37,7 @@ from rookery.bus.event_loop import Backoff, TaskSet
 from rookery.bus.sealed_secrets import NONCE_BYTES, KeyRing, SealedBytes
 from rookery.ops.a2a.messages import to_event
 from rookery.ops.a2a.task_book import TaskBook
-from rookery.ops.a2a.task_facts import Cursor, TaskChange, TaskRecord, A2aState, read_cursor
+from rookery.ops.a2a.task_facts import A2aState, Cursor, TaskChange, TaskRecord, read_cursor
 from rookery.ops.gateways import RealmLink
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CodedError

@@ -20,10 +20,10 @@ from rookery.schemas.peers.items import INPUT_REQUIRED
 
 __all__ = [
     "CLIENT_PREFIX",
+    "A2aState",
     "Cursor",
     "TaskChange",
     "TaskRecord",
-    "A2aState",
     "TasksOfSession",
     "read_cursor",
 ]

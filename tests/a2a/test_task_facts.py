@@ -14,11 +14,11 @@ from a2a.utils.errors import InvalidParamsError
 from rookery.ops.a2a import PushNetworks
 from rookery.ops.a2a.messages import cursor_of, task_of, to_event
 from rookery.ops.a2a.task_facts import (
+    A2aState,
     Cursor,
     TaskChange,
     TaskRecord,
     TasksOfSession,
-    A2aState,
     read_cursor,
 )
 from rookery.ops.cli import main
