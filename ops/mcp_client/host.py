@@ -166,7 +166,7 @@ class McpToolHost:
         """Perform the call; ``result`` is a future of the bus's loop. It costs half of what
         asyncio's own way between two threads does."""
         running.task = asyncio.create_task(self._perform(running))
-        running.task.add_done_callback(partial(_hand_over, result))
+        running.task.add_done_callback(partial(_deliver_result, result))
 
     async def _perform(self, running: _ServerCall) -> CallResult:
         """The checked result of a call. Raises coded errors and those of the port."""
@@ -376,7 +376,7 @@ def _timeout(running: _ServerCall) -> Failed:
     return Failed("TIMEOUT_TOOL", text)
 
 
-def _hand_over(result: asyncio.Future[CallResult], ended: asyncio.Task[CallResult]) -> None:
+def _deliver_result(result: asyncio.Future[CallResult], ended: asyncio.Task[CallResult]) -> None:
     with suppress(RuntimeError):  # The node has stopped, and its loop is closed.
         result.get_loop().call_soon_threadsafe(_settle, result, ended)
 

@@ -77,11 +77,11 @@ class ModelAttempts:
         self._services, self._session, self._environment = services, session, environment
         self._loop = asyncio.get_running_loop()
         self._asking: asyncio.Task[ModelAnswer] | None = None
-        self._stopped = False
+        self._stopped = asyncio.Event()
 
     def stop(self) -> None:
         """Give up the question that is asked now, and ask none any more."""
-        self._stopped = True
+        self._stopped.set()
         if self._asking is not None:
             self._asking.cancel()
 
@@ -101,7 +101,7 @@ class ModelAttempts:
         answer: ModelAnswer | None = None
         failure: ModelFailure | None = None
         try:
-            if not self._stopped:
+            if not self._stopped.is_set():
                 answer = await self._answer(question, asked, stream, max(0.0, left_s))
             self._services.failpoints.hit("model_answered")
         except ModelFailure as caught:
@@ -118,7 +118,7 @@ class ModelAttempts:
         alias, services = question.model, self._services
         limit_s = services.models.get(alias).timeout_s
         key = await services.keys.read(alias)
-        if self._stopped:
+        if self._stopped.is_set():
             return None
         asking = services.models.model(alias).ask(asked, stream.add, key)
         task = self._asking = asyncio.ensure_future(asking)
@@ -130,7 +130,7 @@ class ModelAttempts:
         if not done:
             raise self._late(left_s, limit_s)
         if task.cancelled():
-            if self._stopped:
+            if self._stopped.is_set():
                 return None
             raise ModelFailure(f"the adapter of {question.model} was cancelled from within")
         error = task.exception()

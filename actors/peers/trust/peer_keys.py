@@ -43,7 +43,7 @@ _KEYS_MAX: Final = 4_096
 """Derived keys that are remembered, of half a kilobyte each."""
 VOUCH_MS: Final = 30 * 86_400_000
 """How long a vouch is valid at most. It is made anew after half of that, and until then the same
-text: whoever has verified it need not do so again."""
+text: a realm that has verified it need not do so again."""
 _VOUCH_BYTES_MAX: Final = 2_048
 _SIGNATURE: Final = re.compile("[0-9a-f]{128}")
 _SIGNATURES: Final = ("signature", "former_signature")

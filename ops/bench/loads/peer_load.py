@@ -49,7 +49,7 @@ _BESIDE: Final = {
     fact_tag(peer.ContextAdvanced),
     fact_tag(session.RunCommitted),
 }
-"""What nobody waits for."""
+"""Facts that no answer waits for."""
 _BEGIN, _END = fact_tag(tool.Awaited), fact_tag(tool.Completed)
 
 
