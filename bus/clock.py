@@ -10,9 +10,10 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
+from rookery.schemas.ids import uuid7
 from rookery.schemas.scalars import unix_ms
 
-__all__ = ["SystemClock", "entropy", "monotonic_s", "wait_until"]
+__all__ = ["SystemClock", "entropy", "monotonic_s", "new_id", "wait_until"]
 
 T = TypeVar("T")
 
@@ -36,6 +37,11 @@ class SystemClock:
 def entropy(size_bytes: int) -> bytes:
     """Unpredictable bytes."""
     return os.urandom(size_bytes)
+
+
+def new_id() -> str:
+    """A unique message id. Repetitions of a request share it."""
+    return uuid7(SystemClock().now_ms(), entropy(10))
 
 
 def monotonic_s() -> float:

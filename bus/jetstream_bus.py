@@ -11,8 +11,8 @@ from typing import Literal
 
 from rookery.bus.commands.command_messages import CommandDecoder
 from rookery.bus.commands.inbox import JetStreamInbox, JetStreamTimers
-from rookery.bus.journal.audit import Quarantine
 from rookery.bus.journal.journal import BATCH_OVER, JetStreamFeed, JetStreamJournal
+from rookery.bus.journal_audit import Quarantine
 from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.reads import UploadService
 from rookery.bus.reads.service import NodeEndpoint

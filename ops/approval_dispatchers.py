@@ -20,9 +20,10 @@ from rookery.actors.approvals.dispatchers import (
 from rookery.actors.keys.webhooks import ReplayGuard, WebhookKey, WebhookResponse
 from rookery.actors.tools import DaemonThreadPool, ToolError
 from rookery.actors.tools.builtin import HttpExchange, HttpRequest, HttpTransport, parse_url
-from rookery.bus.client import Client, NatsExternalService
+from rookery.bus.client import Client
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import BusLoop
+from rookery.bus.workers import NatsExternalService
 from rookery.ops.config import ApprovalsConfig
 from rookery.ops.http_server import HttpServer
 from rookery.schemas.approvals.records import DecideApproval

@@ -24,7 +24,8 @@ from rookery.actors.sandbox.runtime import fiber_obstacle
 from rookery.bus.clock import entropy
 from rookery.bus.credentials import CredentialStore
 from rookery.bus.jetstream_api import STREAM_NOT_FOUND, ApiError
-from rookery.bus.journal import AuditScope, JetStreamJournal
+from rookery.bus.journal import JetStreamJournal
+from rookery.bus.journal_audit import AuditScope
 from rookery.bus.nats import Connection
 from rookery.bus.ports import Filter, Secrets
 from rookery.bus.replicas import stream_replicas

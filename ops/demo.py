@@ -16,7 +16,7 @@ import msgspec
 import nats
 
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal import ChainAudit
+from rookery.bus.journal_audit import ChainAudit
 from rookery.bus.ports import Filter
 from rookery.bus.roles import Role
 from rookery.ops.config import Config, NodeConfig, address_of

@@ -42,7 +42,7 @@ from rookery.actors.tools import ToolCatalogue
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal import QuarantinedMessage
+from rookery.bus.journal_audit import QuarantinedMessage
 from rookery.bus.micro_service import MicroServiceResponder
 from rookery.bus.ports import PARTITIONS, TaskSet
 from rookery.bus.realm_upgrade import upgrade_at_start

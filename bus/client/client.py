@@ -32,7 +32,7 @@ from rookery.bus.client.resource_methods import ResourcesMixin
 from rookery.bus.client.retrying_request import RetryingRequest, RetrySchedule
 from rookery.bus.client.run_request import RunOptions, RunSpec, encode_body, encode_large_run
 from rookery.bus.client.server_lookup import find_server_and_access
-from rookery.bus.clock import SystemClock, entropy
+from rookery.bus.clock import entropy, new_id
 from rookery.bus.commands.command_messages import command_headers
 from rookery.bus.commands.publish import publish
 from rookery.bus.credentials import Credential, identity_header
@@ -47,13 +47,12 @@ from rookery.bus.subjects import Subjects
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.commands import Cancel, ForkRun, ReplayQuery, ResolveCall
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.ids import check_command_id, check_session_id, parse_position, uuid7
+from rookery.schemas.ids import check_command_id, check_session_id, parse_position
 from rookery.schemas.protection.rights import Rights
 from rookery.schemas.replies import CallReceipt, RunAnswer, RunState
 
-__all__ = ["ABSENCE_S_MAX", "Client", "Fields", "Handle", "connect", "new_id"]
+__all__ = ["Client", "Fields", "Handle", "connect"]
 
-ABSENCE_S_MAX: Final = 30.0
 REQUEST_SCHEDULE = RetrySchedule(1.0, 16.0)
 SUBMIT_SCHEDULE = RetrySchedule(30.0, 300.0)
 """A submitted run is durable; only its reply may be lost."""
@@ -85,6 +84,9 @@ def connect(
 
 class Client(ApprovalsMixin, PeersMixin, SessionsMixin, ResourcesMixin, EventsMixin):
     """One connection to one realm, used on one event loop."""
+
+    ABSENCE_S_MAX: Final = 30.0
+    """How long a run waits for any node to appear, unless the client says otherwise."""
 
     def __init__(
         self,
@@ -490,11 +492,6 @@ def _mark_error_seen(task: asyncio.Task[Fields]) -> None:
 def client_closed() -> Refused:
     """The error for calls on a closed client."""
     return Refused("INVALID_ARGUMENT", CLOSED, hint="open another one")
-
-
-def new_id() -> str:
-    """A unique message id. Repetitions of a request share it."""
-    return uuid7(SystemClock().now_ms(), entropy(10))
 
 
 def _is_any_reply(_: Fields) -> bool:

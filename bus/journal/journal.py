@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Seque
 from typing import Any, TypeVar
 
 from rookery.bus.journal.appender import AppendCounters, Appender
-from rookery.bus.journal.audit import Quarantine
 from rookery.bus.journal.ordered_consumer import OrderedConsumer
 from rookery.bus.journal.reader import JournalReader, matcher
 from rookery.bus.journal.writer_terms import WriterTerms
+from rookery.bus.journal_audit import Quarantine
 from rookery.bus.nats import Connection
 from rookery.bus.ports import AppendOutcome, AppendRequest, Backpressure, Filter, StoredMessage
 from rookery.bus.storage.bucket import Bucket, JetStreamClaims

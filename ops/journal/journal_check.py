@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Final, Protocol, Self
 
 from rookery.actors.keys.checkpoints import heads_root
-from rookery.bus.journal import AuditResult, AuditScope, ChainAudit
+from rookery.bus.journal_audit import AuditResult, AuditScope, ChainAudit
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.anchor import Anchor, AnchorCheck
 from rookery.ops.journal.check_process import CheckProcess

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from rookery.actors.keys.checkpoints import Head, head_path
-from rookery.bus.journal import seal_line
+from rookery.bus.journal_export import seal_line
 from rookery.bus.ports import StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.digest import ZERO_CHAIN

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from rookery.bus.client import ABSENCE_S_MAX, Client
+from rookery.bus.client import Client
 from rookery.bus.clock import monotonic_s
 from rookery.bus.credentials import Credential
 from rookery.bus.mesh_links import read_link
@@ -50,7 +50,7 @@ class RealmServer(msgspec.Struct, frozen=True):
     def url_with_credential(self) -> str:
         return self.credential.url(self.url) if self.credential is not None else self.url
 
-    def client(self, realm: str, absence_s_max: float = ABSENCE_S_MAX) -> Client:
+    def client(self, realm: str, absence_s_max: float = Client.ABSENCE_S_MAX) -> Client:
         """A client to be opened. ``absence_s_max``: how long a run waits for any node to appear."""
         return Client(
             self.url,

@@ -15,7 +15,8 @@ import pytest
 
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.keys.approver_signatures import Signer
-from rookery.bus.client.client import Client, Handle, new_id
+from rookery.bus.client.client import Client, Handle
+from rookery.bus.clock import new_id
 from rookery.bus.commands.command_messages import CommandDecoder
 from rookery.bus.commands.inbox import JetStreamInbox
 from rookery.bus.journal.reader import JournalReader

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.state import APPROVERS_KEY, REFUSALS_MAX
 from rookery.actors.keys.approver_signatures import Signer
-from rookery.bus.client.client import new_id
+from rookery.bus.clock import new_id
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.approvals.records import DecideApproval
 from rookery.schemas.codec import encode_json

@@ -20,7 +20,7 @@ from rookery.actors.approvals.state import RUN_ENDED, UNPROVEN
 from rookery.actors.keys.approver_signatures import signed_answer
 from rookery.actors.keys.checkpoints import checkpoint_bytes
 from rookery.bus.credentials import CredentialStore
-from rookery.bus.journal import seal_line
+from rookery.bus.journal_export import seal_line
 from rookery.bus.memory.journal import MemoryJournal, MemoryLog
 from rookery.bus.ports import AppendRequest, StoredMessage
 from rookery.bus.roles import Role

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal.audit import ChainAudit
+from rookery.bus.journal_audit import ChainAudit
 from rookery.bus.ports import Appended, Filter, StoredMessage
 from rookery.bus.ports.journal import Feed
 from rookery.bus.server.server import EmbeddedServer

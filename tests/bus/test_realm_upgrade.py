@@ -13,7 +13,7 @@ from rookery.bus.clock import SystemClock
 from rookery.bus.commands.command_messages import TIMER
 from rookery.bus.commands.inbox import JetStreamTimers
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal.audit import ChainAudit
+from rookery.bus.journal_audit import ChainAudit
 from rookery.bus.nats.connection import Connection, Message, Outgoing
 from rookery.bus.ports import Filter, Timer
 from rookery.bus.realm_upgrade import apply_upgrade, plan_upgrade

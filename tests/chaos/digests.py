@@ -15,7 +15,7 @@ import msgspec
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission, encode_state
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal.audit import ChainAudit
+from rookery.bus.journal_audit import ChainAudit
 from rookery.bus.ports import DeadLetter, Filter, StoredMessage
 from rookery.bus.roles import Role
 from rookery.schemas.codec import FactCodec

@@ -19,7 +19,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from rookery.bus.journal.audit import ChainAudit
+from rookery.bus.journal_audit import ChainAudit
 from rookery.bus.ports import AppendRequest, ReplyMessage, StoredMessage
 from rookery.schemas.errors import CODES
 from tests.kernel.clients import SentRequest

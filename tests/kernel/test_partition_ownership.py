@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from rookery.actors.kernel.ownership import NodeIdentity, PartitionOwnership
-from rookery.bus.journal.audit import ChainAudit
+from rookery.bus.journal_audit import ChainAudit
 from rookery.bus.memory.storage import MemoryClaims
 from rookery.bus.ports import PARTITIONS, Claim, Delivery
 from rookery.bus.subjects import partition_of

@@ -9,7 +9,7 @@ import pytest
 
 from rookery.actors.kernel.kernel_settings import NoMetrics
 from rookery.bus.event_loop import LoopThread
-from rookery.bus.journal.audit import ChainAudit
+from rookery.bus.journal_audit import ChainAudit
 from tests.kernel.clients import Patient, SentRequest
 from tests.kernel.world import World
 

@@ -12,7 +12,7 @@ from rookery.actors.kernel import Entity
 from rookery.actors.projections import RunQueryHandler
 from rookery.bus.client import Client
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal import ChainAudit
+from rookery.bus.journal_audit import ChainAudit
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.bench.growth import Growth, GrowthRow
 from rookery.ops.bench.growth.journal_loader import (

@@ -10,7 +10,8 @@ from time import sleep
 import pytest
 from msgspec.structs import replace
 
-from rookery.bus.journal import AuditScope, ExportReader
+from rookery.bus.journal_audit import AuditScope
+from rookery.bus.journal_export import ExportReader
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal import JournalCheck, facts_check
 from rookery.schemas.codec import encode_facts

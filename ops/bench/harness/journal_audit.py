@@ -12,7 +12,7 @@ from contextlib import asynccontextmanager
 
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_bus import JetStreamBus
-from rookery.bus.journal import ChainAudit
+from rookery.bus.journal_audit import ChainAudit
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.bench.harness.bench_nodes import FAMILY, BenchDecider
 from rookery.ops.bench.harness.load import command_id

@@ -7,8 +7,9 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import aclosing, asynccontextmanager, suppress
 from time import perf_counter
+from typing import Any
 
-from rookery.bus.client import Client, Fields
+from rookery.bus.client import Client
 from rookery.bus.nats import Connection
 from rookery.bus.subjects import Subjects
 from rookery.ops.bench.harness.load import LoadResult, Task, command_id, timed
@@ -117,9 +118,9 @@ async def _waiting(client: Client, task: Task) -> dict[str, ListedApproval]:
 @asynccontextmanager
 async def _fact_waiter(
     client: Client, connection: Connection, kind: str
-) -> AsyncIterator[Callable[[str], Awaitable[Fields]]]:
+) -> AsyncIterator[Callable[[str], Awaitable[dict[str, Any]]]]:
     """A function that waits for the first new fact of this kind in a session."""
-    here: defaultdict[str, asyncio.Future[Fields]] = defaultdict(asyncio.Future)
+    here: defaultdict[str, asyncio.Future[dict[str, Any]]] = defaultdict(asyncio.Future)
 
     async def listen(after: int) -> None:
         async with aclosing(client.events("turn", after=after)) as facts:
@@ -128,7 +129,7 @@ async def _fact_waiter(
                 if fact["type"] == kind and not expected.done():
                     expected.set_result(fact)
 
-    async def next_fact(session: str) -> Fields:
+    async def next_fact(session: str) -> dict[str, Any]:
         return await here[session]
 
     journal = await connection.api(f"STREAM.INFO.{Subjects('default').journal_stream}")

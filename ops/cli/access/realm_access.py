@@ -19,7 +19,8 @@ from rookery.bus.clock import entropy
 from rookery.bus.commands import CommandDecoder, JetStreamInbox
 from rookery.bus.credentials import identity_header
 from rookery.bus.jetstream_api import STREAM_NOT_FOUND, ApiError
-from rookery.bus.journal import JetStreamFeed, JetStreamJournal, Quarantine
+from rookery.bus.journal import JetStreamFeed, JetStreamJournal
+from rookery.bus.journal_audit import Quarantine
 from rookery.bus.nats import Connection
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.roles import Role

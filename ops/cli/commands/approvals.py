@@ -16,8 +16,8 @@ from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
 from rookery.actors.projections import ApprovalProjection, ApprovalQueryHandler
-from rookery.bus.client import new_id, read_arguments
-from rookery.bus.clock import SystemClock
+from rookery.bus.client import read_arguments
+from rookery.bus.clock import SystemClock, new_id
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.arguments import read_signer

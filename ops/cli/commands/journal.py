@@ -15,7 +15,8 @@ from cyclopts.validators import Number
 from msgspec import UNSET, UnsetType
 
 from rookery.bus.clock import SystemClock
-from rookery.bus.journal import AuditResult, AuditScope, ExportReader, JournalExport
+from rookery.bus.journal_audit import AuditResult, AuditScope
+from rookery.bus.journal_export import ExportReader, JournalExport
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import file_lines, is_long_file, local_server, open_realm
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor

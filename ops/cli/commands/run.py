@@ -11,7 +11,8 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.bus.client import Client, Handle, new_id
+from rookery.bus.client import Client, Handle
+from rookery.bus.clock import new_id
 from rookery.ops.cli.access.realm_access import with_realm_client
 from rookery.ops.cli.arguments import (
     NO_PROGRAM_OPTIONS,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import aclosing, suppress
+from typing import Any
 
 from msgspec import UNSET
 from rich.cells import cell_len
 
-from rookery.bus.client import AnswerText, Fields, Handle
+from rookery.bus.client import AnswerText, Handle
 from rookery.ops.cli.output import LAYOUT, clock_time, print_json, print_line, printable
 from rookery.schemas.agents import DeltaKind, ModelUsage
 from rookery.schemas.codec import encode_json
@@ -62,7 +63,7 @@ class RunProgressLine:
         self._progress = RunProgress()
         self._run_id = ""
 
-    def apply(self, fact: Fields) -> None:
+    def apply(self, fact: Mapping[str, Any]) -> None:
         """Fold the next fact of the run."""
         self._run_id = str(fact.get("run", ""))
         self._progress.apply_fields(fact)

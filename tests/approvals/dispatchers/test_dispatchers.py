@@ -19,10 +19,10 @@ from rookery.actors.approvals.dispatchers.protocol import (
     TimedOut,
     Unavailable,
 )
-from rookery.bus.client.external_service import NatsExternalService
 from rookery.bus.nats.connection import Connection, Message, Outgoing, header_value
 from rookery.bus.server.server import EmbeddedServer
 from rookery.bus.subjects import Subjects
+from rookery.bus.workers.external_service import NatsExternalService
 from rookery.schemas.approvals.dispatch import ApprovalDispatch
 from rookery.schemas.approvals.records import Approved, Denied
 from rookery.schemas.errors import Refused

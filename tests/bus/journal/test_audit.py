@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.bus.journal.audit import AuditResult, AuditScope, ChainAudit
-from rookery.bus.journal.export import JournalExport, verify_lines
+from rookery.bus.journal_audit import AuditResult, AuditScope, ChainAudit
+from rookery.bus.journal_export import JournalExport, verify_lines
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.digest import ZERO_CHAIN, chain

@@ -22,7 +22,7 @@ from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.state import SessionCalls
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.actors.turns.external_driver import turn_snapshot
-from rookery.bus.journal.export import verify_lines
+from rookery.bus.journal_export import verify_lines
 from rookery.bus.ports import Bus, Delivery
 from rookery.schemas.calls import ForkedRun, ForkPoint, RunEnvironment
 from rookery.schemas.codec import encode_json

@@ -16,7 +16,8 @@ import msgspec
 from cyclopts import Parameter
 from msgspec import UNSET
 
-from rookery.bus.client import Client, new_id
+from rookery.bus.client import Client
+from rookery.bus.clock import new_id
 from rookery.bus.roles import Role
 from rookery.ops.cli.commands.peers.roster import app
 from rookery.ops.cli.options import NO_OPTIONS, Options, parse_duration_ms

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.bus.journal.audit import AuditResult, AuditScope, ChainAudit, scope_of
+from rookery.bus.journal_audit import AuditResult, AuditScope, ChainAudit, scope_of
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.subjects import Subjects
 from rookery.schemas.codec import encode_json

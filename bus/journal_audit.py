@@ -36,7 +36,7 @@ __all__ = [
 #
 # ``ChainAudit`` checks the chains over messages in journal order. It finds messages that were
 # changed, swapped or removed between two messages of an entity. Missing newest messages show only
-# by comparison with an export (``rookery.bus.journal.export``).
+# by comparison with an export (``rookery.bus.journal_export``).
 
 
 class AuditScope(StrEnum):
