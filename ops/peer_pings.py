@@ -11,15 +11,9 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.actors.peers.trust import (
-    EnvelopeChecks,
-    RealmKeys,
-    Roster,
-    RosterPeer,
-    ping_envelope,
-    read_pong,
-    sign_envelope,
-)
+from rookery.actors.peers.envelopes import EnvelopeChecks, ping_envelope, sign_envelope
+from rookery.actors.peers.roster import Roster, RosterPeer
+from rookery.actors.peers.trust import RealmKeys
 from rookery.actors.projections import read_approvers, read_roster, reported_signers
 from rookery.bus.clock import entropy, monotonic_s
 from rookery.bus.commands import command_headers
@@ -98,7 +92,7 @@ class _Pings:
     def _on_messages(self, messages: Sequence[Message]) -> None:
         for message in messages:
             try:
-                answer = read_pong(self._checks, _delivery(message), self._now_ms())
+                answer = self._checks.read_pong(_delivery(message), self._now_ms())
             except Refused:  # A client that may publish envelopes may publish anything.
                 continue
             waiting = self._answers.get(str(answer.in_reply_to))

@@ -18,15 +18,9 @@ from rookery.actors.kernel import (
     QueryHandler,
 )
 from rookery.actors.peers import NotAttended, PeerExecutor, PeersDecider, PeerSettings, SendContext
-from rookery.actors.peers.trust import (
-    EnvelopeChecks,
-    RealmKeys,
-    Roster,
-    RosterAccess,
-    peer_id_of,
-    realm_response,
-    sign_envelope,
-)
+from rookery.actors.peers.envelopes import EnvelopeChecks, realm_response, sign_envelope
+from rookery.actors.peers.roster import Roster, RosterAccess
+from rookery.actors.peers.trust import RealmKeys, peer_id_of
 from rookery.actors.projections import Approvers, RosterFollower
 from rookery.actors.tools import PEERS, CatalogueTool, LocalToolHost
 from rookery.actors.tools.builtin import peer_tools, peers_registry

@@ -10,10 +10,10 @@ from typing import Any
 
 from msgspec import UNSET
 
+from rookery.actors.peers.envelopes.envelope_rules import EnvelopeSender, SignedEnvelope
 from rookery.actors.peers.items.item_queue import is_full
 from rookery.actors.peers.items.terms import check_terms
 from rookery.actors.peers.state import UNANSWERED_MAX, SessionPeers
-from rookery.actors.peers.trust.envelope_rules import EnvelopeSender, SignedEnvelope
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.machines.peer import (

@@ -46,6 +46,13 @@ from rookery.actors.peers.effects import (
     peer_effects,
     pending_peer_effects,
 )
+from rookery.actors.peers.envelopes.envelope_rules import (
+    EnvelopeChecks,
+    EnvelopeSender,
+    ReplayWindow,
+    SignedEnvelope,
+    decode_envelope,
+)
 from rookery.actors.peers.evolve import OWN_FACTS, evolve, kept_over_generations
 from rookery.actors.peers.items.events import event_id, queue_event
 from rookery.actors.peers.items.item_queue import assignments, is_full
@@ -66,16 +73,9 @@ from rookery.actors.peers.items.streams import (
     stream_view,
 )
 from rookery.actors.peers.outbox import OutboxRules, SendContext, list_exchanges
+from rookery.actors.peers.roster.roster_rules import RosterAccess, change_roster
 from rookery.actors.peers.state import DeclineRate, SessionPeers
-from rookery.actors.peers.trust.envelope_rules import (
-    EnvelopeChecks,
-    EnvelopeSender,
-    ReplayWindow,
-    SignedEnvelope,
-    decode_envelope,
-)
 from rookery.actors.peers.trust.peer_keys import peer_id_of
-from rookery.actors.peers.trust.roster_rules import RosterAccess, change_roster
 from rookery.bus.ports import Delivery
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, SIGNED_VERBS, HandleInput

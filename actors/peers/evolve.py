@@ -12,6 +12,7 @@ from typing import Any, Final
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.peers.envelopes.envelope_rules import ReplayWindow
 from rookery.actors.peers.items.item_queue import (
     drain_due_ms,
     item_of,
@@ -31,7 +32,6 @@ from rookery.actors.peers.state import (
     SessionPeers,
     StreamReader,
 )
-from rookery.actors.peers.trust.envelope_rules import ReplayWindow
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.facts.peer import ROSTER_CHANGES, RosterChange

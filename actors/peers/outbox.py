@@ -13,9 +13,9 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.peers.evolve import counter_key
+from rookery.actors.peers.roster.roster_rules import Roster
 from rookery.actors.peers.state import SessionPeers
 from rookery.actors.peers.trust.peer_keys import peer_id_of
-from rookery.actors.peers.trust.roster_rules import Roster
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused

@@ -11,9 +11,9 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.kernel.machines import SessionMachineState
 from rookery.actors.peers.context_machine import SessionContext
 from rookery.actors.peers.drain_machine import CommsDrain
+from rookery.actors.peers.envelopes.envelope_rules import ReplayWindow
 from rookery.actors.peers.interaction_machine import InboundRequests, OutboundRequests
 from rookery.actors.peers.stream_machine import InteractionStreams
-from rookery.actors.peers.trust.envelope_rules import ReplayWindow
 from rookery.schemas.facts.peer import RosterChange
 from rookery.schemas.peers.envelope import OutboxEnvelope, UnansweredRequest
 from rookery.schemas.peers.exchanges import UnmatchedReason

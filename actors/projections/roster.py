@@ -15,7 +15,7 @@ from typing import NamedTuple
 import msgspec
 
 from rookery.actors.approvals import ApproverLine
-from rookery.actors.peers.trust import Roster, RosterSigners
+from rookery.actors.peers.roster import Roster, RosterSigners
 from rookery.actors.projections.approvers import ApproverReport, Approvers
 from rookery.bus.ports import Bus, EntityFollower, StoredMessage
 from rookery.schemas.codec import FactCodec

@@ -19,7 +19,7 @@ from rookery.actors.approvals.state import (
     SessionApprovals,
 )
 from rookery.actors.keys.approver_signatures import is_signed_by, signed_answer, signed_revocation
-from rookery.actors.peers.trust import RosterSigners
+from rookery.actors.peers.roster import RosterSigners
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.damage import DefectKind, MessageDamage
 from rookery.schemas.codec import fact_tag

@@ -12,7 +12,8 @@ from typing import Final
 
 from msgspec import UNSET
 
-from rookery.actors.peers.trust import RecordedEnvelopes, Roster, RosterSigners
+from rookery.actors.peers.envelopes import RecordedEnvelopes
+from rookery.actors.peers.roster import Roster, RosterSigners
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.damage import DefectKind, MessageDamage
 from rookery.schemas.codec import fact_name

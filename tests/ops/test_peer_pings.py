@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rookery.actors.peers.trust import PeerCard, RealmKeys, card_line
+from rookery.actors.peers.trust import PeerCard, RealmKeys
 from rookery.bus.clock import entropy
 from rookery.bus.server.server import EmbeddedServer
 from rookery.ops.checks import CheckVerdict, Finding
@@ -64,7 +64,7 @@ def test_a_realm_without_an_inbox_here_differs_from_one_that_refuses(
 ):
     west, east = sites
     stranger = RealmKeys("nowhere", {1: entropy(32)}).enrol(1)
-    card = card_line(PeerCard(enrolment=stranger, alias="nowhere"))
+    card = PeerCard(enrolment=stranger, alias="nowhere").line
     assert west.rookery("peers", "accept", card).code == 0
     assert east.rookery("peers", "revoke", "pw").code == 0
     pings = found(west)

@@ -13,14 +13,9 @@ from rookery.actors.kernel.command_router import decode_delivery
 from rookery.actors.kernel.machines import ATTACHED, SessionHost
 from rookery.actors.keys.ed25519 import SigningKey
 from rookery.actors.peers import PeersDecider, PeerSettings, SendContext
-from rookery.actors.peers.trust import (
-    EnvelopeChecks,
-    RealmKeys,
-    Roster,
-    RosterAccess,
-    RosterSigners,
-    sign_envelope,
-)
+from rookery.actors.peers.envelopes import EnvelopeChecks, sign_envelope
+from rookery.actors.peers.roster import Roster, RosterAccess, RosterSigners
+from rookery.actors.peers.trust import RealmKeys
 from rookery.bus.ports import Delivery, EnvelopeProof, InboxPosition
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.envelope import Fact

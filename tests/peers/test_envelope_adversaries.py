@@ -14,7 +14,7 @@ from Crypto.Signature import eddsa
 from msgspec.structs import replace
 
 from rookery.actors.keys.ed25519 import SigningKey
-from rookery.actors.peers.trust.envelope_rules import WINDOW_BITS, ReplayWindow
+from rookery.actors.peers.envelopes.envelope_rules import WINDOW_BITS, ReplayWindow
 from rookery.actors.peers.trust.peer_keys import Vouch, sign_vouch
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.facts import peer as facts

@@ -15,7 +15,7 @@ from urllib.request import urlopen
 import pytest
 
 from rookery.actors.keys.ed25519 import SigningKey, is_valid_signature
-from rookery.actors.peers.trust import read_card
+from rookery.actors.peers.trust.cards import PeerCard
 from rookery.bus.clock import SystemClock, wait_until
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
@@ -49,7 +49,7 @@ class Office(Realm):
 
         assert wait_until(accepted, PATIENCE_S)
         printed = wait_until(self._card, PATIENCE_S)
-        self.realm_key = read_card(printed).enrolment.key
+        self.realm_key = PeerCard.read(printed).enrolment.key
 
     def _card(self) -> str:
         ended = self.rookery("peers", "card", "--json")

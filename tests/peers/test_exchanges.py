@@ -14,8 +14,9 @@ from msgspec.structs import replace
 
 from rookery.actors.kernel.machines import DESTROYED, HostPhase
 from rookery.actors.peers.effects import EnvelopeDelivered, EnvelopeFailed
+from rookery.actors.peers.envelopes import sign_envelope
 from rookery.actors.peers.state import DECLINES_MAX, UNANSWERED_MAX
-from rookery.actors.peers.trust import peer_id_of, sign_envelope
+from rookery.actors.peers.trust import peer_id_of
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Refused

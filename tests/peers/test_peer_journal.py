@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.peers.trust import sign_change
-from rookery.actors.peers.trust.roster_changes import command_of, fact_of
+from rookery.actors.peers.roster import sign_change
+from rookery.actors.peers.roster.roster_changes import command_of, fact_of
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal import DefectKind, JournalCheck
 from rookery.schemas.codec import encode_facts

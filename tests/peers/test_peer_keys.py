@@ -10,14 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.actors.keys.ed25519 import SigningKey, is_valid_signature
-from rookery.actors.peers.trust import (
-    PeerCard,
-    RealmKeys,
-    card_line,
-    fingerprint,
-    peer_id_of,
-    read_card,
-)
+from rookery.actors.peers.trust import PeerCard, RealmKeys, fingerprint, peer_id_of
 from rookery.actors.peers.trust.peer_keys import VOUCH_MS, enrolment_fault, read_vouch
 from rookery.schemas.errors import Refused
 from rookery.schemas.peers.roster import Enrolment
@@ -92,23 +85,23 @@ def test_a_changed_enrolment_is_not_proven(change: dict[str, object]):
 @pytest.mark.parametrize("name", [None, "coder"])
 def test_a_card_is_read_as_it_was_printed(generation: int, name: str | None):
     card = PeerCard(enrolment=WEST.enrol(generation), alias="west", name=name)
-    line = card_line(card)
+    line = card.line
     assert line.split() == [line]
-    assert read_card(f"  {line}\n") == card
-    assert read_card(line.replace("peer1:", "peer1:").rstrip()) == card
+    assert PeerCard.read(f"  {line}\n") == card
+    assert PeerCard.read(line.replace("peer1:", "peer1:").rstrip()) == card
     for digit in set("abcdefghijklmnopqrstuvwxyz234567") - {line[-1]}:
         with pytest.raises(Refused):
-            read_card(line[:-1] + digit)
+            PeerCard.read(line[:-1] + digit)
 
 
 def test_a_mistyped_card_is_refused():
-    line = card_line(PeerCard(enrolment=WEST.enrol(2), alias="west"))
+    line = PeerCard(enrolment=WEST.enrol(2), alias="west").line
     prefix, digits = line.split(":")
     rng = random.Random(7)
     for at in range(0, len(digits) - 1, 5):
         other = rng.choice([one for one in "abcdefghijklmnopqrstuvwxyz234567" if one != digits[at]])
         with pytest.raises(Refused, match="no card of a peer"):
-            read_card(f"{prefix}:{digits[:at]}{other}{digits[at + 1 :]}")
+            PeerCard.read(f"{prefix}:{digits[:at]}{other}{digits[at + 1 :]}")
 
 
 def test_a_card_that_its_realm_did_not_sign_is_refused():
@@ -120,13 +113,13 @@ def test_a_card_that_its_realm_did_not_sign_is_refused():
         signature=enrolment.signature,
     )
     with pytest.raises(Refused, match="not that of its key"):
-        read_card(card_line(PeerCard(enrolment=forged, alias="west")))
+        PeerCard.read(PeerCard(enrolment=forged, alias="west").line)
 
 
 @pytest.mark.parametrize("text", ["", "hello", "rookery-peer1:", "rookery-peer1:a1", "x" * 9])
 def test_another_text_is_no_card(text: str):
     with pytest.raises(Refused, match="INVALID_ARGUMENT"):
-        read_card(text)
+        PeerCard.read(text)
 
 
 def test_a_fingerprint_has_eight_words_that_differ_from_key_to_key():

@@ -9,7 +9,7 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.actors.peers import NotAttended
-from rookery.actors.peers.trust import ping_envelope, read_pong, realm_response, sign_envelope
+from rookery.actors.peers.envelopes import ping_envelope, realm_response, sign_envelope
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
@@ -43,7 +43,7 @@ def answer(east: Site, sent: Sent) -> Sent:
 def test_a_ping_is_answered_by_the_realm_and_the_answer_is_verified():
     west, east = pair()
     sent = ping(west, east)
-    pong = read_pong(west.checks, answer(east, sent).delivery(REALM_NAME), NOW_MS)
+    pong = west.checks.read_pong(answer(east, sent).delivery(REALM_NAME), NOW_MS)
     assert (pong.in_reply_to, pong.status) == (sent.message_id, ResponseStatus.COMPLETED)
 
 
@@ -103,9 +103,9 @@ def as_a_request(west: Site, east: Site, sent: Sent) -> Sent:
 def test_a_forged_answer_is_none(change: Change):
     west, east = pair()
     honest = answer(east, ping(west, east))
-    assert read_pong(west.checks, honest.delivery(REALM_NAME), NOW_MS)
+    assert west.checks.read_pong(honest.delivery(REALM_NAME), NOW_MS)
     with pytest.raises(Refused):
-        read_pong(west.checks, change(west, east, honest).delivery(REALM_NAME), NOW_MS)
+        west.checks.read_pong(change(west, east, honest).delivery(REALM_NAME), NOW_MS)
 
 
 @pytest.mark.parametrize(

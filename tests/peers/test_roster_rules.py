@@ -10,7 +10,8 @@ from msgspec.structs import replace
 
 from rookery.actors.keys.ed25519 import SigningKey
 from rookery.actors.peers import PeersDecider, PeerSettings
-from rookery.actors.peers.trust import RealmKeys, Roster, RosterAccess, RosterSigners, sign_change
+from rookery.actors.peers.roster import Roster, RosterAccess, RosterSigners, sign_change
+from rookery.actors.peers.trust import RealmKeys
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts

@@ -16,7 +16,7 @@ from rookery.actors.peers.trust.peer_keys import enrolment_fault
 from rookery.schemas.errors import Refused
 from rookery.schemas.peers.roster import Alias, Enrolment, Name
 
-__all__ = ["PeerCard", "card_line", "fingerprint", "read_card"]
+__all__ = ["PeerCard", "fingerprint"]
 
 _PREFIX: Final = "rookery-peer1:"
 _CHECKSUM_BYTES: Final = 4
@@ -34,6 +34,50 @@ class PeerCard(msgspec.Struct, frozen=True, kw_only=True):
     name: Name | None = None
     """Only this session; ``None`` for the whole realm."""
 
+    @property
+    def line(self) -> str:
+        """The card as one line without blanks."""
+        enrolment = self.enrolment
+        packed = msgspec.msgpack.encode(
+            _PackedCard(
+                alias=self.alias,
+                name=self.name or "",
+                realm=enrolment.realm,
+                generation=enrolment.generation,
+                key=bytes.fromhex(enrolment.key),
+                former_key=bytes.fromhex(enrolment.former_key),
+                signature=bytes.fromhex(enrolment.signature),
+                former_signature=bytes.fromhex(enrolment.former_signature),
+            )
+        )
+        text = b32encode(packed + _checksum(packed)).rstrip(b"=").decode().lower()
+        return _PREFIX + text
+
+    @classmethod
+    def read(cls, line: str) -> PeerCard:
+        """The card of a line; ``Refused`` if it was mistyped, or its signatures do not prove it."""
+        text = line.strip()
+        if not text.startswith(_PREFIX):
+            raise _invalid(f"it does not begin with {_PREFIX}")
+        digits = text.removeprefix(_PREFIX).upper()
+        try:
+            data = b32decode(digits + "=" * (-len(digits) % 8))
+        except ValueError:
+            raise _invalid("it has other characters than a to z and 2 to 7") from None
+        if b32encode(data).decode().rstrip("=") != digits:  # Unused bits of the last character.
+            raise _invalid("its last character is wrong")
+        packed, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
+        if _checksum(packed) != checksum:
+            raise _invalid("its checksum does not match: a character is wrong or missing")
+        try:
+            found = msgspec.msgpack.decode(packed, type=_PackedCard)
+            card = msgspec.convert(_fields(found), PeerCard)
+        except msgspec.MsgspecError as error:
+            raise _invalid(str(error)) from None
+        if fault := enrolment_fault(card.enrolment):
+            raise _invalid(fault)
+        return card
+
 
 class _PackedCard(msgspec.Struct, frozen=True, array_like=True):
     """The card in few bytes: a card is also read aloud, and typed."""
@@ -46,50 +90,6 @@ class _PackedCard(msgspec.Struct, frozen=True, array_like=True):
     former_key: bytes
     signature: bytes
     former_signature: bytes
-
-
-def card_line(card: PeerCard) -> str:
-    """The card as one line without blanks."""
-    enrolment = card.enrolment
-    packed = msgspec.msgpack.encode(
-        _PackedCard(
-            alias=card.alias,
-            name=card.name or "",
-            realm=enrolment.realm,
-            generation=enrolment.generation,
-            key=bytes.fromhex(enrolment.key),
-            former_key=bytes.fromhex(enrolment.former_key),
-            signature=bytes.fromhex(enrolment.signature),
-            former_signature=bytes.fromhex(enrolment.former_signature),
-        )
-    )
-    text = b32encode(packed + _checksum(packed)).rstrip(b"=").decode().lower()
-    return _PREFIX + text
-
-
-def read_card(line: str) -> PeerCard:
-    """The card of a line; ``Refused`` if it was mistyped, or its signatures do not prove it."""
-    text = line.strip()
-    if not text.startswith(_PREFIX):
-        raise _invalid(f"it does not begin with {_PREFIX}")
-    digits = text.removeprefix(_PREFIX).upper()
-    try:
-        data = b32decode(digits + "=" * (-len(digits) % 8))
-    except ValueError:
-        raise _invalid("it has other characters than a to z and 2 to 7") from None
-    if b32encode(data).decode().rstrip("=") != digits:  # Unused bits of the last character.
-        raise _invalid("its last character is wrong")
-    packed, checksum = data[:-_CHECKSUM_BYTES], data[-_CHECKSUM_BYTES:]
-    if _checksum(packed) != checksum:
-        raise _invalid("its checksum does not match: a character is wrong or missing")
-    try:
-        found = msgspec.msgpack.decode(packed, type=_PackedCard)
-        card = msgspec.convert(_fields(found), PeerCard)
-    except msgspec.MsgspecError as error:
-        raise _invalid(str(error)) from None
-    if fault := enrolment_fault(card.enrolment):
-        raise _invalid(fault)
-    return card
 
 
 def fingerprint(realm_key: str) -> str:

@@ -11,14 +11,9 @@ from uuid import UUID
 import msgspec
 from Crypto.Signature import eddsa
 
-from rookery.actors.peers.trust import (
-    RealmKeys,
-    RecordedEnvelopes,
-    Roster,
-    RosterSigners,
-    peer_id_of,
-    sign_envelope,
-)
+from rookery.actors.peers.envelopes import RecordedEnvelopes, sign_envelope
+from rookery.actors.peers.roster import Roster, RosterSigners
+from rookery.actors.peers.trust import RealmKeys, peer_id_of
 from rookery.actors.projections import read_roster
 from rookery.bus.client import Client
 from rookery.bus.nats import Connection, Outgoing

@@ -14,16 +14,8 @@ from cyclopts import App, Parameter
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.peers.trust import (
-    PeerCard,
-    Roster,
-    RosterPeer,
-    card_line,
-    fingerprint,
-    peer_id_of,
-    read_card,
-    sign_change,
-)
+from rookery.actors.peers.roster import Roster, RosterPeer, sign_change
+from rookery.actors.peers.trust import PeerCard, fingerprint, peer_id_of
 from rookery.actors.projections import RosterReport, read_roster, reported_signers
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
@@ -100,9 +92,9 @@ def card(
         shown = asyncio.run(_card(options, session, alias))
     words = fingerprint(shown.enrolment.key)
     if options.json:
-        print_json({"card": card_line(shown), "fingerprint": words})
+        print_json({"card": shown.line, "fingerprint": words})
     else:
-        print_line(card_line(shown))
+        print_line(shown.line)
         print_line(f"fingerprint: {words}")
     return 0
 
@@ -143,7 +135,7 @@ def accept(
         raise Refused("INVALID_ARGUMENT", "give a card, or --public-key FILE")
     terms = _Terms(intents, sessions, expires, manual_rotation=manual_rotation, approval=approval)
     if line is not None:
-        pairing, enrolment = _pairing_of_card(read_card(_card_line(line)), alias, terms)
+        pairing, enrolment = _pairing_of_card(PeerCard.read(_card_line(line)), alias, terms)
     else:
         assert public_key is not None
         pairing, enrolment = _pairing_of_client(public_key, alias, terms), None

@@ -15,15 +15,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.keys.ed25519 import (
-    PublicKey,
-    SigningKey,
-    is_sound_key,
-    key_id_of,
-    verify_once,
-)
+from rookery.actors.keys.ed25519 import PublicKey, SigningKey, is_sound_key, key_id_of, verify_once
+from rookery.actors.peers.roster.roster_rules import Roster, RosterPeer, RosterSigners
 from rookery.actors.peers.trust.peer_keys import SignedVouch, peer_id_of, read_vouch
-from rookery.actors.peers.trust.roster_rules import Roster, RosterPeer, RosterSigners
 from rookery.bus.ports import Delivery, EnvelopeProof
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.peers.envelope import (
@@ -246,6 +240,14 @@ class EnvelopeChecks:
         if len(self._vouches) > _VOUCHES_MAX:
             self._vouches.popitem(last=False)
         return known.key
+
+    def read_pong(self, delivery: Delivery, arrived_ms: int) -> Envelope:
+        """The verified answer of another realm to a ping; ``Refused`` if it is anything else."""
+        _, signed = decode_envelope(delivery)
+        sender = self.verify(ReplayWindow(), REALM_NAME, signed, arrived_ms=arrived_ms)
+        if not sender.is_realm or signed.envelope.kind is not EnvelopeKind.RESPONSE:
+            raise Refused("ENVELOPE_INVALID", "it is no answer to a ping")
+        return signed.envelope
 
 
 class RecordedEnvelopes:

@@ -21,8 +21,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.keys.ed25519 import is_sound_key, is_valid_signature, key_id_of
+from rookery.actors.peers.roster.roster_changes import change_bytes, command_of, fact_of
 from rookery.actors.peers.trust.peer_keys import enrolment_fault
-from rookery.actors.peers.trust.roster_changes import change_bytes, command_of, fact_of
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.peer import Enrolled, KeyRotated, Paired, PeerRevoked, RosterChange

@@ -7,11 +7,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from rookery.actors.peers.admission import NotAttended
-from rookery.actors.peers.trust.envelope_rules import EnvelopeChecks, ReplayWindow, decode_envelope
-from rookery.actors.peers.trust.roster_rules import Roster
-from rookery.bus.ports import Delivery
+from rookery.actors.peers.roster.roster_rules import Roster
 from rookery.schemas.digest import canonical_json
-from rookery.schemas.errors import Refused
 from rookery.schemas.ids import derived_uuid7
 from rookery.schemas.machines.peer import ResponseStatus
 from rookery.schemas.peers.envelope import (
@@ -23,7 +20,7 @@ from rookery.schemas.peers.envelope import (
 )
 from rookery.schemas.peers.roster import REALM_NAME
 
-__all__ = ["ping_envelope", "read_pong", "realm_response"]
+__all__ = ["ping_envelope", "realm_response"]
 
 LIFE_MS: Final = 7 * 86_400_000
 PING_LIFE_MS: Final = 60_000
@@ -67,15 +64,6 @@ def ping_envelope(
         "intent": PING_INTENT,
     }
     return _packed(alias, members, from_key, number, now_ms)
-
-
-def read_pong(checks: EnvelopeChecks, delivery: Delivery, arrived_ms: int) -> Envelope:
-    """The verified answer of another realm to a ping; ``Refused`` if it is anything else."""
-    _, signed = decode_envelope(delivery)
-    sender = checks.verify(ReplayWindow(), REALM_NAME, signed, arrived_ms=arrived_ms)
-    if not sender.is_realm or signed.envelope.kind is not EnvelopeKind.RESPONSE:
-        raise Refused("ENVELOPE_INVALID", "it is no answer to a ping")
-    return signed.envelope
 
 
 def _packed(
