@@ -7,11 +7,11 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from rookery.actors.daemon_threads import DaemonThreadPool
 from rookery.actors.resources import CaptureStore, ResourceReader, StaticContent, create_resolvers
 from rookery.actors.tools import (
     RESOURCES,
     CatalogueTool,
-    DaemonThreadPool,
     LocalToolHost,
     ToolCatalogue,
     ToolRegistry,

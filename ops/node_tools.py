@@ -14,7 +14,6 @@ from rookery.actors.tools import (
     Allowed,
     HttpCredential,
     Mount,
-    RegisteredTool,
     RemoteToolHost,
     ToolRegistry,
     Worker,
@@ -22,7 +21,7 @@ from rookery.actors.tools import (
     file_tools,
     http_tools,
 )
-from rookery.actors.tools.authoring import load_registry
+from rookery.actors.tools.authoring import RegisteredTool, load_registry
 from rookery.bus.clock import SystemClock, monotonic_s
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats import Connection

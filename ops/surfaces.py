@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from rookery.actors.credentials import CredentialSource
 from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints, QueryHandler
 from rookery.actors.resources import CapturedBytes, CaptureStore
 from rookery.actors.surfaces import (
@@ -28,12 +29,11 @@ from rookery.actors.tools import (
     LocalToolHost,
     RemoteToolHost,
     ToolCatalogue,
-    ToolHost,
     VisibleTools,
     declared_limits,
     encode_tools,
 )
-from rookery.actors.tools.authoring import CredentialSource
+from rookery.actors.tools.hosts import ToolHost
 from rookery.bus.client import Client
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Bus, BusLoop, ValueSeal

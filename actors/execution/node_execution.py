@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
+from rookery.actors.credentials import CredentialSource, LeaseGate
 from rookery.actors.execution.driver import RunProvisioner, SandboxDriver
 from rookery.actors.execution.executor import AgentExecution, RunExecutor
 from rookery.actors.execution.history import EntityReader, RunHistoryReader
@@ -33,8 +34,7 @@ from rookery.actors.kernel import (
 )
 from rookery.actors.policy import RunPolicies
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.tools import CallNotifier, LeaseGate, PeerGate, ToolCatalogue, VisibleTools
-from rookery.actors.tools.authoring import CredentialSource
+from rookery.actors.tools import CallNotifier, PeerGate, ToolCatalogue, VisibleTools
 from rookery.bus.ports import Bus, ValueSeal
 
 __all__ = ["ExecutionPorts", "NodeExecution"]

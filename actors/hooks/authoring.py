@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.tools import HOOK_ATTRIBUTE
+from rookery.actors.tools.authoring import HOOK_ATTRIBUTE
 from rookery.schemas.hooks import HookMode, HookRegistration, PythonHook, RuleHook, RuleVerdict
 from rookery.schemas.ids import HookExecutorRef, HookId
 from rookery.schemas.seed.hook import HookFailurePolicy, HookPoint, HookResponseClass

@@ -16,22 +16,18 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.daemon_threads import DaemonThreadPool
 from rookery.actors.hooks.authoring import LocalHook, LocalRule
 from rookery.actors.hooks.executors.ports import HookExecutors, validate_package_hooks
 from rookery.actors.hooks.registration import check_registrations
 from rookery.actors.kernel import NotExecutableHere
-from rookery.actors.tools import DaemonThreadPool
 from rookery.schemas.calls import AvailableTool, PinnedHook, RunEnvironment
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookMode, HookRegistration, RuleHook
 from rookery.schemas.ids import HookExecutorRef, encode_typed_text
 from rookery.schemas.seed.agent_error import AgentError
 from rookery.schemas.seed.hook import HookPoint, HookResponseClass
-from rookery.schemas.seed.hook_spec import (
-    HOOK_SIDECAR_KIND,
-    HOOK_SIDECAR_VERSION,
-    HookSpec,
-)
+from rookery.schemas.seed.hook_spec import HOOK_SIDECAR_KIND, HOOK_SIDECAR_VERSION, HookSpec
 from rookery.schemas.seed.package import (
     RUNTIME_PACKAGE_SCHEMA_VERSION,
     RuntimePackageFingerprint,

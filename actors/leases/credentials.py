@@ -14,6 +14,7 @@ from typing import Final
 
 import msgspec
 
+from rookery.actors.credentials import CredentialWait
 from rookery.actors.leases.lease_rules import LeaseEntry, evolve
 from rookery.actors.leases.provider import CurrentCredential, LeaseCredential, LeaseSecrets
 from rookery.actors.leases.refresh_rules import (
@@ -23,7 +24,6 @@ from rookery.actors.leases.refresh_rules import (
     short_name,
     wait_code,
 )
-from rookery.actors.tools import CredentialWait
 from rookery.bus.ports import (
     Bus,
     BusLoop,

@@ -17,14 +17,8 @@ from rookery.actors.surfaces.catalogue import Catalogue, CatalogueEntry, evolve_
 from rookery.actors.surfaces.connections import ConnectionReport, SurfaceConnections
 from rookery.actors.surfaces.connections.host_connections import LocalConnections
 from rookery.actors.surfaces.surface_host import SurfaceHost
-from rookery.actors.tools import (
-    LOCAL,
-    CallSlots,
-    CatalogueTool,
-    ToolCatalogue,
-    ToolHost,
-    VisibleTools,
-)
+from rookery.actors.tools import LOCAL, CallSlots, CatalogueTool, ToolCatalogue, VisibleTools
+from rookery.actors.tools.hosts import ToolHost
 from rookery.bus.ports import Bus, EntityFollower, StoredMessage, TaskSet
 from rookery.schemas.calls import VisibleSurfaces
 from rookery.schemas.codec import FactCodec

@@ -17,8 +17,8 @@ from rookery.actors.surfaces.connections import (
     SurfaceConnection,
     SurfaceConnections,
 )
-from rookery.actors.tools import ToolCallContext, ToolHost
-from rookery.actors.tools.hosts import OutcomeUnknown, PastAttempt
+from rookery.actors.tools import ToolCallContext
+from rookery.actors.tools.hosts import OutcomeUnknown, PastAttempt, ToolHost
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallOutcome, ToolFault
 from rookery.schemas.errors import CodedError, Failed, Refused

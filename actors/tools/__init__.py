@@ -15,15 +15,9 @@ from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
     from rookery.actors.tools.attempts import CallNotifier
-    from rookery.actors.tools.authoring.credential import NO_CREDENTIALS, ToolCredential
+    from rookery.actors.tools.authoring.credential import ToolCredential
     from rookery.actors.tools.authoring.decorator import tool
-    from rookery.actors.tools.authoring.registry import (
-        HOOK_ATTRIBUTE,
-        RegisteredTool,
-        ToolCallContext,
-        ToolError,
-        ToolRegistry,
-    )
+    from rookery.actors.tools.authoring.registry import ToolCallContext, ToolError, ToolRegistry
     from rookery.actors.tools.builtin.files import Mount, file_tools
     from rookery.actors.tools.builtin.http import Allowed, HttpCredential, http_tools
     from rookery.actors.tools.builtin.sleep import built_in_tools
@@ -43,8 +37,7 @@ if TYPE_CHECKING:
         requires_approval,
     )
     from rookery.actors.tools.executor import CallExecutor
-    from rookery.actors.tools.hosts.host import ToolHost
-    from rookery.actors.tools.hosts.local_host import DaemonThreadPool, LocalToolHost
+    from rookery.actors.tools.hosts.local_host import LocalToolHost
     from rookery.actors.tools.hosts.remote_host import RemoteToolHost
     from rookery.actors.tools.hosts.worker import Worker
     from rookery.actors.tools.resolutions import resolution_receipt, resolve
@@ -56,13 +49,6 @@ if TYPE_CHECKING:
         SlotReport,
         declared_limits,
     )
-    from rookery.actors.tools.state import (
-        NO_VERDICT,
-        NO_VERDICTS,
-        CallPhase,
-        HookVerdict,
-        SessionCalls,
-    )
     from rookery.actors.tools.visible_tools import (
         NO_TOOLS,
         ToolSet,
@@ -72,8 +58,6 @@ if TYPE_CHECKING:
         encode_tools,
     )
     from rookery.actors.tools.waits import (
-        CredentialWait,
-        LeaseGate,
         PeerEnd,
         PeerGate,
         WaitExecutor,
@@ -81,18 +65,13 @@ if TYPE_CHECKING:
         end_peer_wait,
         end_unapproved,
         end_wait,
-        every_lease_fresh,
         every_peer_open,
         peer_verdict,
     )
 
 __all__ = [
-    "HOOK_ATTRIBUTE",
     "LOCAL",
-    "NO_CREDENTIALS",
     "NO_TOOLS",
-    "NO_VERDICT",
-    "NO_VERDICTS",
     "NO_WAITS",
     "PEERS",
     "RESOURCES",
@@ -100,25 +79,18 @@ __all__ = [
     "Allowed",
     "CallExecutor",
     "CallNotifier",
-    "CallPhase",
     "CallRules",
     "CallSlots",
     "CapabilityChecks",
     "CatalogueTool",
-    "CredentialWait",
-    "DaemonThreadPool",
     "DeclaredLimit",
-    "HookVerdict",
     "HttpCredential",
-    "LeaseGate",
     "LocalToolHost",
     "Mount",
     "PeerEnd",
     "PeerGate",
     "PolicyByDigest",
-    "RegisteredTool",
     "RemoteToolHost",
-    "SessionCalls",
     "SlotAllocator",
     "SlotNotice",
     "SlotReport",
@@ -128,7 +100,6 @@ __all__ = [
     "ToolCatalogue",
     "ToolCredential",
     "ToolError",
-    "ToolHost",
     "ToolRegistry",
     "ToolSet",
     "VisibleTool",
@@ -147,7 +118,6 @@ __all__ = [
     "end_peer_wait",
     "end_unapproved",
     "end_wait",
-    "every_lease_fresh",
     "every_peer_open",
     "fault",
     "fault_of",
@@ -165,15 +135,9 @@ __getattr__ = lazy_names(
     __name__,
     {
         "attempts": ("CallNotifier",),
-        "authoring.credential": ("NO_CREDENTIALS", "ToolCredential"),
+        "authoring.credential": ("ToolCredential",),
         "authoring.decorator": ("tool",),
-        "authoring.registry": (
-            "HOOK_ATTRIBUTE",
-            "RegisteredTool",
-            "ToolCallContext",
-            "ToolError",
-            "ToolRegistry",
-        ),
+        "authoring.registry": ("ToolCallContext", "ToolError", "ToolRegistry"),
         "builtin.files": ("Mount", "file_tools"),
         "builtin.http": ("Allowed", "HttpCredential", "http_tools"),
         "builtin.sleep": ("built_in_tools",),
@@ -193,8 +157,7 @@ __getattr__ = lazy_names(
             "requires_approval",
         ),
         "executor": ("CallExecutor",),
-        "hosts.host": ("ToolHost",),
-        "hosts.local_host": ("DaemonThreadPool", "LocalToolHost"),
+        "hosts.local_host": ("LocalToolHost",),
         "hosts.remote_host": ("RemoteToolHost",),
         "hosts.worker": ("Worker",),
         "resolutions": ("resolution_receipt", "resolve"),
@@ -206,7 +169,6 @@ __getattr__ = lazy_names(
             "SlotReport",
             "declared_limits",
         ),
-        "state": ("CallPhase", "HookVerdict", "NO_VERDICT", "NO_VERDICTS", "SessionCalls"),
         "visible_tools": (
             "NO_TOOLS",
             "ToolSet",
@@ -216,8 +178,6 @@ __getattr__ = lazy_names(
             "encode_tools",
         ),
         "waits": (
-            "CredentialWait",
-            "LeaseGate",
             "PeerEnd",
             "PeerGate",
             "WaitExecutor",
@@ -225,7 +185,6 @@ __getattr__ = lazy_names(
             "end_peer_wait",
             "end_unapproved",
             "end_wait",
-            "every_lease_fresh",
             "every_peer_open",
             "peer_verdict",
         ),

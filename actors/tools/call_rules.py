@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from rookery.actors.credentials import LeaseGate, every_lease_fresh
 from rookery.actors.messages import RecordOutcome
 from rookery.actors.policy import RunPolicy
 from rookery.actors.tools.call_requests import (
@@ -48,12 +49,10 @@ from rookery.actors.tools.state import (
 )
 from rookery.actors.tools.visible_tools import NO_TOOLS, ToolSet
 from rookery.actors.tools.waits import (
-    LeaseGate,
     PeerGate,
     begin_wait,
     call_fields,
     credential_wait,
-    every_lease_fresh,
     every_peer_open,
     peer_verdict,
 )

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from rookery.actors.credentials import NO_CREDENTIALS, CredentialSource
 from rookery.actors.kernel import (
     NO_METRICS,
     AskActor,
@@ -51,11 +52,7 @@ from rookery.actors.tools.attempts import (
     call_context,
     failed_attempt,
 )
-from rookery.actors.tools.authoring.credential import (
-    NO_CREDENTIALS,
-    CredentialSource,
-    ToolCredential,
-)
+from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.call_rules import closed_fault
 from rookery.actors.tools.call_slots import CallSlots, SlotStage
 from rookery.actors.tools.capability_checks import decode_arguments, fault, fault_of

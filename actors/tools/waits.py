@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.credentials import CredentialWait, LeaseGate
 from rookery.actors.kernel import AskActor, Effect, EffectHandler
 from rookery.actors.messages import BeginPeerCall, PeerCallAcknowledged, WithdrawPeerCall
 from rookery.actors.tools.builtin.peers import bound_peer_call, peer_address, peer_wait
@@ -45,8 +46,6 @@ from rookery.schemas.peers.exchanges import response_fault
 from rookery.schemas.replies import CallReceipt
 
 __all__ = [
-    "CredentialWait",
-    "LeaseGate",
     "PeerEnd",
     "PeerGate",
     "WaitExecutor",
@@ -57,7 +56,6 @@ __all__ = [
     "end_peer_wait",
     "end_unapproved",
     "end_wait",
-    "every_lease_fresh",
     "every_peer_open",
     "peer_verdict",
 ]
@@ -79,19 +77,6 @@ TIMER_IDS: Final = "timer/"
 """The id of a fired timer's command begins with this; that of a client's cannot."""
 
 
-class CredentialWait(NamedTuple):
-    """What a call has to wait for before it gets a credential."""
-
-    lease: str
-    """The key of the lease."""
-    code: str
-    """``WAITING_FOR_LEASE`` or ``LEASE_REAUTH_REQUIRED``."""
-
-
-LeaseGate: TypeAlias = Callable[[str], CredentialWait | None]
-"""For the binding of a tool: what its call waits for, as this node knows; ``None`` if nothing."""
-
-
 PeerGate: TypeAlias = Callable[[str], bool]
 """Whether sending to an address waits for an approver, as this node knows."""
 
@@ -109,10 +94,6 @@ def peer_verdict(
         return verdict
     address = peer_address(requested.name, requested.arguments)
     return verdict._replace(needs_approval=True) if address and gate(address) else verdict
-
-
-def every_lease_fresh(_: str) -> None:
-    """Of a node without leases."""
 
 
 def call_fields(call: ToolCall) -> dict[str, Any]:

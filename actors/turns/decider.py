@@ -40,8 +40,9 @@ from rookery.actors.messages import (
     UnparkRun,
 )
 from rookery.actors.protection.revocations import LeftRights, nothing_revoked
-from rookery.actors.tools import NO_VERDICTS, CallRules, SessionCalls, VisibleTools
+from rookery.actors.tools import CallRules, VisibleTools
 from rookery.actors.tools.evolve import evolve_calls
+from rookery.actors.tools.state import NO_VERDICTS, SessionCalls
 from rookery.actors.turns.evolve import (
     END_TYPES,
     evolve_hooks,

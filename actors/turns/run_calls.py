@@ -20,13 +20,9 @@ from rookery.actors.protection.checks import hide_tools
 from rookery.actors.protection.revocations import LeftRights, nothing_revoked
 from rookery.actors.tools import (
     NO_TOOLS,
-    NO_VERDICTS,
     NO_WAITS,
-    CallPhase,
     CallRules,
-    HookVerdict,
     PeerEnd,
-    SessionCalls,
     SlotStage,
     ToolSet,
     VisibleTools,
@@ -47,6 +43,7 @@ from rookery.actors.tools.effects import (
     pending_call_effects,
 )
 from rookery.actors.tools.evolve import adopted_fact
+from rookery.actors.tools.state import NO_VERDICTS, CallPhase, HookVerdict, SessionCalls
 from rookery.actors.turns.effects import with_items
 from rookery.actors.turns.evolve import END_TYPES, End
 from rookery.actors.turns.run_surfaces import closed_to, sees_functions, surfaces_at_start

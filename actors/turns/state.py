@@ -11,7 +11,7 @@ from immutables import Map
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel.machines import SessionMachineState
-from rookery.actors.tools import SessionCalls
+from rookery.actors.tools.state import SessionCalls
 from rookery.actors.turns.model_routing_machine import ModelRouting
 from rookery.actors.turns.realtime_turn_machine import ProductTurn
 from rookery.actors.turns.run_surfaces import RunSurfaces
@@ -19,17 +19,9 @@ from rookery.actors.turns.slot_machine import TurnSlot
 from rookery.actors.turns.transitions import Turn
 from rookery.schemas.agents import ModelEstimate, ModelUsage
 from rookery.schemas.calls import ForkedRun, PinnedHook, RequestedCall, RunEnvironment
-from rookery.schemas.machines.turn import (
-    TurnPhase,
-    TurnTerminalOutcome,
-)
+from rookery.schemas.machines.turn import TurnPhase, TurnTerminalOutcome
 from rookery.schemas.protection.rights import NO_RIGHTS, RightsSet, SessionRights
-from rookery.schemas.run import (
-    Language,
-    RunOutput,
-    RunRequest,
-    SessionLimits,
-)
+from rookery.schemas.run import Language, RunOutput, RunRequest, SessionLimits
 
 __all__ = [
     "ActiveRun",

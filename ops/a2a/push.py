@@ -24,14 +24,9 @@ from a2a.utils.proto_utils import to_stream_response
 from google.protobuf.json_format import MessageToDict, ParseDict
 from msgspec.structs import replace
 
+from rookery.actors.daemon_threads import run_on_own_thread
 from rookery.actors.tools import ToolError
-from rookery.actors.tools.builtin import (
-    HttpExchange,
-    HttpRequest,
-    HttpTransport,
-    parse_url,
-    run_on_own_thread,
-)
+from rookery.actors.tools.builtin import HttpExchange, HttpRequest, HttpTransport, parse_url
 from rookery.bus.clock import entropy
 from rookery.bus.event_loop import Backoff, TaskSet
 from rookery.bus.sealed_secrets import NONCE_BYTES, KeyRing, SealedBytes

@@ -8,12 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
+from rookery.actors.daemon_threads import DaemonThreadPool
 from rookery.actors.hooks import LocalHook
 from rookery.actors.hooks.executors import ExternalExecutor, ServiceExecutor, answer_invocation
 from rookery.actors.hooks.realm import HookChanges, HookTrials, LiveHooks
 from rookery.actors.kernel import AskActor, QueryHandler
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.tools import DaemonThreadPool, ToolCatalogue
+from rookery.actors.tools import ToolCatalogue
 from rookery.bus.clock import SystemClock
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats import Connection

@@ -8,9 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
+from rookery.actors.credentials import CredentialSource
 from rookery.actors.surfaces.connections import ConnectionReport
 from rookery.actors.tools import check_surface
-from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import Blobs, ValueSeal
 from rookery.schemas.errors import Failed, Refused

@@ -15,13 +15,7 @@ from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
 from rookery.actors.tools import ToolCallContext, ToolCredential, fault, fault_of, requires_approval
-from rookery.actors.tools.hosts import (
-    NotCalled,
-    OutcomeUnknown,
-    PastAttempt,
-    TaskCreated,
-    always_allowed,
-)
+from rookery.actors.tools.hosts import NotCalled, OutcomeUnknown, PastAttempt, TaskCreated
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import Blobs, wait_first
 from rookery.ops.mcp_client.connection import LiveSession, McpTask, error_words
@@ -104,7 +98,7 @@ class McpToolHost:
         return None
 
     async def call(
-        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = always_allowed
+        self, ctx: ToolCallContext, timeout_ms: int, may_act: Callable[[], bool] = lambda: True
     ) -> CallOutcome:
         running = self._calls[ctx.call_id] = _ServerCall(ctx, timeout_ms, may_act)
         result: asyncio.Future[CallResult] = asyncio.get_running_loop().create_future()

@@ -14,8 +14,8 @@ from mcp.client import ClientSession
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
+from rookery.actors.credentials import CredentialSource
 from rookery.actors.surfaces.connections import ConnectionReport, ListedResource, SurfaceContent
-from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import Blobs, ValueSeal, wait_first
 from rookery.ops.mcp_client.connection import McpTask, error_words

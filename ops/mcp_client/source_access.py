@@ -9,9 +9,9 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from mcp.client import Transport
 
+from rookery.actors.credentials import CredentialSource, read_credential, report_rejected
 from rookery.actors.protection.scrubber import Scrubber
 from rookery.actors.tools import ToolCredential
-from rookery.actors.tools.authoring import CredentialSource, read_credential, report_rejected
 from rookery.bus.ports import ValueSeal
 from rookery.ops.mcp_client.http_transport import HttpTarget, http_transport
 from rookery.ops.mcp_client.server_process import ServerLaunch, ServerLog, stdio_transport

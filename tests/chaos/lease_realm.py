@@ -33,7 +33,7 @@ CALLS = 25
 TOOLS = '''
 import hashlib
 from rookery.actors import tool
-from rookery.actors.tools.authoring.credential import ToolCredential
+from rookery.actors.credentials import ToolCredential
 
 @tool(side_effect="write", idempotent=True, binding="bank", concurrency=200)
 async def pay(amount: int, credential: ToolCredential) -> int:

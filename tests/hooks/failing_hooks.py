@@ -25,7 +25,8 @@ from rookery.actors.hooks import (
     stop_completion,
 )
 from rookery.actors.hooks.executors.ports import HookExecutor, HookExecutors
-from rookery.actors.tools import HOOK_ATTRIBUTE, ToolRegistry
+from rookery.actors.tools import ToolRegistry
+from rookery.actors.tools.authoring import HOOK_ATTRIBUTE
 from rookery.schemas.ids import HookExecutorRef
 from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.hook_invocation import HookInput

@@ -8,7 +8,7 @@ from typing import Any
 from rookery.actors.execution.driver import Finished
 from rookery.actors.hooks import hook
 from rookery.actors.hooks.authoring import LocalHook
-from rookery.actors.tools import HOOK_ATTRIBUTE
+from rookery.actors.tools.authoring import HOOK_ATTRIBUTE
 from rookery.schemas.facts import hook as facts
 from rookery.schemas.facts import turn
 from rookery.schemas.run import RunResult, SideEffect

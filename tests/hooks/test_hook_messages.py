@@ -17,7 +17,7 @@ from rookery.actors.hooks import hook, modify_arguments, rewrite_result
 from rookery.actors.hooks.authoring import LocalHook
 from rookery.actors.hooks.points import Hooked, HookPoints
 from rookery.actors.hooks.points.records import journal_records
-from rookery.actors.tools import HOOK_ATTRIBUTE
+from rookery.actors.tools.authoring import HOOK_ATTRIBUTE
 from rookery.schemas.calls import RequestedCall
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import digest_json

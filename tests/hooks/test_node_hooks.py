@@ -14,7 +14,8 @@ from rookery.actors.hooks.changes.call_changes import merge_patch
 from rookery.actors.hooks.points import HookPoints
 from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.messages import ActiveRunView
-from rookery.actors.tools import HOOK_ATTRIBUTE, ToolCatalogue, ToolRegistry
+from rookery.actors.tools import ToolCatalogue, ToolRegistry
+from rookery.actors.tools.authoring import HOOK_ATTRIBUTE
 from rookery.ops.examples import payment_guard
 from rookery.schemas.calls import AvailableTool, CallOutcome, RequestedCall, RunEnvironment
 from rookery.schemas.errors import Refused

@@ -88,6 +88,8 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
         "rookery.actors.messages",
         "rookery.actors.admission.admission_machine.evolve_host",
         "rookery.actors.admission.apply_input",
+        "rookery.actors.credentials",
+        "rookery.actors.daemon_threads",
         "rookery.actors.hooks.changes",
         "rookery.actors.keys",
         "rookery.actors.policy",

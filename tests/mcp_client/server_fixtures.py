@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
+from rookery.actors.credentials import NO_CREDENTIALS, CredentialSource
 from rookery.actors.protection.sensitive_values import NO_SEAL
 from rookery.actors.surfaces.connections import ConnectionReport
-from rookery.actors.tools import NO_CREDENTIALS, ToolCallContext
-from rookery.actors.tools.authoring import CredentialSource
+from rookery.actors.tools import ToolCallContext
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import Blobs, ValueSeal
 from rookery.ops.mcp_client import McpConnections

@@ -6,12 +6,13 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools import CallRules, SessionCalls, ToolCatalogue
+from rookery.actors.tools import CallRules, ToolCatalogue
 from rookery.actors.tools.authoring.decorator import tool
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.call_slots import CallSlots
 from rookery.actors.tools.effects import AttemptLost, BeginCall
 from rookery.actors.tools.evolve import evolve_calls
+from rookery.actors.tools.state import SessionCalls
 from rookery.schemas.calls import RequestedCall
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.facts.turn import ToolCallsReturned

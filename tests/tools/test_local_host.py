@@ -14,8 +14,10 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools import RegisteredTool, ToolCallContext, ToolError, ToolRegistry, tool
-from rookery.actors.tools.hosts.local_host import DaemonThreadPool, LocalToolHost
+from rookery.actors.daemon_threads import DaemonThreadPool
+from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry, tool
+from rookery.actors.tools.authoring import RegisteredTool
+from rookery.actors.tools.hosts.local_host import LocalToolHost
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import Refused
 from tests.tools.tool_fixtures import capability

@@ -23,7 +23,8 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 from msgspec import Meta
 
-from rookery.actors.tools import RegisteredTool, ToolCallContext, tool
+from rookery.actors.tools import ToolCallContext, tool
+from rookery.actors.tools.authoring import RegisteredTool
 from rookery.actors.tools.authoring.registry import tool_of
 from rookery.actors.tools.capability_checks import bind_by_name
 from rookery.actors.tools.validation.schema_validator import SchemaValidator

@@ -15,6 +15,7 @@ from typing import Any, cast
 
 import msgspec
 
+from rookery.actors.credentials import NO_CREDENTIALS, CredentialSource
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.kernel import Kernel
 from rookery.actors.kernel.kernel_settings import KernelSettings
@@ -27,7 +28,6 @@ from rookery.actors.messages import (
     CallsView,
 )
 from rookery.actors.tools.attempts import CallNotifier
-from rookery.actors.tools.authoring.credential import NO_CREDENTIALS, CredentialSource
 from rookery.actors.tools.authoring.registry import ToolCallContext, ToolRegistry
 from rookery.actors.tools.builtin.sleep import built_in_tools
 from rookery.actors.tools.call_rules import CallRules

@@ -18,8 +18,8 @@ from rookery.actors.approvals.evolve import evolve as evolve_approvals
 from rookery.actors.approvals.lifecycle_machine import APPROVALS
 from rookery.actors.approvals.state import SessionApprovals
 from rookery.actors.kernel.machines import Machine
-from rookery.actors.tools import SessionCalls
 from rookery.actors.tools.evolve import evolve_calls
+from rookery.actors.tools.state import SessionCalls
 from rookery.actors.turns.model_routing_machine import MODEL_ROUTING
 from rookery.actors.turns.realtime_turn_machine import PRODUCT_TURN
 from rookery.actors.turns.slot_machine import SLOT

@@ -12,7 +12,8 @@ from typing import Any, Final, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.tools import CredentialWait, ToolCredential
+from rookery.actors.credentials import CredentialWait
+from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import (
     AnswerDelta,
     ConversationMessage,

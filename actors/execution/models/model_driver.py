@@ -14,6 +14,7 @@ from typing import Final, NamedTuple
 
 from msgspec import UNSET
 
+from rookery.actors.credentials import CredentialWait
 from rookery.actors.execution.agents.conversation import CallEnd, Conversation
 from rookery.actors.execution.agents.extraction import EXTRACTION_RETRIES_MAX, extract
 from rookery.actors.execution.agents.model_calls import judge_calls
@@ -53,7 +54,6 @@ from rookery.actors.execution.models.model_record import ModelRecord, program_ca
 from rookery.actors.execution.models.model_routes import ModelRoutes
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox import ToolResult
-from rookery.actors.tools import CredentialWait
 from rookery.schemas.agents import ModelEnvironment, ModelPurpose
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import model

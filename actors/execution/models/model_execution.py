@@ -4,6 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from rookery.actors.credentials import (
+    NO_CREDENTIALS,
+    CredentialSource,
+    LeaseGate,
+    every_lease_fresh,
+)
 from rookery.actors.execution.agents import Models
 from rookery.actors.execution.agents.model_calls import CheckArguments
 from rookery.actors.execution.conversation_cache import ConversationCache
@@ -15,8 +21,6 @@ from rookery.actors.execution.models.model_driver import ModelDriver
 from rookery.actors.execution.models.model_failures import ModelKeys
 from rookery.actors.execution.result_sender import SendOutput
 from rookery.actors.kernel import AskActor, Failpoints
-from rookery.actors.tools import NO_CREDENTIALS, LeaseGate, every_lease_fresh
-from rookery.actors.tools.authoring import CredentialSource
 from rookery.bus.ports import Blobs
 
 __all__ = ["model_execution"]

@@ -10,12 +10,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from rookery.actors.credentials import (
+    CredentialSource,
+    CredentialWait,
+    LeaseGate,
+    read_credential,
+    report_rejected,
+)
 from rookery.actors.execution.agents import Models
 from rookery.actors.execution.agents.model_port import ModelFailure
 from rookery.actors.execution.models.failure_kinds import LlmFailure, RetryPolicy
 from rookery.actors.messages import TurnInput
-from rookery.actors.tools import CredentialWait, LeaseGate, ToolCredential
-from rookery.actors.tools.authoring import CredentialSource, read_credential, report_rejected
+from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import RequestSent
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import model

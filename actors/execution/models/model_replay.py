@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.credentials import NO_CREDENTIALS, every_lease_fresh
 from rookery.actors.execution.agents.conversation import CallEnd, Conversation
 from rookery.actors.execution.agents.model_port import (
     ModelAnswer,
@@ -34,7 +35,7 @@ from rookery.actors.execution.models.model_driver import ModelDriver
 from rookery.actors.execution.models.model_failures import ModelKeys
 from rookery.actors.kernel import Failpoints
 from rookery.actors.sandbox import ProgramCall
-from rookery.actors.tools import NO_CREDENTIALS, ToolCredential, every_lease_fresh
+from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import CallPart, ConfiguredModel, ConversationMessage
 from rookery.schemas.calls import CallArguments, ToolFault
 from rookery.schemas.digest import digest_bytes, digest_json

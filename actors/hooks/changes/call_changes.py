@@ -11,7 +11,8 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.tools import NO_VERDICT, CatalogueTool, HookVerdict, check_arguments, fault
+from rookery.actors.tools import CatalogueTool, check_arguments, fault
+from rookery.actors.tools.state import NO_VERDICT, HookVerdict
 from rookery.bus.ports import IN_FACT_BYTES_MAX
 from rookery.schemas.calls import ApprovalTerms, CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_json

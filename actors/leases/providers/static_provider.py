@@ -15,6 +15,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from rookery.actors.daemon_threads import run_on_own_thread
 from rookery.actors.leases.provider import (
     Binding,
     LeaseCredential,
@@ -23,7 +24,6 @@ from rookery.actors.leases.provider import (
     Renewed,
     RetryLater,
 )
-from rookery.actors.tools.builtin import run_on_own_thread
 from rookery.schemas.errors import CodedError
 from rookery.schemas.protection.bindings import SecretKind, SecretSource, StaticSettings
 

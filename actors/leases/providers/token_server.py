@@ -18,6 +18,7 @@ from urllib.parse import quote_plus, urlencode
 import msgspec
 from oauthlib.oauth2 import Client, OAuth2Error
 
+from rookery.actors.daemon_threads import run_on_own_thread
 from rookery.actors.leases.provider import LeaseCredential, LoginNeeded, Renewed, RetryLater
 from rookery.actors.tools import ToolError
 from rookery.actors.tools.builtin import (
@@ -26,7 +27,6 @@ from rookery.actors.tools.builtin import (
     HttpResponse,
     HttpTransport,
     parse_url,
-    run_on_own_thread,
 )
 from rookery.schemas.protection.bindings import OAuthSettings
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from rookery.actors.tools import ToolHost
+from rookery.actors.tools.hosts import ToolHost
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.surfaces import SurfaceSource, SurfaceTool
 

@@ -1,20 +1,36 @@
-"""Authoring of tools and resources: decorators, signatures, the registry, and its loader. Hosts in
-other packages get credentials by the names here."""
+"""Authoring of tools and resources: decorators, signatures, the registry, and its loader."""
 
-from rookery.actors.tools.authoring.credential import (
-    CredentialSource,
-    read_credential,
-    report_rejected,
-)
-from rookery.actors.tools.authoring.registry import load_registry
-from rookery.actors.tools.authoring.resource import RegisteredResource, ResourceContent, resource
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rookery.schemas.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from rookery.actors.tools.authoring.registry import (
+        HOOK_ATTRIBUTE,
+        RegisteredTool,
+        load_registry,
+    )
+    from rookery.actors.tools.authoring.resource import (
+        RegisteredResource,
+        ResourceContent,
+        resource,
+    )
 
 __all__ = [
-    "CredentialSource",
+    "HOOK_ATTRIBUTE",
     "RegisteredResource",
+    "RegisteredTool",
     "ResourceContent",
     "load_registry",
-    "read_credential",
-    "report_rejected",
     "resource",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "registry": ("HOOK_ATTRIBUTE", "RegisteredTool", "load_registry"),
+        "resource": ("RegisteredResource", "ResourceContent", "resource"),
+    },
+)

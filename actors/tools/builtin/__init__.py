@@ -15,7 +15,6 @@ if TYPE_CHECKING:
         HttpRequest,
         HttpResponse,
         HttpTransport,
-        run_on_own_thread,
     )
     from rookery.actors.tools.builtin.peers import peer_tools, peers_registry
     from rookery.actors.tools.builtin.resources import resource_tools
@@ -32,7 +31,6 @@ __all__ = [
     "peers_registry",
     "read_prefix",
     "resource_tools",
-    "run_on_own_thread",
 ]
 
 __getattr__ = lazy_names(
@@ -41,13 +39,7 @@ __getattr__ = lazy_names(
         "allowlist": ("parse_url",),
         "files": ("Mounts", "read_prefix"),
         "http": ("HttpReader",),
-        "http_transport": (
-            "HttpExchange",
-            "HttpRequest",
-            "HttpResponse",
-            "HttpTransport",
-            "run_on_own_thread",
-        ),
+        "http_transport": ("HttpExchange", "HttpRequest", "HttpResponse", "HttpTransport"),
         "peers": ("peer_tools", "peers_registry"),
         "resources": ("resource_tools",),
     },

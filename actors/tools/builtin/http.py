@@ -22,6 +22,7 @@ import msgspec
 from msgspec import Meta
 from msgspec.structs import replace
 
+from rookery.actors.daemon_threads import run_on_own_thread
 from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.decorator import ToolOptions, tool
 from rookery.actors.tools.authoring.registry import (
@@ -43,7 +44,6 @@ from rookery.actors.tools.builtin.http_transport import (
     HttpRequest,
     HttpResponse,
     HttpTransport,
-    run_on_own_thread,
 )
 from rookery.schemas.calls import CapabilityLimits
 from rookery.schemas.errors import Refused

@@ -8,7 +8,6 @@ redirect is returned like any response. The caller checks servers and headers.
 
 from __future__ import annotations
 
-import asyncio
 import ipaddress
 import re
 import socket
@@ -16,7 +15,6 @@ import ssl
 import struct
 import threading
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Final, TypeAlias, TypeVar
@@ -32,7 +30,6 @@ __all__ = [
     "HttpResponse",
     "HttpTransport",
     "Resolve",
-    "run_on_own_thread",
     "system_addresses",
 ]
 
@@ -67,21 +64,6 @@ class HttpResponse(msgspec.Struct, frozen=True):
 def system_addresses(host: str, port: int) -> list[IPAddress]:
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [ipaddress.ip_address(address[0]) for *_, address in found]
-
-
-async def run_on_own_thread(work: Callable[[], T]) -> T:
-    """Run on a thread of its own, so that a silent name server does not occupy a shared one."""
-    done: Future[T] = Future()
-    done.set_running_or_notify_cancel()
-
-    def run() -> None:
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, name="rookery-io", daemon=True).start()
-    return await asyncio.wrap_future(done)
 
 
 class HttpTransport:

@@ -10,13 +10,8 @@ from collections.abc import Awaitable, Callable
 
 from msgspec import UNSET
 
-from rookery.actors.tools.authoring.credential import (
-    CredentialSource,
-    ToolCredential,
-    read_credential,
-    read_past,
-    report_rejected,
-)
+from rookery.actors.credentials import CredentialSource, read_credential, read_past, report_rejected
+from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.capability_checks import fault, fault_of
 from rookery.actors.tools.hosts.host import OutcomeUnknown
 from rookery.actors.tools.state import ToolCall

@@ -6,17 +6,17 @@ import asyncio
 import logging
 import threading
 from abc import ABC, abstractmethod
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Executor, Future, wait
+from concurrent.futures import Future, wait
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import copy_context
 from time import perf_counter
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final
 
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from rookery.actors.daemon_threads import DaemonThreadPool
 from rookery.actors.protection.scrubber import scrubbed_output
 from rookery.actors.tools.authoring.registry import (
     RegisteredTool,
@@ -31,83 +31,7 @@ from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CodedError
 
-__all__ = [
-    "DaemonThreadPool",
-    "LocalToolHost",
-]
-
-# --- daemon pool ----------------------------------------------------------------------------------
-
-# A pool of daemon threads for functions that block and may never return.
-#
-# Like ``ThreadPoolExecutor``, but a hanging function does not prevent the process from ending.
-
-
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-class DaemonThreadPool(Executor):
-    """Up to a number of daemon threads, started when needed."""
-
-    def __init__(self, count_max: int) -> None:
-        self._count_max = count_max
-        self._changed = threading.Condition()
-        self._jobs: deque[Callable[[], None]] = deque()
-        self._count = self._idle = 0
-        self._closed = False
-
-    def submit(self, fn: Callable[P, T], /, *args: P.args, **kwargs: P.kwargs) -> Future[T]:
-        future: Future[T] = Future()
-
-        def job() -> None:
-            if not future.set_running_or_notify_cancel():
-                return
-            try:
-                result = fn(*args, **kwargs)
-            except BaseException as error:  # The future carries every exception.
-                future.set_exception(error)
-            else:
-                future.set_result(result)
-
-        with self._changed:
-            if self._closed:
-                raise RuntimeError("the thread pool was shut down")
-            self._jobs.append(job)
-            if self._idle < len(self._jobs) and self._count < self._count_max:
-                self._count += 1
-                threading.Thread(target=self._run_jobs, name="rookery-tool", daemon=True).start()
-            self._changed.notify()
-        return future
-
-    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
-        """Refuse new work. The threads end after the accepted work; this does not wait for them."""
-        del wait, cancel_futures
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-
-    def _run_jobs(self) -> None:
-        while (job := self._next_job()) is not None:
-            job()
-            del job
-
-    def _next_job(self) -> Callable[[], None] | None:
-        with self._changed:
-            while not self._jobs:
-                if self._closed:
-                    return None
-                self._idle += 1
-                self._changed.wait()
-                self._idle -= 1
-            return self._jobs.popleft()
-
-
-# --- local host -----------------------------------------------------------------------------------
-
-# The local tool host: calls functions of this process, each on a thread or as a coroutine; those
-# that are quick, on the caller's event loop.
-
+__all__ = ["LocalToolHost"]
 
 log = logging.getLogger(__name__)
 

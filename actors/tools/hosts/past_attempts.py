@@ -10,8 +10,8 @@ from typing import Final
 
 from msgspec.structs import replace
 
+from rookery.actors.credentials import CredentialSource
 from rookery.actors.tools.attempts import CallNotifier
-from rookery.actors.tools.authoring.credential import CredentialSource
 from rookery.actors.tools.call_rules import acts_until_ms
 from rookery.actors.tools.catalogue import ToolCatalogue
 from rookery.actors.tools.hosts.bound_calls import past_credentials

@@ -18,8 +18,8 @@ from rookery.actors.approvals.dispatchers.protocol import (
     Pending,
     Unavailable,
 )
+from rookery.actors.daemon_threads import DaemonThreadPool
 from rookery.actors.keys.webhooks import TOLERANCE_MS, ReplayGuard, WebhookKey
-from rookery.actors.tools.hosts.local_host import DaemonThreadPool
 from rookery.ops.approval_dispatchers import (
     BODY_BYTES_MAX,
     PATH,

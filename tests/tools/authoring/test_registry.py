@@ -11,7 +11,8 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools import RegisteredTool, ToolCallContext, ToolError, ToolRegistry, tool
+from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry, tool
+from rookery.actors.tools.authoring import RegisteredTool
 from rookery.schemas.calls import Capability, CapabilityLimits
 from rookery.schemas.errors import Refused
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from rookery.actors.leases.provider import CurrentCredential, LeaseCredential
-from rookery.actors.tools.authoring.credential import ToolCredential
+from rookery.actors.tools import ToolCredential
 from rookery.actors.tools.catalogue import catalogue_name
 from rookery.actors.tools.hosts.remote_host import RemoteToolHost
 from rookery.bus.memory.workers import MemoryToolWorkers, MemoryWorkerEndpoint
