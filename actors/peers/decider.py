@@ -55,7 +55,7 @@ from rookery.actors.peers.envelopes.envelope_rules import (
 )
 from rookery.actors.peers.evolve import OWN_FACTS, evolve, kept_over_generations
 from rookery.actors.peers.items.events import event_id, queue_event
-from rookery.actors.peers.items.item_queue import assignments, is_full
+from rookery.actors.peers.items.item_queue import assignments, is_full, is_queued
 from rookery.actors.peers.items.program_calls import begin_call, is_begun, withdraw_call
 from rookery.actors.peers.items.responder_rules import (
     end_handler,
@@ -278,6 +278,8 @@ class PeersDecider(SessionMachineDecider):
         sender = self._peers.checks.verify(window, session, signed, arrived_ms=arrived_ms)
         if session == REALM_NAME:
             raise NotAttended(session, envelope, sender)
+        if envelope.id not in state.unanswered and is_queued(state, envelope.id):
+            raise Refused("ENVELOPE_REPLAYED", "another item that waits has this id")
         params = classification_params(ingress_facts(envelope, sender))
         try:
             (fact,) = self.decide_input(state, session, "classify_external_envelope", params)

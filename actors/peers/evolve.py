@@ -90,6 +90,8 @@ def _classified(state: SessionPeers, fact: facts.EnvelopeClassified) -> SessionP
     window = state.windows.get(arrival.from_key, ReplayWindow()).add(arrival.n)
     state = replace(state, windows=state.windows.set(arrival.from_key, window))
     if fact.envelope_kind is not PeerIngressEnvelopeKind.RESPONSE:
+        if fact.item_id in state.unanswered:  # It is declined: another request has this id.
+            return state
         return with_queued(state, item_of(arrival, is_silent=_is_silent(state, fact)))
     if is_read_by_program(state, fact, arrival.sender):
         return with_response(state, item_of(arrival))
@@ -252,7 +254,8 @@ def _stream_ended(state: SessionPeers, fact: Any) -> SessionPeers:
 def _declined(state: SessionPeers, fact: facts.RequestDeclined) -> SessionPeers:
     rate = state.declines.get(fact.from_key, DeclineRate()).add(fact.declined_at_ms)
     declines = state.declines.set(fact.from_key, rate)
-    state = without_item(state, fact.corr_id)
+    if fact.corr_id not in state.unanswered:
+        state = without_item(state, fact.corr_id)
     return replace(_add_sent(state, fact.sent), declines=declines)
 
 

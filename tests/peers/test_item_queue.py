@@ -230,3 +230,35 @@ def test_a_request_names_those_that_wait_for_it_up_to_a_limit(two: tuple[Session
     coder.state = replace(coder.state, serving=deep)
     with pytest.raises(Refused, match="PEER_TOO_DEEP"):
         begin(coder, 2, "send_request", corr_id, to="planner@west", intent="again")
+
+
+def test_every_item_of_twenty_dropped_receivers_is_returned(two: tuple[Session, Session]):
+    """A program may drop many calls that have got their items in the same moment."""
+    planner, coder = two
+    calls = range(1, 21)
+    for number in calls:
+        begin(coder, number, "receive")
+    for number in calls:
+        send(planner, coder, str(number))
+    for number in calls:
+        coder.put_command(WithdrawPeerCall(operation_id=operation(number)))
+    assert {item.body for item in coder.state.queue} == {str(number) for number in calls}
+
+
+def test_no_item_of_another_peer_under_the_same_id_displaces_one(two: tuple[Session, Session]):
+    planner, coder = two
+    west, east = planner.site, coder.site
+    tester = {"from": "tester", "from_key": west.keys.key_of("tester", 1, 1).public_key}
+    message = send(planner, coder, "genuine")
+    same_id = west.send(west.message(east, id=message, **tester))
+    assert coder.code(same_id) == "ENVELOPE_REPLAYED"
+    _, corr_id = ask(planner, coder)
+    coder.put(west.send(west.request(east, id=corr_id, n=7, **tester)))
+    declined: Any = coder.facts[-1]
+    assert declined.code == "PEER_REQUEST_ID_TAKEN"
+    assert [item.from_ for item in coder.state.queue] == ["planner@west"] * 2
+    begin(coder, 1, "receive", kind="request")
+    begin(coder, 2, "receive")
+    assert coder.state.queue == ()
+    coder.put(west.send(west.request(east, id=corr_id, n=8, **tester)))
+    assert coder.state.queue == (), "the request is received, and not answered yet"

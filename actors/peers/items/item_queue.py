@@ -45,6 +45,7 @@ __all__ = [
     "assignments",
     "drain_due_ms",
     "is_full",
+    "is_queued",
     "item_of",
     "item_of_event",
     "rendered_item",
@@ -58,7 +59,11 @@ __all__ = [
 
 _NOT_QUEUED: Final = (ItemKind.RESPONSE, ItemKind.ACK)
 """A response belongs to its request, and an acknowledgement only to a receiver that waits."""
-_RECEIVED_MAX: Final = 16
+_RECEIVED_MAX: Final = 500
+"""As many calls as a program awaits together, each of which it may drop when its item comes."""
+_RECEIVED_BYTES_MAX: Final = 1 << 20
+_RECEIVED_MIN: Final = 16
+"""However large they are."""
 _RESPAWN_MS: Final = 1_000
 _RESPAWN_MS_MAX: Final = 300_000
 
@@ -179,6 +184,10 @@ def is_full(state: SessionPeers) -> bool:
     return sum(item.size for item in state.queue) >= QUEUED_BYTES_MAX
 
 
+def is_queued(state: SessionPeers, item_id: str) -> bool:
+    return any(item.id == item_id for item in state.queue)
+
+
 def with_queued(state: SessionPeers, item: PeerItem) -> SessionPeers:
     """The state with the item in its queue, if it belongs there; a full queue gets no more."""
     if item.kind is ItemKind.ACK:
@@ -213,8 +222,19 @@ def with_assigned(state: SessionPeers, fact: facts.ItemAssigned) -> SessionPeers
         return replace(state, serving=item)
     received = ReceivedItem(operation_id=fact.operation_id, item=item)
     receivers = tuple(one for one in state.receivers if one.operation_id != fact.operation_id)
-    kept = (*state.received, received)[-_RECEIVED_MAX:]
+    kept = _latest((*state.received, received))
     return with_call(replace(state, receivers=receivers, received=kept), fact.operation_id)
+
+
+def _latest(received: tuple[ReceivedItem, ...]) -> tuple[ReceivedItem, ...]:
+    """The last ones, within the limits."""
+    kept = received[-_RECEIVED_MAX:]
+    excess = sum(one.item.size for one in kept) - _RECEIVED_BYTES_MAX
+    first = 0
+    while excess > 0 and len(kept) - first > _RECEIVED_MIN:
+        excess -= kept[first].item.size
+        first += 1
+    return kept[first:]
 
 
 def with_call(state: SessionPeers, operation_id: str) -> SessionPeers:
