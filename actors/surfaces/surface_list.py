@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable, Mapping
 from typing import Final
 
 from rookery.actors.surfaces.catalogue import CatalogueEntry
@@ -34,10 +35,24 @@ async def list_surfaces(live: LiveCatalogue, query: CatalogueQuery) -> SurfaceLi
         hosts = [live.host(entry.surface) for entry in entries]
         opening = [host.connect() for host in hosts if host is not None]
         await asyncio.gather(*opening, return_exceptions=True)  # Each host has its error.
+    faults = await _find_faults(live, entries)
     own = sorted(name for name in live.own_surfaces if query.surface in (None, name))
     shown = [_own_surface(live, name) for name in own]
-    shown += [_catalogued_surface(live, entry, log=query.log) for entry in entries]
+    shown += [
+        _catalogued_surface(live, entry, log=query.log, fault=faults.get(entry.surface, ""))
+        for entry in entries
+    ]
     return SurfaceList(sequence=offered.sequence, surfaces=tuple(shown))
+
+
+async def _find_faults(live: LiveCatalogue, entries: Iterable[CatalogueEntry]) -> Mapping[str, str]:
+    """By surface, why nothing serves it now, although it is connected."""
+    hosts = [live.host(entry.surface) for entry in entries]
+    connected = {
+        host.surface: host.connection for host in hosts if host is not None and host.connection
+    }
+    found = await asyncio.gather(*(one.find_fault() for one in connected.values()))
+    return dict(zip(connected, found, strict=True))
 
 
 def show_surface(live: LiveCatalogue, name: str) -> ListedSurface:
@@ -61,19 +76,20 @@ def _own_surface(live: LiveCatalogue, surface: str) -> ListedSurface:
 
 
 def _catalogued_surface(
-    live: LiveCatalogue, entry: CatalogueEntry, *, log: bool = False
+    live: LiveCatalogue, entry: CatalogueEntry, *, log: bool = False, fault: str = ""
 ) -> ListedSurface:
     host = live.host(entry.surface)
     connection = None if host is None else host.connection
     refused = live.refused.get(entry.surface, "")
+    state = McpServerState.FAILED if host is None else host.state
     return ListedSurface(
         surface=entry.surface,
         source=entry.source,
         sequence=entry.sequence,
         session=entry.only,
         tools=tuple(tool.available.name for tool in live.tools_of(entry.surface)),
-        state=McpServerState.FAILED if host is None else host.state,
-        error=refused or ("" if host is None else host.error),
+        state=McpServerState.DISCONNECTED if fault else state,
+        error=refused or fault or ("" if host is None else host.error),
         problems={} if connection is None else dict(connection.problems),
         log=connection.log if log and connection is not None else (),
     )

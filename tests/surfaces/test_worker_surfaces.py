@@ -183,6 +183,27 @@ def test_only_an_operator_changes_the_catalogue_and_only_nodes_end_its_jobs(real
     asyncio.run(scenario())
 
 
+def test_a_surface_whose_workers_are_gone_is_listed_as_disconnected(realm: SurfaceRealm):
+    async def scenario() -> None:
+        async with realm.client() as client:
+            with realm.worker("barn"):
+                assert not (await change(client, add={"barn": WORKER})).code
+                await run(client, session(), "await barn_act(1)")
+                assert await shown(client) == ("Connected", "")
+
+            gone = "Disconnected", "no worker serves barn"
+            async with asyncio.timeout(60):
+                while await shown(client) != gone:
+                    await asyncio.sleep(0.05)
+            assert not (await change(client, remove=["barn"])).code
+
+    async def shown(client: Stock) -> tuple[str, str]:
+        (one,) = (await client.ask("catalogued", "_realm", {"surface": "barn"})).body["surfaces"]
+        return one["state"], one.get("error", "")
+
+    asyncio.run(scenario())
+
+
 def test_the_command_line_shows_each_step(realm: SurfaceRealm, tmp_path: Path):
     def rookery(*words: str, code: int = 0) -> Said:
         said = rookery_here(tmp_path, *words, *access_to(realm.server, realm.realm))

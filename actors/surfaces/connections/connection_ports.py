@@ -74,6 +74,9 @@ class SurfaceConnection(Protocol):
         """The last lines that the server wrote beside its messages, and what became of the
         connection."""
 
+    async def find_fault(self) -> str:
+        """Why nothing serves the surface now, if its state does not say so; else empty."""
+
     async def list_resources(self) -> tuple[ListedResource, ...]:
         """What the server offers to read, as it lists it now."""
 

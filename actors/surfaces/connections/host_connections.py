@@ -36,6 +36,10 @@ class HostConnection:
         self.problems: Mapping[str, str] = {}
         self.log: tuple[str, ...] = ()
 
+    async def find_fault(self) -> str:
+        """None: it is in this process."""
+        return ""
+
     async def list_resources(self) -> tuple[ListedResource, ...]:
         """None: it serves tools."""
         return ()
@@ -46,6 +50,17 @@ class HostConnection:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+class _WorkerConnection(HostConnection):
+    """To the workers of a surface, which come and go without a word."""
+
+    def __init__(self, surface: str, host: RemoteToolHost) -> None:
+        super().__init__(surface, host, host.surface_tools)
+        self._remote = host
+
+    async def find_fault(self) -> str:
+        return "" if await self._remote.is_served() else f"no worker serves {self._surface}"
 
 
 class WorkerConnections:
@@ -67,8 +82,7 @@ class WorkerConnections:
                 tool.served_as: ServedTool(capability=tool.capability, awaited=tool.awaited)
                 for tool in known
             }
-            remote = RemoteToolHost(self._workers, surface, served)
-            return HostConnection(surface, remote, remote.surface_tools)
+            return _WorkerConnection(surface, RemoteToolHost(self._workers, surface, served))
         host = await RemoteToolHost.discover(self._workers, surface, patience_s=PATIENCE_S)
         if host is None:
             raise Failed(
@@ -76,7 +90,7 @@ class WorkerConnections:
                 f"no worker serves {surface}",
                 hint=f"rookery tools serve MODULE:OBJECT --surface {surface}",
             )
-        return HostConnection(surface, host, host.surface_tools)
+        return _WorkerConnection(surface, host)
 
 
 class LocalConnections:

@@ -100,6 +100,10 @@ class RemoteToolHost:
                 _add_served(served, tool, catalogue.worker)
         return cls(crews, surface, served)
 
+    async def is_served(self) -> bool:
+        """Whether a worker of the surface answers now."""
+        return bool(await self._workers.catalogues(self.surface, 0.0))
+
     @property
     def surface_tools(self) -> tuple[SurfaceTool, ...]:
         """The tools as a catalogue of surfaces has them."""
