@@ -210,8 +210,8 @@ class Store:
             holder, hint = "another process that is starting a server", "wait for it, or stop it"
         else:
             holder = f"the nats-server with pid {server.pid} at {server.address}"
-            hint = f"connect to it with --url {server.address}"
-            hint += ", or stop its node, which restarts a killed server"
+            hint = f"join it, by the same command with --url {server.address}, "
+            hint += "or stop its node, which restarts a killed server"
         return Refused("STORE_IN_USE", f"{self.path} is used by {holder}", hint=hint)
 
 
