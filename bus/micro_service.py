@@ -6,9 +6,10 @@ own description. The request endpoint serves the commands and queries themselves
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from rookery.bus.commands.command_messages import is_reply_subject
 from rookery.bus.commands.request_endpoint import QUEUE, send_replies
@@ -22,6 +23,8 @@ __all__ = ["Endpoint", "EndpointStats", "MicroService", "MicroServiceResponder"]
 NAME = "rookery"
 DESCRIPTION = "Runs, sessions and everything else that may be asked of a Rookery node."
 REQUESTS = ("PING", "INFO", "STATS")
+BYTES_MAX: Final = 4 << 20
+"""Of replies in a second. That of INFO has 128 kB: 10,000 requests would fill the node's memory."""
 NO_INPUTS: Mapping[str, Sequence[str]] = MappingProxyType({})
 
 
@@ -64,6 +67,7 @@ class MicroServiceResponder:
     def __init__(self, connection: Connection, subjects: Subjects, service: MicroService) -> None:
         self._connection, self._subjects, self._service = connection, subjects, service
         self._subscriptions: list[Subscription] = []
+        self._second, self._sent_bytes = 0, 0
 
     async def open(self) -> None:
         """Subscribe; NATS tools find the node from now on."""
@@ -81,7 +85,8 @@ class MicroServiceResponder:
 
     def _on_requests(self, messages: list[Message]) -> None:
         """Requests that arrive together get the same reply, made once: any client may send
-        thousands, and none of them may hold up what else the node has to do."""
+        thousands, and none of them may hold up what else the node has to do. What is too much for
+        a second gets no reply; NATS tools ask again."""
         kinds = {"PING": self._ping, "INFO": self._info, "STATS": self._stats}
         replies = dict[str, bytes]()
         outgoing = list[tuple[str, Outgoing]]()
@@ -90,8 +95,17 @@ class MicroServiceResponder:
                 kind = message.subject.split(".")[1]
                 if kind not in replies:
                     replies[kind] = encode_json(kinds[kind]())
-                outgoing.append((message.reply, Outgoing(message.reply, replies[kind])))
+                if self._has_room(len(replies[kind])):
+                    outgoing.append((message.reply, Outgoing(message.reply, replies[kind])))
         send_replies(self._connection, outgoing)
+
+    def _has_room(self, size: int) -> bool:
+        """Whether a reply of this size may be sent in this second."""
+        second = int(asyncio.get_running_loop().time())
+        if second != self._second:
+            self._second, self._sent_bytes = second, 0
+        self._sent_bytes += size
+        return self._sent_bytes <= BYTES_MAX
 
     def _ping(self) -> dict[str, Any]:
         return self._identity("ping")

@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from rookery.bus.micro_service import EndpointStats, MicroService, MicroServiceResponder
+from rookery.bus.micro_service import (
+    BYTES_MAX,
+    Endpoint,
+    EndpointStats,
+    MicroService,
+    MicroServiceResponder,
+)
 from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.subjects import Subjects
 from rookery.schemas.errors import Refused
@@ -58,6 +64,26 @@ def test_a_flood_of_requests_is_answered_without_a_reply_made_for_each(jetstream
             await wait_until(lambda: len(node.replies) == 1_000)
             assert len({reply.body for reply in node.replies}) == 1
             assert node.made < 500
+
+    asyncio.run(scenario())
+
+
+def test_a_flood_for_large_replies_fills_no_memory(jetstream: JetStreamRealm):
+    async def scenario() -> None:
+        async with requested_node(jetstream) as node:
+            large = Endpoint("run", "x" * (BYTES_MAX // 8), "", "client")
+            service = MicroService("nb", "1.0.0", "2026-11-20T00:00:00Z", (large,), node.stats)
+            await MicroServiceResponder(node.connection, Subjects("default"), service).open()
+            flood, alone = "$SRV.INFO.rookery.nb", "$SRV.PING.rookery.nb"
+            node.connection.send([REQUEST._replace(subject=flood)] * 1_000)
+
+            def is_pinged() -> bool:
+                node.connection.send([REQUEST._replace(subject=alone)])
+                return any(b"ping_response" in reply.body for reply in node.replies)
+
+            await wait_until(is_pinged)
+            floods = [reply for reply in node.replies if b"info_response" in reply.body]
+            assert 0 < len(floods) < 500, "those of a minute would be 420"
 
     asyncio.run(scenario())
 
