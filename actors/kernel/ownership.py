@@ -41,6 +41,9 @@ HEARTBEAT_S_MAX = 2.0
 MISSED_PAUSE_S = 0.25
 """After a missed heartbeat: a cluster that elects a leader has one at any moment."""
 JOIN_ATTEMPTS = 20
+FIRST_HEARTBEATS_MAX = 10
+"""How many heartbeats a node that starts may miss: on a busy machine the claims of all partitions
+take longer than one."""
 BUSY_HEARTBEATS_MAX = 5
 """For how many heartbeats a node keeps a surplus partition with running effects."""
 
@@ -145,7 +148,7 @@ class PartitionOwnership:
     async def start(self) -> None:
         """Join once no other process has this node's name, and serve a first share."""
         await self._join()
-        await self._heartbeat()
+        await self._claim_first_share()
         self._heartbeat_task = asyncio.get_running_loop().create_task(self._heartbeat_loop())
         if self._reconciling is not None:
             await self._reconciling
@@ -184,6 +187,17 @@ class PartitionOwnership:
                 return
             await asyncio.sleep((self._claim_s + 1) / JOIN_ATTEMPTS)
         raise self._name_in_use()
+
+    async def _claim_first_share(self) -> None:
+        """Take a heartbeat; what a missed one has claimed is held by the next."""
+        for number in range(1, FIRST_HEARTBEATS_MAX + 1):
+            try:
+                await self._heartbeat()
+                return
+            except Failed as error:
+                if error.code != "SERVER_UNREACHABLE" or number == FIRST_HEARTBEATS_MAX:
+                    raise
+                log.warning("heartbeat missed", extra={"code": error.code})
 
     async def _renew_membership(self) -> bool:
         name, holder = f"node.{self._identity.node}", self._identity
