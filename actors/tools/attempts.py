@@ -54,6 +54,8 @@ class AttemptResult(NamedTuple):
     """If false, the tool was not called, and the attempt may begin again."""
     task: str = ""
     """The task of its surface by which the call goes on; empty if it has ended."""
+    task_left_ms: int = 0
+    """How long the task may take from now; 0: as long as its call may."""
 
     @property
     def metrics_outcome(self) -> str:
@@ -153,8 +155,8 @@ def call_context(session: str, call: ToolCall, arguments: CallArguments) -> Tool
 def failed_attempt(name: str, call_id: str, error: Exception, *, sensitive: bool) -> AttemptResult:
     """Hosts return failures; any exception but their own is a defect and fails the call."""
     match error:
-        case TaskCreated(task=task):
-            return AttemptResult(CallOutcome(), b"", task=task)
+        case TaskCreated(task=task, left_ms=left_ms):
+            return AttemptResult(CallOutcome(), b"", task=task, task_left_ms=left_ms)
         case OutcomeUnknown():
             reason = fault("RECOVERY_REQUIRED", str(error) or "its host gave no reason").message
             return AttemptResult(CallOutcome(), b"", reason)

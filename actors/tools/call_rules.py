@@ -252,7 +252,7 @@ class CallRules(NamedTuple):
         return (_recovery_required(call, f"{text}, and {reason}", until_ms),)
 
     def on_task_created(
-        self, state: SessionCalls, report: RecordTask
+        self, state: SessionCalls, report: RecordTask, *, now_ms: int
     ) -> tuple[facts.Awaited] | tuple[()]:
         """The last attempt goes on as a task of its surface: any node may follow it."""
         call = state.calls.get(report.operation_id)
@@ -260,7 +260,11 @@ class CallRules(NamedTuple):
             return ()
         if call.phase is not CallPhase.INTENDED or call.node != self.epoch:
             return ()
-        return (facts.Awaited(**call_fields(call), code=WAITING_FOR_TASK, task=report.task),)
+        until_ms = now_ms + report.left_ms if report.left_ms else UNSET
+        awaited = facts.Awaited(
+            **call_fields(call), code=WAITING_FOR_TASK, task=report.task, until_ms=until_ms
+        )
+        return (awaited,)
 
     def on_outcome(self, state: SessionCalls, report: RecordOutcome) -> Sequence[facts.ToolFact]:
         """Record the outcome of the last attempt. A worker's outcome is valid whichever process
@@ -443,7 +447,8 @@ def acts_until_ms(call: ToolCall) -> int:
     """Until when the tool may still act on an intended call, by the clock of the process that
     intended it. Workers have a grace period. A function that ignores its deadline is not
     covered."""
-    return max(call.deadline_at_ms + _grace_ms(call), call.unknown_until_ms or 0)
+    ends_ms = call.deadline_at_ms + _grace_ms(call)
+    return max(ends_ms, call.task_until_ms, call.unknown_until_ms or 0)
 
 
 def _grace_ms(call: ToolCall) -> int:

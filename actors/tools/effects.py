@@ -168,6 +168,8 @@ class RecordTask(msgspec.Struct, frozen=True, kw_only=True):
     operation_id: str
     attempt: int
     task: str
+    left_ms: int = 0
+    """How long it may take from now; 0: as long as its call may."""
 
 
 class IntentStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -77,14 +77,16 @@ def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
 
 
 def _await(state: SessionCalls, fact: facts.Awaited) -> SessionCalls:
+    until_ms, is_task = 0 if fact.until_ms is UNSET else fact.until_ms, fact.task is not UNSET
     return _change(
         state,
         fact,
         phase=CallPhase.AWAITED,
         waits_for=fact.code,
-        until_ms=0 if fact.until_ms is UNSET else fact.until_ms,
+        until_ms=0 if is_task else until_ms,
         lease="" if fact.lease is UNSET else fact.lease,
         task="" if fact.task is UNSET else fact.task,
+        task_until_ms=until_ms if is_task else 0,
     )
 
 

@@ -195,7 +195,10 @@ class CallExecutor:
             return
         if result.task:
             created = RecordTask(
-                operation_id=call.operation_id, attempt=call.attempt, task=result.task
+                operation_id=call.operation_id,
+                attempt=call.attempt,
+                task=result.task,
+                left_ms=result.task_left_ms,
             )
             self._failpoints.hit("task_created")
             await self._ask(FAMILY, session, created, IntentStatus)

@@ -105,6 +105,8 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """The lease whose credential the call waits or waited for."""
     task: str = ""
     """The id by which its surface knows the call that goes on there."""
+    task_until_ms: int = 0
+    """When that task ends at the latest; 0: with the deadline of the last intent."""
     credential_ready: bool = False
     """Whether the call has waited for its credential; it does so once."""
     attempt: int = 0

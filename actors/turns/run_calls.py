@@ -238,7 +238,7 @@ class RunCalls:
             case AttemptLost() as report:
                 left = rules.on_attempt_lost(calls, session, report, now_ms=now_ms)
             case RecordTask() as created:
-                left = rules.on_task_created(calls, created)
+                left = rules.on_task_created(calls, created, now_ms=now_ms)
             case RecordOutcome() as report:
                 left = rules.on_outcome(calls, report)
             case approval.GrantConsumed() as used:

@@ -198,7 +198,7 @@ class McpToolHost:
             if not live.creates_tasks:
                 text = f"{ctx.name}: its server began a task, and has not said that it does"
                 raise Failed("INVALID_RESULT", text)
-            raise TaskCreated(read_task_id(answer.task_id))
+            raise TaskCreated(read_task_id(answer.task_id), tool.task_ms)
         given = () if ctx.credential is None else (ctx.credential,)
         return await self._checked(tool, answer, given)
 

@@ -24,7 +24,7 @@ DESCRIPTION_MAX: Final = 8_000
 TIMEOUT_MS: Final = 60_000
 """Of a call, unless the policy says otherwise: a server may be a long way off."""
 TASK_TIMEOUT_MS: Final = 86_400_000
-"""Of a call of a tool that runs as a task only."""
+"""Of a call that goes on as a task because its tool, or its server, has no other way."""
 
 
 class ServerTool(NamedTuple):
@@ -36,6 +36,8 @@ class ServerTool(NamedTuple):
     has_output_schema: bool
     as_task: bool = False
     """Whether its calls go on as tasks of the server."""
+    task_ms: int = TASK_TIMEOUT_MS
+    """How long a task may take that the server has decided upon."""
 
 
 class ToolListing(NamedTuple):
@@ -117,6 +119,7 @@ def _server_tool(
         offered,
         has_output_schema=output is not None,
         as_task=has_tasks and (support == "required" or is_long),
+        task_ms=_first(own.timeout_ms, default.timeout_ms, TASK_TIMEOUT_MS),
     )
 
 

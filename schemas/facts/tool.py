@@ -90,7 +90,7 @@ class Awaited(_ToolCallFact, frozen=True, kw_only=True, tag="tool.awaited.v1"):
     code: str
     """What the call waits for: ``WAITING_FOR_TIMER`` ..."""
     until_ms: Unsigned | UnsetType = UNSET
-    """When a timer ends the wait at the latest, in milliseconds since 1970."""
+    """When the wait ends at the latest, in milliseconds since 1970."""
     lease: str | UnsetType = UNSET
     """The key of the lease whose credential the call needs."""
     task: str | UnsetType = UNSET

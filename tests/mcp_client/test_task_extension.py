@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.tools.hosts import OutcomeUnknown
+from rookery.actors.tools import ToolCallContext
+from rookery.actors.tools.hosts import OutcomeUnknown, TaskCreated
 from rookery.schemas.surfaces import SurfaceKind, SurfaceSource
 from tests.mcp_client.server_fixtures import FREE, code_of, opened, play
 from tests.mcp_client.test_server_tasks import begin, follow
@@ -31,6 +32,10 @@ def test_a_server_lets_calls_go_on_as_tasks_by_the_extension():
     async def scenario() -> None:
         async with opened(SOURCE) as server:
             assert (await server.call("cancels")).value == {"result": "0"}, "it ends at once"
+            ctx = ToolCallContext(name="shop_research", args=[], kwargs={}, call_id="day")
+            with pytest.raises(TaskCreated) as created:
+                await server.connection.host.call(ctx, 20_000)
+            assert created.value.left_ms == 86_400_000, "the policy says nothing of its time"
             task = await begin(server, "research", seconds=0.2)
             for _ in range(2):
                 assert (await follow(server, "research", task)).value == "found"

@@ -232,6 +232,10 @@ class ToolBackend:
         """The outcome of every call is unknown."""
         self.makes_tasks = False
         """Every call goes on as a task, which ends when nothing holds it."""
+        self.task_left_ms = 0
+        """How long the surface lets a task take; 0: as long as its call."""
+        self.followed_ms: list[int] = []
+        """How long each task that was followed might still take."""
         self.running: Counter[str] = Counter()
         self.running_max: Counter[str] = Counter()
         self.outcome = CallOutcome(value="done")
@@ -269,7 +273,7 @@ class BackendHost:
             raise NotCalled
         if self._backend.makes_tasks:
             with self._backend.at_work(ctx):
-                raise TaskCreated(f"task of {ctx.call_id}")
+                raise TaskCreated(f"task of {ctx.call_id}", self._backend.task_left_ms)
         try:
             async with asyncio.timeout(timeout_ms / 1_000):
                 with self._backend.at_work(ctx):
@@ -301,6 +305,7 @@ class BackendHost:
         raise OutcomeUnknown
 
     async def follow_task(self, past: PastAttempt, task: str) -> CallOutcome:
+        self._backend.followed_ms.append(past.left_ms)
         while self._backend.hold and past.call_id not in self.cancelled:
             await asyncio.sleep(0.01)
         if self._backend.lost:

@@ -41,9 +41,10 @@ def always_allowed() -> bool:
 class TaskCreated(Exception):
     """The call goes on as a task of its surface: it may take hours, and outlive this process."""
 
-    def __init__(self, task: str) -> None:
+    def __init__(self, task: str, left_ms: int = 0) -> None:
+        """``left_ms``: how long the task may take from now; 0: as long as its call may."""
         super().__init__(task)
-        self.task = task
+        self.task, self.left_ms = task, left_ms
 
 
 class PastAttempt(NamedTuple):

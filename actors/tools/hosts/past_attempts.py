@@ -64,7 +64,7 @@ class PastAttempts:
         no time: nothing of it runs here."""
         operation = call.operation_id
         while (host := self._hosts.get(call.surface)) is not None:
-            past = await self._attempt(call, call.deadline_at_ms)
+            past = await self._attempt(call, call.task_until_ms or call.deadline_at_ms)
             following = asyncio.ensure_future(host.follow_task(past, call.task))
             self._followed[operation] = host
             try:

@@ -32,6 +32,19 @@ def test_a_call_is_awaited_by_its_task_and_has_its_outcome(world: ToolWorld):
     assert world.executions(1) == 1
 
 
+def test_a_surface_may_give_a_task_more_time_than_its_call_has(world: ToolWorld):
+    world.backend.task_left_ms = 7_200_000
+    node = following(world)
+    awaited = world.tool_facts()[-1]
+    assert awaited.until_ms == awaited.at_ms + 7_200_000
+    node.crash()
+    world.begin()
+    world.pass_s(TAKEN_OVER_S)
+    world.backend.hold = False
+    world.until(lambda: world.kinds()[-1] == "completed")
+    assert min(world.backend.followed_ms) > 7_000_000
+
+
 def test_a_task_holds_no_slot(world: ToolWorld):
     node = following(world)
     world.until(lambda: not node.places.reserved("a"))
