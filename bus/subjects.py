@@ -210,6 +210,10 @@ class Subjects:
         """Subject of the output of a session's runs, which no stream stores."""
         return f"{self.root}.output.{encode_token(session)}"
 
+    def client_peer(self, client: str) -> str:
+        """Where a client that is a peer gets its envelopes."""
+        return f"{self.root}.peer.{encode_token(client)}"
+
     # Commands.
 
     def command(self, verb: str, key: str) -> str:

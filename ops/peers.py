@@ -213,14 +213,8 @@ class PeerServices:
             self._number = max(self._number + 1, now_ms)
             roster, public_key = self.roster.current, key.public_key
             sent = realm_response(error, roster, public_key, number=self._number, now_ms=now_ms)
-            await self._bus.inbox.submit(
-                "envelope",
-                sent.to,
-                sent.text.encode(),
-                message_id=sent.id,
-                proof=EnvelopeProof(sign_envelope(key, sent.text.encode())),
-                realm=sent.alias,
-            )
+            proof = EnvelopeProof(sign_envelope(key, sent.text.encode()))
+            await PeerExecutor.publish_once(self._bus.inbox, sent, proof)
         except CodedError as failure:
             log.info("request not answered", extra={"code": failure.code})
 

@@ -60,6 +60,11 @@ class EnvelopePublisher(Protocol):
     ) -> int:
         """Returns once the inbox of that realm has it; ``Failed`` if that is not known."""
 
+    async def give_to_client(
+        self, client: str, body: bytes, *, message_id: str, proof: EnvelopeProof
+    ) -> None:
+        """Returns once a client of the realm that listens has it; ``Failed`` if none listens."""
+
 
 @dataclass(kw_only=True)
 class PeerExecutor:
@@ -108,20 +113,13 @@ class PeerExecutor:
 
     async def _publish(self, session: str, sent: OutboxEnvelope) -> str:
         """Empty once an inbox has it, else why none ever will."""
-        pause, body = Backoff(*BACKOFF_S), sent.text.encode()
+        pause = Backoff(*BACKOFF_S)
         while True:
             try:
                 async with self._places:
                     proof = await self.prove(session, sent)
                     self.failpoints.hit("envelope_signed")
-                    await self.publisher.submit(
-                        "envelope",
-                        sent.to,
-                        body,
-                        message_id=sent.id,
-                        proof=proof,
-                        realm=sent.alias,
-                    )
+                    await self.publish_once(self.publisher, sent, proof)
                 return ""
             except Failed as failure:
                 error: CodedError = failure
@@ -133,6 +131,19 @@ class PeerExecutor:
                 return error.code
             log.info("envelope not delivered yet", extra={"code": error.code, "to": sent.alias})
             await asyncio.sleep(pause.next_s())
+
+    @staticmethod
+    async def publish_once(
+        publisher: EnvelopePublisher, sent: OutboxEnvelope, proof: EnvelopeProof
+    ) -> None:
+        """``Failed`` unless it is known that the envelope has arrived."""
+        body = sent.text.encode()
+        if sent.is_client:
+            await publisher.give_to_client(sent.to, body, message_id=sent.id, proof=proof)
+            return
+        await publisher.submit(
+            "envelope", sent.to, body, message_id=sent.id, proof=proof, realm=sent.alias
+        )
 
     async def arm_timer(self, effect: ArmRequestTimer) -> None:
         due = PeerDue(request_id=effect.corr_id)

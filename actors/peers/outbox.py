@@ -59,6 +59,8 @@ class _Receiver(NamedTuple):
     alias: str
     name: str
     realm_key: str
+    """A client's own."""
+    is_client: bool = False
 
 
 class OutboxRules:
@@ -200,9 +202,10 @@ class OutboxRules:
         peer = self._roster.peer_of(alias)
         if peer.is_revoked(name, peer.pairing.key, self._now_ms):
             raise Refused("PEER_REVOKED", f"{address} is not trusted any more")
-        if peer.pairing.kind is not PeerKind.REALM:
-            raise Refused("UNSUPPORTED_FEATURE", f"{alias} is a client, which has no inbox yet")
-        return _Receiver(alias, name, peer.pairing.key)
+        is_client = peer.pairing.kind is PeerKind.CLIENT
+        if is_client and name not in peer.pairing.names:
+            raise Refused("PEER_UNKNOWN", f"the client {alias} is {peer.pairing.names[0]}@{alias}")
+        return _Receiver(alias, name, peer.pairing.key, is_client)
 
     def _pack(
         self, receiver: _Receiver, members: dict[str, Any], life_ms: int = _WEEK_MS
@@ -238,6 +241,7 @@ class OutboxRules:
             from_key=from_key,
             n=envelope.n,
             expires_at_ms=envelope.expires_at_ms,
+            is_client=receiver.is_client,
         )
 
 

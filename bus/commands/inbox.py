@@ -20,13 +20,13 @@ from rookery.bus.commands.command_messages import (
 from rookery.bus.commands.partition_consumer import PartitionConsumer
 from rookery.bus.commands.publish import publish, retry_until_deadline
 from rookery.bus.commands.redelivery import SuspectGate
-from rookery.bus.jetstream_api import MESSAGE_NOT_FOUND, ApiError
+from rookery.bus.jetstream_api import MESSAGE_NOT_FOUND, NO_RESPONDERS, ApiError, status_of
 from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.nats.batch_client import header_value
 from rookery.bus.ports import DeadLetter, Delivery, EnvelopeProof, InboxPosition, Timer
 from rookery.bus.ports.commands import NO_PROOF
 from rookery.bus.subjects import Subjects
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import check_command_id
 
 __all__ = [
@@ -331,6 +331,19 @@ class JetStreamInbox:
         subjects = Subjects(realm) if realm else self._subjects
         subject = subjects.command(verb, key)
         return await publish(self._connection, Outgoing(subject, body, headers=headers))
+
+    async def give_to_client(
+        self, client: str, body: bytes, *, message_id: str, proof: EnvelopeProof
+    ) -> None:
+        """The server says at once if no client listens; one that does needs no right to answer."""
+        headers = command_headers(message_id, proof=proof)
+        heard: list[Message] = []
+        with self._connection.replies.listen(heard.append) as reply:
+            sent = [Outgoing(self._subjects.client_peer(client), body, reply, headers)]
+            if not (self._connection.send(sent) and await self._connection.flush()):
+                raise Failed("SERVER_UNREACHABLE", "there is no connection to the server")
+        if any(status_of(message) == NO_RESPONDERS for message in heard):
+            raise Failed("NO_ANSWER", f"the client {client} does not listen")
 
     async def dead_letter(self, delivery: Delivery, code: str, message: str) -> int:
         return await self._dead_letters.add(delivery, code, message)

@@ -26,6 +26,7 @@ from rookery.bus.commands.redelivery import (
 from rookery.bus.ports import PARTITIONS, DeadLetter, Delivery, EnvelopeProof, InboxPosition, Timer
 from rookery.bus.ports.commands import NO_PROOF
 from rookery.bus.subjects import encode_token, partition_of
+from rookery.schemas.errors import Failed
 
 __all__ = ["MemoryCommands", "MemoryInbox", "MemoryTimers"]
 
@@ -245,6 +246,12 @@ class MemoryInbox:
             proof=proof,
         )
         return self._commands.put(command)
+
+    async def give_to_client(
+        self, client: str, body: bytes, *, message_id: str, proof: EnvelopeProof
+    ) -> None:
+        del body, message_id, proof
+        raise Failed("NO_ANSWER", f"the client {client} does not listen")
 
     async def dead_letter(self, delivery: Delivery, code: str, message: str) -> int:
         return self._commands.add_dead_letter(delivery, code, message)

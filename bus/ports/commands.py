@@ -157,6 +157,12 @@ class Inbox(Protocol):
         """Publish a durable command and return its sequence. The client's side of the inbox.
         ``realm``: another one, by the name that the server has for it here."""
 
+    async def give_to_client(
+        self, client: str, body: bytes, *, message_id: str, proof: EnvelopeProof
+    ) -> None:
+        """Publish an envelope to a client that is a peer and listens now; ``Failed`` if none
+        does."""
+
     async def dead_letter(self, delivery: Delivery, code: str, message: str) -> int:
         """Store a copy as a dead letter and return its number."""
 

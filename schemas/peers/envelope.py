@@ -139,13 +139,15 @@ class OutboxEnvelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 
     id: str
     alias: str
-    """Of the receiving realm."""
+    """Of the receiving realm, or client."""
     to: str
     text: str
     """Exactly the bytes that the session's key signs."""
     from_key: str
     n: int
     expires_at_ms: int
+    is_client: bool = False
+    """Its receiver is a client of this realm, which has a key and no inbox."""
 
 
 class UnansweredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

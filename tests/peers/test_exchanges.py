@@ -13,6 +13,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.kernel.machines import DESTROYED, HostPhase
+from rookery.actors.keys.ed25519 import SigningKey
 from rookery.actors.peers.effects import EnvelopeDelivered, EnvelopeFailed
 from rookery.actors.peers.envelopes import sign_envelope
 from rookery.actors.peers.state import DECLINES_MAX, UNANSWERED_MAX
@@ -26,8 +27,14 @@ from rookery.schemas.machines.peer import (
     PeerResponseProgressProjectionPhase,
     ResponseStatus,
 )
-from rookery.schemas.peers.envelope import OutboxEnvelope, PeerFailure, UnansweredRequest
+from rookery.schemas.peers.envelope import (
+    OutboxEnvelope,
+    PeerFailure,
+    UnansweredRequest,
+    read_envelope,
+)
 from rookery.schemas.peers.exchanges import ExchangesQuery, PeerDue, SendEnvelope, UnmatchedReason
+from rookery.schemas.peers.roster import PeerKind
 from tests.peers.envelope_world import HOUR_MS, NOW_MS, Inbox, Sent, Site, pair
 
 _commands = count(1)
@@ -335,6 +342,22 @@ def test_what_a_session_may_send(two: tuple[Session, Session], members: Any, cod
     with pytest.raises(Refused) as caught:
         planner.send(**members)
     assert caught.value.code == code
+
+
+def test_a_client_has_one_address_and_its_own_key_instead_of_a_realm(
+    two: tuple[Session, Session],
+):
+    planner, _ = two
+    bob = SigningKey(b"B" * 32).public_key
+    planner.site.accept(bob, "bob", kind=PeerKind.CLIENT, names=("bob",))
+    sent: Any = planner.send(to="bob@bob", intent="confirm").sent
+    assert (sent.is_client, sent.to, read_envelope(sent.text.encode()).to_realm_key) == (
+        True,
+        "bob",
+        bob,
+    )
+    with pytest.raises(Refused, match="the client bob is bob@bob"):
+        planner.send(to="eve@bob", intent="confirm")
 
 
 def test_a_deeply_nested_body_is_refused_before_it_is_on_record(two: tuple[Session, Session]):

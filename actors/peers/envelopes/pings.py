@@ -6,6 +6,8 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from msgspec.structs import replace
+
 from rookery.actors.peers.admission import NotAttended
 from rookery.actors.peers.roster.roster_rules import Roster
 from rookery.schemas.digest import canonical_json
@@ -18,7 +20,7 @@ from rookery.schemas.peers.envelope import (
     OutboxEnvelope,
     PeerFailure,
 )
-from rookery.schemas.peers.roster import REALM_NAME
+from rookery.schemas.peers.roster import REALM_NAME, PeerKind
 
 __all__ = ["ping_envelope", "realm_response"]
 
@@ -47,7 +49,9 @@ def realm_response(
         "in_reply_to": request.id,
         **answer,
     }
-    return _packed(sender.alias, members, from_key, number, now_ms)
+    sent = _packed(sender.alias, members, from_key, number, now_ms)
+    is_client = sender.peer is not None and sender.peer.pairing.kind is PeerKind.CLIENT
+    return replace(sent, is_client=is_client)
 
 
 def ping_envelope(

@@ -201,7 +201,7 @@ _AT_ONCE: Final = 32
 
 async def open_requests(connection: Connection, task: Task) -> LoadResult:
     """Open sessions each of which asks the next one, and look how many subscriptions their node has
-    ``before`` and ``after``."""
+    ``before`` and ``after``, and how many ``bytes`` the streams have for each session."""
     del connection
     places = asyncio.Semaphore(_AT_ONCE)
     async with Client(task.client_url) as client:
@@ -214,7 +214,7 @@ async def open_requests(connection: Connection, task: Task) -> LoadResult:
             async with places:
                 await client.send_request(asker, answerer, "wait")
 
-        before = await _subscriptions(task)
+        before, stored = await _counts(task)
         start_s = perf_counter()
         names = [f"peer{number}" for number in range(task.count)]
         await asyncio.gather(*map(open_one, names))
@@ -222,8 +222,9 @@ async def open_requests(connection: Connection, task: Task) -> LoadResult:
         for name in names:
             await _received(client, name)
         seconds = perf_counter() - start_s
-        after = await _subscriptions(task)
-    figures = {"before": float(before), "after": float(after)}
+        after, stored_then = await _counts(task)
+    each = (stored_then - stored) / task.count
+    figures = {"before": float(before), "after": float(after), "bytes": each}
     return LoadResult(len(names), seconds, figures=figures)
 
 
@@ -235,17 +236,21 @@ async def _received(client: Client, session_id: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def _subscriptions(task: Task) -> int:
-    """Those of all connections but this one's and clients'."""
+async def _counts(task: Task) -> tuple[int, int]:
+    """The subscriptions of all connections but this one and clients', and the bytes of all streams
+    before the server compresses them."""
     connection = Connection(task.admin_url, name=_BENCH)
     await connection.open()
     try:
         answer = await connection.request(Outgoing(_CONNECTIONS, b""))
+        streams = (await connection.api("STREAM.NAMES"))["streams"]
+        infos = [await connection.api(f"STREAM.INFO.{name}") for name in streams]
     finally:
         await connection.close()
     found = msgspec.json.decode(answer.body)["data"]["connections"]
     names = (_BENCH, "rookery-client")
-    return sum(one["subscriptions"] for one in found if one.get("name") not in names)
+    subscriptions = sum(one["subscriptions"] for one in found if one.get("name") not in names)
+    return subscriptions, sum(info["state"]["bytes"] for info in infos)
 
 
 # --- runs without peers ---------------------------------------------------------------------------

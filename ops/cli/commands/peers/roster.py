@@ -92,7 +92,8 @@ def card(
         shown = asyncio.run(_card(options, session, alias))
     words = fingerprint(shown.enrolment.key)
     if options.json:
-        print_json({"card": shown.line, "fingerprint": words})
+        shown_key = shown.enrolment.key
+        print_json({"card": shown.line, "fingerprint": words, "key": shown_key})
     else:
         print_line(shown.line)
         print_line(f"fingerprint: {words}")
