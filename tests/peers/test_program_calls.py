@@ -269,7 +269,7 @@ import asyncio
 found = await asyncio.gather(*[send_request("coder", "map", one) for one in range({number})])
 sorted(found) == list(range({number}))
 """
-        limits = {"max_external_calls": number}
+        limits = {"max_external_calls": number, "wall_ms": 60_000}
         await planner.begin(code, limits=limits)
         await planner.fact("turn.parked")
         client, answered = planner.client, 0
