@@ -163,7 +163,7 @@ found
         assert records[2]["side_effect"] == "database"
         (diagnostic,) = answer["diagnostics"]
         assert (diagnostic["severity"], diagnostic["code"]) == ("warning", "STDOUT_EXCEEDED")
-        (allowed,) = programs.of("approval.auto_allowed")
+        (allowed,) = await programs.seen("approval.auto_allowed")
         assert allowed["operation_id"] == programs.of("tool.requested")[2]["operation_id"]
 
     play_programs(driving, "words", scenario)

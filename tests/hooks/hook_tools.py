@@ -89,7 +89,7 @@ async def audit_payments(call: HookInput) -> Any:
     POINT,
     rights=["deny"],
     when='name == "fragile"',
-    timeout_ms=50,
+    timeout_ms=400,
     mode="enforce",
     sees=SEEN["sees"],
 )
@@ -99,7 +99,7 @@ def fragile_guard(call: HookInput) -> Any:
         case "error":
             raise ValueError("the guard is broken")
         case "timeout":
-            time.sleep(0.5)
+            time.sleep(1)
         case "garbage":
             return {"decision": "allow"}
         case "stop_run":
@@ -140,19 +140,26 @@ def redact(call: HookInput) -> Any:
     "after_tool_call",
     when='name == "look" and starts_with(args.value, "open ")',
     failure="fail_open_observe_only",
-    timeout_ms=50,
+    timeout_ms=2_000,
     **SEEN,
 )
 def watch_looks(call: HookInput) -> Any:
     """Only observes, and fails as the call says."""
-    match call.view.content:
-        case "open error":
-            raise ValueError("the watcher is broken")
-        case "open late":
-            time.sleep(0.5)
-        case "open deny":
-            return deny("no", "it may not judge")
-    return None
+    if call.view.content == "open error":
+        raise ValueError("the watcher is broken")
+    return deny("no", "it may not judge") if call.view.content == "open deny" else None
+
+
+@hook(
+    "after_tool_call",
+    when='name == "look" and args.value == "late"',
+    failure="fail_open_observe_only",
+    timeout_ms=20,
+    **SEEN,
+)
+def watch_late(_: HookInput) -> None:
+    """Takes longer than it may."""
+    time.sleep(0.5)
 
 
 SECRET = rule_hook(
@@ -175,6 +182,7 @@ registry = ToolRegistry.of(
     fatal_guard,
     redact,
     watch_looks,
+    watch_late,
     SECRET,
 )
 plain = ToolRegistry.of(pay, look, fragile)

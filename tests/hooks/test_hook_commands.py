@@ -248,7 +248,8 @@ def test_a_process_serves_a_hook_for_as_long_as_it_runs(realm: GuardedRealm):
 
 def test_runs_that_a_dead_guard_has_parked_continue_when_they_are_resumed(realm: GuardedRealm):
     with realm.serving():
-        assert realm.add(SERVED + 'failure = "interrupt_run"\n').code == 0
+        patient = 'failure = "interrupt_run"\ntimeout_ms = 4000\n'
+        assert realm.add(SERVED + patient).code == 0
     sessions = [f"parked-{number}" for number in range(3)]
     runs = [realm.client.submit(name, "pay('bob', 500)") for name in sessions]
     asyncio.run(until(lambda: len(realm.parked()) == len(runs)))

@@ -187,7 +187,7 @@ def test_a_hook_that_fails_refuses_the_call(realm: HookedRealm, kind: str, text:
     ("value", "status", "text"),
     [
         ("open error", "failed_open", "the watcher is broken"),
-        ("open late", "timed_out_fail_open", "it took longer than its time limit"),
+        ("late", "timed_out_fail_open", "it took longer than its time limit"),
         ("open deny", "rejected_point_matrix", "its answer deny is rejected point matrix"),
     ],
 )
