@@ -19,7 +19,7 @@ from rookery.actors.tools import (
 )
 from rookery.actors.tools.builtin import resource_tools
 from rookery.bus.clock import entropy
-from rookery.bus.ports import BLOB_BYTES_MAX, Blobs, Bus
+from rookery.bus.ports import BLOB_BYTES_MAX, Bus
 from rookery.bus.sealed_secrets import RingSeal
 from rookery.ops.config import Config, StaticResource
 from rookery.ops.keys import NodeSecrets
@@ -56,11 +56,11 @@ class NodeResources(NamedTuple):
         """Store the static resources, and create the reader. Programs have its tools if they are
         switched on, or if the application has resources of its own."""
         functions, record_reads = registry_of(config.node), RecordMode(config.node.record_reads)
-        store = CaptureStore(bus.blobs, config.resources.max_bytes)
-        static = await _store_static(bus.blobs, config.resources.static)
+        seal = RingSeal(node_secrets.values, bus.realm, entropy)
+        store = CaptureStore(bus.blobs, config.resources.max_bytes, seal)
+        static = await _store_static(store, config.resources.static)
         pool = DaemonThreadPool(FUNCTION_THREADS)
         opened.callback(pool.shutdown)
-        seal = RingSeal(node_secrets.values, bus.realm, entropy)
         resolvers = create_resolvers(
             mounts_of(config.node),
             servers_of(config.node),
@@ -85,14 +85,14 @@ class NodeResources(NamedTuple):
 
 
 async def _store_static(
-    blobs: Blobs, configured: Sequence[StaticResource]
+    store: CaptureStore, configured: Sequence[StaticResource]
 ) -> dict[str, StaticContent]:
     found: dict[str, StaticContent] = {}
     for one in configured:
         if one.name in found:
             raise Refused("CONFIG_INVALID", f"resources.static has {one.name!r} twice")
         data = _read(one)
-        digest = await blobs.put(data)
+        digest = await store.put(data, one.privacy)
         found[one.name] = StaticContent.of(
             one.file, digest, len(data), mime=one.mime, privacy=one.privacy
         )

@@ -5,12 +5,16 @@ The name of a blob is the digest of its bytes, so what a ref means never changes
 
 from __future__ import annotations
 
+import asyncio
 from mimetypes import MimeTypes
 from typing import Final, NamedTuple
 
-from rookery.bus.ports import Blobs
-from rookery.schemas.errors import Refused
+import msgspec
+
+from rookery.bus.ports import Blobs, ValueSeal
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.ids import ContentRef as ContentRefId
+from rookery.schemas.protection.sealed_values import SealedValue
 from rookery.schemas.resources import ResolvedResource
 from rookery.schemas.seed.content import ContentKind, ContentRef, ContentScope
 from rookery.schemas.seed.refs import PrivacyClass, RetentionClass, SourceRef, TrustClass
@@ -35,6 +39,10 @@ _KINDS: Final = {
     "audio": ContentKind.AUDIO,
     "video": ContentKind.VIDEO,
 }
+_SEALED: Final = b"rookery-sealed-content\0"
+"""Begins the blob of content that is sealed."""
+_PLACE: Final = ("resource", "content")
+"""What the seal is for."""
 _RANKS: Final = {privacy: rank for rank, privacy in enumerate(PrivacyClass)}
 
 
@@ -53,10 +61,29 @@ class CapturedBytes(NamedTuple):
 
 
 class CaptureStore:
-    """Checks the budgets of requests, and stores what their resolvers found."""
+    """Checks the budgets of requests, and stores what their resolvers found. Whoever knows a digest
+    may read its blob, so bytes that not every reader may see are sealed there."""
 
-    def __init__(self, blobs: Blobs, bytes_max: int) -> None:
-        self._blobs, self._bytes_max = blobs, bytes_max
+    def __init__(self, blobs: Blobs, bytes_max: int, seal: ValueSeal) -> None:
+        self._blobs, self._bytes_max, self._seal = blobs, bytes_max, seal
+
+    async def put(self, data: bytes, privacy: PrivacyClass) -> str:
+        """Store bytes of this class; the digest of their blob."""
+        if privacy in PrivacyClass.CONTENT_REFS_ONLY.and_below:
+            return await self._blobs.put(data)
+        sealed = await asyncio.to_thread(self._seal.seal, data, *_PLACE)
+        return await self._blobs.put(_SEALED + msgspec.json.encode(sealed))
+
+    async def get(self, digest: str, privacy: PrivacyClass) -> bytes:
+        """The bytes of a blob of this class. Older versions sealed none."""
+        data = await self._blobs.get(digest)  # It checks the digest of the bytes.
+        if privacy in PrivacyClass.CONTENT_REFS_ONLY.and_below or not data.startswith(_SEALED):
+            return data
+        try:
+            sealed = msgspec.json.decode(data[len(_SEALED) :], type=SealedValue)
+        except msgspec.MsgspecError:
+            raise Failed("SEALED_VALUE_CORRUPT", f"blob {digest} is no sealed content") from None
+        return await asyncio.to_thread(self._seal.open, sealed, *_PLACE)
 
     def budget(self, request: ResourceReadRequest) -> int:
         """How many bytes the request may capture."""
@@ -74,8 +101,8 @@ class CaptureStore:
         """Cut to the budget, put into the blob store, and describe."""
         budget = self.budget(request)
         data, truncated = found.data[:budget], found.truncated or len(found.data) > budget
-        digest = await self._blobs.put(data)
         privacy = highest_privacy(found.privacy, PrivacyClass.CONTENT_REFS_ONLY)
+        digest = await self.put(data, privacy)
         content = describe(found._replace(privacy=privacy), digest, len(data))
         return ResolvedResource(
             uri=request.uri,

@@ -133,7 +133,7 @@ class ResourceReader:
         offset: int,
         resolution: ResolvedResource | None,
     ) -> ResourcePiece:
-        data = await self._blobs.get(known.digest)  # It checks the digest of the bytes.
+        data = await self._store.get(known.digest, known.privacy)
         end = min(len(data), offset + max_bytes)
         return ResourcePiece(
             ref=f"blob:{known.digest}",
@@ -150,7 +150,7 @@ class ResourceReader:
         router = ResourceRouter()
         for resolver in (
             *self._shared,
-            BlobResolver(session, self._facts, self._blobs, self._store),
+            BlobResolver(session, self._facts, self._store),
             JournalResolver(session, self._journal, self._store),
             SessionResolver(session, self._facts, self._blobs, self._store),
         ):

@@ -59,10 +59,8 @@ class BlobResolver:
     scheme = ResourceScheme("blob")
     form = "blob://<digest>"
 
-    def __init__(
-        self, session: str, facts: SessionFacts, blobs: BlobReader, store: CaptureStore
-    ) -> None:
-        self._session, self._facts, self._blobs, self._store = session, facts, blobs, store
+    def __init__(self, session: str, facts: SessionFacts, store: CaptureStore) -> None:
+        self._session, self._facts, self._store = session, facts, store
 
     async def resolve(self, request: ResourceReadRequest) -> ResolvedResource:
         budget, digest = self._store.budget(request), uri_rest(request)
@@ -72,7 +70,7 @@ class BlobResolver:
         if known is None:
             text = f"no fact of session {self._session} names blob {digest[:12]}..."
             raise Refused("PERMISSION_DENIED", text)
-        data = await self._blobs.get(digest)
+        data = await self._store.get(digest, known.privacy)
         found = CapturedBytes(
             data[:budget],
             ContentScope.SESSION,

@@ -12,7 +12,9 @@ from rookery.actors.resources import CaptureStore
 from rookery.actors.resources.host_resolvers import FileResolver, HttpResolver
 from rookery.actors.tools import Allowed, Mount
 from rookery.actors.tools.builtin import HttpReader, HttpTransport, Mounts
+from rookery.bus.clock import entropy
 from rookery.bus.memory import MemoryBus, MemoryServer
+from rookery.bus.sealed_secrets import KEY_BYTES, KeyRing, RingSeal
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import CodedError
 from rookery.schemas.resources import ResolvedResource
@@ -30,7 +32,8 @@ DENIED, INVALID, ABSENT = "PERMISSION_DENIED", "RESOURCE_URI_INVALID", "RESOURCE
 
 
 def store() -> CaptureStore:
-    return CaptureStore(MemoryBus(MemoryServer(lambda: 0)).blobs, CAP)
+    seal = RingSeal(KeyRing([b"k" * KEY_BYTES]), "default", entropy)
+    return CaptureStore(MemoryBus(MemoryServer(lambda: 0)).blobs, CAP, seal)
 
 
 def resolve(
