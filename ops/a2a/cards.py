@@ -22,6 +22,7 @@ from a2a.types import (
 )
 from google.protobuf.json_format import MessageToDict
 
+from rookery.bus.clock import monotonic_s
 from rookery.ops.a2a.messages import CURSOR_EXTENSION
 from rookery.ops.a2a.task_book import TaskBook
 from rookery.ops.gateways import RealmLink
@@ -37,6 +38,8 @@ INTENT: Final = "a2a.message"
 KEYS_PATH: Final = "/.well-known/jwks.json"
 MODES: Final = ("text/plain", "application/json", "application/octet-stream")
 """What messages and artifacts may be; a program reads and returns any part."""
+SIGNED_S: Final = 60.0
+"""A card is signed again then: the realm may have its next key."""
 _SCHEME: Final = "bearer"
 _TAG: Final = "rookery"
 
@@ -47,8 +50,8 @@ class SessionCards:
     def __init__(self, link: RealmLink, books: Mapping[str, TaskBook], url: str) -> None:
         """``url``: by which clients reach this gateway."""
         self._link, self._books, self._url = link, books, url.rstrip("/")
-        self._signed: dict[str, AgentCard] = {}
-        """By the digest of what is signed: a card changes with its responder only."""
+        self._signed: dict[str, tuple[str, float, AgentCard]] = {}
+        """Of each session: the digest of what is signed, since when, and the card."""
         self._keys: dict[str, str] = {}
         """The realm's public keys that have signed, by their ids."""
 
@@ -61,14 +64,16 @@ class SessionCards:
         await self._books[session].catch_up()
         card = self.unsigned(session)
         fields = _without_empty(MessageToDict(card))
-        digest = digest_json(fields)
-        if digest not in self._signed:
-            signature = await self._sign(fields)
-            card.signatures.append(
-                AgentCardSignature(protected=signature.protected, signature=signature.signature)
-            )
-            self._signed = {**dict(list(self._signed.items())[-64:]), digest: card}
-        return self._signed[digest]
+        digest, now_s = digest_json(fields), monotonic_s()
+        known, since_s, signed = self._signed.get(session, ("", 0.0, card))
+        if known == digest and now_s - since_s < SIGNED_S:
+            return signed
+        signature = await self._sign(fields)
+        card.signatures.append(
+            AgentCardSignature(protected=signature.protected, signature=signature.signature)
+        )
+        self._signed[session] = digest, now_s, card
+        return card
 
     async def keys(self) -> dict[str, Any]:
         """The JSON Web Keys that signatures name."""

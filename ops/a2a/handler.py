@@ -7,7 +7,7 @@ no state of its own, so a request may go to any gateway at any time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Sequence
 from contextlib import aclosing, suppress
 from hashlib import sha256
 from typing import Any, Final, TypeVar
@@ -43,6 +43,7 @@ from a2a.utils.errors import (
 )
 from a2a.utils.task import apply_history_length, validate_history_length
 
+from rookery.bus.client import Client
 from rookery.ops.a2a.cards import INTENT, SessionCards
 from rookery.ops.a2a.messages import agent_message, message_fields, task_of, to_event
 from rookery.ops.a2a.push import PushNotifications
@@ -73,7 +74,7 @@ ARRIVAL_S: Final = 1.0
 CANCEL_REASON: Final = "the A2A client cancelled its task"
 _CONTEXTS: Final = UUID("6a1f6e2b-3d0f-4d6c-9c3a-3f6b3f0a2a10")
 """Names of contexts that are no UUID are threads in this name space."""
-_INVALID: Final = ("INVALID_ARGUMENT", "PAYLOAD_TOO_LARGE", "COMMAND_INVALID")
+_INVALID: Final = ("INVALID_ARGUMENT", "PAYLOAD_TOO_LARGE")
 
 T = TypeVar("T")
 
@@ -85,8 +86,6 @@ class SessionHandler(RequestHandler):
         self, link: RealmLink, book: TaskBook, cards: SessionCards, push: PushNotifications
     ) -> None:
         self._link, self._book, self._cards, self._push = link, book, cards, push
-        self._opened: set[str] = set()
-        """Sessions of clients that are known to be open."""
 
     @property
     def session(self) -> str:
@@ -168,35 +167,49 @@ class SessionHandler(RequestHandler):
 
     async def _begin(self, message: Message, client: str) -> TaskRecord:
         realm, session = await self._link.client(), f"{CLIENT_PREFIX}{client}"
-        if session not in self._opened:
-            with suppress(Refused):  # It is open, with settings of its own.
-                await realm.create(session)
-            self._opened.add(session)
-        skill = message_fields(message).get("metadata", {}).get(SKILL, INTENT)
         after = await realm.journal.end()
+        try:
+            task_id = await self._send_request(realm, session, message)
+        except Refused as refusal:
+            if refusal.code != "SESSION_NOT_FOUND":
+                raise
+            await realm.create(session)
+            task_id = await self._send_request(realm, session, message)
+        arriving = asyncio.ensure_future(
+            self._book.wait(lambda: self._book.find(client, task_id) is not None)
+        )
+        refusing = asyncio.ensure_future(self._refusal(realm, session, task_id, after))
+        try:
+            await asyncio.wait({arriving, refusing}, return_when=asyncio.FIRST_COMPLETED)
+            record = self._book.find(client, task_id)
+            if record is None and refusing.done():
+                refusing.result()
+            await arriving
+        finally:
+            arriving.cancel()
+            refusing.cancel()
+        record = self._book.find(client, task_id)
+        assert record is not None
+        return record
+
+    async def _send_request(self, realm: Client, session: str, message: Message) -> str:
+        fields = message_fields(message)
         receipt = await realm.send_request(
             session,
             self.session,
-            str(skill),
-            {"message": message_fields(message)},
+            str(fields.get("metadata", {}).get(SKILL, INTENT)),
+            {"message": fields},
             timeout_s=TASK_S,
             thread=_thread_of(message.context_id),
             message_id=_command_id(self.session, message),
         )
-        waiting = asyncio.create_task(
-            self._book.wait(lambda: self._book.find(client, receipt.id) is not None)
-        )
-        if not (await asyncio.wait({waiting}, timeout=ARRIVAL_S))[0]:
-            refused = asyncio.create_task(realm.wait_for_response(session, receipt.id, after=after))
-            await asyncio.wait({waiting, refused}, return_when=asyncio.FIRST_COMPLETED)
-            if refused.done() and self._book.find(client, receipt.id) is None:
-                waiting.cancel()
-                refused.result()
-            refused.cancel()
-        await waiting
-        record = self._book.find(client, receipt.id)
-        assert record is not None
-        return record
+        return receipt.id
+
+    async def _refusal(self, realm: Client, session: str, task_id: str, after: int) -> None:
+        """Raise why the request has not arrived, if its session is not there: only the sender has
+        that on record."""
+        await asyncio.sleep(ARRIVAL_S)
+        await realm.wait_for_response(session, task_id, after=after)
 
     async def _continue(
         self, message: Message, context: ServerCallContext
@@ -207,6 +220,8 @@ class SessionHandler(RequestHandler):
             raise InvalidParamsError(
                 f"context {message.context_id} is not that of task {record.id}"
             )
+        if (known := _message_in(await self._book.changes(record), message)) is not None:
+            return record, known
         if record.state.is_end:
             raise UnsupportedOperationError(f"task {record.id} has ended")
         realm = await self._link.client()
@@ -215,19 +230,10 @@ class SessionHandler(RequestHandler):
         )
         command_id = _command_id(self.session, message)
         await realm.ask("send", record.session, body, message_id=command_id)
-        found: list[Cursor] = []
-
-        def has_arrived() -> bool:
-            found[:] = [
-                change.cursor
-                for change in record.changes or ()
-                if change.message is not None
-                and change.message.get("messageId") == message.message_id
-            ]
-            return bool(found) or record.state.is_end
-
-        await self._book.wait(has_arrived)
-        return record, found[-1] if found else record.last
+        await self._book.wait(
+            lambda: record.state.is_end or _message_in(record.changes or (), message) is not None
+        )
+        return record, _message_in(await self._book.changes(record), message) or record.last
 
     # --- tasks ------------------------------------------------------------------------------------
 
@@ -323,6 +329,14 @@ class SessionHandler(RequestHandler):
 def _needs_client(record: TaskRecord, sent: Cursor) -> bool:
     """Whether the task has ended, or waits, since the message."""
     return record.state.is_end or (record.state.is_interrupted and record.last > sent)
+
+
+def _message_in(changes: Sequence[TaskChange], message: Message) -> Cursor | None:
+    """Where a task has a message of its client."""
+    for change in changes:
+        if change.message is not None and change.message.get("messageId") == message.message_id:
+            return change.cursor
+    return None
 
 
 def _is_silent(change: TaskChange) -> bool:

@@ -6,6 +6,7 @@ those of the SDK; each event of a stream gets its cursor as the id by which a cl
 
 from __future__ import annotations
 
+import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -98,7 +99,8 @@ class A2aGateway:
             routes += _session_routes(handler, cards)
         first = self._sessions[0]
         routes.append(_card_route(cards, first))
-        return TokenGuard(EventIds(Starlette(routes=routes)), self._tokens, _is_public)
+        app = AttendedRequests(EventIds(Starlette(routes=routes)))
+        return TokenGuard(app, self._tokens, _is_public)
 
 
 def _is_public(path: str) -> bool:
@@ -160,6 +162,41 @@ class ClientContexts(DefaultServerCallContextBuilder):
 
     def build_user(self, request: Request) -> User:
         return ClientUser(TokenGuard.client_of(request.scope))
+
+
+class AttendedRequests:
+    """Ends the work on a request whose client has gone: its task goes on without it."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        has_body = asyncio.Event()
+
+        async def receive_body() -> Message:
+            message = await receive()
+            if not message.get("more_body", False):
+                has_body.set()
+            return message
+
+        async def until_gone() -> None:
+            await has_body.wait()
+            while (await receive())["type"] != "http.disconnect":
+                """Nothing else is to come."""
+
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        serving = asyncio.ensure_future(self._app(scope, receive_body, send))
+        leaving = asyncio.ensure_future(until_gone())
+        try:
+            await asyncio.wait({serving, leaving}, return_when=asyncio.FIRST_COMPLETED)
+            if serving.done():
+                serving.result()
+        finally:
+            serving.cancel()
+            leaving.cancel()
+            await asyncio.gather(serving, leaving, return_exceptions=True)
 
 
 class EventIds:

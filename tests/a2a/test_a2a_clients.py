@@ -46,7 +46,7 @@ def realm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[A2aRealm]:
 
 @pytest.fixture(scope="module")
 def gateway(realm: A2aRealm) -> Iterator[Gateway]:
-    with realm.gateway() as gateway:
+    with realm.gateway("coder", "ghost") as gateway:
         yield gateway
 
 
@@ -144,6 +144,20 @@ def test_a_client_sees_its_own_tasks_only_and_none_without_a_token(gateway: Gate
     asyncio.run(scenario())
 
 
+def test_a_message_to_a_session_that_is_not_there_is_refused_with_its_code(gateway: Gateway):
+    async def scenario() -> None:
+        async with gateway.http() as http:
+            with pytest.raises(RpcError, match="PEER_NOT_ATTENDED") as refused:
+                await rpc(http, "SendMessage", {"message": message_of("hi", "lost")}, "ghost")
+            assert refused.value.code == -32004
+            too_long = message_of("x" * 300_000, "long")
+            with pytest.raises(RpcError, match="PAYLOAD_TOO_LARGE") as refused:
+                await rpc(http, "SendMessage", {"message": too_long})
+            assert refused.value.code == -32602
+
+    asyncio.run(scenario())
+
+
 def test_a_task_that_waits_for_its_client_continues_with_a_further_message(gateway: Gateway):
     async def scenario() -> None:
         async with gateway.http() as http:
@@ -156,6 +170,7 @@ def test_a_task_that_waits_for_its_client_continues_with_a_further_message(gatew
                 assert ended["id"] == task["id"]
                 assert ended["status"]["state"] == "TASK_STATE_COMPLETED"
                 assert text_of(ended["artifacts"][0]) == "done blue"
+                assert (await rpc(http, "SendMessage", {"message": further}))["task"] == ended
                 late = message_of("red", f"late-{text}", taskId=task["id"])
                 with pytest.raises(RpcError) as refused:
                     await rpc(http, "SendMessage", {"message": late})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 from itertools import count
@@ -12,6 +13,7 @@ import pytest
 from a2a.utils.errors import InvalidParamsError
 
 from rookery.ops.a2a import PushNetworks
+from rookery.ops.a2a.http_gateway import AttendedRequests
 from rookery.ops.a2a.messages import cursor_of, task_of, to_event
 from rookery.ops.a2a.task_facts import (
     A2aState,
@@ -192,6 +194,31 @@ def test_a_cursor_is_read_back_and_nothing_else_is():
     assert cursor_of({"result": {"message": {"parts": []}}}) == ""
     assert cursor_of({"error": {"code": 1}}) == ""
     assert cursor_of([1]) == ""
+
+
+def test_the_work_on_a_request_ends_with_its_client():
+    async def scenario() -> None:
+        has_ended = asyncio.Event()
+
+        async def app(_scope: Any, receive: Any, _send: Any) -> None:
+            await receive()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                has_ended.set()
+
+        coming = iter([{"type": "http.request"}, {"type": "http.disconnect"}])
+
+        async def receive() -> Any:
+            return next(coming)
+
+        async def send(_message: Any) -> None:
+            raise AssertionError("nothing is sent to a client that has gone")
+
+        await AttendedRequests(app)({"type": "http"}, receive, send)
+        assert has_ended.is_set()
+
+    asyncio.run(scenario())
 
 
 # --- where notifications may go, and the tokens of clients ----------------------------------------

@@ -339,6 +339,7 @@ NO_SESSION = {
     "hooked",
     "hook_trial",
     "policy",
+    "sign_card",
     "leases",
     "leased",
     "login",
