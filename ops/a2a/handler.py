@@ -157,12 +157,11 @@ class SessionHandler(RequestHandler):
             return await self._continue(message, context)
         await self._book.catch_up()
         record = self._book.find_message(client, message.message_id)
-        is_new = record is None
         if record is None:
             record = await self._begin(message, client)
         if params.configuration.HasField("task_push_notification_config"):
             wanted = params.configuration.task_push_notification_config
-            await self._push.create(record, wanted, is_new=is_new)
+            await self._push.create(record, wanted, is_whole=True)
         return record, Cursor(record.first, 0)
 
     async def _begin(self, message: Message, client: str) -> TaskRecord:

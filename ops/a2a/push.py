@@ -102,17 +102,20 @@ class PushNotifications:
     # --- configurations ---------------------------------------------------------------------------
 
     async def create(
-        self, record: TaskRecord, config: TaskPushNotificationConfig, *, is_new: bool = False
+        self, record: TaskRecord, config: TaskPushNotificationConfig, *, is_whole: bool = False
     ) -> TaskPushNotificationConfig:
-        """Set a target; of a task that ``is_new`` it gets all events, else those from now on."""
+        """Set a target: if ``is_whole``, it gets all events, else those from now on. One that is
+        set again goes on where it is."""
         self._networks.check(config.url)
         target_id = config.id or record.id
         if len(record.targets) >= TARGETS_MAX and target_id not in record.targets:
             raise InvalidParamsError(f"a task has at most {TARGETS_MAX} push notification configs")
+        known = record.targets.get(target_id)
+        delivered = "" if is_whole else str(record.last)
         target = PushTarget(
             url=config.url,
             sealed=self._seal(record, target_id, config),
-            delivered="" if is_new else str(record.last),
+            delivered=delivered if known is None else known.delivered,
         )
         await self._change(record, target_id, target)
         return self._config(record, target_id, target)
@@ -133,7 +136,7 @@ class PushNotifications:
             change = replace(change, target=target)
         client = await self._link.client()
         await client.ask("push", self._book.session, change)
-        await self._book.wait(lambda: record.targets.get(target_id) == target)
+        await self._book.catch_up()
 
     def _config(
         self, record: TaskRecord, target_id: str, target: PushTarget

@@ -89,9 +89,9 @@ class TaskBook:
         return list(self._tasks.open_tasks())
 
     async def changes(self, record: TaskRecord) -> Sequence[TaskChange]:
-        """The changes of a task, so far."""
+        """The changes of a task, so far; there may be more later."""
         if record.changes is not None:
-            return tuple(record.changes)
+            return record.changes
         client, tasks = await self._link.client(), TasksOfSession()
         found: list[TaskChange] = []
         pages = client.journal.scan(Filter(None, self.session), record.first - 1)
@@ -109,11 +109,12 @@ class TaskBook:
         self, record: TaskRecord, after: Cursor | None = None
     ) -> AsyncGenerator[TaskChange, None]:
         """The changes of a task behind a cursor, until its end."""
-        last = after or Cursor(0, 0)
+        last, seen = after or Cursor(0, 0), 0
         while True:
             news = self._news
             is_end = record.state.is_end
-            for change in await self.changes(record):
+            for change in (await self.changes(record))[seen:]:
+                seen += 1
                 if change.cursor > last:
                     last = change.cursor
                     yield change

@@ -220,7 +220,7 @@ def test_each_event_is_pushed_with_its_credential_which_no_fact_shows(
     realm: A2aRealm, gateway: Gateway
 ):
     async def scenario() -> None:
-        with Webhook() as webhook:
+        with Webhook(refusals=1) as webhook:
             target = {
                 "id": "hook",
                 "url": webhook.url,
