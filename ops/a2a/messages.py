@@ -107,7 +107,7 @@ def cursor_of(fields: Any) -> str:
     content = fields.get("result", fields) if isinstance(fields, dict) else None
     if not isinstance(content, dict):
         return ""
-    for event in content.values():
+    for event in (content, *content.values()):  # The older protocol has the event itself there.
         metadata = event.get("metadata") if isinstance(event, dict) else None
         found = metadata.get(CURSOR_EXTENSION) if isinstance(metadata, dict) else None
         if isinstance(found, dict):

@@ -126,6 +126,24 @@ def test_a_repeated_message_is_the_same_task_and_runs_once_for_any_gateway(
     asyncio.run(scenario())
 
 
+def test_a_client_of_the_older_protocol_sends_reads_and_resumes(gateway: Gateway):
+    parts = [{"kind": "text", "text": "steps 1"}]
+    message = {"kind": "message", "messageId": "older", "role": "user", "parts": parts}
+
+    async def scenario() -> None:
+        async with gateway.http() as http:
+            del http.headers["A2A-Version"]
+            task = await rpc(http, "message/send", {"message": message})
+            assert task["status"]["state"] == "completed"
+            assert (await rpc(http, "tasks/get", {"id": task["id"]}))["id"] == task["id"]
+            resumed = events(http, "tasks/resubscribe", {"id": task["id"]}, after="0.0.0")
+            found = [one async for one in resumed]
+            assert found[-1][1]["status"]["state"] == "completed"
+            assert all(event_id for event_id, _ in found)
+
+    asyncio.run(scenario())
+
+
 def test_a_client_sees_its_own_tasks_only_and_none_without_a_token(gateway: Gateway):
     async def scenario() -> None:
         async with gateway.http() as bob, gateway.http("ann") as ann:
