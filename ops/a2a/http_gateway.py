@@ -23,6 +23,7 @@ from a2a.types import AgentCard
 from a2a.utils.constants import AGENT_CARD_WELL_KNOWN_PATH
 from a2a.utils.errors import ContentTypeNotSupportedError
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Mount, Route
@@ -40,6 +41,8 @@ from rookery.ops.gateways import RealmLink, TokenGuard, serve_app
 
 __all__ = ["A2aGateway"]
 
+BODY_BYTES_MAX: Final = 1 << 20
+"""Of a request; an envelope has a quarter of it at most."""
 CARD_CACHE: Final = "public, max-age=60"
 _STREAM: Final = b"text/event-stream"
 _JSON: Final = "application/json"
@@ -165,16 +168,21 @@ class ClientContexts(DefaultServerCallContextBuilder):
 
 
 class AttendedRequests:
-    """Ends the work on a request whose client has gone: its task goes on without it."""
+    """Reads no more than a message may have, and ends the work on a request whose client has gone:
+    its task goes on without it."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        has_body = asyncio.Event()
+        has_body, size = asyncio.Event(), 0
 
         async def receive_body() -> Message:
+            nonlocal size
             message = await receive()
+            size += len(message.get("body", b""))
+            if size > BODY_BYTES_MAX:
+                raise HTTPException(413)
             if not message.get("more_body", False):
                 has_body.set()
             return message

@@ -172,6 +172,10 @@ def test_a_message_to_a_session_that_is_not_there_is_refused_with_its_code(gatew
             with pytest.raises(RpcError, match="PAYLOAD_TOO_LARGE") as refused:
                 await rpc(http, "SendMessage", {"message": too_long})
             assert refused.value.code == -32602
+            too_long = message_of("x" * (1 << 20), "longer")
+            with pytest.raises(RpcError) as refused:
+                await rpc(http, "SendMessage", {"message": too_long})
+            assert refused.value.code == -32600
 
     asyncio.run(scenario())
 
