@@ -82,6 +82,8 @@ chaos: $(VENV)/.ready-dev ## The long forms of the kill tests and of the random 
 	@$(BIN)/python -m tests.agents.model_kills 5
 	@$(BIN)/python -m tests.agents.model_kills 2 openai
 	@$(BIN)/python -m tests.agents.model_kills 2 anthropic
+	@echo "== models that act in programs, their node killed at every failpoint, in both languages"
+	@$(BIN)/python -m tests.agents.code_kills 5
 	@echo "== peers over a link that misbehaves, each node killed once"
 	@$(BIN)/python -m tests.chaos.mesh_faults
 	@echo "== a gateway of A2A killed under fifty streams"

@@ -22,7 +22,13 @@ from rookery.schemas.calls import (
 )
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts.hook import HookFact
-from rookery.schemas.run import RunOutput, RunRequest, RunResult, SideEffect
+from rookery.schemas.run import (
+    ExternalCallRecord,
+    RunOutput,
+    RunRequest,
+    RunResult,
+    SideEffect,
+)
 from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, RiskClass
 
 __all__ = [
@@ -34,12 +40,14 @@ __all__ = [
     "CallsQuery",
     "CallsView",
     "CancelHandler",
+    "CodeEnd",
     "HandlerCancelled",
     "HandlerEnded",
     "OpenCalls",
     "OpenCallsQuery",
     "ParkRun",
     "PeerCallAcknowledged",
+    "RecordCodeStep",
     "RecordHooks",
     "RecordOutcome",
     "RecordRunEnd",
@@ -59,6 +67,23 @@ __all__ = [
 ]
 
 
+class CodeEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a program of ``run_code`` has ended, with what is to be recorded before its call ends."""
+
+    number: int
+    """Of its last step; a number recorded before is a conflict."""
+    begun_at_ms: int
+    given: tuple[str, ...] | UnsetType = UNSET
+    passed_ms: tuple[int, ...] = ()
+    outcomes: tuple[RecordOutcome, ...] = ()
+    """The outcomes that it continued with before they were recorded."""
+    hooks: tuple[HookFact, ...] = ()
+    """What hooks said of these."""
+    kept: bool = False
+    instructions: int = 0
+    calls: tuple[ExternalCallRecord, ...] = ()
+
+
 class RecordOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """Record a result, a failure or a timeout of the tool."""
 
@@ -69,6 +94,8 @@ class RecordOutcome(msgspec.Struct, frozen=True, kw_only=True):
     by_worker: bool = False
     """A worker reported it after the attempt, maybe to another process than the one of the
     intent."""
+    code: CodeEnd | UnsetType = UNSET
+    """Of a call of ``run_code``, which has no attempt."""
 
 
 class TurnInput(msgspec.Struct, frozen=True):
@@ -125,6 +152,25 @@ class RecordStep(msgspec.Struct, frozen=True, kw_only=True):
     withheld: RunResult | UnsetType = UNSET
     """The result of the program, if a hook leaves it to the record alone."""
     withheld_blob: str | UnsetType = UNSET
+
+
+class RecordCodeStep(msgspec.Struct, frozen=True, kw_only=True):
+    """Record the next step of a program of ``run_code``, after which it waits for calls. The fields
+    are those of ``RecordStep`` and ``code.stepped``."""
+
+    run_id: str
+    operation_id: str
+    number: int
+    begun_at_ms: int
+    given: tuple[str, ...] | UnsetType = UNSET
+    passed_ms: tuple[int, ...] = ()
+    timer_ms: int | UnsetType = UNSET
+    calls: tuple[RequestedCall, ...] = ()
+    op_refs: tuple[str, ...] = ()
+    barrier_ids: tuple[str, ...] = ()
+    outcomes: tuple[RecordOutcome, ...] = ()
+    hooks: tuple[HookFact, ...] = ()
+    executed: dict[str, str] = {}
 
 
 class RecordHooks(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,6 +247,8 @@ class ActiveRunView(msgspec.Struct, frozen=True, kw_only=True):
     """The calls that the last step waits for."""
     beside: tuple[RequestedCall, ...] = ()
     """Calls of earlier steps that still run and are not waited for."""
+    of_program: tuple[str, ...] = ()
+    """The open operations of the program in which the run's model acts."""
     timer_ms: int | UnsetType = UNSET
     """The longest time the step waits."""
     cancelling: bool = False

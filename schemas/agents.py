@@ -17,6 +17,7 @@ from rookery.schemas.scalars import Unsigned
 __all__ = [
     "MESSAGE_BYTES_MAX",
     "PROJECTION",
+    "RUN_CODE",
     "AnswerDelta",
     "AnswerDeltas",
     "CallPart",
@@ -38,10 +39,13 @@ __all__ = [
     "RequestSent",
     "ResultPart",
     "TextPart",
+    "ToolMode",
 ]
 
 MESSAGE_BYTES_MAX: Final = 16 << 10
 """Of a message in a fact; a longer one is in the blob store."""
+RUN_CODE: Final = "run_code"
+"""The tool by which a model acts in programs of its session."""
 PROJECTION: Final = "v1"
 """How a model sees the results of its calls; a run keeps the form that it began with."""
 
@@ -142,6 +146,15 @@ class ImmediateMessage(msgspec.Struct, frozen=True, kw_only=True):
 Probability = Annotated[float, Meta(ge=0, le=1)]
 
 
+class ToolMode(StrEnum):
+    """What a model sees of the tools of its run."""
+
+    TOOLS = "tools"
+    CODE = "code"
+    """Programs see the tools, and the model sees ``run_code`` alone."""
+    BOTH = "both"
+
+
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What a request may set of its model; the provider has the defaults."""
 
@@ -187,6 +200,13 @@ class ModelEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     """The aliases that are asked, in this order, where the model before cannot answer."""
     follows_baseline: bool = False
     """The request names no model: one that is set for the session replaces these."""
+    tool_mode: ToolMode = ToolMode.TOOLS
+
+    @property
+    def has_code(self) -> bool:
+        """Whether the model may act in programs."""
+        is_named = self.tools is not UNSET and RUN_CODE in self.tools
+        return is_named or self.tool_mode is not ToolMode.TOOLS
 
 
 # --- what a model was asked and answered ----------------------------------------------------------

@@ -19,6 +19,7 @@ from rookery.schemas.seed.policies import CapabilityPermission
 from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, RiskClass
 
 __all__ = [
+    "CODE_SURFACE",
     "LEASE_REAUTH_REQUIRED",
     "LEASE_WAITS",
     "RECOVERY_REQUIRED",
@@ -57,6 +58,8 @@ WAITING_FOR_PEER: Final = "WAITING_FOR_PEER"
 WAITING_FOR_LEASE: Final = "WAITING_FOR_LEASE"
 WAITING_FOR_TASK: Final = "WAITING_FOR_TASK"
 LEASE_REAUTH_REQUIRED: Final = "LEASE_REAUTH_REQUIRED"
+CODE_SURFACE: Final = "sandbox"
+"""Of calls of ``run_code``: the driver of their run executes them."""
 LEASE_WAITS: Final = (WAITING_FOR_LEASE, LEASE_REAUTH_REQUIRED)
 """The waits for a fresh credential, without a login and with one."""
 

@@ -39,7 +39,7 @@ class EntityId(NamedTuple):
         return f"{self.family}/{self.key}"
 
 
-HELD_BY: Final = {"conversation": "turn", "hook": "turn", "model": "turn", "tool": "turn"}
+HELD_BY: Final = dict.fromkeys(("code", "conversation", "hook", "model", "tool"), "turn")
 """Families whose facts are in the messages of another entity; those of their own are older, and
 only of ``tool``."""
 

@@ -14,7 +14,17 @@ from msgspec import UNSET, UnsetType
 from rookery.schemas.calls import CallArguments
 from rookery.schemas.envelope import Fact
 from rookery.schemas.events import EventFilter, PayloadAccessMode
-from rookery.schemas.facts import conversation, hook, model, peer, sandbox, session, tool, turn
+from rookery.schemas.facts import (
+    code,
+    conversation,
+    hook,
+    model,
+    peer,
+    sandbox,
+    session,
+    tool,
+    turn,
+)
 from rookery.schemas.ids import AgentId, EntityRefId, Identifier, RunId, SessionId, SourceId, TurnId
 from rookery.schemas.protection.sealed_values import FIELD
 from rookery.schemas.seed.records import JOURNAL_BACKED, EventIndexProjection
@@ -79,7 +89,7 @@ def _of_arguments(fact: tool.Requested | tool.Adopted) -> FactClasses:
     return _SENSITIVE if _has_sealed(fact.arguments) else _DEFAULT
 
 
-def _of_batch(fact: turn.ToolCallsReturned) -> FactClasses:
+def _of_batch(fact: turn.ToolCallsReturned | code.Stepped) -> FactClasses:
     return _SENSITIVE if any(_has_sealed(call.arguments) for call in fact.calls) else _DEFAULT
 
 
@@ -93,6 +103,7 @@ CONTENT_CLASSES: Final[dict[type[Fact], Callable[[Any], FactClasses]]] = {
     tool.Requested: _of_arguments,
     tool.Adopted: _of_arguments,
     turn.ToolCallsReturned: _of_batch,
+    code.Stepped: _of_batch,
     conversation.MessageAdded: _of_readers,
     hook.ResponseDecided: _of_readers,
     model.Answered: _of_readers,
@@ -145,6 +156,7 @@ FAMILY_INDEXES: Final[dict[str, FamilyIndex]] = {
         " recovery_required answer_refused grant_issued session_grant_issued approver_added"
         " approver_refused history_restarted",
     ),
+    "code": _family(EntityKind.TOOL_CALL, "operation_id", ends="ended", steps="stepped"),
     "conversation": _family(EntityKind.MESSAGE, "", ends="", steps="message_added"),
     "hook": _family(
         EntityKind.HOOK,

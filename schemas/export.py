@@ -31,6 +31,7 @@ from rookery.schemas.commands import (
 from rookery.schemas.envelope import InputSource, Mode, Sealed
 from rookery.schemas.errors import CODES
 from rookery.schemas.facts.approval import APPROVAL_FACTS
+from rookery.schemas.facts.code import CODE_FACTS
 from rookery.schemas.facts.conversation import CONVERSATION_FACTS
 from rookery.schemas.facts.hook import HOOK_FACTS, REGISTRATION_FACTS
 from rookery.schemas.facts.lease import LEASE_FACTS
@@ -83,6 +84,7 @@ REQUEST_ADDRESS: Final = "rookery.{realm}.api.{verb}.{key}"
 
 FAMILIES: Final[dict[str, Any]] = {
     "approval": APPROVAL_FACTS,
+    "code": CODE_FACTS,
     "conversation": CONVERSATION_FACTS,
     "hook": HOOK_FACTS,
     "lease": LEASE_FACTS,
@@ -97,8 +99,9 @@ FAMILIES: Final[dict[str, Any]] = {
 }
 """Union of the facts of every family."""
 
+_IN_TURNS: Final = ("code", "conversation", "model")
 ENTITIES: Final[dict[str, Any]] = {
-    **{name: union for name, union in FAMILIES.items() if name not in ("conversation", "model")},
+    **{name: union for name, union in FAMILIES.items() if name not in _IN_TURNS},
     "hook": REGISTRATION_FACTS,
     "turn": RUN_FACTS,
 }

@@ -15,6 +15,7 @@ from rookery.schemas.agents import (
     ModelSettings,
     ModelUsage,
     PromptPart,
+    ToolMode,
 )
 from rookery.schemas.codec import range_of
 from rookery.schemas.errors import Refused
@@ -310,6 +311,9 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     """JSON Schema of the result; unset: the result is the last text of the model."""
     tools: tuple[str, ...] | UnsetType = UNSET
     """The tools that the model sees; unset: all that the run may call."""
+    tool_mode: ToolMode | UnsetType = UNSET
+    """Whether the model acts by calls of tools, by programs that call them, or by both; unset: by
+    calls, and by programs if ``tools`` names ``run_code``."""
     immediate: ImmediateMessage | UnsetType = UNSET
     """Set by the verbs ``append`` and ``context``: no model is asked about the prompt."""
 

@@ -11,11 +11,12 @@ days. ``PendingCalls`` holds the open calls in memory while the run has a driver
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping, Sequence
 from math import ceil
 from typing import Any, Protocol
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from rookery.actors.execution.driver import AwaitModel, CallsRequested
 from rookery.actors.execution.history import RunHistoryReader
@@ -23,7 +24,7 @@ from rookery.actors.execution.run_hooks import RunHooks
 from rookery.actors.execution.step_recorder import ParkRequested, RunEnded, StepRecorder
 from rookery.actors.messages import CallProgress, RecordOutcome
 from rookery.actors.sandbox import ProgramCall, ToolResult
-from rookery.actors.turn_inputs import request_calls
+from rookery.actors.sandbox.sessions import ResultBatch
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import (
     WAITING_FOR_LEASE,
@@ -33,9 +34,9 @@ from rookery.schemas.calls import (
     CallOutcome,
     RequestedCall,
 )
-from rookery.schemas.errors import Refused
+from rookery.schemas.errors import CodedError, Refused
 
-__all__ = ["CallCoordinator", "CallNotifierPort", "PendingCalls"]
+__all__ = ["CallCoordinator", "CallNotifierPort", "PendingCalls", "SyncCalls"]
 
 
 class CallNotifierPort(Protocol):
@@ -93,6 +94,13 @@ class PendingCalls:
     def any_running(self) -> bool:
         """Whether an unfinished call runs now and does not wait for a slow event."""
         return len(self._futures) > len(self._waits_for)
+
+    def is_last_open(self, operation_id: str) -> bool:
+        """Whether all other calls have ended."""
+        return all(
+            future.done() or self._calls[number].operation_id == operation_id
+            for number, future in self._futures.items()
+        )
 
     def add(self, calls: Iterable[RequestedCall]) -> None:
         """Add calls; must precede their recording, so that no outcome is missed."""
@@ -231,7 +239,7 @@ class CallCoordinator:
     # --- requests ---------------------------------------------------------------------------------
 
     async def request_and_wait(
-        self, requested: CallsRequested
+        self, requested: CallsRequested, on_recorded: Callable[[], None] = lambda: None
     ) -> tuple[dict[int, ToolResult], int]:
         """Record the requested calls and wait; the outcomes, and by how many ms the driver's clock
         advances. Calls that the program no longer wants are dropped."""
@@ -245,6 +253,7 @@ class CallCoordinator:
         must_record = bool(new or dropped) or not self._recorder.has_only_time_passed
         if must_record:
             await self._record_request(requested, new)
+        on_recorded()
         for call in dropped:
             self._notifier.drop(self._recorder.run_id, call.operation_id)
         try:
@@ -265,13 +274,10 @@ class CallCoordinator:
         calls = await self._recorder.to_requested_calls(new)
         self._has_mixed_steps |= len(self._pending) > 0 and any(call.awaited for call in calls)
         self._pending.add(calls)
-        barrier = [self._recorder.operation_id(call.id) for call in requested.calls]
-        moves = request_calls(calls, barrier, self._pending.operations, requested.wanted)
-        inputs = (*requested.inputs, *moves)
         recovering = self._recorder.is_recovering
         if not recovering:
             await self._hooks.request(calls)
-        await self._recorder.record_request(inputs, calls, requested.timer_ms, requested.answers)
+        await self._recorder.record_request(requested, calls, self._pending.operations)
         if recovering:
             await self._reload_outcomes()
 
@@ -323,6 +329,19 @@ class CallCoordinator:
             result = await self._recorder.to_tool_result(self._reader, call.number, outcome)
         return result
 
+    async def judge_batch(self, batch: ResultBatch) -> ResultBatch:
+        """Results that no recorded step continues with, after their hooks."""
+        calls = []
+        for one in batch.calls:
+            call = RequestedCall(
+                operation_id=self._recorder.operation_id(one.number),
+                number=one.number,
+                name=one.name,
+                digest=one.digest,
+            )
+            calls.append(replace(one, answer=await self.judge(call, one.answer)))
+        return replace(batch, calls=tuple(calls))
+
     async def _next_outcome(self, call: RequestedCall) -> CallOutcome:
         """The outcome of one more attempt, which is on record."""
         number = call.number
@@ -332,6 +351,18 @@ class CallCoordinator:
         self._recorder.add_outcomes(self._pending.pop_unrecorded((number,)))
         ((_, outcome),) = self._pending.pop((number,))
         return outcome
+
+    async def wait_progress(self) -> None:
+        """Wait until an open call ends, or waits for something else; the run's time stops."""
+        began_s = self._loop.time()
+        await wait_first((*self._pending.futures, self._stopped))
+        self._started_s += self._loop.time() - began_s
+        if self._stopped.done():
+            raise RunEnded
+
+    def is_last_open(self, operation_id: str) -> bool:
+        """Whether all other calls of the run have ended."""
+        return self._pending.is_last_open(operation_id)
 
     async def wait_for_model(self, step: AwaitModel) -> None:
         """Wait until the model may be asked again, if that is soon."""
@@ -418,3 +449,39 @@ def _passed_ms(waited_s: float, timer_ms: int | None, *, some: bool) -> int:
     if some and timer_ms is not None:
         passed_ms = min(passed_ms, timer_ms - 1)
     return max(1, passed_ms)
+
+
+# --- synchronous calls ----------------------------------------------------------------------------
+
+
+class SyncCalls:
+    """The synchronous calls of one run's program, which are made during a step; on the loop. If the
+    run's time ends meanwhile, the sandbox ends the run and cancels the task of the call."""
+
+    def __init__(
+        self, answers: Callable[[CallsRequested], Awaitable[dict[int, ToolResult]]]
+    ) -> None:
+        """``answers`` requests calls and waits for them."""
+        self._answers = answers
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self.error: Exception | None = None
+        """Why a call failed."""
+
+    async def make(self, call: ProgramCall) -> ToolResult | None:
+        """Make a call; ``None``: the step must end."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._tasks.add(task)
+        try:
+            return (await self._answers(CallsRequested((call,))))[call.id]
+        except TimeoutError:
+            return await asyncio.Future()
+        except (RunEnded, ParkRequested, CodedError) as why:
+            self.error = why
+            return None
+        finally:
+            self._tasks.discard(task)
+
+    def cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()

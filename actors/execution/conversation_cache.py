@@ -22,6 +22,7 @@ from rookery.actors.sandbox import Tool
 from rookery.actors.sandbox.sessions import ResultBatch
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Refused
+from rookery.schemas.facts import code
 from rookery.schemas.run import RunResult
 
 __all__ = ["ConversationCache"]
@@ -100,6 +101,11 @@ class ConversationCache:
             found.conversation.end()
         else:
             await self.evict(session)
+
+    def end_program(self, session: str, fact: code.Ended) -> None:
+        """A program in which the session's model acts has ended."""
+        if (found := self._cached.get(session)) is not None:
+            found.conversation.add_of_program(fact)
 
     async def evict(self, session: str) -> None:
         self._cached.pop(session, None)

@@ -9,17 +9,18 @@ from typing import Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.actors.execution.agents.code_tool import code_tool
 from rookery.actors.execution.agents.conversation import CallEnd, Conversation
 from rookery.actors.execution.agents.model_port import ModelTool
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.step_inputs import FactPosition
 from rookery.actors.hooks.changes import outcome_after_hooks
 from rookery.actors.sandbox import Tool
-from rookery.schemas.agents import ConversationMessage, ConversationOrigin
+from rookery.schemas.agents import RUN_CODE, ConversationMessage, ConversationOrigin, ToolMode
 from rookery.schemas.calls import CallOutcome, RunEnvironment
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.facts import hook, model, tool, turn
+from rookery.schemas.facts import code, hook, model, tool, turn
 from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.facts.run_progress import TURN_ENDS
 from rookery.schemas.facts.sandbox import SnapshotRestored
@@ -43,6 +44,12 @@ class ConversationReader:
         assert environment.model is not UNSET
         named, sensitive = environment.model.tools, await self._reader.sensitive_tools(environment)
         found: dict[str, ModelTool] = {}
+        is_taken = any(one.name == RUN_CODE for one in tools)
+        if environment.model.has_code and not is_taken:
+            programs = await self._reader.program_tools(environment)
+            found[RUN_CODE] = code_tool(environment.language, programs)
+        if environment.model.tool_mode is ToolMode.CODE:
+            return found
         for one in tools:
             parts = sensitive.get(one.name)
             if one.capability is None or one.hidden or (parts is not None and parts.arguments):
@@ -127,6 +134,8 @@ class ConversationReader:
                 conversation.unpark(fact)
             case turn.ToolCallsReturned(calls=calls) if calls:
                 conversation.admit([call.operation_id for call in calls])
+            case tool.Requested(parent=str()) | tool.Refused(parent=str()) | code.Ended():
+                conversation.add_of_program(fact)
             case tool.Completed() | tool.Failed() | tool.Refused():
                 conversation.end_call(fact.operation_id, await self._call_end(fact))
             case hook.ResponseDecided() | hook.ResponseRejected() | hook.Noted():

@@ -10,7 +10,7 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
@@ -20,7 +20,8 @@ from rookery.actors.execution.calls import CallNotifierPort
 from rookery.actors.execution.driver import Driver
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import SendOutput
-from rookery.actors.execution.run_execution import Resumptions, RunExecution, SessionCachePort
+from rookery.actors.execution.run_execution import Resumptions, RunExecution
+from rookery.actors.execution.session_cache import ProgramCachePort, SessionCachePort
 from rookery.actors.execution.step_recorder import parked_output
 from rookery.actors.hooks.points import HookPoints
 from rookery.actors.kernel import (
@@ -52,6 +53,7 @@ from rookery.actors.turns.effects import (
     StopRun,
 )
 from rookery.bus.ports import Blobs, ReplyMessage
+from rookery.schemas.agents import RUN_CODE
 from rookery.schemas.calls import WAITING_FOR_APPROVAL, RunEnvironment
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError
@@ -66,6 +68,9 @@ from rookery.schemas.run import (
     SideEffect,
 )
 
+if TYPE_CHECKING:
+    from rookery.actors.execution.models.code_programs import CodePrograms, CodeServices
+
 __all__ = ["AgentExecution", "RunExecutor"]
 
 log = logging.getLogger(__name__)
@@ -74,10 +79,12 @@ NOT_OURS: Final = "PARTITION_UNOWNED"
 
 
 class AgentExecution(NamedTuple):
-    """What the runs of models have in the place of a sandbox."""
+    """What the runs of models have beside the sandbox."""
 
     driver: Callable[[], Driver]
     conversations: SessionCachePort
+    programs: Callable[[CodeServices, ProgramCachePort, str, ActiveRunView], CodePrograms]
+    """Those in which the model of a session's run acts."""
 
 
 @dataclass(kw_only=True)
@@ -88,7 +95,7 @@ class RunExecutor:
     call_notifier: CallNotifierPort
     blobs: Blobs
     reader: RunHistoryReader
-    session_cache: SessionCachePort
+    session_cache: ProgramCachePort
     driver: Callable[[], Driver]
     hook_points: Callable[[str, ActiveRunView], HookPoints]
     """The points of a session's run that its hooks are invoked at."""
@@ -309,7 +316,12 @@ class RunExecutor:
     ) -> RunExecution:
         agents = self.agents if environment.model is not UNSET else None
         driver = self.driver() if agents is None else agents.driver()
-        return RunExecution(self, driver, self._memory(environment), session, view)
+        programs = None
+        if agents is not None and may_run_code(environment):
+            programs = agents.programs(self, self.session_cache, session, view)
+        return RunExecution(
+            self, driver, self._memory(environment), session, view, programs=programs
+        )
 
     def _memory(self, environment: RunEnvironment) -> SessionCachePort:
         """What has the session of a run in this environment between its steps."""
@@ -323,6 +335,13 @@ class RunExecutor:
         """End a run that has no driver: it is parked or has not begun."""
         output = await parked_output(self.blobs, view)
         await self.ask("turn", session, end_unexecuted(view, output), ActiveRunView)
+
+
+def may_run_code(environment: RunEnvironment) -> bool:
+    """Whether the model of the run acts in programs; a tool of that name comes first."""
+    if environment.model is UNSET or not environment.model.has_code:
+        return False
+    return all(tool.name != RUN_CODE for tool in environment.tools)
 
 
 def interim_reply(

@@ -6,7 +6,7 @@ Two entities tell the history of a run: ``turn`` has its environment, requests, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Any, Final, Protocol
@@ -15,15 +15,15 @@ import msgspec
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
+from rookery.actors.execution.agents.code_history import CodeHistory, model_of
 from rookery.actors.execution.step_inputs import (
     AnsweredBatch,
     FactPosition,
+    FoundRuns,
     RecordedWait,
-    StepInputs,
     outcomes_of_calls,
 )
 from rookery.actors.execution.surface_tools import SurfaceToolsReader, node_tool
-from rookery.actors.hooks.changes import injected_inputs
 from rookery.actors.kernel import last_restart
 from rookery.actors.policy import RunPolicies
 from rookery.actors.protection.sensitive_values import (
@@ -38,11 +38,18 @@ from rookery.actors.sandbox import Tool, ToolResult
 from rookery.actors.sandbox.sessions import RecordedCall, RecordedRun, ResultBatch
 from rookery.actors.tools import VisibleTools
 from rookery.bus.ports import Blobs, StoredMessage, ValueSeal
-from rookery.schemas.calls import CallOutcome, Capability, ForkedRun, RunEnvironment, ToolFault
+from rookery.schemas.calls import (
+    CallOutcome,
+    Capability,
+    ForkedRun,
+    RequestedCall,
+    RunEnvironment,
+    ToolFault,
+)
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.facts import hook, sandbox, session, tool, turn
+from rookery.schemas.facts import sandbox, session, tool, turn
 from rookery.schemas.facts.run_progress import TURN_ENDS, TurnEnd
 from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.run import FileInput, RunRequest, RunResult
@@ -104,6 +111,10 @@ class PastRun:
     """The waits of its calls for a timer."""
     rights: RightsSet = ()
     """What it could call, beside revocations."""
+    steps: int = 0
+    """Of a program in which a model acts: how many steps are on record, without its end."""
+    beside: tuple[RequestedCall, ...] = ()
+    """Of such a program: its open calls that its last step does not wait for."""
 
     @property
     def ended_at_sequence(self) -> int:
@@ -256,35 +267,31 @@ class RunHistoryReader:
         self, session: str, generation: int, base: SnapshotFact | None, until: str = ""
     ) -> list[PastRun]:
         """The executed runs of programs after ``base``, oldest first, up to ``until`` if given; the
-        last one may be unfinished. Runs that models drive leave the sandbox as it is."""
+        last one may be unfinished. Of runs that models drive, only the programs in which they act
+        are executed in the sandbox: each counts as a run, by the id of its call."""
         after = 0 if base is None else base.after_sequence
         turn_facts = await self.facts("turn", session, after)
         outcomes = await self._outcomes(session, after, turn_facts)
         answered_at = {operation: position for operation, (position, _) in outcomes.items()}
-        runs: list[PastRun] = []
-        steps: list[StepInputs] = []
-        numbers: dict[str, int] = {}
-        for position, fact in _of_programs(turn_facts, generation):
-            match fact:
-                case turn.Started(offer=RunEnvironment() as environment):
-                    if runs and runs[-1].run_id == until:
-                        break
-                    runs.append(await self._past_run(position, fact, environment))
-                    steps.append(StepInputs(answered_at))
-                case tool.Requested():
-                    numbers[fact.operation_id] = fact.number
-                case tool.Awaited(until_ms=int(until_ms)) if runs:
-                    number = numbers[fact.operation_id]
-                    runs[-1].waits.append(RecordedWait(position, number, until_ms))
-                case hook.ResponseDecided() if runs and runs[-1].run_id == fact.run:
-                    runs[-1].injected.update(injected_inputs((fact,)))
-                    if fact.retries_run:
-                        steps[-1], runs[-1].waits = StepInputs(answered_at), []
-                case _ if isinstance(fact, TurnEnd) and runs and runs[-1].run_id == fact.run:
-                    runs[-1].end(position, fact)
-            if steps:
-                steps[-1].add_fact(position, fact)
-        for run, inputs in zip(runs, steps, strict=True):
+        found, code = FoundRuns(answered_at), None
+        for position, fact in turn_facts:
+            if fact.generation != generation:
+                continue
+            if isinstance(fact, turn.Started):
+                if found.runs and found.runs[-1].run_id == until:
+                    break
+                code = None
+                if (environment := model_of(fact)) is not None:
+                    model_run = await self._past_run(position, fact, environment)
+                    code = CodeHistory(model_run, answered_at, self.blobs.get)
+                elif isinstance(fact.offer, RunEnvironment):
+                    found.begin(await self._past_run(position, fact, fact.offer))
+            if code is None:
+                found.add(position, fact)
+            elif (program := await code.add(position, fact)) is not None:
+                found.begin(*program)
+        runs = found.runs
+        for run, inputs in zip(runs, found.steps, strict=True):
             for given in inputs.batches():
                 run.batches.append(await self._batch(session, given, outcomes))
                 run.boundaries.append(given.boundary)
@@ -375,6 +382,18 @@ class RunHistoryReader:
             await self._surface_tools.read(environment.surfaces)  # The rules of calls need them.
         return found
 
+    async def program_tools(self, environment: RunEnvironment) -> tuple[Tool, ...]:
+        """The tools that a program sees. One in which a model acts sees those that its model might
+        see: none with sensitive arguments or results, which are given to no model."""
+        found = await self.tools(environment)
+        if environment.model is UNSET:
+            return found
+        named, sensitive = environment.model.tools, await self.sensitive_tools(environment)
+        is_open = [one.name not in sensitive for one in found]
+        if named is not UNSET:
+            is_open = [may and one.name in named for may, one in zip(is_open, found, strict=True)]
+        return tuple(one for may, one in zip(is_open, found, strict=True) if may)
+
     async def _read_tools(self, environment: RunEnvironment) -> tuple[Tool, ...]:
         declared = await self._catalogue(environment.catalogue)
         of_surfaces: tuple[Tool, ...] = ()
@@ -389,7 +408,7 @@ class RunHistoryReader:
         return RecordedRun(
             request=without_limits(await self.complete(run.hooked_request)),
             limits=run.environment.limits,
-            tools=await self.tools(run.environment),
+            tools=await self.program_tools(run.environment),
             now_ms=run.now_ms,
             batches=tuple(run.batches),
         )
@@ -458,18 +477,6 @@ class RunHistoryReader:
             for stored in found
             for number, fact in enumerate(codec.decode(stored.body), 1)
         ]
-
-
-def _of_programs(
-    facts: Sequence[tuple[FactPosition, Fact]], generation: int
-) -> Iterator[tuple[FactPosition, Fact]]:
-    """The facts of a generation, without the runs that models drove."""
-    has_model = False
-    for position, fact in facts:
-        if isinstance(fact, turn.Started):
-            has_model = fact.offer is not UNSET and fact.offer.model is not UNSET
-        if fact.generation == generation and not has_model:
-            yield position, fact
 
 
 def is_replaceable(snapshot: SnapshotFact) -> bool:

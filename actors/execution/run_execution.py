@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.execution.calls import CallCoordinator, CallNotifierPort
+from rookery.actors.execution.calls import CallCoordinator, CallNotifierPort, SyncCalls
 from rookery.actors.execution.driver import (
     AskModel,
     AwaitModel,
@@ -24,6 +24,7 @@ from rookery.actors.execution.driver import (
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.result_sender import LiveOutput, SendOutput
 from rookery.actors.execution.run_hooks import ExecutedOnceMore, RunHooks, RunStopped
+from rookery.actors.execution.session_cache import SessionCachePort
 from rookery.actors.execution.step_recorder import (
     ParkRequested,
     RunEnded,
@@ -33,19 +34,19 @@ from rookery.actors.execution.step_recorder import (
 from rookery.actors.hooks.points import HookPoints
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import ActiveRunView
-from rookery.actors.sandbox import ProgramCall, Tool, ToolResult
-from rookery.actors.sandbox.sessions import ResultBatch
+from rookery.actors.sandbox import ToolResult
 from rookery.bus.ports import Blobs, wait_first
-from rookery.schemas.agents import ModelUsage
-from rookery.schemas.calls import RequestedCall, RunEnvironment
+from rookery.schemas.agents import RUN_CODE, ModelUsage
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.run import Diagnostic, ErrorObject, RunResult, RunStatus, Severity
+from rookery.schemas.run import Diagnostic, ErrorObject, RunRequest, RunResult, RunStatus, Severity
+
+if TYPE_CHECKING:
+    from rookery.actors.execution.models.code_programs import CodePrograms
 
 __all__ = [
     "ExecutionServices",
     "Resumptions",
     "RunExecution",
-    "SessionCachePort",
 ]
 
 # --- run execution --------------------------------------------------------------------------------
@@ -56,43 +57,6 @@ __all__ = [
 # is recorded with the step that continues with it. When a run is resumed on any node, the driver
 # gets the recorded outcomes again and repeats its requests, which are not recorded twice. A
 # cancellation takes effect at the next recorded step, an urgent one at once.
-
-
-class SessionCachePort(Protocol):
-    """The sessions that a node holds in memory between runs."""
-
-    async def prepare(
-        self, session: str, view: ActiveRunView, tools: Sequence[Tool]
-    ) -> Sequence[ResultBatch]:
-        """Bring the session to the run's beginning; the run's earlier results."""
-
-    async def require(self, environment: RunEnvironment) -> None:
-        """Raise ``Refused`` if no guest here can continue such a run."""
-
-    async def restore_parked(
-        self, session: str, view: ActiveRunView, tools: Sequence[Tool]
-    ) -> None:
-        """Bring the session to the point where the run was parked."""
-
-    async def park(
-        self, session: str, view: ActiveRunView, *, is_repeatable: bool
-    ) -> tuple[str, str]:
-        """Evict the session with its waiting run; the id and blob of its snapshot, both empty if
-        the run is to be repeated, which ``is_repeatable`` permits."""
-
-    def on_unparked(self, image: str) -> None:
-        """Note that no run is resumed from this blob any more."""
-
-    async def store_snapshot(self, session: str, environment: RunEnvironment) -> str:
-        """Store the session for its client; the snapshot's id."""
-
-    async def on_run_ended(
-        self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
-    ) -> None:
-        """Note that the run's end is recorded."""
-
-    async def evict(self, session: str) -> None:
-        """Drop the session from memory, because it may be outdated."""
 
 
 class ExecutionServices(Protocol):
@@ -120,16 +84,22 @@ class RunExecution:
         memory: SessionCachePort,
         session: str,
         view: ActiveRunView,
+        *,
+        programs: CodePrograms | None = None,
     ) -> None:
+        """``programs``: those in which a model acts, if one drives the run."""
         assert view.offer is not UNSET
         self._services, self._driver, self._session, self._view = services, driver, session, view
-        self._memory = memory
+        self._memory, self._programs = memory, programs
         self._environment, model = view.offer, view.offer.model
         self._limit_ms = view.offer.limits.wall_ms if model is UNSET else model.limits.wall_ms
         self._recorder = StepRecorder(
             services.ask, services.blobs, session, view, services.call_notifier.begin_step
         )
-        self._hooks = RunHooks(services.hook_points(session, view), self._recorder, view)
+        points = services.hook_points(session, view)
+        self._hooks = RunHooks(points, self._recorder, view)
+        if programs is not None:
+            programs.use(points)
         self._calls = CallCoordinator(
             self._recorder,
             services.call_notifier,
@@ -142,9 +112,7 @@ class RunExecution:
         )
         self._image = view.snapshot_blob
         """The blob that the run is resumed from."""
-        self._call_error: Exception | None = None
-        """Why a synchronous call failed."""
-        self._sync_calls: set[asyncio.Task[Any]] = set()
+        self._sync_calls = SyncCalls(self._answers)
         self._has_begun = False
         """Whether the driver has taken a step."""
         self._stopping: asyncio.Task[RunResult | None] | None = None
@@ -178,8 +146,9 @@ class RunExecution:
             self._calls.close()
             if not continues:  # A call may have begun while the run was being parked.
                 self._services.call_notifier.cancel_run(self._view.run_id)
-            for task in self._sync_calls:
-                task.cancel()
+            self._sync_calls.cancel()
+            if self._programs is not None:
+                await self._programs.close()
         await self._end(step)
         return False
 
@@ -193,12 +162,12 @@ class RunExecution:
         """Drop the run: another node owns it, or it is executed again."""
         self._hooks.cancel()
         self._calls.stop()
-        await self._memory.evict(self._session)
+        await self._evict()
 
     async def fail(self, why: CodedError) -> None:
         """End the run with ``why`` as its error: it cannot be executed, or may not continue."""
         error = ErrorObject(code=why.code, message=why.message, hint=why.hint or None)
-        await self._memory.evict(self._session)
+        await self._evict()
         output = await parked_output(self._services.blobs, self._view)
         is_hook = why.code == "HOOK_FAILED"
         status = RunStatus.RUNTIME_ERROR if is_hook else RunStatus.VALIDATION_ERROR
@@ -210,11 +179,7 @@ class RunExecution:
     async def _begin(self) -> Step:
         services, session, view = self._services, self._session, self._view
         tools = await services.reader.tools(self._environment)
-        if sensitive := await services.reader.sensitive_tools(self._environment):
-            self._recorder.hide(sensitive, services.reader.call_seal(session))
-        request = await services.reader.request(view.request, view.request_blob)
-        if not (view.snapshot_blob and view.calls):
-            request = await services.reader.complete(request)
+        request = await self._request_of_run()
         run_input = RunInput(
             view.run_id,
             session,
@@ -235,7 +200,9 @@ class RunExecution:
             numbers = [call.number for call in view.calls]
             answers, advance_ms = await self._calls.wait(numbers, timer_ms)
             self._has_begun = True
-            return await self._driver.resume_parked(run_input, answers, self._sync_call, advance_ms)
+            return await self._driver.resume_parked(
+                run_input, answers, self._sync_calls.make, advance_ms
+            )
         recorded = await self._memory.prepare(session, view, tools)
         run_input = run_input._replace(request=await self._hooks.begin(request))
         if self._environment.model is not UNSET:
@@ -245,9 +212,21 @@ class RunExecution:
         self._recorder.resume_at(steps, answered=steps == view.steps)
         await self._calls.resume(view.beside, split=any(not batch.whole for batch in recorded))
         if view.steps_before < steps == view.steps:
-            recorded = [*recorded[:-1], await self._hook_last(recorded[-1])]
+            recorded = [*recorded[:-1], await self._calls.judge_batch(recorded[-1])]
         self._has_begun = True
-        return await self._driver.begin(run_input._replace(recorded=recorded), self._sync_call)
+        return await self._driver.begin(
+            run_input._replace(recorded=recorded), self._sync_calls.make
+        )
+
+    async def _request_of_run(self) -> RunRequest:
+        """The whole request; a program that is resumed from an image has its files."""
+        reader, view = self._services.reader, self._view
+        if sensitive := await reader.sensitive_tools(self._environment):
+            self._recorder.hide(sensitive, reader.call_seal(self._session))
+        request = await reader.request(view.request, view.request_blob)
+        if view.snapshot_blob and view.calls:
+            return request
+        return await reader.complete(request)
 
     async def _continue_with_model(self, run_input: RunInput) -> Step:
         """Go on from the record, which says what the model knows: no step is repeated."""
@@ -256,28 +235,19 @@ class RunExecution:
         await self._calls.resume(view.calls)
         self._has_begun = True
         if not view.calls:
-            return await self._driver.begin(run_input, self._sync_call)
+            return await self._driver.begin(run_input, self._sync_calls.make)
         numbers = [call.number for call in view.calls]
-        answers, _ = await self._calls.wait(numbers, None, whole=True)
-        return await self._driver.resume_parked(run_input, answers, self._sync_call)
-
-    async def _hook_last(self, batch: ResultBatch) -> ResultBatch:
-        """Invoke the hooks of results that no recorded step continues with."""
-        calls = []
-        for one in batch.calls:
-            call = RequestedCall(
-                operation_id=self._recorder.operation_id(one.number),
-                number=one.number,
-                name=one.name,
-                digest=one.digest,
-            )
-            answer = await self._calls.judge(call, one.answer)
-            calls.append(msgspec.structs.replace(one, answer=answer))
-        return msgspec.structs.replace(batch, calls=tuple(calls))
+        if self._programs is None:
+            answers, _ = await self._calls.wait(numbers, None, whole=True)
+        else:
+            names = {call.operation_id for call in view.calls if call.name == RUN_CODE}
+            await self._programs.resume(names, self._calls.is_last_open)
+            answers, _ = await self._programs.beside(self._calls.wait(numbers, None, whole=True))
+        return await self._driver.resume_parked(run_input, answers, self._sync_calls.make)
 
     async def _next(self, step: CallsRequested | AskModel | AwaitModel | TurnInputs) -> Step:
-        if self._call_error is not None:
-            raise self._call_error
+        if self._sync_calls.error is not None:
+            raise self._sync_calls.error
         if isinstance(step, TurnInputs):
             await self._recorder.record(step.inputs)
             return await self._driver.next_step({})
@@ -290,11 +260,24 @@ class RunExecution:
             if isinstance(step, AwaitModel):
                 await self._wait_for_model(step)
             else:
-                answers, advance_ms = await self._calls.request_and_wait(step)
+                answers, advance_ms = await self._request(step)
         except TimeoutError:
             late = await self._driver.next_step({}, self._limit_ms + 1)
             return late if isinstance(late, Finished) else await self._wall_timeout()
         return await self._driver.next_step(answers, advance_ms)
+
+    async def _request(self, step: CallsRequested) -> tuple[dict[int, ToolResult], int]:
+        """The outcomes of calls; a model's programs are executed meanwhile."""
+        programs = self._programs
+        if programs is None:
+            return await self._calls.request_and_wait(step)
+        code = [call for call in step.calls if call.name == RUN_CODE]
+        operations = {self._recorder.operation_id(call.id): call.kwargs for call in code}
+
+        def start() -> None:
+            programs.start(operations, self._calls.is_last_open)
+
+        return await programs.beside(self._calls.request_and_wait(step, start))
 
     async def _wait_for_model(self, step: AwaitModel) -> None:
         if step.inputs:
@@ -302,22 +285,8 @@ class RunExecution:
             step = step._replace(answers=())
         await self._calls.wait_for_model(step)
 
-    async def _sync_call(self, call: ProgramCall) -> ToolResult | None:
-        """Make a synchronous call during a step. If the run's time ends meanwhile, the sandbox ends
-        the run and cancels this task."""
-        task = asyncio.current_task()
-        assert task is not None
-        self._sync_calls.add(task)
-        try:
-            answers, _ = await self._calls.request_and_wait(CallsRequested((call,)))
-            return answers[call.id]
-        except TimeoutError:
-            return await asyncio.Future()
-        except (RunEnded, ParkRequested, CodedError) as why:
-            self._call_error = why
-            return None
-        finally:
-            self._sync_calls.discard(task)
+    async def _answers(self, requested: CallsRequested) -> dict[int, ToolResult]:
+        return (await self._calls.request_and_wait(requested))[0]
 
     async def _wall_timeout(self) -> Finished:
         """The result of a run whose time is up although its driver has not noticed."""
@@ -342,6 +311,8 @@ class RunExecution:
             result, kept=kept, moves=last.inputs, answers=last.answers, withheld=last.withheld
         )
         self._on_unparked()
+        if self._programs is not None:
+            self._programs.on_run_ended()
         is_valid = kept and view.ended in ("Completed", "Failed")
         if kept and not is_valid:
             await cache.evict(session)
@@ -370,10 +341,16 @@ class RunExecution:
             self._stopping = asyncio.ensure_future(self._driver.stop())
         return await asyncio.shield(self._stopping)
 
+    async def _evict(self) -> None:
+        """Drop the session from memory: it may have what is not on record."""
+        await self._memory.evict(self._session)
+        if self._programs is not None:
+            await self._programs.evict()
+
     async def _end_stopped(self) -> None:
         """End a run that was stopped."""
         result = await self._stop_driver()
-        await self._memory.evict(self._session)
+        await self._evict()
         self._output.flush()
         await self._recorder.end_stopped(result)
         self._on_unparked()

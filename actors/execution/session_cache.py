@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from itertools import takewhile
+from typing import NamedTuple, Protocol
 
 from msgspec import UNSET
 
@@ -26,7 +27,7 @@ from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import RunResult
 
-__all__ = ["IDLE_BYTES_MAX", "SessionCache"]
+__all__ = ["IDLE_BYTES_MAX", "ProgramCachePort", "SessionCache", "SessionCachePort"]
 
 PARK_INSTRUCTIONS_MAX = 200_000_000
 """Repeating these, about 20 ms, costs less than storing and restoring an image."""
@@ -40,6 +41,55 @@ SHORT_RUNS_MAX = 4
 """To begin a session with the logs of so few runs takes less time than to wait for a thread."""
 IDLE_BYTES_MAX = 256 << 20
 """About a hundred busy sessions or 40,000 small ones."""
+
+
+class SessionCachePort(Protocol):
+    """The sessions that a node holds in memory between runs."""
+
+    async def prepare(
+        self, session: str, view: ActiveRunView, tools: Sequence[Tool]
+    ) -> Sequence[ResultBatch]:
+        """Bring the session to the run's beginning; the run's earlier results."""
+
+    async def require(self, environment: RunEnvironment) -> None:
+        """Raise ``Refused`` if no guest here can continue such a run."""
+
+    async def restore_parked(
+        self, session: str, view: ActiveRunView, tools: Sequence[Tool]
+    ) -> None:
+        """Bring the session to the point where the run was parked."""
+
+    async def park(
+        self, session: str, view: ActiveRunView, *, is_repeatable: bool
+    ) -> tuple[str, str]:
+        """Evict the session with its waiting run; the id and blob of its snapshot, both empty if
+        the run is to be repeated, which ``is_repeatable`` permits."""
+
+    def on_unparked(self, image: str) -> None:
+        """Note that no run is resumed from this blob any more."""
+
+    async def store_snapshot(self, session: str, environment: RunEnvironment) -> str:
+        """Store the session for its client; the snapshot's id."""
+
+    async def on_run_ended(
+        self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
+    ) -> None:
+        """Note that the run's end is recorded."""
+
+    async def evict(self, session: str) -> None:
+        """Drop the session from memory, because it may be outdated."""
+
+
+class ProgramCachePort(SessionCachePort, Protocol):
+    """The sessions of a sandbox, in which programs of models are executed, too."""
+
+    def count_run(
+        self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
+    ) -> None:
+        """Note the end of a program, if it is recorded before anything else is."""
+
+    def store_if_due(self, session: str, view: ActiveRunView) -> None:
+        """Note that the run of a model that acts in programs has ended."""
 
 
 class _CachedPosition(NamedTuple):
@@ -98,7 +148,8 @@ class SessionCache:
                 raise
             # A newer snapshot may have replaced the one that the history named.
             history = await self._rebuild_from_history(session, view, tools)
-        kept = [run for run in history.runs if run.run_id != view.run_id and run.kept]
+        earlier = takewhile(lambda run: run.run_id != view.run_id, history.runs)
+        kept = [run for run in earlier if run.kept]
         self._positions[session] = _CachedPosition(
             view.generation,
             view.runs_before,
@@ -153,6 +204,13 @@ class SessionCache:
     ) -> None:
         """Note a recorded end, and begin to store a snapshot if a rebuild would take long by
         now."""
+        self.count_run(session, view, result, kept=kept)
+        self.store_if_due(session, view)
+
+    def count_run(
+        self, session: str, view: ActiveRunView, result: RunResult, *, kept: bool
+    ) -> None:
+        """Note the end of what was executed, if it is recorded before anything else is."""
         position = self._positions.pop(session, None)
         if position is None:
             return
@@ -163,6 +221,13 @@ class SessionCache:
                 since_runs=position.since_runs + 1,
             )
         self._positions[session] = position
+
+    def store_if_due(self, session: str, view: ActiveRunView) -> None:
+        """Begin to store a snapshot if a rebuild would take long by now; the end of the run is the
+        session's last."""
+        position = self._positions.get(session)
+        if position is None:
+            return
         if position.is_snapshot_due and view.offer is not UNSET:
             storing = self._keeper.store_beside(session, view, view.offer)
             if storing is not None:
@@ -219,7 +284,7 @@ class SessionCache:
         self, session: str, view: ActiveRunView, tools: Sequence[Tool]
     ) -> SessionHistory:
         history = await self._history(session, view)
-        past = [run for run in history.runs if run.run_id != view.run_id]
+        past = [*takewhile(lambda run: run.run_id != view.run_id, history.runs)]
         await self._rebuild(session, view, tools, history, past)
         return history
 

@@ -4,17 +4,28 @@ its turn's facts."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
-from rookery.actors.hooks.changes import outcome_after_hooks
+from rookery.actors.hooks.changes import injected_inputs, outcome_after_hooks
 from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.envelope import Fact
-from rookery.schemas.facts import hook, tool, turn
+from rookery.schemas.facts import code, hook, tool, turn
 from rookery.schemas.facts.run_progress import TurnEnd
 
-__all__ = ["AnsweredBatch", "FactPosition", "RecordedWait", "StepInputs", "outcomes_of_calls"]
+if TYPE_CHECKING:
+    from rookery.actors.execution.history import PastRun
+
+__all__ = [
+    "AnsweredBatch",
+    "CodeInputs",
+    "FactPosition",
+    "FoundRuns",
+    "RecordedWait",
+    "StepInputs",
+    "outcomes_of_calls",
+]
 
 
 class FactPosition(NamedTuple):
@@ -99,6 +110,47 @@ class StepInputs:
         self._batches.append(AnsweredBatch(tuple(calls), passed_ms, whole, boundary))
 
 
+class CodeInputs:
+    """The steps of one program of ``run_code``, from its facts in order."""
+
+    def __init__(self, answered_at: Mapping[str, FactPosition]) -> None:
+        self._answered_at = answered_at
+        self._requested: dict[str, RequestedCall] = {}
+        self._last: tuple[FactPosition, code.Stepped] | None = None
+        """The step that has no recorded results yet."""
+        self._batches: list[AnsweredBatch] = []
+        self.steps = 0
+        """How many are on record, without its end."""
+        self.beside: tuple[RequestedCall, ...] = ()
+        """The calls that are in flight and that the last step does not wait for."""
+
+    def add_fact(self, position: FactPosition, fact: code.Stepped | code.Ended) -> None:
+        """Add the next fact."""
+        self._close_step(fact.given, () if fact.passed_ms is UNSET else fact.passed_ms)
+        self._last = None
+        if isinstance(fact, code.Stepped):
+            self.steps, self._last = fact.number, (position, fact)
+            self._requested |= {call.operation_id: call for call in fact.calls}
+            others = [name for name in fact.op_refs if name not in fact.barrier_ids]
+            self.beside = tuple(self._requested[name] for name in others)
+
+    def batches(self) -> list[AnsweredBatch]:
+        """As ``StepInputs.batches``."""
+        self._close_step(UNSET, ())
+        return self._batches
+
+    def _close_step(self, given: tuple[str, ...] | UnsetType, passed_ms: tuple[int, ...]) -> None:
+        if self._last is None:
+            return
+        (position, step), self._last = self._last, None
+        barrier = step.barrier_ids if given is UNSET else given
+        if any(operation not in self._answered_at for operation in barrier):
+            return
+        whole = given is UNSET and set(step.barrier_ids) == set(step.op_refs)
+        calls = sorted((self._requested[one] for one in barrier), key=lambda call: call.number)
+        self._batches.append(AnsweredBatch(tuple(calls), passed_ms, whole, position))
+
+
 def _empty_batch(position: FactPosition) -> AnsweredBatch:
     """The batch of a step that requested no calls."""
     return AnsweredBatch((), (), whole=True, boundary=position)
@@ -132,3 +184,39 @@ def outcomes_of_calls(
                     at, given = found
                     outcomes[fact.operation_id or ""] = at, outcome_after_hooks(given, (fact,))
     return outcomes
+
+
+class FoundRuns:
+    """The runs of programs, from the facts of their turns in order."""
+
+    def __init__(self, answered_at: Mapping[str, FactPosition]) -> None:
+        self._answered_at = answered_at
+        self.runs: list[PastRun] = []
+        self.steps: list[StepInputs | CodeInputs] = []
+        """Of each run; those of a model's program are added by ``CodeHistory``."""
+        self._numbers: dict[str, int] = {}
+
+    def begin(self, run: PastRun, inputs: CodeInputs | None = None) -> None:
+        self.runs.append(run)
+        self.steps.append(StepInputs(self._answered_at) if inputs is None else inputs)
+
+    def add(self, position: FactPosition, fact: Fact) -> None:
+        """Add a fact of the last run."""
+        if not self.runs:
+            return
+        run = self.runs[-1]
+        match fact:
+            case tool.Requested():
+                self._numbers[fact.operation_id] = fact.number
+            case tool.Awaited(until_ms=int(until_ms)):
+                number = self._numbers[fact.operation_id]
+                run.waits.append(RecordedWait(position, number, until_ms))
+            case hook.ResponseDecided() if run.run_id == fact.run:
+                run.injected.update(injected_inputs((fact,)))
+                if fact.retries_run:
+                    self.steps[-1], run.waits = StepInputs(self._answered_at), []
+            case _ if isinstance(fact, TurnEnd) and run.run_id == fact.run:
+                run.end(position, fact)
+        inputs = self.steps[-1]
+        if isinstance(inputs, StepInputs):
+            inputs.add_fact(position, fact)

@@ -8,12 +8,13 @@ step. The ``turns`` decide which facts a step leaves.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.execution.driver import AwaitModel
+from rookery.actors.execution.driver import AwaitModel, CallsRequested
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.hooks.points import Hooked
 from rookery.actors.kernel import AskActor
@@ -23,6 +24,7 @@ from rookery.actors.messages import (
     CallsQuery,
     CallsView,
     ParkRun,
+    RecordCodeStep,
     RecordHooks,
     RecordOutcome,
     RecordStep,
@@ -30,7 +32,7 @@ from rookery.actors.messages import (
 )
 from rookery.actors.protection.sensitive_values import CallSeal, SensitiveParts
 from rookery.actors.sandbox import ProgramCall, ToolResult
-from rookery.actors.turn_inputs import cancelled_result, end_run, end_unexecuted
+from rookery.actors.turn_inputs import cancelled_result, end_run, end_unexecuted, request_calls
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs
 from rookery.schemas.calls import CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_json
@@ -75,6 +77,15 @@ class ParkRequested(Exception):
         self.code, self.operations, self.split = code, operations, split
         self.is_repeatable, self.hook, self.notes = is_repeatable, hook, notes
         self.model = model
+
+
+class _StepInputs(NamedTuple):
+    """What a step continues with."""
+
+    given: tuple[str, ...] | UnsetType
+    passed_ms: tuple[int, ...]
+    outcomes: tuple[RecordOutcome, ...]
+    hooked: Hooked
 
 
 def operation_id(
@@ -232,13 +243,17 @@ class StepRecorder:
 
     async def record_request(
         self,
-        moves: tuple[TurnInput, ...],
+        requested: CallsRequested,
         calls: tuple[RequestedCall, ...],
-        timer_ms: int | None,
-        answers: tuple[Fact, ...] = (),
+        under_way: Sequence[str],
     ) -> None:
-        """Record the next step, after which the driver waits for calls."""
-        await self.record(moves, calls, timer_ms, answers=answers)
+        """Record the next step, after which the driver waits for calls. ``calls``: the new ones;
+        ``under_way``: the operations of all that are open."""
+        barrier = [self.operation_id(call.id) for call in requested.calls]
+        moves = request_calls(calls, barrier, under_way, requested.wanted)
+        await self.record(
+            (*requested.inputs, *moves), calls, requested.timer_ms, answers=requested.answers
+        )
         self._answered = False
 
     async def record(
@@ -251,22 +266,18 @@ class StepRecorder:
         questions: tuple[Fact, ...] = (),
     ) -> None:
         """Record the next step, unless it is recorded; raises ``RunEnded`` if the run has ended."""
-        self._steps += 1
-        outcomes, self._outcomes = tuple(self._outcomes), []
-        hooked, self._hooked = self._hooked, Hooked()
-        given, passed_ms = self._answered_operations, tuple(self._passed_ms)
-        self._answered_operations, self._passed_ms = UNSET, []
+        taken = self._take_inputs()
         if self._steps <= self._view.steps:
             return
         step = RecordStep(
             run_id=self.run_id,
             number=self._steps,
             start=self._view.start,
-            given=given,
-            passed_ms=passed_ms,
-            outcomes=outcomes,
-            hooks=hooked.facts,
-            executed=dict(hooked.executed),
+            given=taken.given,
+            passed_ms=taken.passed_ms,
+            outcomes=taken.outcomes,
+            hooks=taken.hooked.facts,
+            executed=dict(taken.hooked.executed),
             moves=moves,
             calls=calls,
             timer_ms=UNSET if timer_ms is None else timer_ms,
@@ -276,22 +287,37 @@ class StepRecorder:
         try:
             view = await self._commit(step)
         except Refused:  # Nothing of it is recorded: the run ends with the outcomes so far.
-            self._steps, self._outcomes = self._steps - 1, list(outcomes)
-            self._answered_operations, self._passed_ms = given, list(passed_ms)
+            self._steps, self._outcomes = self._steps - 1, list(taken.outcomes)
+            self._answered_operations, self._passed_ms = taken.given, list(taken.passed_ms)
             raise
         if view.cancelling or view.ended:
             raise RunEnded
+
+    def _take_inputs(self) -> _StepInputs:
+        """What the next step continues with; it is the last one from now on."""
+        self._steps += 1
+        taken = _StepInputs(
+            self._answered_operations,
+            tuple(self._passed_ms),
+            tuple(self._outcomes),
+            self._hooked,
+        )
+        self._answered_operations, self._passed_ms = UNSET, []
+        self._outcomes, self._hooked = [], Hooked()
+        return taken
 
     async def _commit(self, step: RecordStep) -> ActiveRunView:
         return await self._with_outcomes(step, step.outcomes)
 
     async def _with_outcomes(
-        self, command: RecordStep | RecordHooks | ParkRun, outcomes: Sequence[RecordOutcome]
+        self,
+        command: RecordStep | RecordCodeStep | RecordHooks | ParkRun,
+        outcomes: Sequence[RecordOutcome],
     ) -> ActiveRunView:
         """Record what contains these outcomes."""
         if not outcomes:
             return await self._ask("turn", self._session, command, ActiveRunView)
-        ended = self._begin_step([outcome.operation_id for outcome in outcomes])
+        ended = self._begin_step([one.operation_id for one in _with_those_of_programs(outcomes)])
         try:
             return await self._ask("turn", self._session, command, ActiveRunView)
         finally:
@@ -395,6 +421,14 @@ class StepRecorder:
     def _next_number(self) -> int:
         """The number of the run's last step, whatever its driver's progress."""
         return max(self._steps, self._view.steps) + 1
+
+
+def _with_those_of_programs(outcomes: Iterable[RecordOutcome]) -> Iterator[RecordOutcome]:
+    """The outcomes, and those that are recorded with the end of a program."""
+    for outcome in outcomes:
+        yield outcome
+        if outcome.code is not UNSET:
+            yield from outcome.code.outcomes
 
 
 async def parked_output(blobs: Blobs, view: ActiveRunView) -> RunOutput:

@@ -15,14 +15,16 @@ from rookery.actors.tools.capability_checks import fault, status_of
 from rookery.actors.tools.catalogue import CatalogueTool, NumberedCall
 from rookery.actors.tools.state import CallPhase, HookVerdict, ToolCall
 from rookery.actors.tools.waits import call_fields
-from rookery.schemas.calls import ApprovalPolicy, RequestedCall, ToolFault
+from rookery.schemas.calls import CODE_SURFACE, ApprovalPolicy, RequestedCall, ToolFault
+from rookery.schemas.facts import code, turn
 from rookery.schemas.facts import tool as facts
-from rookery.schemas.facts import turn
 from rookery.schemas.protection.policy import ALL_DECISIONS, PolicySettings, RuleDecision, risk_of
+from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, PolicyOutcome, RiskClass
 
 __all__ = [
     "HOST_DEFAULT",
+    "CallBatch",
     "PolicyAnswer",
     "PolicyByDigest",
     "RequestTerms",
@@ -31,6 +33,7 @@ __all__ = [
     "new_call",
     "refused_request",
     "request_terms",
+    "requested_code",
     "requested_fact",
 ]
 
@@ -42,6 +45,10 @@ PolicyByDigest = Callable[[str | UnsetType], RunPolicy]
 def host_default(_: str | UnsetType) -> RunPolicy:
     """Where no policy is configured, all runs have the default one."""
     return HOST_DEFAULT
+
+
+CallBatch = turn.ToolCallsReturned | code.Stepped
+"""The fact of a step that requests calls."""
 
 
 class PolicyAnswer(NamedTuple):
@@ -116,7 +123,7 @@ NAME_MAX: Final = 128
 
 
 def refused_request(
-    batch: turn.ToolCallsReturned,
+    batch: CallBatch,
     requested: RequestedCall,
     wrong: ToolFault,
     outcome: PolicyOutcome | UnsetType = UNSET,
@@ -132,11 +139,12 @@ def refused_request(
         error=wrong,
         status=status_of(wrong),
         policy=outcome,
+        parent=_parent(batch) or UNSET,
     )
 
 
 def new_call(
-    batch: turn.ToolCallsReturned,
+    batch: CallBatch,
     requested: RequestedCall,
     tool: CatalogueTool,
     verdict: HookVerdict,
@@ -162,6 +170,34 @@ def new_call(
         may_retry=terms.may_retry,
         timeout_ms=tool.capability.limits.timeout_ms,
         traceparent=batch.traceparent,
+        arguments=requested.arguments,
+        arguments_blob=requested.arguments_blob,
+        parent=_parent(batch),
+    )
+
+
+def _parent(batch: CallBatch) -> str:
+    """The call of ``run_code`` whose program requests the calls."""
+    return batch.operation_id if isinstance(batch, code.Stepped) else ""
+
+
+def requested_code(batch: CallBatch, requested: RequestedCall) -> facts.Requested:
+    """A call of ``run_code``: its driver executes it. It has no intent, as its program may be
+    repeated; what acts are the calls of the program."""
+    return facts.Requested(
+        run=str(batch.run),
+        generation=batch.generation,
+        traceparent=batch.traceparent,
+        operation_id=requested.operation_id,
+        name=requested.name,
+        surface=CODE_SURFACE,
+        number=requested.number,
+        side_effect=SideEffect.NONE,
+        idempotent=True,
+        idempotency_key=requested.operation_id,
+        schema_digest="",
+        request_digest=requested.digest,
+        timeout_ms=0,
         arguments=requested.arguments,
         arguments_blob=requested.arguments_blob,
     )
@@ -192,4 +228,5 @@ def requested_fact(
         risk=call.risk,
         allowed_decisions=call.allowed_decisions,
         policy=asked,
+        parent=call.parent or UNSET,
     )

@@ -20,6 +20,7 @@ from rookery.actors.messages import RecordOutcome
 from rookery.actors.policy import RunPolicy
 from rookery.actors.tools.call_requests import (
     HOST_DEFAULT,
+    CallBatch,
     PolicyAnswer,
     PolicyByDigest,
     ask_policy,
@@ -27,6 +28,7 @@ from rookery.actors.tools.call_requests import (
     new_call,
     refused_request,
     request_terms,
+    requested_code,
     requested_fact,
 )
 from rookery.actors.tools.call_slots import CallAttempt, CallSlots
@@ -56,9 +58,10 @@ from rookery.actors.tools.waits import (
     every_peer_open,
     peer_verdict,
 )
+from rookery.schemas.agents import RUN_CODE
 from rookery.schemas.calls import WAITING_FOR_APPROVAL, WAITING_FOR_TASK, RequestedCall, ToolFault
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts import approval, turn
+from rookery.schemas.facts import approval, code, turn
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.protection.rights import RightsSet
 from rookery.schemas.worker_protocol import GRACE_MS
@@ -98,6 +101,8 @@ class CallRules(NamedTuple):
     """Of the node: it may refuse a call that has waited since its request."""
     policy_of: PolicyByDigest = host_default
     """Of runs in progress."""
+    has_code: bool = False
+    """Whether the calls are of a model that may act in programs."""
 
     # --- facts of the turn ------------------------------------------------------------------------
 
@@ -105,7 +110,7 @@ class CallRules(NamedTuple):
         self,
         state: SessionCalls,
         session: str,
-        batch: turn.ToolCallsReturned,
+        batch: CallBatch,
         *,
         now_ms: int,
         inherited: Mapping[int, int] = NO_WAITS,
@@ -117,6 +122,10 @@ class CallRules(NamedTuple):
         new = [one for one in batch.calls if one.operation_id not in state.calls]
         ordinal = state.requested
         for requested in new:
+            if self._is_code(requested):
+                left.append(requested_code(batch, requested))
+                ordinal += 1
+                continue
             verdict = verdicts.get(requested.operation_id, NO_VERDICT)
             requested = verdict.applied(requested)  # noqa: PLW2901 - what is executed.
             try:
@@ -158,15 +167,24 @@ class CallRules(NamedTuple):
                 left.append(self._end_orphan(call, now_ms))
         return left
 
-    def on_dropped(self, state: SessionCalls, step: turn.OpsRegistered) -> list[facts.ToolFact]:
+    def on_dropped(
+        self, state: SessionCalls, step: turn.OpsRegistered | code.Stepped
+    ) -> list[facts.ToolFact]:
         """Withdraw calls that the program no longer waits for and that never began."""
+        parent = step.operation_id if isinstance(step, code.Stepped) else ""
         return [
             facts.Withdrawn(**call_fields(call), given_up=True)
             for call in state.calls_of_run(str(step.run))
             if call.phase in _PHASES_BEFORE_INTENT
             and not call.attempt
             and call.operation_id not in step.op_refs
+            and call.parent == parent
         ]
+
+    def _is_code(self, requested: RequestedCall) -> bool:
+        """Whether the driver executes the call as a program; a tool of that name comes first."""
+        is_named = self.has_code and requested.name == RUN_CODE
+        return is_named and self.catalogue.get(RUN_CODE) is None
 
     def _judge(
         self, requested: RequestedCall, tool: CatalogueTool, verdict: HookVerdict
@@ -276,7 +294,8 @@ class CallRules(NamedTuple):
             call.phase is CallPhase.RECOVERY_REQUIRED or call.is_awaited(WAITING_FOR_TASK)
         )
         is_ours = report.by_worker or call.node == self.epoch
-        if not (is_awaited or (call.phase is CallPhase.INTENDED and is_ours)):
+        is_code = call.is_code and call.phase is CallPhase.REQUESTED
+        if not (is_awaited or is_code or (call.phase is CallPhase.INTENDED and is_ours)):
             return ()
         outcome = report.outcome
         if outcome.error is not UNSET:

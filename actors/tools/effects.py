@@ -189,7 +189,7 @@ def _effect_of_call(call: ToolCall, session: str, epoch: str) -> Effect | None:
     match call.phase:
         case CallPhase.AWAITED:
             return _effect_of_wait(call, session)
-        case CallPhase.REQUESTED:
+        case CallPhase.REQUESTED if not call.is_code:
             return PrepareCall(key=_attempt_key(call.next_attempt), session=session, call=call)
         case CallPhase.INTENDED if call.node != epoch:
             return ExecuteCall(key=_attempt_key(call.current_attempt), session=session, call=call)

@@ -42,6 +42,7 @@ def _refuse(state: SessionCalls, fact: facts.Refused) -> SessionCalls:
         phase=CallPhase.ENDED,
         number=fact.number,
         outcome=outcome,
+        parent=fact.parent or "",
     )
     return _with_call(_enter_run(state, fact.run), call)
 
@@ -72,6 +73,7 @@ def _request(state: SessionCalls, fact: facts.Requested) -> SessionCalls:
         arguments_blob=fact.arguments_blob,
         risk=fact.risk,
         allowed_decisions=fact.allowed_decisions,
+        parent=fact.parent or "",
     )
     return _with_call(state, call)
 

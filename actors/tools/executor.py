@@ -343,6 +343,7 @@ class CallExecutor:
         query = ActiveRunQuery(run_id=call.run)
         view = await self._ask("turn", session, query, ActiveRunView)
         awaited = {one.operation_id for one in (*view.calls, *view.beside)}
+        awaited.update(view.of_program)
         return not (view.ended or view.cancelling) and call.operation_id in awaited
 
     async def _wait_ready(self, call: ToolCall) -> bool:

@@ -17,7 +17,9 @@ from msgspec.structs import replace
 
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.call_slots import CallAttempt
+from rookery.schemas.agents import RUN_CODE
 from rookery.schemas.calls import (
+    CODE_SURFACE,
     LEASE_WAITS,
     RECOVERY_REQUIRED,
     WAITING_FOR_APPROVAL,
@@ -118,6 +120,13 @@ class ToolCall(msgspec.Struct, frozen=True, kw_only=True):
     """Until when the tool may still act on an attempt with an unknown outcome, from the last
     ``recovery_required``; unset before the first one."""
     outcome: CallOutcome | UnsetType = UNSET
+    parent: str = ""
+    """The call of ``run_code`` whose program wants it."""
+
+    @property
+    def is_code(self) -> bool:
+        """Whether its driver executes it as a program: nothing begins it."""
+        return self.surface == CODE_SURFACE and self.name == RUN_CODE
 
     @property
     def approved_digest(self) -> str:

@@ -34,6 +34,7 @@ from rookery.actors.messages import (
     OpenCalls,
     OpenCallsQuery,
     ParkRun,
+    RecordCodeStep,
     RecordHooks,
     RecordStep,
     ReportBrokenHistory,
@@ -43,6 +44,7 @@ from rookery.actors.protection.revocations import LeftRights, nothing_revoked
 from rookery.actors.tools import CallRules, VisibleTools
 from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.state import NO_VERDICTS, SessionCalls
+from rookery.actors.turns.code_rules import CodeRules, evolve_code
 from rookery.actors.turns.evolve import (
     END_TYPES,
     evolve_hooks,
@@ -73,7 +75,7 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.commands import COMMANDS, HandleInput
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import CodedError, Refused
-from rookery.schemas.facts import approval, hook, model, session, surface, tool
+from rookery.schemas.facts import approval, code, hook, model, session, surface, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.hooks import ResumeReceipt, ResumeRun
@@ -96,6 +98,7 @@ _CALL_TYPES: frozenset[type[Fact]] = frozenset(tool.CallFact.__args__)
 _FOLDS: Mapping[type[Fact], Callable[[SessionTurns, Any], SessionTurns]] = {
     **dict.fromkeys(hook.HookFact.__args__, evolve_hooks),
     **dict.fromkeys((MessageAdded, *model.ModelFact.__args__), evolve_model),
+    **dict.fromkeys((code.Stepped, code.Ended), evolve_code),
 }
 """Of facts that are neither of the machines nor of calls."""
 _VERBS = ("turns", "resolve", "wait_ended", "hook_resume")
@@ -218,10 +221,8 @@ class TurnsDecider(SessionMachineDecider):
                 decided = (*decided, *rules.end_from_outside(state, command.key, decided))
             case RecordStep() as step:
                 return self._record_step(state, command.key, step, now_ms)
-            case ParkRun() as parked:
-                return self._park(state, command.key, parked)
-            case RecordHooks() as said:
-                return self._required_hooks.record_alone(state, said)
+            case RecordCodeStep() | ParkRun() | RecordHooks() as beside:
+                return self._record_beside(state, command.key, beside, now_ms)
             case UnparkRun() as ready:
                 decided = rules.unpark(state, ready.run_id, ready.hook)
             case ResumeRun() as resumed:
@@ -233,6 +234,22 @@ class TurnsDecider(SessionMachineDecider):
             case Fact() as fact:
                 decided = rules.react(state, command.key, fact)
         return self._with_calls(state, command.key, decided, now_ms)
+
+    def _record_beside(
+        self,
+        state: SessionTurns,
+        key: str,
+        command: RecordCodeStep | ParkRun | RecordHooks,
+        now_ms: int,
+    ) -> Sequence[Fact]:
+        """The facts of what happens between two steps of a run."""
+        match command:
+            case RecordCodeStep() as step:
+                return self.code.record_step(state, key, step, now_ms=now_ms)
+            case ParkRun() as parked:
+                return self._park(state, key, parked)
+            case said:
+                return self._required_hooks.record_alone(state, said)
 
     def _record_step(
         self, state: SessionTurns, key: str, step: RecordStep, now_ms: int
@@ -282,6 +299,11 @@ class TurnsDecider(SessionMachineDecider):
         if self._calls is None:
             raise Refused("UNSUPPORTED_FEATURE", "this node executes no runs, so it makes no calls")
         return self._calls
+
+    @property
+    def code(self) -> CodeRules:
+        """The rules for programs of models."""
+        return CodeRules(self, self._required_calls)
 
     @property
     def _required_hooks(self) -> HookRules:

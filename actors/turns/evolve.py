@@ -142,11 +142,14 @@ def _used(state: SessionTurns, run: ActiveRun, fact: ModelEnd) -> ModelUsage | U
 
 
 def evolve_result(state: SessionTurns, fact: Any) -> SessionTurns:
-    """Count the outcome of a call that a model wanted, as long as its run goes on."""
+    """Count the outcome of a call that a model wanted, as long as its run goes on: its programs
+    get those of their own calls."""
     run = state.driving
     if run is None or not run.has_model or run.run_id != fact.run or run.over is True:
         return state
     is_result = isinstance(fact, tool.Completed | tool.Failed | tool.Refused)
+    call = state.calls.calls.get(fact.operation_id)
+    is_result = is_result and (call is None or not call.parent)
     return replace(state, conversation=state.conversation + 1) if is_result else state
 
 

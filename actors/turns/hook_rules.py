@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 from msgspec import UNSET
 
 from rookery.actors.hooks.changes import call_verdict, check_recorded, run_ending
-from rookery.actors.messages import RecordHooks, RecordStep
+from rookery.actors.messages import RecordCodeStep, RecordHooks, RecordStep
 from rookery.actors.tools import CallRules
 from rookery.actors.tools.state import NO_VERDICT, NO_VERDICTS, HookVerdict
 from rookery.schemas.calls import PinnedHook, RequestedCall
@@ -43,7 +43,7 @@ class HookRules:
         self._decider, self._calls = decider, calls
 
     def record_step(
-        self, state: SessionTurns, step: RecordStep
+        self, state: SessionTurns, step: RecordStep | RecordCodeStep
     ) -> tuple[Sequence[Fact], Mapping[str, HookVerdict], SessionTurns]:
         """The facts of the hooks of a step, what they decided about each call it requests, and the
         state after them. A run that is over has no hooks. The decisions are derived again: what is
@@ -52,7 +52,8 @@ class HookRules:
         if run is None or run.run_id != step.run_id or state.turn.phase in _OVER:
             return (), NO_VERDICTS, state
         left = self.check(state, step.run_id, step.hooks)
-        _check_ending(step)
+        if isinstance(step, RecordStep):
+            _check_ending(step)
         rules = self._calls.rules._replace(visible=self._calls.visible_tools(run))
         verdicts = {call.operation_id: _hook_verdict(rules, step, call) for call in step.calls}
         for fact in left:
@@ -127,7 +128,9 @@ def _check_ending(step: RecordStep) -> None:
         raise Refused("GUARD_REJECTED", text)
 
 
-def _hook_verdict(rules: CallRules, step: RecordStep, call: RequestedCall) -> HookVerdict:
+def _hook_verdict(
+    rules: CallRules, step: RecordStep | RecordCodeStep, call: RequestedCall
+) -> HookVerdict:
     """What the hooks of a call decided; nothing of a call that the rules refuse anyway."""
     try:
         tool = rules.require_visible(call.name)

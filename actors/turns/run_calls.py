@@ -14,7 +14,7 @@ from msgspec import UNSET
 from msgspec.structs import force_setattr, replace
 
 from rookery.actors.kernel import Effect, FactBuilder
-from rookery.actors.messages import CallsQuery, CallsView, RecordOutcome
+from rookery.actors.messages import CallsQuery, CallsView, CodeEnd, RecordOutcome
 from rookery.actors.policy import RunPolicy
 from rookery.actors.protection.checks import hide_tools
 from rookery.actors.protection.revocations import LeftRights, nothing_revoked
@@ -57,7 +57,7 @@ from rookery.schemas.calls import RecordMode, RunEnvironment
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Command, Fact
 from rookery.schemas.errors import Failed
-from rookery.schemas.facts import approval, hook, peer, tool
+from rookery.schemas.facts import approval, code, hook, peer, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.protection.rights import RightsSet, intersect
 from rookery.schemas.replies import CallReceipt
@@ -87,6 +87,7 @@ _ENDS: Final = (tool.Completed, tool.Failed, tool.Refused)
 _STEP_FACTS: Final = frozenset(
     {
         facts.BoundaryApplied,
+        code.Stepped,
         facts.OpsBarrierSatisfied,
         facts.OpsRegistered,
         facts.ToolCallsResolved,
@@ -149,6 +150,8 @@ class RunCalls:
         driver restarts from the recorded steps if a call has another outcome."""
         builder = CallFacts(self._decider, state)
         for report in reports:
+            if report.code is not UNSET:
+                builder.extend(self._decider.code.end(builder.state, report, report.code))
             builder.extend(self.rules.on_outcome(builder.state.known_calls, report))
             call = builder.state.known_calls.calls.get(report.operation_id)
             if call is None or call.outcome != report.outcome:
@@ -173,12 +176,13 @@ class RunCalls:
         run = builder.state.driving
         for fact in decided:
             match fact:
-                case facts.ToolCallsReturned():
+                case facts.ToolCallsReturned() | code.Stepped():
                     rules = self._rules_for(builder.state, session, str(fact.run))
                     rules = rules._replace(
                         visible=self.visible_tools(run),
                         retries=_may_retry_calls(run),
                         policy=self._policy_of(run),
+                        has_code=_may_be_code(run, fact),
                     )
                     if run is not None and fact.traceparent is UNSET:
                         force_setattr(fact, "traceparent", run.traceparent)
@@ -193,8 +197,8 @@ class RunCalls:
                     )
                     _drop_requested_arguments(fact, left)
                     builder.extend(left)
-                case facts.OpsRegistered():
-                    builder.extend(self.rules.on_dropped(builder.state.known_calls, fact))
+            if isinstance(fact, facts.OpsRegistered | code.Stepped):
+                builder.extend(self.rules.on_dropped(builder.state.known_calls, fact))
         return builder
 
     def _with_ended_calls(
@@ -222,13 +226,13 @@ class RunCalls:
 
     def _of_call(
         self, state: SessionTurns, session: str, command: Command[Any], now_ms: int
-    ) -> Sequence[tool.ToolFact]:
+    ) -> Sequence[Fact]:
         calls = state.known_calls
         if isinstance(command.body, PEER_ENDS):
             return end_peer_wait(calls, cast("PeerEnd", command.body))
         call = calls.calls.get(command.body.operation_id)
         rules = self._rules_for(state, session, "" if call is None else call.run)
-        left: Sequence[tool.ToolFact] = ()
+        left: Sequence[Fact] = ()
         match command.body:
             case WaitEnded() as ended:
                 check_sender(command)
@@ -239,6 +243,9 @@ class RunCalls:
                 left = rules.on_attempt_lost(calls, session, report, now_ms=now_ms)
             case RecordTask() as created:
                 left = rules.on_task_created(calls, created, now_ms=now_ms)
+            case RecordOutcome(code=CodeEnd()) as report:
+                if call is not None and call.phase is CallPhase.REQUESTED:
+                    left = self.record_outcomes(state, (report,))[0]
             case RecordOutcome() as report:
                 left = rules.on_outcome(calls, report)
             case approval.GrantConsumed() as used:
@@ -436,7 +443,15 @@ def _inherited_waits(run: ActiveRun | None) -> Mapping[int, int]:
     return NO_WAITS if waits is UNSET else waits
 
 
-def _drop_requested_arguments(batch: facts.ToolCallsReturned, left: Sequence[Fact]) -> None:
+def _may_be_code(run: ActiveRun | None, fact: Fact) -> bool:
+    """Whether these are calls of a model that may act in programs."""
+    model = UNSET if run is None else run.offer.model
+    return model is not UNSET and model.has_code and isinstance(fact, facts.ToolCallsReturned)
+
+
+def _drop_requested_arguments(
+    batch: facts.ToolCallsReturned | code.Stepped, left: Sequence[Fact]
+) -> None:
     """The arguments of a requested call are in its own fact of the same message, unless hooks have
     changed them."""
     requested = {

@@ -24,6 +24,7 @@ from rookery.actors.messages import (
     RunStart,
 )
 from rookery.actors.turn_inputs import external_result, refused_result, resolve_calls, start_params
+from rookery.actors.turns.code_rules import calls_of_program
 from rookery.actors.turns.effects import (
     ContinueRun,
     InvokeCancelHooks,
@@ -43,14 +44,22 @@ from rookery.actors.turns.state import (
     Provisioner,
     hooks_of_now,
 )
-from rookery.actors.turns.step_facts import END_INPUTS, StepFacts, TurnFacts, model_wait_effects
-from rookery.schemas.agents import ConversationMessage, ImmediateMessage, TextPart
-from rookery.schemas.calls import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE, RunEnvironment
+from rookery.actors.turns.step_facts import (
+    END_INPUTS,
+    StepFacts,
+    TurnFacts,
+    immediate_message,
+    model_wait_effects,
+)
+from rookery.schemas.calls import (
+    LEASE_REAUTH_REQUIRED,
+    WAITING_FOR_LEASE,
+    RunEnvironment,
+)
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import session, tool
 from rookery.schemas.facts import turn as facts
-from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalCauseKind, TurnTerminalOutcome
 from rookery.schemas.protection.rights import RightsSet, intersect
 from rookery.schemas.run import RunRequest, RunResult
@@ -69,9 +78,6 @@ RUN_EFFECT_TYPES: Final[frozenset[type[Fact]]] = END_TYPES | {
     facts.Unparked,
 }
 """The facts that ``RunRules.effects`` knows."""
-
-
-CONTEXT_KEYS_MAX: Final = 256
 
 
 class RunRules:
@@ -384,22 +390,6 @@ def _present_code(state: SessionTurns, parked: ParkRun) -> str:
     return parked.code
 
 
-def immediate_message(
-    state: SessionTurns, run_id: str, request: RunRequest, immediate: ImmediateMessage
-) -> MessageAdded:
-    """The message of a run that asks no model."""
-    key = immediate.context_key
-    if key is not UNSET and len(state.context_keys | {key}) > CONTEXT_KEYS_MAX:
-        text = f"the session has {CONTEXT_KEYS_MAX} keys of context"
-        raise Refused("QUOTA_EXCEEDED", text, hint="use a key that it has")
-    message = ConversationMessage(
-        id=f"{run_id}.message",
-        role=immediate.role,
-        parts=tuple(TextPart(text=part.text) for part in request.prompt_parts),
-    )
-    return MessageAdded(run=run_id, index=state.conversation, context_key=key, message=message)
-
-
 def rights_at_start(state: SessionTurns, request: RunRequest) -> RightsSet:
     """What a run may call, by its session and its request. Revocations are read at each call."""
     if request.rights is UNSET:
@@ -447,6 +437,7 @@ def _cancel_effects(state: SessionTurns, fact: Fact) -> Sequence[Effect]:
 
 def _interim_effect(state: SessionTurns, run: ActiveRun, key: str, session: str) -> SendInterim:
     waits = tuple(call for call in run.calls if call.operation_id in run.waits_for)
+    waits += calls_of_program(state, run)
     requested = state.asked.get(run.run_id)
     return SendInterim(
         key=key,
@@ -475,6 +466,7 @@ def active_run_view(state: SessionTurns, run_id: str) -> ActiveRunView:
         request_blob=run.request_blob,
         calls=run.calls,
         beside=() if run.beside is UNSET else run.beside,
+        of_program=() if run.code is UNSET else run.code.op_refs,
         timer_ms=run.timer_ms,
         offer=run.offer,
         cancelling=state.turn.phase is TurnPhase.CANCELLING,

@@ -29,6 +29,7 @@ __all__ = [
     "ImmediateKind",
     "InheritedGuest",
     "ModelWait",
+    "OpenCode",
     "OpenQuestion",
     "PinAgain",
     "Provisioner",
@@ -108,6 +109,15 @@ class OpenQuestion(msgspec.Struct, frozen=True):
     estimate: ModelEstimate | UnsetType = UNSET
 
 
+class OpenCode(msgspec.Struct, frozen=True):
+    """A program of ``run_code`` that has steps on record, and no end."""
+
+    operation_id: str
+    steps: int = 0
+    op_refs: tuple[str, ...] = ()
+    """Its calls that are in flight."""
+
+
 class CancelledRun(msgspec.Struct, frozen=True):
     """A cancelled run whose hooks may say what it leaves behind."""
 
@@ -169,6 +179,8 @@ class ActiveRun(msgspec.Struct, frozen=True, kw_only=True):
     steps_before: int = 0
     """The steps of the first execution then."""
     question: OpenQuestion | UnsetType = UNSET
+    code: OpenCode | UnsetType = UNSET
+    """The program in which its model acts now."""
     model_wait: ModelWait | UnsetType = UNSET
 
     @property

@@ -17,7 +17,7 @@ from rookery.actors.messages import RecordStep, TurnInput
 from rookery.actors.tools.effects import ArmCallTimer, AwaitCredential
 from rookery.actors.turn_inputs import cancelled_result
 from rookery.actors.turns.evolve import END_TYPES
-from rookery.schemas.agents import RequestSent
+from rookery.schemas.agents import ConversationMessage, ImmediateMessage, RequestSent, TextPart
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Failed, Refused
@@ -27,7 +27,7 @@ from rookery.schemas.facts.conversation import MessageAdded
 from rookery.schemas.facts.model import ModelEnd
 from rookery.schemas.machines.turn import TurnPhase, TurnTerminalOutcome
 from rookery.schemas.replies import CallReceipt
-from rookery.schemas.run import RunResult, RunStatus
+from rookery.schemas.run import RunRequest, RunResult, RunStatus
 
 if TYPE_CHECKING:
     from rookery.actors.turns.decider import TurnsDecider
@@ -38,6 +38,7 @@ __all__ = [
     "StepFacts",
     "TurnFacts",
     "end_model_wait",
+    "immediate_message",
     "is_for_model",
     "model_wait_effects",
     "model_wait_receipt",
@@ -179,6 +180,25 @@ class StepFacts(TurnFacts):
         self.amend(step=self._step.number)
         if isinstance(self.facts[-1], facts.OpsRegistered):
             self.amend(timer_ms=self._step.timer_ms)
+
+
+CONTEXT_KEYS_MAX: Final = 256
+
+
+def immediate_message(
+    state: SessionTurns, run_id: str, request: RunRequest, immediate: ImmediateMessage
+) -> MessageAdded:
+    """The message of a run that asks no model."""
+    key = immediate.context_key
+    if key is not UNSET and len(state.context_keys | {key}) > CONTEXT_KEYS_MAX:
+        text = f"the session has {CONTEXT_KEYS_MAX} keys of context"
+        raise Refused("QUOTA_EXCEEDED", text, hint="use a key that it has")
+    message = ConversationMessage(
+        id=f"{run_id}.message",
+        role=immediate.role,
+        parts=tuple(TextPart(text=part.text) for part in request.prompt_parts),
+    )
+    return MessageAdded(run=run_id, index=state.conversation, context_key=key, message=message)
 
 
 # --- waits for a model ----------------------------------------------------------------------------

@@ -22,6 +22,7 @@ from rookery.bus.clock import SystemClock, entropy
 from rookery.ops.cli.options import parse_duration_ms
 from rookery.ops.cli.output import clock_time
 from rookery.ops.cli.usage_errors import STDIN
+from rookery.schemas.agents import ToolMode
 from rookery.schemas.errors import Refused
 from rookery.schemas.ids import check_session_id
 from rookery.schemas.protection.rights import Rights, ToolRight
@@ -174,6 +175,9 @@ class PromptOptions:
     schema: Annotated[str | None, Parameter(help="A FILE with the JSON Schema of the result.")] = (
         None
     )
+    tool_mode: Annotated[
+        ToolMode | None, Parameter(help="The model acts by calls of tools, by programs, or both.")
+    ] = None
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request that are given."""
@@ -182,6 +186,7 @@ class PromptOptions:
             "model": self.model,
             "instructions": self.instructions,
             "output_schema": None if self.schema is None else _json_of(self.schema),
+            "tool_mode": self.tool_mode,
         }
         return {name: value for name, value in given.items() if value is not None}
 

@@ -43,6 +43,8 @@ class Refused(_ToolCallFact, frozen=True, kw_only=True, tag="tool.refused.v1"):
     status: CallStatus = CallStatus.ERROR
     policy: PolicyOutcome | UnsetType = UNSET
     """What the policy has decided, if it denies the call."""
+    parent: str | UnsetType = UNSET
+    """The call of ``run_code`` whose program wants it; its number counts in that program."""
 
 
 class Requested(_ToolCallFact, frozen=True, kw_only=True, tag="tool.requested.v1"):
@@ -82,6 +84,8 @@ class Requested(_ToolCallFact, frozen=True, kw_only=True, tag="tool.requested.v1
     """Of an approver; unset: all."""
     policy: PolicyOutcome | UnsetType = UNSET
     """What the run's policy has decided, if it asks for the approval."""
+    parent: str | UnsetType = UNSET
+    """The call of ``run_code`` whose program wants it; its number counts in that program."""
 
 
 class Awaited(_ToolCallFact, frozen=True, kw_only=True, tag="tool.awaited.v1"):

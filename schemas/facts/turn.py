@@ -12,6 +12,7 @@ from msgspec import UNSET, UnsetType, field
 
 from rookery.schemas.calls import ForkedRun, PinnedHook, RequestedCall, RunEnvironment, ToolFault
 from rookery.schemas.envelope import Fact, HistoryRestart, TransitionFact
+from rookery.schemas.facts.code import CodeFact
 from rookery.schemas.facts.conversation import ConversationFact
 from rookery.schemas.facts.hook import HookFact
 from rookery.schemas.facts.model import ModelFact
@@ -580,5 +581,5 @@ TurnFact = (
     | HistoryRestarted
 )
 TURN_FACTS = TurnFact
-RUN_FACTS = TurnFact | ToolFact | HookFact | ModelFact | ConversationFact
+RUN_FACTS = TurnFact | ToolFact | HookFact | ModelFact | ConversationFact | CodeFact
 """What the messages of the entity ``turn`` contain: its runs, with their calls and models."""

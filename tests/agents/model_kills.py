@@ -34,7 +34,7 @@ from tests.chaos.run_kills import operate
 from tests.nodes import NodeProcess, NotReady, has_died, node_on, replace_node
 from tests.stock_client import Stock, stock
 
-__all__ = ["AgentRecord", "faults", "journal_bytes", "kill_at", "turn_facts"]
+__all__ = ["AgentRecord", "faults", "journal_bytes", "kill_at", "messages_of", "turn_facts"]
 
 PROVIDERS = "rookery.actors.execution.agents.provider_model"
 
@@ -148,7 +148,7 @@ async def turn_facts(server: EmbeddedServer, realm: str) -> list[dict[str, Any]]
     """The facts of the turns of a realm."""
     return [
         fact
-        for stored in await _messages(server, realm)
+        for stored in await messages_of(server, realm)
         if stored.entity.family == "turn"
         for fact in msgspec.json.decode(stored.body)
     ]
@@ -156,10 +156,10 @@ async def turn_facts(server: EmbeddedServer, realm: str) -> list[dict[str, Any]]
 
 async def journal_bytes(server: EmbeddedServer, realm: str) -> bytes:
     """All bodies of a realm's journal."""
-    return b"".join([stored.body for stored in await _messages(server, realm)])
+    return b"".join([stored.body for stored in await messages_of(server, realm)])
 
 
-async def _messages(server: EmbeddedServer, realm: str) -> list[StoredMessage]:
+async def messages_of(server: EmbeddedServer, realm: str) -> list[StoredMessage]:
     bus = JetStreamBus(server.url_for(Role.NODE, realm=realm), realm=realm)
     await bus.start()
     try:

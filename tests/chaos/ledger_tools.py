@@ -14,10 +14,10 @@ from rookery.actors import tool
 from rookery.actors.tools.authoring.registry import ToolCallContext, ToolError, ToolRegistry
 from rookery.schemas.run import SideEffect
 
-__all__ = ["registry"]
+__all__ = ["look", "note_done", "pay", "registry"]
 
 
-def _done(name: str, context: ToolCallContext, result: object) -> None:
+def note_done(name: str, context: ToolCallContext, result: object) -> None:
     line = f"{name} {context.idempotency_key} {result}\n"
     with Path(os.environ["LEDGER"]).open("a", encoding="utf-8") as ledger:
         ledger.write(line)
@@ -29,7 +29,7 @@ def pay(amount: int, context: ToolCallContext) -> int:
     if amount < 0:
         raise ToolError("NO_FUNDS", f"{amount} is less than nothing")
     time.sleep(0.01)
-    _done("pay", context, amount * 2)
+    note_done("pay", context, amount * 2)
     time.sleep(0.01)
     return amount * 2
 
@@ -38,7 +38,7 @@ def pay(amount: int, context: ToolCallContext) -> int:
 async def look(name: str, context: ToolCallContext) -> int:
     """To be done as often as need be."""
     await asyncio.sleep(0.01)
-    _done("look", context, len(name))
+    note_done("look", context, len(name))
     await asyncio.sleep(0.01)
     return len(name)
 
@@ -46,7 +46,7 @@ async def look(name: str, context: ToolCallContext) -> int:
 @tool(side_effect=SideEffect.WRITE, idempotent=True, timeout_ms=120_000)
 def handle(number: int, context: ToolCallContext) -> int:
     """To be done under one key, however often."""
-    _done("handle", context, number)
+    note_done("handle", context, number)
     return number
 
 

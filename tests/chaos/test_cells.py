@@ -17,7 +17,7 @@ from rookery.actors.kernel.failpoints import (
     RUN_FAILPOINTS,
     SURFACE_FAILPOINTS,
 )
-from tests.agents import model_kills
+from tests.agents import code_kills, model_kills
 from tests.chaos import hook_kills, node_kills, peer_kills, run_kills, surface_kills
 from tests.chaos.cells import CELL_S, Campaign, Verdict, places, spread
 
@@ -72,6 +72,7 @@ def test_every_failpoint_of_what_a_campaign_kills_has_its_passes():
     assert {*node_kills.PASSES} == steps
     assert {*run_kills.PASSES} == steps | {*RUN_FAILPOINTS}
     assert {*model_kills.PASSES} == steps | {*RUN_FAILPOINTS, *MODEL_FAILPOINTS}
+    assert {*code_kills.PASSES} == steps | {*RUN_FAILPOINTS, *MODEL_FAILPOINTS}
     assert {*surface_kills.PASSES} == steps | {*RUN_FAILPOINTS, *SURFACE_FAILPOINTS}
     assert {*peer_kills.PASSES} == steps | {*PEER_FAILPOINTS}
     assert {*peer_kills.PASSES_OF_PROGRAMS} >= steps | {*PEER_FAILPOINTS, *HANDLER_FAILPOINTS}

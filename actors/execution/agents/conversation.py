@@ -28,7 +28,7 @@ from rookery.schemas.agents import (
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import chain, digest_json
-from rookery.schemas.facts import model, turn
+from rookery.schemas.facts import code, model, tool, turn
 from rookery.schemas.run import CallStatus, ErrorObject, ExternalCallRecord
 from rookery.schemas.seed.lifecycle import ProviderStopReason
 
@@ -89,7 +89,7 @@ class ModelRun:
         """Of the last answer, and how much it was asked about."""
         self.repeated: dict[str, tuple[str, int]] = {}
         """By call and outcome, the tool and how often it was so."""
-        self.duration_ms = 0
+        self.duration_ms = self.instructions = 0
         self.stop_reason = ProviderStopReason.UNKNOWN
         self.records: list[ExternalCallRecord] = []
 
@@ -120,6 +120,8 @@ class Conversation:
         self._wanted: tuple[CallPart, ...] = ()
         """The calls of the last answer, until their results are a message."""
         self._admitted: frozenset[str] = frozenset()
+        self._of_programs: set[str] = set()
+        """The calls that programs of the model have requested."""
         self._ends: dict[str, CallEnd] = {}
 
     @property
@@ -144,6 +146,7 @@ class Conversation:
         """A run begins that a model drives with these tools."""
         self.close_calls()
         self.run, self._tools = ModelRun(run_id), tools
+        self._of_programs.clear()
 
     def end(self) -> None:
         """The run has ended: outcomes that come later are in no message."""
@@ -219,8 +222,19 @@ class Conversation:
         self.run.answers_in_vain = 0
         self.run.has_waited = True
 
+    def add_of_program(self, fact: tool.Requested | tool.Refused | code.Ended) -> None:
+        """A program of the model wants a call, whose outcome is the program's, or has ended."""
+        if isinstance(fact, code.Ended):
+            self.run.records += fact.calls
+            self.run.made += len(fact.calls)
+            self.run.instructions += fact.instructions
+        else:
+            self._of_programs.add(fact.operation_id)
+
     def end_call(self, operation_id: str, end: CallEnd) -> None:
         """A wanted call was refused or has ended."""
+        if operation_id in self._of_programs:
+            return
         if operation_id not in self._ends:
             self.facts += 1
         self._ends[operation_id] = end

@@ -15,6 +15,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.credentials import CredentialWait
 from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import (
+    RUN_CODE,
     AnswerDelta,
     ConversationMessage,
     ModelSettings,
@@ -28,6 +29,7 @@ from rookery.schemas.protection.rights import SideEffect
 from rookery.schemas.seed.lifecycle import ProviderStopReason
 
 __all__ = [
+    "CODE_SCHEMA",
     "MODEL_FAILED",
     "Model",
     "ModelAnswer",
@@ -42,6 +44,15 @@ __all__ = [
 MODEL_FAILED: Final = "MODEL_FAILED"
 
 
+CODE_SCHEMA: Final = {
+    "type": "object",
+    "properties": {"code": {"type": "string", "description": "the whole program"}},
+    "required": ["code"],
+    "additionalProperties": False,
+}
+"""The arguments of ``run_code``."""
+
+
 class ModelTool(msgspec.Struct, frozen=True, kw_only=True):
     """A tool as a model sees it."""
 
@@ -54,6 +65,11 @@ class ModelTool(msgspec.Struct, frozen=True, kw_only=True):
     """Its arguments are a list, which the object has as ``args``."""
     hides_result: bool = False
     """Its results are sensitive: no model gets them."""
+
+    @property
+    def is_code(self) -> bool:
+        """Whether it executes programs, unless the run has a tool of that name."""
+        return self.name == RUN_CODE and self.schema == CODE_SCHEMA
 
     @classmethod
     def of(cls, capability: Capability, *, hides_result: bool = False) -> ModelTool:

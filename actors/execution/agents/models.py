@@ -23,7 +23,13 @@ from rookery.actors.execution.agents.model_port import (
 from rookery.actors.execution.agents.scripted_model import ModelScript, ScriptedModel, read_script
 from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.tools import ToolCredential
-from rookery.schemas.agents import ConfiguredModel, ModelEnvironment, ModelLimits, ModelSettings
+from rookery.schemas.agents import (
+    ConfiguredModel,
+    ModelEnvironment,
+    ModelLimits,
+    ModelSettings,
+    ToolMode,
+)
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest
 
@@ -36,7 +42,14 @@ PROVIDERS: Final = ("anthropic", "openai")
 """Each is the name of its SDK, too."""
 EXTRA_LINE: Final = "pip install 'rookery[agents]'"
 _NOT_WITH_A_PROMPT: Final = ("code", "inputs", "files", "inputs_blob", "return_snapshot")
-_ONLY_WITH_A_PROMPT: Final = ("model", "instructions", "settings", "output_schema", "tools")
+_ONLY_WITH_A_PROMPT: Final = (
+    "model",
+    "instructions",
+    "settings",
+    "output_schema",
+    "tools",
+    "tool_mode",
+)
 
 
 class ModelBudgets(NamedTuple):
@@ -110,6 +123,7 @@ class Models:
             output_schema=request.output_schema,
             settings=ModelSettings() if request.settings is UNSET else request.settings,
             tools=request.tools,
+            tool_mode=request.tool_mode or ToolMode.TOOLS,
         )
 
     def require_here(self, environment: ModelEnvironment) -> None:

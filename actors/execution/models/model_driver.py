@@ -15,6 +15,7 @@ from typing import Final, NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.credentials import CredentialWait
+from rookery.actors.execution.agents.code_tool import check_code_arguments
 from rookery.actors.execution.agents.conversation import CallEnd, Conversation
 from rookery.actors.execution.agents.extraction import EXTRACTION_RETRIES_MAX, extract
 from rookery.actors.execution.agents.model_calls import judge_calls
@@ -55,6 +56,7 @@ from rookery.actors.execution.models.model_routes import ModelRoutes
 from rookery.actors.messages import TurnInput
 from rookery.actors.sandbox import ToolResult
 from rookery.schemas.agents import ModelEnvironment, ModelPurpose
+from rookery.schemas.calls import CallArguments
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import model
 from rookery.schemas.run import ErrorObject, RunOutput, RunResult
@@ -316,7 +318,7 @@ class ModelDriver:
             answer.calls,
             self._conversation.run,
             {tool.name: tool for tool in self._record.tools_for(question.purpose)},
-            self._services.check,
+            self._check,
             calls_max=self._environment.limits.tool_calls,
             operation_id=self._record.call_operation,
         )
@@ -367,6 +369,13 @@ class ModelDriver:
         if self._conversation.hides_result(operation_id):
             return CallEnd(duration_ms=result.duration_ms, hidden=True)
         return CallEnd(result.value, duration_ms=result.duration_ms)
+
+    def _check(self, name: str, arguments: CallArguments) -> None:
+        """Raise ``Refused`` for arguments that the tool does not accept."""
+        if self._tools[name].is_code:
+            check_code_arguments(arguments)
+        else:
+            self._services.check(name, arguments)
 
     def _time_out(self, answers: tuple[Fact, ...] = ()) -> Finished:
         limit_ms = self._environment.limits.wall_ms

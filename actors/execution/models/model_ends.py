@@ -198,7 +198,11 @@ def _use(conversation: Conversation) -> dict[str, Any]:
     """What the run used, as fields of its result."""
     conversation.close_calls()
     run = conversation.run
-    metrics = Metrics(duration_ms=run.duration_ms, external_calls_count=len(run.records))
+    metrics = Metrics(
+        duration_ms=run.duration_ms,
+        external_calls_count=len(run.records),
+        instructions=run.instructions,
+    )
     return {
         "metrics": metrics,
         "external_calls": tuple(run.records),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from rookery.actors.credentials import (
     NO_CREDENTIALS,
@@ -16,6 +17,7 @@ from rookery.actors.execution.conversation_cache import ConversationCache
 from rookery.actors.execution.conversation_history import ConversationReader
 from rookery.actors.execution.executor import AgentExecution
 from rookery.actors.execution.history import RunHistoryReader
+from rookery.actors.execution.models.code_programs import CodePrograms
 from rookery.actors.execution.models.model_attempt import ModelServices
 from rookery.actors.execution.models.model_driver import ModelDriver
 from rookery.actors.execution.models.model_failures import ModelKeys
@@ -54,4 +56,5 @@ def model_execution(
         keys=ModelKeys(models, credentials, lease_gate),
         ask=ask,
     )
-    return AgentExecution(lambda: ModelDriver(services), conversations)
+    programs = partial(CodePrograms, now_ms=now_ms, on_ended=conversations.end_program)
+    return AgentExecution(lambda: ModelDriver(services), conversations, programs)

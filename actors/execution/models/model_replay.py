@@ -40,7 +40,7 @@ from rookery.schemas.agents import CallPart, ConfiguredModel, ConversationMessag
 from rookery.schemas.calls import CallArguments, ToolFault
 from rookery.schemas.digest import digest_bytes, digest_json
 from rookery.schemas.errors import Refused
-from rookery.schemas.facts import model, tool, turn
+from rookery.schemas.facts import code, model, tool, turn
 from rookery.schemas.facts.run_progress import TurnEnd
 from rookery.schemas.machines.turn import LlmFailureKind
 
@@ -89,6 +89,8 @@ class ModelReplay:
         """By model step and attempt."""
         self._ends: dict[str, CallEnd] = {}
         """Of the calls, by their operations."""
+        self._programs: dict[str, code.Ended] = {}
+        """The programs of calls of ``run_code``: they are not executed again."""
         self._last: _RecordedAttempt | None = None
         """The one that was read or replayed last."""
         self.questions = self.calls = 0
@@ -138,6 +140,8 @@ class ModelReplay:
                 case tool.Refused():
                     last.refused[fact.operation_id] = fact.error
         operation_id = getattr(fact, "operation_id", "") or ""
+        if isinstance(fact, code.Ended):
+            self._programs[operation_id] = fact
         if (end := folded.call_end(operation_id)) is not None:
             self._ends[operation_id] = end
 
@@ -209,6 +213,8 @@ class ModelReplay:
         for part in wanted:
             if (end := self._ends.get(part.operation_id)) is None:
                 return None
+            if (program := self._programs.get(part.operation_id)) is not None:
+                self._conversation.add_of_program(program)
             self._conversation.end_call(part.operation_id, end)
             self.calls += 1
         return await self._driver.next_step({})

@@ -141,8 +141,9 @@ class RunForker:
         base = await reader.snapshot_before(source, run)
         if run.environment.model is not UNSET:
             earlier = await reader.runs(source, run.generation, base)
-            before = [one for one in earlier if one.started_at < run.started_at]
-            return _ForkPosition(base, before, run, 0, await self._last_fact(source, run, at), {})
+            last = await self._last_fact(source, run, at)
+            before = [one for one in earlier if one.ended_at is not None and one.ended_at <= last]
+            return _ForkPosition(base, before, run, 0, last, {})
         *before, run = await reader.runs(source, run.generation, base, until=run.run_id)
         if run.ended_at is not None and run.ended_at <= at:
             return _ForkPosition(base, before, run, len(run.batches), run.ended_at, {})

@@ -186,7 +186,7 @@ class _Replay:
     async def _rerun(self, name: str, run: PastRun, recorded: RunResult) -> Outcome:
         """Execute a run as far as its record goes."""
         sandbox, recorded_answers = self._rebuilder.sandbox, _RecordedAnswers(run)
-        tools = await self._rebuilder.reader.tools(run.environment)
+        tools = await self._rebuilder.reader.program_tools(run.environment)
         request = await self._rebuilder.reader.complete(
             _replay_request(name, run, open_ended=recorded.status in OPEN_ENDED)
         )

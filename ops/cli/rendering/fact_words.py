@@ -22,7 +22,17 @@ from rookery.ops.cli.rendering.hook_words import (
 from rookery.schemas.calls import LEASE_REAUTH_REQUIRED
 from rookery.schemas.codec import fact_name
 from rookery.schemas.envelope import Fact
-from rookery.schemas.facts import approval, conversation, hook, lease, model, session, tool, turn
+from rookery.schemas.facts import (
+    approval,
+    code,
+    conversation,
+    hook,
+    lease,
+    model,
+    session,
+    tool,
+    turn,
+)
 from rookery.schemas.facts.run_progress import SESSION_ENDS, TURN_ENDS
 from rookery.schemas.surfaces import SurfaceKind
 
@@ -41,6 +51,7 @@ LANES: Final = {
     "tool": "tools",
     "hook": "tools",
     "model": "turns",
+    "code": "turns",
     "conversation": "turns",
     "approval": "approvals",
     "sandbox": "sandbox",
@@ -279,6 +290,10 @@ _OF_OTHERS: Final[Mapping[type[Fact], _Words]] = {
     turn.OpsBarrierSatisfied: lambda fields: f"{_counted(fields['operation_ids'])} answered",
     turn.Parked: lambda fields: f"parked: {fields['code']}",
     turn.Unparked: unparked_words,
+    code.Stepped: lambda fields: f"the model's program waits for {_counted(fields['barrier_ids'])}",
+    code.Ended: lambda fields: (
+        f"the model's program has ended, with {_counted(fields.get('calls', ()))}"
+    ),
     conversation.MessageAdded: lambda fields: f"message {fields['index']} of the conversation",
     model.Requested: _model_requested,
     model.Answered: _model_answered,
