@@ -36,6 +36,8 @@ __all__ = [
     "LoadedConfig",
     "LogConfig",
     "MetricsConfig",
+    "ModelName",
+    "ModelsConfig",
     "NodeConfig",
     "QuotasConfig",
     "ResourcesConfig",
@@ -44,6 +46,7 @@ __all__ = [
     "Setting",
     "StaticResource",
     "address_of",
+    "find_file",
     "hide_secret",
     "load",
 ]
@@ -309,7 +312,7 @@ def load(
     known = dict(_keys(Config))
     layers = (
         {key: (default, DEFAULT) for key, (_, default) in known.items()},
-        _from_file(file or _find_file(environ, directory)),
+        _from_file(file or find_file(environ, directory)),
         _from_environment(environ, known),
         {key: (value, "flag") for key, value in (flags or {}).items() if value is not None},
     )
@@ -374,7 +377,7 @@ def _keys(struct: type[msgspec.Struct], prefix: str = "") -> Iterator[tuple[str,
             yield f"{prefix}{field.name}", (types[field.name], default)
 
 
-def _find_file(environ: Mapping[str, str], directory: Path) -> Path | None:
+def find_file(environ: Mapping[str, str], directory: Path) -> Path | None:
     home = environ.get("XDG_CONFIG_HOME") or str(Path(environ.get("HOME", "/")) / ".config")
     candidates = (directory / "rookery.toml", Path(home) / "rookery" / "config.toml")
     return next((path for path in candidates if path.is_file()), None)

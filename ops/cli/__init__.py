@@ -37,6 +37,8 @@ app = App(
 for _name, _help in {
     "up": "Start a node, with an embedded server unless --url names one.",
     "run": "Run a program and print its result.",
+    "chat": "Talk with a model in a session, line by line.",
+    "models": "List, add and test the models of the configuration.",
     "validate": "Check a program without running it.",
     "watch": "Print the facts of a realm as they are committed.",
     "runs": "List, show, cancel, resolve, replay, prove, fork; print result, artifact, records.",
@@ -69,6 +71,7 @@ for _name, _help in {
     _place = {
         "files": "session_memory:app",
         "guest": "config:guest",
+        "models": "config:models",
         "realm": "upgrade:app",
         "secrets": "upgrade:secrets_app",
     }

@@ -46,6 +46,7 @@ SCRIPT: dict[str, Any] = {
         {"match": "As JSON", "text": "Three."},
         {"match": "does not fit the JSON Schema", "text": '{"sum": 3}'},
         {"match": "Slowly", "text": "One word at a time.", "word_ms": 40},
+        {"match": "Forever", "text": "Never.", "delay_ms": 600_000},
         {"match": "How long", "failure": {"message": "unknown"}},
         {"match": "rights", "calls": [{"name": "price", "arguments": {"item": "cake"}}]},
         {"match": "UNKNOWN_TOOL", "text": "I may not."},
