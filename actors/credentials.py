@@ -9,7 +9,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
-from rookery.actors.tools.authoring.credential import ToolCredential
+from rookery.actors.tools import ToolCredential
 from rookery.schemas.errors import CodedError, Failed
 
 __all__ = [

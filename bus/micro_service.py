@@ -6,11 +6,11 @@ own description. The request endpoint serves the commands and queries themselves
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
+from rookery.bus.clock import monotonic_s
 from rookery.bus.commands.command_messages import is_reply_subject
 from rookery.bus.commands.request_endpoint import QUEUE, send_replies
 from rookery.bus.nats import Connection, Message, Outgoing
@@ -95,13 +95,13 @@ class MicroServiceResponder:
                 kind = message.subject.split(".")[1]
                 if kind not in replies:
                     replies[kind] = encode_json(kinds[kind]())
-                if self._has_room(len(replies[kind])):
+                if self._is_within_limit(len(replies[kind])):
                     outgoing.append((message.reply, Outgoing(message.reply, replies[kind])))
         send_replies(self._connection, outgoing)
 
-    def _has_room(self, size: int) -> bool:
+    def _is_within_limit(self, size: int) -> bool:
         """Whether a reply of this size may be sent in this second."""
-        second = int(asyncio.get_running_loop().time())
+        second = int(monotonic_s())
         if second != self._second:
             self._second, self._sent_bytes = second, 0
         self._sent_bytes += size

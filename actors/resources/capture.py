@@ -61,8 +61,8 @@ class CapturedBytes(NamedTuple):
 
 
 class CaptureStore:
-    """Checks the budgets of requests, and stores what their resolvers found. Whoever knows a digest
-    may read its blob, so bytes that not every reader may see are sealed there."""
+    """Checks the budgets of requests, and stores what their resolvers found. A client that knows a
+    digest may read its blob, so bytes that not every client may see are sealed there."""
 
     def __init__(self, blobs: Blobs, bytes_max: int, seal: ValueSeal) -> None:
         self._blobs, self._bytes_max, self._seal = blobs, bytes_max, seal

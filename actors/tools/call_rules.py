@@ -279,10 +279,8 @@ class CallRules(NamedTuple):
         if call.phase is not CallPhase.INTENDED or call.node != self.epoch:
             return ()
         until_ms = now_ms + report.left_ms if report.left_ms else UNSET
-        awaited = facts.Awaited(
-            **call_fields(call), code=WAITING_FOR_TASK, task=report.task, until_ms=until_ms
-        )
-        return (awaited,)
+        fields = call_fields(call) | {"task": report.task, "until_ms": until_ms}
+        return (facts.Awaited(**fields, code=WAITING_FOR_TASK),)
 
     def on_outcome(self, state: SessionCalls, report: RecordOutcome) -> Sequence[facts.ToolFact]:
         """Record the outcome of the last attempt. A worker's outcome is valid whichever process

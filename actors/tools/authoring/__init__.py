@@ -12,7 +12,7 @@ if TYPE_CHECKING:
         RegisteredTool,
         load_registry,
     )
-    from rookery.actors.tools.authoring.resource import (
+    from rookery.actors.tools.authoring.resources import (
         RegisteredResource,
         ResourceContent,
         resource,
@@ -31,6 +31,6 @@ __getattr__ = lazy_names(
     __name__,
     {
         "registry": ("HOOK_ATTRIBUTE", "RegisteredTool", "load_registry"),
-        "resource": ("RegisteredResource", "ResourceContent", "resource"),
+        "resources": ("RegisteredResource", "ResourceContent", "resource"),
     },
 )

@@ -20,8 +20,8 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.keys.approver_signatures import Signer
-from rookery.bus.client import Client, Handle, new_id
-from rookery.bus.clock import SystemClock
+from rookery.bus.client import Client, Handle
+from rookery.bus.clock import SystemClock, new_id
 from rookery.ops.cli.access.realm_access import with_realm_client
 from rookery.ops.cli.arguments import read_signer
 from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, ActorOption, NodeTools, Options, actor
