@@ -20,7 +20,7 @@ from rookery.actors.approvals.dispatchers import (
 from rookery.actors.daemon_threads import DaemonThreadPool
 from rookery.actors.keys.webhooks import ReplayGuard, WebhookKey, WebhookResponse
 from rookery.actors.tools import ToolError
-from rookery.actors.tools.builtin import HttpExchange, HttpRequest, HttpTransport, parse_url
+from rookery.actors.tools.http import HttpExchange, HttpRequest, HttpTransport, parse_url
 from rookery.bus.client import Client
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import BusLoop

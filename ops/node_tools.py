@@ -21,7 +21,7 @@ from rookery.actors.tools import (
     file_tools,
     http_tools,
 )
-from rookery.actors.tools.authoring import RegisteredTool, load_registry
+from rookery.actors.tools.authoring import RegisteredTool
 from rookery.bus.clock import SystemClock, monotonic_s
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats import Connection
@@ -69,7 +69,7 @@ _RULE: Final = re.compile(r"(?:(?P<methods>[A-Z+]+)=)?(?P<url>\S+)(?P<networks>(
 
 def registry_of(node: NodeConfig) -> ToolRegistry:
     """All tools of the configuration; ``Refused`` if a folder, a rule or a name is invalid."""
-    own = load_registry(node.tools) if node.tools else ToolRegistry()
+    own = ToolRegistry.load(node.tools) if node.tools else ToolRegistry()
     if not (node.mounts or node.allow_http):
         return own
     built_in = (*file_tools(mounts_of(node)), *_http_tools(node.allow_http))

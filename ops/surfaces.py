@@ -13,6 +13,7 @@ import msgspec
 from rookery.actors.credentials import CredentialSource
 from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints, QueryHandler
 from rookery.actors.resources import CapturedBytes, CaptureStore
+from rookery.actors.slot_limits import declared_limits
 from rookery.actors.surfaces import (
     CatalogueChanges,
     LiveCatalogue,
@@ -30,7 +31,6 @@ from rookery.actors.tools import (
     RemoteToolHost,
     ToolCatalogue,
     VisibleTools,
-    declared_limits,
     encode_tools,
 )
 from rookery.actors.tools.hosts import ToolHost

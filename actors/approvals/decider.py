@@ -48,7 +48,8 @@ from rookery.actors.approvals.state import (
     ApprovalSettings,
     SessionApprovals,
 )
-from rookery.actors.kernel import OTHER_VERSIONS, Effect, history_broken_effects
+from rookery.actors.histories import OTHER_VERSIONS, history_broken_effects
+from rookery.actors.kernel import Effect
 from rookery.actors.kernel.machines import MachineBinding, MachineDecider, Reservation
 from rookery.actors.messages import (
     ApprovalAcknowledged,

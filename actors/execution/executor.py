@@ -23,14 +23,9 @@ from rookery.actors.execution.result_sender import SendOutput
 from rookery.actors.execution.run_execution import Resumptions, RunExecution
 from rookery.actors.execution.session_cache import ProgramCachePort, SessionCachePort
 from rookery.actors.execution.step_recorder import parked_output
+from rookery.actors.histories import NotifyHistoryBroken
 from rookery.actors.hooks.points import HookPoints
-from rookery.actors.kernel import (
-    AskActor,
-    Effect,
-    EffectHandler,
-    NotExecutableHere,
-    NotifyHistoryBroken,
-)
+from rookery.actors.kernel import AskActor, Effect, EffectHandler, NotExecutableHere
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,

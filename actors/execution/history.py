@@ -24,7 +24,7 @@ from rookery.actors.execution.step_inputs import (
     outcomes_of_calls,
 )
 from rookery.actors.execution.surface_tools import SurfaceToolsReader, node_tool
-from rookery.actors.kernel import last_restart
+from rookery.actors.histories import last_restart
 from rookery.actors.policy import RunPolicies
 from rookery.actors.protection.sensitive_values import (
     NO_SEAL,

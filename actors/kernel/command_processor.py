@@ -13,11 +13,7 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel.committer import Commit, Completions
-from rookery.actors.kernel.context import ActorContext
-from rookery.actors.kernel.decider import Decider, Effect, ReadsBeforeDeciding, ReadScope
-from rookery.actors.kernel.entity import Entity, PendingCommand
-from rookery.actors.kernel.histories import (
+from rookery.actors.histories import (
     HISTORY_COMMANDS,
     OTHER_VERSIONS,
     HistoryCheck,
@@ -25,6 +21,10 @@ from rookery.actors.kernel.histories import (
     Restartable,
     RestartHistory,
 )
+from rookery.actors.kernel.committer import Commit, Completions
+from rookery.actors.kernel.context import ActorContext
+from rookery.actors.kernel.decider import Decider, Effect, ReadsBeforeDeciding, ReadScope
+from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import reply_of
 from rookery.actors.kernel.unit_of_work import UnitOfWork

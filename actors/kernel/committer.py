@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
+from rookery.actors.histories import KeyHistories
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.effect_runner import EffectRunner, Watermark
 from rookery.actors.kernel.entity import Entity, PendingCommand
 from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.histories import KeyHistories
 from rookery.actors.kernel.kernel_settings import KernelMetrics
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import FactsCommitted, Reply, error_reply

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 from msgspec import UNSET
 
+from rookery.actors.histories import chain_end, last_fact_number, last_restart
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.effect_runner import WatermarkHold
-from rookery.actors.kernel.histories import chain_end, last_fact_number, last_restart
 from rookery.actors.kernel.mailbox import InFlightLimit
 from rookery.bus.ports import Delivery, EntitySnapshot, StoredMessage
 from rookery.schemas.digest import ZERO_CHAIN, ChainCursor

@@ -16,6 +16,7 @@ from itertools import count
 import pykka
 from msgspec import UNSET
 
+from rookery.actors.histories import KeyHistories
 from rookery.actors.kernel.actor import FamilyActor
 from rookery.actors.kernel.command_router import CommandRouter, QueryHandler
 from rookery.actors.kernel.committer import (
@@ -33,7 +34,6 @@ from rookery.actors.kernel.effect_runner import (
     WatermarkHold,
 )
 from rookery.actors.kernel.entity import Entity, PendingCommand
-from rookery.actors.kernel.histories import KeyHistories
 from rookery.actors.kernel.kernel_settings import KernelSettings
 from rookery.actors.kernel.loader import EntityLoader
 from rookery.actors.kernel.mailbox import Mailbox

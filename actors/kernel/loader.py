@@ -12,15 +12,15 @@ import logging
 from collections.abc import Callable, Collection, Coroutine, Mapping, Sequence
 from typing import Any, TypeVar
 
-from rookery.actors.kernel.committer import FactRouter
-from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.entity import Entity, PendingCommand, chain_of_snapshot
-from rookery.actors.kernel.histories import (
+from rookery.actors.histories import (
     OTHER_VERSIONS,
     KeyHistories,
     first_fact_number,
     last_fact_number,
 )
+from rookery.actors.kernel.committer import FactRouter
+from rookery.actors.kernel.decider import Decider
+from rookery.actors.kernel.entity import Entity, PendingCommand, chain_of_snapshot
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import BodyStored, FactsCaughtUp, HistoryLoaded, LoadFailed
 from rookery.bus.ports import Bus, EntitySnapshot, Filter, StoredMessage, TaskSet

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from math import inf
 from typing import Any
 
+from rookery.actors.histories import HISTORY_COMMANDS, HistoryView
 from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.decider import Decider, Effect, FoldedFacts
 from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
-from rookery.actors.kernel.histories import HISTORY_COMMANDS, HistoryView
 from rookery.actors.kernel.mailbox import Mailbox
 from rookery.actors.kernel.messages import Reply, error_reply, is_local, reply_of
 from rookery.schemas.codec import encode_facts, fact_name

@@ -21,7 +21,7 @@ from rookery.actors.resources.router import ResourceResolver, StaticResourceReso
 from rookery.actors.resources.session_resolvers import uri_rest
 from rookery.actors.tools import Allowed, Mount, ToolError
 from rookery.actors.tools.authoring import RegisteredResource, ResourceContent
-from rookery.actors.tools.builtin import HttpReader, Mounts, read_prefix
+from rookery.actors.tools.builtin import HttpReader, Mounts
 from rookery.schemas.errors import CODES, Failed, Refused
 from rookery.schemas.ids import ContentRef as ContentRefId
 from rookery.schemas.resources import ResolvedResource
@@ -99,7 +99,7 @@ class FileResolver:
         path = _path_of(request)
         try:
             place = self._mounts.resolve(path)
-            data = await run_on_own_thread(partial(read_prefix, place, budget + 1))
+            data = await run_on_own_thread(partial(place.read_prefix, budget + 1))
         except ToolError as error:
             raise coded_error(error) from None
         found = CapturedBytes(

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
         catalogue_name,
         check_arguments,
         check_surface,
+        ends_with_node,
         requires_approval,
     )
     from rookery.actors.tools.executor import CallExecutor
@@ -41,14 +42,6 @@ if TYPE_CHECKING:
     from rookery.actors.tools.hosts.remote_host import RemoteToolHost
     from rookery.actors.tools.hosts.worker import Worker
     from rookery.actors.tools.resolutions import resolution_receipt, resolve
-    from rookery.actors.tools.slot_limits import (
-        AllocationRound,
-        DeclaredLimit,
-        SlotAllocator,
-        SlotNotice,
-        SlotReport,
-        declared_limits,
-    )
     from rookery.actors.tools.visible_tools import (
         NO_TOOLS,
         ToolSet,
@@ -75,7 +68,6 @@ __all__ = [
     "NO_WAITS",
     "PEERS",
     "RESOURCES",
-    "AllocationRound",
     "Allowed",
     "CallExecutor",
     "CallNotifier",
@@ -83,7 +75,6 @@ __all__ = [
     "CallSlots",
     "CapabilityChecks",
     "CatalogueTool",
-    "DeclaredLimit",
     "HttpCredential",
     "LocalToolHost",
     "Mount",
@@ -91,9 +82,6 @@ __all__ = [
     "PeerGate",
     "PolicyByDigest",
     "RemoteToolHost",
-    "SlotAllocator",
-    "SlotNotice",
-    "SlotReport",
     "SlotStage",
     "SlotSupply",
     "ToolCallContext",
@@ -112,12 +100,12 @@ __all__ = [
     "check_arguments",
     "check_sender",
     "check_surface",
-    "declared_limits",
     "encode_entries",
     "encode_tools",
     "end_peer_wait",
     "end_unapproved",
     "end_wait",
+    "ends_with_node",
     "every_peer_open",
     "fault",
     "fault_of",
@@ -154,6 +142,7 @@ __getattr__ = lazy_names(
             "catalogue_name",
             "check_arguments",
             "check_surface",
+            "ends_with_node",
             "requires_approval",
         ),
         "executor": ("CallExecutor",),
@@ -161,14 +150,6 @@ __getattr__ = lazy_names(
         "hosts.remote_host": ("RemoteToolHost",),
         "hosts.worker": ("Worker",),
         "resolutions": ("resolution_receipt", "resolve"),
-        "slot_limits": (
-            "AllocationRound",
-            "DeclaredLimit",
-            "SlotAllocator",
-            "SlotNotice",
-            "SlotReport",
-            "declared_limits",
-        ),
         "visible_tools": (
             "NO_TOOLS",
             "ToolSet",

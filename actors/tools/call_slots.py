@@ -18,7 +18,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from enum import Enum, auto
 from typing import NamedTuple, Protocol
 
-from rookery.actors.tools.slot_limits import (
+from rookery.actors.slot_limits import (
     AllocatedLimit,
     OwnLimit,
     SlotLimit,

@@ -19,7 +19,8 @@ from msgspec import UNSET
 from msgspec.structs import asdict, force_setattr, replace
 
 from rookery.actors.admission.admission_machine import evolve_host
-from rookery.actors.kernel import OTHER_VERSIONS, Effect, FoldedFacts, history_broken_effects
+from rookery.actors.histories import OTHER_VERSIONS, history_broken_effects
+from rookery.actors.kernel import Effect, FoldedFacts
 from rookery.actors.kernel.machines import (
     ATTACHED,
     INITIALIZING,

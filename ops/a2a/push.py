@@ -26,7 +26,7 @@ from msgspec.structs import replace
 
 from rookery.actors.daemon_threads import run_on_own_thread
 from rookery.actors.tools import ToolError
-from rookery.actors.tools.builtin import HttpExchange, HttpRequest, HttpTransport, parse_url
+from rookery.actors.tools.http import HttpExchange, HttpRequest, HttpTransport, parse_url
 from rookery.bus.clock import entropy
 from rookery.bus.event_loop import Backoff, TaskSet
 from rookery.bus.sealed_secrets import NONCE_BYTES, KeyRing, SealedBytes

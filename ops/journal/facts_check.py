@@ -14,7 +14,8 @@ from rookery.actors import DECIDERS
 from rookery.actors.admission import AdmissionDecider, InFlightCounter
 from rookery.actors.approvals import ApprovalsDecider
 from rookery.actors.approvals.state import ApprovalSettings
-from rookery.actors.kernel import Decider, HistoryFold, codecs_of
+from rookery.actors.histories import HistoryFold
+from rookery.actors.kernel import Decider, codecs_of
 from rookery.bus.journal_audit import QUARANTINE, AuditScope, QuarantinedMessage, quarantined_by
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.approval_check import ApprovalCheck

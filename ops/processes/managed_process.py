@@ -15,7 +15,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from rookery.actors.tools import DeclaredLimit, SlotNotice, SlotReport
+from rookery.actors.slot_limits import DeclaredLimit, SlotNotice, SlotReport
 from rookery.ops.config import Config
 from rookery.ops.http_server import Probe
 from rookery.ops.metrics import GaugeValue

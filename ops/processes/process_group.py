@@ -18,7 +18,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from rookery.actors.tools import AllocationRound, SlotAllocator
+from rookery.actors.slot_limits import AllocationRound, SlotAllocator
 from rookery.bus.clock import SystemClock
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import PARTITIONS, Backoff

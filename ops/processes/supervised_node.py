@@ -21,7 +21,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final
 
-from rookery.actors.tools import DeclaredLimit, SlotNotice, SlotReport
+from rookery.actors.slot_limits import DeclaredLimit, SlotNotice, SlotReport
 from rookery.ops.logs import configure, scrub_output
 from rookery.ops.memory_tuning import tune_memory, tune_memory_for_start
 from rookery.ops.node import Node

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from rookery.actors.kernel import histories
+from rookery.actors import histories
 from rookery.actors.kernel.kernel_settings import NoMetrics
 from rookery.bus.ports import AppendRequest
 from rookery.schemas.envelope import EntityId

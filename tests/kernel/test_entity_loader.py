@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.kernel import histories
+from rookery.actors import histories
 from rookery.actors.kernel.entity import Entity
 from rookery.bus.memory.storage import MemoryBlobs
 from rookery.bus.ports import EntitySnapshot, StoredMessage

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel import histories
-from rookery.actors.kernel.histories import KeyHistories
+from rookery.actors import histories
+from rookery.actors.histories import KeyHistories
 from rookery.bus.memory.journal import MemoryJournal, MemoryLog
 from rookery.bus.ports import Appended, AppendOutcome, AppendRequest, StoredMessage
 from rookery.schemas.envelope import EntityId

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.kernel import histories, loader
+from rookery.actors import histories
+from rookery.actors.kernel import loader
 from rookery.actors.kernel.decider import Decider
 from rookery.bus.ports import AppendRequest
 from rookery.schemas.codec import FactCodec

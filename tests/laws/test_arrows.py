@@ -90,10 +90,12 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
         "rookery.actors.admission.apply_input",
         "rookery.actors.credentials",
         "rookery.actors.daemon_threads",
+        "rookery.actors.histories",
         "rookery.actors.hooks.changes",
         "rookery.actors.keys",
         "rookery.actors.policy",
         "rookery.actors.protection",
+        "rookery.actors.slot_limits",
         "rookery.actors.tools",
         "rookery.actors.turn_inputs",
     )

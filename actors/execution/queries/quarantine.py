@@ -8,15 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from rookery.actors.kernel import (
-    AskActor,
-    Decider,
-    Entity,
-    FactRecorded,
-    HistoryFold,
-    RecordFact,
-    last_fact_number,
-)
+from rookery.actors.histories import HistoryFold, last_fact_number
+from rookery.actors.kernel import AskActor, Decider, Entity, FactRecorded, RecordFact
 from rookery.bus.ports import Delivery, Journal, StoredMessage
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import QuarantineMessage

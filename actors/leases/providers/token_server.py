@@ -21,7 +21,7 @@ from oauthlib.oauth2 import Client, OAuth2Error
 from rookery.actors.daemon_threads import run_on_own_thread
 from rookery.actors.leases.provider import LeaseCredential, LoginNeeded, Renewed, RetryLater
 from rookery.actors.tools import ToolError
-from rookery.actors.tools.builtin import (
+from rookery.actors.tools.http import (
     HttpExchange,
     HttpRequest,
     HttpResponse,

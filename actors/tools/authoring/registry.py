@@ -33,7 +33,6 @@ __all__ = [
     "ToolRegistry",
     "ToolResult",
     "check_tool_name",
-    "load_registry",
     "tool_of",
 ]
 
@@ -239,6 +238,23 @@ class ToolRegistry:
             registry.register(tool)
         return registry
 
+    @classmethod
+    def load(cls, place: str) -> ToolRegistry:
+        """The registry of ``module:object``; a refusal says what is missing."""
+        module_name, _, path = place.partition(":")
+        if not (module_name and path):
+            raise _refused(place, "is not MODULE:OBJECT", hint="such as myapp.tools:TOOLS")
+        try:
+            found: Any = reduce(getattr, path.split("."), _module(place, module_name))
+        except AttributeError as error:
+            raise _refused(place, f"names nothing: {error}") from None
+        if isinstance(found, ToolRegistry):
+            return found
+        try:
+            return cls.of(*_flatten(found if isinstance(found, list | tuple) else [found]))
+        except Refused as refusal:
+            raise _with_reference(place, refusal) from None
+
     def register(self, tool: RegisteredTool | Callable[..., Any]) -> None:
         """Add a tool under its capability's name; refuse a name that programs cannot call."""
         found = tool_of(tool)
@@ -279,23 +295,6 @@ class ToolRegistry:
 #
 # The module is imported from the current directory. The object is a registry, a tool, or a list of
 # tools.
-
-
-def load_registry(place: str) -> ToolRegistry:
-    """The registry of ``module:object``; a refusal says what is missing."""
-    module_name, _, path = place.partition(":")
-    if not (module_name and path):
-        raise _refused(place, "is not MODULE:OBJECT", hint="such as myapp.tools:TOOLS")
-    try:
-        found: Any = reduce(getattr, path.split("."), _module(place, module_name))
-    except AttributeError as error:
-        raise _refused(place, f"names nothing: {error}") from None
-    if isinstance(found, ToolRegistry):
-        return found
-    try:
-        return ToolRegistry.of(*_flatten(found if isinstance(found, list | tuple) else [found]))
-    except Refused as refusal:
-        raise _with_reference(place, refusal) from None
 
 
 def _module(place: str, module_name: str) -> ModuleType:

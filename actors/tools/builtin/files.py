@@ -35,7 +35,6 @@ __all__ = [
     "Written",
     "file_tools",
     "invalid_name_reason",
-    "read_prefix",
     "require_file",
 ]
 
@@ -97,6 +96,22 @@ class MountPath(NamedTuple):
             raise _is_a_folder(self.path)
         with _translated_errors(self.path), _open_below(self.mount.path, self.names[:-1]) as folder:
             yield folder, self.names[-1]
+
+    def read_prefix(self, size_bytes_max: int) -> bytes:
+        """The first bytes of the file: all of a shorter one."""
+        with self.open_parent() as (folder, name):
+            # Before it is opened, because opening a pipe or a device affects its other end, and
+            # after, because another file may have replaced it by then.
+            require_file(os.stat(name, dir_fd=folder, follow_symlinks=False), self.path)
+            file = os.open(name, _READ_FLAGS, dir_fd=folder)
+            try:
+                require_file(os.fstat(file), self.path)
+                data = bytearray()
+                while piece := os.read(file, min(_PIECE_BYTES, size_bytes_max - len(data))):
+                    data += piece
+                return bytes(data)
+            finally:
+                os.close(file)
 
 
 class Mounts:
@@ -315,26 +330,9 @@ def _write_text(mounts: Mounts, limits: CapabilityLimits) -> Callable[..., Any]:
 
 
 def _read_file(place: MountPath, size_bytes_max: int) -> bytes:
-    data = read_prefix(place, size_bytes_max + 1)
+    data = place.read_prefix(size_bytes_max + 1)
     _check_size(len(data), size_bytes_max, place.path)
     return data
-
-
-def read_prefix(place: MountPath, size_bytes_max: int) -> bytes:
-    """The first bytes of a file: all of a shorter one."""
-    with place.open_parent() as (folder, name):
-        # Before it is opened, because opening a pipe or a device affects its other end, and
-        # after, because another file may have replaced it by then.
-        require_file(os.stat(name, dir_fd=folder, follow_symlinks=False), place.path)
-        file = os.open(name, _READ_FLAGS, dir_fd=folder)
-        try:
-            require_file(os.fstat(file), place.path)
-            data = bytearray()
-            while piece := os.read(file, min(_PIECE_BYTES, size_bytes_max - len(data))):
-                data += piece
-            return bytes(data)
-        finally:
-            os.close(file)
 
 
 def _list_names(place: MountPath, size_bytes_max: int) -> set[str]:

@@ -31,7 +31,7 @@ from rookery.actors.tools.authoring.registry import (
     ToolError,
     tool_of,
 )
-from rookery.actors.tools.builtin.allowlist import (
+from rookery.actors.tools.http.allowlist import (
     WRITING_METHODS,
     Allowed,
     Allowlist,
@@ -39,7 +39,7 @@ from rookery.actors.tools.builtin.allowlist import (
     parse_url,
     resolve_redirect,
 )
-from rookery.actors.tools.builtin.http_transport import (
+from rookery.actors.tools.http.http_transport import (
     HttpExchange,
     HttpRequest,
     HttpResponse,

@@ -13,7 +13,7 @@ from cyclopts import App, Parameter
 from msgspec.structs import replace
 
 from rookery.actors.hooks.realm import recorded_calls, typed_call
-from rookery.actors.tools.authoring import load_registry
+from rookery.actors.tools import ToolRegistry
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import OfflineRealm, open_realm
 from rookery.ops.cli.commands.runs import find_run, sequence_before
@@ -202,7 +202,7 @@ def serve(
     scrub_output()
     configure(config.log.level, config.log.format, sys.stderr)
     with stop_signals() as stopped:
-        process = HookProcess(config, load_registry(place).hooks)
+        process = HookProcess(config, ToolRegistry.load(place).hooks)
         if not process.start(stopped):
             return 0
         if options.json:

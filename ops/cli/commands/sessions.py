@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
-from rookery.actors.kernel import last_restart
+from rookery.actors.histories import last_restart
 from rookery.actors.projections import SessionQueryHandler, parse_phase
 from rookery.actors.protection.checks import check_rights
 from rookery.bus.clock import SystemClock

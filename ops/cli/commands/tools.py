@@ -11,7 +11,7 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rookery.actors.tools.authoring import load_registry
+from rookery.actors.tools import ToolRegistry
 from rookery.ops.cli.access.realm_access import open_realm
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
@@ -163,7 +163,7 @@ def serve(
     config = options.load(**{"log.level": log_level, "log.format": log_format}).config
     scrub_output()
     configure(config.log.level, config.log.format, sys.stderr)
-    registry = load_registry(place)
+    registry = ToolRegistry.load(place)
     if registry.hooks:
         raise Refused(
             "HOOK_POINT_NOT_LIVE",

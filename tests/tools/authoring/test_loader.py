@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.tools.authoring import load_registry
+from rookery.actors.tools import ToolRegistry
 from rookery.schemas.errors import Refused
 
 SOURCE = '''
@@ -61,12 +61,12 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     ],
 )
 def test_a_registry_a_tool_or_a_list_of_these_is_loaded(place: str, names: list[str]):
-    assert load_registry(place).names() == names
+    assert ToolRegistry.load(place).names() == names
 
 
 def test_the_current_directory_is_searched_once(here: Path):
-    load_registry("my_tools:add")
-    load_registry("my_tools:sub")
+    ToolRegistry.load("my_tools:add")
+    ToolRegistry.load("my_tools:sub")
     assert sys.path.count(str(here)) == 1
 
 
@@ -91,11 +91,11 @@ def test_the_current_directory_is_searched_once(here: Path):
 )
 def test_the_error_names_what_is_missing(place: str, error: str):
     with pytest.raises(Refused) as caught:
-        load_registry(place)
+        ToolRegistry.load(place)
     assert str(caught.value).startswith(error)
 
 
 def test_the_example_of_files_and_the_web_offers_only_the_listed_tools():
-    registry = load_registry("rookery.ops.examples.workspace:registry")
+    registry = ToolRegistry.load("rookery.ops.examples.workspace:registry")
     files, web = ["read_text", "list_dir", "write_text"], ["fetch_text", "fetch_json", "http_get"]
     assert {tool.capability.name for tool in registry} == {*files, *web}

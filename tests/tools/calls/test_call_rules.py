@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel import histories
+from rookery.actors import histories
 from rookery.actors.tools.call_rules import CallRules
 from rookery.actors.tools.call_slots import CallAttempt, CallSlots
 from rookery.actors.tools.effects import AttemptLost, PrepareCall, call_effects

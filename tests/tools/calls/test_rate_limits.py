@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.tools.slot_limits import ConcurrencyLimit, RateWindow
+from rookery.actors.slot_limits import ConcurrencyLimit, RateWindow
 
 MINUTE_MS = 60_000
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.tools.slot_limits import (
+from rookery.actors.slot_limits import (
     AllocatedLimit,
     AllocationRound,
     DeclaredLimit,

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from rookery.actors.tools.catalogue import CatalogueTool, ends_with_node
+from rookery.actors.tools import CatalogueTool, ends_with_node
 from rookery.schemas.worker_protocol import GRACE_MS
 
 __all__ = [

@@ -22,7 +22,7 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 from rookery.actors.tools.authoring.registry import ToolError
-from rookery.actors.tools.builtin.allowlist import IPAddress, Target
+from rookery.actors.tools.http.allowlist import IPAddress, Target
 
 __all__ = [
     "HttpExchange",

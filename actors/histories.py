@@ -13,7 +13,7 @@ from zlib import compress, decompress
 
 import msgspec
 
-from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.kernel import Decider, Effect
 from rookery.bus.ports import AppendRequest, Journal, StoredMessage
 from rookery.schemas.codec import restarts_history
 from rookery.schemas.digest import ZERO_CHAIN
