@@ -28,9 +28,10 @@ __all__ = ["Answer", "Server", "Stock", "inbox_prefix", "stock", "until"]
 T = TypeVar("T")
 Fields = dict[str, Any]
 
-DEADLINE_S = 90.0
-AGAIN_S = 0.4
-"""How long a client waits for an answer before it sends its command again."""
+DEADLINE_S = 150.0
+AGAIN_S, AGAIN_S_MAX = 0.4, 1.0
+"""How long a client waits for an answer before it sends its command again: each time for longer,
+since on a busy machine the repetitions of many clients would keep the node busy."""
 RETRYABLE = frozenset(
     {"NODE_DRAINING", "NODE_FAILED", "NODE_OVERLOADED", "PARTITION_UNOWNED", "NO_RESPONDERS"}
 )
@@ -147,10 +148,11 @@ class Stock:
 
     async def insist(self, send: Callable[[], Any], found: Callable[[], T]) -> T:
         """``send`` again and again until there is a true value of ``found``."""
-        end_s = time.monotonic() + DEADLINE_S
+        end_s, pause_s = time.monotonic() + DEADLINE_S, AGAIN_S
         while True:
             await send()
-            again_s = time.monotonic() + AGAIN_S
+            again_s = time.monotonic() + pause_s
+            pause_s = min(1.5 * pause_s, AGAIN_S_MAX)
             while time.monotonic() < again_s:
                 if value := found():
                     return value
