@@ -46,6 +46,8 @@ async def report(result):
         item["peer_id"], item["id"], status="accepted", phase="partial_result", result=result
     )
 
+if text.endswith("held"):
+    await hold()
 found = None
 if text.startswith("steps"):
     for number in range(int(text.split()[1])):
@@ -60,12 +62,16 @@ elif text == "pay":
 found or "done " + text
 """
 """What the agent does follows from the text of a message; each run is counted outside."""
+WALL_MS: Final = 230_000
+"""A run waits for a gateway that starts on a busy machine."""
 TOOLS = '''
+import asyncio
 from pathlib import Path
 from rookery.actors import tool
 from rookery.actors.tools import ToolRegistry
 
 RUNS = Path(__file__).with_name("runs.txt")
+RELEASED = Path(__file__).with_name("released")
 
 @tool(side_effect="write", idempotent=False)
 def count(task: str) -> None:
@@ -78,7 +84,13 @@ def pay(to: str, amount: int) -> str:
     """Pay an amount."""
     return f"paid {amount} to {to}"
 
-registry = ToolRegistry.of(count, pay)
+@tool(side_effect="read", timeout_ms=200_000)
+async def hold() -> None:
+    """Wait until the test lets it go on."""
+    while not RELEASED.exists():
+        await asyncio.sleep(0.02)
+
+registry = ToolRegistry.of(count, hold, pay)
 '''
 
 
@@ -102,6 +114,10 @@ class A2aRealm(CommandLine):
         runs = self.home / "runs.txt"
         return runs.read_text().splitlines() if runs.exists() else []
 
+    def release(self) -> None:
+        """Let the tasks go on that are held."""
+        (self.home / "released").touch()
+
     def client(self) -> Client:
         """To be opened."""
         server = ConfiguredServer(self.config).find(Role.OPERATOR)
@@ -118,7 +134,8 @@ class A2aRealm(CommandLine):
     async def serve(self, session: str, program: str, **terms: Any) -> None:
         async with self.client() as client:
             await client.create(session)
-            await client.serve_peers(session, Responder(code=program, **terms))
+            responder = Responder(code=program, wall_ms=WALL_MS, **terms)
+            await client.serve_peers(session, responder)
 
     @contextmanager
     def gateway(self, *sessions: str, port: int = 0) -> Iterator[Gateway]:

@@ -1,8 +1,8 @@
 """A gateway that is killed under streams: ``python -m tests.chaos.gateway_kills [STREAMS KILLS]``.
 
 Each client sends its message and follows its task. Where the connection is cut, it sends the same
-message again, with the id of the last event that it has. At the end a gateway that has seen nothing
-of it says what there was to see.
+message again, with the id of the last event that it has. At the end a gateway that has served none
+of them says what there was to see.
 """
 
 from __future__ import annotations
@@ -40,8 +40,10 @@ PAUSE_S = (0.1, 1.0)
 class StreamClient:
     """One client and its task."""
 
-    def __init__(self, message_id: str) -> None:
-        self.params = {"message": message_of(f"steps {STEPS}", message_id)}
+    def __init__(self, message_id: str, *, is_held: bool = False) -> None:
+        """``is_held``: its task does not end before its realm releases it."""
+        self.text = f"steps {STEPS}" + (" held" if is_held else "")
+        self.params = {"message": message_of(self.text, message_id)}
         self.message_id = message_id
         self.events: list[tuple[str, dict[str, Any]]] = []
         """Behind the first, which is the task itself, each with its id."""
@@ -74,8 +76,11 @@ class StreamClient:
 async def follow_streams(
     realm: A2aRealm, streams: int, kills: int, *, seed: int
 ) -> list[StreamClient]:
-    """Follow so many tasks at once, while so many gateways are killed, at the most."""
-    clients = [StreamClient(f"stream-{seed}-{number}") for number in range(streams)]
+    """Follow so many tasks at once, while so many gateways are killed. The first gateway ends under
+    a stream for sure, as a task is held until then."""
+    clients = [
+        StreamClient(f"stream-{seed}-{number}", is_held=number == 0) for number in range(streams)
+    ]
     chance, port = random.Random(seed), 0
     async with asyncio.TaskGroup() as following:
         for number in range(kills + 1):
@@ -85,27 +90,29 @@ async def follow_streams(
                     for client in clients:
                         following.create_task(client.follow(gateway))
                     await until(lambda: any(one.events for one in clients), "a stream has begun")
-                elif number < kills:
+                    continue
+                realm.release()
+                if number < kills:
                     await asyncio.sleep(chance.uniform(*PAUSE_S))
                 else:
                     await until(lambda: all(one.has_ended for one in clients), "all tasks end")
     return clients
 
 
-async def read_again(realm: A2aRealm, clients: list[StreamClient]) -> list[list[Any]]:
-    """The events of the same tasks, as a new gateway has them."""
+async def read_again(gateway: Gateway, clients: list[StreamClient]) -> list[list[Any]]:
+    """The events of the same tasks, as another gateway has them."""
     found = []
-    with realm.gateway() as gateway:
-        async with gateway.http() as http:
-            for client in clients:
-                whole = events(http, "SendStreamingMessage", client.params, after="0.0.0")
-                found.append([event async for event in whole])
+    async with gateway.http() as http:
+        for client in clients:
+            whole = events(http, "SendStreamingMessage", client.params, after="0.0.0")
+            found.append([event async for event in whole])
     return found
 
 
 async def campaign(realm: A2aRealm, streams: int, kills: int) -> int:
     clients = await follow_streams(realm, streams, kills, seed=1)
-    again, runs = await read_again(realm, clients), realm.counted
+    with realm.gateway() as gateway:
+        again, runs = await read_again(gateway, clients), realm.counted
     wrong = [
         one.message_id
         for one, whole in zip(clients, again, strict=True)
