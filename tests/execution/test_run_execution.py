@@ -150,7 +150,8 @@ found
     async def scenario(programs: Programs) -> None:
         begun_ms = SystemClock().now_ms()
         answer = await programs.run(f"print('hello')\n{code}", limits=limits)
-        assert begun_ms <= programs.facts[0]["at_ms"] <= SystemClock().now_ms()
+        (accepted,) = programs.of("session.input_accepted")
+        assert begun_ms <= accepted["at_ms"] <= SystemClock().now_ms()
         assert answer["result"] == [
             *(1, 2, [0, 1, 2]),
             *("NO_LUCK", "PERMISSION_DENIED", "TIMEOUT_TOOL"),
