@@ -123,8 +123,7 @@ class CallRules(NamedTuple):
         ordinal = state.requested
         for requested in new:
             if self._is_code(requested):
-                left.append(requested_code(batch, requested))
-                ordinal += 1
+                left, ordinal = [*left, requested_code(batch, requested)], ordinal + 1
                 continue
             verdict = verdicts.get(requested.operation_id, NO_VERDICT)
             requested = verdict.applied(requested)  # noqa: PLW2901 - what is executed.
@@ -183,8 +182,7 @@ class CallRules(NamedTuple):
 
     def _is_code(self, requested: RequestedCall) -> bool:
         """Whether the driver executes the call as a program; a tool of that name comes first."""
-        is_named = self.has_code and requested.name == RUN_CODE
-        return is_named and self.catalogue.get(RUN_CODE) is None
+        return self.has_code and requested.name == RUN_CODE and not self.catalogue.get(RUN_CODE)
 
     def _judge(
         self, requested: RequestedCall, tool: CatalogueTool, verdict: HookVerdict

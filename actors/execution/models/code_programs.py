@@ -22,7 +22,12 @@ from rookery.actors.execution.driver import CallsRequested, Driver, Finished, Ru
 from rookery.actors.execution.history import PastRun, RunHistoryReader
 from rookery.actors.execution.run_hooks import RunHooks
 from rookery.actors.execution.session_cache import ProgramCachePort
-from rookery.actors.execution.step_recorder import ParkRequested, RunEnded, StepRecorder
+from rookery.actors.execution.step_recorder import (
+    ParkRequested,
+    RunEnded,
+    StepRecorder,
+    operation_id,
+)
 from rookery.actors.hooks.points import HookPoints
 from rookery.actors.kernel import AskActor
 from rookery.actors.messages import (
@@ -64,12 +69,17 @@ class CodeRecorder(StepRecorder):
     ``run_id`` is the operation of its call."""
 
     def __init__(
-        self, services: CodeServices, session: str, run_id: str, view: ActiveRunView
+        self, services: CodeServices, session: str, run: ActiveRunView, view: ActiveRunView
     ) -> None:
         super().__init__(
             services.ask, services.blobs, session, view, services.call_notifier.begin_step
         )
-        self.run_id = run_id
+        self.run_id, self._run_started_at_ms = run.run_id, run.started_at_ms
+
+    def operation_id(self, number: int) -> str:
+        """As of any call, also if the program begins anew because nothing of it was recorded."""
+        view = self._view
+        return operation_id(self._run_started_at_ms, self._session, view.run_id, number)
 
     async def record_request(
         self,
@@ -310,8 +320,8 @@ class CodePrograms:
         )
 
     async def _begin(self, view: ActiveRunView) -> _OpenProgram:
-        services, session, run_id = self._services, self._session, self._view.run_id
-        recorder = CodeRecorder(services, session, run_id, view)
+        services, session = self._services, self._session
+        recorder = CodeRecorder(services, session, self._view, view)
         hooks = RunHooks(self._points, recorder, view)
         limit_ms = self._environment.limits.wall_ms
         calls = CallCoordinator(recorder, services.call_notifier, services.reader, limit_ms, hooks)
