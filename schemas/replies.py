@@ -129,8 +129,8 @@ class RunView(msgspec.Struct, frozen=True, kw_only=True):
     """Number of calls the run has requested."""
     by: str | None = None
     """The credential that sent it, or ``unsigned``."""
-    input_source: InputSource | None = None
-    """How its input came; ``None`` if an older node accepted it."""
+    input_source: InputSource | UnsetType = UNSET
+    """How its input came; missing if an older node accepted it."""
     waits_for: RunWait | None = None
     position: str
     """``<sequence>.<n>`` of the run's first fact; newer runs have higher positions."""

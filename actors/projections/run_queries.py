@@ -6,6 +6,8 @@ import re
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
+from msgspec import UNSET
+
 from rookery.actors.projections.checkpoint import CheckpointStore
 from rookery.actors.projections.pages import (
     PageLost,
@@ -308,7 +310,7 @@ def _run_view(table: RunProjection, record: RunRecord) -> RunView:
         ended_at_ms=record.ended_at_ms or None,
         calls=record.calls,
         by=record.by or None,
-        input_source=InputSource(record.input_source) if record.input_source else None,
+        input_source=InputSource(record.input_source) if record.input_source else UNSET,
         waits_for=run_wait(table, record),
         position=record.position,
     )

@@ -301,7 +301,7 @@ def test_lists_are_filtered_by_the_source_of_the_input(history: FactHistory):
     history.accept("a", "r2", source=InputSource.RPC)
     history.accept("b", "old")
     found = {run.run_id: run.input_source for run in runs_of(history).runs}
-    assert found == {"r1": InputSource.WEBHOOK, "r2": InputSource.RPC, "old": None}
+    assert found == {"r1": InputSource.WEBHOOK, "r2": InputSource.RPC, "old": msgspec.UNSET}
     for source, expected in ((InputSource.WEBHOOK, ["r1"]), (InputSource.STDIN, [])):
         listed = runs_of(history, input_source=source).runs
         assert [run.run_id for run in listed] == expected

@@ -58,9 +58,8 @@ async def replayed(bus: Bus, sandbox: Sandbox, session: str, run_id: str) -> Rep
 
 
 def past_of(bus: Bus, sandbox: Sandbox) -> SessionRebuilder:
-    return SessionRebuilder(
-        sandbox, RunHistoryReader(bus.journal, bus.blobs), bus.blobs, KEY, lambda: "past"
-    )
+    reader = RunHistoryReader(bus.journal, bus.blobs)
+    return SessionRebuilder(sandbox, reader, bus.blobs, lambda: "past")
 
 
 def asked(session: str, run_id: str) -> Delivery:

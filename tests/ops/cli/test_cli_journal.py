@@ -42,7 +42,7 @@ def test_an_unknown_family_is_refused_with_the_known_ones(realm: Realm, command)
     ended = realm.rookery(*command, "--family", "nosuch")
     assert (ended.code, ended.out) == (2, "")
     assert "'nosuch' is no family of facts" in ended.err
-    assert "one of approval, conversation, hook, lease" in ended.err
+    assert "one of approval, code, conversation, hook, lease" in ended.err
 
 
 def test_a_whole_journal_is_verified(realm: Realm):
