@@ -21,7 +21,7 @@ from rookery.actors.approvals.state import (
 from rookery.actors.keys.approver_signatures import is_signed_by, signed_answer, signed_revocation
 from rookery.actors.peers.roster import RosterSigners
 from rookery.bus.ports import StoredMessage
-from rookery.ops.journal.damage import DefectKind, MessageDamage
+from rookery.ops.journal.damage import MessageDamage
 from rookery.schemas.codec import fact_tag
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import approval, tool
@@ -165,15 +165,7 @@ class ApprovalCheck:
         return found
 
     def _report(self, stored: StoredMessage, text: str) -> None:
-        self.defects.append(
-            MessageDamage(
-                sequence=stored.sequence,
-                entity=str(stored.entity),
-                code="FACT_FORGED",
-                message=text,
-                kind=DefectKind.FORGED,
-            )
-        )
+        self.defects.append(MessageDamage.forged(stored.sequence, str(stored.entity), text))
 
 
 def _is_open(state: SessionApprovals) -> bool:

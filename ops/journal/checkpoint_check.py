@@ -245,12 +245,8 @@ class CheckpointCheck:
     def finish(self) -> None:
         """Judge keys, and what no checkpoint covers, after the last message."""
         self.defects += [
-            MessageDamage(
-                sequence=refusal.sequence,
-                entity=str(EntityId(_NODE, refusal.node)),
-                code="FACT_FORGED",
-                message=refusal.reason,
-                kind=DefectKind.FORGED,
+            MessageDamage.forged(
+                refusal.sequence, str(EntityId(_NODE, refusal.node)), refusal.reason
             )
             for refusal in self._keys.refusals
         ]
@@ -260,32 +256,21 @@ class CheckpointCheck:
             last = state.log.last
             if self._signed_from and last > self._signed_from and node and not state.is_known:
                 text = f"{node}, which never started, appended messages up to this one"
-                self.defects.append(
-                    MessageDamage(
-                        sequence=last,
-                        entity="",
-                        code="FACT_FORGED",
-                        message=text,
-                        kind=DefectKind.FORGED,
-                    )
-                )
+                self.defects.append(MessageDamage.forged(last, "", text))
             has_key = self._keys.key_of(node)
             reason = "after its last checkpoint" if has_key else "it has no key that counts"
             self._add_unproven(node, state.log.pop_through(last), reason)
 
     def _report(self, stored: StoredMessage, text: str) -> None:
-        self._add_defect(stored, "FACT_FORGED", text, DefectKind.FORGED)
+        self.defects.append(MessageDamage.forged(stored.sequence, str(stored.entity), text))
 
     def _report_history(self, stored: StoredMessage, text: str) -> None:
-        self._add_defect(stored, "HISTORY_CHANGED", text, DefectKind.HISTORY)
-
-    def _add_defect(self, stored: StoredMessage, code: str, text: str, kind: DefectKind) -> None:
         self.defects.append(
             MessageDamage(
                 sequence=stored.sequence,
                 entity=str(stored.entity),
-                code=code,
+                code="HISTORY_CHANGED",
                 message=text,
-                kind=kind,
+                kind=DefectKind.HISTORY,
             )
         )

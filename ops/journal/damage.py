@@ -34,6 +34,17 @@ class MessageDamage(msgspec.Struct, frozen=True, kw_only=True):
     message: str
     kind: DefectKind = DefectKind.DAMAGED
 
+    @classmethod
+    def forged(cls, sequence: int, entity: str, text: str) -> MessageDamage:
+        """A message whose facts their key has not signed."""
+        return cls(
+            sequence=sequence,
+            entity=entity,
+            code="FACT_FORGED",
+            message=text,
+            kind=DefectKind.FORGED,
+        )
+
     @property
     def words(self) -> str:
         """The defect as a sentence."""

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from rookery.actors.peers.envelopes import RecordedEnvelopes
 from rookery.actors.peers.roster import Roster, RosterSigners
 from rookery.bus.ports import StoredMessage
-from rookery.ops.journal.damage import DefectKind, MessageDamage
+from rookery.ops.journal.damage import MessageDamage
 from rookery.schemas.codec import fact_name
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import Refused
@@ -46,8 +46,8 @@ class PeerCheck:
 
     def add(self, stored: StoredMessage, facts: Sequence[Fact]) -> None:
         """Check the next message; other families say only what the time is."""
-        # A forger may date a fact back, but not those before it.
-        self._now_ms = max(self._now_ms, *(fact.at_ms for fact in facts), 0)
+        if facts:  # A forger may date a fact back, but not those before it.
+            self._now_ms = max(self._now_ms, facts[-1].at_ms)
         if stored.entity.family == "approval":
             self._follow_signers()
         if stored.entity.family != "peer":
@@ -106,12 +106,4 @@ class PeerCheck:
         return at_ms > 0 and self._now_ms - at_ms < _LAG_MS
 
     def _report(self, stored: StoredMessage, text: str) -> None:
-        self.defects.append(
-            MessageDamage(
-                sequence=stored.sequence,
-                entity=str(stored.entity),
-                code="FACT_FORGED",
-                message=text,
-                kind=DefectKind.FORGED,
-            )
-        )
+        self.defects.append(MessageDamage.forged(stored.sequence, str(stored.entity), text))
