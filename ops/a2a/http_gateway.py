@@ -37,7 +37,7 @@ from rookery.ops.a2a.messages import cursor_of
 from rookery.ops.a2a.push import PushNetworks, PushNotifications
 from rookery.ops.a2a.task_book import TaskBook
 from rookery.ops.config import Config
-from rookery.ops.gateways import RealmLink, TokenGuard, serve_app
+from rookery.ops.gateways import HttpAddress, RealmLink, TokenGuard, serve_app
 
 __all__ = ["A2aGateway"]
 
@@ -76,9 +76,7 @@ class A2aGateway:
         they reach it where it listens."""
         async with AsyncExitStack() as stack:
             await stack.enter_async_context(self._following())
-            host, port = listener.getsockname()[:2]
-            own = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            app = self._app(url or own)
+            app = self._app(url or HttpAddress.of_socket(listener).url)
             await serve_app(app, listener, on_ready, lambda: None)
 
     @asynccontextmanager

@@ -40,7 +40,6 @@ class TaskBook:
     def __init__(self, link: RealmLink, session: str) -> None:
         self._link, self.session = link, session
         self._tasks = TasksOfSession()
-        self._by_message: dict[tuple[str, str], TaskRecord] = {}
         self._whole: OrderedDict[str, TaskRecord] = OrderedDict()
         self._read_to = 0
         """Sequence of the last message that was read."""
@@ -74,7 +73,7 @@ class TaskBook:
 
     def find_message(self, client: str, message_id: str) -> TaskRecord | None:
         """The task that a message of this client has begun."""
-        return self._by_message.get((client, message_id))
+        return self._tasks.find_message(client, message_id)
 
     def tasks_of(self, client: str) -> Iterator[TaskRecord]:
         return (one for one in self._tasks.by_id.values() if one.client == client)
@@ -170,7 +169,6 @@ class TaskBook:
         for record in self.open_tasks():
             read_to = min(read_to, record.first - 1)
             self._tasks.drop(record)
-            self._by_message.pop((record.client, record.message_id), None)
         self._read_to = read_to
 
     async def _follow(self, client: Client) -> None:
@@ -197,7 +195,6 @@ class TaskBook:
         if found is None:
             return
         record, _ = found
-        self._by_message.setdefault((record.client, record.message_id), record)
         if record.state.is_end:
             self._whole[record.id] = record
             if len(self._whole) > WHOLE_MAX:

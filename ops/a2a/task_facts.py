@@ -142,6 +142,7 @@ class TasksOfSession:
 
     def __init__(self) -> None:
         self.by_id: dict[str, TaskRecord] = {}
+        self._by_message: dict[tuple[str, str], TaskRecord] = {}
         self._of_run: dict[str, TaskRecord] = {}
         self._of_item: dict[str, TaskRecord] = {}
         """By further messages, which a run may handle."""
@@ -154,9 +155,16 @@ class TasksOfSession:
     def open_tasks(self) -> Iterator[TaskRecord]:
         return (one for one in self.by_id.values() if not one.state.is_end)
 
+    def find_message(self, client: str, message_id: str) -> TaskRecord | None:
+        """The task that a message of this client has begun: the first, if there are several."""
+        return self._by_message.get((client, message_id))
+
     def drop(self, record: TaskRecord) -> None:
         """Its facts will come again."""
         del self.by_id[record.id]
+        begun = record.client, record.message_id
+        if self._by_message.get(begun) is record:
+            del self._by_message[begun]
         self.notified.pop(record.id, None)
 
     def fold(self, fact: Fields) -> tuple[TaskRecord, list[TaskChange]] | None:
@@ -218,6 +226,7 @@ class TasksOfSession:
         context_id = str(message.get("contextId") or envelope.get("thread") or task_id)
         record = TaskRecord(task_id, client, context_id, str(message.get("messageId", "")))
         self.by_id[task_id] = record
+        self._by_message.setdefault((client, record.message_id), record)
         return record, [_change(fact, state=A2aState.SUBMITTED, message=message)]
 
     def _on_declined(self, fact: Fields) -> _Found:

@@ -54,6 +54,18 @@ class HttpAddress(NamedTuple):
             )
         return cls(host.strip("[]") or "127.0.0.1", int(port))
 
+    @classmethod
+    def of_socket(cls, listener: socket.socket) -> HttpAddress:
+        """Where it listens."""
+        host, port = listener.getsockname()[:2]
+        return cls(host, port)
+
+    @property
+    def url(self) -> str:
+        """By which clients reach it."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
     def bind(self) -> socket.socket:
         """A socket that listens here."""
         try:
@@ -187,9 +199,9 @@ async def serve_app(
 ) -> None:
     """Serve until the task is cancelled. ``on_ready`` gets the URL; ``on_stop`` is called before
     the answers under way get their last moments."""
-    host, port = listener.getsockname()[:2]
-    if host not in _THIS_MACHINE:
-        log.warning("no TLS: the token can be read on the way", extra={"host": host})
+    address = HttpAddress.of_socket(listener)
+    if address.host not in _THIS_MACHINE:
+        log.warning("no TLS: the token can be read on the way", extra={"host": address.host})
     config = uvicorn.Config(
         app,
         log_config=None,
@@ -201,7 +213,7 @@ async def serve_app(
     http = _HttpServer(config)
     serving = asyncio.create_task(http.serve([listener]))
     try:
-        on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
+        on_ready(address.url)
         await asyncio.shield(serving)
     finally:
         on_stop()

@@ -137,6 +137,19 @@ def test_a_program_that_receives_and_one_that_asks_wait_for_the_client():
     assert record.run_id == "second"
 
 
+def test_a_message_has_the_first_task_that_it_has_begun_until_that_is_read_again():
+    """Two gateways may begin one each. A task that is read again is another record."""
+    facts = Facts()
+    first, second = facts.begin(), facts.begin(OTHER)
+    assert facts.tasks.find_message("bob", "m") is first
+    assert facts.tasks.find_message("eve", "m") is None
+    facts.tasks.drop(first)
+    facts.tasks.drop(second)
+    assert facts.tasks.find_message("bob", "m") is None
+    assert facts.tasks.find_message("bob", "m") is not facts.begin()
+    assert facts.tasks.find_message("bob", "m") is facts.tasks.by_id[TASK]
+
+
 def test_what_is_no_message_of_this_client_changes_no_task():
     facts = Facts()
     record = facts.begin()
