@@ -44,7 +44,7 @@ class DeciderEntry(NamedTuple):
 
 DECIDERS: Final[Mapping[str, DeciderEntry]] = MappingProxyType(
     {
-        "node": DeciderEntry("kernel.node_decider", "NodeDecider", DeciderHost.KERNEL),
+        "node": DeciderEntry("kernel.runtime.node", "NodeDecider", DeciderHost.KERNEL),
         "session": DeciderEntry("admission.decider", "AdmissionDecider"),
         "turn": DeciderEntry("turns.decider", "TurnsDecider"),
         "sandbox": DeciderEntry(

@@ -22,13 +22,7 @@ from rookery.schemas.calls import (
 )
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts.hook import HookFact
-from rookery.schemas.run import (
-    ExternalCallRecord,
-    RunOutput,
-    RunRequest,
-    RunResult,
-    SideEffect,
-)
+from rookery.schemas.run import ExternalCallRecord, RunOutput, RunRequest, RunResult, SideEffect
 from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, RiskClass
 
 __all__ = [
@@ -41,6 +35,7 @@ __all__ = [
     "CallsView",
     "CancelHandler",
     "CodeEnd",
+    "FactRecorded",
     "HandlerCancelled",
     "HandlerEnded",
     "OpenCalls",
@@ -458,3 +453,16 @@ class OpenCalls(msgspec.Struct, frozen=True, kw_only=True):
     """By surface."""
     sees_functions: bool = False
     """Whether a run is under way that started with functions of its node's own process."""
+
+
+# --- nodes ----------------------------------------------------------------------------------------
+
+
+class RecordFact(msgspec.Struct, frozen=True):
+    """Commit this fact of the family ``node``."""
+
+    fact: Fact
+
+
+class FactRecorded(msgspec.Struct, frozen=True):
+    """The fact is committed."""

@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 
 from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.actors.kernel import NodeDecider
+from rookery.actors.kernel.runtime import NodeDecider
 from rookery.actors.leases import list_leases
 from rookery.actors.projections import read_approvers
 from rookery.actors.sandbox.runtime import fiber_obstacle

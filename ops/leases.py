@@ -8,9 +8,9 @@ from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from rookery.actors.kernel import KernelMetrics
 from rookery.actors.leases import Binding, NodeLeases, Provider
 from rookery.actors.leases.providers import SecretReader, create_providers
+from rookery.actors.metrics import KernelMetrics
 from rookery.actors.tools import LOCAL, CatalogueTool
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, BusLoop

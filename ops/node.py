@@ -26,17 +26,9 @@ from rookery.actors.approvals import ApprovalsDecider
 from rookery.actors.execution import ResultSender
 from rookery.actors.execution.agents import open_models
 from rookery.actors.execution.queries import MessageQuarantine
-from rookery.actors.kernel import (
-    CLAIM_S,
-    CLUSTER_CLAIM_S,
-    Decider,
-    Failpoints,
-    Kernel,
-    KernelSettings,
-    NodeDecider,
-    NodeIdentity,
-    ignore_facts,
-)
+from rookery.actors.kernel import Decider
+from rookery.actors.kernel.executors import Failpoints
+from rookery.actors.kernel.runtime import Kernel, KernelSettings, NodeDecider, NodeIdentity
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
 from rookery.actors.tools import ToolCatalogue
 from rookery.bus.clock import SystemClock, entropy
@@ -347,15 +339,16 @@ class Node:
         )
 
     def _settings(self, bus: JetStreamBus, here: ProcessIdentity, epoch: str) -> KernelSettings:
-        config, is_cluster = self._config, bus.connection.cluster_servers > 1
+        config = self._config
         return KernelSettings(
             identity=NodeIdentity(self.name, epoch, msgspec.json.encode(here), is_dead),
             now_ms=self._clock.now_ms,
             uptime_s=self._clock.uptime_s,
             metrics=self.metrics,
-            on_committed=self._runs.observers.on_committed if self._runs else ignore_facts,
+            on_committed=self._runs.observers.on_committed if self._runs else None,
             failpoints=Failpoints(os.environ.get("ROOKERY_FAILPOINT", "")),
-            claim_s=config.node.claim_s or (CLUSTER_CLAIM_S if is_cluster else CLAIM_S),
+            claim_s=config.node.claim_s,
+            is_cluster=bus.connection.cluster_servers > 1,
             processes=self._share.count,
             passivate_after_ms=int(config.node.passivate_after_s * 1000),
             drain_timeout_s=config.node.drain_timeout_s,

@@ -9,14 +9,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
-from rookery.actors.kernel import (
-    AskActor,
-    Effect,
-    EffectHandler,
-    Failpoints,
-    KernelMetrics,
-    QueryHandler,
-)
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints, QueryHandler
+from rookery.actors.metrics import KernelMetrics
 from rookery.actors.peers import NotAttended, PeerExecutor, PeersDecider, PeerSettings, SendContext
 from rookery.actors.peers.envelopes import EnvelopeChecks, realm_response, sign_envelope
 from rookery.actors.peers.roster import Roster, RosterAccess

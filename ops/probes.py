@@ -11,7 +11,7 @@ from typing import Any, Final, get_args
 
 import msgspec
 
-from rookery.actors.kernel import Kernel
+from rookery.actors.kernel.runtime import Kernel
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_api import CONSUMER_NOT_FOUND, ApiError
 from rookery.bus.jetstream_bus import JetStreamBus

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from rookery.actors.execution import RunProvisioner
 from rookery.actors.execution.agents import ModelBudgets, Models
 from rookery.actors.hooks import NodeHooks
-from rookery.actors.kernel import QueryHandler
+from rookery.actors.kernel.executors import QueryHandler
 from rookery.actors.policy import Escalation, PolicyStep, RunPolicies, RunPolicy
 from rookery.actors.protection.approval_rules import ApprovalRule, RuleInput, RuleUndecided
 from rookery.actors.sandbox import Sandbox

@@ -21,7 +21,8 @@ from rookery.actors.execution import EntityReader, ExecutionPorts, NodeExecution
 from rookery.actors.execution.agents import Models
 from rookery.actors.hooks import HookObservers
 from rookery.actors.hooks.realm import LiveHooks
-from rookery.actors.kernel import AskActor, Decider, Effect, EffectHandler, Failpoints, QueryHandler
+from rookery.actors.kernel import Decider, Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints, QueryHandler
 from rookery.actors.policy import RunPolicies
 from rookery.actors.projections import Approvers
 from rookery.actors.protection.revocations import Revocations, RightsRevoker

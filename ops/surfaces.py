@@ -11,7 +11,8 @@ from typing import Final
 import msgspec
 
 from rookery.actors.credentials import CredentialSource
-from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints, QueryHandler
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints, QueryHandler
 from rookery.actors.resources import CapturedBytes, CaptureStore
 from rookery.actors.slot_limits import declared_limits
 from rookery.actors.surfaces import (

@@ -55,9 +55,11 @@ __all__ = [
     "derived_uuid7",
     "encode_typed_text",
     "fact_id",
+    "node_of_holder",
     "parse_fact_id",
     "parse_position",
     "parse_reaction_id",
+    "process_of_holder",
     "reaction_id",
     "typed_text_schema",
     "uuid7",
@@ -417,6 +419,17 @@ class DedupeKey(Identifier):
     """Key by which a receiver drops duplicates."""
 
     __slots__ = ()
+
+
+def process_of_holder(holder: str) -> str:
+    """The name of the process that holds a claim: its node's name, with a number if the node has
+    several processes. Claims of older versions are held by the node's name alone."""
+    return holder.rpartition(".")[0] or holder
+
+
+def node_of_holder(holder: str) -> str:
+    """The name of the node that holds a claim, without the number of its process."""
+    return process_of_holder(holder).partition(".")[0]
 
 
 # --- msgspec's hooks ------------------------------------------------------------------------------

@@ -13,7 +13,8 @@ import msgspec
 from msgspec import UNSET
 
 from rookery.actors.admission.effects import SendPastResult, SendReceipt
-from rookery.actors.kernel import Effect, EffectHandler
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import EffectHandler
 from rookery.bus.ports import Blobs, Journal, ReplyMessage, RequestEndpoint
 from rookery.schemas.codec import FactCodec, encode_json
 from rookery.schemas.errors import Failed

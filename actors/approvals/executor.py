@@ -42,7 +42,8 @@ from rookery.actors.approvals.effects import (
 )
 from rookery.actors.approvals.request_record import operation_of, to_request, to_terms
 from rookery.actors.approvals.state import ApprovalRequestState
-from rookery.actors.kernel import AskActor, Effect, EffectHandler
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler
 from rookery.actors.messages import CallProgress
 from rookery.bus.ports import Timer, Timers
 from rookery.schemas.approvals.records import (

@@ -17,8 +17,9 @@ from rookery.actors.execution.agents import Models
 from rookery.actors.execution.agents.models import NO_MODELS
 from rookery.actors.execution.history import without_limits
 from rookery.actors.hooks import NodeHooks
-from rookery.actors.kernel import NO_METRICS, KernelMetrics, NotExecutableHere
+from rookery.actors.kernel.executors import NotExecutableHere
 from rookery.actors.messages import TurnInput
+from rookery.actors.metrics import NO_METRICS, KernelMetrics
 from rookery.actors.sandbox import (
     CallTool,
     OnOutput,

@@ -25,7 +25,8 @@ from rookery.actors.execution.session_cache import ProgramCachePort, SessionCach
 from rookery.actors.execution.step_recorder import parked_output
 from rookery.actors.histories import NotifyHistoryBroken
 from rookery.actors.hooks.points import HookPoints
-from rookery.actors.kernel import AskActor, Effect, EffectHandler, NotExecutableHere
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler, NotExecutableHere
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,

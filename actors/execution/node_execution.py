@@ -24,14 +24,9 @@ from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.session_cache import IDLE_BYTES_MAX, SessionCache
 from rookery.actors.execution.snapshot_keeper import SnapshotKeeper, SnapshotRemover
 from rookery.actors.hooks.points import HookPoints
-from rookery.actors.kernel import (
-    AskActor,
-    Effect,
-    EffectHandler,
-    Failpoints,
-    KernelMetrics,
-    QueryHandler,
-)
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints, QueryHandler
+from rookery.actors.metrics import KernelMetrics
 from rookery.actors.policy import RunPolicies
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.tools import CallNotifier, PeerGate, ToolCatalogue, VisibleTools

@@ -7,7 +7,8 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Generic, Protocol, TypeVar
 
-from rookery.actors.kernel import Effect, EffectHandler
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import EffectHandler
 from rookery.actors.turns.effects import SendResult, SendStoredResult
 from rookery.schemas.codec import encode_json
 from rookery.schemas.run import OutputMessage, OutputPiece, OutputStream, RunResult

@@ -32,7 +32,7 @@ from rookery.actors.execution.step_recorder import (
     parked_output,
 )
 from rookery.actors.hooks.points import HookPoints
-from rookery.actors.kernel import AskActor
+from rookery.actors.kernel.executors import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import ToolResult
 from rookery.bus.ports import Blobs, wait_first

@@ -8,8 +8,10 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final, NamedTuple
 
 from rookery.actors.execution.history import RunHistoryReader
-from rookery.actors.kernel import NO_METRICS, AskActor, Effect, EffectHandler, KernelMetrics
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler
 from rookery.actors.messages import ActiveRunView
+from rookery.actors.metrics import NO_METRICS, KernelMetrics
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.sessions import SessionCopy, Snapshot
 from rookery.actors.session_snapshots import DeleteSnapshots, RecordSnapshot, SnapshotState

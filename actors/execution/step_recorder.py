@@ -17,7 +17,7 @@ from msgspec import UNSET, UnsetType
 from rookery.actors.execution.driver import AwaitModel, CallsRequested
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.hooks.points import Hooked
-from rookery.actors.kernel import AskActor
+from rookery.actors.kernel.executors import AskActor
 from rookery.actors.messages import (
     ActiveRunView,
     CallProgress,

@@ -20,7 +20,7 @@ from rookery.actors.daemon_threads import DaemonThreadPool
 from rookery.actors.hooks.authoring import LocalHook, LocalRule
 from rookery.actors.hooks.executors.ports import HookExecutors, validate_package_hooks
 from rookery.actors.hooks.registration import check_registrations
-from rookery.actors.kernel import NotExecutableHere
+from rookery.actors.kernel.executors import NotExecutableHere
 from rookery.schemas.calls import AvailableTool, PinnedHook, RunEnvironment
 from rookery.schemas.errors import Refused
 from rookery.schemas.hooks import HookMode, HookRegistration, RuleHook

@@ -13,12 +13,10 @@ from msgspec import UNSET
 
 from rookery.actors.kernel.command_processor import CommandProcessor
 from rookery.actors.kernel.command_router import decode_delivery, wrap_undecoded
-from rookery.actors.kernel.committer import Commit, CommitResults
-from rookery.actors.kernel.context import ActorContext
 from rookery.actors.kernel.decider import Decider, Effect, RedirectsToQuery, ResumesFromState
-from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
-from rookery.actors.kernel.mailbox import LoopActor, Mailbox
-from rookery.actors.kernel.messages import (
+from rookery.actors.kernel.entities.entity import Entity, PendingCommand, ReactionSource
+from rookery.actors.kernel.entities.mailbox import LoopActor, Mailbox
+from rookery.actors.kernel.entities.messages import (
     BodyStored,
     CommandsArrived,
     CommitHeld,
@@ -27,12 +25,14 @@ from rookery.actors.kernel.messages import (
     FactsCommitted,
     HistoryLoaded,
     LoadFailed,
-    LocalCommand,
     Passivate,
     ReleaseEntities,
     ReloadBroken,
     ResumeEffects,
 )
+from rookery.actors.kernel.entities.unit_of_work import Commit, CommitResults
+from rookery.actors.kernel.executors.asks import LocalCommand
+from rookery.actors.kernel.runtime.node import ActorContext
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Appended, AppendRejected
 from rookery.schemas.envelope import Command, EntityId
 from rookery.schemas.errors import CodedError, Failed

@@ -21,13 +21,12 @@ from rookery.actors.histories import (
     Restartable,
     RestartHistory,
 )
-from rookery.actors.kernel.committer import Commit, Completions
-from rookery.actors.kernel.context import ActorContext
 from rookery.actors.kernel.decider import Decider, Effect, ReadsBeforeDeciding, ReadScope
-from rookery.actors.kernel.entity import Entity, PendingCommand
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import reply_of
-from rookery.actors.kernel.unit_of_work import UnitOfWork
+from rookery.actors.kernel.entities.entity import Entity, PendingCommand
+from rookery.actors.kernel.entities.mailbox import Mailbox
+from rookery.actors.kernel.entities.unit_of_work import Commit, Completions, UnitOfWork
+from rookery.actors.kernel.executors.asks import reply_of
+from rookery.actors.kernel.runtime.node import ActorContext
 from rookery.bus.ports import Delivery
 from rookery.schemas.envelope import Fact
 from rookery.schemas.errors import CodedError, Failed, Refused

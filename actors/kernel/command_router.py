@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import sha3_256
 from time import perf_counter
 
 import msgspec
 
-from rookery.actors.kernel.committer import Completions
 from rookery.actors.kernel.decider import Decider, RecordsMalformed
-from rookery.actors.kernel.entity import PendingCommand
-from rookery.actors.kernel.kernel_settings import KernelMetrics
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import CommandsArrived, LocalAsk, error_reply, is_local
+from rookery.actors.kernel.entities.entity import PendingCommand
+from rookery.actors.kernel.entities.mailbox import Mailbox
+from rookery.actors.kernel.entities.messages import CommandsArrived
+from rookery.actors.kernel.entities.unit_of_work import Completions
+from rookery.actors.kernel.executors.asks import LocalAsk, QueryHandler, error_reply, is_local
+from rookery.actors.metrics import KernelMetrics
 from rookery.bus.ports import Bus, Delivery, ReplyMessage, TaskSet
 from rookery.schemas.codec import decode_command, encode_json
 from rookery.schemas.commands import INTERNAL_VERBS, SIGNED_VERBS
@@ -25,7 +26,6 @@ from rookery.schemas.ids import check_command_id
 
 __all__ = [
     "CommandRouter",
-    "QueryHandler",
     "decode_delivery",
     "wrap_undecoded",
 ]
@@ -37,9 +37,6 @@ __all__ = [
 
 
 log = logging.getLogger(__name__)
-
-QueryHandler = Callable[[Delivery], Awaitable[msgspec.Struct]]
-"""Answers a query over many entities; leaves no fact."""
 
 
 class CommandRouter:

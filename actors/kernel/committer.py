@@ -5,39 +5,25 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
 
 from rookery.actors.histories import KeyHistories
-from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.effect_runner import EffectRunner, Watermark
-from rookery.actors.kernel.entity import Entity, PendingCommand
-from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.kernel_settings import KernelMetrics
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import FactsCommitted, Reply, error_reply
+from rookery.actors.kernel.entities.mailbox import Mailbox
+from rookery.actors.kernel.entities.messages import FactsCommitted
+from rookery.actors.kernel.entities.unit_of_work import Commit, CommitResults, Completions
+from rookery.actors.kernel.executors.failpoints import Failpoints
 from rookery.actors.keys.checkpoints import CheckpointWriter
-from rookery.bus.ports import (
-    Appended,
-    AppendOutcome,
-    AppendRequest,
-    Delivery,
-    InboxPosition,
-    Journal,
-    StoredMessage,
-    Superseded,
-)
+from rookery.actors.metrics import KernelMetrics
+from rookery.bus.ports import Appended, AppendOutcome, Journal, StoredMessage, Superseded
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId, Fact
-from rookery.schemas.errors import CodedError
 from rookery.schemas.ids import parse_fact_id
 
 __all__ = [
-    "Commit",
-    "CommitResults",
     "Committer",
-    "Completions",
     "FactRouter",
 ]
 
@@ -145,71 +131,6 @@ GROUP_MESSAGES_MAX = 1_000
 GROUP_BYTES_MAX = 8 << 20
 
 
-@dataclass(slots=True)
-class Completions:
-    """How any number of commands ended: replies, acknowledgements, dead letters. Those that depend
-    on a commit wait for its ack."""
-
-    replies: list[Reply] = field(default_factory=list)
-    positions: list[InboxPosition] = field(default_factory=list)
-    dead_letters: list[tuple[Delivery, CodedError]] = field(default_factory=list)
-
-    def __bool__(self) -> bool:
-        return bool(self.replies or self.positions or self.dead_letters)
-
-    def merge(self, other: Completions) -> None:
-        """Add another's entries to this one."""
-        self.replies += other.replies
-        self.positions += other.positions
-        self.dead_letters += other.dead_letters
-
-    def only_unowned(self) -> Completions:
-        """Keep only the PARTITION_UNOWNED replies: they are valid whichever node owns the
-        partition."""
-        return Completions(
-            [answer for answer in self.replies if answer.code == "PARTITION_UNOWNED"]
-        )
-
-    def ack(self, delivery: Delivery | None) -> None:
-        """Acknowledge a command, so that the inbox does not deliver it again."""
-        if delivery is not None and delivery.position is not None:
-            self.positions.append(delivery.position)
-
-    def refuse_by(self, decider: Decider, delivery: Delivery, error: CodedError) -> None:
-        """Refuse a delivery for an actor with this decider."""
-        if delivery.verb in decider.signed_verbs:
-            decider.on_refused(delivery, error)
-            self.ack(delivery)
-        else:
-            self.refuse(delivery, error)
-
-    def refuse(self, delivery: Delivery, error: CodedError) -> None:
-        """Reply with the error; a command without a waiting client becomes a dead letter."""
-        if delivery.reply_to:
-            self.replies.append(error_reply(delivery.reply_to, error))
-            self.ack(delivery)
-        elif delivery.position is not None:
-            self.dead_letters.append((delivery, error))
-
-
-class Commit(AppendRequest, eq=False, kw_only=True):
-    """An append, with everything that follows once it is durable."""
-
-    mailbox: Mailbox
-    entity_record: Entity
-    facts: list[Fact]
-    commands: list[PendingCommand]
-    state: Any
-    """The entity's state after the facts."""
-    effects: list[Effect]
-    completions: Completions
-    decided_s: float
-
-
-class CommitResults(list[AppendOutcome]):
-    """The results of an actor's commits, posted to its mailbox."""
-
-
 class Committer:
     """One per node; all methods are called on the loop."""
 
@@ -223,7 +144,7 @@ class Committer:
         *,
         complete: Callable[[Completions], None],
         metrics: KernelMetrics,
-        on_committed: Callable[[Sequence[Fact]], None],
+        on_committed: Callable[[Sequence[Fact]], None] | None,
         failpoints: Failpoints,
         acts_for: Callable[[str], bool],
         on_newer_term: Callable[[], None],
@@ -334,6 +255,7 @@ class Committer:
         now_s, metrics = perf_counter(), self._metrics
         metrics.committed(commit.entity.family, 1, len(commit.facts), now_s - commit.decided_s)
         metrics.facts_committed(commit.facts)
-        self._on_committed(commit.facts)
+        if self._on_committed is not None:
+            self._on_committed(commit.facts)
         for pending in commit.commands:
             metrics.command(pending.command.verb, pending.outcome, now_s - pending.received_s)

@@ -37,7 +37,6 @@ __all__ = [
     "RecordsMalformed",
     "RedirectsToQuery",
     "ResumesFromState",
-    "codecs_of",
     "decode_map",
     "decode_state",
     "encode_map",
@@ -253,6 +252,12 @@ class Decider(ABC):
         counts over entities, which no single state contains."""
         del key, state
 
+    @staticmethod
+    def codecs_of(deciders: Sequence[Decider]) -> dict[str, FactCodec[Any]]:
+        """By family, what decodes its messages; older families included."""
+        older = {family: codec for one in deciders for family, codec in one.older_codecs.items()}
+        return older | {one.family: one.codec for one in deciders}
+
     def dump(self, state: Any) -> bytes:
         """Encode a state for a snapshot."""
         return encode_state(state)
@@ -260,12 +265,6 @@ class Decider(ABC):
     def load(self, data: bytes) -> Any:
         """Decode a state that ``dump`` encoded."""
         return decode_state(data, type(self.initial_state))
-
-
-def codecs_of(deciders: Sequence[Decider]) -> dict[str, FactCodec[Any]]:
-    """By family, what decodes its messages; older families included."""
-    older = {family: codec for one in deciders for family, codec in one.older_codecs.items()}
-    return older | {one.family: one.codec for one in deciders}
 
 
 @runtime_checkable

@@ -6,21 +6,20 @@ import asyncio
 import logging
 import threading
 from collections import Counter
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rookery.actors.kernel.decider import Effect
-from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.kernel_settings import KernelMetrics
+from rookery.actors.kernel.executors.asks import EffectHandler, NotExecutableHere
+from rookery.actors.kernel.executors.failpoints import Failpoints
+from rookery.actors.metrics import KernelMetrics
 from rookery.bus.ports import TaskSet
 from rookery.schemas.errors import CODES, Failed, Refused
 
 __all__ = [
-    "EffectHandler",
     "EffectRunner",
-    "NotExecutableHere",
     "Watermark",
     "WatermarkHold",
     "WatermarkState",
@@ -134,14 +133,7 @@ class Watermark:
 
 log = logging.getLogger(__name__)
 
-EffectHandler = Callable[[Any], Awaitable[None] | None]
-"""A coroutine function, or a plain one for effects that are instant."""
 RETRY_S = 0.5
-
-
-class NotExecutableHere(Exception):
-    """This node lacks something the effect needs; ``str`` says what. The effect was not started and
-    waits for another owner of the key."""
 
 
 class EffectRunner:

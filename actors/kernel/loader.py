@@ -20,9 +20,14 @@ from rookery.actors.histories import (
 )
 from rookery.actors.kernel.committer import FactRouter
 from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.entity import Entity, PendingCommand, chain_of_snapshot
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import BodyStored, FactsCaughtUp, HistoryLoaded, LoadFailed
+from rookery.actors.kernel.entities.entity import Entity, PendingCommand, chain_of_snapshot
+from rookery.actors.kernel.entities.mailbox import Mailbox
+from rookery.actors.kernel.entities.messages import (
+    BodyStored,
+    FactsCaughtUp,
+    HistoryLoaded,
+    LoadFailed,
+)
 from rookery.bus.ports import Bus, EntitySnapshot, Filter, StoredMessage, TaskSet
 from rookery.schemas.codec import FactCodec, restarts_history
 from rookery.schemas.envelope import EntityId

@@ -17,15 +17,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from rookery.actors.kernel import (
-    NO_METRICS,
-    AskActor,
-    Effect,
-    EffectHandler,
-    Failpoints,
-    KernelMetrics,
-    NotExecutableHere,
-)
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints, NotExecutableHere
 from rookery.actors.leases.effects import (
     ArmLeaseTimer,
     DropCredentials,
@@ -54,6 +47,7 @@ from rookery.actors.leases.refresh_rules import (
     secret_name,
     short_name,
 )
+from rookery.actors.metrics import NO_METRICS, KernelMetrics
 from rookery.bus.ports import Timer, Timers, at_once_ms
 from rookery.schemas.calls import LEASE_REAUTH_REQUIRED, WAITING_FOR_LEASE
 from rookery.schemas.codec import encode_json

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 import msgspec
 
-from rookery.actors.kernel import NO_METRICS, AskActor, KernelMetrics, QueryHandler
+from rookery.actors.kernel.executors import AskActor, QueryHandler
 from rookery.actors.leases.executor import seal_credential
 from rookery.actors.leases.lease_rules import LeaseEntry, evolve, lease_snapshot
 from rookery.actors.leases.provider import (
@@ -38,6 +38,7 @@ from rookery.actors.leases.refresh_rules import (
     requires_login,
 )
 from rookery.actors.leases.state import auth_status
+from rookery.actors.metrics import NO_METRICS, KernelMetrics
 from rookery.bus.ports import Delivery, Filter, Journal
 from rookery.schemas.codec import FactCodec, decode_command
 from rookery.schemas.commands import FinishLogin, LeasesQuery, StartLogin

@@ -5,19 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from rookery.actors.kernel import (
-    AskActor,
-    Effect,
-    EffectHandler,
-    Failpoints,
-    KernelMetrics,
-    QueryHandler,
-)
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints, QueryHandler
 from rookery.actors.leases.credentials import LeaseCredentials, LeaseStates
 from rookery.actors.leases.decider import LeasesDecider
 from rookery.actors.leases.executor import LeaseExecutor
 from rookery.actors.leases.logins import LeaseLogins
 from rookery.actors.leases.provider import Binding, LeaseSecrets, Provider
+from rookery.actors.metrics import KernelMetrics
 from rookery.bus.ports import Bus, BusLoop
 
 __all__ = ["NodeLeases"]

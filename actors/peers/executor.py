@@ -15,7 +15,8 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints
 from rookery.actors.messages import CancelHandler, HandlerCancelled, HandlerEnded, ReportItemHandled
 from rookery.actors.peers.effects import (
     ArmDrainTimer,

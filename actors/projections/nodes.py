@@ -10,12 +10,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import msgspec
 
-from rookery.actors.kernel import process_of_holder
 from rookery.actors.keys.ed25519 import key_id_of
 from rookery.bus.ports import Claim, StoredMessage
 from rookery.schemas.codec import FactCodec
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts.node import NODE_FACTS, NodeFact, Started, Stopped
+from rookery.schemas.ids import process_of_holder
 from rookery.schemas.run import Language
 
 __all__ = ["NodeView", "ProcessView", "nodes_of"]

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from rookery.actors.admission import InFlightCounter
-from rookery.actors.kernel import QueryHandler
+from rookery.actors.kernel.executors import QueryHandler
 from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
 from rookery.actors.projections.checkpoint import CheckpointStore, version_of
 from rookery.actors.projections.hooks import HookProjection

@@ -7,7 +7,8 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import Final, Protocol
 
-from rookery.actors.kernel import AskActor, FactRecorded, RecordFact
+from rookery.actors.kernel.executors import AskActor
+from rookery.actors.messages import FactRecorded, RecordFact
 from rookery.actors.protection.checks import check_rights
 from rookery.bus.ports import Bus, Delivery, EntityFollower, StoredMessage
 from rookery.schemas.codec import FactCodec, decode_command

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import asdict
 
-from rookery.actors.kernel import QueryHandler
+from rookery.actors.kernel.executors import QueryHandler
 from rookery.actors.resources.capture import CaptureStore
 from rookery.actors.resources.router import ResourceResolver, ResourceRouter
 from rookery.actors.resources.session_facts import KnownContent, SessionFacts

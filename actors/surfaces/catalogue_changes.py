@@ -14,7 +14,7 @@ from typing import Final
 
 from msgspec.structs import replace
 
-from rookery.actors.kernel import AskActor, QueryHandler
+from rookery.actors.kernel.executors import AskActor, QueryHandler
 from rookery.actors.surfaces.catalogue import (
     Catalogue,
     CatalogueEntry,

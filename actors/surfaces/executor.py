@@ -12,7 +12,8 @@ import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Final
 
-from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints
 from rookery.actors.messages import OpenCalls, OpenCallsQuery, TakeUpSurfaces
 from rookery.actors.surfaces.connections import ConnectionReport
 from rookery.actors.surfaces.effects import (

@@ -19,15 +19,8 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.credentials import NO_CREDENTIALS, CredentialSource
-from rookery.actors.kernel import (
-    NO_METRICS,
-    AskActor,
-    Effect,
-    EffectHandler,
-    Failpoints,
-    KernelMetrics,
-    NotExecutableHere,
-)
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints, NotExecutableHere
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,
@@ -38,6 +31,7 @@ from rookery.actors.messages import (
     RecordOutcome,
     WithdrawApproval,
 )
+from rookery.actors.metrics import NO_METRICS, KernelMetrics
 from rookery.actors.protection.sensitive_values import (
     NO_SEAL,
     CallSeal,

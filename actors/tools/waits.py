@@ -10,7 +10,8 @@ from typing import Any, Final, TypeAlias
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.credentials import CredentialWait, LeaseGate
-from rookery.actors.kernel import AskActor, Effect, EffectHandler
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler
 from rookery.actors.messages import BeginPeerCall, PeerCallAcknowledged, WithdrawPeerCall
 from rookery.actors.tools.builtin.peers import bound_peer_call, peer_address, peer_wait
 from rookery.actors.tools.builtin.sleep import sleep_ms

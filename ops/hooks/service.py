@@ -12,7 +12,7 @@ from rookery.actors.daemon_threads import DaemonThreadPool
 from rookery.actors.hooks import LocalHook
 from rookery.actors.hooks.executors import ExternalExecutor, ServiceExecutor, answer_invocation
 from rookery.actors.hooks.realm import HookChanges, HookTrials, LiveHooks
-from rookery.actors.kernel import AskActor, QueryHandler
+from rookery.actors.kernel.executors import AskActor, QueryHandler
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.tools import ToolCatalogue
 from rookery.bus.clock import SystemClock

@@ -15,7 +15,7 @@ from rookery.actors.admission import AdmissionDecider, InFlightCounter
 from rookery.actors.approvals import ApprovalsDecider
 from rookery.actors.approvals.state import ApprovalSettings
 from rookery.actors.histories import HistoryFold
-from rookery.actors.kernel import Decider, codecs_of
+from rookery.actors.kernel import Decider
 from rookery.bus.journal_audit import QUARANTINE, AuditScope, QuarantinedMessage, quarantined_by
 from rookery.bus.ports import StoredMessage
 from rookery.ops.journal.approval_check import ApprovalCheck
@@ -82,7 +82,7 @@ class FactsCheck:
 
     def __init__(self, settings: CheckSettings) -> None:
         self._deciders = {one.family: one for one in _deciders()}
-        codecs = codecs_of(list(self._deciders.values()))
+        codecs = Decider.codecs_of(list(self._deciders.values()))
         self._decoders = {family: codec.decode for family, codec in codecs.items()}
         self._can_fold = settings.scope is AuditScope.WHOLE
         """Whether every message of an entity is seen, from the first."""

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from rookery.actors.approvals import ApprovalsDecider
 from rookery.actors.approvals.state import APPROVERS_KEY
-from rookery.actors.kernel import NodeDecider
+from rookery.actors.kernel.runtime import NodeDecider
 from rookery.actors.turns import TurnsDecider
 from rookery.bus.ports import Filter, JournalReads, StoredMessage
 from rookery.ops.config import Config

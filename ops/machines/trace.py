@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from rookery.actors.admission.lifecycle_machine import LIFECYCLE
-from rookery.actors.kernel import decode_map
 from rookery.actors.kernel.machines import (
     Edition,
     Machine,
@@ -198,7 +197,7 @@ def _with(state: S, values: Mapping[str, Any]) -> S:
         hint = f"one of {', '.join(known)}"
         raise Refused("INVALID_ARGUMENT", f"there is no variable {unknown[0]!r}", hint=hint)
     try:
-        given = msgspec.convert(values, type(state), dec_hook=decode_map)
+        given = Machine.state_of(values, type(state))
     except msgspec.ValidationError as error:
         raise Refused("INVALID_ARGUMENT", str(error)) from None
     return msgspec.structs.replace(state, **{name: getattr(given, name) for name in values})

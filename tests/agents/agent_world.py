@@ -24,8 +24,8 @@ from rookery.actors.execution.agents.scripted_model import (
 )
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.models import model_execution
-from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.messages import AskActor
+from rookery.actors.kernel.executors.asks import AskActor
+from rookery.actors.kernel.executors.failpoints import Failpoints
 from rookery.actors.turns.state import ImmediateKind
 from rookery.bus.ports import Blobs
 from rookery.schemas.agents import ConfiguredModel

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import nats.errors
 
-from rookery.actors.kernel.failpoints import MODEL_FAILPOINTS
+from rookery.actors.kernel.executors.failpoints import MODEL_FAILPOINTS
 from rookery.bus.client import Client
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer

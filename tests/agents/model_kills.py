@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import msgspec
 import nats.errors
 
-from rookery.actors.kernel.failpoints import MODEL_FAILPOINTS
+from rookery.actors.kernel.executors.failpoints import MODEL_FAILPOINTS
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.roles import Role

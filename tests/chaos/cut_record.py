@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rookery.actors.kernel.ownership import node_of_holder
 from rookery.bus.subjects import decode_token, partition_of
+from rookery.schemas.ids import node_of_holder
 from tests.stock_client import Fields, Stock
 
 __all__ = [

@@ -16,7 +16,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import NamedTuple
 
-from rookery.actors.kernel.failpoints import LEASE_FAILPOINTS
+from rookery.actors.kernel.executors.failpoints import LEASE_FAILPOINTS
 from rookery.bus.ports import PARTITIONS
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import msgspec
 
-from rookery.actors.kernel.failpoints import FAILPOINTS
+from rookery.actors.kernel.executors.failpoints import FAILPOINTS
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.load import load

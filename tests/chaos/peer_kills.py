@@ -19,7 +19,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.kernel.failpoints import PEER_FAILPOINTS
+from rookery.actors.kernel.executors.failpoints import PEER_FAILPOINTS
 from rookery.bus.client import Client
 from rookery.bus.ports import Filter
 from rookery.bus.server.server import EmbeddedServer

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.kernel.failpoints import (
+from rookery.actors.kernel.executors.failpoints import (
     FAILPOINTS,
     HANDLER_FAILPOINTS,
     HOOK_FAILPOINTS,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.kernel.failpoints import FAILPOINTS
+from rookery.actors.kernel.executors.failpoints import FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.node_kills import PASSES, Outcome, faults, kill_at, undisturbed
 

@@ -21,10 +21,9 @@ from rookery.actors.execution.driver import Finished
 from rookery.actors.execution.executor import RunExecutor
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.queries.snapshots import SessionDestroyer
-from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.messages import AskActor
+from rookery.actors.kernel.executors.asks import AskActor, QueryHandler
+from rookery.actors.kernel.runtime.kernel import Kernel
 from rookery.actors.tools.attempts import CallNotifier
 from rookery.bus.ports import Appended, AppendRequest, StoredMessage
 from rookery.schemas.codec import FactCodec, fact_tag

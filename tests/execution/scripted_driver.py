@@ -23,12 +23,11 @@ from rookery.actors.execution.result_sender import ResultSender
 from rookery.actors.hooks import NodeHooks
 from rookery.actors.hooks.authoring import LocalHook
 from rookery.actors.hooks.points import HookPoints
-from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider, FoldedFacts
-from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.kernel_settings import KernelSettings
-from rookery.actors.kernel.messages import AskActor
-from rookery.actors.kernel.ownership import NodeIdentity
+from rookery.actors.kernel.executors.asks import AskActor, QueryHandler
+from rookery.actors.kernel.runtime.kernel import Kernel
+from rookery.actors.kernel.runtime.node import KernelSettings
+from rookery.actors.kernel.runtime.ownership import NodeIdentity
 from rookery.actors.messages import ActiveRunView, UnparkRun
 from rookery.actors.sandbox.contract import Tool, ToolResult
 from rookery.actors.sandbox.sessions.run_log import ResultBatch

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from rookery.actors.hooks import NodeHooks, deny, hook, rule_hook
 from rookery.actors.hooks.changes.call_changes import merge_patch
 from rookery.actors.hooks.points import HookPoints
-from rookery.actors.kernel import NotExecutableHere
+from rookery.actors.kernel.executors import NotExecutableHere
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.tools import ToolCatalogue, ToolRegistry
 from rookery.actors.tools.authoring import HOOK_ATTRIBUTE

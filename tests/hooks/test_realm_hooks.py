@@ -11,8 +11,8 @@ from msgspec.structs import replace
 from rookery.actors.hooks import NodeHooks
 from rookery.actors.hooks.decider import HooksDecider, HooksRecorded
 from rookery.actors.hooks.realm.realm_hooks import RealmHooks
-from rookery.actors.kernel import NotExecutableHere
 from rookery.actors.kernel.decider import decode_state, encode_state
+from rookery.actors.kernel.executors import NotExecutableHere
 from rookery.ops.hooks import read_hooks
 from rookery.ops.hooks.doctor import hook_problems
 from rookery.schemas.envelope import Command

@@ -235,8 +235,8 @@ def test_a_failing_reply_costs_no_commit(world: World):
 
 
 def small(monkeypatch: pytest.MonkeyPatch, requests: int, size_bytes: int = 1 << 20) -> None:
-    monkeypatch.setattr("rookery.actors.kernel.mailbox.REQUESTS_MAX", requests)
-    monkeypatch.setattr("rookery.actors.kernel.mailbox.REQUESTS_BYTES_MAX", size_bytes)
+    monkeypatch.setattr("rookery.actors.kernel.entities.mailbox.REQUESTS_MAX", requests)
+    monkeypatch.setattr("rookery.actors.kernel.entities.mailbox.REQUESTS_BYTES_MAX", size_bytes)
 
 
 def test_requests_beyond_the_limit_are_rejected_at_once(

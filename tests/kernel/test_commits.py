@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from rookery.actors import histories
-from rookery.actors.kernel.kernel_settings import NoMetrics
+from rookery.actors.metrics import NoMetrics
 from rookery.bus.ports import AppendRequest
 from rookery.schemas.envelope import EntityId
 from tests.kernel.tally import Added, TallyDecider

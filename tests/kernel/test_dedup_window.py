@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rookery.actors.kernel.entity import DEDUP_COMMANDS_MAX, DEDUP_MS, DedupWindow
+from rookery.actors.kernel.entities.entity import DEDUP_COMMANDS_MAX, DEDUP_MS, DedupWindow
 
 
 def test_a_command_is_known_for_a_day():

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel import recovery
+from rookery.actors.kernel.runtime import recovery
 from rookery.bus.subjects import partition_of
 from rookery.schemas.errors import Failed
 from rookery.schemas.ids import parse_fact_id

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.actors import histories
-from rookery.actors.kernel.entity import Entity
+from rookery.actors.kernel.entities.entity import Entity
 from rookery.bus.memory.storage import MemoryBlobs
 from rookery.bus.ports import EntitySnapshot, StoredMessage
 from rookery.schemas.codec import encode_facts

@@ -8,12 +8,12 @@ import sys
 
 import pytest
 
-from rookery.actors.kernel.failpoints import FAILPOINTS, Failpoints
+from rookery.actors.kernel.executors.failpoints import FAILPOINTS, Failpoints
 from rookery.schemas.errors import Refused
 
 PROGRAM = """
 import sys
-from rookery.actors.kernel.failpoints import Failpoints
+from rookery.actors.kernel.executors.failpoints import Failpoints
 failpoints = Failpoints(sys.argv[1])
 failpoints.hit("decided")
 failpoints.hit("acked")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pykka
 
-from rookery.actors.kernel.mailbox import Mailbox
+from rookery.actors.kernel.entities.mailbox import Mailbox
 
 THREADS = 8
 ITEMS = 2_000

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import msgspec
 
-from rookery.actors.kernel.ownership import NodeIdentity, PartitionOwnership
+from rookery.actors.kernel.runtime.ownership import NodeIdentity, PartitionOwnership
 from rookery.bus.journal_audit import ChainAudit
 from rookery.bus.memory.storage import MemoryClaims
 from rookery.bus.ports import PARTITIONS, Claim, Delivery

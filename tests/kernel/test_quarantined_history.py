@@ -6,7 +6,7 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.actors.execution.queries.quarantine import find_damage
-from rookery.actors.kernel.entity import Entity
+from rookery.actors.kernel.entities.entity import Entity
 from rookery.bus.journal_audit import ChainAudit
 from rookery.bus.ports import StoredMessage
 from rookery.schemas.codec import encode_facts

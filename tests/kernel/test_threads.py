@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rookery.actors.kernel.kernel_settings import NoMetrics
+from rookery.actors.metrics import NoMetrics
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.journal_audit import ChainAudit
 from tests.kernel.clients import Patient, SentRequest

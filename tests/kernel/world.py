@@ -16,14 +16,13 @@ from typing import Any, TypeVar
 import msgspec
 import pykka
 
-from rookery.actors.kernel.command_router import QueryHandler
 from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.effect_runner import EffectHandler
-from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.kernel_settings import KernelMetrics, KernelSettings, NoMetrics
-from rookery.actors.kernel.messages import Passivate
-from rookery.actors.kernel.node_decider import NodeDecider
-from rookery.actors.kernel.ownership import NodeIdentity
+from rookery.actors.kernel.entities.messages import Passivate
+from rookery.actors.kernel.executors.asks import EffectHandler, QueryHandler
+from rookery.actors.kernel.runtime.kernel import Kernel
+from rookery.actors.kernel.runtime.node import KernelSettings, NodeDecider
+from rookery.actors.kernel.runtime.ownership import NodeIdentity
+from rookery.actors.metrics import KernelMetrics, NoMetrics
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import (

@@ -86,6 +86,7 @@ def test_a_concern_knows_the_kernel_and_itself_and_the_kernel_no_concern():
     shared = (
         "rookery.actors.kernel",
         "rookery.actors.messages",
+        "rookery.actors.metrics",
         "rookery.actors.admission.admission_machine.evolve_host",
         "rookery.actors.admission.apply_input",
         "rookery.actors.credentials",

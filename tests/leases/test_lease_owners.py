@@ -14,9 +14,9 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.kernel_settings import KernelSettings
-from rookery.actors.kernel.ownership import NodeIdentity
+from rookery.actors.kernel.runtime.kernel import Kernel
+from rookery.actors.kernel.runtime.node import KernelSettings
+from rookery.actors.kernel.runtime.ownership import NodeIdentity
 from rookery.actors.leases import Binding
 from rookery.actors.leases.decider import LeasesDecider
 from rookery.actors.leases.executor import LeaseExecutor

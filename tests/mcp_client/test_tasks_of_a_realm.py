@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.kernel.failpoints import TASK_FAILPOINTS
+from rookery.actors.kernel.executors.failpoints import TASK_FAILPOINTS
 from rookery.bus.roles import Role
 from rookery.bus.server.server import EmbeddedServer
 from tests.mcp_client.http_servers import HostileHttp, hostile_http

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from rookery.actors.kernel import Entity
+from rookery.actors.kernel.entities import Entity
 from rookery.actors.projections import RunQueryHandler
 from rookery.bus.client import Client
 from rookery.bus.jetstream_bus import JetStreamBus

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rookery.actors.kernel import KernelMetrics
+from rookery.actors.metrics import KernelMetrics
 from rookery.ops.metrics import GAUGES, GaugeValue, NodeMetrics
 from rookery.schemas.agents import ModelUsage, RequestSent
 from rookery.schemas.approvals.records import ApprovalTerminalStatus

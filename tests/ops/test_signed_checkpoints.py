@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.kernel import NodeDecider
+from rookery.actors.kernel.runtime import NodeDecider
 from rookery.actors.keys.checkpoints import (
     CheckpointWriter,
     checkpoint_bytes,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rookery.actors.kernel.failpoints import SURFACE_FAILPOINTS
+from rookery.actors.kernel.executors.failpoints import SURFACE_FAILPOINTS
 from rookery.bus.server.server import EmbeddedServer
 from tests.chaos.surface_kills import LOCAL, kill_at
 from tests.surfaces.surface_realm import SurfaceRealm

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rookery.actors.execution import RunProvisioner
 from rookery.actors.hooks import NodeHooks
-from rookery.actors.kernel import NotExecutableHere
+from rookery.actors.kernel.executors import NotExecutableHere
 from rookery.actors.tools import CallRules, CallSlots, CatalogueTool, ToolCatalogue
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.calls import RunEnvironment

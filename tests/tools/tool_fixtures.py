@@ -17,9 +17,9 @@ import msgspec
 
 from rookery.actors.credentials import NO_CREDENTIALS, CredentialSource
 from rookery.actors.kernel.decider import Decider, Effect
-from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.kernel_settings import KernelSettings
-from rookery.actors.kernel.ownership import NodeIdentity
+from rookery.actors.kernel.runtime.kernel import Kernel
+from rookery.actors.kernel.runtime.node import KernelSettings
+from rookery.actors.kernel.runtime.ownership import NodeIdentity
 from rookery.actors.messages import (
     ActiveRunQuery,
     ActiveRunView,

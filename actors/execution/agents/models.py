@@ -21,7 +21,7 @@ from rookery.actors.execution.agents.model_port import (
     ignore_delta,
 )
 from rookery.actors.execution.agents.scripted_model import ModelScript, ScriptedModel, read_script
-from rookery.actors.kernel import NotExecutableHere
+from rookery.actors.kernel.executors import NotExecutableHere
 from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import (
     ConfiguredModel,

@@ -29,7 +29,7 @@ from rookery.actors.execution.step_recorder import (
     operation_id,
 )
 from rookery.actors.hooks.points import HookPoints
-from rookery.actors.kernel import AskActor
+from rookery.actors.kernel.executors import AskActor
 from rookery.actors.messages import (
     ActiveRunView,
     CallProgress,

@@ -22,7 +22,7 @@ from rookery.actors.execution.agents.model_port import (
 )
 from rookery.actors.execution.models.model_failures import ModelKeys
 from rookery.actors.execution.result_sender import PieceCollector, SendOutput
-from rookery.actors.kernel import AskActor, Failpoints
+from rookery.actors.kernel.executors import AskActor, Failpoints
 from rookery.schemas.agents import (
     AnswerDelta,
     AnswerDeltas,

@@ -22,7 +22,7 @@ from rookery.actors.execution.models.model_attempt import ModelServices
 from rookery.actors.execution.models.model_driver import ModelDriver
 from rookery.actors.execution.models.model_failures import ModelKeys
 from rookery.actors.execution.result_sender import SendOutput
-from rookery.actors.kernel import AskActor, Failpoints
+from rookery.actors.kernel.executors import AskActor, Failpoints
 from rookery.bus.ports import Blobs
 
 __all__ = ["model_execution"]

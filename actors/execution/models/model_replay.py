@@ -33,7 +33,7 @@ from rookery.actors.execution.history import PastRun, RunHistoryReader
 from rookery.actors.execution.models.model_attempt import ModelServices
 from rookery.actors.execution.models.model_driver import ModelDriver
 from rookery.actors.execution.models.model_failures import ModelKeys
-from rookery.actors.kernel import Failpoints
+from rookery.actors.kernel.executors import Failpoints
 from rookery.actors.sandbox import ProgramCall
 from rookery.actors.tools import ToolCredential
 from rookery.schemas.agents import CallPart, ConfiguredModel, ConversationMessage

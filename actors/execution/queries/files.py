@@ -14,7 +14,7 @@ import msgspec
 from rookery.actors.execution.history import PastRun, SessionHistory, SnapshotFact
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.step_inputs import FactPosition
-from rookery.actors.kernel import AskActor
+from rookery.actors.kernel.executors import AskActor
 from rookery.actors.kernel.machines import DESTROYED
 from rookery.actors.sandbox import FilesStep, Sandbox, StepEnded
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, Delivery

@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rookery.actors.histories import HistoryFold, last_fact_number
-from rookery.actors.kernel import AskActor, Decider, Entity, FactRecorded, RecordFact
+from rookery.actors.kernel import Decider
+from rookery.actors.kernel.entities import Entity
+from rookery.actors.kernel.executors import AskActor
+from rookery.actors.messages import FactRecorded, RecordFact
 from rookery.bus.ports import Delivery, Journal, StoredMessage
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import QuarantineMessage

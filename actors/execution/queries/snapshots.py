@@ -13,7 +13,7 @@ from rookery.actors.execution.conversation_history import ConversationReader, ru
 from rookery.actors.execution.history import SessionHistory, SnapshotFact
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.histories import HistoryCheck, HistoryView, RestartHistory, last_fact_number
-from rookery.actors.kernel import AskActor
+from rookery.actors.kernel.executors import AskActor
 from rookery.actors.kernel.machines import DESTROYED
 from rookery.actors.messages import ActiveRunView, ReportBrokenHistory, RunEndRecorded
 from rookery.actors.sandbox import Tool

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rookery.actors.admission import with_session_id
 from rookery.actors.execution.driver import RunProvisioner
 from rookery.actors.execution.history import RunHistoryReader, without_limits
-from rookery.actors.kernel import AskActor
+from rookery.actors.kernel.executors import AskActor
 from rookery.actors.kernel.machines import DESTROYED, INITIALIZING
 from rookery.actors.sandbox import Sandbox
 from rookery.bus.ports import Delivery

@@ -23,7 +23,7 @@ from rookery.actors.hooks.points.context import (
 from rookery.actors.hooks.points.coordinator import HookLifecycleCoordinator
 from rookery.actors.hooks.points.records import agent_source, intent_of, result_of
 from rookery.actors.hooks.points.views import view_of
-from rookery.actors.kernel import Failpoints
+from rookery.actors.kernel.executors import Failpoints
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.protection.approval_rules import RuleInput
 from rookery.schemas.facts import hook as facts

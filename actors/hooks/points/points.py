@@ -33,8 +33,9 @@ from rookery.actors.hooks.executors.rule import is_skipped
 from rookery.actors.hooks.node_hooks import NodeHooks
 from rookery.actors.hooks.points.invocations import HookInvoker, HookStop, Said
 from rookery.actors.hooks.points.views import subject_of
-from rookery.actors.kernel import NO_METRICS, Failpoints, KernelMetrics
+from rookery.actors.kernel.executors import Failpoints
 from rookery.actors.messages import ActiveRunView
+from rookery.actors.metrics import NO_METRICS, KernelMetrics
 from rookery.actors.tools import (
     PeerGate,
     PolicyByDigest,

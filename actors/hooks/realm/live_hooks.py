@@ -17,7 +17,7 @@ from rookery.actors.hooks.decider import HooksDecider, HooksRecorded, ReadHooks,
 from rookery.actors.hooks.executors import ExternalExecutor
 from rookery.actors.hooks.node_hooks import NodeHooks
 from rookery.actors.hooks.realm.realm_hooks import RealmHooks, evolve_hooks, hooks_after
-from rookery.actors.kernel import AskActor, QueryHandler
+from rookery.actors.kernel.executors import AskActor, QueryHandler
 from rookery.bus.ports import Bus, Delivery, EntityFollower, StoredMessage
 from rookery.schemas.codec import decode_command
 from rookery.schemas.envelope import EntityId

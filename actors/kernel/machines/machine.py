@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, NamedTuple, TypeVar
 import msgspec
 from msgspec.structs import force_setattr, replace
 
+from rookery.actors.kernel.decider import decode_map
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.machines.transition import RejectionKind, TransitionEffect, TransitionRejected
 
@@ -132,6 +133,11 @@ class Machine(Generic[S]):
             }
             for its in Edition
         )
+
+    @staticmethod
+    def state_of(values: Mapping[str, Any], kind: type[S]) -> S:
+        """A state of plain values, such as those of JSON; raises msgspec's ``ValidationError``."""
+        return msgspec.convert(values, kind, dec_hook=decode_map)
 
     def candidate(self, on: str, params: Mapping[str, Any]) -> Any:
         """The fact that ``on`` would leave, from named parameters, without a transition's name."""

@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.kernel import save_idle_watermark
+from rookery.actors.kernel.runtime import save_idle_watermark
 from rookery.bus.client import Client
 from rookery.bus.clock import SystemClock
 from rookery.bus.jetstream_bus import JetStreamBus

@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from rookery.actors.kernel import Decider, Kernel, KernelSettings, NodeIdentity
+from rookery.actors.kernel import Decider
+from rookery.actors.kernel.runtime import Kernel, KernelSettings, NodeIdentity
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_bus import JetStreamBus

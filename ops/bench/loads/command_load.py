@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from time import perf_counter
 
-from rookery.actors.kernel import Commit, Entity
+from rookery.actors.kernel.entities import Commit, Entity
 from rookery.bus import ports
 from rookery.bus.commands import command_headers
 from rookery.bus.jetstream_bus import JetStreamBus

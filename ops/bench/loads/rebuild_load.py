@@ -9,7 +9,8 @@ from time import perf_counter
 from typing import Any
 
 from rookery.actors.admission import AdmissionDecider, InFlightCounter
-from rookery.actors.kernel import Commit, Decider, Entity, Mailbox, PendingCommand, UnitOfWork
+from rookery.actors.kernel import Decider
+from rookery.actors.kernel.entities import Commit, Entity, Mailbox, PendingCommand, UnitOfWork
 from rookery.bus import ports
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats import Connection

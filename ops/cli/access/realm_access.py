@@ -13,7 +13,6 @@ from typing import Any, BinaryIO, Final, TextIO, TypeVar
 
 import msgspec
 
-from rookery.actors.kernel import node_of_holder, process_of_holder
 from rookery.bus.client import Client
 from rookery.bus.clock import entropy
 from rookery.bus.commands import CommandDecoder, JetStreamInbox
@@ -43,7 +42,7 @@ from rookery.ops.node import Node
 from rookery.ops.process_identity import is_dead
 from rookery.ops.server import ConfiguredServer, RealmServer
 from rookery.schemas.errors import CodedError, Failed, Refused
-from rookery.schemas.ids import decode_typed_text
+from rookery.schemas.ids import decode_typed_text, node_of_holder, process_of_holder
 
 __all__ = [
     "OfflineRealm",

@@ -20,7 +20,7 @@ from rookery.actors.execution.rebuilt_session import SessionRebuilder
 from rookery.actors.execution.session_cache import SessionCache
 from rookery.actors.execution.snapshot_keeper import SnapshotKeeper, SnapshotRemover
 from rookery.actors.execution.step_inputs import FactPosition
-from rookery.actors.kernel.messages import AskActor
+from rookery.actors.kernel.executors.asks import AskActor
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.sandbox import open_sandbox
 from rookery.actors.sandbox.python.build import GuestCache

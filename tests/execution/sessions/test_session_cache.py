@@ -18,8 +18,8 @@ from rookery.actors.execution.driver import SandboxDriver
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.session_cache import SessionCache
 from rookery.actors.execution.snapshot_keeper import SnapshotKeeper, SnapshotRemover
-from rookery.actors.kernel.kernel import Kernel
-from rookery.actors.kernel.messages import AskActor
+from rookery.actors.kernel.executors.asks import AskActor
+from rookery.actors.kernel.runtime.kernel import Kernel
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
 from rookery.actors.sandbox.python.python_guest import PythonGuest

@@ -16,10 +16,10 @@ from typing import Final
 import msgspec
 
 from rookery.actors.kernel.committer import FactRouter
-from rookery.actors.kernel.decider import Decider, codecs_of
+from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.effect_runner import Watermark, WatermarkState
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import ResumeEffects
+from rookery.actors.kernel.entities.mailbox import Mailbox
+from rookery.actors.kernel.entities.messages import ResumeEffects
 from rookery.bus.ports import PARTITIONS, Bus, EntitySnapshot, Filter, StoredMessage
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed
@@ -66,7 +66,7 @@ class PartitionRecovery:
         """``certain``: whether no other node can own the served partitions. ``on_newer_term``:
         called when another node has begun a term in one of them."""
         self._bus, self._is_certain, self._on_newer_term = bus, is_certain, on_newer_term
-        self._codecs = codecs_of(deciders)
+        self._codecs = Decider.codecs_of(deciders)
         self._effect_mailboxes = {c.family: mailboxes[c.family] for c in deciders if c.effect_types}
         self._fact_router, self._watermark = reactions, watermark
         self._saved_states: dict[int, WatermarkState] = {}

@@ -18,39 +18,32 @@ from msgspec import UNSET
 
 from rookery.actors.histories import KeyHistories
 from rookery.actors.kernel.actor import FamilyActor
-from rookery.actors.kernel.command_router import CommandRouter, QueryHandler
-from rookery.actors.kernel.committer import (
-    Commit,
-    CommitResults,
-    Committer,
-    Completions,
-    FactRouter,
-)
-from rookery.actors.kernel.decider import Decider, Effect, codecs_of
-from rookery.actors.kernel.effect_runner import (
-    EffectHandler,
-    EffectRunner,
-    Watermark,
-    WatermarkHold,
-)
-from rookery.actors.kernel.entity import Entity, PendingCommand
-from rookery.actors.kernel.kernel_settings import KernelSettings
-from rookery.actors.kernel.loader import EntityLoader
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import (
-    AskActor,
+from rookery.actors.kernel.command_router import CommandRouter
+from rookery.actors.kernel.committer import Committer, FactRouter
+from rookery.actors.kernel.decider import Decider, Effect
+from rookery.actors.kernel.effect_runner import EffectRunner, Watermark, WatermarkHold
+from rookery.actors.kernel.entities.entity import Entity, PendingCommand
+from rookery.actors.kernel.entities.mailbox import Mailbox
+from rookery.actors.kernel.entities.messages import (
     CommitHeld,
-    LocalCommand,
     Passivate,
     ReleaseEntities,
     ReloadBroken,
     wait_quiet,
 )
-from rookery.actors.kernel.node_decider import FactRecorded, NodeDecider, RecordFact
-from rookery.actors.kernel.ownership import PartitionOwnership
-from rookery.actors.kernel.recovery import PartitionRecovery
-from rookery.actors.kernel.unit_of_work import UnitOfWork
+from rookery.actors.kernel.entities.unit_of_work import (
+    Commit,
+    CommitResults,
+    Completions,
+    UnitOfWork,
+)
+from rookery.actors.kernel.executors.asks import AskActor, EffectHandler, LocalCommand, QueryHandler
+from rookery.actors.kernel.loader import EntityLoader
+from rookery.actors.kernel.runtime.node import KernelSettings, NodeDecider
+from rookery.actors.kernel.runtime.ownership import PartitionOwnership
+from rookery.actors.kernel.runtime.recovery import PartitionRecovery
 from rookery.actors.keys.checkpoints import CheckpointWriter
+from rookery.actors.messages import FactRecorded, RecordFact
 from rookery.bus.ports import (
     PARTITIONS,
     Backpressure,
@@ -102,7 +95,9 @@ class Kernel:
         self._watermark = Watermark()
         reactions = FactRouter(self._deciders, self._mailboxes, self._watermark)
         self.histories = KeyHistories(bus.journal, self._owns)
-        self._loader = EntityLoader(bus, self.histories, codecs_of(self._deciders), reactions)
+        self._loader = EntityLoader(
+            bus, self.histories, Decider.codecs_of(self._deciders), reactions
+        )
         self._effect_runner = EffectRunner(
             effect_handlers, self._watermark, self.failpoints, self.acts_for, self.metrics
         )
@@ -153,6 +148,7 @@ class Kernel:
             on_expiry=self._bus.reset,
             uptime_s=self._settings.uptime_s,
             claim_s=self._settings.claim_s,
+            is_cluster=self._settings.is_cluster,
             processes=self._settings.processes,
             is_busy=self._is_busy,
         )

@@ -17,7 +17,7 @@ from msgspec import UNSET
 from rookery.actors.histories import chain_end, last_fact_number, last_restart
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.effect_runner import WatermarkHold
-from rookery.actors.kernel.mailbox import InFlightLimit
+from rookery.actors.kernel.entities.mailbox import InFlightLimit
 from rookery.bus.ports import Delivery, EntitySnapshot, StoredMessage
 from rookery.schemas.digest import ZERO_CHAIN, ChainCursor
 from rookery.schemas.envelope import Command, EntityId, Fact
@@ -25,7 +25,7 @@ from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.ids import parse_fact_id, parse_reaction_id
 
 if TYPE_CHECKING:
-    from rookery.actors.kernel.unit_of_work import UnitOfWork
+    from rookery.actors.kernel.entities.unit_of_work import UnitOfWork
 
 __all__ = [
     "DEDUP_COMMANDS_MAX",

@@ -11,12 +11,8 @@ from rookery.bus.ports import PARTITIONS, Claim, Claims
 from rookery.schemas.errors import Failed
 
 __all__ = [
-    "CLAIM_S",
-    "CLUSTER_CLAIM_S",
     "NodeIdentity",
     "PartitionOwnership",
-    "node_of_holder",
-    "process_of_holder",
 ]
 
 # --- ownership ------------------------------------------------------------------------------------
@@ -62,19 +58,6 @@ class NodeIdentity(NamedTuple):
     """Whether the process described by a presence is known to be dead."""
 
 
-def node_of_holder(holder: str) -> str:
-    """The name of the node that holds a claim, without the number of its process."""
-    return process_of_holder(holder).partition(".")[0]
-
-
-def process_of_holder(holder: str) -> str:
-    """The name of the process that holds a claim: its node's name, with a number if the node has
-    several processes."""
-    return (
-        holder.rpartition(".")[0] or holder
-    )  # Claims of older versions are held by the node's name alone.
-
-
 OwnershipChange = Callable[[frozenset[int]], Awaitable[None]]
 
 
@@ -92,7 +75,8 @@ class PartitionOwnership:
         on_loss: OwnershipChange,
         on_expiry: Callable[[], None],
         uptime_s: Callable[[], float],
-        claim_s: int = CLAIM_S,
+        claim_s: int = 0,
+        is_cluster: bool = False,
         processes: int = 1,
         is_busy: Callable[[int], bool] = lambda _: False,
     ) -> None:
@@ -103,8 +87,9 @@ class PartitionOwnership:
         self._claims, self._identity = claims, holder
         self._on_gain, self._on_loss, self._is_busy = on_gain, on_loss, is_busy
         self._on_expiry = on_expiry
-        self._uptime_s, self._claim_s = uptime_s, claim_s
-        self._heartbeat_s = min(claim_s / HEARTBEATS_PER_CLAIM, HEARTBEAT_S_MAX)
+        self._uptime_s = uptime_s
+        self._claim_s = claim_s or (CLUSTER_CLAIM_S if is_cluster else CLAIM_S)
+        self._heartbeat_s = min(self._claim_s / HEARTBEATS_PER_CLAIM, HEARTBEAT_S_MAX)
         self._members_expected = processes
         self._busy_heartbeats_left = BUSY_HEARTBEATS_MAX
         self._held: dict[int, Claim] = {}

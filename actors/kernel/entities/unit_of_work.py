@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from math import inf
 from typing import Any
 
 from rookery.actors.histories import HISTORY_COMMANDS, HistoryView
-from rookery.actors.kernel.committer import Commit, Completions
 from rookery.actors.kernel.decider import Decider, Effect, FoldedFacts
-from rookery.actors.kernel.entity import Entity, PendingCommand, ReactionSource
-from rookery.actors.kernel.mailbox import Mailbox
-from rookery.actors.kernel.messages import Reply, error_reply, is_local, reply_of
+from rookery.actors.kernel.entities.entity import Entity, PendingCommand, ReactionSource
+from rookery.actors.kernel.entities.mailbox import Mailbox
+from rookery.actors.kernel.executors.asks import Reply, error_reply, is_local, reply_of
+from rookery.bus.ports import AppendOutcome, AppendRequest, Delivery, InboxPosition
 from rookery.schemas.codec import encode_facts, fact_name
 from rookery.schemas.digest import chain
 from rookery.schemas.envelope import Command, Fact, fill_envelope
@@ -24,13 +25,78 @@ from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.event_index import fact_classes
 from rookery.schemas.ids import fact_id
 
-__all__ = ["UNIT_BYTES_MAX", "UnitOfWork"]
+__all__ = ["UNIT_BYTES_MAX", "Commit", "CommitResults", "Completions", "UnitOfWork"]
 
 UNIT_BYTES_MAX = 640 << 10
 """Payload plus headers above the server's limit would close the connection; this is well below."""
 UNIT_COMMANDS_MAX = 1_000
 HOLD_TURNS = 16
 """Turns of a busy loop from the start of a run to its first step, and some more."""
+
+
+@dataclass(slots=True)
+class Completions:
+    """How any number of commands ended: replies, acknowledgements, dead letters. Those that depend
+    on a commit wait for its ack."""
+
+    replies: list[Reply] = field(default_factory=list)
+    positions: list[InboxPosition] = field(default_factory=list)
+    dead_letters: list[tuple[Delivery, CodedError]] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.replies or self.positions or self.dead_letters)
+
+    def merge(self, other: Completions) -> None:
+        """Add another's entries to this one."""
+        self.replies += other.replies
+        self.positions += other.positions
+        self.dead_letters += other.dead_letters
+
+    def only_unowned(self) -> Completions:
+        """Keep only the PARTITION_UNOWNED replies: they are valid whichever node owns the
+        partition."""
+        return Completions(
+            [answer for answer in self.replies if answer.code == "PARTITION_UNOWNED"]
+        )
+
+    def ack(self, delivery: Delivery | None) -> None:
+        """Acknowledge a command, so that the inbox does not deliver it again."""
+        if delivery is not None and delivery.position is not None:
+            self.positions.append(delivery.position)
+
+    def refuse_by(self, decider: Decider, delivery: Delivery, error: CodedError) -> None:
+        """Refuse a delivery for an actor with this decider."""
+        if delivery.verb in decider.signed_verbs:
+            decider.on_refused(delivery, error)
+            self.ack(delivery)
+        else:
+            self.refuse(delivery, error)
+
+    def refuse(self, delivery: Delivery, error: CodedError) -> None:
+        """Reply with the error; a command without a waiting client becomes a dead letter."""
+        if delivery.reply_to:
+            self.replies.append(error_reply(delivery.reply_to, error))
+            self.ack(delivery)
+        elif delivery.position is not None:
+            self.dead_letters.append((delivery, error))
+
+
+class Commit(AppendRequest, eq=False, kw_only=True):
+    """An append, with everything that follows once it is durable."""
+
+    mailbox: Mailbox
+    entity_record: Entity
+    facts: list[Fact]
+    commands: list[PendingCommand]
+    state: Any
+    """The entity's state after the facts."""
+    effects: list[Effect]
+    completions: Completions
+    decided_s: float
+
+
+class CommitResults(list[AppendOutcome]):
+    """The results of an actor's commits, posted to its mailbox."""
 
 
 class UnitOfWork:

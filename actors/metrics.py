@@ -1,31 +1,18 @@
-"""What ``ops`` gives a kernel: its settings, and the port of its metrics."""
+"""The metrics port: what the kernel, the deciders and the executors report about themselves.
+
+The kernel reports every committed fact and every performed effect, so each decider and executor
+is measured without doing anything for it. Executors report only what no fact says: durations
+below a millisecond and sizes. The counters themselves are in ``ops/metrics.py``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from typing import Final, Protocol
 
-from rookery.actors.kernel.failpoints import Failpoints
-from rookery.actors.kernel.ownership import CLAIM_S, NodeIdentity
-from rookery.actors.keys.ed25519 import SigningKey
 from rookery.schemas.envelope import Fact
 
-__all__ = [
-    "NO_METRICS",
-    "KernelMetrics",
-    "KernelSettings",
-    "NoMetrics",
-    "ignore_facts",
-]
-
-# --- metrics --------------------------------------------------------------------------------------
-
-# The metrics port: what the kernel, the deciders and the executors report about themselves.
-#
-# The kernel reports every committed fact and every performed effect, so each decider and executor
-# is measured without doing anything for it. Executors report only what no fact says: durations
-# below a millisecond and sizes. The counters themselves are in ``ops/metrics.py``.
+__all__ = ["NO_METRICS", "KernelMetrics", "NoMetrics"]
 
 
 class KernelMetrics(Protocol):
@@ -130,34 +117,3 @@ class NoMetrics:
 
 
 NO_METRICS: Final = NoMetrics()
-
-
-# --- kernel settings ------------------------------------------------------------------------------
-
-# ``KernelSettings``: what ``ops`` decides about a kernel.
-
-
-def ignore_facts(facts: Sequence[Fact]) -> None:
-    """Nothing else hears of commits."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelSettings:
-    """The settings that ``ops`` gives a kernel."""
-
-    identity: NodeIdentity
-    now_ms: Callable[[], int]
-    uptime_s: Callable[[], float]
-    """A clock that is never set and runs while the machine sleeps."""
-    metrics: KernelMetrics = field(default_factory=NoMetrics)
-    on_committed: Callable[[Sequence[Fact]], None] = ignore_facts
-    """Hears the facts of each commit of this node; quick, and it raises nothing."""
-    failpoints: Failpoints = field(default_factory=Failpoints)
-    claim_s: int = CLAIM_S
-    processes: int = 1
-    """How many processes start together as one node; they share the partitions at once."""
-    passivate_after_ms: int = 600_000
-    drain_timeout_s: float = 10.0
-    payload_bytes_max: int = 1 << 20
-    key: SigningKey | None = None
-    """Signs checkpoints of what this node appends; without one there are none."""
