@@ -19,7 +19,7 @@ import msgspec
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.kernel.runtime import NodeDecider
 from rookery.actors.leases import list_leases
-from rookery.actors.projections import read_approvers
+from rookery.actors.projections.reports import ApproverReport
 from rookery.actors.sandbox.runtime import fiber_obstacle
 from rookery.bus.clock import entropy
 from rookery.bus.credentials import CredentialStore
@@ -401,7 +401,7 @@ async def check_approvers(journal: JetStreamJournal, realm: str, root_key: str) 
         messages = await journal.read(EntityId("approval", APPROVERS_KEY))
     except CodedError as error:
         return failed("approvers", error)
-    report = read_approvers(messages, realm, root_key)
+    report = ApproverReport.read(messages, realm, root_key)
     valid = [key for key in report.keys if key.revoked_at_ms is None]
     unproven = sorted({key.name for key in valid if not key.signed_by})
     if report.forged:

@@ -14,7 +14,7 @@ from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.peers.envelopes import EnvelopeChecks, ping_envelope, sign_envelope
 from rookery.actors.peers.roster import Roster, RosterPeer
 from rookery.actors.peers.trust import RealmKeys
-from rookery.actors.projections import read_approvers, read_roster, reported_signers
+from rookery.actors.projections.reports import ApproverReport, RosterReport
 from rookery.bus.clock import entropy, monotonic_s
 from rookery.bus.commands import command_headers
 from rookery.bus.jetstream_api import AckVerdict, decode_ack
@@ -62,9 +62,9 @@ def _sealed(bus: JetStreamBus, config: Config) -> SealedSecrets:
 async def _read_roster(journal: Journal, config: Config) -> Roster:
     root_key = TrustRoots.root_key_of(config.approvals)
     approvers = await journal.read(EntityId("approval", APPROVERS_KEY))
-    signers = reported_signers(read_approvers(approvers, config.realm, root_key))
+    signers = ApproverReport.read(approvers, config.realm, root_key).signers
     messages = await journal.read(EntityId("peer", ROSTER_KEY))
-    return read_roster(messages, config.realm, signers).roster
+    return RosterReport.read(messages, config.realm, signers).roster
 
 
 def _paired_realms(roster: Roster, now_ms: int) -> Iterable[RosterPeer]:

@@ -9,14 +9,14 @@ import msgspec
 
 from rookery.actors.admission import InFlightCounter
 from rookery.actors.kernel.executors import QueryHandler
-from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
 from rookery.actors.projections.checkpoint import CheckpointStore, version_of
-from rookery.actors.projections.hooks import HookProjection
+from rookery.actors.projections.lists.approvals import ApprovalProjection, ApprovalQueryHandler
+from rookery.actors.projections.lists.hooks import HookProjection
+from rookery.actors.projections.lists.run_queries import RunQueryHandler
+from rookery.actors.projections.lists.runs import RunProjection
+from rookery.actors.projections.lists.sessions import SessionProjection, SessionQueryHandler
 from rookery.actors.projections.pages import Unpaged
 from rookery.actors.projections.projector import Projector
-from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.actors.projections.runs import RunProjection
-from rookery.actors.projections.sessions import SessionProjection, SessionQueryHandler
 from rookery.actors.tools import CatalogueTool, ToolCatalogue
 from rookery.bus.ports import Delivery, Journal, StoredMessage
 from rookery.schemas.codec import decode_command

@@ -6,7 +6,7 @@ from typing import Final, Literal, cast
 
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.keys.approver_signatures import Signer
-from rookery.actors.projections import read_approvers
+from rookery.actors.projections.reports import ApproverReport
 from rookery.bus.client import Client
 from rookery.bus.ports import Filter
 from rookery.bus.roles import Role, verbs_of
@@ -65,7 +65,7 @@ class McpApprover:
         """The name that the key was added under."""
         pages = client.journal.scan(Filter("approval", APPROVERS_KEY))
         messages = [stored async for page in pages for stored in page]
-        keys = read_approvers(messages, client.realm, self._root_key).keys
+        keys = ApproverReport.read(messages, client.realm, self._root_key).keys
         names = [one.name for one in keys if one.key_id == self._signer.key_id]
         if not names:
             raise Refused(

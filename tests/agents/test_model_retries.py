@@ -14,8 +14,8 @@ from msgspec import UNSET
 
 from rookery.actors.execution.agents.models import KnownModel, Models
 from rookery.actors.leases.provider import CurrentCredential, LeaseCredential
-from rookery.actors.projections.run_queries import run_wait
-from rookery.actors.projections.runs import RunProjection
+from rookery.actors.projections.lists.run_queries import run_wait
+from rookery.actors.projections.lists.runs import RunProjection
 from rookery.schemas.agents import ConfiguredModel
 from rookery.schemas.facts import model, turn
 from rookery.schemas.facts.run_progress import RunProgress

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from rookery.actors.kernel.entities import Entity
-from rookery.actors.projections import RunQueryHandler
+from rookery.actors.projections.lists import RunQueryHandler
 from rookery.bus.client import Client
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.journal_audit import ChainAudit

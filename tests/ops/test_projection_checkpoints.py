@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
-from rookery.actors.projections.approvals import ApprovalProjection
 from rookery.actors.projections.checkpoint import Checkpoints
-from rookery.actors.projections.hooks import HookProjection
+from rookery.actors.projections.lists.approvals import ApprovalProjection
+from rookery.actors.projections.lists.hooks import HookProjection
+from rookery.actors.projections.lists.runs import RunProjection
+from rookery.actors.projections.lists.sessions import SessionProjection
 from rookery.actors.projections.projector import FINAL_LAG_MESSAGES
 from rookery.actors.projections.realm_projections import SkippedMessages
-from rookery.actors.projections.runs import RunProjection
-from rookery.actors.projections.sessions import SessionProjection
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Appended, AppendRequest
 from rookery.bus.roles import Role

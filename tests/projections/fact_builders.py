@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import UNSET, UnsetType
 from msgspec.structs import force_setattr
 
-from rookery.actors.projections.run_queries import RunQueryHandler
+from rookery.actors.projections.lists.run_queries import RunQueryHandler
 from rookery.bus.journal.reader import matcher
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.schemas.calls import RequestedCall

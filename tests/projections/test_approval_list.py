@@ -11,9 +11,9 @@ import pytest
 from rookery.actors.approvals.broker import intent_record, record_base
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.keys.approver_signatures import Signer
-from rookery.actors.projections import approvals
-from rookery.actors.projections.approvals import ApprovalQueryHandler
-from rookery.actors.projections.approvers import read_approvers
+from rookery.actors.projections.lists import approvals
+from rookery.actors.projections.lists.approvals import ApprovalQueryHandler
+from rookery.actors.projections.reports.trust_reports import ApproverReport
 from rookery.ops.cli.rendering.approval_lines import approval_lines, changed_approvals
 from rookery.schemas.approvals.lists import (
     ApprovalState,
@@ -292,7 +292,7 @@ def test_keys_are_listed_with_their_revocation():
             facts.ApproverAdded(name=name, key_id=signer.key_id, public_key=signer.public_key),
         )
     history.say(APPROVERS_KEY, facts.ApproverRevoked(name="ann", key_id=ann.key_id))
-    report = read_approvers(history.messages, "default")
+    report = ApproverReport.read(history.messages, "default")
     assert [(key.name, key.key_id, key.revoked_at_ms is None) for key in report.keys] == [
         ("ann", ann.key_id, False),
         ("bob", bob.key_id, True),

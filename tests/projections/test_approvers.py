@@ -16,7 +16,7 @@ import pytest
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.keys.approver_signatures import Signer
 from rookery.actors.keys.ed25519 import key_id_of
-from rookery.actors.projections.approvers import Approvers
+from rookery.actors.projections.trust import Approvers
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import Bus
 from rookery.schemas.codec import encode_facts

@@ -12,21 +12,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rookery.actors.admission.in_flight import InFlightCounter
-from rookery.actors.projections import approvals as approval_table
 from rookery.actors.projections import checkpoint
-from rookery.actors.projections import runs as run_table
-from rookery.actors.projections import sessions as session_table
-from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
 from rookery.actors.projections.checkpoint import DIGEST_BYTES, Checkpoints, position_of
-from rookery.actors.projections.hooks import HookProjection
+from rookery.actors.projections.lists import approvals as approval_table
+from rookery.actors.projections.lists import runs as run_table
+from rookery.actors.projections.lists import sessions as session_table
+from rookery.actors.projections.lists.approvals import ApprovalProjection, ApprovalQueryHandler
+from rookery.actors.projections.lists.hooks import HookProjection
+from rookery.actors.projections.lists.run_queries import RunQueryHandler
+from rookery.actors.projections.lists.runs import RunProjection
+from rookery.actors.projections.lists.sessions import SessionProjection, SessionQueryHandler
 from rookery.actors.projections.projector import (
     CHECKPOINT_LAG_MESSAGES,
     FINAL_LAG_MESSAGES,
     Projector,
 )
-from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.actors.projections.runs import RunProjection
-from rookery.actors.projections.sessions import SessionProjection, SessionQueryHandler
 from rookery.bus.memory.storage import MemoryCheckpointStore
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.bus.storage.stores import CheckpointHead

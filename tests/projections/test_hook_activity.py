@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from rookery.actors.projections.hooks import FOLDS, RECENT_MAX, HookProjection
+from rookery.actors.projections.lists.hooks import FOLDS, RECENT_MAX, HookProjection
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import digest_json

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import UNSET
 
 from rookery.actors.keys.ed25519 import SigningKey, key_id_of
-from rookery.actors.projections.nodes import nodes_of
+from rookery.actors.projections.reports.nodes import nodes_of
 from rookery.bus.ports import Claim
 from rookery.ops.keys import TrustRoots
 from rookery.ops.keys.node_keys import root_voucher

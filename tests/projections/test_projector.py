@@ -12,12 +12,12 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.actors.projections import projector
-from rookery.actors.projections.approvals import ApprovalProjection, ApprovalQueryHandler
+from rookery.actors.projections.lists.approvals import ApprovalProjection, ApprovalQueryHandler
+from rookery.actors.projections.lists.run_queries import RunQueryHandler
+from rookery.actors.projections.lists.runs import RunProjection
+from rookery.actors.projections.lists.sessions import SessionProjection, SessionQueryHandler
 from rookery.actors.projections.projector import SLICE_MESSAGES, Projector
 from rookery.actors.projections.realm_projections import SkippedMessages
-from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.actors.projections.runs import RunProjection
-from rookery.actors.projections.sessions import SessionProjection, SessionQueryHandler
 from rookery.bus.ports import Delivery, Filter, StoredMessage
 from rookery.schemas.codec import encode_json
 from rookery.schemas.envelope import FOREIGN_FAMILY, EntityId

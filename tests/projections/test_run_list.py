@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.actors.projections.runs import RunProjection
+from rookery.actors.projections.lists.run_queries import RunQueryHandler
+from rookery.actors.projections.lists.runs import RunProjection
 from rookery.bus.ports import Delivery
 from rookery.schemas.calls import ToolFault
 from rookery.schemas.codec import fact_tag, wire_names

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rookery.actors.projections import checkpoint
-from rookery.actors.projections import runs as run_table
+from rookery.actors.projections.lists import runs as run_table
+from rookery.actors.projections.lists.run_queries import RunQueryHandler
+from rookery.actors.projections.lists.runs import RunProjection
 from rookery.actors.projections.projector import Projector
-from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.actors.projections.runs import RunProjection
 from rookery.bus.memory.storage import MemoryCheckpointStore
 from rookery.schemas.commands import RunsQuery
 from rookery.schemas.envelope import InputSource

@@ -8,8 +8,12 @@ from typing import Any
 import pytest
 
 from rookery.actors.admission.in_flight import InFlightCounter
+from rookery.actors.projections.lists.sessions import (
+    UNREADABLE,
+    SessionProjection,
+    SessionQueryHandler,
+)
 from rookery.actors.projections.projector import Projector
-from rookery.actors.projections.sessions import UNREADABLE, SessionProjection, SessionQueryHandler
 from rookery.schemas.commands import SessionsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import session

@@ -154,7 +154,7 @@ READERS: Final = (
         | named("approval", "grant_consumed grant_issued session_grant_issued"),
     ),
     Reader(
-        "actors.projections.runs",
+        "actors.projections.lists.runs",
         ("_KINDS", "_RESTARTED"),
         ("session", "turn", "tool"),
         HOST_MOVES
@@ -167,7 +167,7 @@ READERS: Final = (
         | named("tool", "history_restarted"),
     ),
     Reader(
-        "actors.projections.approvals",
+        "actors.projections.lists.approvals",
         ("_KINDS",),
         ("approval",),
         MACHINE_APPROVALS
@@ -175,13 +175,13 @@ READERS: Final = (
         | named("approval", "dispatch_resulted dispatched history_restarted recovery_required"),
     ),
     Reader(
-        "actors.projections.approvers",
-        ("Approvers", "keys_of", "change_count"),
+        "actors.projections.trust",
+        ("Approvers",),
         ("approval",),
         of_family("approval") - APPROVERS | named("approval", "approver_refused"),
     ),
     Reader(
-        "actors.projections.nodes",
+        "actors.projections.reports.nodes",
         ("nodes_of",),
         ("node",),
         named(

@@ -20,7 +20,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.projections import RunQueryHandler
+from rookery.actors.projections.lists import RunQueryHandler
 from rookery.bus.client import Client
 from rookery.bus.clock import entropy
 from rookery.bus.jetstream_bus import JetStreamBus

@@ -10,7 +10,8 @@ from time import perf_counter
 from typing import Final, NamedTuple
 
 from rookery.actors.admission import InFlightCounter
-from rookery.actors.projections import RealmProjections, RunQueryHandler
+from rookery.actors.projections import RealmProjections
+from rookery.actors.projections.lists import RunQueryHandler
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.nats import Outgoing
 from rookery.bus.ports import PARTITIONS, Filter, StoredMessage

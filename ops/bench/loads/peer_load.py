@@ -14,7 +14,7 @@ from Crypto.Signature import eddsa
 from rookery.actors.peers.envelopes import RecordedEnvelopes, sign_envelope
 from rookery.actors.peers.roster import Roster, RosterSigners
 from rookery.actors.peers.trust import RealmKeys, peer_id_of
-from rookery.actors.projections import read_roster
+from rookery.actors.projections.reports import RosterReport
 from rookery.bus.client import Client
 from rookery.bus.nats import Connection, Outgoing
 from rookery.bus.ports import Filter, StoredMessage
@@ -93,7 +93,7 @@ async def _realm_key(client: Client) -> str:
     async with asyncio.timeout(_READY_S):
         while True:
             messages = await _messages(client, Filter("peer", ROSTER_KEY))
-            roster = read_roster(messages, client.realm, RosterSigners()).roster
+            roster = RosterReport.read(messages, client.realm, RosterSigners()).roster
             if roster.realm_key:
                 return roster.realm_key
             await asyncio.sleep(0.05)

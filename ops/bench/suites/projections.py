@@ -14,7 +14,7 @@ from time import perf_counter
 
 from msgspec.structs import replace
 
-from rookery.actors.projections import RunProjection, RunQueryHandler
+from rookery.actors.projections.lists import RunProjection, RunQueryHandler
 from rookery.bus.memory import MemoryJournal, MemoryLog
 from rookery.bus.ports import Filter, StoredMessage
 from rookery.ops.bench.harness.harness import Harness

@@ -15,7 +15,7 @@ import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
 
-from rookery.actors.projections import ApprovalProjection, ApprovalQueryHandler
+from rookery.actors.projections.lists import ApprovalProjection, ApprovalQueryHandler
 from rookery.bus.client import read_arguments
 from rookery.bus.clock import SystemClock, new_id
 from rookery.bus.ports import Filter

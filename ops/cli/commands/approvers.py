@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.state import APPROVERS_KEY
 from rookery.actors.keys.approver_signatures import Signer
-from rookery.actors.projections import ApproverReport, ListedApproverKey, read_approvers
+from rookery.actors.projections.reports import ApproverReport, ListedApproverKey
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.arguments import make_key, read_public_key_file, read_signer
@@ -127,7 +127,7 @@ async def approver_report(realm: OfflineRealm) -> ApproverReport:
     """The approvers, read from the journal."""
     pages = realm.journal.scan(Filter("approval", APPROVERS_KEY))
     messages = [stored async for page in pages for stored in page]
-    return read_approvers(messages, realm.subjects.realm, realm.root_key)
+    return ApproverReport.read(messages, realm.subjects.realm, realm.root_key)
 
 
 async def _report(options: Options) -> ApproverReport:

@@ -9,19 +9,13 @@ from typing import Annotated
 
 from cyclopts import App, Parameter
 
-from rookery.actors.projections import ApprovalQueryHandler
+from rookery.actors.projections.lists import ApprovalQueryHandler
 from rookery.bus.clock import SystemClock
 from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
 from rookery.ops.cli.arguments import read_signer
 from rookery.ops.cli.commands.approvers import approver_name, realm_keys
 from rookery.ops.cli.options import NO_OPTIONS, ActorOption, Options, actor
-from rookery.ops.cli.output import (
-    clock_time,
-    print_danger,
-    print_json,
-    print_line,
-    print_table,
-)
+from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
 from rookery.ops.journal import find_forged_approvals
 from rookery.schemas.approvals.lists import GrantedQuery, GrantList, ListedGrant
 from rookery.schemas.commands import RevokeGrant

@@ -10,7 +10,7 @@ from typing import Annotated
 from cyclopts import App, Parameter
 
 from rookery.actors.keys.ed25519 import SigningKey
-from rookery.actors.projections import NodeView, nodes_of
+from rookery.actors.projections.reports import NodeView, nodes_of
 from rookery.bus.clock import wait_until
 from rookery.bus.credentials import Credential
 from rookery.bus.ports import Filter

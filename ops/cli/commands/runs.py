@@ -14,7 +14,7 @@ from cyclopts.validators import Number
 from msgspec import UNSET
 from rich.console import Console
 
-from rookery.actors.projections import RunQueryHandler
+from rookery.actors.projections.lists import RunQueryHandler
 from rookery.bus.client import read_past_result
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage

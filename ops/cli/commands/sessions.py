@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from rookery.actors.admission.evolve import evolve
 from rookery.actors.admission.state import Admission
 from rookery.actors.histories import last_restart
-from rookery.actors.projections import SessionQueryHandler, parse_phase
+from rookery.actors.projections.lists import SessionQueryHandler
 from rookery.actors.protection.checks import check_rights
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter, StoredMessage
@@ -93,7 +93,7 @@ def list_(
 ) -> int:
     """List the sessions, the most recently used first."""
     query = SessionsQuery(
-        phase=phase and parse_phase(phase.strip().casefold(), str.casefold),
+        phase=phase and SessionQueryHandler.parse_phase(phase.strip().casefold(), str.casefold),
         language=language,
         used_since_ms=None if since is None else parse_time_ms(since, SystemClock().now_ms()),
         limit=limit,

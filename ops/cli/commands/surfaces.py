@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 from cyclopts import App, Parameter
 
-from rookery.actors.projections import nodes_of
+from rookery.actors.projections.reports import nodes_of
 from rookery.actors.protection.sensitive_values import NO_SEAL
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import open_realm

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from rookery.actors.projections import ApprovalProjection
+from rookery.actors.projections.lists import ApprovalProjection
 from rookery.bus.ports import StoredMessage
 from rookery.ops.cli.output import clock_time, print_table, printable
 from rookery.ops.cli.rendering.timeline import duration

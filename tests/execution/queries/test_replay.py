@@ -14,8 +14,8 @@ import pytest
 from rookery.actors.execution.history import RunHistoryReader
 from rookery.actors.execution.queries.replay import RunReplayer
 from rookery.actors.execution.rebuilt_session import SessionRebuilder
-from rookery.actors.projections.run_queries import RunQueryHandler
-from rookery.actors.projections.sessions import SessionQueryHandler
+from rookery.actors.projections.lists.run_queries import RunQueryHandler
+from rookery.actors.projections.lists.sessions import SessionQueryHandler
 from rookery.actors.sandbox import Sandbox, ToolResult, open_sandbox
 from rookery.actors.sandbox.sessions import RecordedCall, ResultBatch
 from rookery.actors.tools.evolve import evolve_calls

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from rookery.actors.peers.roster import Roster, RosterPeer, sign_change
 from rookery.actors.peers.trust import PeerCard, fingerprint, peer_id_of
-from rookery.actors.projections import RosterReport, read_roster, reported_signers
+from rookery.actors.projections.reports import RosterReport
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
@@ -303,10 +303,10 @@ def _until_ms(duration: str) -> int:
 
 async def _read(realm: OfflineRealm) -> RosterReport:
     """The roster, read from the journal."""
-    signers = reported_signers(await approver_report(realm))
+    signers = (await approver_report(realm)).signers
     pages = realm.journal.scan(Filter("peer", ROSTER_KEY))
     messages = [stored async for page in pages for stored in page]
-    return read_roster(messages, realm.subjects.realm, signers)
+    return RosterReport.read(messages, realm.subjects.realm, signers)
 
 
 async def _report(options: Options) -> RosterReport:

@@ -38,7 +38,7 @@ from rookery.schemas.facts.session import SESSION_FACTS, SessionFact
 from rookery.schemas.replies import SessionList, SessionView
 from rookery.schemas.run import SessionMeta
 
-__all__ = ["PHASES", "UNREADABLE", "SessionProjection", "SessionQueryHandler", "parse_phase"]
+__all__ = ["PHASES", "UNREADABLE", "SessionProjection", "SessionQueryHandler"]
 
 log = logging.getLogger(__name__)
 
@@ -158,7 +158,7 @@ class SessionQueryHandler:
     def _listed(self, query: SessionsQuery) -> SessionList:
         """The matching sessions, as far as the journal was read."""
         if query.phase is not None:
-            parse_phase(query.phase)
+            self.parse_phase(query.phase)
         states = self._projection.states.values()
         found = [state for state in states if self._matches(state, query)]
         rest = found
@@ -186,24 +186,24 @@ class SessionQueryHandler:
     def _view(self, state: Admission) -> SessionView:
         return msgspec.structs.replace(state.view(), phase=self._phase(state))
 
+    @staticmethod
+    def parse_phase(text: str, normalize: Callable[[str], str] = str) -> str:
+        """The phase whose normalized name is ``text``; ``Refused`` if there is none.
+
+        A wrong phase would otherwise match no session, as if there were none.
+        """
+        for phase in PHASES:
+            if normalize(phase) == text:
+                return phase
+        hint = f"one of {', '.join(PHASES)}"
+        raise Refused("INVALID_ARGUMENT", f"{text[:80]!r} is no phase of a session", hint=hint)
+
     async def handle(self, delivery: Delivery) -> SessionList:
         """The query ``sessions``."""
         await self._projector.refresh_for_query()
         return self._listed(
             decode_command(delivery.body, SessionsQuery, content_type=delivery.content_type)
         )
-
-
-def parse_phase(text: str, normalize: Callable[[str], str] = str) -> str:
-    """The phase whose normalized name is ``text``; ``Refused`` if there is none.
-
-    A wrong phase would otherwise match no session, as if there were none.
-    """
-    for phase in PHASES:
-        if normalize(phase) == text:
-            return phase
-    hint = f"one of {', '.join(PHASES)}"
-    raise Refused("INVALID_ARGUMENT", f"{text[:80]!r} is no phase of a session", hint=hint)
 
 
 def _newest_first(state: Admission) -> tuple[int, str]:

@@ -9,6 +9,7 @@ from typing import Final, NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.projections.checkpoint import CheckpointStore
+from rookery.actors.projections.lists.runs import RunProjection
 from rookery.actors.projections.pages import (
     PageLost,
     RunPage,
@@ -19,7 +20,6 @@ from rookery.actors.projections.pages import (
     newest_runs,
 )
 from rookery.actors.projections.projector import Projector
-from rookery.actors.projections.runs import RunProjection
 from rookery.bus.ports import Delivery, Filter, Journal
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import RunsQuery
