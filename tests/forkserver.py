@@ -26,6 +26,7 @@ import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any, NoReturn
 
 __all__ = ["Forked", "can_fork", "fork"]
@@ -39,6 +40,7 @@ MODULES = (
     "quickjs_rs",
     "uvloop",
 )
+MAIN = "rookery.ops.cli:main"
 _NUMBER = struct.Struct("!I")
 
 
@@ -96,12 +98,16 @@ def fork(
     env: Mapping[str, str],
     cwd: Path,
     stderr: int,
+    stdin: int | None = None,
+    main: str = MAIN,
     imported: str = "",
 ) -> Forked:
-    """``rookery`` with these arguments, whose output is to be read and whose input is empty.
-    ``imported``: one more module that its parent has imported, because that takes long."""
-    wanted = {"argv": ["rookery", *arguments], "env": dict(env), "cwd": str(cwd)}
-    return _parent(imported).fork(json.dumps(wanted).encode(), stderr)
+    """``rookery`` with these arguments, whose output is to be read, and whose input is empty by
+    default. ``main``: another function that is called for its exit code. ``imported``: one more
+    module that its parent has imported, because that takes long."""
+    argv = ["rookery", *arguments]
+    wanted = {"argv": argv, "env": dict(env), "cwd": str(cwd), "main": main}
+    return _parent(imported).fork(json.dumps(wanted).encode(), stdin, stderr)
 
 
 @functools.cache
@@ -122,12 +128,13 @@ class _Parent:
             )
         atexit.register(self._end)
 
-    def fork(self, wanted: bytes, stderr: int) -> Forked:
+    def fork(self, wanted: bytes, stdin: int | None, stderr: int) -> Forked:
         reads, stdout = os.pipe()
         ended, ends = os.pipe()
-        with self._lock:
+        with self._lock, open(os.devnull, "rb") as nothing:
             head = _NUMBER.pack(len(wanted))
-            socket.send_fds(self._line, [head], [stdout, stderr, ends])
+            source = nothing.fileno() if stdin is None else stdin
+            socket.send_fds(self._line, [head], [source, stdout, stderr, ends])
             self._line.sendall(wanted)
             os.close(stdout)
             os.close(ends)
@@ -140,7 +147,8 @@ class _Parent:
 
 
 class _Server:
-    """Forks, and tells of ends. ``serve`` returns in every child, and in the server never."""
+    """Forks, and tells of ends. ``serve`` returns in every child, with the name of the function
+    that it calls, and in the server never."""
 
     def __init__(self, line: socket.socket) -> None:
         self._line = line
@@ -151,31 +159,30 @@ class _Server:
         signal.set_wakeup_fd(self._woken, warn_on_full_buffer=False)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
-    def serve(self) -> None:
+    def serve(self) -> str:
         while True:
             ready, _, _ = select.select([self._line, self._wake], [], [])
             if self._wake in ready:
                 os.read(self._wake, 4096)
                 self._tell_of_ends()
-            if self._line in ready and self._fork_one():
-                return
+            if self._line in ready and (main := self._fork_one()):
+                return main
 
-    def _fork_one(self) -> bool:
-        head, files, _, _ = socket.recv_fds(self._line, _NUMBER.size, 3)
+    def _fork_one(self) -> str:
+        head, files, _, _ = socket.recv_fds(self._line, _NUMBER.size, 4)
         if not head:
             os._exit(0)
         (size,) = _NUMBER.unpack(head)
         wanted = self._line.recv(size, socket.MSG_WAITALL)
         pid = os.fork()
         if pid == 0:
-            self._become(wanted, files)
-            return True
-        stdout, stderr, ends = files
-        os.close(stdout)
-        os.close(stderr)
+            return self._become(wanted, files)
+        *its, ends = files
+        for file in its:
+            os.close(file)
         self._children[pid] = ends
         self._line.sendall(_NUMBER.pack(pid))
-        return False
+        return ""
 
     def _tell_of_ends(self) -> None:
         for pid, ends in [*self._children.items()]:
@@ -185,13 +192,13 @@ class _Server:
                 with os.fdopen(ends, "wb") as pipe:
                     pipe.write(_NUMBER.pack(status))
 
-    def _become(self, wanted: bytes, files: list[int]) -> None:
-        """What the system and Python do for a process that starts."""
+    def _become(self, wanted: bytes, files: list[int]) -> str:
+        """What the system and Python do for a process that starts; the function that it calls."""
         signal.set_wakeup_fd(-1)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        os.dup2(files[0], 1)
-        os.dup2(files[1], 2)
+        for number, file in enumerate(files[:3]):
+            os.dup2(file, number)
         self._line.detach()
         self._children.clear()
         os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -203,6 +210,7 @@ class _Server:
         sys.stdout, sys.stderr = _text(1), _text(2, errors="backslashreplace", line_buffering=True)
         sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         importlib.invalidate_caches()
+        return str(asked["main"])
 
 
 def _text(file: int, **how: Any) -> io.TextIOWrapper:
@@ -225,11 +233,10 @@ def main() -> None:
     for name in filter(None, (*MODULES, imported)):
         importlib.import_module(name)
     _make_schemas()
-    cli = sys.modules["rookery.ops.cli"]
     gc.collect()
     gc.freeze()
-    _Server(line).serve()
-    _end(int(cli.main() or 0))
+    name = _Server(line).serve()
+    _end(int(resolve_name(name)() or 0))
 
 
 def _end(code: int) -> NoReturn:

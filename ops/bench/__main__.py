@@ -9,7 +9,7 @@ import msgspec
 
 from rookery.ops.bench.harness.load import Task
 
-__all__: list[str] = []
+__all__ = ["main"]
 
 _ROLES = {
     "load": "rookery.ops.bench.harness.load_generator:generate",
@@ -27,6 +27,11 @@ _ROLES = {
 }
 """By name, so that a load generator does not import a node, which takes as long as its start."""
 
+
+def main() -> None:
+    role, text = sys.argv[1:]
+    resolve_name(_ROLES[role])(msgspec.json.decode(text, type=Task))
+
+
 if __name__ == "__main__":
-    _role, _text = sys.argv[1:]
-    resolve_name(_ROLES[_role])(msgspec.json.decode(_text, type=Task))
+    main()

@@ -25,6 +25,7 @@ from rookery.ops.bench.loads.rebuild_load import MESSAGES, histories, next_run, 
 from rookery.ops.bench.loads.sandbox_load import BenchSession, open_guests
 from rookery.schemas.errors import Failed
 from rookery.schemas.run import Language
+from tests.ops.forked_benches import fork_process
 
 SHARE = 0.002
 COLD_LISTS = ("views", "default")
@@ -34,7 +35,7 @@ FIELDS = set(ResultRow.__struct_fields__)
 
 @pytest.mark.parametrize(("name", "sync"), [*((n, "always") for n in bench.BENCHES), COLD_LISTS])
 def test_a_bench_yields_a_row_for_each_of_its_lines(name: str, sync: Sync):
-    rows = measure(name, sync, rounds=1, share=SHARE)
+    rows = measure(name, sync, rounds=1, share=SHARE, start=fork_process)
     assert rows
     assert len({row.name for row in rows}) == len(rows)
     for row in rows:
@@ -95,7 +96,7 @@ def test_a_bound_without_a_ratio_is_on_the_value():
 
 
 def test_the_audit_knows_every_command_that_must_be_in_the_journal():
-    with Harness("default", SHARE) as harness:
+    with Harness("default", SHARE, start=fork_process) as harness:
         filled = harness.load("fill", cell="fill")
         assert filled.done == MESSAGES * harness.count(1_000)
         JournalAudit(harness.url).check("fill", filled.done)

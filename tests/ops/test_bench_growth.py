@@ -28,6 +28,7 @@ from rookery.schemas.commands import RunsQuery
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.ids import parse_fact_id
 from rookery.schemas.replies import RunList, RunState
+from tests.ops.forked_benches import fork_process
 
 SESSIONS, CYCLES = 3, 2
 RUNS = SESSIONS * CYCLES * CYCLE_RUNS
@@ -36,7 +37,7 @@ RUNS = SESSIONS * CYCLES * CYCLE_RUNS
 @pytest.fixture(scope="module")
 def harness() -> Iterator[Harness]:
     """A server with the loaded journal."""
-    with Harness("default") as harness:
+    with Harness("default", start=fork_process) as harness:
         with harness.node("runs"):
             recorded = asyncio.run(record_session(harness.client_url, harness.url))
         made = asyncio.run(load_runs(harness.url, recorded, runs=RUNS, sessions=SESSIONS))

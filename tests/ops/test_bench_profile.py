@@ -20,6 +20,7 @@ from rookery.ops.bench.harness.process_usage import ThreadUsage, usage_here, usa
 from rookery.ops.bench.harness.result_rows import describe_machine
 from rookery.ops.bench.profile import CALL, RUN
 from rookery.ops.bench.profile.profile import BENCH, costs, count_now, count_syncs, profile_node
+from tests.ops.forked_benches import fork_process
 
 JOURNAL = Subjects("default").journal_stream
 RUNS = 3
@@ -28,7 +29,7 @@ RUNS = 3
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Harness, NodeProcess]]:
     """A node that executes runs."""
-    with Harness("always", share=0.01) as harness, harness.node("runs") as node:
+    with Harness("always", share=0.01, start=fork_process) as harness, harness.node("runs") as node:
         yield harness, node
 
 

@@ -33,7 +33,7 @@ from rookery.ops.bench.growth.journal_loader import (
     record_session,
     session_name,
 )
-from rookery.ops.bench.harness.harness import NodeProcess
+from rookery.ops.bench.harness.harness import NodeProcess, start_process
 from rookery.ops.bench.harness.load import Task
 from rookery.ops.bench.harness.process_usage import resident_bytes
 from rookery.ops.bench.harness.result_rows import describe_machine
@@ -161,7 +161,7 @@ def _node(server: EmbeddedServer) -> Iterator[_RunningNode]:
         store=str(server.store / "nodes"),
         sync="always",
     )
-    process = NodeProcess("runs", task)
+    process = NodeProcess(start_process("runs", task))
     try:
         process.await_ready()
         ready_s = perf_counter() - begin_s

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Literal
+from typing import IO, Any, Literal, Protocol
 
 import msgspec
 from msgspec.structs import replace
@@ -25,7 +25,14 @@ from rookery.ops.bench.harness.process_usage import ProcessUsage
 from rookery.ops.bench.harness.result_rows import Sync
 from rookery.schemas.errors import Failed
 
-__all__ = ["Harness", "NodeProcess", "TokenProcess"]
+__all__ = [
+    "BenchProcess",
+    "Harness",
+    "NodeProcess",
+    "StartProcess",
+    "TokenProcess",
+    "start_process",
+]
 
 _STOP_TIMEOUT_S = 20.0
 _START_TIMEOUT_S = 120.0
@@ -33,14 +40,54 @@ _COUNT_MIN = 8
 _BLOCK_BYTES = 512
 
 
+class BenchProcess(Protocol):
+    """What a harness uses of a process: ``subprocess.Popen``, or one that a test has forked."""
+
+    @property
+    def stdin(self) -> IO[str] | None: ...
+    @property
+    def stdout(self) -> IO[str] | None: ...
+    @property
+    def pid(self) -> int: ...
+    @property
+    def returncode(self) -> int | None: ...
+    def communicate(self, *, timeout: float | None = None) -> tuple[str, str | None]: ...
+    def wait(self, timeout: float | None = None) -> int: ...
+    def kill(self) -> None: ...
+
+
+StartProcess = Callable[[str, Task], BenchProcess]
+"""Starts a process in a role, with a task."""
+
+
+def start_process(role: str, task: Task) -> subprocess.Popen[str]:
+    """A new Python. What a load prints about its errors is kept for the message."""
+    text = msgspec.json.encode(task).decode()
+    return subprocess.Popen(
+        [sys.executable, "-m", "rookery.ops.bench", role, text],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE if role == "load" else None,
+        text=True,
+    )
+
+
 class Harness:
     """The environment of one round."""
 
-    def __init__(self, sync: Sync, share: float = 1.0, *, link: MeshLink | None = None) -> None:
+    def __init__(
+        self,
+        sync: Sync,
+        share: float = 1.0,
+        *,
+        link: MeshLink | None = None,
+        start: StartProcess = start_process,
+    ) -> None:
         """``link``: of the server to those of other sites."""
         self.sync: Sync = sync
         self.share = share
         """The share of the full counts; tests use a small one."""
+        self.start = start
         self._link = link
         self._open = ExitStack()
         self.store = Path()
@@ -95,28 +142,24 @@ class Harness:
             node_pid=node_pid,
             other_url=other_url,
         )
-        try:
-            done = subprocess.run(
-                _command("load", task),
-                capture_output=True,
-                check=True,
-                timeout=task.seconds_max + _START_TIMEOUT_S,
-            )
-        except subprocess.TimeoutExpired:
-            raise Failed("NODE_FAILED", f"the load {kind} {cell} did not finish") from None
-        except subprocess.CalledProcessError as error:
-            output = error.stderr.decode(errors="replace").strip().splitlines()
-            raise Failed("NODE_FAILED", f"the load {kind} {cell}: {output[-1:]}") from None
-        return msgspec.json.decode(done.stdout, type=LoadResult)
+        return msgspec.json.decode(self._output("load", task), type=LoadResult)
 
-    def output_of(self, role: str, count: int) -> bytes:
+    def output_of(self, role: str, count: int) -> str:
         """The output of a process in this role."""
-        task = self._task(count)
-        command = _command(role, task)
-        patience_s = task.seconds_max + _START_TIMEOUT_S
-        return subprocess.run(
-            command, stdout=subprocess.PIPE, check=True, timeout=patience_s
-        ).stdout
+        return self._output(role, self._task(count))
+
+    def _output(self, role: str, task: Task) -> str:
+        process = self.start(role, task)
+        name = f"the {role} {task.kind} {task.cell}".strip()
+        try:
+            output, errors = process.communicate(timeout=task.seconds_max + _START_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            raise Failed("NODE_FAILED", f"{name} did not finish") from None
+        finally:
+            process.kill()
+        if process.returncode:
+            raise Failed("NODE_FAILED", f"{name}: {(errors or '').strip().splitlines()[-1:]}")
+        return output
 
     @contextmanager
     def node(
@@ -130,7 +173,7 @@ class Harness:
         task = self._task(token_url=token_url)
         if realm:
             task = replace(task, realm=realm, url=self._server.url_for(Role.NODE, realm=realm))
-        node = NodeProcess(role, task)
+        node = NodeProcess(self.start(role, task))
         try:
             node.await_ready()
             yield node
@@ -140,7 +183,7 @@ class Harness:
     @contextmanager
     def token_server(self) -> Iterator[TokenProcess]:
         """An authorization server for this block."""
-        server = TokenProcess(self._task())
+        server = TokenProcess(self.start("tokens", self._task()))
         try:
             yield server
         finally:
@@ -170,10 +213,8 @@ class Harness:
 class NodeProcess:
     """The node under test."""
 
-    def __init__(self, role: str, task: Task) -> None:
-        self._process = subprocess.Popen(
-            _command(role, task), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
+    def __init__(self, process: BenchProcess) -> None:
+        self._process = process
 
     @property
     def pid(self) -> int:
@@ -227,12 +268,10 @@ class NodeProcess:
 class TokenProcess:
     """An authorization server in a process of its own."""
 
-    def __init__(self, task: Task) -> None:
-        self._process = subprocess.Popen(
-            _command("tokens", task), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        assert self._process.stdout is not None
-        self.url = self._process.stdout.readline().strip()
+    def __init__(self, process: BenchProcess) -> None:
+        self._process = process
+        assert process.stdout is not None
+        self.url = process.stdout.readline().strip()
         self.own_us = 0.0
         """The median of its own time for a request, once it has ended."""
         if not self.url:
@@ -247,8 +286,3 @@ class TokenProcess:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.communicate()
-
-
-def _command(role: str, task: Task) -> list[str]:
-    text = msgspec.json.encode(task).decode()
-    return [sys.executable, "-m", "rookery.ops.bench", role, text]

@@ -12,7 +12,7 @@ import msgspec
 from rich.console import Console
 from rich.table import Table
 
-from rookery.ops.bench.harness.harness import Harness
+from rookery.ops.bench.harness.harness import Harness, StartProcess, start_process
 from rookery.ops.bench.harness.result_rows import (
     Figure,
     ResultRow,
@@ -101,13 +101,21 @@ def measure_and_print(
     return 1 if any(row.met is False for row in rows) else 0
 
 
-def measure(name: str, sync: Sync, *, rounds: int, share: float = 1.0) -> list[ResultRow]:
-    """Run every round in its own harness. ``share`` scales the counts; tests use a small one."""
+def measure(
+    name: str,
+    sync: Sync,
+    *,
+    rounds: int,
+    share: float = 1.0,
+    start: StartProcess = start_process,
+) -> list[ResultRow]:
+    """Run every round in its own harness. ``share`` scales the counts; tests use a small one, and
+    fork their processes."""
     bench = _BENCHES[name]
     measured = []
     for number in range(rounds):
         print(f"{name}, sync {sync}: round {number + 1} of {rounds}", file=sys.stderr, flush=True)
-        with Harness(sync, share) as harness:
+        with Harness(sync, share, start=start) as harness:
             measured.append(bench.measure(harness))
     return result_rows(name, sync, bench.lines(sync), measured)
 

@@ -83,8 +83,8 @@ def _sites(harness: Harness) -> Iterator[tuple[Harness, Harness, NodeProcess]]:
     """A hub and a leaf, with a server and a node each; the third is the hub's node."""
     first, second = _links()
     with (
-        Harness(harness.sync, harness.share, link=first) as hub,
-        Harness(harness.sync, harness.share, link=second) as leaf,
+        Harness(harness.sync, harness.share, link=first, start=harness.start) as hub,
+        Harness(harness.sync, harness.share, link=second, start=harness.start) as leaf,
         hub.node("peers") as node,
         leaf.node("peers"),
     ):
