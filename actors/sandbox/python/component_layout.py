@@ -79,13 +79,19 @@ CoreItem = CoreExport | Lowered | Resource
 class Layout:
     """A component's index spaces, in the order of its binary."""
 
-    modules: list[bytes] = field(default_factory=list)
+    pieces: list[memoryview] = field(default_factory=list)
+    """The core modules, as parts of the component."""
     instances: list[ModuleInstance | ExportBag] = field(default_factory=list)
     core: dict[str, list[CoreItem]] = field(
         default_factory=lambda: {"func": [], "table": [], "memory": [], "global": []}
     )
     functions: list[str] = field(default_factory=list)
     lifts: list[Lift] = field(default_factory=list)
+
+    @property
+    def modules(self) -> list[bytes]:
+        """Copies of the core modules."""
+        return [bytes(piece) for piece in self.pieces]
 
     def resolve(self, instance: int, name: str) -> CoreExport | Lowered:
         """Resolve aliases to a module's export or to an import of the component."""
@@ -119,7 +125,7 @@ class ModuleFacts(NamedTuple):
 class BinaryReader:
     """Reads LEB128 numbers and names from bytes."""
 
-    def __init__(self, data: bytes, at: int = 0, end: int | None = None) -> None:
+    def __init__(self, data: bytes | memoryview, at: int = 0, end: int | None = None) -> None:
         self.data, self.at, self.end = data, at, len(data) if end is None else end
 
     def byte(self) -> int:
@@ -138,7 +144,7 @@ class BinaryReader:
     def name(self) -> str:
         length = self.u32()
         self.at += length
-        return self.data[self.at - length : self.at].decode()
+        return str(self.data[self.at - length : self.at], "utf-8")
 
     def expect(self, value: int) -> None:
         if self.byte() != value:
@@ -157,9 +163,10 @@ class BinaryReader:
 def read_layout(component: bytes) -> Layout:
     """The layout of a whole component binary."""
     layout = Layout()
-    for kind, reader in BinaryReader(component, 8).sections():
+    whole = memoryview(component)
+    for kind, reader in BinaryReader(whole, 8).sections():
         if kind == 1:
-            layout.modules.append(component[reader.at : reader.end])
+            layout.pieces.append(whole[reader.at : reader.end])
         elif read := _SECTIONS.get(kind):
             for _ in range(reader.u32()):
                 read(layout, reader)
@@ -246,7 +253,7 @@ def _import(layout: Layout, reader: BinaryReader) -> None:
 _SECTIONS = {2: _core_instance, 6: _alias, 8: _canonical, 10: _import}
 
 
-def read_module(module: bytes) -> ModuleFacts:
+def read_module(module: bytes | memoryview) -> ModuleFacts:
     """Read the properties of a core module."""
     imports: list[tuple[str, str, int]] = []
     mutable: list[bool] = []

@@ -75,7 +75,7 @@ class LinkPlan:
 
     def __init__(self, component: bytes) -> None:
         self._layout = read_layout(component)
-        self.modules = self._layout.modules
+        self.modules = self._layout.pieces
         self._facts = [read_module(module) for module in self.modules]
         self.used = sorted(i for i, facts in enumerate(self._facts) if not _is_stub(facts))
         if any(self._facts[i].hidden_mutable_globals for i in self.used):

@@ -81,8 +81,10 @@ class PythonGuest:
 
     def __init__(self, engine: Engine, cache: GuestCache, component: bytes = b"") -> None:
         """``component`` is another build than the own one."""
-        component = component or cache.component(stub_wasi=True)
-        self.build = sha3_256(component).hexdigest()
+        if component:
+            self.build = sha3_256(component).hexdigest()
+        else:
+            component, self.build = cache.own_build()
         self.engine = engine
         self.plan = LinkPlan(component)
         self.plan.bind(cache.modules(engine, {i: self.plan.modules[i] for i in self.plan.used}))

@@ -142,7 +142,7 @@ def test_a_component_of_another_layout_is_refused(cache: GuestCache):
     layout = read_layout(component)
     assert len(layout.lifts) == 2
     assert not any(
-        read_module(layout.modules[i]).hidden_mutable_globals for i in LinkPlan(component).used
+        read_module(layout.pieces[i]).hidden_mutable_globals for i in LinkPlan(component).used
     )
     section = component.index(layout.modules[-1]) + len(layout.modules[-1])
     with pytest.raises(Failed) as failed:
