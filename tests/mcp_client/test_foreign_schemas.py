@@ -88,11 +88,14 @@ def test_a_schema_that_is_too_deep_is_refused():
         affordable_schema(schema, "it")
 
 
-def test_a_bomb_of_references_is_followed_for_a_bounded_number_of_steps():
-    mismatch = SchemaValidator(BOMB, "it").find_mismatch({"text": "x"})
+@pytest.mark.parametrize("draft", ["draft/2020-12/schema", "draft-07/schema#", "draft-04/schema#"])
+def test_a_bomb_of_references_is_followed_for_a_bounded_number_of_steps(draft: str):
+    of_a_draft = {"$schema": f"http://json-schema.org/{draft}", "allOf": [{"$ref": "#/$defs/n0"}]}
+    schema = {**BOMB, "properties": {"text": of_a_draft}}
+    mismatch = SchemaValidator(schema, "it").find_mismatch({"text": "x"})
     assert mismatch is not None
     assert "fewer steps" in str(mismatch)
-    capability = Capability(name="a", description="", input_schema=BOMB)
+    capability = Capability(name="a", description="", input_schema=schema)
     assert not sensitive_parts(capability)
 
 

@@ -12,6 +12,7 @@ from jsonschema import Draft202012Validator
 from rookery.actors.tools.validation.schema_acceptor import compile_acceptor
 
 NAMES = st.sampled_from(["a", "b", "c", "", "ab"])
+LEAVES = st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from([0.5, 1.0]) | NAMES
 TYPES = st.sampled_from(["array", "boolean", "integer", "null", "number", "object", "string"])
 
 
@@ -26,6 +27,10 @@ def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
             "items": inner,
             "anyOf": st.lists(inner, min_size=1, max_size=2),
             "title": st.just("a title"),
+            "$schema": st.just("http://json-schema.org/draft-07/schema#"),
+            "enum": st.lists(LEAVES, min_size=1, max_size=3, unique_by=repr),
+            "minItems": st.integers(0, 2),
+            "maxItems": st.integers(0, 2),
             "minimum": st.integers(0, 2),
             "exclusiveMinimum": st.sampled_from([0, 0.5, 1]),
             "maximum": st.integers(0, 2),
@@ -38,7 +43,6 @@ def _schemas(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
 
 
 SCHEMAS = st.recursive(st.booleans() | st.builds(dict), _schemas, max_leaves=8)
-LEAVES = st.none() | st.booleans() | st.integers(-1, 3) | st.sampled_from([0.5, 1.0]) | NAMES
 VALUES = st.recursive(
     LEAVES,
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(NAMES, inner, max_size=3),
@@ -74,7 +78,23 @@ def test_the_schema_of_a_plain_function_needs_no_other_validator(value: Any):
 
 @pytest.mark.parametrize(
     "schema",
-    [False, {"multipleOf": 2}, {"$ref": "#"}, {"items": {"enum": [1]}}, {"format": "date"}],
+    [
+        False,
+        {"multipleOf": 2},
+        {"$ref": "#"},
+        {"items": {"const": 1}},
+        {"format": "date"},
+        {"items": {"anyOf": [{"type": "null"}] * 65}},
+    ],
 )
-def test_other_keywords_are_left_to_the_validator(schema: Any):
+def test_other_keywords_and_many_options_are_left_to_the_validator(schema: Any):
     assert compile_acceptor(schema) is None
+
+
+def test_keywords_that_restrict_nothing_are_words():
+    """The schemas of published servers have them."""
+    words = {"$schema": "http://json-schema.org/draft-07/schema#", "x-description": "a list"}
+    accepts = compile_acceptor({"type": "object", **words, "properties": {"a": {"enum": ["b"]}}})
+    assert accepts is not None
+    assert accepts({"a": "b"})
+    assert not accepts({"a": "c"})

@@ -140,6 +140,19 @@ _BoundedValidator: Final = extend(  # type: ignore[no-untyped-call]
     Draft202012Validator,
     {keyword: _count_steps(check) for keyword, check in Draft202012Validator.VALIDATORS.items()},
 )
+_evolve: Final = _BoundedValidator.evolve
+
+
+def _evolve_counted(validator: Any, **changes: Any) -> Any:
+    """For a part of the schema. A part that names another draft would get that draft's own
+    validator, whose steps are not counted."""
+    part = changes.get("schema")
+    if isinstance(part, dict) and "$schema" in part:
+        changes["schema"] = {key: value for key, value in part.items() if key != "$schema"}
+    return _evolve(validator, **changes)
+
+
+_BoundedValidator.evolve = _evolve_counted
 
 
 # --- matching -------------------------------------------------------------------------------------
