@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
@@ -52,6 +52,10 @@ SECRET_BYTES: Final = 32
 CHECK_S: Final = 2.0
 LOG_S: Final = 60.0
 CLOSE_S: Final = 1.0
+ANSWERS_PAUSE_S: Final = 0.01
+ANSWERS_MAX: Final = 1_000
+"""Of one peer's requests that no session takes, so many wait for their answer; a hundred a second
+get one. To others their senders wait until these are due."""
 LOGGED_MAX: Final = 1_000
 """Different refusals that are remembered within a minute."""
 
@@ -96,7 +100,8 @@ class PeerServices:
         """What the decider knows beside the facts."""
         roster.own_keys = self.access.own_keys
         self._refusals = EnvelopeRefusals(metrics, SystemClock().uptime_s)
-        self._now_ms, self._tasks = SystemClock().now_ms, TaskSet()
+        self._now_ms = SystemClock().now_ms
+        self._answers = RealmAnswers(self._publish_answer)
         self._number = 0
         settings = PeerSettings(
             roster=self.access,
@@ -193,12 +198,16 @@ class PeerServices:
         raise Refused("VAULT_KEY_MISSING", f"the key of {session} that signs {sent.id} is gone")
 
     def _on_refused(self, error: CodedError, credential: str) -> None:
-        if not (isinstance(error, NotAttended) and error.envelope.to == REALM_NAME):
+        if not isinstance(error, NotAttended):
             self._refusals.report(error.code, credential)
-        if isinstance(error, NotAttended) and error.envelope.kind is EnvelopeKind.REQUEST:
-            self._tasks.start(self._answer_not_attended(error))
+            return
+        if error.envelope.to != REALM_NAME:
+            self._refusals.report(error.code, credential)
+        is_request = error.envelope.kind is EnvelopeKind.REQUEST
+        if is_request and not self._answers.add(error.sender.realm_key, error):
+            self._refusals.report("PEER_RATE_EXCEEDED", credential)
 
-    async def _answer_not_attended(self, error: NotAttended) -> None:
+    async def _publish_answer(self, error: NotAttended) -> None:
         """Respond to a request once, in the name of the realm: no fact may say so, because a
         stranger shall create no entity."""
         generation, now_ms = self.roster.current.generation, self._now_ms()
@@ -254,6 +263,31 @@ class PeerServices:
 
 def _key_name(pairing: Pairing) -> str:
     return REALM_NAME if pairing.kind is PeerKind.REALM else pairing.names[0]
+
+
+class RealmAnswers:
+    """What the realm itself answers to requests that no session takes: to each peer in turn, and
+    not more than so many a second, because each costs a signature and a place in an inbox."""
+
+    def __init__(self, publish: Callable[[NotAttended], Awaitable[None]]) -> None:
+        self._publish, self._tasks = publish, TaskSet()
+        self._waiting: dict[str, deque[NotAttended]] = {}
+
+    def add(self, realm_key: str, refusal: NotAttended) -> bool:
+        """Whether it will be answered: no more wait than a limit for the peer of this key."""
+        if (waiting := self._waiting.get(realm_key)) is None:
+            waiting = self._waiting[realm_key] = deque()
+            self._tasks.start(self._answer(realm_key, waiting))
+        if len(waiting) >= ANSWERS_MAX:
+            return False
+        waiting.append(refusal.without_content())
+        return True
+
+    async def _answer(self, realm_key: str, waiting: deque[NotAttended]) -> None:
+        while waiting:
+            await self._publish(waiting.popleft())
+            await asyncio.sleep(ANSWERS_PAUSE_S)
+        del self._waiting[realm_key]
 
 
 class EnvelopeRefusals:

@@ -96,6 +96,9 @@ CODES: Final[dict[str, Code]] = {
     "PEER_TOO_DEEP": Code("too many peers would wait for the request"),
     "PEER_REQUEST_ID_TAKEN": Code("another open request has this id"),
     "PEER_NOT_ATTENDED": Code("no session of this name takes envelopes"),
+    "PEER_RATE_EXCEEDED": Code(
+        "too many requests to sessions that are not there wait for an answer"
+    ),
     "PEER_REQUEST_NOT_FOUND": Code("the session owes no response to a request of this id"),
     "PEER_ALREADY_REPLIED": Code("the request has its last response"),
     "PEER_FAILED": Code("the peer could not do what was requested"),

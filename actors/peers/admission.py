@@ -9,8 +9,14 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
-from rookery.actors.peers.envelopes.envelope_rules import EnvelopeSender, SignedEnvelope
+from rookery.actors.peers.envelopes.envelope_rules import (
+    EnvelopeChecks,
+    EnvelopeSender,
+    ReplayWindow,
+    SignedEnvelope,
+)
 from rookery.actors.peers.items.item_queue import is_full
 from rookery.actors.peers.items.terms import check_terms
 from rookery.actors.peers.state import UNANSWERED_MAX, SessionPeers
@@ -34,6 +40,7 @@ from rookery.schemas.peers.envelope import (
 )
 from rookery.schemas.peers.exchanges import PeerResponse, UnmatchedReason
 from rookery.schemas.peers.items import ItemKind, PeerItem
+from rookery.schemas.peers.roster import REALM_NAME
 
 __all__ = [
     "NotAttended",
@@ -43,6 +50,7 @@ __all__ = [
     "response_of",
     "unanswered_request",
     "unmatched",
+    "verify_arrival",
 ]
 
 
@@ -51,7 +59,36 @@ class NotAttended(Refused):
 
     def __init__(self, session: str, envelope: Envelope, sender: EnvelopeSender) -> None:
         super().__init__("PEER_NOT_ATTENDED", f"session {session} takes no envelopes now")
-        self.envelope, self.sender = envelope, sender
+        self.session, self.envelope, self.sender = session, envelope, sender
+
+    def without_content(self) -> NotAttended:
+        """What its answer needs, to be kept until there is one."""
+        small = replace(self.envelope, params=UNSET, body=UNSET, path=())
+        return NotAttended(self.session, small, self.sender)
+
+
+def verify_arrival(
+    checks: EnvelopeChecks,
+    state: SessionPeers,
+    session: str,
+    signed: SignedEnvelope,
+    arrived_ms: int,
+) -> EnvelopeSender:
+    """The sender of an envelope; ``Refused``, also if it was admitted before.
+
+    A response of a realm itself counts whatever its number is if it ends an open request, which
+    ends once: such numbers follow the clock of the node that sends them, and those of two nodes may
+    be equal, or further apart than the window is wide.
+    """
+    envelope = signed.envelope
+    window = state.windows.get(envelope.from_key, ReplayWindow())
+    is_of_realm = envelope.from_ == REALM_NAME and envelope.kind is EnvelopeKind.RESPONSE
+    may_end = is_of_realm and envelope.in_reply_to in state.requests
+    checked = ReplayWindow() if may_end else window
+    sender = checks.verify(checked, session, signed, arrived_ms=arrived_ms)
+    if may_end and window.has(envelope.n) and unmatched(state, envelope, sender) is not None:
+        raise Refused("ENVELOPE_REPLAYED", f"number {envelope.n} was used")
+    return sender
 
 
 def ingress_facts(envelope: Envelope, sender: EnvelopeSender) -> PeerIngressEnvelopeFacts:

@@ -36,6 +36,7 @@ from rookery.actors.peers.admission import (
     response_of,
     unanswered_request,
     unmatched,
+    verify_arrival,
 )
 from rookery.actors.peers.bindings import BINDINGS
 from rookery.actors.peers.effects import (
@@ -49,7 +50,6 @@ from rookery.actors.peers.effects import (
 from rookery.actors.peers.envelopes.envelope_rules import (
     EnvelopeChecks,
     EnvelopeSender,
-    ReplayWindow,
     SignedEnvelope,
     decode_envelope,
 )
@@ -274,8 +274,7 @@ class PeersDecider(SessionMachineDecider):
         if self._peers is None:
             raise Refused("ENVELOPE_UNKNOWN_KEY", "a node without runs has no peers")
         session, envelope = command.key, signed.envelope
-        window = state.windows.get(envelope.from_key, ReplayWindow())
-        sender = self._peers.checks.verify(window, session, signed, arrived_ms=arrived_ms)
+        sender = verify_arrival(self._peers.checks, state, session, signed, arrived_ms)
         if session == REALM_NAME:
             raise NotAttended(session, envelope, sender)
         if envelope.id not in state.unanswered and is_queued(state, envelope.id):

@@ -187,20 +187,51 @@ def test_a_response_counts_only_from_the_peer_that_was_asked(two: tuple[Session,
     assert isinstance(planner.facts[-1], facts.ResponseEnded)
 
 
+NOT_ATTENDED = {"code": "PEER_NOT_ATTENDED", "message": "no such session"}
+FAILED = {"status": "failed", "error": NOT_ATTENDED}
+
+
+def of_realm(coder: Session, corr_id: str, **members: Any) -> Sent:
+    """A response of the realm itself."""
+    realm = coder.site.keys.realm_key(1)
+    made = response(coder, corr_id, from_key=realm.public_key, **{"from": "_realm"}, **members)
+    return coder.site.send(made.envelope, key=realm, vouch="")
+
+
 def test_the_realm_of_a_peer_may_say_that_it_failed_and_nothing_else(two: tuple[Session, Session]):
     planner, coder = two
     _, corr_id = ask(planner, coder)
-    realm = coder.site.keys.realm_key(1)
-
-    def of_realm(**members: Any) -> Sent:
-        made = response(coder, corr_id, from_key=realm.public_key, **{"from": "_realm"}, **members)
-        site = coder.site
-        return site.send(made.envelope, key=realm, vouch="")
-
-    assert unmatched(planner, of_realm()) is UnmatchedReason.WRONG_PEER
-    error = {"code": "PEER_NOT_ATTENDED", "message": "no such session"}
-    planner.put(of_realm(status="failed", error=error))
+    assert unmatched(planner, of_realm(coder, corr_id)) is UnmatchedReason.WRONG_PEER
+    planner.put(of_realm(coder, corr_id, **FAILED))
     assert isinstance(planner.facts[-1], facts.ResponseEnded)
+
+
+@pytest.mark.parametrize("behind_ms", [0, 1, 1_023, 1_024, 60_000])
+def test_clocks_of_a_realms_nodes_that_differ_lose_none_of_its_responses(
+    two: tuple[Session, Session], behind_ms: int
+):
+    """Their numbers follow these clocks, and may be equal, or further apart than the window."""
+    planner, coder = two
+    (_, first), (_, second) = ask(planner, coder), ask(planner, coder)
+    sent = [
+        of_realm(coder, corr_id, n=number, **FAILED)
+        for corr_id, number in ((first, NOW_MS), (second, NOW_MS - behind_ms))
+    ]
+    for one in sent:
+        planner.put(one)
+        assert isinstance(planner.facts[-1], facts.ResponseEnded)
+    for one in sent:
+        assert planner.code(one) == "ENVELOPE_REPLAYED"
+
+
+def test_a_realm_that_was_not_asked_cannot_repeat_its_response(two: tuple[Session, Session]):
+    planner, coder = two
+    _, corr_id = ask(planner, coder)
+    north = Site(b"n")
+    planner.site.accept(north.realm_key, "north")
+    foreign = of_realm(Session(north, "coder"), corr_id, n=NOW_MS, **FAILED)
+    assert unmatched(planner, foreign) is UnmatchedReason.WRONG_PEER
+    assert planner.code(foreign) == "ENVELOPE_REPLAYED"
 
 
 def test_late_double_and_unknown_responses_are_on_record(two: tuple[Session, Session]):

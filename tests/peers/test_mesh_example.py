@@ -1,4 +1,4 @@
-"""The example of a planner, a coder and a reviewer, as its README says: three nodes, two servers."""
+"""The example of a planner, a coder and a reviewer: three nodes, two servers."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from msgspec.structs import replace
@@ -15,9 +16,10 @@ from rookery.bus.ports import StoredMessage
 from rookery.ops.journal import DefectKind, JournalCheck
 from rookery.schemas.codec import encode_facts
 from rookery.schemas.digest import ZERO_CHAIN, chain
-from rookery.schemas.envelope import EntityId, Fact
+from rookery.schemas.envelope import Command, EntityId, Fact
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.facts.approval import ApproverAdded
+from rookery.schemas.peers.exchanges import SendEnvelope
 from rookery.schemas.peers.roster import ROSTER_KEY, Pairing, PeerRevocation
 from tests.approvals.approval_world import ANN, EVE
 from tests.peers.envelope_world import NOW_MS, Inbox, Site, pair
@@ -127,6 +129,35 @@ def test_an_envelope_that_is_in_the_journal_twice_is_named(history: History):
     history.add(CODER, replace(genuine, arrival=replace(genuine.arrival)))
     (text,) = history.forged()
     assert "was used" in text
+
+
+def test_responses_of_a_realm_are_genuine_in_any_order_of_their_numbers(history: History):
+    """Its nodes number them by their clocks; each is in the journal once all the same."""
+    realm = history.west.keys.realm_key(1)
+    members = {"kind": "response", "from": "_realm", "from_key": realm.public_key, "body": None}
+    failed = {"status": "failed", "error": {"code": "PEER_NOT_ATTENDED", "message": "gone"}}
+    classified = []
+    for number in (NOW_MS, NOW_MS - 60_000, NOW_MS):
+        corr_id = ask(history.inbox)
+        made = history.west.message(
+            history.east, n=number, in_reply_to=corr_id, **members, **failed
+        )
+        classified.append(history.inbox.put(history.west.send(made, key=realm, vouch="")))
+    history.add(CODER, *classified)
+    assert (history.check().damaged, history.check().signed_envelopes) == ([], 3)
+    history.add(CODER, classified[1])
+    (text,) = history.forged()
+    assert "was used" in text
+
+
+def ask(inbox: Inbox) -> str:
+    """The id of a request of the session to the west."""
+    sending = SendEnvelope(to="planner@west", intent="review")
+    command = Command(verb="send", key=CODER.key, id=str(uuid4()), body=sending, reply_to="r")
+    left = inbox.decider.decide(inbox.state, command, now_ms=NOW_MS)
+    inbox.apply(left)
+    (sent,) = (fact for fact in left if isinstance(fact, facts.RequestSent))
+    return sent.corr_id
 
 
 def test_an_envelope_of_a_revoked_peer_is_named_once_every_node_knows_it(history: History):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from msgspec import UNSET
+from msgspec.json import decode
 from msgspec.structs import replace
 
 from rookery.actors.peers import NotAttended
 from rookery.actors.peers.envelopes import ping_envelope, realm_response, sign_envelope
+from rookery.ops.peers import ANSWERS_MAX, RealmAnswers
 from rookery.schemas.commands import HandleInput
 from rookery.schemas.envelope import Command
 from rookery.schemas.errors import Refused
@@ -17,6 +21,7 @@ from rookery.schemas.machines.peer import ResponseStatus
 from rookery.schemas.peers.exchanges import ExchangesQuery, SendEnvelope
 from rookery.schemas.peers.roster import REALM_NAME
 from tests.peers.envelope_world import NOW_MS, Inbox, Sent, Site, pair
+from tests.stock_client import until
 
 
 def signed(site: Site, sent: Any) -> Sent:
@@ -122,3 +127,61 @@ def test_the_realm_itself_is_no_session(body: Any):
     command = Command(verb="x", key=REALM_NAME, id="c", body=body, reply_to="r")
     with pytest.raises(Refused, match="INVALID_SESSION_ID"):
         inbox.decider.decide(inbox.state, command, now_ms=NOW_MS)
+
+
+# --- how often a realm answers --------------------------------------------------------------------
+
+
+def refused(west: Site, east: Site, count: int) -> list[NotAttended]:
+    """What a node of the east has to answer to requests that no session takes."""
+    found = []
+    inbox = Inbox(east, REALM_NAME)
+    for _ in range(count):
+        with pytest.raises(NotAttended) as caught:
+            inbox.put(west.send(west.request(east) | {"to": REALM_NAME}))
+        found.append(caught.value)
+    return found
+
+
+def test_a_peer_gets_its_answers_in_turn_and_so_many_at_most_wait():
+    west, east = pair()
+    (one,) = refused(west, east, 1)
+    answered: list[NotAttended] = []
+
+    async def scenario() -> tuple[list[bool], bool]:
+        release = asyncio.Event()
+
+        async def publish(refusal: NotAttended) -> None:
+            await release.wait()
+            answered.append(refusal)
+
+        answers = RealmAnswers(publish)
+        taken = [answers.add("west", one) for _ in range(ANSWERS_MAX)]
+        is_other_free = answers.add("north", one)
+        refused_at_once = not answers.add("west", one)
+        release.set()
+        await until(lambda: len(answered) >= 3)
+        return [all(taken), is_other_free], refused_at_once
+
+    assert asyncio.run(scenario()) == ([True, True], True)
+    assert all(refusal.envelope.params is UNSET for refusal in answered)
+    response = realm_response(answered[0], east.roster, east.realm_key, number=1, now_ms=NOW_MS)
+    assert decode(response.text)["error"]["code"] == "PEER_NOT_ATTENDED"
+
+
+def test_a_peer_whose_answers_were_all_given_gets_further_ones():
+    west, east = pair()
+    first, second = refused(west, east, 2)
+    answered: list[str] = []
+
+    async def scenario() -> None:
+        async def publish(refusal: NotAttended) -> None:
+            answered.append(refusal.envelope.id)
+
+        answers = RealmAnswers(publish)
+        for number, one in enumerate((first, second), 1):
+            assert answers.add("west", one)
+            await until(lambda number=number: len(answered) == number)
+
+    asyncio.run(scenario())
+    assert answered == [first.envelope.id, second.envelope.id]

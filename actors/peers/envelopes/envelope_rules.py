@@ -258,6 +258,8 @@ class RecordedEnvelopes:
         self._checks = EnvelopeChecks(realm, lambda: self._roster, lambda *_: None)
         """The keys of the realm's own sessions follow from its secret: a vouch suffices here."""
         self._windows: dict[tuple[str, str], ReplayWindow] = {}
+        self._of_realms: set[tuple[str, str]] = set()
+        """Responses of realms themselves, whose numbers follow the clocks of several nodes."""
 
     def verify(self, session: str, item_id: str, arrival: EnvelopeArrival, roster: Roster) -> None:
         """``Refused`` unless a peer of the roster sent this envelope to the session, and it is in
@@ -266,12 +268,21 @@ class RecordedEnvelopes:
         proof = EnvelopeProof(arrival.signature, arrival.vouch)
         signed = SignedEnvelope(envelope=read_envelope(body), body=body, proof=proof)
         envelope, place = signed.envelope, (session, signed.envelope.from_key)
-        window = self._windows.get(place, ReplayWindow())
+        window = self._window(session, envelope)
         sender = self._checks.verify(window, session, signed, arrived_ms=arrival.arrived_ms)
         said = (item_id, arrival.sender, arrival.peer_id, arrival.from_key, arrival.n)
         if said != (envelope.id, sender.address, sender.peer_id, envelope.from_key, envelope.n):
             raise Refused("ENVELOPE_INVALID", "its fact says something else of it")
-        self._windows[place] = window.add(envelope.n)
+        if sender.is_realm and envelope.kind is EnvelopeKind.RESPONSE:
+            self._of_realms.add((session, envelope.id))
+        self._windows[place] = self._windows.get(place, ReplayWindow()).add(envelope.n)
+
+    def _window(self, session: str, envelope: Envelope) -> ReplayWindow:
+        """The numbers that were used before this envelope."""
+        is_of_realm = envelope.from_ == REALM_NAME and envelope.kind is EnvelopeKind.RESPONSE
+        if is_of_realm and (session, envelope.id) not in self._of_realms:
+            return ReplayWindow()
+        return self._windows.get((session, envelope.from_key), ReplayWindow())
 
 
 def _check_terms(peer: RosterPeer, envelope: Envelope, session: str) -> None:
