@@ -13,6 +13,7 @@ has two processes.
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import os
@@ -24,8 +25,9 @@ import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from enum import StrEnum
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast, get_args
+from typing import Any, NamedTuple
 
 from rookery.bus.jetstream_bus import JetStreamBus
 from rookery.bus.ports import Filter
@@ -35,9 +37,17 @@ from tests.chaos.digests import journaled
 from tests.nodes import ROOKERY, NodeProcess, access_to, clean_environment, node_on
 from tests.stock_client import Stock, stock, until
 
-__all__ = ["Accounts", "faults", "trade"]
+__all__ = ["Accounts", "Disturbance", "faults", "trade"]
 
-Disturbance = Literal["kill", "leave", "pause", "part"]
+
+class Disturbance(StrEnum):
+    """What befalls a node."""
+
+    KILL = "kill"
+    LEAVE = "leave"
+    PAUSE = "pause"
+    PART = "part"
+
 
 REALM = "till"
 PAUSE_S = 9.0
@@ -79,7 +89,7 @@ async def trade(
     with ExitStack() as open_things:
         server = open_things.enter_context(EmbeddedServer(folder / "store", admin=True))
         open_things.enter_context(_worker(server, folder, ledger))
-        more = ("--processes", "2") if "part" in disturbances else ()
+        more = ("--processes", "2") if Disturbance.PART in disturbances else ()
         nodes = [_node(server, folder, *more)]
         open_things.callback(lambda: [node.close() for node in nodes])
         await asyncio.to_thread(nodes[0].start)
@@ -128,16 +138,16 @@ async def _disturb(
         share = number * runs // (len(disturbances) + 1)
         await until(lambda share=share: statuses.total() >= share, deadline_s=900)
         disturbed, successor = nodes[-1], _node(server, folder, *more)
-        if disturbance == "part":
+        if disturbance is Disturbance.PART:
             await _kill_part(disturbed)
             continue
-        if disturbance == "kill":
+        if disturbance is Disturbance.KILL:
             await _kill_whole(disturbed)
         nodes.append(successor)
         await asyncio.to_thread(successor.start)
-        if disturbance == "leave":
+        if disturbance is Disturbance.LEAVE:
             assert await asyncio.to_thread(disturbed.stop) == 0
-        elif disturbance == "pause":
+        elif disturbance is Disturbance.PAUSE:
             disturbed.signal(signal.SIGSTOP)
             await asyncio.sleep(PAUSE_S)
             disturbed.signal(signal.SIGCONT)
@@ -279,12 +289,23 @@ def faults(accounts: Accounts, runs: int) -> list[str]:
     return found
 
 
-def main() -> int:
-    sizes = [int(word) for word in sys.argv[1:3]]
-    runs, sessions = (*sizes, *(1_000, 100)[len(sizes) :])
-    if unknown := set(sys.argv[3:]) - {*get_args(Disturbance)}:
-        sys.exit(f"no disturbance: {', '.join(unknown)}")
-    disturbances = cast(list[Disturbance], sys.argv[3:]) or ["kill"] * 3
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.effect_audit", description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument("runs", type=int, nargs="?", default=1_000)
+    parser.add_argument("sessions", type=int, nargs="?", default=100)
+    parser.add_argument(
+        "disturbances",
+        nargs="*",
+        type=Disturbance,
+        default=[Disturbance.KILL] * 3,
+        help=f"of the node, in turn: {', '.join(Disturbance)}; default: three kills",
+    )
+    return parser
+
+
+def main(runs: int, sessions: int, disturbances: Sequence[Disturbance]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         accounts = asyncio.run(
             trade(Path(folder), runs=runs, sessions=sessions, disturbances=disturbances)
@@ -302,4 +323,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    asked = options().parse_args()
+    sys.exit(main(asked.runs, asked.sessions, asked.disturbances))

@@ -10,6 +10,7 @@ handlers leave a line in a file; afterwards the journals of both sides and the f
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import sys
@@ -355,5 +356,13 @@ def main(requests: int) -> int:
     return 1 if found else 0
 
 
+def options() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.chaos.mesh_faults", description=str(__doc__).partition("\n")[0]
+    )
+    parser.add_argument("requests", type=int, nargs="?", default=LONG.requests)
+    return parser
+
+
 if __name__ == "__main__":
-    sys.exit(main(int(sys.argv[1]) if len(sys.argv) > 1 else LONG.requests))
+    sys.exit(main(options().parse_args().requests))
