@@ -186,6 +186,9 @@ class PeersConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     tools: bool = False
     """Offer ``peers``, ``send_request``, ``send_message``, ``send_response`` and ``receive`` to
     programs."""
+    networks: tuple[str, ...] = ()
+    """Networks in which agents of A2A may be, also without TLS: ``10.1.0.0/16``. Others are at
+    public addresses."""
 
 
 class ApprovalsConfig(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

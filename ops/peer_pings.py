@@ -1,4 +1,5 @@
-"""The doctor's pings: where an envelope to each paired realm ends, and how far its clock is off.
+"""The doctor's pings: where an envelope to each paired realm ends, and how far its clock is off;
+and whether the agents of A2A still have the cards that were accepted.
 
 A ping is signed by this realm and answered by a node of the other one, whose answer is verified. It
 leaves no fact on either side.
@@ -11,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from rookery.actors.approvals.state import APPROVERS_KEY
+from rookery.actors.peers.agents import AgentCards, AgentClient
 from rookery.actors.peers.envelopes import EnvelopeChecks, ping_envelope, sign_envelope
 from rookery.actors.peers.roster import Roster, RosterPeer
 from rookery.actors.peers.trust import RealmKeys
@@ -41,16 +43,22 @@ CLOCK_WARN_MS: Final = CLOCK_ERROR_MS // 5
 async def check_peers(
     bus: JetStreamBus, config: Config, now_ms: Callable[[], int]
 ) -> Sequence[Finding]:
-    """A finding for each realm that is trusted now, or one that there is none."""
+    """A finding for each realm and each agent of A2A that is trusted now, or one that there is
+    none."""
     try:
         roster = await _read_roster(bus.journal, config)
-        paired = list(_paired_realms(roster, now_ms()))
-        if not paired:
+        paired = list(_trusted(roster, PeerKind.REALM, now_ms()))
+        agents = list(_trusted(roster, PeerKind.AGENT, now_ms()))
+        if not (paired or agents):
             return [Finding(check="peers", detail="no realm is paired")]
-        keys = await open_realm_keys(_sealed(bus, config), config.realm)
-        pings = _Pings(bus, roster, keys, now_ms)
-        await pings.open()
-        return await asyncio.gather(*map(pings.check, paired))
+        cards = AgentCards(AgentClient(config.peers.networks), monotonic_s)
+        checks = [_check_agent(cards, agent) for agent in agents]
+        if paired:
+            keys = await open_realm_keys(_sealed(bus, config), config.realm)
+            pings = _Pings(bus, roster, keys, now_ms)
+            await pings.open()
+            checks += map(pings.check, paired)
+        return await asyncio.gather(*checks)
     except CodedError as error:
         return [failed("peers", error)]
 
@@ -67,12 +75,28 @@ async def _read_roster(journal: Journal, config: Config) -> Roster:
     return RosterReport.read(messages, config.realm, signers).roster
 
 
-def _paired_realms(roster: Roster, now_ms: int) -> Iterable[RosterPeer]:
+def _trusted(roster: Roster, kind: PeerKind, now_ms: int) -> Iterable[RosterPeer]:
     for _, peer in sorted(roster.peers.items()):
         pairing = peer.pairing
-        is_realm = pairing.kind is PeerKind.REALM
-        if is_realm and not peer.is_revoked(REALM_NAME, pairing.key, now_ms):
+        name = REALM_NAME if kind is PeerKind.REALM else pairing.names[0]
+        if pairing.kind is kind and not peer.is_revoked(name, pairing.key, now_ms):
             yield peer
+
+
+async def _check_agent(cards: AgentCards, peer: RosterPeer) -> Finding:
+    """Whether the card of an agent elsewhere is the one that was accepted."""
+    name = f"peer {peer.pairing.alias}"
+    try:
+        card = await cards.read(peer.pairing)
+    except CodedError as error:
+        return Finding(
+            check=name,
+            verdict=CheckVerdict.WARN,
+            detail=error.message,
+            hint=error.hint,
+            code=error.code,
+        )
+    return Finding(check=name, detail=f"the agent {card.name} has the card that was accepted")
 
 
 class _Pings:

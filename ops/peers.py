@@ -9,10 +9,16 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from typing import Any, Final
 
+from rookery.actors.credentials import CredentialSource
 from rookery.actors.kernel import Effect
 from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints, QueryHandler
 from rookery.actors.metrics import KernelMetrics
 from rookery.actors.peers import NotAttended, PeerExecutor, PeersDecider, PeerSettings, SendContext
+from rookery.actors.peers.agents import (
+    AgentCards,
+    AgentClient,
+    AgentExecutor,
+)
 from rookery.actors.peers.envelopes import EnvelopeChecks, realm_response, sign_envelope
 from rookery.actors.peers.roster import Roster, RosterAccess
 from rookery.actors.peers.trust import RealmKeys, peer_id_of
@@ -22,6 +28,7 @@ from rookery.actors.tools.builtin import peer_tools, peers_registry
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, Delivery, EnvelopeProof, TaskSet
 from rookery.bus.sealed_secrets import SealedSecrets
+from rookery.ops.config import PeersConfig
 from rookery.schemas.calls import ApprovalMode
 from rookery.schemas.codec import decode_command, encode_json
 from rookery.schemas.errors import CodedError, Refused
@@ -61,13 +68,15 @@ LOGGED_MAX: Final = 1_000
 
 
 class PeerTools:
-    """The surface ``peers`` of a node that offers it. The tools are known before the roster is."""
+    """The surface ``peers`` of a node that offers it, and what reaches agents elsewhere. Both are
+    known before the roster is."""
 
-    def __init__(self, opened: ExitStack, *, are_offered: bool) -> None:
+    def __init__(self, opened: ExitStack, config: PeersConfig) -> None:
+        self.agents = AgentClient(config.networks)
         self._services: PeerServices | None = None
         self.tools: Sequence[CatalogueTool] = ()
         self.hosts: Sequence[LocalToolHost] = ()
-        if are_offered:
+        if config.tools:
             registry = peers_registry(self)
             host = LocalToolHost(registry, PEERS)
             opened.callback(host.close, CLOSE_S)
@@ -92,9 +101,11 @@ class PeerServices:
         sealed: SealedSecrets,
         keys: RealmKeys,
         roster: RosterFollower,
+        *,
         metrics: KernelMetrics,
+        agents: AgentClient,
     ) -> None:
-        self._bus, self._sealed = bus, sealed
+        self._bus, self._sealed, self._agents = bus, sealed, agents
         self.keys, self.roster = keys, roster
         self.access = RosterAccess(bus.realm, roster.signers, lambda: self.keys.public_keys)
         """What the decider knows beside the facts."""
@@ -125,7 +136,8 @@ class PeerServices:
         if await sealed.newest(STORED_AS) is None:
             await sealed.get_or_create(STORED_AS, entropy(SECRET_BYTES))
         keys = await open_realm_keys(sealed, bus.realm)
-        services = cls(bus, sealed, keys, RosterFollower(bus, approvers), metrics)
+        roster = RosterFollower(bus, approvers)
+        services = cls(bus, sealed, keys, roster, metrics=metrics, agents=tools.agents)
         await services.roster.open()
         tools.connect(services)
         return services
@@ -147,13 +159,14 @@ class PeerServices:
     def needs_approval(self, address: str) -> bool:
         """Whether a program needs an approval to send to an address. Sessions of this realm are
         asked freely; nothing can be sent to a peer that is not known."""
-        _, _, alias = address.partition("@")
+        try:
+            roster = self.roster.current
+        except CodedError:
+            return address.partition("@")[2] != self._bus.realm
+        _, _, alias = roster.full_address(address).partition("@")
         if alias in ("", self._bus.realm):
             return False
-        try:
-            peer = self.roster.current.peers.get(alias)
-        except CodedError:
-            return True
+        peer = roster.peers.get(alias)
         return peer is not None and peer.pairing.approval is not ApprovalMode.NONE
 
     def _session_keys(self, roster: Roster, name: str, now_ms: int) -> Iterable[str] | None:
@@ -167,19 +180,37 @@ class PeerServices:
         return [keys.key_of(name, g, n).public_key for g in keys.generations for n in numbers]
 
     def handlers(
-        self, ask: AskActor, failpoints: Failpoints
+        self, ask: AskActor, failpoints: Failpoints, credentials: CredentialSource
     ) -> Mapping[type[Effect], EffectHandler]:
-        """The handler of each effect of the sessions that this node owns."""
+        """The handler of each effect of the sessions that this node owns. ``credentials``: those
+        that agents elsewhere get."""
+        agents = AgentExecutor(
+            ask=ask,
+            client=self._agents,
+            cards=AgentCards(self._agents, SystemClock().uptime_s),
+            pairing=self._agent_of,
+            credentials=credentials,
+            now_ms=self._now_ms,
+            failpoints=failpoints,
+        )
         executor = PeerExecutor(
             ask=ask,
             timers=self._bus.timers,
             blobs=self._bus.blobs,
             publisher=self._bus.inbox,
             prove=self._prove,
+            deliver_to_agent=agents.deliver,
             now_ms=self._now_ms,
             failpoints=failpoints,
         )
-        return executor.handlers
+        return {**executor.handlers, **agents.handlers}
+
+    def _agent_of(self, alias: str) -> Pairing:
+        """The agent elsewhere with this alias, if it is trusted now."""
+        peer = self.roster.current.peer_of(alias)
+        if peer.is_revoked(alias, peer.pairing.key, self._now_ms()):
+            raise Refused("PEER_REVOKED", f"{alias} is not trusted any more")
+        return peer.pairing
 
     def _public_key(self, roster: Roster, name: str) -> str:
         """The present key of a session, or of the realm itself."""

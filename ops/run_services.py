@@ -203,7 +203,7 @@ class RunServices:
     ) -> RunServices:
         """Agree with the realm on a guest, and load it. ``remote``: the hosts of tools on workers.
         ``opened`` gets what is to be closed after the kernel, off the loop."""
-        of_peers = PeerTools(opened, are_offered=config.peers.tools)
+        of_peers = PeerTools(opened, config.peers)
         catalogue, registry = resources.catalogue(of_peers.tools), resources.registry
         sandbox = await load_sandbox(
             bus, loop, config, node, key=node_secrets.snapshots, share=share, opened=opened
@@ -296,7 +296,8 @@ class RunServices:
             resume_in_turn=runner.resumptions.admit,
         )
         found = [one.handlers for one in (calls, waits, approvals, execution)]
-        found += [one.handlers(ask, failpoints) for one in (self.leases.node, self.peers)]
+        found.append(self.leases.node.handlers(ask, failpoints))
+        found.append(self.peers.handlers(ask, failpoints, self.leases.node.credentials))
         found.append(
             surfaces.connect(ask, acts_for, lambda: execution.running_sessions, failpoints)
         )

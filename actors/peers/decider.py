@@ -38,6 +38,14 @@ from rookery.actors.peers.admission import (
     unmatched,
     verify_arrival,
 )
+from rookery.actors.peers.agents.agent_rules import (
+    AgentHasTask,
+    AgentResponded,
+    AgentRules,
+    CallAgent,
+    agent_reply,
+    with_agent_tasks,
+)
 from rookery.actors.peers.bindings import BINDINGS
 from rookery.actors.peers.effects import (
     EFFECT_TYPES,
@@ -69,10 +77,17 @@ from rookery.actors.peers.items.streams import (
     context_advances,
     expire_stream,
     follow_stream,
+    push_target,
     stream_ends,
     stream_view,
 )
-from rookery.actors.peers.outbox import OutboxRules, SendContext, list_exchanges
+from rookery.actors.peers.outbox import (
+    OutboxRules,
+    SendContext,
+    delivered,
+    end_delivery,
+    list_exchanges,
+)
 from rookery.actors.peers.roster.roster_rules import RosterAccess, change_roster
 from rookery.actors.peers.state import DeclineRate, SessionPeers
 from rookery.actors.peers.trust.peer_keys import peer_id_of
@@ -149,7 +164,7 @@ class PeersDecider(SessionMachineDecider):
     """Decides the commands of the family ``peer``."""
 
     family = "peer"
-    schema = 4
+    schema = 5
     verbs: Mapping[str, type[msgspec.Struct]] = {
         **{verb: COMMANDS[verb] for verb in _VERBS},
         "envelope": SignedEnvelope,
@@ -195,9 +210,9 @@ class PeersDecider(SessionMachineDecider):
             case SendEnvelope() as sending:
                 left = self._send(state, command, sending, now_ms)
             case EnvelopeDelivered(item_id=item_id):
-                return _delivered(state, item_id)
+                return delivered(state, item_id)
             case EnvelopeFailed() as failed:
-                left = self._on_failed(state, command.key, failed)
+                left = end_delivery(self, state, command.key, failed)
             case ExchangesQuery():
                 """A read."""
             case PublishEvent() as event:
@@ -225,9 +240,12 @@ class PeersDecider(SessionMachineDecider):
                 left = self._begin_call(state, command, begin, now_ms)
             case WithdrawPeerCall(operation_id=operation_id):
                 left = withdraw_call(self, state, session, operation_id)
+            case CallAgent() | AgentHasTask() | AgentResponded() as report:
+                roster = self._settings.sending.roster()
+                left = AgentRules(self, state, session, roster, now_ms).record(report)
             case ChangePushTarget() as change:
                 self._check_live(state, session)
-                left = (_push_target(change),)
+                left = (push_target(change),)
             case FollowExchange() as following:
                 left = follow_stream(self, state, session, following, now_ms)
             case HandlerEnded() as ended:
@@ -241,7 +259,7 @@ class PeersDecider(SessionMachineDecider):
         """The facts, the ends of streams that follow, the assignments of queued items, and
         whether the context has moved on."""
         builder = FactBuilder[SessionPeers, Any](state, self.evolve)
-        builder.facts.extend(left)
+        builder.facts.extend(with_agent_tasks(state, left))
         has_peers = self._peers is not None
         if has_peers:
             builder.facts.extend(list(stream_ends(self, builder.state, session, left)))
@@ -293,7 +311,7 @@ class PeersDecider(SessionMachineDecider):
         if envelope.kind is EnvelopeKind.REQUEST:
             return (classified, self._request(state, command, envelope, sender, arrived_ms))
         if envelope.kind is EnvelopeKind.RESPONSE:
-            return (classified, self._response(state, session, envelope, sender))
+            return (classified, self.response_fact(state, session, envelope, sender))
         return (classified,)
 
     def _request(
@@ -325,7 +343,7 @@ class PeersDecider(SessionMachineDecider):
         (fact,) = self.decide_input(state, session, "request_received", params)
         return replace(fact, request=request)
 
-    def _response(
+    def response_fact(
         self, state: SessionPeers, session: str, envelope: Envelope, sender: EnvelopeSender
     ) -> Fact:
         """The response moves its request, or is on record as late, double, unknown or foreign."""
@@ -424,17 +442,6 @@ class PeersDecider(SessionMachineDecider):
             return (facts.ReceiverLeft(operation_id=str(corr_id)),)
         return ()
 
-    def _on_failed(
-        self, state: SessionPeers, session: str, failed: EnvelopeFailed
-    ) -> Sequence[Fact]:
-        if failed.item_id not in state.outbox:
-            return ()
-        if failed.item_id not in state.requests:
-            return (facts.MessageFailed(item_id=failed.item_id, code=failed.code),)
-        params = {"corr_id": failed.item_id}
-        (fact,) = self.decide_input(state, session, "request_send_failed", params)
-        return (replace(fact, code=failed.code),)
-
     # --- state, replies, effects ------------------------------------------------------------------
 
     def evolve(self, state: SessionPeers, fact: Any) -> SessionPeers:
@@ -455,6 +462,8 @@ class PeersDecider(SessionMachineDecider):
                 return RosterReceipt(change=count, signed=bool(signature))
             case SendEnvelope() | PublishEvent():
                 return self._receipt(state, command)
+            case CallAgent() | AgentHasTask() | AgentResponded() as report:
+                return agent_reply(state, report, facts)
         if (view := _VIEWS.get(type(command.body))) is not None:
             return view(state, command.body)
         if (acknowledgement := _ACKNOWLEDGEMENTS.get(type(command.body))) is not None:
@@ -482,16 +491,3 @@ class PeersDecider(SessionMachineDecider):
 
     def evolve_host(self, host: SessionHost, fact: Any) -> SessionHost:
         return evolve_host(host, fact)
-
-
-def _delivered(state: SessionPeers, item_id: str) -> Sequence[Fact]:
-    known = item_id in state.outbox
-    return (facts.EnvelopesDelivered(ids=(item_id,)),) if known else ()
-
-
-def _push_target(change: ChangePushTarget) -> Fact:
-    """Gateways read the targets from the journal; no rule of a session depends on them."""
-    corr_id, target_id = change.request_id, change.target_id
-    if change.target is UNSET:
-        return facts.PushTargetRemoved(corr_id=corr_id, target_id=target_id)
-    return facts.PushTargetSet(corr_id=corr_id, target_id=target_id, target=change.target)

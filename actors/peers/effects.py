@@ -19,18 +19,21 @@ from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import DrainExitReason
 from rookery.schemas.peers.envelope import OutboxEnvelope
+from rookery.schemas.peers.exchanges import AgentTask, UnmatchedReason
 
 __all__ = [
     "EFFECT_TYPES",
     "ArmDrainTimer",
     "ArmRequestTimer",
     "ArmStreamTimer",
+    "CancelAgentTask",
     "CancelRequestTimer",
     "CancelStreamTimer",
     "DeliverEnvelope",
     "DeliveryReported",
     "EnvelopeDelivered",
     "EnvelopeFailed",
+    "FollowAgentTask",
     "StopHandler",
     "peer_effects",
     "pending_peer_effects",
@@ -64,6 +67,22 @@ class ArmStreamTimer(Effect, frozen=True, kw_only=True):
     session: str
     corr_id: str
     due_ms: int
+
+
+class FollowAgentTask(Effect, frozen=True, kw_only=True):
+    """Ask an agent elsewhere for the state of its task until that is over."""
+
+    session: str
+    corr_id: str
+    task: AgentTask
+
+
+class CancelAgentTask(Effect, frozen=True, kw_only=True):
+    """The session does not wait for the task of an agent elsewhere any more."""
+
+    session: str
+    corr_id: str
+    task: AgentTask
 
 
 class CancelStreamTimer(Effect, frozen=True, kw_only=True):
@@ -112,11 +131,12 @@ _SENT: Final = (
 )
 _ENDS: Final = (facts.ResponseEnded, facts.RequestSendFailed, facts.ResponseRejected)
 _STREAM: Final = (facts.StreamReserved, facts.StreamAttached, facts.StreamAbandoned)
+_RECEIVER: Final = (facts.ReceiverWaiting, facts.ReceiverLeft, facts.ItemAssigned)
 _DRAIN: Final = (facts.DrainSpawned, facts.ItemHandled, facts.DrainExitNotified)
 EFFECT_TYPES: Final[frozenset[type[Fact]]] = frozenset(
     (
-        *(*_SENT, *_ENDS, *_DRAIN, *_STREAM),
-        *(facts.RequestTimedOut, facts.ReceiverWaiting, facts.ReceiverLeft, facts.ItemAssigned),
+        *(*_SENT, *_ENDS, *_DRAIN, *_STREAM, *_RECEIVER),
+        *(facts.RequestTimedOut, facts.AgentTaskBegun),
     )
 )
 """The facts that ``peer_effects`` knows."""
@@ -134,12 +154,41 @@ def _effects_of(state: SessionPeers, fact: Any) -> Sequence[Effect]:
         return list(_stream_effects(state, fact.session, fact.corr_id))
     if isinstance(fact, _DRAIN):
         return list(_drain_effects(state, fact))
+    if isinstance(fact, facts.AgentTaskBegun):
+        return list(_task_effects(state, fact))
+    if isinstance(fact, _RECEIVER):
+        return list(_receiver_effects(state, fact))
+    return list(_end_effects(state, fact))
+
+
+def _task_effects(state: SessionPeers, fact: facts.AgentTaskBegun) -> Iterable[Effect]:
+    if state.ended.get(fact.corr_id) is not UnmatchedReason.DUPLICATE:  # It has no response yet.
+        yield _of_task(state, fact.session, fact.corr_id, fact.task)
+
+
+def _end_effects(state: SessionPeers, fact: Any) -> Iterable[Effect]:
+    """Of the end of a request: by its timer, unless that is what has ended it."""
+    if not isinstance(fact, facts.RequestTimedOut):
+        yield _cancel(fact.corr_id)
+        return
+    if fact.abandoned is True:
+        yield _cancel(fact.corr_id)
+    if fact.task is not UNSET:
+        yield _of_task(state, fact.session, fact.corr_id, fact.task)
+
+
+def _of_task(state: SessionPeers, session: str, corr_id: str, task: AgentTask) -> Effect:
+    """Follow the task while its request is open, else cancel it."""
+    if corr_id in state.requests:
+        return FollowAgentTask(key=f"task/{corr_id}", session=session, corr_id=corr_id, task=task)
+    return CancelAgentTask(key=f"end/{corr_id}", session=session, corr_id=corr_id, task=task)
+
+
+def _receiver_effects(state: SessionPeers, fact: Any) -> Iterable[Effect]:
     if isinstance(fact, facts.ReceiverWaiting):
-        return list(_receiver_timer(state, fact.session, fact.operation_id))
-    if isinstance(fact, facts.ReceiverLeft | facts.ItemAssigned):
-        return (_cancel(fact.operation_id),) if fact.operation_id else ()
-    is_due = isinstance(fact, facts.RequestTimedOut) and fact.abandoned is not True
-    return () if is_due else (_cancel(fact.corr_id),)
+        yield from _receiver_timer(state, fact.session, fact.operation_id)
+    elif fact.operation_id:
+        yield _cancel(fact.operation_id)
 
 
 def _sent_effects(state: SessionPeers, fact: Any) -> Iterable[Effect]:
@@ -190,6 +239,9 @@ def pending_peer_effects(state: SessionPeers, session: str) -> Sequence[Effect]:
         found += _deliver(state, session, sent)
     for corr_id in state.requests:
         found += _timer(state, session, corr_id)
+    for corr_id, call in state.agent_calls.items():
+        if call.task is not UNSET and corr_id in state.requests:
+            found.append(_of_task(state, session, corr_id, call.task))
     for corr_id in state.readers:
         if stream_due_ms(state, corr_id):
             found += _stream_effects(state, session, corr_id)

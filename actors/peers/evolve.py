@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from immutables import Map
 from msgspec import UNSET
 from msgspec.structs import replace
 
@@ -26,12 +27,14 @@ from rookery.actors.peers.items.item_queue import (
 )
 from rookery.actors.peers.items.streams import is_read_by_program
 from rookery.actors.peers.state import (
+    AgentCall,
     DeclineRate,
     OpenRequest,
     Receiver,
     SessionPeers,
     StreamReader,
 )
+from rookery.schemas.digest import digest_json
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.facts.peer import ROSTER_CHANGES, RosterChange
@@ -47,6 +50,8 @@ OWN_FACTS: Final = (
     facts.RequestDeclined,
     facts.EnvelopesDelivered,
     facts.MessageFailed,
+    facts.AgentCalled,
+    facts.AgentTaskBegun,
     facts.ResponseUnmatched,
     facts.ReceiverWaiting,
     facts.ReceiverLeft,
@@ -75,7 +80,9 @@ def counter_key(from_key: str, alias: str, to: str) -> str:
 
 
 def kept_over_generations(state: SessionPeers) -> dict[str, Any]:
-    return {name: getattr(state, name) for name in _KEPT}
+    kept = {name: getattr(state, name) for name in _KEPT}
+    calls = {name: one for name, one in state.agent_calls.items() if name in state.outbox}
+    return kept | {"agent_calls": Map(calls)}
 
 
 def evolve(state: SessionPeers, fact: Any) -> SessionPeers:
@@ -215,12 +222,39 @@ def _add_sent(state: SessionPeers, sent: OutboxEnvelope) -> SessionPeers:
 def _remove_sent(state: SessionPeers, item_id: str) -> SessionPeers:
     if item_id not in state.outbox:
         return state
+    call = state.agent_calls.get(item_id)
+    if call is not None and call.task is UNSET:
+        state = replace(state, agent_calls=state.agent_calls.delete(item_id))
     return replace(state, outbox=state.outbox.delete(item_id))
+
+
+def _agent_called(state: SessionPeers, fact: facts.AgentCalled) -> SessionPeers:
+    return replace(state, agent_calls=state.agent_calls.set(fact.item_id, AgentCall()))
+
+
+def _task_begun(state: SessionPeers, fact: facts.AgentTaskBegun) -> SessionPeers:
+    state = _remove_sent(state, fact.corr_id)
+    if fact.corr_id not in state.requests:
+        return state
+    return replace(
+        state, agent_calls=state.agent_calls.set(fact.corr_id, AgentCall(task=fact.task))
+    )
+
+
+def _progressed(state: SessionPeers, fact: facts.ResponseProgressed) -> SessionPeers:
+    call = state.agent_calls.get(fact.corr_id)
+    if call is None:
+        return state
+    call = replace(call, last=digest_json(fact.response))
+    return replace(state, agent_calls=state.agent_calls.set(fact.corr_id, call))
 
 
 def _end_request(state: SessionPeers, corr_id: str, why: UnmatchedReason) -> SessionPeers:
     if corr_id not in state.requests:
         return state
+    call = state.agent_calls.get(corr_id)
+    if call is not None and call.task is not UNSET:
+        state = replace(state, agent_calls=state.agent_calls.delete(corr_id))
     requests = state.requests.delete(corr_id)
     return replace(state, requests=requests, ended=state.ended.add(corr_id, why))
 
@@ -274,6 +308,9 @@ _FOLDS: Final[dict[type[Any], Callable[[SessionPeers, Any], SessionPeers]]] = {
     facts.RequestDeclined: _declined,
     facts.EnvelopesDelivered: _delivered,
     facts.MessageFailed: _message_failed,
+    facts.AgentCalled: _agent_called,
+    facts.AgentTaskBegun: _task_begun,
+    facts.ResponseProgressed: _progressed,
     facts.ReceiverWaiting: _receiver_waiting,
     facts.ReceiverLeft: _receiver_left,
     facts.ItemAssigned: with_assigned,

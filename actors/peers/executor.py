@@ -77,6 +77,8 @@ class PeerExecutor:
     publisher: EnvelopePublisher
     prove: Callable[[str, OutboxEnvelope], Awaitable[EnvelopeProof]]
     """Signs an envelope of a session; ``VAULT_KEY_MISSING``."""
+    deliver_to_agent: Callable[[DeliverEnvelope], Awaitable[None]]
+    """Sends a message to an agent elsewhere, and reports what has become of it."""
     now_ms: Callable[[], int]
     failpoints: Failpoints = field(default_factory=Failpoints)
     _places: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(IN_FLIGHT_MAX))
@@ -102,6 +104,9 @@ class PeerExecutor:
         name = f"{effect.session}>{sent.to}@{sent.alias}"
         lock = self._lanes.setdefault(name, asyncio.Lock())
         async with lock:
+            if sent.is_agent:
+                await self.deliver_to_agent(effect)
+                return
             code = await self._publish(effect.session, sent)
         self.failpoints.hit("envelope_published")
         report = (

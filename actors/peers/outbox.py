@@ -8,10 +8,12 @@ to this receiver, so that the receiver finds replays however late they are.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
+from rookery.actors.peers.effects import EnvelopeFailed
 from rookery.actors.peers.evolve import counter_key
 from rookery.actors.peers.roster.roster_rules import Roster
 from rookery.actors.peers.state import SessionPeers
@@ -39,7 +41,16 @@ from rookery.schemas.peers.exchanges import (
 )
 from rookery.schemas.peers.roster import PeerKind
 
-__all__ = ["OutboxRules", "SendContext", "list_exchanges"]
+if TYPE_CHECKING:
+    from rookery.actors.peers.decider import PeersDecider
+
+__all__ = [
+    "OutboxRules",
+    "SendContext",
+    "delivered",
+    "end_delivery",
+    "list_exchanges",
+]
 
 PATH_MAX: Final = 16
 _WEEK_MS: Final = 7 * 86_400_000
@@ -60,7 +71,7 @@ class _Receiver(NamedTuple):
     name: str
     realm_key: str
     """A client's own."""
-    is_client: bool = False
+    kind: PeerKind = PeerKind.REALM
 
 
 class OutboxRules:
@@ -196,16 +207,17 @@ class OutboxRules:
         return self._pack(receiver, answer | members)
 
     def _find(self, address: str) -> _Receiver:
-        name, _, alias = address.partition("@")
+        name, _, alias = self._roster.full_address(address).partition("@")
         if alias in ("", self._context.realm):
             return _Receiver(self._context.realm, name, self._roster.realm_key)
         peer = self._roster.peer_of(alias)
         if peer.is_revoked(name, peer.pairing.key, self._now_ms):
             raise Refused("PEER_REVOKED", f"{address} is not trusted any more")
-        is_client = peer.pairing.kind is PeerKind.CLIENT
-        if is_client and name not in peer.pairing.names:
-            raise Refused("PEER_UNKNOWN", f"the client {alias} is {peer.pairing.names[0]}@{alias}")
-        return _Receiver(alias, name, peer.pairing.key, is_client)
+        kind = peer.pairing.kind
+        if kind is not PeerKind.REALM and name not in peer.pairing.names:
+            word = "client" if kind is PeerKind.CLIENT else "agent"
+            raise Refused("PEER_UNKNOWN", f"the {word} {alias} is {peer.pairing.names[0]}@{alias}")
+        return _Receiver(alias, name, peer.pairing.key, kind)
 
     def _pack(
         self, receiver: _Receiver, members: dict[str, Any], life_ms: int = _WEEK_MS
@@ -241,8 +253,28 @@ class OutboxRules:
             from_key=from_key,
             n=envelope.n,
             expires_at_ms=envelope.expires_at_ms,
-            is_client=receiver.is_client,
+            is_client=receiver.kind is PeerKind.CLIENT,
+            is_agent=receiver.kind is PeerKind.AGENT,
         )
+
+
+def delivered(state: SessionPeers, item_id: str) -> Sequence[Fact]:
+    """The facts of an envelope that an inbox has."""
+    known = item_id in state.outbox
+    return (facts.EnvelopesDelivered(ids=(item_id,)),) if known else ()
+
+
+def end_delivery(
+    decider: PeersDecider, state: SessionPeers, session: str, failed: EnvelopeFailed
+) -> Sequence[Fact]:
+    """The facts of an envelope that no inbox will get."""
+    if failed.item_id not in state.outbox:
+        return ()
+    if failed.item_id not in state.requests:
+        return (facts.MessageFailed(item_id=failed.item_id, code=failed.code),)
+    params = {"corr_id": failed.item_id}
+    (fact,) = decider.decide_input(state, session, "request_send_failed", params)
+    return (replace(fact, code=failed.code),)
 
 
 def list_exchanges(state: SessionPeers) -> ExchangeList:

@@ -16,7 +16,7 @@ from rookery.actors.peers.interaction_machine import InboundRequests, OutboundRe
 from rookery.actors.peers.stream_machine import InteractionStreams
 from rookery.schemas.facts.peer import RosterChange
 from rookery.schemas.peers.envelope import OutboxEnvelope, UnansweredRequest
-from rookery.schemas.peers.exchanges import UnmatchedReason
+from rookery.schemas.peers.exchanges import AgentTask, UnmatchedReason
 from rookery.schemas.peers.items import PeerItem, ReceivePattern, Responder
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "QUEUED_ITEMS_MAX",
     "RECENT_CALLS_MAX",
     "UNANSWERED_MAX",
+    "AgentCall",
     "DeclineRate",
     "EndedExchanges",
     "OpenRequest",
@@ -115,6 +116,15 @@ class StreamReader(msgspec.Struct, frozen=True, kw_only=True):
     """Of the program's call that sent the request, if a program reads."""
 
 
+class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A message to an agent elsewhere that has left, or was about to."""
+
+    task: AgentTask | UnsetType = UNSET
+    """What the request has become there; unset while no answer is on record."""
+    last: str = ""
+    """Digest of its last report of progress."""
+
+
 class SessionPeers(SessionMachineState, frozen=True, kw_only=True):
     """The state of one key; ingress only uses the host."""
 
@@ -134,6 +144,8 @@ class SessionPeers(SessionMachineState, frozen=True, kw_only=True):
     """Of peers' requests."""
     outbox: Map[str, OutboxEnvelope] = Map()
     """Envelopes that no inbox has yet, by id."""
+    agent_calls: Map[str, AgentCall] = Map()
+    """To agents elsewhere, by the id of the envelope."""
     counters: Map[str, int] = Map()
     """The last number of an envelope, by the sender's key and the receiver."""
     declines: Map[str, DeclineRate] = Map()

@@ -22,12 +22,13 @@ from a2a.types import (
 )
 from google.protobuf.json_format import MessageToDict
 
+from rookery.actors.keys.json_signatures import without_empty
 from rookery.bus.clock import monotonic_s
 from rookery.ops.a2a.messages import CURSOR_EXTENSION
 from rookery.ops.a2a.task_book import TaskBook
 from rookery.ops.gateways import RealmLink
 from rookery.schemas.digest import digest_json
-from rookery.schemas.peers.gateways import CardSignature, SignCard
+from rookery.schemas.peers.gateways import REPEATS_EXTENSION, CardSignature, SignCard
 from rookery.schemas.peers.items import Responder
 from rookery.schemas.peers.roster import REALM_NAME
 
@@ -63,7 +64,7 @@ class SessionCards:
         """The present card of a session, signed."""
         await self._books[session].catch_up()
         card = self.unsigned(session)
-        fields = _without_empty(MessageToDict(card))
+        fields = without_empty(MessageToDict(card))
         digest, now_s = digest_json(fields), monotonic_s()
         known, since_s, signed = self._signed.get(session, ("", 0.0, card))
         if known == digest and now_s - since_s < SIGNED_S:
@@ -113,7 +114,11 @@ def _unsigned(session: str, responder: Responder | None, url: str) -> AgentCard:
                 AgentExtension(
                     uri=CURSOR_EXTENSION,
                     description="Events have a cursor; Last-Event-ID resumes a stream behind it.",
-                )
+                ),
+                AgentExtension(
+                    uri=REPEATS_EXTENSION,
+                    description="A message that is sent again under its id is the same task.",
+                ),
             ],
         ),
         security_schemes={
@@ -151,13 +156,3 @@ def _skills(responder: Responder | None) -> list[AgentSkill]:
         id=INTENT, name="message", description="Messages that name no skill.", tags=[_TAG]
     )
     return [message, *skills]
-
-
-def _without_empty(value: Any) -> Any:
-    """As readers of a signature take a card: without members that say nothing."""
-    if isinstance(value, dict):
-        found = {name: _without_empty(one) for name, one in value.items()}
-        return {name: one for name, one in found.items() if one not in ("", [], {}, None)}
-    if isinstance(value, list):
-        return [one for one in map(_without_empty, value) if one not in ("", [], {}, None)]
-    return value

@@ -8,10 +8,9 @@ follows from the client's token: the realm cannot read it.
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import partial
 from hashlib import sha3_256
@@ -55,35 +54,21 @@ UNSEALABLE: Final = "PUSH_TOKEN_CHANGED"
 _DOMAIN: Final = b"rookery.a2a.push.v1\n"
 _SECRETS: Final = ("token", "authentication")
 
-IPAddress = ipaddress.IPv4Address | ipaddress.IPv6Address
-
 
 class PushNetworks:
     """Where targets may be: at public addresses, and in networks that the operator names."""
 
     def __init__(self, networks: Sequence[str]) -> None:
         """``ValueError`` for a text that is no network."""
-        self._networks = [ipaddress.ip_network(text) for text in networks]
+        self.transport = HttpTransport(networks=networks)
 
     def check(self, url: str) -> None:
         """Refuse a URL that is no target at all; addresses are checked when it is reached."""
         try:
-            target = parse_url(url)
+            self.transport.check(parse_url(url))
         except ToolError as error:
             text = f"push notifications cannot go to {url[:80]!r}: {error}"
             raise InvalidParamsError(text) from None
-        if target.scheme != "https" and not self._networks:
-            raise InvalidParamsError(f"{url[:80]!r} is not https")
-
-    def permits(self, scheme: str) -> Callable[[IPAddress], bool]:
-        """Which addresses may be reached; without TLS only those in named networks."""
-
-        def is_permitted(address: IPAddress) -> bool:
-            if any(address in network for network in self._networks):
-                return True
-            return scheme == "https" and address.is_global and not address.is_multicast
-
-        return is_permitted
 
 
 class PushNotifications:
@@ -96,7 +81,7 @@ class PushNotifications:
         self._rings = {
             name: KeyRing([sha3_256(_DOMAIN + token).digest()]) for name, token in tokens.items()
         }
-        self._transport, self._tasks = HttpTransport(), TaskSet()
+        self._transport, self._tasks = networks.transport, TaskSet()
         self._served: set[tuple[str, str]] = set()
 
     # --- configurations ---------------------------------------------------------------------------
@@ -247,7 +232,7 @@ class PushNotifications:
         exchange = HttpExchange(
             self._transport,
             HttpRequest("POST", target, headers, body),
-            permits=self._networks.permits(target.scheme),
+            permits=self._transport.permits(target.scheme),
             body_bytes_max=ANSWER_BYTES_MAX,
             connect_timeout_s=CONNECT_S,
             cuts=True,

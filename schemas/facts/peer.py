@@ -25,7 +25,7 @@ from rookery.schemas.peers.envelope import (
     OutboxEnvelope,
     UnansweredRequest,
 )
-from rookery.schemas.peers.exchanges import PeerResponse, UnmatchedReason
+from rookery.schemas.peers.exchanges import AgentTask, PeerResponse, UnmatchedReason
 from rookery.schemas.peers.gateways import PushTarget
 from rookery.schemas.peers.items import DropReason, ReceivePattern, Responder
 from rookery.schemas.peers.roster import Enrolment, KeyRotation, Pairing, PeerRevocation
@@ -146,6 +146,8 @@ class RequestTimedOut(_OfExchange, frozen=True, kw_only=True, tag="peer.request_
 
     abandoned: bool | UnsetType = UNSET
     """Whether its program stopped waiting, before the time was over."""
+    task: AgentTask | UnsetType = UNSET
+    """What an agent elsewhere does for it, and is to cancel."""
 
 
 class RequestSendFailed(_OfExchange, frozen=True, kw_only=True, tag="peer.request_send_failed.v1"):
@@ -214,6 +216,20 @@ class MessageFailed(Fact, frozen=True, kw_only=True, tag="peer.message_failed.v1
 
     item_id: str
     code: str
+
+
+class AgentCalled(Fact, frozen=True, kw_only=True, tag="peer.agent_called.v1"):
+    """An envelope is about to leave for an agent elsewhere: while its outcome is not known, its
+    task is looked for before the message is sent again."""
+
+    item_id: str
+
+
+class AgentTaskBegun(Fact, frozen=True, kw_only=True, tag="peer.remote_task.v1"):
+    """An agent elsewhere has the request, and follows it as this task."""
+
+    corr_id: str
+    task: AgentTask
 
 
 class ResponseUnmatched(Fact, frozen=True, kw_only=True, tag="peer.response_unmatched.v1"):
@@ -409,6 +425,8 @@ PeerFact = (
     | RequestDeclined
     | EnvelopesDelivered
     | MessageFailed
+    | AgentCalled
+    | AgentTaskBegun
     | ResponseUnmatched
     | ResponseReplied
     | ReceiverWaiting

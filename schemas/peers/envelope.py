@@ -25,6 +25,7 @@ from rookery.schemas.peers.roster import Name, PublicKey
 from rookery.schemas.scalars import Unsigned
 
 __all__ = [
+    "AUTH_A2A",
     "CLOCK_ERROR_MS",
     "ENVELOPE_BYTES_MAX",
     "ENVELOPE_DOMAIN",
@@ -57,6 +58,8 @@ EnvelopeId = Annotated[
 Intent = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,128}$")]
 
 
+AUTH_A2A: Final = "a2a"
+"""Of ``EnvelopeArrival.auth``."""
 PING_INTENT = "peer.ping"
 """A realm itself answers requests of this intent to itself."""
 
@@ -132,6 +135,9 @@ class EnvelopeArrival(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     roster_change: int
     """The change of the roster after which the sender was trusted."""
     arrived_ms: int
+    auth: str = ""
+    """How its sender is known: by the signature; ``a2a``: by TLS and the card that was accepted,
+    and the text is what this realm has made of the agent's answer."""
 
 
 class OutboxEnvelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -148,6 +154,8 @@ class OutboxEnvelope(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     expires_at_ms: int
     is_client: bool = False
     """Its receiver is a client of this realm, which has a key and no inbox."""
+    is_agent: bool = False
+    """Its receiver is an agent elsewhere, which gets it as a message of A2A."""
 
 
 class UnansweredRequest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

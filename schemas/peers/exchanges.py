@@ -19,6 +19,7 @@ from rookery.schemas.peers.envelope import EnvelopeId, Intent, PeerFailure
 from rookery.schemas.scalars import Unsigned
 
 __all__ = [
+    "AgentTask",
     "EnvelopeReceipt",
     "ExchangeList",
     "ExchangesQuery",
@@ -108,10 +109,19 @@ class PeerResponse(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     error: PeerFailure | UnsetType = UNSET
 
 
+class AgentTask(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The task of an agent elsewhere that a request has become."""
+
+    alias: str
+    """Of the agent in the roster."""
+    task_id: str
+    context_id: str = ""
+
+
 _DECLINED: Final = frozenset(
     [
         *("PEER_CYCLE", "PEER_INTENT_NOT_ALLOWED", "PEER_NOT_ATTENDED"),
-        *("PEER_PARAMS_INVALID", "PEER_QUEUE_FULL", "PEER_REQUEST_ID_TAKEN"),
+        *("PEER_PARAMS_INVALID", "PEER_QUEUE_FULL", "PEER_REJECTED", "PEER_REQUEST_ID_TAKEN"),
     ]
 )
 """The failures of requests that no program of the peer has seen."""

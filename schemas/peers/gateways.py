@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
@@ -10,12 +10,16 @@ from msgspec import UNSET, Meta, UnsetType
 from rookery.schemas.peers.envelope import EnvelopeId
 
 __all__ = [
+    "REPEATS_EXTENSION",
     "CardSignature",
     "ChangePushTarget",
     "PushReceipt",
     "PushTarget",
     "SignCard",
 ]
+
+REPEATS_EXTENSION: Final = "https://rookery.dev/a2a/repeat/v1"
+"""An agent that declares it takes a message of one id once, however often it is sent."""
 
 TargetId = Annotated[str, Meta(min_length=1, max_length=128)]
 

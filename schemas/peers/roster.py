@@ -25,6 +25,7 @@ __all__ = [
     "PeerKind",
     "PeerRevocation",
     "PublicKey",
+    "RemoteAgent",
     "RosterReceipt",
     "SignatureText",
 ]
@@ -54,6 +55,24 @@ class PeerKind(StrEnum):
     """A realm, which vouches for the keys of its sessions."""
     CLIENT = "client"
     """One peer with a key of its own."""
+    AGENT = "a2a"
+    """An agent elsewhere, which is reached by the protocol A2A and known by its card."""
+
+
+class RemoteAgent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """An agent of the protocol A2A, as it was accepted."""
+
+    card_url: Annotated[str, Meta(min_length=1, max_length=2_000)]
+    url: Annotated[str, Meta(min_length=1, max_length=2_000)]
+    """Where it takes messages, as its card says."""
+    name: Annotated[str, Meta(max_length=256)]
+    digest: Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
+    """Of the card without its signatures."""
+    card_key: Annotated[str, Meta(max_length=1_000)] = ""
+    """The key that has signed the card, as a JSON Web Key: any card counts that it signs for the
+    same URL. Empty: only the card with this digest counts."""
+    lease: Annotated[str, Meta(max_length=200)] = ""
+    """The binding whose credential it gets; empty without one."""
 
 
 class Enrolment(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -85,6 +104,8 @@ class Pairing(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The sessions of this realm that it may address."""
     approval: ApprovalMode | UnsetType = UNSET
     """What a program needs to send to it; unset: ``manual``."""
+    agent: RemoteAgent | UnsetType = UNSET
+    """Of the kind ``a2a``, whose ``key`` follows from the address of its card."""
     expires_at_ms: Unsigned | UnsetType = UNSET
     manual_rotation: bool = False
     """An operator accepts its next key; the signature of its present one is not enough."""

@@ -22,6 +22,7 @@ from rookery.schemas.facts.session import SESSION_FACTS
 from rookery.schemas.hooks import HookRegistration
 from rookery.schemas.ids import TypedText, decode_typed_text, encode_typed_text
 from rookery.schemas.peers.envelope import OutboxEnvelope
+from rookery.schemas.peers.exchanges import AgentTask
 from rookery.schemas.peers.gateways import PushTarget
 from rookery.schemas.peers.roster import Enrolment, Pairing, PeerRevocation
 from rookery.schemas.protection.rights import Rights
@@ -63,6 +64,7 @@ RECORDS: dict[Any, dict[str, Any]] = {
     Enrolment: {"realm": "r", "generation": 1, "key": KEY, "signature": ""},
     Pairing: {"alias": "west", "key": KEY},
     PeerRevocation: {"alias": "west"},
+    AgentTask: {"alias": "west", "task_id": "t"},
     PushTarget: {"url": "https://a.example"},
     HookRegistration: msgspec.to_builtins(HOOK, enc_hook=encode_typed_text),
     HookRecord: msgspec.to_builtins(HOOK.spec.registered(), enc_hook=encode_typed_text),

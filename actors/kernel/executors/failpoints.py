@@ -13,6 +13,7 @@ import signal
 from rookery.schemas.errors import Refused
 
 __all__ = [
+    "AGENT_FAILPOINTS",
     "FAILPOINTS",
     "HOOK_FAILPOINTS",
     "LEASE_FAILPOINTS",
@@ -92,6 +93,16 @@ PEER_FAILPOINTS = (
 )
 """In the order an envelope passes them on its way out."""
 
+AGENT_FAILPOINTS = (
+    "agent_called",
+    "agent_answered",
+    "agent_answer_recorded",
+    "agent_task_read",
+    "agent_response_recorded",
+)
+"""In the order in which a request to an agent elsewhere passes them: it is about to leave, the
+agent has it, that is on record, a new state of its task is known, and its end is on record."""
+
 HANDLER_FAILPOINTS = ("item_handled",)
 """The end of a run that handles a peer's item is on record with the response."""
 
@@ -107,6 +118,7 @@ class Failpoints:
             *LEASE_FAILPOINTS,
             *SURFACE_FAILPOINTS,
             *PEER_FAILPOINTS,
+            *AGENT_FAILPOINTS,
             *HANDLER_FAILPOINTS,
         )
         name, _, count = (spec if "@" in spec else f"{spec}@1").partition("@")

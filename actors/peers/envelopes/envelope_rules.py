@@ -21,6 +21,7 @@ from rookery.actors.peers.trust.peer_keys import SignedVouch, peer_id_of, read_v
 from rookery.bus.ports import Delivery, EnvelopeProof
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.peers.envelope import (
+    AUTH_A2A,
     CLOCK_ERROR_MS,
     ENVELOPE_BYTES_MAX,
     ENVELOPE_DOMAIN,
@@ -70,6 +71,12 @@ class EnvelopeSender(NamedTuple):
     """``None`` for this realm itself."""
     change: int
     """The change of the roster after which the sender was trusted."""
+
+    @classmethod
+    def of_agent(cls, peer: RosterPeer, change: int) -> EnvelopeSender:
+        """An agent elsewhere, whose answers have no signature."""
+        pairing = peer.pairing
+        return cls(pairing.alias, pairing.alias, pairing.key, peer, change)
 
     @property
     def address(self) -> str:
@@ -269,7 +276,10 @@ class RecordedEnvelopes:
         signed = SignedEnvelope(envelope=read_envelope(body), body=body, proof=proof)
         envelope, place = signed.envelope, (session, signed.envelope.from_key)
         window = self._window(session, envelope)
-        sender = self._checks.verify(window, session, signed, arrived_ms=arrival.arrived_ms)
+        if arrival.auth == AUTH_A2A:
+            sender = _agent_of(roster, window, arrival, envelope)
+        else:
+            sender = self._checks.verify(window, session, signed, arrived_ms=arrival.arrived_ms)
         said = (item_id, arrival.sender, arrival.peer_id, arrival.from_key, arrival.n)
         if said != (envelope.id, sender.address, sender.peer_id, envelope.from_key, envelope.n):
             raise Refused("ENVELOPE_INVALID", "its fact says something else of it")
@@ -283,6 +293,19 @@ class RecordedEnvelopes:
         if is_of_realm and (session, envelope.id) not in self._of_realms:
             return ReplayWindow()
         return self._windows.get((session, envelope.from_key), ReplayWindow())
+
+
+def _agent_of(
+    roster: Roster, window: ReplayWindow, arrival: EnvelopeArrival, envelope: Envelope
+) -> EnvelopeSender:
+    """The agent whose answer a fact holds: it proves no more than that the realm trusted it."""
+    peer = roster.peers.get(envelope.from_)
+    is_agent = peer is not None and peer.pairing.kind is PeerKind.AGENT
+    if peer is None or not is_agent or peer.pairing.key != envelope.from_key:
+        raise _unknown(f"{envelope.from_} is no agent of the roster")
+    if envelope.kind is not EnvelopeKind.RESPONSE or arrival.signature or window.has(envelope.n):
+        raise Refused("ENVELOPE_INVALID", "an agent answers, without a signature and once")
+    return EnvelopeSender.of_agent(peer, roster.count)
 
 
 def _check_terms(peer: RosterPeer, envelope: Envelope, session: str) -> None:

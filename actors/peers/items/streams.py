@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.kernel import FactBuilder
@@ -21,6 +22,7 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts import peer as facts
 from rookery.schemas.machines.peer import InteractionStreamState, ResponseStatus
 from rookery.schemas.peers.exchanges import FollowExchange, StreamView
+from rookery.schemas.peers.gateways import ChangePushTarget
 from rookery.schemas.peers.roster import REALM_NAME
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ __all__ = [
     "expire_stream",
     "follow_stream",
     "is_read_by_program",
+    "push_target",
     "stream_due_ms",
     "stream_ends",
     "stream_view",
@@ -176,3 +179,11 @@ def stream_view(state: SessionPeers, following: FollowExchange) -> StreamView:
         reader="" if known is None else known.name,
         request=state.outbound.pending_peer_requests.get(corr_id),
     )
+
+
+def push_target(change: ChangePushTarget) -> Fact:
+    """Gateways read the targets from the journal; no rule of a session depends on them."""
+    corr_id, target_id = change.request_id, change.target_id
+    if change.target is UNSET:
+        return facts.PushTargetRemoved(corr_id=corr_id, target_id=target_id)
+    return facts.PushTargetSet(corr_id=corr_id, target_id=target_id, target=change.target)

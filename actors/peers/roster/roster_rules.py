@@ -169,6 +169,12 @@ class Roster:
         """Which of its keys a session of this realm has now."""
         return self.numbers.get(session, SessionNumber()).number
 
+    def full_address(self, address: str) -> str:
+        """That of an agent elsewhere which is called by its alias alone; any other as it is."""
+        peer = self.peers.get(address)
+        is_agent = peer is not None and peer.pairing.kind is PeerKind.AGENT
+        return f"{address}@{address}" if is_agent else address
+
     def find(self, key: str) -> RosterPeer | None:
         """The peer with this key, or with this former key; it may be revoked."""
         return self.peers.get(self._aliases.get(key, ""))
@@ -241,7 +247,8 @@ class Roster:
         elif known is not None:
             self._aliases.pop(known.pairing.key, None)
             self._aliases.pop(known.former_key, None)
-        self._aliases[pairing.key] = pairing.alias
+        if pairing.kind is not PeerKind.AGENT:  # It signs nothing, so no key leads to it.
+            self._aliases[pairing.key] = pairing.alias
         self.peers[pairing.alias] = peer
 
     def _rotate(self, rotation: KeyRotation, until_ms: int | UnsetType) -> None:
@@ -314,7 +321,10 @@ class Roster:
             raise Refused(
                 "INVALID_ARGUMENT", f"{pairing.alias} is this realm's own name", hint="--as NAME"
             )
-        if not is_sound_key(pairing.key):
+        is_agent = pairing.kind is PeerKind.AGENT
+        if is_agent is (pairing.agent is UNSET) or (is_agent and pairing.names != (pairing.alias,)):
+            raise Refused("INVALID_ARGUMENT", "an agent of A2A has a card and one name, its alias")
+        if not (is_agent or is_sound_key(pairing.key)):
             raise Refused("INVALID_ARGUMENT", "the key of the peer is no Ed25519 key")
         if any(one.key == pairing.key for one, _ in self.enrolments):
             raise Refused("GUARD_REJECTED", "this is the card of this realm itself")

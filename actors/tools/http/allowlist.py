@@ -20,7 +20,9 @@ __all__ = [
     "Allowed",
     "Allowlist",
     "IPAddress",
+    "Network",
     "Target",
+    "is_in",
     "is_public",
     "parse_url",
     "resolve_redirect",
@@ -67,6 +69,15 @@ class Target(msgspec.Struct, frozen=True):
         """The value of the ``Host`` header."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return host if self.port == _PORTS[self.scheme] else f"{host}:{self.port}"
+
+    @property
+    def is_confidential(self) -> bool:
+        """Whether only it reads what it gets: by TLS, or at an address of this machine, and no name
+        that may move."""
+        try:
+            return self.scheme == "https" or ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
 
     @property
     def url(self) -> str:
@@ -157,7 +168,7 @@ def _malformed(text: str, why: str) -> ToolError:
 
 
 IPAddress: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
-_Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 WRITING_METHODS: Final = ("POST", "PUT", "PATCH", "DELETE")
 METHODS: Final = ("GET", *WRITING_METHODS)
@@ -218,17 +229,9 @@ class AllowRule:
             and f"{target.path}/".startswith(f"{prefix.path.rstrip('/')}/")
         )
 
-    @property
-    def is_on_loopback(self) -> bool:
-        """Whether its server is an address of this machine, and no name that may move."""
-        try:
-            return ipaddress.ip_address(self.prefix.host).is_loopback
-        except ValueError:
-            return False
-
     def permits(self, address: IPAddress) -> bool:
         """Whether the server may be at this address."""
-        return is_public(address) or _is_in(address, self._networks)
+        return is_public(address) or is_in(address, self._networks)
 
     def __str__(self) -> str:
         return f"{self.prefix.url} ({', '.join(self.methods)})"
@@ -242,7 +245,7 @@ class Allowlist:
     def require_encryption(self) -> None:
         """Refuse an entry whose server would get a credential in clear, unless it is here."""
         for rule in self._rules:
-            if rule.prefix.scheme == "http" and not rule.is_on_loopback:
+            if not rule.prefix.is_confidential:
                 raise Refused(
                     "CONFIG_INVALID",
                     f"{rule.prefix.url[:80]!r} is not encrypted, and would get a credential",
@@ -274,16 +277,17 @@ def _address_in(host: str) -> IPAddress | None:
 def is_public(address: IPAddress) -> bool:
     """Whether an address belongs to the public internet."""
     if isinstance(address, ipaddress.IPv6Address):
-        if _is_in(address, _EMBEDDING):
+        if is_in(address, _EMBEDDING):
             return is_public(ipaddress.IPv4Address(address.packed[-4:]))
         if address not in _UNICAST:
             return False
     return (
         address.is_global
         and not (address.is_multicast or address.is_reserved)
-        and not _is_in(address, _SPECIAL)
+        and not is_in(address, _SPECIAL)
     )
 
 
-def _is_in(address: IPAddress, networks: Iterable[_Network]) -> bool:
+def is_in(address: IPAddress, networks: Iterable[Network]) -> bool:
+    """Whether one of the networks has the address."""
     return any(address.version == network.version and address in network for network in networks)

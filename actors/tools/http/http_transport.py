@@ -14,7 +14,7 @@ import socket
 import ssl
 import struct
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing, suppress
 from http.client import HTTPConnection, HTTPException, HTTPResponse
 from typing import Final, TypeAlias, TypeVar
@@ -22,7 +22,7 @@ from typing import Final, TypeAlias, TypeVar
 import msgspec
 
 from rookery.actors.tools.authoring.registry import ToolError
-from rookery.actors.tools.http.allowlist import IPAddress, Target
+from rookery.actors.tools.http.allowlist import IPAddress, Network, Target, is_in, is_public
 
 __all__ = [
     "HttpExchange",
@@ -71,9 +71,35 @@ class HttpTransport:
     system's."""
 
     def __init__(
-        self, *, tls: ssl.SSLContext | None = None, resolve: Resolve = system_addresses
+        self,
+        *,
+        tls: ssl.SSLContext | None = None,
+        resolve: Resolve = system_addresses,
+        networks: Iterable[str] = (),
     ) -> None:
-        self.tls, self.resolve = tls or _default_tls(), resolve
+        """``networks``: where servers that others name may be, beside public addresses;
+        ``ValueError`` for a text that is no network."""
+        self._tls, self.resolve = tls, resolve
+        self._networks: list[Network] = [ipaddress.ip_network(text) for text in networks]
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        if self._tls is None:  # To read the certificates takes longer than all else here.
+            self._tls = _default_tls()
+        return self._tls
+
+    def check(self, target: Target) -> None:
+        """``PERMISSION_DENIED`` for a server that others name, if no address of it may be
+        reached."""
+        if target.scheme != "https" and not self._networks:
+            raise ToolError("PERMISSION_DENIED", f"{target.url[:80]!r} is not https")
+
+    def permits(self, scheme: str) -> Callable[[IPAddress], bool]:
+        """At which addresses servers that others name may be: at public ones by TLS, and in the
+        named networks."""
+        return lambda address: (
+            is_in(address, self._networks) or (scheme == "https" and is_public(address))
+        )
 
 
 class HttpExchange:

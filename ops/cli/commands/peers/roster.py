@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import msgspec
 from cyclopts import App, Parameter
@@ -20,9 +20,17 @@ from rookery.actors.projections.reports import RosterReport
 from rookery.bus.clock import SystemClock
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import OfflineRealm, local_server, open_realm
-from rookery.ops.cli.arguments import read_public_key_file, read_signer
+from rookery.ops.cli.arguments import read_signer
 from rookery.ops.cli.commands.approvers import approver_report
-from rookery.ops.cli.options import NO_OPTIONS, Options, parse_duration_ms
+from rookery.ops.cli.commands.peers.pairings import (
+    NamedAgent,
+    PeerTerms,
+    pairing_of_agent,
+    pairing_of_card,
+    pairing_of_client,
+    time_after,
+)
+from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_danger, print_json, print_line, print_table
 from rookery.ops.cli.rendering.run_output import print_stderr
 from rookery.ops.peers import delete_former_secrets, next_enrolment
@@ -74,6 +82,11 @@ class ListedPeer(msgspec.Struct, frozen=True, kw_only=True):
     former_until_ms: int | None
     revoked_names: tuple[str, ...]
     change: int
+    url: str = ""
+    """Of an agent of A2A."""
+    pinned_by: str = ""
+    """What its card is known by: ``key`` or ``digest``."""
+    lease: str = ""
 
 
 @app.command
@@ -115,6 +128,17 @@ def accept(
         Path | None,
         Parameter(help="Instead of a card: the public key of a client that signs by itself."),
     ] = None,
+    a2a: Annotated[
+        str | None,
+        Parameter(help="Instead of a card: the URL of an agent of A2A, or of its agent card."),
+    ] = None,
+    card_key: Annotated[
+        Path | None,
+        Parameter(help="With --a2a: the key that must have signed its card, as JWK or PEM."),
+    ] = None,
+    lease: Annotated[
+        str | None, Parameter(help="With --a2a: the binding whose credential the agent gets.")
+    ] = None,
     intents: Annotated[str, Parameter(help="What it may request: 'review,ask'.")] = "*",
     sessions: Annotated[str, Parameter(help="Which sessions it may address: 'coder*'.")] = "*",
     expires: Annotated[
@@ -131,22 +155,32 @@ def accept(
     key: Key = None,
     options: Options = NO_OPTIONS,
 ) -> int:
-    """Trust a realm by its card, or a client by its key; or a realm's next key, by its new card."""
-    if (line is None) == (public_key is None):
-        raise Refused("INVALID_ARGUMENT", "give a card, or --public-key FILE")
-    terms = _Terms(intents, sessions, expires, manual_rotation=manual_rotation, approval=approval)
+    """Trust a realm by its card, a client by its key, or an agent of A2A by its agent card; or a
+    realm's next key, by its new card.
+
+    An agent's card is fetched once. It may change as long as the key signs it that signs it now; a
+    card without a signature may not. Sessions call the agent NAME alone, as --as says.
+    """
+    if [line, public_key, a2a].count(None) != 2:
+        raise Refused("INVALID_ARGUMENT", "give a card, --public-key FILE, or --a2a URL")
+    terms = PeerTerms(
+        intents, sessions, expires, manual_rotation=manual_rotation, approval=approval
+    )
+    enrolment: Enrolment | None = None
     if line is not None:
-        pairing, enrolment = _pairing_of_card(PeerCard.read(_card_line(line)), alias, terms)
+        pairing, enrolment = pairing_of_card(PeerCard.read(_card_line(line)), alias, terms)
+    elif public_key is not None:
+        pairing = pairing_of_client(public_key, alias, terms)
     else:
-        assert public_key is not None
-        pairing, enrolment = _pairing_of_client(public_key, alias, terms), None
-    change = asyncio.run(_accept(options, key, pairing, enrolment, _until_ms(overlap)))
-    words = fingerprint(pairing.key)
+        assert a2a is not None
+        named = NamedAgent(a2a, alias, card_key, lease)
+        pairing = asyncio.run(pairing_of_agent(named, terms, options))
+    change = asyncio.run(_accept(options, key, pairing, enrolment, time_after(overlap)))
     if options.json:
+        words = fingerprint(pairing.key)
         print_json({"alias": pairing.alias, "fingerprint": words, "change": change})
     else:
-        print_line(f"{pairing.alias} is trusted; its fingerprint: {words}")
-        print_line(f"if the other side has other words: rookery peers revoke {pairing.alias}")
+        _print_accepted(pairing)
     return 0
 
 
@@ -168,7 +202,15 @@ def list_(
         print_json(listed)
     else:
         print_table(
-            ["ALIAS", "KIND", "FINGERPRINT", "MAY REQUEST", "OF SESSIONS", "EXPIRES", "SIGNED BY"],
+            [
+                "ALIAS",
+                "KIND",
+                "FINGERPRINT OR URL",
+                "MAY REQUEST",
+                "OF SESSIONS",
+                "EXPIRES",
+                "SIGNED BY",
+            ],
             map(_row, listed),
             empty="no peers: rookery peers card prints what another realm accepts",
         )
@@ -227,7 +269,7 @@ def rotate(
     """Replace the key of a session, or all keys of the realm, whose new card others accept then."""
     if (session is None) == (not realm):
         raise Refused("INVALID_ARGUMENT", "give a session, or --all-keys")
-    until_ms = _until_ms(overlap)
+    until_ms = time_after(overlap)
     if session is not None:
         change = asyncio.run(_rotate_session(options, key, session, until_ms))
         words = f"{session} has a new key"
@@ -239,63 +281,6 @@ def rotate(
     else:
         print_line(words)
     return 0
-
-
-# --- pairings -------------------------------------------------------------------------------------
-
-
-class _Terms(NamedTuple):
-    """What a peer is trusted with, as typed."""
-
-    intents: str
-    sessions: str
-    expires: str | None
-    manual_rotation: bool
-    approval: ApprovalMode | None
-
-    @property
-    def fields(self) -> dict[str, Any]:
-        expires = UNSET if self.expires is None else _until_ms(self.expires)
-        return {
-            "intents": self.intents.split(","),
-            "sessions": self.sessions.split(","),
-            "expires_at_ms": expires,
-            "manual_rotation": self.manual_rotation,
-            "approval": UNSET if self.approval is None else self.approval,
-        }
-
-
-def _pairing_of_card(
-    card_: PeerCard, alias: str | None, terms: _Terms
-) -> tuple[Pairing, Enrolment]:
-    fields = {
-        "alias": alias or card_.alias,
-        "key": card_.enrolment.key,
-        "names": [card_.name or "*"],
-        **terms.fields,
-    }
-    return _pairing(fields), card_.enrolment
-
-
-def _pairing_of_client(file: Path, alias: str | None, terms: _Terms) -> Pairing:
-    if alias is None:
-        raise Refused("INVALID_ARGUMENT", "a client needs a name", hint="--as NAME")
-    key = read_public_key_file(file)
-    fields = {"alias": alias, "kind": PeerKind.CLIENT, "key": key, "names": [alias]}
-    return _pairing(fields | terms.fields)
-
-
-def _pairing(fields: dict[str, Any]) -> Pairing:
-    given = {name: value for name, value in fields.items() if value is not UNSET}
-    try:
-        return msgspec.convert(given, Pairing)
-    except msgspec.ValidationError as error:
-        raise Refused("INVALID_ARGUMENT", str(error)) from None
-
-
-def _until_ms(duration: str) -> int:
-    now_ms = SystemClock().now_ms()
-    return now_ms if duration in ("0", "0s") else now_ms + parse_duration_ms(duration)
 
 
 # --- changes --------------------------------------------------------------------------------------
@@ -349,6 +334,17 @@ def _card_line(given: str) -> str:
     except (OSError, ValueError):
         return given
     return lines[0] if lines else given
+
+
+def _print_accepted(pairing: Pairing) -> None:
+    alias, agent = pairing.alias, pairing.agent
+    if agent is UNSET:
+        print_line(f"{alias} is trusted; its fingerprint: {fingerprint(pairing.key)}")
+        print_line(f"if the other side has other words: rookery peers revoke {alias}")
+    else:
+        by = "key" if agent.card_key else "digest"
+        print_line(f"{alias} is trusted by the {by} of its card: {agent.name}, {agent.url}")
+        print_line(f"rookery peers ask {alias} ask -p text=hello")
 
 
 async def _accept(
@@ -409,12 +405,13 @@ def _listed(peer: RosterPeer, now_ms: int) -> ListedPeer:
     expires_ms = None if pairing.expires_at_ms is UNSET else pairing.expires_at_ms
     state = "expired" if expires_ms is not None and now_ms >= expires_ms else "valid"
     name = REALM_NAME if pairing.kind is PeerKind.REALM else pairing.names[0]
+    agent = None if pairing.agent is UNSET else pairing.agent
     return ListedPeer(
         alias=pairing.alias,
         kind=pairing.kind,
         key=pairing.key,
         peer_id=peer_id_of(pairing.key, name),
-        fingerprint=fingerprint(pairing.key),
+        fingerprint=fingerprint(pairing.key if agent is None else agent.digest),
         state="revoked" if peer.revoked else state,
         names=pairing.names,
         intents=pairing.intents,
@@ -424,14 +421,18 @@ def _listed(peer: RosterPeer, now_ms: int) -> ListedPeer:
         former_until_ms=peer.former_until_ms or None,
         revoked_names=tuple(sorted(peer.revoked_names)),
         change=peer.change,
+        url="" if agent is None else agent.url,
+        pinned_by="" if agent is None else "key" if agent.card_key else "digest",
+        lease="" if agent is None else agent.lease,
     )
 
 
 def _row(peer: ListedPeer) -> tuple[str, ...]:
     signed_by = peer.signed_by or "unsigned"
     expires = "" if peer.expires_at_ms is None else clock_time(peer.expires_at_ms)
-    words = peer.fingerprint if peer.state == "valid" else f"{peer.state}: {peer.fingerprint}"
-    may = ", ".join(peer.intents), ", ".join(peer.sessions)
+    shown = peer.url or peer.fingerprint
+    words = shown if peer.state == "valid" else f"{peer.state}: {shown}"
+    may = ("-", "-") if peer.url else (", ".join(peer.intents), ", ".join(peer.sessions))
     return peer.alias, peer.kind, words, *may, expires, signed_by
 
 
