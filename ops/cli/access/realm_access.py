@@ -9,7 +9,7 @@ import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager, contextmanager, suppress
 from threading import Timer
-from typing import Any, BinaryIO, Final, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, BinaryIO, Final, TextIO, TypeVar
 
 import msgspec
 
@@ -38,11 +38,13 @@ from rookery.ops.cli.rendering.run_output import print_stderr
 from rookery.ops.config import Config
 from rookery.ops.keys import ConfiguredKeys, TrustRoots
 from rookery.ops.logs import configure
-from rookery.ops.node import Node
 from rookery.ops.process_identity import is_dead
 from rookery.ops.server import ConfiguredServer, RealmServer
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.ids import decode_typed_text, node_of_holder, process_of_holder
+
+if TYPE_CHECKING:
+    from rookery.ops.node import Node
 
 __all__ = [
     "OfflineRealm",
@@ -349,6 +351,8 @@ def with_realm_client(options: Options, own: NodeTools, work: ClientWork) -> int
 
 
 def _with_own_node(config: Config, work: ClientWork) -> int:
+    from rookery.ops.node import Node  # noqa: PLC0415 - slow, needed where no node runs.
+
     configure("warning", config.log.format, sys.stderr)
     node = Node(config)
     node.start()

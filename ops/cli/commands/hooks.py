@@ -12,15 +12,13 @@ import msgspec
 from cyclopts import App, Parameter
 from msgspec.structs import replace
 
-from rookery.actors.hooks.realm import recorded_calls, typed_call
-from rookery.actors.tools import ToolRegistry
 from rookery.bus.ports import Filter
 from rookery.ops.cli.access.realm_access import OfflineRealm, open_realm
 from rookery.ops.cli.commands.runs import find_run, sequence_before
 from rookery.ops.cli.options import NO_OPTIONS, Options
 from rookery.ops.cli.output import clock_time, print_json, print_line, print_table, printable
 from rookery.ops.config import Format, Level
-from rookery.ops.hooks import HookProcess, read_hooks
+from rookery.ops.hooks import read_hooks
 from rookery.ops.logs import configure, scrub_output
 from rookery.ops.processes import stop_signals
 from rookery.schemas.commands import RunsQuery
@@ -158,6 +156,8 @@ def try_hook(
         text = "nothing says which calls the hook is tried with, or several options do"
         hint = f"rookery hooks test {which} --last 20, or --run ID, or --call NAME --args JSON"
         raise Refused("INVALID_ARGUMENT", text, hint=hint)
+    from rookery.actors.hooks.realm import typed_call  # noqa: PLC0415 - slow, seldom needed.
+
     typed = None if call is None else typed_call(call, _arguments(args))
     reports = asyncio.run(_try(which, typed, run, last or 0, options))
     if options.json:
@@ -198,6 +198,9 @@ def serve(
 ) -> int:
     """Serve the functions of a registry that are hooks, until SIGTERM or SIGINT. Each is invoked
     for the registered hook of its id, `executor = { kind = "nats" }`."""
+    from rookery.actors.tools import ToolRegistry  # noqa: PLC0415 - slow, and only needed here.
+    from rookery.ops.hooks import HookProcess  # noqa: PLC0415
+
     config = options.load(**{"log.level": log_level, "log.format": log_format}).config
     scrub_output()
     configure(config.log.level, config.log.format, sys.stderr)
@@ -289,6 +292,8 @@ async def _retry_until_done(ask: Callable[[], Awaitable[T]]) -> T:
 
 
 async def _calls_of(realm: OfflineRealm, view: RunView) -> list[TriedCall]:
+    from rookery.actors.hooks.realm import recorded_calls  # noqa: PLC0415 - slow, seldom needed.
+
     where = Filter(key=view.session_id, run=view.run_id)
     pages = [page async for page in realm.journal.scan(where, sequence_before(view))]
     return list(recorded_calls((one for page in pages for one in page), view.run_id))
