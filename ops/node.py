@@ -265,6 +265,7 @@ class Node:
             else runs.replies
         )
         deciders = self._deciders()
+        offered = ToolQueryHandler(ToolCatalogue() if runs is None else runs.catalogue)
         quarantine = MessageQuarantine(
             self.name, bus.journal, (NodeDecider(), *deciders), self._ask_actor
         )
@@ -280,9 +281,8 @@ class Node:
             queries={
                 **self._projections.queries,
                 "quarantine": quarantine.reply,
-                "tools": ToolQueryHandler(
-                    ToolCatalogue() if runs is None else runs.catalogue
-                ).handle,
+                "tools": offered.handle,
+                "agents": offered.list_agents,
                 **({} if runs is None else runs.queries),
             },
         )

@@ -17,6 +17,7 @@ from rookery.actors.tools import (
     ToolRegistry,
     built_in_tools,
 )
+from rookery.actors.tools.agents import agent_tools
 from rookery.actors.tools.builtin import resource_tools
 from rookery.bus.clock import entropy
 from rookery.bus.ports import BLOB_BYTES_MAX, Bus
@@ -79,9 +80,11 @@ class NodeResources(NamedTuple):
         return cls(functions, record_reads, reader, store, (host,), offered)
 
     def catalogue(self, of_peers: Sequence[CatalogueTool] = ()) -> ToolCatalogue:
-        """The node's own functions, built-in tools, and those for resources and for peers."""
+        """The node's own functions, built-in tools, those for resources and for peers, and its
+        agents."""
         local = ToolCatalogue.local(self.registry, self.record_reads)
-        return ToolCatalogue([*local, *built_in_tools(self.registry), *self.tools, *of_peers])
+        tools = [*local, *built_in_tools(self.registry), *self.tools, *of_peers]
+        return ToolCatalogue([*tools, *agent_tools(self.registry.agents, tools)])
 
 
 async def _store_static(

@@ -73,7 +73,8 @@ def registry_of(node: NodeConfig) -> ToolRegistry:
     if not (node.mounts or node.allow_http):
         return own
     built_in = (*file_tools(mounts_of(node)), *_http_tools(node.allow_http))
-    return ToolRegistry.of(*own, *own.hooks, *own.resources.values(), *built_in)
+    everything = (*own, *own.hooks, *own.resources.values(), *own.agents.values())
+    return ToolRegistry.of(*everything, *built_in)
 
 
 def mounts_of(node: NodeConfig) -> dict[str, Mount]:

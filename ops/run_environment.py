@@ -75,6 +75,7 @@ async def provision(
         added=surfaces.tools.get,
         models=models,
         policy=policies.pinned,
+        agents=registry.agents,
     )
 
 

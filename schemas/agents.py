@@ -18,6 +18,7 @@ __all__ = [
     "MESSAGE_BYTES_MAX",
     "PROJECTION",
     "RUN_CODE",
+    "AgentLimits",
     "AnswerDelta",
     "AnswerDeltas",
     "CallPart",
@@ -27,6 +28,7 @@ __all__ = [
     "DeltaKind",
     "ImmediateMessage",
     "MessageRole",
+    "ModelBudget",
     "ModelEnvironment",
     "ModelEstimate",
     "ModelLimits",
@@ -34,6 +36,7 @@ __all__ = [
     "ModelPurpose",
     "ModelSettings",
     "ModelUsage",
+    "ParentRun",
     "Part",
     "PromptPart",
     "RequestSent",
@@ -181,6 +184,10 @@ class ModelLimits(msgspec.Struct, frozen=True, kw_only=True):
     session_tokens: int | UnsetType = UNSET
     """Of all runs of the session."""
     session_cost_micro_usd: int | UnsetType = UNSET
+    depth: int | UnsetType = UNSET
+    """How deep its children may be nested, 4."""
+    children: int | UnsetType = UNSET
+    """How many agents it may call, 32."""
 
 
 class ModelEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -201,12 +208,56 @@ class ModelEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     follows_baseline: bool = False
     """The request names no model: one that is set for the session replaces these."""
     tool_mode: ToolMode = ToolMode.TOOLS
+    agent: str | UnsetType = UNSET
+    """The agent that has given instructions, tools and limits."""
 
     @property
     def has_code(self) -> bool:
         """Whether the model may act in programs."""
         is_named = self.tools is not UNSET and RUN_CODE in self.tools
         return is_named or self.tool_mode is not ToolMode.TOOLS
+
+
+# --- agents and their children --------------------------------------------------------------------
+
+
+Limit = Annotated[int, Meta(ge=1, le=(1 << 53) - 1)] | UnsetType
+
+
+class AgentLimits(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """The limits of an agent's runs; a request can only lower them."""
+
+    turns: Limit = UNSET
+    tool_calls: Limit = UNSET
+    agent_wall_ms: Limit = UNSET
+    tokens: Limit = UNSET
+    cost_micro_usd: Limit = UNSET
+    repeats: Limit = UNSET
+    depth: Limit = UNSET
+    children: Limit = UNSET
+
+
+class ModelBudget(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What a child run may use of the budget of its parent; what is unset has no limit."""
+
+    tokens: int | UnsetType = UNSET
+    cost_micro_usd: int | UnsetType = UNSET
+
+
+class ParentRun(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """The call of another run that a run answers: it is a child of that run."""
+
+    session: str
+    run_id: str
+    operation_id: str
+    depth: int = 1
+    """How many runs are above it."""
+    agents: tuple[str, ...] = ()
+    """The agents from the first child to this one."""
+    detached: bool = False
+    """Whether the call has ended: nothing waits for the run, and no end of its parent ends it."""
 
 
 # --- what a model was asked and answered ----------------------------------------------------------

@@ -23,6 +23,7 @@ __all__ = [
     "LEASE_REAUTH_REQUIRED",
     "LEASE_WAITS",
     "RECOVERY_REQUIRED",
+    "WAITING_FOR_AGENT",
     "WAITING_FOR_APPROVAL",
     "WAITING_FOR_LEASE",
     "WAITING_FOR_PEER",
@@ -52,6 +53,7 @@ __all__ = [
 
 # Why a call waits: in its facts, and the code of its run's interim result.
 RECOVERY_REQUIRED: Final = "RECOVERY_REQUIRED"
+WAITING_FOR_AGENT: Final = "WAITING_FOR_AGENT"
 WAITING_FOR_APPROVAL: Final = "WAITING_FOR_APPROVAL"
 WAITING_FOR_TIMER: Final = "WAITING_FOR_TIMER"
 WAITING_FOR_PEER: Final = "WAITING_FOR_PEER"

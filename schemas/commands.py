@@ -12,6 +12,7 @@ from typing import Annotated, Any, Final, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from rookery.schemas.agent_tools import AgentsQuery
 from rookery.schemas.agents import MESSAGE_BYTES_MAX
 from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
 from rookery.schemas.approvals.records import DecideApproval, DecisionReceipt
@@ -424,6 +425,7 @@ COMMANDS: dict[str, type[msgspec.Struct]] = {
     "sessions": SessionsQuery,
     "runs": RunsQuery,
     "tools": ToolsQuery,
+    "agents": AgentsQuery,
     "policy": ExplainPolicy,
     "append": AppendMessage,
     "context": SetContext,
@@ -492,6 +494,7 @@ AUDIENCES: Final[dict[Audience, tuple[str, ...]]] = {
         "sessions",
         "runs",
         "tools",
+        "agents",
         "policy",
         "catalogued",
         "hooked",

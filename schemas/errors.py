@@ -175,6 +175,8 @@ CODES: Final[dict[str, Code]] = {
     "MODEL_REFUSED": Code("the provider of a model refused to answer"),
     "MODEL_MISBEHAVED": Code("a model wanted nothing that it may have, three times in a row"),
     "MODEL_OUTPUT_CUT": Code("a model's answer was cut at its limit; a warning, not an end"),
+    "AGENT_NOT_FOUND": Code("this node has no agent of this name"),
+    "AGENT_FAILED": Code("the function of an agent wrote no instructions"),
     "TURN_LIMIT": Code("the model was asked as often as the run allows"),
     "BUDGET_EXHAUSTED": Code("the next question to a model is beyond a budget of tokens or cost"),
     "OUTPUT_INVALID": Code("the last answer of a model does not fit the schema of the result"),

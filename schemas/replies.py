@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET, UnsetType
 
+from rookery.schemas.agent_tools import AgentList
 from rookery.schemas.approvals.lists import ApprovalList, GrantList
 from rookery.schemas.approvals.records import DecisionReceipt
 from rookery.schemas.calls import Capability
@@ -449,6 +450,7 @@ REPLIES: dict[str, Any] = {
     "sessions": SessionList,
     "runs": RunList,
     "tools": ToolList,
+    "agents": AgentList,
     "policy": PolicyExplanation,
     "append": RunAnswer | RunReceipt,
     "context": RunAnswer | RunReceipt,

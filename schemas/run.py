@@ -14,6 +14,7 @@ from rookery.schemas.agents import (
     ImmediateMessage,
     ModelSettings,
     ModelUsage,
+    ParentRun,
     PromptPart,
     ToolMode,
 )
@@ -154,6 +155,10 @@ class RunLimits(SessionLimits, frozen=True, kw_only=True):
     """Cost in millionths of a dollar; unlimited."""
     repeats: PositiveLimit | UnsetType = UNSET
     """How often one call of the model may lead to the same outcome, 8."""
+    depth: NonNegativeLimit | UnsetType = UNSET
+    """How deep the agents that the run calls may call others, 4."""
+    children: NonNegativeLimit | UnsetType = UNSET
+    """How many agents it may call, 32."""
 
 
 class SessionMeta(msgspec.Struct, frozen=True, kw_only=True):
@@ -316,11 +321,17 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
     calls, and by programs if ``tools`` names ``run_code``."""
     immediate: ImmediateMessage | UnsetType = UNSET
     """Set by the verbs ``append`` and ``context``: no model is asked about the prompt."""
+    agent: str | UnsetType = UNSET
+    """A registered agent, with ``inputs`` as its arguments: it has the instructions, and perhaps
+    the model, the tools, limits and the schema of the result, which other fields can only narrow.
+    Without a prompt the model is asked about the arguments."""
+    parent: ParentRun | UnsetType = UNSET
+    """Set by the node of the run that has called the agent."""
 
     @property
     def has_prompt(self) -> bool:
         """Whether a model drives the run."""
-        return self.prompt is not UNSET
+        return self.prompt is not UNSET or self.agent is not UNSET
 
     @property
     def prompt_parts(self) -> tuple[PromptPart, ...]:
@@ -330,7 +341,12 @@ class RunRequest(msgspec.Struct, frozen=True, kw_only=True):
                 return (PromptPart(text=text),)
             case tuple() as parts:
                 return parts
-        return ()
+        if self.agent is UNSET:
+            return ()
+        text = (
+            msgspec.json.encode(self.inputs, order="sorted").decode() if self.inputs else "Begin."
+        )
+        return (PromptPart(text=text),)
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):

@@ -174,6 +174,8 @@ class AdmissionFacts(FactBuilder[Admission, facts.SessionFact]):
 
 
 def _without_content(request: RunRequest) -> RunRequest:
-    """The request without what its blob has; a prompt is empty then, but given."""
-    prompt = "" if request.has_prompt else UNSET
-    return replace(request, code="", inputs={}, files=UNSET, prompt=prompt)
+    """The request without what its blob has; a prompt is empty then, but given. An agent writes its
+    instructions from the inputs when the run starts."""
+    prompt = UNSET if request.prompt is UNSET else ""
+    inputs = {} if request.agent is UNSET else request.inputs
+    return replace(request, code="", inputs=inputs, files=UNSET, prompt=prompt)

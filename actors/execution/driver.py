@@ -8,7 +8,8 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from time import perf_counter
-from typing import NamedTuple, Protocol
+from types import MappingProxyType
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -36,6 +37,7 @@ from rookery.actors.sandbox import (
 )
 from rookery.actors.sandbox.sessions import ResultBatch
 from rookery.actors.tools import CatalogueTool
+from rookery.actors.tools.agents import RegisteredAgent
 from rookery.actors.turns import ImmediateKind
 from rookery.schemas.agents import ModelUsage
 from rookery.schemas.calls import AvailableTool, RunEnvironment, VisibleSurfaces
@@ -314,6 +316,7 @@ def _no_answer(_call: ProgramCall) -> ToolResult | None:
 
 
 SEED_BYTES = 32
+NO_AGENTS: Final[Mapping[str, RegisteredAgent]] = MappingProxyType({})
 
 
 class RunProvisioner:
@@ -332,11 +335,13 @@ class RunProvisioner:
         models: Models = NO_MODELS,
         policy: str | UnsetType = UNSET,
         added: Callable[[str], CatalogueTool | None] = lambda _: None,
+        agents: Mapping[str, RegisteredAgent] = NO_AGENTS,
     ) -> None:
         """``tools`` and ``catalogue`` are the node's own; ``added``: a tool by its name that a
         surface of the realm's catalogue serves. ``limits_max`` caps the limits of
         requests and sessions. ``surfaces``: what a session sees of the catalogue. ``policy``: the
-        digest of the node's."""
+        digest of the node's. ``agents``: by their names."""
+        self._agents = agents
         self._surfaces, self.hooks, self.models, self._policy = surfaces, hooks, models, policy
         self._builds, self._tools, self._catalogue = dict(builds), tools, catalogue
         self._max, self._entropy, self._added = limits_max, entropy, added
@@ -345,7 +350,7 @@ class RunProvisioner:
     def validate(self, request: RunRequest) -> None:
         """Raise ``Refused`` if this node could execute the request in no session."""
         check_new_request(request)
-        self.models.check(request)
+        self.models.check(request, self._agent(request))
         self._build(request.language)
 
     def __call__(
@@ -367,7 +372,9 @@ class RunProvisioner:
             tools=self._tools,
             catalogue=self._catalogue,
             surfaces=self._surfaces(key),
-            model=self.models.environment(request) if request.has_prompt else UNSET,
+            model=self.models.environment(request, self._agent(request))
+            if request.has_prompt
+            else UNSET,
         )
         return self.pin(environment)
 
@@ -406,6 +413,16 @@ class RunProvisioner:
             return self._digests[name]
         added = self._added(name)
         return "" if added is None else added.available.schema_digest
+
+    def _agent(self, request: RunRequest) -> RegisteredAgent | None:
+        """The agent that the request names."""
+        if request.agent is UNSET:
+            return None
+        if (agent := self._agents.get(request.agent)) is None:
+            text = f"no agent is called {request.agent[:80]!r}"
+            known = ", ".join(sorted(self._agents)) or "none: rookery up --tools MODULE:OBJECT"
+            raise Refused("AGENT_NOT_FOUND", text, hint=f"agents of this node: {known[:400]}")
+        return agent
 
     def _build(self, language: Language) -> str:
         build = self._builds.get(language)

@@ -19,6 +19,7 @@ from rookery.actors.projections.pages import Unpaged
 from rookery.actors.projections.projector import Projector
 from rookery.actors.tools import CatalogueTool, ToolCatalogue
 from rookery.bus.ports import Delivery, Journal, StoredMessage
+from rookery.schemas.agent_tools import AgentList, AgentsQuery
 from rookery.schemas.codec import decode_command
 from rookery.schemas.commands import ToolsQuery
 from rookery.schemas.event_index import FAMILY_INDEXES
@@ -138,7 +139,7 @@ class RealmProjections:
 
 # --- tools ----------------------------------------------------------------------------------------
 
-# The query ``tools``: the tools a node offers, with their declarations.
+# The queries ``tools`` and ``agents``: what a node offers, with its declarations.
 
 
 class ToolQueryHandler:
@@ -153,6 +154,12 @@ class ToolQueryHandler:
         offered = [tool for tool in self._catalogue if not self._catalogue.is_withdrawn(tool)]
         named = [tool for tool in offered if query.name in (None, tool.available.name)]
         return ToolList(tools=tuple(map(_tool_view, named)))
+
+    async def list_agents(self, delivery: Delivery) -> AgentList:
+        """The query ``agents``."""
+        query = decode_command(delivery.body, AgentsQuery, content_type=delivery.content_type)
+        agents = [tool.agent for tool in self._catalogue if tool.agent is not None]
+        return AgentList(agents=tuple(one for one in agents if query.name in (None, one.name)))
 
 
 def _tool_view(tool: CatalogueTool) -> ToolView:

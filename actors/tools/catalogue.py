@@ -17,6 +17,7 @@ from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.capability_checks import CapabilityChecks, fault, fault_of, schema_digest
 from rookery.actors.tools.visible_tools import NO_TOOLS, ToolSet, VisibleTool
 from rookery.bus.ports import IN_FACT_BYTES_MAX
+from rookery.schemas.agent_tools import AgentView
 from rookery.schemas.calls import (
     ApprovalMode,
     AvailableTool,
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from rookery.actors.tools.state import ToolCall
 
 __all__ = [
+    "AGENTS",
     "LOCAL",
     "PEERS",
     "RESOURCES",
@@ -58,7 +60,9 @@ RESOURCES = "resources"
 the results of its calls can be trusted."""
 PEERS = "peers"
 """The surface of the built-in tools for peers. What its calls send is signed by the node."""
-_OWN: Final = (LOCAL, RESOURCES, PEERS)
+AGENTS: Final = "agents"
+"""The surface of the node's agents, each called as a tool: the run of a child answers."""
+_OWN: Final = (LOCAL, RESOURCES, PEERS, AGENTS)
 _SURFACE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _INVALID_NAME_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
 
@@ -110,6 +114,8 @@ class CatalogueTool(NamedTuple):
     """What policies see of it."""
     waits_for: str = ""
     """What its calls wait for instead of an attempt; empty for a tool that is called."""
+    agent: AgentView | None = None
+    """Set if a call of it runs an agent."""
 
     @classmethod
     def of(

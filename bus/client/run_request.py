@@ -60,6 +60,8 @@ class RunOptions(TypedDict, total=False):
     settings: ModelSettings | Mapping[str, Any]
     tools: Sequence[str]
     """The tools that the model sees."""
+    agent: str
+    """A registered agent, with ``inputs`` as its arguments; a prompt may be left out."""
 
 
 def encode_run(session: str, run: RunSpec, **options: Unpack[RunOptions]) -> bytes:

@@ -39,6 +39,7 @@ for _name, _help in {
     "run": "Run a program and print its result.",
     "chat": "Talk with a model in a session, line by line.",
     "models": "List, add and test the models of the configuration.",
+    "agents": "List and show the agents of a node, and run one.",
     "validate": "Check a program without running it.",
     "watch": "Print the facts of a realm as they are committed.",
     "runs": "List, show, cancel, resolve, replay, prove, fork; print result, artifact, records.",
@@ -69,6 +70,7 @@ for _name, _help in {
     "version": "Print the versions of Rookery and Python.",
 }.items():
     _place = {
+        "agents": "tools:agents",
         "files": "session_memory:app",
         "guest": "config:guest",
         "models": "config:models",

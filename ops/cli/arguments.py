@@ -178,6 +178,14 @@ class PromptOptions:
     tool_mode: Annotated[
         ToolMode | None, Parameter(help="The model acts by calls of tools, by programs, or both.")
     ] = None
+    agent: Annotated[
+        str | None, Parameter(help="Agent of the node; --input NAME=JSON gives its arguments.")
+    ] = None
+
+    @property
+    def has_prompt(self) -> bool:
+        """Whether a model drives the run."""
+        return self.prompt is not None or self.agent is not None
 
     def fields(self) -> dict[str, Any]:
         """The fields of the request that are given."""
@@ -187,6 +195,7 @@ class PromptOptions:
             "instructions": self.instructions,
             "output_schema": None if self.schema is None else _json_of(self.schema),
             "tool_mode": self.tool_mode,
+            "agent": self.agent,
         }
         return {name: value for name, value in given.items() if value is not None}
 
@@ -204,7 +213,7 @@ def run_request(
     return RunRequest(
         session_id=check_session_id(words.session),
         language=_language(words.language, file),
-        code=_source(file, words.code, prompt=prompt.prompt is not None),
+        code=_source(file, words.code, prompt=prompt.has_prompt),
         inputs=dict(_input(text) for text in words.input or ()),
         files=dict(_put(text) for text in words.put) if words.put else UNSET,
         timeout_ms=words.timeout_ms,
@@ -221,7 +230,7 @@ def _source(file: str | None, code: str | None, *, prompt: bool) -> str:
     if (file is not None) + (code is not None) + prompt != 1:
         is_empty = file is None and code is None
         text = "nothing to run" if is_empty else "more than one of a file, -e and --prompt"
-        hint = "give a FILE, -, -e CODE or --prompt TEXT"
+        hint = "give a FILE, -, -e CODE, --prompt TEXT or --agent NAME"
         raise Refused("INVALID_ARGUMENT", text, hint=hint)
     if prompt:
         return ""

@@ -44,7 +44,17 @@ PUBLIC = [
     "respond",
     "event",
 ]
-QUERIES = ["session", "sessions", "runs", "tools", "catalogued", "pending", "granted", "leased"]
+QUERIES = [
+    "session",
+    "sessions",
+    "runs",
+    "tools",
+    "agents",
+    "catalogued",
+    "pending",
+    "granted",
+    "leased",
+]
 QUERIES += ["resources", "exchanges", "hooked", "policy"]
 OPERATORS = ["resolve", "approvers", "grants", "quarantine", "revoke", "login", "finish_login"]
 OPERATORS += ["roster"]

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rookery.schemas.agent_tools import AgentsQuery
 from rookery.schemas.approvals.lists import GrantedQuery, PendingQuery
 from rookery.schemas.calls import RequestedCall
 from rookery.schemas.codec import MSGPACK, NESTING_MAX, decode_command, encode_json, strict
@@ -142,6 +143,7 @@ EXAMPLES = {
     "sessions": SessionsQuery(phase="Idle", limit=3),
     "runs": RunsQuery(status=RunState.OK, since_ms=1, before="7.1"),
     "tools": ToolsQuery(name="price"),
+    "agents": AgentsQuery(name="researcher"),
     "append": AppendMessage(text="It is raining.", role="system"),
     "context": SetContext(context_key="weather", text="rain"),
     "resources": ResourcesQuery(),

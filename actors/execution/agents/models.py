@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -23,13 +23,16 @@ from rookery.actors.execution.agents.model_port import (
 from rookery.actors.execution.agents.scripted_model import ModelScript, ScriptedModel, read_script
 from rookery.actors.kernel.executors import NotExecutableHere
 from rookery.actors.tools import ToolCredential
+from rookery.actors.tools.agents import RegisteredAgent
+from rookery.schemas.agent_tools import AgentView
 from rookery.schemas.agents import (
+    AgentLimits,
     ConfiguredModel,
     ModelEnvironment,
     ModelLimits,
     ModelSettings,
-    ToolMode,
 )
+from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import RunRequest
 
@@ -41,6 +44,9 @@ SCRIPTED: Final = "scripted"
 PROVIDERS: Final = ("anthropic", "openai")
 """Each is the name of its SDK, too."""
 EXTRA_LINE: Final = "pip install 'rookery[agents]'"
+INPUTS_BYTES_MAX: Final = 64 << 10
+"""Of the arguments of an agent."""
+NO_AGENT: Final = AgentView(name="")
 _NOT_WITH_A_PROMPT: Final = ("code", "inputs", "files", "inputs_blob", "return_snapshot")
 _ONLY_WITH_A_PROMPT: Final = (
     "model",
@@ -90,14 +96,18 @@ class Models:
         self._budgets = budgets
         self._known, self._default, self.close = dict(known), _route(default), close
 
-    def check(self, request: RunRequest) -> None:
-        """Raise ``Refused`` if this node could ask no model for such a request."""
+    def check(self, request: RunRequest, agent: RegisteredAgent | None = None) -> None:
+        """Raise ``Refused`` if this node could ask no model for such a request. ``agent``: that of
+        the request."""
         if request.immediate is not UNSET:
             raise Refused("INVALID_ARGUMENT", "immediate is of the verbs append and context")
+        if request.parent is not UNSET:
+            raise Refused("INVALID_ARGUMENT", "parent is of the runs that other runs begin")
         if not request.has_prompt:
-            _refuse_fields(request, _ONLY_WITH_A_PROMPT, "needs a prompt")
+            _refuse_fields(request, _ONLY_WITH_A_PROMPT, "needs a prompt or an agent")
             return
-        _refuse_fields(request, _NOT_WITH_A_PROMPT, "is of programs, and the request has a prompt")
+        alien = [name for name in _NOT_WITH_A_PROMPT if agent is None or name != "inputs"]
+        _refuse_fields(request, alien, "is of programs, and the request has a prompt")
         size = sum(len(part.text.encode("utf-8", "replace")) for part in request.prompt_parts)
         if size > PROMPT_BYTES_MAX:
             text = f"the prompt has {size} bytes, the limit is {PROMPT_BYTES_MAX}"
@@ -105,25 +115,33 @@ class Models:
         _check_text(request)
         if request.output_schema is not UNSET:
             check_output_schema(request.output_schema)
-        self._require_all(request)
+        if agent is not None:
+            _check_agent(request, agent)
+        self._require_all(request, NO_AGENT if agent is None else agent.view)
 
-    def environment(self, request: RunRequest) -> ModelEnvironment:
-        """What a run with this prompt begins with."""
-        first, *others = self._require_all(request)
+    def environment(
+        self, request: RunRequest, agent: RegisteredAgent | None = None
+    ) -> ModelEnvironment:
+        """What a run with this prompt begins with. What ``agent`` says can only be narrowed."""
+        view = NO_AGENT if agent is None else agent.view
+        written = "" if agent is None else agent.instructions(request.inputs)
+        first, *others = self._require_all(request, view)
+        schema = request.output_schema if view.output_schema is UNSET else view.output_schema
         return ModelEnvironment(
             model=first,
             next_models=tuple(others),
             follows_baseline=request.model is UNSET,
             limits=msgspec.structs.replace(
-                _limits(request),
+                _limits(request, view.limits),
                 session_tokens=self._budgets.session_tokens,
                 session_cost_micro_usd=self._budgets.session_cost_micro_usd,
             ),
-            instructions=_instructions(request),
-            output_schema=request.output_schema,
-            settings=ModelSettings() if request.settings is UNSET else request.settings,
-            tools=request.tools,
-            tool_mode=request.tool_mode or ToolMode.TOOLS,
+            instructions=_instructions(written, request, schema),
+            output_schema=schema,
+            settings=_settings(request, view),
+            tools=_tools(request, view),
+            tool_mode=request.tool_mode or view.tool_mode,
+            agent=view.name or UNSET,
         )
 
     def require_here(self, environment: ModelEnvironment) -> None:
@@ -148,15 +166,16 @@ class Models:
         assert found is not None
         return found
 
-    def _require_all(self, request: RunRequest) -> tuple[str, ...]:
+    def _require_all(self, request: RunRequest, agent: AgentView) -> tuple[str, ...]:
         """The route of a request, of models that this node can ask."""
-        aliases = self._default if request.model is UNSET else _route(request.model)
+        aliases = agent.model or self._default
+        aliases = aliases if request.model is UNSET else _route(request.model)
         if len(aliases) > ROUTE_MAX:
             text = f"a route has at most {ROUTE_MAX} models, this one has {len(aliases)}"
             raise Refused("INVALID_ARGUMENT", text)
         for alias in aliases or ("",):
             self._require(alias)
-        if request.limits is not None and request.limits.cost_micro_usd is not UNSET:
+        if _limits(request, agent.limits).cost_micro_usd is not UNSET:
             self._require_prices(aliases)
         return aliases
 
@@ -286,31 +305,56 @@ def _script_object(alias: str, module: str, name: str) -> ModelScript | Callable
     raise Refused("CONFIG_INVALID", text)
 
 
-def _instructions(request: RunRequest) -> str:
+def _instructions(written: str, request: RunRequest, output_schema: Any) -> str:
+    """``written``: by the function of the agent."""
     given = "" if request.instructions is UNSET else request.instructions
-    if request.output_schema is UNSET:
-        return given
-    return "\n\n".join(filter(None, (given, schema_instructions(request.output_schema))))
+    schema = "" if output_schema is UNSET else schema_instructions(output_schema)
+    return "\n\n".join(filter(None, (written, given, schema)))
 
 
-def _limits(request: RunRequest) -> ModelLimits:
-    given, default = request.limits, ModelLimits()
-    wall_ms: Any = request.timeout_ms
-    if given is None:
-        return default if wall_ms is None else ModelLimits(wall_ms=wall_ms)
-    if wall_ms is None:
-        wall_ms = default.wall_ms if given.agent_wall_ms is UNSET else given.agent_wall_ms
-    return ModelLimits(
-        turns=default.turns if given.turns is UNSET else given.turns,
-        tool_calls=default.tool_calls if given.tool_calls is UNSET else given.tool_calls,
-        wall_ms=wall_ms,
-        tokens=given.tokens,
-        cost_micro_usd=given.cost_micro_usd,
-        repeats=default.repeats if given.repeats is UNSET else given.repeats,
-    )
+def _settings(request: RunRequest, agent: AgentView) -> ModelSettings:
+    """Those of the request, else of the agent."""
+    given = request.settings
+    if given is UNSET:
+        return agent.settings
+    named = {name: getattr(given, name) for name in given.__struct_fields__}
+    named = {name: value for name, value in named.items() if value is not UNSET}
+    return msgspec.structs.replace(agent.settings, **named)
 
 
-def _refuse_fields(request: RunRequest, names: tuple[str, ...], why: str) -> None:
+def _tools(request: RunRequest, agent: AgentView) -> tuple[str, ...] | UnsetType:
+    """The tools that both name."""
+    if request.tools is UNSET or agent.tools is UNSET:
+        return request.tools if agent.tools is UNSET else agent.tools
+    return tuple(name for name in agent.tools if name in request.tools)
+
+
+def _limits(request: RunRequest, agent: AgentLimits) -> ModelLimits:
+    """The lower ones of the request and of the agent, else the defaults."""
+    given, wall_ms = request.limits, request.timeout_ms
+    named = dict[str, int]()
+    for name in AgentLimits.__struct_fields__:
+        asked = UNSET if given is None else getattr(given, name)
+        if name == "agent_wall_ms" and wall_ms is not None:
+            asked = wall_ms
+        found = [value for value in (asked, getattr(agent, name)) if value is not UNSET]
+        if found:
+            named["wall_ms" if name == "agent_wall_ms" else name] = min(found)
+    return ModelLimits(**named)
+
+
+def _check_agent(request: RunRequest, agent: RegisteredAgent) -> None:
+    """Raise ``Refused`` for what the agent does not take."""
+    size = len(encode_json(request.inputs))
+    if size > INPUTS_BYTES_MAX:
+        text = f"the arguments of {agent.name} have {size} bytes, the limit is {INPUTS_BYTES_MAX}"
+        raise Refused("PAYLOAD_TOO_LARGE", text)
+    agent.check(request.inputs)
+    if request.output_schema is not UNSET and agent.view.output_schema is not UNSET:
+        raise Refused("INVALID_ARGUMENT", f"{agent.name} has a schema of its results")
+
+
+def _refuse_fields(request: RunRequest, names: Sequence[str], why: str) -> None:
     unused = RunRequest()
     for name in names:
         if getattr(request, name) not in (getattr(unused, name), {}):

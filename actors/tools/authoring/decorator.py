@@ -38,6 +38,7 @@ __all__ = [
     "ToolOptions",
     "ToolSignature",
     "tool",
+    "type_schema",
 ]
 
 # --- signature ------------------------------------------------------------------------------------
@@ -160,10 +161,9 @@ class ToolSignature:
 
     def _build_output_schema(self, kind: Any) -> dict[str, Any]:
         try:
-            (described,), parts = _schemas(kind)
+            return type_schema(kind)
         except TypeError as error:
             raise self._refused("return", f"has no JSON Schema: {_last_line(error)}") from None
-        return described | parts
 
     def _refused(self, name: str, why: str, *, hint: str = "") -> Refused:
         return Refused("INVALID_ARGUMENT", f"{name} of {self._name} {why}", hint=hint)
@@ -180,6 +180,12 @@ class ToolSignature:
             return msgspec.convert(_with_integers(value), kind, str_keys=True)
         except msgspec.ValidationError:
             raise ToolError("TYPE_ERROR", f"{self._name}: in $.{name}: {wrong}") from None
+
+
+def type_schema(kind: Any) -> dict[str, Any]:
+    """The JSON Schema of a type; ``TypeError`` for one that has none."""
+    (described,), parts = _schemas(kind)
+    return described | parts
 
 
 def _schemas(*kinds: Any) -> tuple[list[dict[str, Any]], dict[str, Any]]:

@@ -22,6 +22,7 @@ from rookery.schemas.calls import Capability, is_python_identifier
 from rookery.schemas.errors import Refused
 
 __all__ = [
+    "AGENT_ATTRIBUTE",
     "HOOK_ATTRIBUTE",
     "TOOL_ATTRIBUTE",
     "RegisteredTool",
@@ -47,6 +48,8 @@ __all__ = [
 
 TOOL_ATTRIBUTE: Final = "__rookery_tool__"
 """The attribute of a decorated function that holds its tool."""
+AGENT_ATTRIBUTE: Final = "__rookery_agent__"
+"""The attribute of a decorated function that holds its agent."""
 HOOK_ATTRIBUTE: Final = "__rookery_hook__"
 """The attribute that holds the hook of a decorated function; a hook has itself there."""
 
@@ -194,6 +197,11 @@ def hook_of(found: object) -> object | None:
     return getattr(found, HOOK_ATTRIBUTE, None)
 
 
+def agent_of(found: object) -> Any:
+    """The agent of an object, made by ``actors/tools/agents``; ``None`` if it has none."""
+    return getattr(found, AGENT_ATTRIBUTE, None)
+
+
 def check_tool_name(name: str) -> None:
     if not is_python_identifier(name):
         raise Refused(
@@ -219,19 +227,26 @@ class ToolRegistry:
         """What decorated functions hold for ``actors/hooks``, in order."""
         self.resources: dict[str, RegisteredResource] = {}
         """By scheme."""
+        self.agents: dict[str, Any] = {}
+        """By name; each a ``RegisteredAgent``, or its function."""
 
     @classmethod
     def of(
         cls, *tools: RegisteredTool | Callable[..., Any] | HookHolder | RegisteredResource
     ) -> ToolRegistry:
-        """A registry of hooks, of tools with different names, and of resources with different
-        schemes."""
+        """A registry of hooks, of agents and tools with different names, and of resources with
+        different schemes."""
         registry = cls()
+        registry.register_agents(tools)
         registry.hooks += [hook for one in tools if (hook := hook_of(one)) is not None]
         for one in tools:
             if (resource := resource_of(one)) is not None:
                 registry.register_resource(resource)
-        others = (one for one in tools if hook_of(one) is None and resource_of(one) is None)
+        others = (
+            one
+            for one in tools
+            if hook_of(one) is None and resource_of(one) is None and agent_of(one) is None
+        )
         for tool in map(tool_of, others):
             if registry.contains(tool.capability.name):
                 raise Refused("INVALID_TOOL_NAME", f"two tools are called {tool.capability.name}")
@@ -267,6 +282,13 @@ class ToolRegistry:
         if scheme in self.resources:
             raise Refused("INVALID_ARGUMENT", f"two resources have the scheme {scheme}")
         self.resources[scheme] = resource
+
+    def register_agents(self, found: Iterable[object]) -> None:
+        """Add the agents among these; refuse two of one name."""
+        for agent in filter(None, map(agent_of, found)):
+            if agent.name in self.agents:
+                raise Refused("INVALID_TOOL_NAME", f"two agents are called {agent.name}")
+            self.agents[agent.name] = agent
 
     def get(self, name: str) -> RegisteredTool | None:
         return self._tools.get(name)
@@ -318,10 +340,12 @@ def _is_part(missing: str | None, module_name: str) -> bool:
 
 
 def _flatten(tools: Iterable[Any]) -> Iterator[Any]:
-    """Tools, hooks and resources, one by one."""
+    """Tools, hooks, resources and agents, one by one."""
     for tool in tools:
         if isinstance(tool, ToolRegistry):
-            yield from (*tool, *tool.hooks, *tool.resources.values())
+            yield from (*tool, *tool.hooks, *tool.resources.values(), *tool.agents.values())
+        elif (agent := agent_of(tool)) is not None:
+            yield agent
         elif (hook := hook_of(tool)) is not None:
             yield hook
         else:

@@ -1,33 +1,47 @@
-"""``rookery tools``: list and describe the tools of a node, and serve tools as a worker."""
+"""``rookery tools``: list and describe the tools of a node, and serve tools as a worker.
+``rookery agents``: list and show its agents, and run one."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import sys
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
 from cyclopts import App, Parameter
 from cyclopts.validators import Number
+from msgspec import UNSET
 
 from rookery.actors.tools import ToolRegistry
 from rookery.ops.cli.access.realm_access import open_realm
-from rookery.ops.cli.options import NO_OPTIONS, Options
+from rookery.ops.cli.arguments import (
+    NO_PROGRAM_OPTIONS,
+    NO_PROMPT_OPTIONS,
+    NO_RIGHTS_OPTIONS,
+    ProgramOptions,
+    PromptOptions,
+    RightsOptions,
+)
+from rookery.ops.cli.commands.run import run
+from rookery.ops.cli.options import NO_OPTIONS, NO_TOOLS, NodeTools, Options
 from rookery.ops.cli.output import print_json, print_line, print_table
 from rookery.ops.config import Format, Level
 from rookery.ops.logs import configure, scrub_output
 from rookery.ops.node_tools import WorkerProcess
 from rookery.ops.processes import stop_signals
+from rookery.schemas.agent_tools import AgentList, AgentsQuery, AgentView
 from rookery.schemas.calls import AutoApproval, Capability, RecordMode
 from rookery.schemas.codec import encode_json
 from rookery.schemas.commands import ToolsQuery
 from rookery.schemas.errors import Refused
 from rookery.schemas.replies import ToolList, ToolView
 
-__all__ = ["app", "serve"]
+__all__ = ["agents", "app", "serve"]
 
 app = App(name="tools", help_format="plaintext")
+agents = App(name="agents", help_format="plaintext")
 app.command(
     "rookery.ops.cli.commands.tools:serve",
     name="serve",
@@ -184,3 +198,87 @@ def serve(
         drained = worker.stop()
         log.info("worker stopped", extra={"worker": worker.name, "drained": drained})
     return 0
+
+
+# --- agents ---------------------------------------------------------------------------------------
+
+
+AgentName = Annotated[str, Parameter(help="The agent's name.")]
+
+
+@agents.command(name="list")
+def list_agents(*, options: Options = NO_OPTIONS) -> int:
+    """List the agents of a node, by name."""
+    found = asyncio.run(_ask_agents(AgentsQuery(), options))
+    if options.json:
+        print_json(found)
+        return 0
+    print_table(
+        ["AGENT", "MODEL", "TOOLS", "DESCRIPTION"],
+        [
+            (
+                one.name,
+                " ".join(one.model) or "default",
+                _tool_words(one),
+                one.description.strip().partition("\n")[0],
+            )
+            for one in found.agents
+        ],
+        empty="no agents: start a node with `rookery up --tools MODULE:OBJECT`",
+    )
+    return 0
+
+
+@agents.command(name="show")
+def show_agent(name: AgentName, *, options: Options = NO_OPTIONS) -> int:
+    """Show the declaration of an agent."""
+    found = asyncio.run(_ask_agents(AgentsQuery(name=name), options)).agents
+    if not found:
+        raise Refused("AGENT_NOT_FOUND", f"no agent {name[:80]!r} here", hint="rookery agents list")
+    if options.json:
+        print_json(found[0])
+        return 0
+    for label, value in _agent_lines(found[0]):
+        print_line(f"{label:13}{value}")
+    return 0
+
+
+@agents.command(name="run")
+def run_agent(
+    name: AgentName,
+    *,
+    words: ProgramOptions = NO_PROGRAM_OPTIONS,
+    ask: PromptOptions = NO_PROMPT_OPTIONS,
+    may: RightsOptions = NO_RIGHTS_OPTIONS,
+    tools: NodeTools = NO_TOOLS,
+    options: Options = NO_OPTIONS,
+) -> int:
+    """Run an agent and print its result: `rookery run --agent NAME`."""
+    return run(words=words, ask=replace(ask, agent=name), may=may, tools=tools, options=options)
+
+
+async def _ask_agents(query: AgentsQuery, options: Options) -> AgentList:
+    async with open_realm(options) as realm:
+        return await realm.ask("agents", "all", query, AgentList)
+
+
+def _tool_words(agent: AgentView) -> str:
+    return "all but agents" if agent.tools is UNSET else " ".join(agent.tools) or "none"
+
+
+def _agent_lines(agent: AgentView) -> list[tuple[str, object]]:
+    limits = agent.limits
+    named = {name: getattr(limits, name) for name in limits.__struct_fields__}
+    set_ = [f"{name}={value:,}" for name, value in named.items() if value is not UNSET]
+    returned = "text" if agent.output_schema is UNSET else encode_json(agent.output_schema).decode()
+    return [
+        ("agent", agent.name),
+        ("description", " ".join(agent.description.split())),
+        ("model", " ".join(agent.model) or "that of the session, or of the node"),
+        ("tools", _tool_words(agent)),
+        ("tool mode", agent.tool_mode),
+        ("limits", " ".join(set_) or "those of the request"),
+        ("reserves", f"{agent.share:.0%} of what its caller has left of a budget"),
+        ("takes", encode_json(agent.input_schema).decode()),
+        ("answers", returned),
+    ]

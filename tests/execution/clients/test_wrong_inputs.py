@@ -350,6 +350,7 @@ NO_SESSION = {
     "resources",
     "runs",
     "tools",
+    "agents",
     "pending",
     "granted",
 }

@@ -1,0 +1,8 @@
+"""Agents: functions that write the instructions of models, and each of them as a tool."""
+
+from __future__ import annotations
+
+from rookery.actors.tools.agents.agent_catalogue import agent_rights, agent_tools
+from rookery.actors.tools.agents.declaration import RegisteredAgent, agent
+
+__all__ = ["RegisteredAgent", "agent", "agent_rights", "agent_tools"]
