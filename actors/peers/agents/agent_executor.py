@@ -16,7 +16,8 @@ from typing import Any, Final, NamedTuple
 from msgspec import UNSET
 
 from rookery.actors.credentials import CredentialSource, read_credential, report_rejected
-from rookery.actors.kernel import AskActor, Effect, EffectHandler, Failpoints
+from rookery.actors.kernel import Effect
+from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints
 from rookery.actors.peers.agents.agent_cards import AgentCards, RemoteCard
 from rookery.actors.peers.agents.agent_client import AgentClient, AgentRefusal, AgentUnreachable
 from rookery.actors.peers.agents.agent_messages import (
