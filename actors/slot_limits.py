@@ -9,7 +9,8 @@ from typing import Final, NamedTuple, Protocol
 
 import msgspec
 
-from rookery.actors.tools import CatalogueTool, ends_with_node
+from rookery.actors.tools.catalogue import CatalogueTool
+from rookery.schemas.surfaces import ends_with_node
 from rookery.schemas.worker_protocol import GRACE_MS
 
 __all__ = [
@@ -24,6 +25,7 @@ __all__ = [
     "SlotLimit",
     "SlotNotice",
     "SlotReport",
+    "SlotSupply",
     "SlotsAllocated",
     "declared_limits",
 ]
@@ -161,6 +163,16 @@ class SlotReport(msgspec.Struct, frozen=True, kw_only=True):
     """Starts that came with slots and were not used."""
     starts_ms: tuple[int, ...] = ()
     """When calls started that count for the rate."""
+
+
+class SlotSupply(Protocol):
+    """Where this process's slots come from, if it is one of several."""
+
+    def report(self, reports: Sequence[SlotReport]) -> None:
+        """Tell the allocator what changed; returns at once."""
+
+    def record_used(self, tool: str, used: int) -> None:
+        """Record how many slots calls use, so that it is known after a crash."""
 
 
 class AllocatedLimit:

@@ -11,7 +11,7 @@ import msgspec
 from rookery.actors.leases import Binding, NodeLeases, Provider
 from rookery.actors.leases.providers import SecretReader, create_providers
 from rookery.actors.metrics import KernelMetrics
-from rookery.actors.tools import LOCAL, CatalogueTool
+from rookery.actors.tools.catalogue import CatalogueTool
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, BusLoop
 from rookery.ops.config import Config
@@ -25,6 +25,7 @@ from rookery.schemas.protection.bindings import (
     SecretSource,
     StaticSettings,
 )
+from rookery.schemas.surfaces import LOCAL
 
 __all__ = ["LeaseServices"]
 

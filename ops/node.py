@@ -30,7 +30,7 @@ from rookery.actors.kernel import Decider
 from rookery.actors.kernel.executors import Failpoints
 from rookery.actors.kernel.runtime import Kernel, KernelSettings, NodeDecider, NodeIdentity
 from rookery.actors.projections import RealmProjections, ToolQueryHandler
-from rookery.actors.tools import ToolCatalogue
+from rookery.actors.tools.catalogue import ToolCatalogue
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.jetstream_bus import JetStreamBus

@@ -9,16 +9,11 @@ from typing import Final, NamedTuple
 
 from rookery.actors.daemon_threads import DaemonThreadPool
 from rookery.actors.resources import CaptureStore, ResourceReader, StaticContent, create_resolvers
-from rookery.actors.tools import (
-    RESOURCES,
-    CatalogueTool,
-    LocalToolHost,
-    ToolCatalogue,
-    ToolRegistry,
-    built_in_tools,
-)
+from rookery.actors.tools import ToolRegistry
 from rookery.actors.tools.agents import agent_tools
-from rookery.actors.tools.builtin import resource_tools
+from rookery.actors.tools.builtin import built_in_tools, resource_tools
+from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
+from rookery.actors.tools.functions import LocalToolHost
 from rookery.bus.clock import entropy
 from rookery.bus.ports import BLOB_BYTES_MAX, Bus
 from rookery.bus.sealed_secrets import RingSeal
@@ -27,6 +22,7 @@ from rookery.ops.keys import NodeSecrets
 from rookery.ops.node_tools import mounts_of, registry_of, servers_of
 from rookery.schemas.calls import RecordMode
 from rookery.schemas.errors import Refused
+from rookery.schemas.surfaces import RESOURCES
 
 __all__ = ["NodeResources"]
 

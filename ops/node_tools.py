@@ -10,18 +10,11 @@ from collections.abc import Coroutine, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from rookery.actors.tools import (
-    Allowed,
-    HttpCredential,
-    Mount,
-    RemoteToolHost,
-    ToolRegistry,
-    Worker,
-    check_surface,
-    file_tools,
-    http_tools,
-)
+from rookery.actors.tools import ToolRegistry
 from rookery.actors.tools.authoring import RegisteredTool
+from rookery.actors.tools.files import Mount, file_tools
+from rookery.actors.tools.functions import RemoteToolHost, Worker
+from rookery.actors.tools.web import Allowed, HttpCredential, http_tools
 from rookery.bus.clock import SystemClock, monotonic_s
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats import Connection
@@ -34,6 +27,7 @@ from rookery.ops.config import Config, NodeConfig
 from rookery.ops.process_identity import process_name
 from rookery.ops.server import ConfiguredServer
 from rookery.schemas.errors import CodedError, Refused
+from rookery.schemas.surfaces import check_surface
 
 __all__ = [
     "StartStopped",

@@ -23,8 +23,9 @@ from rookery.actors.peers.envelopes import EnvelopeChecks, realm_response, sign_
 from rookery.actors.peers.roster import Roster, RosterAccess
 from rookery.actors.peers.trust import RealmKeys, peer_id_of
 from rookery.actors.projections import Approvers, RosterFollower
-from rookery.actors.tools import PEERS, CatalogueTool, LocalToolHost
 from rookery.actors.tools.builtin import peer_tools, peers_registry
+from rookery.actors.tools.catalogue import CatalogueTool
+from rookery.actors.tools.functions import LocalToolHost
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.ports import Bus, Delivery, EnvelopeProof, TaskSet
 from rookery.bus.sealed_secrets import SealedSecrets
@@ -42,6 +43,7 @@ from rookery.schemas.peers.roster import (
     Pairing,
     PeerKind,
 )
+from rookery.schemas.surfaces import PEERS
 
 __all__ = [
     "PeerServices",

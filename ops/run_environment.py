@@ -22,7 +22,8 @@ from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python import GuestCache, RealmBuild, cache_folder
 from rookery.actors.sandbox.runtime import open_sandbox
 from rookery.actors.sandbox.typescript import JavaScriptBuild
-from rookery.actors.tools import CatalogueTool, ToolCatalogue, ToolRegistry
+from rookery.actors.tools import ToolRegistry
+from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
 from rookery.bus.clock import entropy
 from rookery.bus.ports import Bus, BusLoop, Delivery
 from rookery.ops.config import ApprovalsConfig, BudgetsConfig, Config, LimitsConfig

@@ -29,17 +29,11 @@ from rookery.actors.protection.revocations import Revocations, RightsRevoker
 from rookery.actors.sandbox import Sandbox
 from rookery.actors.session_snapshots import SnapshotsDecider
 from rookery.actors.surfaces import SurfacesDecider
-from rookery.actors.tools import (
-    CallExecutor,
-    CallNotifier,
-    CallRules,
-    CatalogueTool,
-    LocalToolHost,
-    RemoteToolHost,
-    ToolRegistry,
-    WaitExecutor,
-    requires_approval,
-)
+from rookery.actors.tools import ToolRegistry
+from rookery.actors.tools.attempts import CallExecutor, CallNotifier, WaitExecutor
+from rookery.actors.tools.calls import CallRules
+from rookery.actors.tools.catalogue import CatalogueTool
+from rookery.actors.tools.functions import LocalToolHost, RemoteToolHost
 from rookery.actors.turns import TurnsDecider
 from rookery.bus.clock import SystemClock, entropy
 from rookery.bus.event_loop import TaskSet
@@ -358,7 +352,7 @@ async def _open_approvers(
 ) -> Approvers:
     """The approvers; it warns where a credential is enough to approve a call."""
     settings = approval_settings(bus.realm, config)
-    asking = [tool.capability.name for tool in declared if requires_approval(tool)]
+    asking = [tool.capability.name for tool in declared if tool.requires_approval]
     if asking and not settings.require_keys:
         log.warning(
             "approvals need no signature: set approvals.require_keys", extra={"tools": asking[:20]}

@@ -26,14 +26,9 @@ from rookery.actors.surfaces.connections import (
     SurfaceConnections,
     SurfaceContent,
 )
-from rookery.actors.tools import (
-    CallSlots,
-    LocalToolHost,
-    RemoteToolHost,
-    ToolCatalogue,
-    VisibleTools,
-    encode_tools,
-)
+from rookery.actors.tools.attempts import CallSlots
+from rookery.actors.tools.catalogue import ToolCatalogue, VisibleTools
+from rookery.actors.tools.functions import LocalToolHost, RemoteToolHost
 from rookery.actors.tools.hosts import ToolHost
 from rookery.bus.client import Client
 from rookery.bus.clock import SystemClock
@@ -120,7 +115,7 @@ class SurfaceServices:
             on_notice = partial(self._loop.call_soon, self.slots.on_notice)
             self._share.slots.open(declared_limits(self.declared), on_notice)
         if functions := self.tools.functions:
-            self.functions = await self._bus.blobs.put(encode_tools(functions))
+            self.functions = await self._bus.blobs.put(VisibleTools.encode_tools(functions))
         await self.live.open()
         self.tools.expect(tool for host in self._remote for tool in host.catalogue_tools)
 
@@ -139,7 +134,7 @@ class SurfaceServices:
                     hint=f"rookery surfaces remove {host.surface}, or serve the tools as another "
                     "surface",
                 )
-            served = digest_bytes(encode_tools(host.surface_tools))
+            served = digest_bytes(VisibleTools.encode_tools(host.surface_tools))
             if entry is None or entry.only or entry.tools != served:
                 add[host.surface] = source
         if not add:

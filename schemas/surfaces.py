@@ -7,19 +7,25 @@ headers of a server is sealed, or names a binding.
 
 from __future__ import annotations
 
+import re
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
 
 from rookery.schemas.calls import ApprovalPolicy
+from rookery.schemas.errors import Refused
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.protection.rights import SideEffect
 from rookery.schemas.protection.sealed_values import SealedValue
 from rookery.schemas.worker_protocol import ServedTool
 
 __all__ = [
+    "AGENTS",
+    "LOCAL",
+    "PEERS",
+    "RESOURCES",
     "CatalogueQuery",
     "CatalogueReceipt",
     "ChangeCatalogue",
@@ -31,7 +37,50 @@ __all__ = [
     "SurfaceSource",
     "SurfaceTool",
     "ToolPolicy",
+    "catalogue_name",
+    "check_surface",
+    "ends_with_node",
 ]
+
+# --- names ----------------------------------------------------------------------------------------
+
+LOCAL = "local"
+"""The surface of functions in the node's own process."""
+RESOURCES = "resources"
+"""The surface of the built-in tools for resources. The node alone serves it, so that the refs in
+the results of its calls can be trusted."""
+PEERS = "peers"
+"""The surface of the built-in tools for peers. What its calls send is signed by the node."""
+AGENTS: Final = "agents"
+"""The surface of the node's agents, each called as a tool: the run of a child answers."""
+_OWN: Final = (LOCAL, RESOURCES, PEERS, AGENTS)
+_SURFACE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_INVALID_NAME_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
+
+
+def check_surface(surface: str) -> None:
+    """Refuse an invalid name of a surface outside the node."""
+    if not _SURFACE.fullmatch(surface):
+        raise Refused(
+            "INVALID_ARGUMENT",
+            f"surface {surface[:80]!r} must be 1 to 64 letters, digits, '-' or '_'",
+        )
+    if surface in _OWN:
+        text = f"{surface} is a surface of each node's own functions"
+        raise Refused("INVALID_ARGUMENT", text, hint="another name")
+
+
+def ends_with_node(surface: str) -> bool:
+    """Whether the calls of a surface end with the process of their node, and end on time by its
+    clock. A worker outlives the node, and has a grace period after the deadline."""
+    return surface in _OWN
+
+
+def catalogue_name(surface: str, tool: str) -> str:
+    """The visible name of a worker's tool."""
+    name = _INVALID_NAME_CHARACTER.sub("_", f"{surface}_{tool}")
+    return f"_{name}" if name[0].isdigit() else name
+
 
 # --- sources --------------------------------------------------------------------------------------
 

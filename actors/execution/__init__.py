@@ -22,9 +22,9 @@ whose calls only read. ``session.run_committed`` waits for the session's next co
     execution/calls.py         CallCoordinator.request_and_wait loop    the program waits for a call
     turns/run_rules.py         RunRules.record_step             turn    + turn.tool_calls_returned
     turns/run_calls.py         RunCalls.follow                  turn    + tool.intent_recorded
-    tools/executor.py          CallExecutor.execute             loop    the executor calls the tool
-    tools/hosts/local_host.py  LocalToolHost.call               loop    on a thread of its own
-    tools/attempts.py          CallNotifier.pass_unrecorded     loop    the program goes on at once
+    tools/attempts/executor.py CallExecutor.execute             loop    the executor calls the tool
+    tools/functions/local_host.py LocalToolHost.call            loop    on a thread of its own
+    tools/attempts/attempts.py CallNotifier.pass_unrecorded     loop    the program goes on at once
     execution/step_recorder.py StepRecorder.end                 loop    the program has ended
     turns/run_calls.py         RunCalls.record_outcomes         turn    tool.completed or .failed
     turns/run_rules.py         RunRules.record_step             turn    + turn.completed
@@ -39,7 +39,7 @@ If the call needs an approval, these steps follow ``turn.tool_calls_returned``: 
 it waits, and resumes when the call has ended. Then the program continues as above.
 
     turns/run_calls.py         RunCalls.follow                 turn     tool.requested
-    tools/executor.py          CallExecutor.request_approval   loop     it asks for the approval
+    tools/attempts/executor.py CallExecutor.request_approval   loop     it asks for the approval
     approvals/requests.py      request_approval                approval approval.dispatch_intended
     approvals/executor.py      ApprovalExecutor.dispatch       loop     unless the inbox only waits
     approvals/executor.py      ApprovalExecutor.notify_waiting loop     the run learns why it waits
@@ -50,8 +50,8 @@ it waits, and resumes when the call has ended. Then the program continues as abo
     approvals/answers.py       AnswerRules.decide              approval approval.grant_issued
     approvals/executor.py      ApprovalExecutor.release_call   loop     it may use the grant now
     approvals/grants.py        consume                         approval approval.grant_consumed
-    tools/call_rules.py        CallRules.on_allowed            turn     tool.intent_recorded
-    tools/executor.py          CallExecutor.execute            loop     the executor calls the tool
+    tools/calls/call_rules.py  CallRules.on_allowed            turn     tool.intent_recorded
+    tools/attempts/executor.py CallExecutor.execute            loop     the executor calls the tool
     turns/run_calls.py         RunCalls.decide                 turn     tool.completed or .failed
     turns/run_rules.py         RunRules.unpark                 turn     + turn.unparked
     execution/session_cache.py SessionCache.prepare            loop     the session is rebuilt
@@ -64,9 +64,9 @@ two steps are ``SessionCache.restore_parked`` and ``SandboxDriver.resume_parked`
 
 A sleep takes the same way, without approvers: a timer of the bus ends its call.
 
-    tools/waits.py             begin_wait                      turn     tool.awaited
-    tools/waits.py             WaitExecutor.arm                loop     the bus stores the timer
-    tools/waits.py             end_wait                        turn     tool.completed or .failed
+    tools/calls/wait_rules.py  begin_wait                      turn     tool.awaited
+    tools/attempts/waits.py    WaitExecutor.arm                loop     the bus stores the timer
+    tools/calls/wait_rules.py  end_wait                        turn     tool.completed or .failed
 
 An approved call has 38 of these steps, in 22 files. All files that it runs through, with what they
 are made of, are listed by ``python -m tests.docs.call_road``. ``node_execution`` assembles what

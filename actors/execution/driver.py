@@ -36,8 +36,8 @@ from rookery.actors.sandbox import (
     limits_in_force,
 )
 from rookery.actors.sandbox.sessions import ResultBatch
-from rookery.actors.tools import CatalogueTool
 from rookery.actors.tools.agents import RegisteredAgent
+from rookery.actors.tools.catalogue import CatalogueTool
 from rookery.actors.turns import ImmediateKind
 from rookery.schemas.agents import ModelUsage
 from rookery.schemas.calls import AvailableTool, RunEnvironment, VisibleSurfaces

@@ -36,7 +36,7 @@ from rookery.actors.protection.sensitive_values import (
 )
 from rookery.actors.sandbox import Tool, ToolResult
 from rookery.actors.sandbox.sessions import RecordedCall, RecordedRun, ResultBatch
-from rookery.actors.tools import VisibleTools
+from rookery.actors.tools.catalogue import VisibleTools
 from rookery.bus.ports import Blobs, StoredMessage, ValueSeal
 from rookery.schemas.calls import (
     CallOutcome,

@@ -29,7 +29,9 @@ from rookery.actors.kernel.executors import AskActor, EffectHandler, Failpoints,
 from rookery.actors.metrics import KernelMetrics
 from rookery.actors.policy import RunPolicies
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.tools import CallNotifier, PeerGate, ToolCatalogue, VisibleTools
+from rookery.actors.tools.attempts import CallNotifier
+from rookery.actors.tools.calls import RequestPolicy
+from rookery.actors.tools.catalogue import ToolCatalogue, VisibleTools
 from rookery.bus.ports import Bus, ValueSeal
 
 __all__ = ["ExecutionPorts", "NodeExecution"]
@@ -46,7 +48,7 @@ class ExecutionPorts(NamedTuple):
     policies: RunPolicies
     credentials: CredentialSource
     lease_gate: LeaseGate
-    peer_gate: PeerGate
+    peer_gate: Callable[[str], bool]
     seal: ValueSeal
     """Of sensitive values."""
     metrics: KernelMetrics
@@ -207,8 +209,7 @@ class NodeExecution:
             ports.provisioner.hooks,
             ports.catalogue,
             ports.now_ms,
-            policy_of=ports.policies.get,
-            peer_gate=ports.peer_gate,
+            requests=RequestPolicy(ports.policies.get, ports.peer_gate),
             failpoints=failpoints,
             metrics=ports.metrics,
             uptime_s=ports.uptime_s,

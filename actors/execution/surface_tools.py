@@ -13,7 +13,7 @@ from rookery.actors.policy import PolicySubject, RunPolicy
 from rookery.actors.protection.checks import is_ever_allowed
 from rookery.actors.protection.sensitive_values import SensitiveParts, sensitive_parts
 from rookery.actors.sandbox import Tool
-from rookery.actors.tools import ToolSet, VisibleTool, VisibleTools
+from rookery.actors.tools.catalogue import ToolSet, VisibleTool, VisibleTools
 from rookery.schemas.calls import AvailableTool, Capability, VisibleSurfaces
 from rookery.schemas.protection.policy import RuleDecision
 from rookery.schemas.surfaces import SurfaceKind

@@ -17,7 +17,7 @@ from rookery.actors.projections.lists.runs import RunProjection
 from rookery.actors.projections.lists.sessions import SessionProjection, SessionQueryHandler
 from rookery.actors.projections.pages import Unpaged
 from rookery.actors.projections.projector import Projector
-from rookery.actors.tools import CatalogueTool, ToolCatalogue
+from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
 from rookery.bus.ports import Delivery, Journal, StoredMessage
 from rookery.schemas.agent_tools import AgentList, AgentsQuery
 from rookery.schemas.codec import decode_command

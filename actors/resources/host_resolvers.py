@@ -19,9 +19,10 @@ from rookery.actors.daemon_threads import DaemonThreadPool, run_on_own_thread
 from rookery.actors.resources.capture import BINARY, CapturedBytes, CaptureStore, describe, mime_of
 from rookery.actors.resources.router import ResourceResolver, StaticResourceResolver
 from rookery.actors.resources.session_resolvers import uri_rest
-from rookery.actors.tools import Allowed, Mount, ToolError
+from rookery.actors.tools import ToolError
 from rookery.actors.tools.authoring import RegisteredResource, ResourceContent
-from rookery.actors.tools.builtin import HttpReader, Mounts
+from rookery.actors.tools.files import Mount, Mounts
+from rookery.actors.tools.web import Allowed, HttpReader
 from rookery.schemas.errors import CODES, Failed, Refused
 from rookery.schemas.ids import ContentRef as ContentRefId
 from rookery.schemas.resources import ResolvedResource

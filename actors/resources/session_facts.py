@@ -13,12 +13,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from rookery.actors.resources.capture import BINARY, highest_privacy, read_privacy
-from rookery.actors.tools import RESOURCES
 from rookery.bus.ports import Filter, JournalReads, StoredMessage
 from rookery.schemas.facts.run_progress import TURN_ENDS
 from rookery.schemas.facts.sandbox import SnapshotKept
 from rookery.schemas.facts.tool import Adopted, Completed, Requested
 from rookery.schemas.seed.refs import PrivacyClass
+from rookery.schemas.surfaces import RESOURCES
 
 __all__ = ["KnownContent", "SessionFacts", "facts_in"]
 

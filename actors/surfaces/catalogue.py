@@ -13,11 +13,10 @@ from immutables import Map
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.tools import LOCAL
 from rookery.schemas.calls import OfferedSurface
 from rookery.schemas.errors import Failed
 from rookery.schemas.facts import surface as facts
-from rookery.schemas.surfaces import SurfaceSource
+from rookery.schemas.surfaces import LOCAL, SurfaceSource
 
 __all__ = [
     "Catalogue",

@@ -26,7 +26,7 @@ from rookery.actors.surfaces.decider import CatalogueRecorded
 from rookery.actors.surfaces.live_catalogue import FAMILY, LiveCatalogue, build_tools
 from rookery.actors.surfaces.surface_host import SurfaceHost
 from rookery.actors.surfaces.surface_list import list_surfaces, show_surface
-from rookery.actors.tools import LOCAL, CatalogueTool, check_surface, encode_entries, encode_tools
+from rookery.actors.tools.catalogue import CatalogueTool, VisibleTools
 from rookery.bus.ports import Blobs, Delivery, TaskSet
 from rookery.schemas.codec import decode_command
 from rookery.schemas.errors import CodedError, Failed, Refused
@@ -34,6 +34,7 @@ from rookery.schemas.facts.surface import REALM_KEY
 from rookery.schemas.ids import check_client_session
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.surfaces import (
+    LOCAL,
     CatalogueQuery,
     CatalogueReceipt,
     ChangeCatalogue,
@@ -41,6 +42,7 @@ from rookery.schemas.surfaces import (
     SurfaceList,
     SurfaceSource,
     SurfaceTool,
+    check_surface,
 )
 
 __all__ = ["CatalogueChanges"]
@@ -197,7 +199,7 @@ class CatalogueChanges:
             self._check(built)
             one = listed[host.surface]
             one.tools, one.built = tools, built
-            one.digest = await self._blobs.put(encode_tools(tools))
+            one.digest = await self._blobs.put(VisibleTools.encode_tools(tools))
 
     def _host(self, entry: CatalogueEntry) -> SurfaceHost:
         opener = self._live.connections.get(entry.source.kind)
@@ -222,7 +224,7 @@ class CatalogueChanges:
         )
         entries |= {entry.surface: entry for entry in new}
         offered = [entry.offered for name, entry in entries.items() if name != LOCAL]
-        listing = encode_entries(offered)
+        listing = VisibleTools.encode_entries(offered)
         dropped = tuple(n for n in change.remove if known.has(n) and n not in listed)
         if not (new or dropped):
             return self._receipt(known.sequence, listed)
@@ -292,7 +294,7 @@ class CatalogueChanges:
         try:
             tools = tuple((await host.connect()).tools)
             async with self._lock:
-                digest = await self._blobs.put(encode_tools(tools))
+                digest = await self._blobs.put(VisibleTools.encode_tools(tools))
                 entry = self._live.offered.entries.get(surface)
                 if entry is None or entry.tools == digest or self._live.host(surface) is not host:
                     return

@@ -26,14 +26,13 @@ from rookery.actors.surfaces.effects import (
     TakeUp,
 )
 from rookery.actors.surfaces.live_catalogue import FAMILY, LiveCatalogue
-from rookery.actors.tools import LOCAL
 from rookery.bus.ports import TaskSet, Timer, Timers
 from rookery.schemas.codec import encode_json
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.errors import CodedError, Failed
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.machines.views import SurfacesView
-from rookery.schemas.surfaces import SurfaceDue, SurfaceKind
+from rookery.schemas.surfaces import LOCAL, SurfaceDue, SurfaceKind
 
 __all__ = ["SurfaceExecutor"]
 

@@ -17,7 +17,8 @@ from rookery.actors.surfaces.catalogue import Catalogue, CatalogueEntry, evolve_
 from rookery.actors.surfaces.connections import ConnectionReport, SurfaceConnections
 from rookery.actors.surfaces.connections.host_connections import LocalConnections
 from rookery.actors.surfaces.surface_host import SurfaceHost
-from rookery.actors.tools import LOCAL, CallSlots, CatalogueTool, ToolCatalogue, VisibleTools
+from rookery.actors.tools.attempts import CallSlots
+from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue, VisibleTools
 from rookery.actors.tools.hosts import ToolHost
 from rookery.bus.ports import Bus, EntityFollower, StoredMessage, TaskSet
 from rookery.schemas.calls import VisibleSurfaces
@@ -25,7 +26,7 @@ from rookery.schemas.codec import FactCodec
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.facts.surface import REALM_KEY, CatalogueFact, Dropped
-from rookery.schemas.surfaces import SurfaceKind, SurfaceTool
+from rookery.schemas.surfaces import LOCAL, SurfaceKind, SurfaceTool
 
 __all__ = ["LiveCatalogue", "build_tools"]
 

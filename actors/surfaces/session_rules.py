@@ -16,7 +16,6 @@ from msgspec.structs import force_setattr
 from rookery.actors.kernel import FactBuilder
 from rookery.actors.kernel.machines import TransitionRejected
 from rookery.actors.surfaces.effects import CompleteSurface, ReportServer, SettleRemoval, TakeUp
-from rookery.actors.tools import LOCAL
 from rookery.schemas.calls import OfferedSurface
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import surface as facts
@@ -26,6 +25,7 @@ from rookery.schemas.machines.surface import (
     ExternalToolSurfaceStagedOp,
     McpServerState,
 )
+from rookery.schemas.surfaces import LOCAL
 
 if TYPE_CHECKING:
     from rookery.actors.surfaces.decider import SessionSurfaces, SurfacesDecider

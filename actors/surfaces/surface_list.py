@@ -8,9 +8,9 @@ from typing import Final
 
 from rookery.actors.surfaces.catalogue import CatalogueEntry
 from rookery.actors.surfaces.live_catalogue import LiveCatalogue
-from rookery.actors.tools import LOCAL
 from rookery.schemas.machines.surface import McpServerState
 from rookery.schemas.surfaces import (
+    LOCAL,
     CatalogueQuery,
     ListedSurface,
     SurfaceKind,

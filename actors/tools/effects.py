@@ -14,7 +14,7 @@ from msgspec import UNSET, UnsetType
 
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import CallProgress
-from rookery.actors.tools.call_slots import CallAttempt
+from rookery.actors.tools.attempts.call_slots import CallAttempt
 from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
 from rookery.schemas.calls import (
     LEASE_WAITS,

@@ -16,7 +16,7 @@ from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
 
 from rookery.actors.messages import CallProgress
-from rookery.actors.tools.call_slots import CallAttempt
+from rookery.actors.tools.attempts.call_slots import CallAttempt
 from rookery.schemas.agents import RUN_CODE
 from rookery.schemas.calls import (
     CODE_SURFACE,

@@ -42,7 +42,8 @@ from rookery.actors.messages import (
     UnparkRun,
 )
 from rookery.actors.protection.revocations import LeftRights, nothing_revoked
-from rookery.actors.tools import CallRules, VisibleTools
+from rookery.actors.tools.calls import CallRules
+from rookery.actors.tools.catalogue import VisibleTools
 from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.state import NO_VERDICTS, SessionCalls
 from rookery.actors.turns.code_rules import CodeRules, evolve_code

@@ -13,7 +13,7 @@ from msgspec import UNSET
 
 from rookery.actors.hooks.changes import call_verdict, check_recorded, run_ending
 from rookery.actors.messages import RecordCodeStep, RecordHooks, RecordStep
-from rookery.actors.tools import CallRules
+from rookery.actors.tools.calls import CallRules
 from rookery.actors.tools.state import NO_VERDICT, NO_VERDICTS, HookVerdict
 from rookery.schemas.calls import PinnedHook, RequestedCall
 from rookery.schemas.envelope import Fact

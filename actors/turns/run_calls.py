@@ -18,21 +18,9 @@ from rookery.actors.messages import CallsQuery, CallsView, CodeEnd, RecordOutcom
 from rookery.actors.policy import RunPolicy
 from rookery.actors.protection.checks import hide_tools
 from rookery.actors.protection.revocations import LeftRights, nothing_revoked
-from rookery.actors.tools import (
-    NO_TOOLS,
-    NO_WAITS,
-    CallRules,
-    PeerEnd,
-    SlotStage,
-    ToolSet,
-    VisibleTools,
-    check_sender,
-    end_peer_wait,
-    end_unapproved,
-    end_wait,
-    resolution_receipt,
-    resolve,
-)
+from rookery.actors.tools.attempts import SlotStage
+from rookery.actors.tools.calls import CallRules, end_wait, resolution_receipt, resolve
+from rookery.actors.tools.catalogue import ToolSet, VisibleTools
 from rookery.actors.tools.effects import (
     AskApproval,
     AttemptLost,
@@ -56,7 +44,7 @@ from rookery.actors.turns.step_facts import (
 from rookery.schemas.calls import RecordMode, RunEnvironment
 from rookery.schemas.commands import ResolveCall, WaitEnded
 from rookery.schemas.envelope import Command, Fact
-from rookery.schemas.errors import Failed
+from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import approval, code, hook, peer, tool
 from rookery.schemas.facts import turn as facts
 from rookery.schemas.protection.rights import RightsSet, intersect
@@ -69,8 +57,11 @@ if TYPE_CHECKING:
 
 __all__ = ["CALL_COMMANDS", "PEER_ENDS", "RunCalls"]
 
-PEER_ENDS: Final[tuple[type[peer.PeerFact], ...]] = PeerEnd.__args__
+PEER_ENDS: Final[tuple[type[peer.PeerFact], ...]] = peer.PeerEnd.__args__
 """The facts of peers that may end a call."""
+VERB: Final = "wait_ended"
+TIMER_IDS: Final = "timer/"
+"""The id of a fired timer's command begins with this; that of a client's cannot."""
 CALL_COMMANDS: Final = (
     AttemptLost,
     BeginCall,
@@ -126,7 +117,7 @@ class RunCalls:
         builder = CallFacts(self._decider, state)
         match command.body:
             case WaitEnded() as ended if is_for_model(state, ended.operation_id):
-                check_sender(command)
+                _check_sender(command)
                 return end_model_wait(self._decider, state, ended)
             case ResolveCall() as resolution if is_for_model(state, resolution.operation_id):
                 by = resolution.actor or command.id
@@ -229,13 +220,13 @@ class RunCalls:
     ) -> Sequence[Fact]:
         calls = state.known_calls
         if isinstance(command.body, PEER_ENDS):
-            return end_peer_wait(calls, cast("PeerEnd", command.body))
+            return end_wait(calls, cast("peer.PeerEnd", command.body))
         call = calls.calls.get(command.body.operation_id)
         rules = self._rules_for(state, session, "" if call is None else call.run)
         left: Sequence[Fact] = ()
         match command.body:
             case WaitEnded() as ended:
-                check_sender(command)
+                _check_sender(command)
                 left = end_wait(calls, ended)
             case BeginCall() as begin:
                 left = rules.begin(calls, session, begin, now_ms=now_ms)
@@ -251,7 +242,7 @@ class RunCalls:
             case approval.GrantConsumed() as used:
                 left = rules.on_allowed(calls, session, used, now_ms=now_ms)
             case approval.Closed() as closed:
-                left = end_unapproved(calls, closed)
+                left = end_wait(calls, closed)
             case ResolveCall() as resolution:
                 by = resolution.actor or command.id
                 left = resolve(rules, calls, resolution, by=by, now_ms=now_ms)
@@ -294,7 +285,7 @@ class RunCalls:
     def visible_tools(self, run: ActiveRun | None) -> ToolSet:
         """The tools of surfaces that the run sees; its execution has loaded them."""
         if run is None:
-            return NO_TOOLS
+            return {}
         former = self.rules.catalogue.on_surfaces(run.offer.tools)
         if run.offer.surfaces is UNSET or self._visible is None:
             return former
@@ -437,10 +428,20 @@ def _with_package(effects: Sequence[Effect], run: ActiveRun | None) -> Sequence[
     ]
 
 
+def _check_sender(command: Command[WaitEnded]) -> None:
+    """Raise ``Refused`` for a client's command. Commands of the node itself have another verb."""
+    if command.verb == VERB and not command.id.startswith(TIMER_IDS):
+        raise Refused(
+            "GUARD_REJECTED",
+            "only a timer or the session's node ends a wait",
+            hint="rookery runs show RUN prints the command that ends it",
+        )
+
+
 def _inherited_waits(run: ActiveRun | None) -> Mapping[int, int]:
     """Until when calls of the run that this one was forked from waited."""
     waits = UNSET if run is None or run.forked is UNSET else run.forked.waits
-    return NO_WAITS if waits is UNSET else waits
+    return {} if waits is UNSET else waits
 
 
 def _may_be_code(run: ActiveRun | None, fact: Fact) -> bool:

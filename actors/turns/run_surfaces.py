@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from rookery.actors.kernel import Effect
 from rookery.actors.messages import TakeUpSurfaces
-from rookery.actors.tools import LOCAL
 from rookery.actors.tools.state import CallPhase, SessionCalls
 from rookery.schemas.calls import WAITING_FOR_TASK, RunEnvironment
 from rookery.schemas.envelope import Fact
 from rookery.schemas.facts import surface as facts
+from rookery.schemas.surfaces import LOCAL
 
 if TYPE_CHECKING:
     from rookery.actors.turns.state import SessionTurns

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rookery.actors.tools import Allowed, Mount, ToolRegistry, file_tools, http_tools
+from rookery.actors.tools import ToolRegistry
+from rookery.actors.tools.files import Mount, file_tools
+from rookery.actors.tools.web import Allowed, http_tools
 
 __all__ = ["registry"]
 

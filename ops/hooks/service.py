@@ -14,7 +14,7 @@ from rookery.actors.hooks.executors import ExternalExecutor, ServiceExecutor, an
 from rookery.actors.hooks.realm import HookChanges, HookTrials, LiveHooks
 from rookery.actors.kernel.executors import AskActor, QueryHandler
 from rookery.actors.sandbox import Sandbox
-from rookery.actors.tools import ToolCatalogue
+from rookery.actors.tools.catalogue import ToolCatalogue
 from rookery.bus.clock import SystemClock
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.nats import Connection

@@ -24,13 +24,18 @@ from typing import Any, Final
 import msgspec
 
 from rookery.actors.protection.sensitive_values import NO_SEAL
-from rookery.actors.tools import check_surface
 from rookery.bus.ports import ValueSeal
 from rookery.ops.mcp_client.source_values import is_secret, seal_value
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.protection.sealed_values import SealedValue
-from rookery.schemas.surfaces import SurfaceKind, SurfacePolicy, SurfaceSource, ToolPolicy
+from rookery.schemas.surfaces import (
+    SurfaceKind,
+    SurfacePolicy,
+    SurfaceSource,
+    ToolPolicy,
+    check_surface,
+)
 
 __all__ = ["sources_of"]
 

@@ -10,11 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from rookery.actors.credentials import CredentialSource
 from rookery.actors.surfaces.connections import ConnectionReport
-from rookery.actors.tools import check_surface
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import Blobs, ValueSeal
 from rookery.schemas.errors import Failed, Refused
-from rookery.schemas.surfaces import SurfaceKind, SurfaceSource, SurfaceTool
+from rookery.schemas.surfaces import SurfaceKind, SurfaceSource, SurfaceTool, check_surface
 
 if TYPE_CHECKING:
     from rookery.ops.mcp_client.server_connection import ServerConnection

@@ -14,8 +14,9 @@ import mcp_types as types
 from mcp.shared.exceptions import MCPError
 from pydantic import ValidationError
 
-from rookery.actors.tools import ToolCallContext, ToolCredential, fault, fault_of, requires_approval
+from rookery.actors.tools import ToolCallContext, ToolCredential
 from rookery.actors.tools.hosts import NotCalled, OutcomeUnknown, PastAttempt, TaskCreated
+from rookery.actors.tools.validation import fault, fault_of
 from rookery.bus.event_loop import LoopThread
 from rookery.bus.ports import Blobs, wait_first
 from rookery.ops.mcp_client.connection import LiveSession, McpTask, error_words
@@ -235,7 +236,7 @@ class McpToolHost:
         """The tool as the server has it now. It must be what was recorded, and approved."""
         ctx = running.ctx
         tool = live.listing.tools.get(ctx.name)
-        if tool is not None and requires_approval(tool.tool):
+        if tool is not None and tool.tool.requires_approval:
             try:
                 await self._task.list_again(live)
             except (MCPError, ServerFault, ValidationError, *_BROKEN) as error:

@@ -9,12 +9,12 @@ from typing import Any, Final, NamedTuple
 import mcp_types as types
 from msgspec import UNSET
 
-from rookery.actors.tools import CatalogueTool, catalogue_name
+from rookery.actors.tools.catalogue import CatalogueTool
 from rookery.ops.mcp_client.foreign_schemas import affordable_schema
 from rookery.schemas.calls import ApprovalMode, Capability, CapabilityLimits, is_python_identifier
 from rookery.schemas.errors import CodedError, Refused
 from rookery.schemas.run import SideEffect
-from rookery.schemas.surfaces import SurfaceSource, SurfaceTool, ToolPolicy
+from rookery.schemas.surfaces import SurfaceSource, SurfaceTool, ToolPolicy, catalogue_name
 
 __all__ = ["TOOLS_MAX", "ServerTool", "ToolListing", "list_tools"]
 

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Protocol
 
-from rookery.actors.slot_limits import DeclaredLimit, SlotNotice
-from rookery.actors.tools import SlotSupply
+from rookery.actors.slot_limits import DeclaredLimit, SlotNotice, SlotSupply
 from rookery.ops.server import RealmServer
 
 __all__ = [

@@ -31,7 +31,7 @@ from rookery.schemas.peers.items import DropReason, ReceivePattern, Responder
 from rookery.schemas.peers.roster import Enrolment, KeyRotation, Pairing, PeerRevocation
 from rookery.schemas.scalars import Unsigned
 
-__all__ = ["PEER_FACTS", "ROSTER_CHANGES", "PeerFact", "RosterChange"]
+__all__ = ["PEER_FACTS", "ROSTER_CHANGES", "PeerEnd", "PeerFact", "RosterChange"]
 
 
 # --- the draining task ----------------------------------------------------------------------------
@@ -399,6 +399,20 @@ class PeerRevoked(_OfRoster, frozen=True, kw_only=True, tag="peer.revoked.v1"):
 
     revocation: PeerRevocation
 
+
+PeerEnd = (
+    ItemAssigned
+    | MessageSent
+    | ProgressSent
+    | ReceiverLeft
+    | RequestSendFailed
+    | RequestTimedOut
+    | ResponseEnded
+    | ResponseRejected
+    | ResponseReplied
+    | StreamReserved
+)
+"""The facts of peers that end the call that they name. The id of a request is that of its call."""
 
 RosterChange = Enrolled | Paired | KeyRotated | PeerRevoked
 ROSTER_CHANGES = (Enrolled, Paired, KeyRotated, PeerRevoked)

@@ -10,8 +10,9 @@ from msgspec import UNSET
 
 from rookery.actors import agent, tool
 from rookery.actors.execution.agents.models import KnownModel, Models
-from rookery.actors.tools import ToolCatalogue, ToolRegistry
+from rookery.actors.tools import ToolRegistry
 from rookery.actors.tools.agents import RegisteredAgent, agent_tools
+from rookery.actors.tools.catalogue import ToolCatalogue
 from rookery.schemas.agents import AgentLimits, ConfiguredModel, ModelPrice, ModelSettings, ToolMode
 from rookery.schemas.calls import WAITING_FOR_AGENT
 from rookery.schemas.errors import Refused

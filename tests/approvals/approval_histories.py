@@ -23,9 +23,9 @@ from rookery.actors.approvals.state import ApprovalSettings, Approver, SessionAp
 from rookery.actors.execution.run_execution import Resumptions
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.messages import WithdrawApproval
-from rookery.actors.tools.call_rules import CallRules
-from rookery.actors.tools.call_slots import CallSlots
-from rookery.actors.tools.catalogue import ApprovalSubject, approval_subject
+from rookery.actors.tools.attempts.call_slots import CallSlots
+from rookery.actors.tools.calls.call_rules import CallRules
+from rookery.actors.tools.catalogue.catalogue import ApprovalSubject, approval_subject
 from rookery.actors.tools.effects import (
     AskApproval,
     BeginCall,

@@ -24,7 +24,7 @@ from rookery.actors.execution.queries.snapshots import SessionDestroyer
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.executors.asks import AskActor, QueryHandler
 from rookery.actors.kernel.runtime.kernel import Kernel
-from rookery.actors.tools.attempts import CallNotifier
+from rookery.actors.tools.attempts.attempts import CallNotifier
 from rookery.bus.ports import Appended, AppendRequest, StoredMessage
 from rookery.schemas.codec import FactCodec, fact_tag
 from rookery.schemas.envelope import HELD_BY

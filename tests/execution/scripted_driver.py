@@ -32,11 +32,11 @@ from rookery.actors.messages import ActiveRunView, UnparkRun
 from rookery.actors.sandbox.contract import Tool, ToolResult
 from rookery.actors.sandbox.sessions.run_log import ResultBatch
 from rookery.actors.session_snapshots.decider import SnapshotsDecider
-from rookery.actors.tools.attempts import CallNotifier
-from rookery.actors.tools.call_rules import CallRules
-from rookery.actors.tools.call_slots import CallSlots
-from rookery.actors.tools.executor import CallExecutor
-from rookery.actors.tools.waits import WaitExecutor
+from rookery.actors.tools.attempts.attempts import CallNotifier
+from rookery.actors.tools.attempts.call_slots import CallSlots
+from rookery.actors.tools.attempts.executor import CallExecutor
+from rookery.actors.tools.attempts.waits import WaitExecutor
+from rookery.actors.tools.calls.call_rules import CallRules
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.actors.turns.state import ImmediateKind, SessionTurns
 from rookery.bus.ports import Blobs

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from rookery.actors.execution.driver import Finished
 from rookery.actors.tools.authoring.decorator import tool
 from rookery.actors.tools.authoring.registry import TOOL_ATTRIBUTE, ToolRegistry
-from rookery.actors.tools.catalogue import ToolCatalogue
+from rookery.actors.tools.catalogue.catalogue import ToolCatalogue
 from rookery.schemas.calls import Capability, RecordMode
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts.tool import IntentRecorded

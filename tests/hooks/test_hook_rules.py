@@ -23,8 +23,10 @@ from rookery.actors.hooks import (
 from rookery.actors.hooks.changes import call_verdict
 from rookery.actors.hooks.points import Hooked, HookPoints
 from rookery.actors.messages import ActiveRunView
-from rookery.actors.tools import ToolCatalogue, ToolRegistry
+from rookery.actors.tools import ToolRegistry
 from rookery.actors.tools.builtin.peers import peer_tools
+from rookery.actors.tools.calls import RequestPolicy
+from rookery.actors.tools.catalogue import ToolCatalogue
 from rookery.schemas.calls import ApprovalTerms
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.facts import hook as facts
@@ -158,7 +160,12 @@ def test_the_hooks_of_approvals_see_what_is_sent_to_a_peer_that_needs_one():
     tools = ToolCatalogue(peer_tools(ToolRegistry.of()))
     view = ActiveRunView(run_id="run-1", offer=hooks.pin(ENVIRONMENT))
     points = HookPoints(
-        hooks, tools, lambda: 0, "s", view, peer_gate=lambda address: address.endswith("@west")
+        hooks,
+        tools,
+        lambda: 0,
+        "s",
+        view,
+        requests=RequestPolicy(peer_gate=lambda address: address.endswith("@west")),
     )
 
     def faults(to: str) -> Any:
@@ -179,7 +186,7 @@ def test_the_policy_of_a_run_is_needed_when_a_call_is_made_and_not_before():
     hooks = NodeHooks([quick_hook("before_approval_request", lambda _: None, "deny")])
     view = ActiveRunView(run_id="run-1", offer=hooks.pin(ENVIRONMENT))
     points = HookPoints(
-        hooks, node_tools(*CAPABILITIES), lambda: 0, "s", view, policy_of=not_loaded
+        hooks, node_tools(*CAPABILITIES), lambda: 0, "s", view, requests=RequestPolicy(not_loaded)
     )
     assert asyncio.run(points.run_cancel_requested()) == ()
 

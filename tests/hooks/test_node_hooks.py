@@ -14,8 +14,9 @@ from rookery.actors.hooks.changes.call_changes import merge_patch
 from rookery.actors.hooks.points import HookPoints
 from rookery.actors.kernel.executors import NotExecutableHere
 from rookery.actors.messages import ActiveRunView
-from rookery.actors.tools import ToolCatalogue, ToolRegistry
+from rookery.actors.tools import ToolRegistry
 from rookery.actors.tools.authoring import HOOK_ATTRIBUTE
+from rookery.actors.tools.catalogue import ToolCatalogue
 from rookery.ops.examples import payment_guard
 from rookery.schemas.calls import AvailableTool, CallOutcome, RequestedCall, RunEnvironment
 from rookery.schemas.errors import Refused

@@ -19,8 +19,8 @@ ALLOWED = {
     "actors/kernel/committer.py": (STOPWATCH,),
     "actors/kernel/command_router.py": (STOPWATCH,),
     "actors/kernel/effect_runner.py": (STOPWATCH,),
-    "actors/tools/executor.py": (STOPWATCH,),
-    "actors/tools/hosts/local_host.py": (STOPWATCH,),
+    "actors/tools/attempts/executor.py": (STOPWATCH,),
+    "actors/tools/functions/local_host.py": (STOPWATCH,),
     "actors/execution/driver.py": (STOPWATCH,),
     "actors/sandbox/sessions/meters.py": ("time.perf_counter_ns", "time.thread_time_ns"),
     "actors/sandbox/python/guest/clock.py": ("time",),  # Inside the guest, where time is the host's

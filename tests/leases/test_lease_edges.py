@@ -11,8 +11,8 @@ import pytest
 
 from rookery.actors.leases.credentials import LeaseCredentials, LeaseStates
 from rookery.actors.leases.refresh_rules import is_usable, requires_login
+from rookery.actors.tools.attempts.waits import WaitExecutor
 from rookery.actors.tools.effects import AwaitCredential
-from rookery.actors.tools.waits import WaitExecutor
 from rookery.schemas.errors import Failed
 from tests.leases.test_lease_owners import BANK, LIFE_S, SHOP, LeaseWorld, world
 

@@ -10,8 +10,8 @@ import threading
 import pytest
 from msgspec import UNSET
 
-from rookery.actors.tools.capability_checks import schema_digest
 from rookery.actors.tools.hosts import NotCalled, OutcomeUnknown, PastAttempt
+from rookery.actors.tools.validation.capability_checks import schema_digest
 from rookery.schemas.calls import ApprovalMode, CallOutcome
 from rookery.schemas.digest import digest_bytes
 from rookery.schemas.run import SideEffect

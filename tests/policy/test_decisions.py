@@ -12,8 +12,8 @@ from rookery.actors.policy import Escalation, PolicySubject, RunPolicy
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.builtin.peers import peer_tools
 from rookery.actors.tools.builtin.sleep import built_in_tools
-from rookery.actors.tools.call_requests import PolicyAnswer, ask_policy
-from rookery.actors.tools.catalogue import LOCAL, RESOURCES, CatalogueTool
+from rookery.actors.tools.calls.call_requests import PolicyAnswer, ask_policy
+from rookery.actors.tools.catalogue.catalogue import CatalogueTool
 from rookery.schemas.calls import Capability
 from rookery.schemas.protection.policy import (
     CallRule,
@@ -32,7 +32,7 @@ from rookery.schemas.seed.policy_decisions import (
     PolicyStage,
     RiskClass,
 )
-from rookery.schemas.surfaces import SurfaceKind
+from rookery.schemas.surfaces import LOCAL, RESOURCES, SurfaceKind
 from tests.tools.tool_fixtures import call
 
 ALLOW, ASK, DENY = RuleDecision.ALLOW, RuleDecision.ASK, RuleDecision.DENY

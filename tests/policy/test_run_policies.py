@@ -10,8 +10,9 @@ import pytest
 
 from rookery.actors.policy import RunPolicies
 from rookery.actors.policy.run_policies import POLICIES_MAX
-from rookery.actors.tools import ToolCatalogue, ToolRegistry, built_in_tools
-from rookery.actors.tools.builtin import peer_tools
+from rookery.actors.tools import ToolRegistry
+from rookery.actors.tools.builtin import built_in_tools, peer_tools
+from rookery.actors.tools.catalogue import ToolCatalogue
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.ports import Delivery
 from rookery.ops.run_environment import PolicyServices

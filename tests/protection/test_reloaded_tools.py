@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools import CallRules, ToolCatalogue
+from rookery.actors.tools.attempts.call_slots import CallSlots
 from rookery.actors.tools.authoring.decorator import tool
 from rookery.actors.tools.authoring.registry import ToolRegistry
-from rookery.actors.tools.call_slots import CallSlots
+from rookery.actors.tools.calls import CallRules
+from rookery.actors.tools.catalogue import ToolCatalogue
 from rookery.actors.tools.effects import AttemptLost, BeginCall
 from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.state import SessionCalls

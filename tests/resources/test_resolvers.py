@@ -10,9 +10,9 @@ import pytest
 
 from rookery.actors.resources import CaptureStore
 from rookery.actors.resources.host_resolvers import FileResolver, HttpResolver
-from rookery.actors.tools import Allowed, Mount
-from rookery.actors.tools.builtin import HttpReader, Mounts
+from rookery.actors.tools.files import Mount, Mounts
 from rookery.actors.tools.http import HttpTransport
+from rookery.actors.tools.web import Allowed, HttpReader
 from rookery.bus.clock import entropy
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.sealed_secrets import KEY_BYTES, KeyRing, RingSeal

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from rookery.actors.tools import CallRules, CallSlots, CatalogueTool, ToolCatalogue
+from rookery.actors.tools.attempts import CallSlots
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.builtin.sleep import built_in_tools
+from rookery.actors.tools.calls import CallRules
+from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
 from rookery.actors.turns.run_surfaces import RunSurfaces, closed_to, surfaces_at_start
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.calls import RunEnvironment, VisibleSurfaces

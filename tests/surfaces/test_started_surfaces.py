@@ -15,7 +15,9 @@ from msgspec.structs import replace
 from rookery.actors.execution import RunProvisioner
 from rookery.actors.hooks import NodeHooks
 from rookery.actors.kernel.executors import NotExecutableHere
-from rookery.actors.tools import CallRules, CallSlots, CatalogueTool, ToolCatalogue
+from rookery.actors.tools.attempts import CallSlots
+from rookery.actors.tools.calls import CallRules
+from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
 from rookery.bus.server.server import EmbeddedServer
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.errors import Refused

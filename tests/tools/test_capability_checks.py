@@ -9,7 +9,7 @@ import pytest
 
 from rookery.actors.tools import tool
 from rookery.actors.tools.authoring.registry import tool_of
-from rookery.actors.tools.capability_checks import CapabilityChecks, schema_digest
+from rookery.actors.tools.validation.capability_checks import CapabilityChecks, schema_digest
 from rookery.schemas.calls import Capability, CapabilityLimits
 from rookery.schemas.codec import NESTING_MAX
 from rookery.schemas.digest import digest_bytes, digest_json

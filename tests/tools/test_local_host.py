@@ -17,7 +17,7 @@ import pytest
 from rookery.actors.daemon_threads import DaemonThreadPool
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry, tool
 from rookery.actors.tools.authoring import RegisteredTool
-from rookery.actors.tools.hosts.local_host import LocalToolHost
+from rookery.actors.tools.functions.local_host import LocalToolHost
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import Refused
 from tests.tools.tool_fixtures import capability
@@ -224,7 +224,7 @@ def test_a_result_that_was_not_declared_is_a_failure(
 def test_a_function_past_its_timeout_is_cancelled_and_its_late_result_logged(
     host: LocalToolHost, hands: Hands, caplog: pytest.LogCaptureFixture
 ):
-    caplog.set_level(logging.INFO, "rookery.actors.tools.hosts.local_host")
+    caplog.set_level(logging.INFO, "rookery.actors.tools.functions.local_host")
 
     async def scenario() -> None:
         late = await host.call(context("block"), 10)
@@ -382,7 +382,7 @@ def test_a_function_that_never_returns_blocks_neither_host_nor_process():
     program = """if True:
         import asyncio, threading
         from rookery.actors.tools import ToolCallContext, ToolRegistry, tool
-        from rookery.actors.tools.hosts.local_host import LocalToolHost
+        from rookery.actors.tools.functions.local_host import LocalToolHost
 
         @tool
         def hang() -> None:

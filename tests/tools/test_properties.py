@@ -26,7 +26,7 @@ from msgspec import Meta
 from rookery.actors.tools import ToolCallContext, tool
 from rookery.actors.tools.authoring import RegisteredTool
 from rookery.actors.tools.authoring.registry import tool_of
-from rookery.actors.tools.capability_checks import bind_by_name
+from rookery.actors.tools.validation.capability_checks import bind_by_name
 from rookery.actors.tools.validation.schema_validator import SchemaValidator
 from rookery.schemas.errors import Refused
 

@@ -12,8 +12,8 @@ import pytest
 from msgspec import UNSET
 
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry, tool
+from rookery.actors.tools.functions.local_host import LocalToolHost
 from rookery.actors.tools.hosts.host import NotCalled
-from rookery.actors.tools.hosts.local_host import LocalToolHost
 from rookery.schemas.calls import CallOutcome
 
 PATIENCE_S = 90.0

@@ -14,10 +14,10 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry, tool
-from rookery.actors.tools.catalogue import ToolCatalogue
+from rookery.actors.tools.catalogue.catalogue import ToolCatalogue
+from rookery.actors.tools.functions.remote_host import RemoteToolHost
+from rookery.actors.tools.functions.worker import Worker
 from rookery.actors.tools.hosts.host import OutcomeUnknown, PastAttempt
-from rookery.actors.tools.hosts.remote_host import RemoteToolHost
-from rookery.actors.tools.hosts.worker import Worker
 from rookery.bus.memory import MemoryBus, MemoryServer
 from rookery.bus.memory.workers import MemoryWorkerEndpoint
 from rookery.schemas.calls import CallOutcome

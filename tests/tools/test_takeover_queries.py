@@ -8,11 +8,11 @@ import asyncio
 
 import pytest
 
-from rookery.actors.tools.catalogue import catalogue_name
-from rookery.actors.tools.hosts.remote_host import RemoteToolHost
+from rookery.actors.tools.functions.remote_host import RemoteToolHost
 from rookery.bus.memory.workers import MemoryToolWorkers, MemoryWorkerEndpoint, MemoryWorkerRegistry
 from rookery.schemas.calls import Capability
 from rookery.schemas.codec import encode_json
+from rookery.schemas.surfaces import catalogue_name
 from rookery.schemas.worker_protocol import (
     GRACE_MS,
     Job,

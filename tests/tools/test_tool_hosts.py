@@ -10,11 +10,12 @@ from typing import Any, NamedTuple
 import pytest
 
 from rookery.actors.tools import ToolRegistry, tool
-from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
+from rookery.actors.tools.catalogue.catalogue import CatalogueTool, ToolCatalogue
+from rookery.actors.tools.functions.local_host import LocalToolHost
 from rookery.actors.tools.hosts.host import NotCalled, ToolHost
-from rookery.actors.tools.hosts.local_host import LocalToolHost
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import Refused
+from rookery.schemas.surfaces import LOCAL
 from tests.tools.test_remote_host import DEADLINE_MS, Gate, RemoteRealm, code, context
 
 PATIENCE_S = 90.0

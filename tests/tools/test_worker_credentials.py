@@ -6,9 +6,9 @@ import asyncio
 import json
 
 from rookery.actors.tools import ToolCredential, ToolError, tool
-from rookery.actors.tools.capability_checks import CapabilityChecks
+from rookery.actors.tools.functions.remote_host import _checked_outcome
 from rookery.actors.tools.hosts.host import PastAttempt
-from rookery.actors.tools.hosts.remote_host import _checked_outcome
+from rookery.actors.tools.validation.capability_checks import CapabilityChecks
 from rookery.schemas.calls import CallOutcome, Capability
 from rookery.schemas.worker_protocol import Job, ServedTool, WorkerCatalogue
 from tests.tools.test_remote_host import RemoteRealm, code, context

@@ -27,15 +27,15 @@ from rookery.actors.messages import (
     CallsQuery,
     CallsView,
 )
-from rookery.actors.tools.attempts import CallNotifier
+from rookery.actors.tools.attempts.attempts import CallNotifier
+from rookery.actors.tools.attempts.call_slots import CallSlots
+from rookery.actors.tools.attempts.executor import CallExecutor
+from rookery.actors.tools.attempts.waits import WaitExecutor
 from rookery.actors.tools.authoring.registry import ToolCallContext, ToolRegistry
 from rookery.actors.tools.builtin.sleep import built_in_tools
-from rookery.actors.tools.call_rules import CallRules
-from rookery.actors.tools.call_slots import CallSlots
-from rookery.actors.tools.capability_checks import fault
-from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
+from rookery.actors.tools.calls.call_rules import CallRules
+from rookery.actors.tools.catalogue.catalogue import CatalogueTool, ToolCatalogue
 from rookery.actors.tools.evolve import evolve_calls
-from rookery.actors.tools.executor import CallExecutor
 from rookery.actors.tools.hosts.host import (
     NotCalled,
     OutcomeUnknown,
@@ -44,7 +44,7 @@ from rookery.actors.tools.hosts.host import (
     ToolHost,
     always_allowed,
 )
-from rookery.actors.tools.waits import WaitExecutor
+from rookery.actors.tools.validation.capability_checks import fault
 from rookery.actors.turns.decider import TurnsDecider
 from rookery.actors.turns.run_calls import CALL_COMMANDS, RunCalls
 from rookery.actors.turns.state import SessionTurns

@@ -11,8 +11,9 @@ from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 
-from rookery.actors.tools import CatalogueTool, check_arguments, fault
+from rookery.actors.tools.catalogue import CatalogueTool
 from rookery.actors.tools.state import NO_VERDICT, HookVerdict
+from rookery.actors.tools.validation import fault
 from rookery.bus.ports import IN_FACT_BYTES_MAX
 from rookery.schemas.calls import ApprovalTerms, CallArguments, CallOutcome, RequestedCall
 from rookery.schemas.codec import encode_json
@@ -134,11 +135,6 @@ class CallChange(NamedTuple):
     def destination(self) -> DestinationRef:
         return _tool_ref(self.tool, self.call)
 
-    @property
-    def needs_approval(self) -> bool:
-        """Whether its tool or a hook lets an approver be asked."""
-        return not self.tool.only_waits and self.verdict.policy(self.tool.capability) is not UNSET
-
     def refusal(self, hook_id: str, response: HookResponse) -> str:
         if not isinstance(response, _CallResponse):
             return f"nothing of {response.response_class} can be applied to a call"
@@ -182,7 +178,7 @@ class CallChange(NamedTuple):
         executed = (
             CallArguments(kwargs=after) if isinstance(after, dict) else CallArguments(args=after)
         )
-        check_arguments(self.tool, executed)
+        self.tool.check_arguments(executed)
         if len(encode_json(executed)) > IN_FACT_BYTES_MAX:
             raise Refused("PAYLOAD_TOO_LARGE", "the changed arguments do not fit into a fact")
         text = self.tool.checks.encode_request(executed.args, executed.kwargs)

@@ -36,16 +36,8 @@ from rookery.actors.hooks.points.views import subject_of
 from rookery.actors.kernel.executors import Failpoints
 from rookery.actors.messages import ActiveRunView
 from rookery.actors.metrics import NO_METRICS, KernelMetrics
-from rookery.actors.tools import (
-    PeerGate,
-    PolicyByDigest,
-    ToolCatalogue,
-    ask_policy,
-    check_arguments,
-    every_peer_open,
-    host_default,
-    peer_verdict,
-)
+from rookery.actors.tools.calls import RequestPolicy
+from rookery.actors.tools.catalogue import ToolCatalogue
 from rookery.schemas.calls import CallOutcome, RequestedCall
 from rookery.schemas.errors import CodedError
 from rookery.schemas.facts import hook as facts
@@ -82,8 +74,7 @@ class HookPoints:
         session: str,
         view: ActiveRunView,
         *,
-        policy_of: PolicyByDigest = host_default,
-        peer_gate: PeerGate = every_peer_open,
+        requests: RequestPolicy | None = None,
         failpoints: Failpoints | None = None,
         metrics: KernelMetrics = NO_METRICS,
         uptime_s: Callable[[], float] = lambda: 0.0,
@@ -91,8 +82,8 @@ class HookPoints:
         """``uptime_s``: a clock for ``metrics``."""
         assert view.offer is not UNSET
         self._catalogue, self._session, self._view = catalogue, session, view
-        self._policy_of, self._policy = policy_of, view.offer.policy  # Loaded before a call.
-        self._peer_gate = peer_gate
+        self._requests = requests or RequestPolicy()
+        self._policy = view.offer.policy  # Loaded before a call.
         self._invoker = HookInvoker(
             hooks.executors, now_ms, session, view, failpoints or Failpoints()
         )
@@ -232,7 +223,7 @@ class HookPoints:
             if self._is_skipped(change) and not self._asks_approval(change):
                 return Hooked()
             if call.arguments is not UNSET and tool.can_check(call):
-                check_arguments(tool, call.arguments)
+                tool.check_arguments(call.arguments)
         except CodedError:
             return Hooked()
         stop: HookStop | None = None
@@ -253,12 +244,8 @@ class HookPoints:
         """Whether an approver will be asked, for which there are hooks."""
         if HookPoint.BEFORE_APPROVAL_REQUEST not in self._hooks:
             return False
-        executed = change.verdict.applied(change.call)
-        verdict = peer_verdict(change.tool, executed, change.verdict, self._peer_gate)
-        if change._replace(verdict=verdict).needs_approval:
-            return True
-        policy = self._policy_of(self._policy)
-        return ask_policy(policy, change.tool, executed).asks
+        executed, verdict = change.verdict.applied(change.call), change.verdict
+        return self._requests.asks_approval(self._policy, change.tool, executed, verdict)
 
     async def _change(
         self, change: CallChange, left: list[facts.HookFact]

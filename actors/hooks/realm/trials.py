@@ -20,7 +20,7 @@ from rookery.actors.hooks.points.points import HookPoints
 from rookery.actors.hooks.realm.live_hooks import LiveHooks
 from rookery.actors.hooks.registration import check_registration
 from rookery.actors.messages import ActiveRunView
-from rookery.actors.tools import ToolCatalogue
+from rookery.actors.tools.catalogue import ToolCatalogue
 from rookery.bus.ports import Delivery, StoredMessage
 from rookery.schemas.calls import (
     CallArguments,

@@ -8,7 +8,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.tools import CapabilityChecks
+from rookery.actors.tools.validation import CapabilityChecks
 from rookery.schemas.calls import Capability
 from rookery.schemas.digest import canonical_json
 from rookery.schemas.errors import Refused

@@ -14,7 +14,8 @@ from rookery.actors.surfaces.connections.connection_ports import (
     ListedResource,
     SurfaceContent,
 )
-from rookery.actors.tools import RemoteToolHost, ToolCatalogue
+from rookery.actors.tools.catalogue import ToolCatalogue
+from rookery.actors.tools.functions import RemoteToolHost
 from rookery.actors.tools.hosts import ToolHost
 from rookery.bus.ports import ToolWorkers
 from rookery.schemas.errors import Failed, Refused

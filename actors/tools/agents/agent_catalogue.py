@@ -12,10 +12,11 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.tools.agents.declaration import RegisteredAgent
-from rookery.actors.tools.catalogue import AGENTS, CatalogueTool
+from rookery.actors.tools.catalogue import CatalogueTool
 from rookery.schemas.agents import RUN_CODE
 from rookery.schemas.calls import WAITING_FOR_AGENT
 from rookery.schemas.protection.rights import Rights, SideEffect, ToolRight
+from rookery.schemas.surfaces import AGENTS
 
 __all__ = ["agent_rights", "agent_tools"]
 

@@ -27,7 +27,7 @@ from rookery.actors.tools.authoring.registry import (
     ToolError,
     check_tool_name,
 )
-from rookery.actors.tools.capability_checks import CapabilityChecks
+from rookery.actors.tools.validation.capability_checks import CapabilityChecks
 from rookery.schemas.agent_tools import AgentView
 from rookery.schemas.agents import AgentLimits, ModelSettings, ToolMode
 from rookery.schemas.calls import ApprovalMode, ApprovalPolicy, Capability

@@ -19,7 +19,7 @@ from rookery.actors.tools.authoring.registry import (
     ToolResult,
     check_tool_name,
 )
-from rookery.actors.tools.capability_checks import bind_by_name
+from rookery.actors.tools.validation.capability_checks import bind_by_name
 from rookery.schemas.calls import (
     ApprovalMode,
     ApprovalPolicy,

@@ -17,7 +17,7 @@ import msgspec
 
 from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.resources import RegisteredResource, resource_of
-from rookery.actors.tools.capability_checks import CapabilityChecks
+from rookery.actors.tools.validation.capability_checks import CapabilityChecks
 from rookery.schemas.calls import Capability, is_python_identifier
 from rookery.schemas.errors import Refused
 

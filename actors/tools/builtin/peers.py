@@ -13,10 +13,11 @@ from typing import Any, Final, Protocol
 
 from rookery.actors.tools.authoring.decorator import tool
 from rookery.actors.tools.authoring.registry import ToolCallContext, ToolRegistry
-from rookery.actors.tools.catalogue import PEERS, CatalogueTool
+from rookery.actors.tools.catalogue.catalogue import CatalogueTool
 from rookery.schemas.calls import WAITING_FOR_PEER, CallArguments, Capability
 from rookery.schemas.run import SideEffect
 from rookery.schemas.seed.policies import CapabilityPermission
+from rookery.schemas.surfaces import PEERS
 
 __all__ = [
     "PeerDirectory",

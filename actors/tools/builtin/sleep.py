@@ -11,8 +11,9 @@ from math import ceil
 from typing import Any, Final
 
 from rookery.actors.tools.authoring.registry import ToolRegistry
-from rookery.actors.tools.catalogue import LOCAL, CatalogueTool
+from rookery.actors.tools.catalogue.catalogue import CatalogueTool
 from rookery.schemas.calls import WAITING_FOR_TIMER, Capability
+from rookery.schemas.surfaces import LOCAL
 
 __all__ = ["SECONDS_MAX", "built_in_tools", "sleep_ms"]
 

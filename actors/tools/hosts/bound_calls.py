@@ -12,9 +12,9 @@ from msgspec import UNSET
 
 from rookery.actors.credentials import CredentialSource, read_credential, read_past, report_rejected
 from rookery.actors.tools.authoring.credential import ToolCredential
-from rookery.actors.tools.capability_checks import fault, fault_of
 from rookery.actors.tools.hosts.host import OutcomeUnknown
 from rookery.actors.tools.state import ToolCall
+from rookery.actors.tools.validation.capability_checks import fault, fault_of
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CODES, CodedError
 

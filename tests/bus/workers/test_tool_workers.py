@@ -16,7 +16,7 @@ import pytest
 from msgspec.structs import replace
 
 from rookery.actors.tools import ToolCallContext, ToolCredential
-from rookery.actors.tools.hosts.remote_host import RemoteToolHost
+from rookery.actors.tools.functions.remote_host import RemoteToolHost
 from rookery.bus.memory.workers import MemoryWorkerEndpoint
 from rookery.bus.nats.connection import Connection
 from rookery.bus.ports import WorkerEndpoint

@@ -24,7 +24,7 @@ from rookery.actors.sandbox import Sandbox
 from rookery.actors.sandbox.python.build import GuestCache, cache_folder
 from rookery.actors.sandbox.python.python_guest import PythonGuest
 from rookery.actors.sandbox.runtime.wasm import make_engine
-from rookery.actors.tools.catalogue import CatalogueTool, ToolCatalogue
+from rookery.actors.tools.catalogue.catalogue import CatalogueTool, ToolCatalogue
 from rookery.bus.ports import Blobs
 from rookery.schemas.calls import RunEnvironment
 from rookery.schemas.replies import RunAnswer

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry
-from rookery.actors.tools.builtin.http import Allowed, HttpTransport, http_tools
 from rookery.actors.tools.http.allowlist import METHODS
 from rookery.actors.tools.http.http_transport import Resolve
+from rookery.actors.tools.web.http import Allowed, HttpTransport, http_tools
 from rookery.schemas.calls import CapabilityLimits
 from tests.tools.builtin.web_server import CERTIFICATE, Web
 

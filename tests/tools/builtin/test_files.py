@@ -18,7 +18,8 @@ from typing import Any
 import pytest
 
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry
-from rookery.actors.tools.builtin.files import Mount, file_tools
+from rookery.actors.tools.files.files import file_tools
+from rookery.actors.tools.files.mounts import Mount
 from rookery.schemas.calls import CapabilityLimits
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SideEffect

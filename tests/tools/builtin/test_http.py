@@ -6,8 +6,8 @@ import base64
 
 import pytest
 
-from rookery.actors.tools.builtin.http import Allowed, http_tools
 from rookery.actors.tools.http.allowlist import parse_url, resolve_redirect
+from rookery.actors.tools.web.http import Allowed, http_tools
 from rookery.schemas.run import SideEffect
 from tests.tools.builtin.http_programs import DENIED, FAILED, INVALID, LARGE, Programs
 from tests.tools.builtin.web_server import Web, answer, redirect

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from rookery.actors.tools import ToolCallContext
-from rookery.actors.tools.builtin.http import HttpTransport
+from rookery.actors.tools.web.http import HttpTransport
 from tests.tools.builtin.http_programs import FAILED, LARGE, LATE, LOOPBACK, Programs, addresses_of
 from tests.tools.builtin.web_server import Line, Web, answer, bytes_of, redirect
 

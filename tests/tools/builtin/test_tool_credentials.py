@@ -8,23 +8,15 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.tools import (
-    Allowed,
-    CatalogueTool,
-    HttpCredential,
-    ToolCallContext,
-    ToolCredential,
-    ToolError,
-    ToolRegistry,
-    http_tools,
-    tool,
-)
-from rookery.actors.tools.builtin.http import HttpTransport
-from rookery.actors.tools.catalogue import LOCAL
-from rookery.actors.tools.hosts.local_host import LocalToolHost
+from rookery.actors.tools import ToolCallContext, ToolCredential, ToolError, ToolRegistry, tool
+from rookery.actors.tools.catalogue import CatalogueTool
+from rookery.actors.tools.functions.local_host import LocalToolHost
+from rookery.actors.tools.web import Allowed, HttpCredential, http_tools
+from rookery.actors.tools.web.http import HttpTransport
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import Refused
 from rookery.schemas.run import SideEffect
+from rookery.schemas.surfaces import LOCAL
 from tests.tools.builtin.http_programs import LOOPBACK, addresses_of
 from tests.tools.builtin.web_server import CERTIFICATE, Web, answer, redirect
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from rookery.actors.tools import ToolCallContext, ToolError, ToolRegistry
-from rookery.actors.tools.builtin.http import Allowed, HttpTransport, http_tools
 from rookery.actors.tools.http.allowlist import METHODS, is_public, parse_url
+from rookery.actors.tools.web.http import Allowed, HttpTransport, http_tools
 from rookery.schemas.errors import Refused
 from tests.tools.builtin.http_programs import (
     DENIED,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from rookery.actors.tools.attempts import OVERHEAD_BYTES, AttemptCache, AttemptResult
-from rookery.actors.tools.call_slots import CallAttempt
+from rookery.actors.tools.attempts.attempts import OVERHEAD_BYTES, AttemptCache, AttemptResult
+from rookery.actors.tools.attempts.call_slots import CallAttempt
 from rookery.schemas.calls import CallOutcome
 
 TEXT = b"x" * OVERHEAD_BYTES

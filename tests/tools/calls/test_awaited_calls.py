@@ -12,9 +12,8 @@ from rookery.actors.messages import CallProgress
 from rookery.actors.tools.authoring.decorator import tool as decorated
 from rookery.actors.tools.authoring.registry import ToolRegistry
 from rookery.actors.tools.builtin.sleep import SECONDS_MAX, built_in_tools
-from rookery.actors.tools.catalogue import requires_approval
+from rookery.actors.tools.calls.wait_rules import end_wait
 from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
-from rookery.actors.tools.waits import end_wait
 from rookery.bus.ports import Timer
 from rookery.schemas.calls import WAITING_FOR_APPROVAL, CallOutcome, ToolFault
 from rookery.schemas.codec import encode_json
@@ -236,7 +235,7 @@ def test_a_nodes_own_tool_called_sleep_replaces_the_built_in_one():
     (built_in,) = built_in_tools(ToolRegistry())
     assert (built_in.available.name, built_in.waits_for) == ("sleep", TIMER)
     assert built_in.capability.side_effect is SideEffect.NONE
-    assert not requires_approval(built_in)
+    assert not built_in.requires_approval
 
     @decorated
     def sleep(minutes: int) -> int:

@@ -10,12 +10,12 @@ import pytest
 
 from rookery.actors.leases.provider import CurrentCredential, LeaseCredential
 from rookery.actors.tools import ToolCredential
-from rookery.actors.tools.catalogue import catalogue_name
-from rookery.actors.tools.hosts.remote_host import RemoteToolHost
+from rookery.actors.tools.functions.remote_host import RemoteToolHost
 from rookery.bus.memory.workers import MemoryToolWorkers, MemoryWorkerEndpoint
 from rookery.schemas.calls import Capability
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import Failed
+from rookery.schemas.surfaces import catalogue_name
 from rookery.schemas.worker_protocol import Job, JobAnswer, ServedTool, WorkerCatalogue
 from tests.tools.tool_fixtures import SURFACE, ToolNode, ToolWorld, call, capability
 

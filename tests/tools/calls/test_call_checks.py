@@ -8,12 +8,13 @@ import msgspec
 import pytest
 
 from rookery.actors.tools import ToolRegistry
-from rookery.actors.tools.capability_checks import fault, fault_of, status_of
-from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
+from rookery.actors.tools.catalogue.catalogue import CatalogueTool, ToolCatalogue
+from rookery.actors.tools.validation.capability_checks import fault, fault_of, status_of
 from rookery.schemas.calls import CallArguments, Capability, RequestedCall, ToolFault
 from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import Failed, Refused
 from rookery.schemas.run import CallStatus
+from rookery.schemas.surfaces import LOCAL
 from tests.tools.authoring.test_registry import registered
 from tests.tools.tool_fixtures import TWO_NUMBERS, ToolWorld, call, capability, tools
 

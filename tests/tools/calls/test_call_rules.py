@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from rookery.actors import histories
-from rookery.actors.tools.call_rules import CallRules
-from rookery.actors.tools.call_slots import CallAttempt, CallSlots
+from rookery.actors.tools.attempts.call_slots import CallAttempt, CallSlots
+from rookery.actors.tools.calls.call_rules import CallRules
 from rookery.actors.tools.effects import AttemptLost, PrepareCall, call_effects
 from rookery.actors.tools.evolve import evolve_calls
 from rookery.actors.tools.state import SessionCalls

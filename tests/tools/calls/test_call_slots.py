@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rookery.actors.slot_limits import DeclaredLimit, SlotAllocator, SlotReport
-from rookery.actors.tools.call_slots import CallAttempt, CallSlots, SlotStage, SlotSupply
+from rookery.actors.slot_limits import DeclaredLimit, SlotAllocator, SlotReport, SlotSupply
+from rookery.actors.tools.attempts.call_slots import CallAttempt, CallSlots, SlotStage
 from tests.kernel.virtual_clock import Clockwork
 from tests.tools.tool_fixtures import capability
 

@@ -12,12 +12,12 @@ import pytest
 
 from rookery.actors.kernel.decider import decode_state, encode_state
 from rookery.actors.messages import RecordOutcome
-from rookery.actors.tools.call_rules import CallRules
-from rookery.actors.tools.call_slots import CallSlots
-from rookery.actors.tools.catalogue import LOCAL, CatalogueTool, ToolCatalogue
+from rookery.actors.tools.attempts.call_slots import CallSlots
+from rookery.actors.tools.calls.call_rules import CallRules
+from rookery.actors.tools.calls.resolutions import resolve
+from rookery.actors.tools.catalogue.catalogue import CatalogueTool, ToolCatalogue
 from rookery.actors.tools.effects import AttemptLost
 from rookery.actors.tools.evolve import evolve_calls
-from rookery.actors.tools.resolutions import resolve
 from rookery.actors.tools.state import SessionCalls
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.commands import ResolveCall
@@ -25,6 +25,7 @@ from rookery.schemas.errors import Refused
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.facts import turn
 from rookery.schemas.run import SideEffect
+from rookery.schemas.surfaces import LOCAL
 from rookery.schemas.worker_protocol import GRACE_MS
 from tests.tools.calls.test_call_crashes import TAKEN_OVER_S, during_the_act
 from tests.tools.tool_fixtures import SURFACE, ToolWorld, capability, operation

@@ -11,7 +11,7 @@ import pytest
 
 from rookery.actors.messages import CallProgress
 from rookery.actors.tools.authoring.registry import ToolCallContext
-from rookery.actors.tools.call_rules import ATTEMPTS_MAX
+from rookery.actors.tools.calls.call_rules import ATTEMPTS_MAX
 from rookery.actors.tools.hosts.host import OutcomeUnknown
 from rookery.schemas.calls import CallOutcome
 from tests.tools.tool_fixtures import BackendHost, ToolWorld, call, operation

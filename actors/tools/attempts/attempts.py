@@ -12,11 +12,11 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from rookery.actors.messages import CallProgress
+from rookery.actors.tools.attempts.call_slots import CallAttempt
 from rookery.actors.tools.authoring.registry import ToolCallContext
-from rookery.actors.tools.call_slots import CallAttempt
-from rookery.actors.tools.capability_checks import fault, logged_fault
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, TaskCreated
 from rookery.actors.tools.state import ToolCall
+from rookery.actors.tools.validation.capability_checks import fault, logged_fault
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.digest import canonical_json

@@ -24,12 +24,12 @@ from rookery.actors.tools.authoring.registry import (
     ToolError,
     ToolRegistry,
 )
-from rookery.actors.tools.capability_checks import fault, fault_of, logged_fault
-from rookery.actors.tools.catalogue import LOCAL
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
+from rookery.actors.tools.validation.capability_checks import fault, fault_of, logged_fault
 from rookery.bus.ports import wait_first
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CodedError
+from rookery.schemas.surfaces import LOCAL
 
 __all__ = ["LocalToolHost"]
 

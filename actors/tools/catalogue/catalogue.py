@@ -3,9 +3,8 @@ fixed when it starts, and those of the surfaces in the realm's catalogue."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from msgspec import UNSET, UnsetType
 from msgspec.structs import replace
@@ -14,8 +13,13 @@ from rookery.actors.messages import RequestApproval
 from rookery.actors.policy import PolicySubject
 from rookery.actors.protection.checks import CallSubject, missing_right
 from rookery.actors.tools.authoring.registry import ToolRegistry
-from rookery.actors.tools.capability_checks import CapabilityChecks, fault, fault_of, schema_digest
-from rookery.actors.tools.visible_tools import NO_TOOLS, ToolSet, VisibleTool
+from rookery.actors.tools.catalogue.visible_tools import ToolSet, VisibleTool
+from rookery.actors.tools.validation.capability_checks import (
+    CapabilityChecks,
+    fault,
+    fault_of,
+    schema_digest,
+)
 from rookery.bus.ports import IN_FACT_BYTES_MAX
 from rookery.schemas.agent_tools import AgentView
 from rookery.schemas.calls import (
@@ -31,64 +35,25 @@ from rookery.schemas.digest import canonical_json, digest_bytes
 from rookery.schemas.errors import CodedError, Failed, Refused
 from rookery.schemas.machines.lease import AuthBindingRef
 from rookery.schemas.protection.rights import RightsSet
-from rookery.schemas.surfaces import SurfaceKind, SurfaceTool
+from rookery.schemas.surfaces import (
+    LOCAL,
+    RESOURCES,
+    SurfaceKind,
+    SurfaceTool,
+    check_surface,
+    ends_with_node,
+)
 
 if TYPE_CHECKING:
     from rookery.actors.tools.state import ToolCall
 
 __all__ = [
-    "AGENTS",
-    "LOCAL",
-    "PEERS",
-    "RESOURCES",
     "ApprovalSubject",
     "CatalogueTool",
     "ToolCatalogue",
     "approval_subject",
-    "catalogue_name",
-    "check_arguments",
-    "check_surface",
     "check_value",
-    "ends_with_node",
-    "requires_approval",
 ]
-
-LOCAL = "local"
-"""The surface of functions in the node's own process."""
-RESOURCES = "resources"
-"""The surface of the built-in tools for resources. The node alone serves it, so that the refs in
-the results of its calls can be trusted."""
-PEERS = "peers"
-"""The surface of the built-in tools for peers. What its calls send is signed by the node."""
-AGENTS: Final = "agents"
-"""The surface of the node's agents, each called as a tool: the run of a child answers."""
-_OWN: Final = (LOCAL, RESOURCES, PEERS, AGENTS)
-_SURFACE: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
-_INVALID_NAME_CHARACTER = re.compile(r"[^A-Za-z0-9_]")
-
-
-def check_surface(surface: str) -> None:
-    """Refuse an invalid name of a surface outside the node."""
-    if not _SURFACE.fullmatch(surface):
-        raise Refused(
-            "INVALID_ARGUMENT",
-            f"surface {surface[:80]!r} must be 1 to 64 letters, digits, '-' or '_'",
-        )
-    if surface in _OWN:
-        text = f"{surface} is a surface of each node's own functions"
-        raise Refused("INVALID_ARGUMENT", text, hint="another name")
-
-
-def ends_with_node(surface: str) -> bool:
-    """Whether the calls of a surface end with the process of their node, and end on time by its
-    clock. A worker outlives the node, and has a grace period after the deadline."""
-    return surface in _OWN
-
-
-def catalogue_name(surface: str, tool: str) -> str:
-    """The visible name of a worker's tool."""
-    name = _INVALID_NAME_CHARACTER.sub("_", f"{surface}_{tool}")
-    return f"_{name}" if name[0].isdigit() else name
 
 
 class NumberedCall(Protocol):
@@ -152,6 +117,16 @@ class CatalogueTool(NamedTuple):
     def only_waits(self) -> bool:
         """Whether its calls wait and nothing of them acts; what is sent to a peer does."""
         return bool(self.waits_for) and self.capability.only_reads
+
+    @property
+    def requires_approval(self) -> bool:
+        """Whether its calls need an approval."""
+        return self.capability.approval_policy is not ApprovalMode.NONE
+
+    def check_arguments(self, arguments: CallArguments) -> None:
+        """Refuse arguments that do not match the schema or are too large."""
+        self.checks.check_arguments(arguments.args, arguments.kwargs)
+        self.checks.encode_request(arguments.args, arguments.kwargs)
 
     def can_check(self, call: NumberedCall) -> bool:
         """Whether the arguments are at hand as the program wrote them."""
@@ -266,7 +241,7 @@ class ToolCatalogue:
     def on_surfaces(self, offered: Iterable[AvailableTool]) -> ToolSet:
         """Those that this node does not have itself, as a run was offered them: with an older
         version the tools of ``--workers`` were the node's own."""
-        found = NO_TOOLS
+        found: ToolSet = {}
         for one in offered:
             if one.name not in self._own and (tool := self._tools.get(one.name)) is not None:
                 seen = SurfaceTool(capability=tool.capability, awaited=one.awaited)
@@ -293,7 +268,7 @@ class ToolCatalogue:
 
     def check_call(self, name: str, arguments: CallArguments) -> None:
         """Refuse a call whose tool is unknown, or does not accept the arguments."""
-        check_arguments(self.require(name), arguments)
+        self.require(name).check_arguments(arguments)
 
     def __contains__(self, name: object) -> bool:
         return name in self._tools
@@ -310,12 +285,6 @@ class ToolCatalogue:
     def catalogue_bytes(self) -> bytes:
         """The capabilities, as the blob of ``RunEnvironment.catalogue``."""
         return encode_json([tool.capability for tool in self])  # Keeps the order of properties.
-
-
-def check_arguments(tool: CatalogueTool, arguments: CallArguments) -> None:
-    """Refuse arguments that do not match the schema or are too large."""
-    tool.checks.check_arguments(arguments.args, arguments.kwargs)
-    tool.checks.encode_request(arguments.args, arguments.kwargs)
 
 
 def check_value(tool: CatalogueTool | None, value: Any) -> str:
@@ -340,11 +309,6 @@ def check_value(tool: CatalogueTool | None, value: Any) -> str:
         except Failed as failure:
             raise Refused(failure.code, failure.message) from None
     return digest_bytes(text)
-
-
-def requires_approval(tool: CatalogueTool) -> bool:
-    """Whether its calls need an approval."""
-    return tool.capability.approval_policy is not ApprovalMode.NONE
 
 
 # --- approvals ------------------------------------------------------------------------------------

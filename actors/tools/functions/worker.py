@@ -18,8 +18,8 @@ from msgspec import UNSET
 
 from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.registry import RegisteredTool, ToolCallContext, ToolRegistry
-from rookery.actors.tools.capability_checks import fault, schema_digest
-from rookery.actors.tools.hosts.local_host import LocalToolHost
+from rookery.actors.tools.functions.local_host import LocalToolHost
+from rookery.actors.tools.validation.capability_checks import fault, schema_digest
 from rookery.bus.ports import TaskSet, WorkerEndpoint
 from rookery.schemas.calls import CallArguments, CallOutcome
 from rookery.schemas.codec import encode_json

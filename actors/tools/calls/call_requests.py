@@ -6,16 +6,23 @@ The policy refuses a call, or lets an approver decide.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.policy import RunPolicy
-from rookery.actors.tools.capability_checks import fault, status_of
-from rookery.actors.tools.catalogue import CatalogueTool, NumberedCall
+from rookery.actors.tools.builtin.peers import peer_address
+from rookery.actors.tools.calls.wait_rules import call_fields
+from rookery.actors.tools.catalogue.catalogue import CatalogueTool, NumberedCall
 from rookery.actors.tools.state import CallPhase, HookVerdict, ToolCall
-from rookery.actors.tools.waits import call_fields
-from rookery.schemas.calls import CODE_SURFACE, ApprovalPolicy, RequestedCall, ToolFault
+from rookery.actors.tools.validation.capability_checks import fault, status_of
+from rookery.schemas.calls import (
+    CODE_SURFACE,
+    WAITING_FOR_PEER,
+    ApprovalPolicy,
+    RequestedCall,
+    ToolFault,
+)
 from rookery.schemas.facts import code, turn
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.protection.policy import ALL_DECISIONS, PolicySettings, RuleDecision, risk_of
@@ -25,12 +32,16 @@ from rookery.schemas.seed.policy_decisions import ApprovalDecisionKind, PolicyOu
 __all__ = [
     "HOST_DEFAULT",
     "CallBatch",
+    "PeerGate",
     "PolicyAnswer",
     "PolicyByDigest",
+    "RequestPolicy",
     "RequestTerms",
     "ask_policy",
+    "every_peer_open",
     "host_default",
     "new_call",
+    "peer_verdict",
     "refused_request",
     "request_terms",
     "requested_code",
@@ -45,6 +56,25 @@ PolicyByDigest = Callable[[str | UnsetType], RunPolicy]
 def host_default(_: str | UnsetType) -> RunPolicy:
     """Where no policy is configured, all runs have the default one."""
     return HOST_DEFAULT
+
+
+PeerGate: TypeAlias = Callable[[str], bool]
+"""Whether sending to an address waits for an approver, as this node knows."""
+
+
+def every_peer_open(_: str) -> bool:
+    """Of a node whose programs have no tools for peers."""
+    return False
+
+
+def peer_verdict(
+    tool: CatalogueTool, requested: RequestedCall, verdict: HookVerdict, gate: PeerGate
+) -> HookVerdict:
+    """The verdict on a valid call; what is sent to another realm may need an approval."""
+    if tool.waits_for != WAITING_FOR_PEER or requested.arguments is UNSET:
+        return verdict
+    address = peer_address(requested.name, requested.arguments)
+    return verdict._replace(needs_approval=True) if address and gate(address) else verdict
 
 
 CallBatch = turn.ToolCallsReturned | code.Stepped
@@ -88,6 +118,26 @@ def ask_policy(policy: RunPolicy, tool: CatalogueTool, call: NumberedCall) -> Po
         return PolicyAnswer(step.outcome)
     wrong = fault("PERMISSION_DENIED", f"the policy denies this call: {step.text} ({step.code})")
     return PolicyAnswer(step.outcome, wrong)
+
+
+class RequestPolicy(NamedTuple):
+    """Who decides about the requests of a node's runs: their policies, and the gate of peers."""
+
+    policy_of: PolicyByDigest = host_default
+    peer_gate: PeerGate = every_peer_open
+
+    def asks_approval(
+        self,
+        digest: str | UnsetType,
+        tool: CatalogueTool,
+        requested: RequestedCall,
+        verdict: HookVerdict,
+    ) -> bool:
+        """Whether an approver will be asked about a valid call; ``digest``: of its run's policy."""
+        judged = peer_verdict(tool, requested, verdict, self.peer_gate)
+        if not tool.only_waits and judged.policy(tool.capability) is not UNSET:
+            return True
+        return ask_policy(self.policy_of(digest), tool, requested).asks
 
 
 def request_terms(

@@ -38,7 +38,7 @@ from rookery.actors.protection.sensitive_values import (
     SensitiveParts,
     shown_arguments,
 )
-from rookery.actors.tools.attempts import (
+from rookery.actors.tools.attempts.attempts import (
     AttemptCache,
     AttemptResult,
     CallNotifier,
@@ -46,16 +46,14 @@ from rookery.actors.tools.attempts import (
     call_context,
     failed_attempt,
 )
+from rookery.actors.tools.attempts.call_slots import CallSlots, SlotStage
 from rookery.actors.tools.authoring.credential import ToolCredential
-from rookery.actors.tools.call_rules import closed_fault
-from rookery.actors.tools.call_slots import CallSlots, SlotStage
-from rookery.actors.tools.capability_checks import decode_arguments, fault, fault_of
-from rookery.actors.tools.catalogue import (
+from rookery.actors.tools.calls.call_rules import closed_fault
+from rookery.actors.tools.catalogue.catalogue import (
     ApprovalSubject,
     CatalogueTool,
     ToolCatalogue,
     approval_subject,
-    check_arguments,
 )
 from rookery.actors.tools.effects import (
     AskApproval,
@@ -73,6 +71,7 @@ from rookery.actors.tools.hosts.bound_calls import call_with_credential
 from rookery.actors.tools.hosts.host import OutcomeUnknown, ToolHost
 from rookery.actors.tools.hosts.past_attempts import PastAttempts
 from rookery.actors.tools.state import ToolCall
+from rookery.actors.tools.validation.capability_checks import decode_arguments, fault, fault_of
 from rookery.bus.ports import IN_FACT_BYTES_MAX, Blobs, TaskSet, ValueSeal, wait_first
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
 from rookery.schemas.digest import canonical_json, digest_bytes, digest_json
@@ -290,7 +289,7 @@ class CallExecutor:
             if isinstance(recorded, ToolFault):
                 return recorded
             arguments = self._opened(session, call, recorded)
-            await asyncio.to_thread(check_arguments, tool, arguments)
+            await asyncio.to_thread(tool.check_arguments, arguments)
         except CodedError as error:
             if isinstance(error, Failed) and CODES[error.code].retryable:
                 raise

@@ -18,14 +18,19 @@ from msgspec.structs import replace
 
 from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.registry import ToolCallContext
-from rookery.actors.tools.capability_checks import CapabilityChecks, fault, fault_of, schema_digest
-from rookery.actors.tools.catalogue import CatalogueTool, catalogue_name, check_surface
+from rookery.actors.tools.catalogue.catalogue import CatalogueTool
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
+from rookery.actors.tools.validation.capability_checks import (
+    CapabilityChecks,
+    fault,
+    fault_of,
+    schema_digest,
+)
 from rookery.bus.ports import Backoff, ToolWorkers
 from rookery.schemas.calls import CallArguments, CallOutcome, ToolFault
 from rookery.schemas.codec import encode_json
 from rookery.schemas.errors import CODES, CodedError, Failed, Refused
-from rookery.schemas.surfaces import SurfaceKind, SurfaceTool
+from rookery.schemas.surfaces import SurfaceKind, SurfaceTool, catalogue_name, check_surface
 from rookery.schemas.worker_protocol import (
     AttemptState,
     Job,

@@ -14,32 +14,22 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from enum import Enum, auto
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from rookery.actors.slot_limits import (
     AllocatedLimit,
     OwnLimit,
     SlotLimit,
     SlotNotice,
-    SlotReport,
     SlotsAllocated,
+    SlotSupply,
 )
 from rookery.bus.ports import BusLoop
 from rookery.schemas.calls import Capability, CapabilityLimits
 
-__all__ = ["CallAttempt", "CallSlots", "SlotStage", "SlotSupply"]
-
-
-class SlotSupply(Protocol):
-    """Where this process's slots come from, if it is one of several."""
-
-    def report(self, reports: Sequence[SlotReport]) -> None:
-        """Tell the allocator what changed; returns at once."""
-
-    def record_used(self, tool: str, used: int) -> None:
-        """Record how many slots calls use, so that it is known after a crash."""
+__all__ = ["CallAttempt", "CallSlots", "SlotStage"]
 
 
 class CallAttempt(NamedTuple):

@@ -10,11 +10,11 @@ from typing import Any
 
 from msgspec import UNSET
 
-from rookery.actors.tools.call_rules import CallRules, acts_until_ms
-from rookery.actors.tools.capability_checks import fault, iso_time, status_of
-from rookery.actors.tools.catalogue import check_value
+from rookery.actors.tools.calls.call_rules import CallRules, acts_until_ms
+from rookery.actors.tools.calls.wait_rules import call_fields
+from rookery.actors.tools.catalogue.catalogue import check_value
 from rookery.actors.tools.state import CallPhase, SessionCalls, ToolCall
-from rookery.actors.tools.waits import call_fields
+from rookery.actors.tools.validation.capability_checks import fault, iso_time, status_of
 from rookery.schemas.commands import ResolveCall
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import tool as facts

@@ -8,24 +8,20 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType
 from typing import Final, NamedTuple
 
 import msgspec
 
-from rookery.actors.tools.capability_checks import schema_digest
+from rookery.actors.tools.validation.capability_checks import schema_digest
 from rookery.bus.ports import BlobReader
 from rookery.schemas.calls import AvailableTool, OfferedSurface, VisibleSurfaces
 from rookery.schemas.errors import Failed
 from rookery.schemas.surfaces import SurfaceTool
 
 __all__ = [
-    "NO_TOOLS",
     "ToolSet",
     "VisibleTool",
     "VisibleTools",
-    "encode_entries",
-    "encode_tools",
 ]
 
 SETS_MAX: Final = 64
@@ -48,17 +44,6 @@ class VisibleTool(NamedTuple):
 
 ToolSet = Mapping[str, VisibleTool]
 """By the names that programs use."""
-NO_TOOLS: Final[ToolSet] = MappingProxyType({})
-
-
-def encode_tools(tools: Sequence[SurfaceTool]) -> bytes:
-    """The blob of a surface's tools; equal tools have equal bytes, whatever their order."""
-    return _encode(sorted(tools, key=lambda tool: tool.capability.name))
-
-
-def encode_entries(entries: Sequence[OfferedSurface]) -> bytes:
-    """The blob of a catalogue's entries."""
-    return _encode(sorted(entries, key=lambda entry: entry.surface))
 
 
 class VisibleTools:
@@ -70,6 +55,16 @@ class VisibleTools:
         self._surfaces: dict[str, tuple[SurfaceTool, ...]] = {}
         """By digest."""
         self._digests: dict[str, tuple[AvailableTool, ...]] = {}
+
+    @staticmethod
+    def encode_tools(tools: Sequence[SurfaceTool]) -> bytes:
+        """The blob of a surface's tools; equal tools have equal bytes, whatever their order."""
+        return _encode(sorted(tools, key=lambda tool: tool.capability.name))
+
+    @staticmethod
+    def encode_entries(entries: Sequence[OfferedSurface]) -> bytes:
+        """The blob of a catalogue's entries."""
+        return _encode(sorted(entries, key=lambda entry: entry.surface))
 
     def get(self, surfaces: VisibleSurfaces) -> ToolSet:
         """The tools of a run in progress; its execution has loaded them."""

@@ -18,28 +18,26 @@ from msgspec.structs import replace
 from rookery.actors.credentials import LeaseGate, every_lease_fresh
 from rookery.actors.messages import RecordOutcome
 from rookery.actors.policy import RunPolicy
-from rookery.actors.tools.call_requests import (
+from rookery.actors.tools.attempts.call_slots import CallAttempt, CallSlots
+from rookery.actors.tools.calls.call_requests import (
     HOST_DEFAULT,
     CallBatch,
+    PeerGate,
     PolicyAnswer,
     PolicyByDigest,
     ask_policy,
+    every_peer_open,
     host_default,
     new_call,
+    peer_verdict,
     refused_request,
     request_terms,
     requested_code,
     requested_fact,
 )
-from rookery.actors.tools.call_slots import CallAttempt, CallSlots
-from rookery.actors.tools.capability_checks import fault, fault_of, status_of
-from rookery.actors.tools.catalogue import (
-    CatalogueTool,
-    ToolCatalogue,
-    check_arguments,
-    ends_with_node,
-    requires_approval,
-)
+from rookery.actors.tools.calls.wait_rules import begin_wait, call_fields, credential_wait
+from rookery.actors.tools.catalogue.catalogue import CatalogueTool, ToolCatalogue
+from rookery.actors.tools.catalogue.visible_tools import ToolSet
 from rookery.actors.tools.effects import AttemptLost, BeginCall, RecordTask
 from rookery.actors.tools.state import (
     NO_VERDICT,
@@ -49,21 +47,14 @@ from rookery.actors.tools.state import (
     SessionCalls,
     ToolCall,
 )
-from rookery.actors.tools.visible_tools import NO_TOOLS, ToolSet
-from rookery.actors.tools.waits import (
-    PeerGate,
-    begin_wait,
-    call_fields,
-    credential_wait,
-    every_peer_open,
-    peer_verdict,
-)
+from rookery.actors.tools.validation.capability_checks import fault, fault_of, status_of
 from rookery.schemas.agents import RUN_CODE
 from rookery.schemas.calls import WAITING_FOR_APPROVAL, WAITING_FOR_TASK, RequestedCall, ToolFault
 from rookery.schemas.errors import Refused
 from rookery.schemas.facts import approval, code, turn
 from rookery.schemas.facts import tool as facts
 from rookery.schemas.protection.rights import RightsSet
+from rookery.schemas.surfaces import ends_with_node
 from rookery.schemas.worker_protocol import GRACE_MS
 
 __all__ = ["NO_WAITS", "CallRules", "acts_until_ms", "closed_fault", "status_of"]
@@ -89,7 +80,7 @@ class CallRules(NamedTuple):
     """Of the run whose calls these rules are for."""
     lease_gate: LeaseGate = every_lease_fresh
     peer_gate: PeerGate = every_peer_open
-    visible: ToolSet = NO_TOOLS
+    visible: ToolSet = MappingProxyType({})
     """The tools of surfaces that the run sees, as they were when it started."""
     closed: Mapping[str, str] = NO_SURFACES
     """By surface that the session removes or has removed: the code of the refusal."""
@@ -327,7 +318,7 @@ class CallRules(NamedTuple):
             tool is not None
             and tool.surface == call.surface
             and tool.available.schema_digest == call.schema_digest
-            and (call.approval is not UNSET or not requires_approval(tool))
+            and (call.approval is not UNSET or not tool.requires_approval)
         )
 
     def is_orphaned(self, call: ToolCall) -> bool:
@@ -415,7 +406,7 @@ class CallRules(NamedTuple):
         checked when they are fetched."""
         tool = self.require_visible(requested.name)
         if requested.arguments is not UNSET and tool.can_check(requested):
-            check_arguments(tool, requested.arguments)
+            tool.check_arguments(requested.arguments)
         elif tool.waits_for:
             raise Refused("INVALID_ARGUMENT", f"the arguments of {requested.name} are too large")
         return tool
