@@ -17,9 +17,8 @@ from typing import Any, Final
 
 import msgspec
 
-from rookery.bus.commands.command_messages import TIMER
+from rookery.bus.commands.command_messages import TIMER, publish
 from rookery.bus.commands.inbox import SCHEDULE, SCHEDULE_TARGET, SCHEDULE_TTL, TTL
-from rookery.bus.commands.publish import publish
 from rookery.bus.jetstream_api import (
     MESSAGE_NOT_FOUND,
     STREAM_NAME_IN_USE,

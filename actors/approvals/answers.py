@@ -30,9 +30,14 @@ from rookery.actors.approvals.effects import (
     DispatchEnded,
     DispatchUnrecorded,
 )
-from rookery.actors.approvals.facts import REASON_MAX, ApprovalFacts, ValidAnswer
+from rookery.actors.approvals.facts import (
+    REASON_MAX,
+    ApprovalFacts,
+    ValidAnswer,
+    operation_of,
+    to_request,
+)
 from rookery.actors.approvals.grant_proofs import FindApprover, GrantProofs
-from rookery.actors.approvals.request_record import operation_of, to_request
 from rookery.actors.approvals.state import (
     MESSAGE_MAX,
     ApprovalRequestState,

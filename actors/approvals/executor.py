@@ -40,7 +40,7 @@ from rookery.actors.approvals.effects import (
     ReleaseCall,
     StopDispatch,
 )
-from rookery.actors.approvals.request_record import operation_of, to_request, to_terms
+from rookery.actors.approvals.facts import operation_of, to_request, to_terms
 from rookery.actors.approvals.state import ApprovalRequestState
 from rookery.actors.kernel import Effect
 from rookery.actors.kernel.executors import AskActor, EffectHandler

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from rookery.actors.approvals.request_record import covers_any_arguments
+from rookery.actors.approvals.facts import covers_any_arguments
 from rookery.actors.approvals.state import (
     ApprovalRequestState,
     ApprovalSettings,

@@ -14,9 +14,8 @@ from msgspec.structs import replace
 
 from rookery.actors.approvals.broker import ruling_of, ruling_without_dispatcher
 from rookery.actors.approvals.dispatchers.protocol import Cancelled, TimedOut
-from rookery.actors.approvals.facts import ApprovalFacts
+from rookery.actors.approvals.facts import ApprovalFacts, approval_id_of, policy_id
 from rookery.actors.approvals.grant_proofs import GrantProofs
-from rookery.actors.approvals.request_record import approval_id_of, policy_id
 from rookery.actors.approvals.state import (
     RUN_ENDED,
     ApprovalRequestState,

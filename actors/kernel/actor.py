@@ -15,8 +15,7 @@ from rookery.actors.kernel.command_processor import CommandProcessor
 from rookery.actors.kernel.command_router import decode_delivery, wrap_undecoded
 from rookery.actors.kernel.decider import Decider, Effect, RedirectsToQuery, ResumesFromState
 from rookery.actors.kernel.entities.entity import Entity, PendingCommand, ReactionSource
-from rookery.actors.kernel.entities.mailbox import LoopActor, Mailbox
-from rookery.actors.kernel.entities.messages import (
+from rookery.actors.kernel.entities.mailbox import (
     BodyStored,
     CommandsArrived,
     CommitHeld,
@@ -25,6 +24,8 @@ from rookery.actors.kernel.entities.messages import (
     FactsCommitted,
     HistoryLoaded,
     LoadFailed,
+    LoopActor,
+    Mailbox,
     Passivate,
     ReleaseEntities,
     ReloadBroken,
@@ -88,7 +89,7 @@ class FamilyActor(LoopActor):
         super().__init__(context.run_soon)
         self._decider, self._mailbox, self._context = decider, mailbox, context
         self._redirects_to = (
-            decider.redirects_to if isinstance(decider, RedirectsToQuery) else _no_redirect
+            decider.redirects_to if isinstance(decider, RedirectsToQuery) else lambda _: ""
         )
         self._resumes = decider if isinstance(decider, ResumesFromState) else None
         self._entities: dict[str, Entity] = {}
@@ -474,10 +475,6 @@ class FamilyActor(LoopActor):
             for entity in self._entities.values():
                 self._save(entity)
             then(self._message_count)
-
-
-def _no_redirect(_command: Command[Any]) -> str:
-    return ""
 
 
 def _to_reactions(item: FactsCommitted, family: str) -> list[PendingCommand]:

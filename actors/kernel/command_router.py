@@ -12,8 +12,7 @@ import msgspec
 
 from rookery.actors.kernel.decider import Decider, RecordsMalformed
 from rookery.actors.kernel.entities.entity import PendingCommand
-from rookery.actors.kernel.entities.mailbox import Mailbox
-from rookery.actors.kernel.entities.messages import CommandsArrived
+from rookery.actors.kernel.entities.mailbox import CommandsArrived, Mailbox
 from rookery.actors.kernel.entities.unit_of_work import Completions
 from rookery.actors.kernel.executors.asks import LocalAsk, QueryHandler, error_reply, is_local
 from rookery.actors.metrics import KernelMetrics

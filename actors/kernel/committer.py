@@ -11,8 +11,7 @@ from typing import Any
 from rookery.actors.histories import KeyHistories
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.effect_runner import EffectRunner, Watermark
-from rookery.actors.kernel.entities.mailbox import Mailbox
-from rookery.actors.kernel.entities.messages import FactsCommitted
+from rookery.actors.kernel.entities.mailbox import FactsCommitted, Mailbox
 from rookery.actors.kernel.entities.unit_of_work import Commit, CommitResults, Completions
 from rookery.actors.kernel.executors.failpoints import Failpoints
 from rookery.actors.keys.checkpoints import CheckpointWriter

@@ -21,12 +21,12 @@ from rookery.actors.histories import (
 from rookery.actors.kernel.committer import FactRouter
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.entities.entity import Entity, PendingCommand, chain_of_snapshot
-from rookery.actors.kernel.entities.mailbox import Mailbox
-from rookery.actors.kernel.entities.messages import (
+from rookery.actors.kernel.entities.mailbox import (
     BodyStored,
     FactsCaughtUp,
     HistoryLoaded,
     LoadFailed,
+    Mailbox,
 )
 from rookery.bus.ports import Bus, EntitySnapshot, Filter, StoredMessage, TaskSet
 from rookery.schemas.codec import FactCodec, restarts_history

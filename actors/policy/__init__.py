@@ -7,8 +7,7 @@ the run and before an approval, so that it may only refuse or ask.
 
 from __future__ import annotations
 
-from rookery.actors.policy.decision import Escalation, PolicyStep, RunPolicy
-from rookery.actors.policy.run_policies import RunPolicies
+from rookery.actors.policy.decision import Escalation, PolicyStep, RunPolicies, RunPolicy
 from rookery.actors.policy.subject import PolicySubject
 
 __all__ = ["Escalation", "PolicyStep", "PolicySubject", "RunPolicies", "RunPolicy"]

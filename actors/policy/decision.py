@@ -13,8 +13,18 @@ from urllib.parse import urlsplit
 from msgspec import UNSET, UnsetType
 
 from rookery.actors.policy.subject import PolicySubject
+from rookery.bus.ports import BlobReader, Blobs
+from rookery.schemas.digest import digest_bytes
+from rookery.schemas.errors import Failed
 from rookery.schemas.ids import AdapterRef
-from rookery.schemas.protection.policy import CallTerms, Isolation, PolicySettings, RuleDecision
+from rookery.schemas.protection.policy import (
+    CallTerms,
+    Isolation,
+    PolicySettings,
+    RuleDecision,
+    decode_policy,
+    encode_policy,
+)
 from rookery.schemas.seed.policies import (
     AskPolicy,
     CapabilityPermission,
@@ -42,7 +52,7 @@ from rookery.schemas.seed.policy_decisions import (
 )
 from rookery.schemas.seed.refs import PolicyKind, PolicyRef, PrivacyClass, RetentionClass
 
-__all__ = ["Escalation", "PolicyJudgement", "PolicyStep", "RunPolicy"]
+__all__ = ["Escalation", "PolicyJudgement", "PolicyStep", "RunPolicies", "RunPolicy"]
 
 HOST_DEFAULT: Final = "policy.host_default"
 _RETENTION: Final = RetentionClass.RUN_SCOPED
@@ -308,3 +318,61 @@ def _host_of(subject: PolicySubject, arguments: Any) -> str:
         return urlsplit(subject.address_in(arguments)).hostname or ""
     except ValueError:
         return ""
+
+
+# --- run policies ---------------------------------------------------------------------------------
+
+# The policies of runs: the node's own, and those that runs of other nodes, or older ones, keep.
+
+
+POLICIES_MAX: Final = 64
+"""In memory; a parked run that resumes reads its own again."""
+
+
+class RunPolicies:
+    """One per node. Read on any thread, loaded on the bus's loop."""
+
+    def __init__(
+        self,
+        blobs: BlobReader,
+        settings: PolicySettings = PolicySettings(),  # noqa: B008 - frozen.
+        escalation: Escalation = Escalation(),  # noqa: B008 - frozen.
+    ) -> None:
+        self._blobs, self._escalation = blobs, escalation
+        self.pinned: str | UnsetType = UNSET
+        """The digest that runs which start now keep; unset for the default policy."""
+        if settings != PolicySettings():
+            self.pinned = digest_bytes(encode_policy(settings))
+        self.current = RunPolicy(settings, self.pinned or "", escalation)
+        self._default = RunPolicy(PolicySettings(), "", escalation)
+        self._known: dict[str, RunPolicy] = {}
+
+    async def store(self, blobs: Blobs) -> None:
+        """Store the node's policy, before a run keeps its digest."""
+        if self.pinned is not UNSET:
+            await blobs.put(encode_policy(self.current.settings))
+
+    def get(self, digest: str | UnsetType) -> RunPolicy:
+        """The policy of a run in progress; its execution has loaded it."""
+        if digest is UNSET:
+            return self._default
+        if digest == self.pinned:
+            return self.current
+        found = self._known.get(digest)
+        if found is None:
+            raise Failed("CONFLICT", "the policy of the run is not loaded any more")
+        return found
+
+    async def load(self, digest: str | UnsetType) -> RunPolicy:
+        """The policy, read from the blob store if need be."""
+        if digest in (UNSET, self.pinned):
+            return self.get(digest)
+        found = self._known.get(digest)
+        if found is None:
+            settings = decode_policy(await self._blobs.get(digest))
+            found = RunPolicy(settings, digest, self._escalation)
+        others = {one: policy for one, policy in self._known.items() if one != digest}
+        while len(others) >= POLICIES_MAX:
+            del others[next(iter(others))]
+        self._known = {**others, digest: found}  # At once: actors read it. The newest are last.
+        return found

@@ -13,19 +13,23 @@ from typing import TYPE_CHECKING
 from rookery.schemas.lazy_names import lazy_names
 
 if TYPE_CHECKING:
-    from rookery.actors.tools.authoring.credential import ToolCredential
     from rookery.actors.tools.authoring.decorator import tool
-    from rookery.actors.tools.authoring.registry import ToolCallContext, ToolError, ToolRegistry
+    from rookery.actors.tools.authoring.registry import (
+        ToolCallContext,
+        ToolCredential,
+        ToolError,
+        ToolRegistry,
+    )
 
 __all__ = ["ToolCallContext", "ToolCredential", "ToolError", "ToolRegistry", "tool"]
 
 __getattr__ = lazy_names(
     __name__,
     {
-        "authoring.credential": ("ToolCredential",),
         "authoring.decorator": ("tool",),
         "authoring.registry": (
             "ToolCallContext",
+            "ToolCredential",
             "ToolError",
             "ToolRegistry",
         ),

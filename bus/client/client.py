@@ -33,8 +33,7 @@ from rookery.bus.client.retrying_request import RetryingRequest, RetrySchedule
 from rookery.bus.client.run_request import RunOptions, RunSpec, encode_body, encode_large_run
 from rookery.bus.client.server_lookup import find_server_and_access
 from rookery.bus.clock import entropy, new_id
-from rookery.bus.commands.command_messages import command_headers
-from rookery.bus.commands.publish import publish
+from rookery.bus.commands.command_messages import command_headers, publish
 from rookery.bus.credentials import Credential, identity_header
 from rookery.bus.event_loop import TaskSet
 from rookery.bus.nats import Connection, Outgoing

@@ -1,24 +1,26 @@
-"""Commands as messages: their headers, sealed reply subjects, and their decoding."""
+"""Commands as messages: headers, sealed reply subjects, decoding, and how they are published."""
 
 from __future__ import annotations
 
+import asyncio
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from functools import cached_property, lru_cache
-from typing import Final
+from typing import Final, TypeVar
 
 from Crypto.Cipher import AES
 
 from rookery.bus.credentials.credential import IDENTITY, IdentityVerifier
-from rookery.bus.jetstream_api import MESSAGE_ID, DeliveryInfo
-from rookery.bus.nats import Message
+from rookery.bus.jetstream_api import MESSAGE_ID, AckVerdict, DeliveryInfo, decode_ack
+from rookery.bus.nats import Connection, Message, Outgoing
 from rookery.bus.nats.batch_client import header_value
 from rookery.bus.ports import Delivery, EnvelopeProof, InboxPosition
 from rookery.bus.ports.commands import NO_PROOF
-from rookery.bus.subjects import Subjects, decode_token, is_fired, is_plain
+from rookery.bus.subjects import Subjects, decode_token, hide_tokens, is_fired, is_plain
 from rookery.schemas.commands import SIGNED_VERBS
 from rookery.schemas.digest import digest_bytes
+from rookery.schemas.errors import Failed, Refused
 
 __all__ = [
     "CODE",
@@ -31,6 +33,8 @@ __all__ = [
     "command_headers",
     "decode_command",
     "is_reply_subject",
+    "publish",
+    "retry_until_deadline",
 ]
 
 # --- headers --------------------------------------------------------------------------------------
@@ -263,3 +267,50 @@ class CommandDecoder:
         sender = self._identities.sender_of(delivery.identity)
         delivery.by, delivery.privacy_max = sender.name or UNSIGNED, sender.privacy_max
         return delivery
+
+
+# --- publishing -----------------------------------------------------------------------------------
+
+# Publishing to a stream, repeated until the server acks.
+#
+# A lost ack looks like a lost message, so a message may be stored twice: commands have an id,
+# schedules replace each other, and the stream of dead letters has a duplicate window.
+
+
+T = TypeVar("T")
+
+_DEADLINE_S = 10.0
+_TRY_S = 2.0
+_PAUSE_S = 0.1
+
+
+async def publish(connection: Connection, message: Outgoing) -> int:
+    """Store ``message`` in the stream of its subject; returns its sequence.
+
+    ``Failed`` SERVER_UNREACHABLE or JOURNAL_FULL, ``Refused`` PAYLOAD_TOO_LARGE.
+    """
+    reply = await retry_until_deadline(lambda: connection.request(message, timeout_s=_TRY_S))
+    ack = decode_ack(reply)
+    text = f"JetStream error {ack.description} for {hide_tokens(message.subject)[:200]}"
+    match ack.verdict:
+        case AckVerdict.STORED:
+            return ack.sequence
+        case AckVerdict.TOO_LARGE:
+            raise Refused("PAYLOAD_TOO_LARGE", text)
+        case AckVerdict.FULL:
+            raise Failed("JOURNAL_FULL", text)
+        case _:
+            raise Failed("STREAM_MISMATCH", text)
+
+
+async def retry_until_deadline(request: Callable[[], Awaitable[T]]) -> T:
+    """Repeat ``request`` for up to ten seconds; then raise its last ``Failed``."""
+    loop = asyncio.get_running_loop()
+    deadline_s = loop.time() + _DEADLINE_S
+    while True:
+        try:
+            return await request()
+        except Failed:
+            if loop.time() + _PAUSE_S >= deadline_s:
+                raise
+        await asyncio.sleep(_PAUSE_S)

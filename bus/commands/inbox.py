@@ -16,9 +16,10 @@ from rookery.bus.commands.command_messages import (
     CommandDecoder,
     command_headers,
     decode_command,
+    publish,
+    retry_until_deadline,
 )
 from rookery.bus.commands.partition_consumer import PartitionConsumer
-from rookery.bus.commands.publish import publish, retry_until_deadline
 from rookery.bus.commands.redelivery import SuspectGate
 from rookery.bus.jetstream_api import MESSAGE_NOT_FOUND, NO_RESPONDERS, ApiError, status_of
 from rookery.bus.nats import Connection, Message, Outgoing

@@ -7,7 +7,7 @@ import pytest
 from rookery.actors.kernel.committer import FactRouter
 from rookery.actors.kernel.effect_runner import Watermark
 from rookery.actors.kernel.entities.entity import Entity, PendingCommand, ReactionSource
-from rookery.actors.kernel.entities.messages import FactsCommitted
+from rookery.actors.kernel.entities.mailbox import FactsCommitted
 from rookery.bus.ports import AppendRequest, StoredMessage
 from rookery.schemas.codec import fact_tag
 from rookery.schemas.envelope import Command, EntityId

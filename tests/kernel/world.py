@@ -17,7 +17,7 @@ import msgspec
 import pykka
 
 from rookery.actors.kernel.decider import Decider
-from rookery.actors.kernel.entities.messages import Passivate
+from rookery.actors.kernel.entities.mailbox import Passivate
 from rookery.actors.kernel.executors.asks import EffectHandler, QueryHandler
 from rookery.actors.kernel.runtime.kernel import Kernel
 from rookery.actors.kernel.runtime.node import KernelSettings, NodeDecider

@@ -9,7 +9,7 @@ import threading
 import pytest
 
 from rookery.actors.policy import RunPolicies
-from rookery.actors.policy.run_policies import POLICIES_MAX
+from rookery.actors.policy.decision import POLICIES_MAX
 from rookery.actors.tools import ToolRegistry
 from rookery.actors.tools.builtin import built_in_tools, peer_tools
 from rookery.actors.tools.catalogue import ToolCatalogue

@@ -23,9 +23,9 @@ from rookery.actors.kernel.committer import Committer, FactRouter
 from rookery.actors.kernel.decider import Decider, Effect
 from rookery.actors.kernel.effect_runner import EffectRunner, Watermark, WatermarkHold
 from rookery.actors.kernel.entities.entity import Entity, PendingCommand
-from rookery.actors.kernel.entities.mailbox import Mailbox
-from rookery.actors.kernel.entities.messages import (
+from rookery.actors.kernel.entities.mailbox import (
     CommitHeld,
+    Mailbox,
     Passivate,
     ReleaseEntities,
     ReloadBroken,

@@ -18,8 +18,7 @@ import msgspec
 from rookery.actors.kernel.committer import FactRouter
 from rookery.actors.kernel.decider import Decider
 from rookery.actors.kernel.effect_runner import Watermark, WatermarkState
-from rookery.actors.kernel.entities.mailbox import Mailbox
-from rookery.actors.kernel.entities.messages import ResumeEffects
+from rookery.actors.kernel.entities.mailbox import Mailbox, ResumeEffects
 from rookery.bus.ports import PARTITIONS, Bus, EntitySnapshot, Filter, StoredMessage
 from rookery.schemas.envelope import EntityId
 from rookery.schemas.errors import CodedError, Failed

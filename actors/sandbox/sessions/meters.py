@@ -1,4 +1,4 @@
-"""Meters of a run: output, call records, time and instructions."""
+"""Meters of a run: output, call records, time and instructions; and the result they are part of."""
 
 from __future__ import annotations
 
@@ -6,26 +6,28 @@ import time
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 
-from rookery.actors.sandbox.contract import ProgramCall, Tool
+from rookery.actors.sandbox.contract import ProgramCall, StepEnded, Tool, status_of
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.sessions.run_log import RecordedResult
 from rookery.schemas.digest import digest_bytes
+from rookery.schemas.errors import Refused
 from rookery.schemas.run import (
     CallStatus,
+    Diagnostic,
     ErrorObject,
     ExternalCallRecord,
+    Metrics,
     OutputStream,
     RunOutput,
+    RunResult,
+    RunStatus,
     SessionLimits,
+    Severity,
 )
 
-__all__ = [
-    "PendingAwait",
-    "RunMeters",
-    "Stopwatch",
-    "call_digest",
-]
+__all__ = ["PendingAwait", "RunMeters", "Stopwatch", "call_digest", "refused_result", "result_of"]
 
 # --- meters ---------------------------------------------------------------------------------------
 
@@ -201,3 +203,61 @@ class Stopwatch:
     def _wall_used_ns(self) -> int:
         since = time.perf_counter_ns() - self._began_ns if self._running else 0
         return self.wall_ns + since
+
+
+# --- results --------------------------------------------------------------------------------------
+
+# Builds the ``RunResult`` of a run from its last step and its meters.
+
+
+_HINTS = {
+    "SYNTAX_ERROR": "the parser failed there; the mistake may be before it",
+    "TOOL_ERROR": "describe_tool(NAME) shows what a tool takes; a program can catch its errors",
+    "TIMEOUT_WALL": "ask for less at a time, or raise wall_ms",
+    "TIMEOUT_CPU": "compute less at a time, or raise cpu_ms",
+    "MEMORY_EXCEEDED": "hold less at a time, or raise memory_mb",
+    "STACK_OVERFLOW": "use a loop instead of recursion, or raise max_stack_depth",
+    "EXTERNAL_CALLS_EXCEEDED": "make fewer calls, or raise max_external_calls",
+}
+
+
+def refused_result(refusal: Refused) -> RunResult:
+    """The result of a request that was refused before its run began."""
+    error = ErrorObject(code=refusal.code, message=refusal.message, hint=refusal.hint or None)
+    return RunResult(
+        status=RunStatus.VALIDATION_ERROR, error=error, diagnostics=(Diagnostic.error(error),)
+    )
+
+
+def result_of(
+    ended: StepEnded, tally: RunMeters, stopwatch: Stopwatch, limits: SessionLimits
+) -> RunResult:
+    error, diagnostics = ended.error, []
+    if error is not None:
+        hint = error.hint or _HINTS.get(error.code)
+        error = ErrorObject(code=error.code, message=error.message, hint=hint, span=error.span)
+        diagnostics.append(Diagnostic.error(error))
+    output = tally.output
+    if output.cut:
+        text = f"the output was cut after {limits.max_stdout_bytes} bytes a stream"
+        diagnostics.append(
+            Diagnostic(severity=Severity.WARNING, code="STDOUT_EXCEEDED", message=text)
+        )
+    return RunResult(
+        status=RunStatus.OK if error is None else status_of(error.code),
+        result=None if error else ended.value,
+        stdout=output.stdout,
+        stderr=output.stderr,
+        diagnostics=tuple(diagnostics),
+        external_calls=tuple(tally.records),
+        metrics=Metrics(
+            duration_ms=stopwatch.wall_ms,
+            memory_peak_bytes=tally.memory_bytes,
+            instructions=tally.fuel,
+            external_calls_count=tally.calls_started,
+        ),
+        error=error,
+        result_kind=UNSET if ended.value is None else ended.kind,
+        result_cut=ended.cut,
+        output_cut=output.cut or UNSET,
+    )

@@ -24,7 +24,6 @@ from rookery.actors.sandbox.contract import (
     Tool,
     ToolResult,
 )
-from rookery.actors.sandbox.results import refused_result, result_of
 from rookery.actors.sandbox.runtime.guest_registry import GuestRegistry
 from rookery.actors.sandbox.runtime.suspension import complete
 from rookery.actors.sandbox.sessions.guest_run import (
@@ -33,7 +32,7 @@ from rookery.actors.sandbox.sessions.guest_run import (
     SavedRun,
     execute_to_stop,
 )
-from rookery.actors.sandbox.sessions.meters import RunMeters
+from rookery.actors.sandbox.sessions.meters import RunMeters, refused_result, result_of
 from rookery.actors.sandbox.sessions.queue import SessionJob, SessionRegistry
 from rookery.actors.sandbox.sessions.run_log import LogEntry, RunLog
 from rookery.actors.sandbox.sessions.session import (

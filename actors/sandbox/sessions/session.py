@@ -27,13 +27,12 @@ from rookery.actors.sandbox.contract import (
     ToolResult,
     ignore_output,
 )
-from rookery.actors.sandbox.results import result_of
 from rookery.actors.sandbox.runtime.introspection import ToolDescriptions
 from rookery.actors.sandbox.runtime.mentions import Mentions, names_for, restored, stored
 from rookery.actors.sandbox.runtime.suspension import complete
 from rookery.actors.sandbox.runtime.wasm import GuestStopped
 from rookery.actors.sandbox.sessions.guest_run import CallSuspended, GuestRun, SavedRun
-from rookery.actors.sandbox.sessions.meters import RunMeters, Stopwatch
+from rookery.actors.sandbox.sessions.meters import RunMeters, Stopwatch, result_of
 from rookery.actors.sandbox.sessions.run_log import LogEntry, RunLog, mentions_after
 from rookery.actors.sandbox.sessions.snapshot import SavedSession, SnapshotHeader
 from rookery.actors.sandbox.validate import limits_in_force

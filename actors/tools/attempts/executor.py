@@ -44,10 +44,11 @@ from rookery.actors.tools.attempts.attempts import (
     CallNotifier,
     attempt_result,
     call_context,
+    call_with_credential,
     failed_attempt,
 )
 from rookery.actors.tools.attempts.call_slots import CallSlots, SlotStage
-from rookery.actors.tools.authoring.credential import ToolCredential
+from rookery.actors.tools.authoring.registry import ToolCredential
 from rookery.actors.tools.calls.call_rules import closed_fault
 from rookery.actors.tools.catalogue.catalogue import (
     ApprovalSubject,
@@ -67,7 +68,6 @@ from rookery.actors.tools.effects import (
     PrepareCall,
     RecordTask,
 )
-from rookery.actors.tools.hosts.bound_calls import call_with_credential
 from rookery.actors.tools.hosts.host import OutcomeUnknown, ToolHost
 from rookery.actors.tools.hosts.past_attempts import PastAttempts
 from rookery.actors.tools.state import ToolCall

@@ -10,11 +10,11 @@ import msgspec
 from msgspec import UNSET, Meta
 from msgspec.structs import replace
 
-from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.registry import (
     TOOL_ATTRIBUTE,
     RegisteredTool,
     ToolCallContext,
+    ToolCredential,
     ToolError,
     ToolResult,
     check_tool_name,

@@ -16,8 +16,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from rookery.actors.tools.authoring.credential import ToolCredential
-from rookery.actors.tools.authoring.registry import ToolCallContext
+from rookery.actors.tools.authoring.registry import ToolCallContext, ToolCredential
 from rookery.actors.tools.catalogue.catalogue import CatalogueTool
 from rookery.actors.tools.hosts.host import NotCalled, OutcomeUnknown, PastAttempt, always_allowed
 from rookery.actors.tools.validation.capability_checks import (

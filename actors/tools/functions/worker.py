@@ -16,8 +16,12 @@ from typing import NamedTuple
 import msgspec
 from msgspec import UNSET
 
-from rookery.actors.tools.authoring.credential import ToolCredential
-from rookery.actors.tools.authoring.registry import RegisteredTool, ToolCallContext, ToolRegistry
+from rookery.actors.tools.authoring.registry import (
+    RegisteredTool,
+    ToolCallContext,
+    ToolCredential,
+    ToolRegistry,
+)
 from rookery.actors.tools.functions.local_host import LocalToolHost
 from rookery.actors.tools.validation.capability_checks import fault, schema_digest
 from rookery.bus.ports import TaskSet, WorkerEndpoint

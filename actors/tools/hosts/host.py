@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from rookery.actors.tools.authoring.credential import ToolCredential
-from rookery.actors.tools.authoring.registry import ToolCallContext
+from rookery.actors.tools.authoring.registry import ToolCallContext, ToolCredential
 from rookery.schemas.calls import CallOutcome
 from rookery.schemas.errors import CODES, CodedError
 

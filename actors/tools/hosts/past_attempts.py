@@ -11,10 +11,9 @@ from typing import Final
 from msgspec.structs import replace
 
 from rookery.actors.credentials import CredentialSource
-from rookery.actors.tools.attempts.attempts import CallNotifier
+from rookery.actors.tools.attempts.attempts import CallNotifier, past_credentials
 from rookery.actors.tools.calls.call_rules import acts_until_ms
 from rookery.actors.tools.catalogue.catalogue import ToolCatalogue
-from rookery.actors.tools.hosts.bound_calls import past_credentials
 from rookery.actors.tools.hosts.host import OutcomeUnknown, PastAttempt, ToolHost, query_host
 from rookery.actors.tools.state import ToolCall
 from rookery.schemas.calls import CallOutcome

@@ -23,11 +23,11 @@ from msgspec import Meta
 from msgspec.structs import replace
 
 from rookery.actors.daemon_threads import run_on_own_thread
-from rookery.actors.tools.authoring.credential import ToolCredential
 from rookery.actors.tools.authoring.decorator import ToolOptions, tool
 from rookery.actors.tools.authoring.registry import (
     RegisteredTool,
     ToolCallContext,
+    ToolCredential,
     ToolError,
     tool_of,
 )

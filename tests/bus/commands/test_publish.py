@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from rookery.bus.clock import wait_until
-from rookery.bus.commands.publish import publish
+from rookery.bus.commands.command_messages import publish
 from rookery.bus.nats.connection import Connection, Outgoing
 from rookery.bus.server.server import find_server
 from rookery.bus.server.store import Store
