@@ -10,6 +10,7 @@ something else, ``can_fork`` is false and processes start as users start them.
 from __future__ import annotations
 
 import atexit
+import faulthandler
 import functools
 import gc
 import importlib
@@ -27,12 +28,14 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from pkgutil import resolve_name
+from types import TracebackType
 from typing import Any, NoReturn
 
-__all__ = ["Forked", "can_fork", "fork"]
+__all__ = ["Forked", "Piped", "can_fork", "fork", "fork_piped"]
 
-FOLLOWED = {"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
-"""What a forked process reads of Python's settings, or may do without."""
+FOLLOWED = {"PYTHONPATH", "PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE", "PYTHONFAULTHANDLER"}
+"""What a forked process reads of Python's settings, or may do without. One with a
+``sitecustomize.py`` on its path imports it, after Rookery."""
 MODULES = (
     "rookery.ops.cli.commands.up",
     "rookery.ops.cli.commands.run",
@@ -85,11 +88,52 @@ class Forked:
         self.send_signal(signal.SIGKILL)
 
 
+class Piped(Forked):
+    """One with an input, and perhaps an error output that is to be read."""
+
+    def __init__(self, forked: tuple[int, int, int], stdin: int, stderr: int | None) -> None:
+        super().__init__(*forked)
+        self.stdin = os.fdopen(stdin, "w", encoding="utf-8")
+        self.stderr = None if stderr is None else os.fdopen(stderr, encoding="utf-8")
+
+    def communicate(self, text: str = "", timeout: float | None = None) -> tuple[str, str]:
+        """End its input, read all that it prints, and wait for its end."""
+        errors: list[str] = []
+        reading = threading.Thread(target=lambda: errors.append(self._errors()))
+        reading.start()
+        with suppress(BrokenPipeError), self.stdin:
+            self.stdin.write(text)
+        with self.stdout:
+            output = self.stdout.read()
+        reading.join()
+        self.wait(timeout)
+        return output, errors[0]
+
+    def _errors(self) -> str:
+        if self.stderr is None:
+            return ""
+        with self.stderr:
+            return self.stderr.read()
+
+    def __enter__(self) -> Piped:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for file in (self.stdin, self.stdout, self.stderr):
+            if file is not None:
+                with suppress(BrokenPipeError):
+                    file.close()
+        self.wait()
+
+
 def can_fork(env: Mapping[str, str]) -> bool:
     settings = {name for name in env if name.startswith("PYTHON")}
-    folders = filter(None, env.get("PYTHONPATH", "").split(os.pathsep))
-    at_start = any(Path(folder, "sitecustomize.py").exists() for folder in folders)
-    return sys.platform == "linux" and settings <= FOLLOWED and not at_start
+    return sys.platform == "linux" and settings <= FOLLOWED
 
 
 def fork(
@@ -98,16 +142,40 @@ def fork(
     env: Mapping[str, str],
     cwd: Path,
     stderr: int,
-    stdin: int | None = None,
-    main: str = MAIN,
     imported: str = "",
 ) -> Forked:
-    """``rookery`` with these arguments, whose output is to be read, and whose input is empty by
-    default. ``main``: another function that is called for its exit code. ``imported``: one more
-    module that its parent has imported, because that takes long."""
+    """``rookery`` with these arguments, whose output is to be read and whose input is empty.
+    ``imported``: one more module that its parent has imported, because that takes long."""
+    with open(os.devnull, "rb") as nothing:
+        wanted = _wanted(arguments, env, cwd)
+        return Forked(*_parent(imported).fork(wanted, nothing.fileno(), stderr))
+
+
+def fork_piped(
+    arguments: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    stderr: int | None = None,
+    main: str = MAIN,
+) -> Piped:
+    """The same with an input. ``main``: another function that is called for the exit code. Without
+    ``stderr`` its errors are to be read, too."""
+    reads, stdin = os.pipe()
+    errors, writes = os.pipe() if stderr is None else (None, stderr)
+    try:
+        forked = _parent().fork(_wanted(arguments, env, cwd, main), reads, writes)
+    finally:
+        os.close(reads)
+        if stderr is None:
+            os.close(writes)
+    return Piped(forked, stdin, errors)
+
+
+def _wanted(arguments: Sequence[str], env: Mapping[str, str], cwd: Path, main: str = MAIN) -> bytes:
     argv = ["rookery", *arguments]
     wanted = {"argv": argv, "env": dict(env), "cwd": str(cwd), "main": main}
-    return _parent(imported).fork(json.dumps(wanted).encode(), stdin, stderr)
+    return json.dumps(wanted).encode()
 
 
 @functools.cache
@@ -128,18 +196,18 @@ class _Parent:
             )
         atexit.register(self._end)
 
-    def fork(self, wanted: bytes, stdin: int | None, stderr: int) -> Forked:
+    def fork(self, wanted: bytes, stdin: int, stderr: int) -> tuple[int, int, int]:
+        """Its id, and the ends of two pipes: of its end, and of its output."""
         reads, stdout = os.pipe()
         ended, ends = os.pipe()
-        with self._lock, open(os.devnull, "rb") as nothing:
+        with self._lock:
             head = _NUMBER.pack(len(wanted))
-            source = nothing.fileno() if stdin is None else stdin
-            socket.send_fds(self._line, [head], [source, stdout, stderr, ends])
+            socket.send_fds(self._line, [head], [stdin, stdout, stderr, ends])
             self._line.sendall(wanted)
             os.close(stdout)
             os.close(ends)
             (pid,) = _NUMBER.unpack(self._line.recv(_NUMBER.size))
-        return Forked(pid, ended, reads)
+        return pid, ended, reads
 
     def _end(self) -> None:
         self._line.close()
@@ -210,6 +278,10 @@ class _Server:
         sys.stdout, sys.stderr = _text(1), _text(2, errors="backslashreplace", line_buffering=True)
         sys.path[:0] = filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep))
         importlib.invalidate_caches()
+        if os.environ.get("PYTHONFAULTHANDLER"):
+            faulthandler.enable(file=2)
+        with suppress(ModuleNotFoundError):
+            importlib.import_module("sitecustomize")
         return str(asked["main"])
 
 

@@ -55,6 +55,7 @@ def record(folder: Path) -> list[Files]:
     (folder / "sitecustomize.py").write_text(RECORDER, encoding="utf-8")
     file = folder / "road.jsonl"
     variables = {"PYTHONPATH": str(folder), "ROAD_FILE": str(file), "ROAD_ROOT": str(ROOT)}
+    variables["PYTHONHASHSEED"] = "0"  # So that it is not forked: it records its own start.
     with EmbeddedServer(folder / "store", admin=True) as server:
         world = ApprovalWorld(server, "road", folder)
         with world.node(**variables) as node:

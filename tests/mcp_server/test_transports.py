@@ -27,6 +27,7 @@ from tests.mcp_server.mcp_fixtures import SESSION, McpRealm, Notices, eventually
 from tests.mcp_server.test_requests import call
 from tests.node_packages import node_folder
 from tests.nodes import rookery_here
+from tests.ops.fixtures import Started
 
 TOKEN = "x" * 32
 INSPECTOR = "@modelcontextprotocol/inspector@2.12.0"
@@ -53,7 +54,7 @@ def request(number: int, name: str, **arguments: Any) -> dict[str, Any]:
 class Host:
     """An MCP host that speaks plain JSON to a process."""
 
-    def __init__(self, process: subprocess.Popen[str]) -> None:
+    def __init__(self, process: Started) -> None:
         self.process = process
         self.progress: list[dict[str, Any]] = []
 
@@ -165,9 +166,10 @@ def test_the_official_inspector_calls_a_tool(shop: McpRealm, tmp_path: Path):
     store = f"ROOKERY_STORE={shop.shell.environment['ROOKERY_STORE']}"
     target = [shop.command.command, *shop.command.args]
 
+    patience = ("--connect-timeout", str(INSPECTOR_S * 1_000))
     call = ("--method", "tools/call", "--tool-name", "price", "--tool-arg", "item=coffee")
     said = subprocess.run(
-        [str(inspector), "--cli", "-e", store, *target, *call],
+        [str(inspector), "--cli", "-e", store, *patience, *target, *call],
         env=shop.shell.environment,
         cwd=shop.home,
         capture_output=True,

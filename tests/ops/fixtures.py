@@ -26,9 +26,11 @@ from rookery.schemas.digest import ZERO_CHAIN, chain
 from rookery.schemas.envelope import EntityId, Fact
 from rookery.schemas.facts.session import Initialized, Registered
 from tests.bus.journals import share_turns
+from tests.forkserver import Piped, can_fork, fork_piped
 from tests.nodes import NodeProcess, rookery_here, without_progress
 
 ROOKERY = [sys.executable, "-m", "rookery.ops.cli"]
+Started = Piped | subprocess.Popen[str]
 STARTED_MS = 1_700_000_000_000
 
 
@@ -61,9 +63,7 @@ class CommandLine:
         return rookery(*arguments, environment=self.environment, directory=self.home)
 
     @contextmanager
-    def started(
-        self, *arguments: str, command: Sequence[str] = ROOKERY
-    ) -> Iterator[subprocess.Popen[str]]:
+    def started(self, *arguments: str, command: Sequence[str] = ROOKERY) -> Iterator[Started]:
         with going_on([*command, *arguments], self.environment, self.home) as process:
             yield process
 
@@ -78,17 +78,21 @@ class CommandLine:
 @contextmanager
 def going_on(
     command: Sequence[str], environment: Mapping[str, str], directory: Path
-) -> Iterator[subprocess.Popen[str]]:
+) -> Iterator[Started]:
     """A command that runs until the test ends it."""
-    process = subprocess.Popen(
-        command,
-        env=environment,
-        cwd=directory,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process: Started
+    if [*command[: len(ROOKERY)]] == ROOKERY and can_fork(environment):
+        process = fork_piped(command[len(ROOKERY) :], env=environment, cwd=directory)
+    else:
+        process = subprocess.Popen(
+            command,
+            env=environment,
+            cwd=directory,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
     with process:
         try:
             yield process
@@ -113,7 +117,7 @@ class Realm:
         return shell(*arguments, environment=self.environment, directory=self.home)
 
     @contextmanager
-    def started(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    def started(self, *arguments: str) -> Iterator[Started]:
         """A command that runs until the test ends it."""
         with going_on([*ROOKERY, *arguments], self.environment, self.home) as process:
             yield process

@@ -6,14 +6,13 @@ Every program waits at a gate that the test opens, so that its node stops during
 from __future__ import annotations
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
 from rookery.bus.server.server import EmbeddedServer
-from tests.ops.fixtures import CommandLine
+from tests.ops.fixtures import CommandLine, Started
 
 GATE = """
 import asyncio
@@ -45,7 +44,7 @@ def run_of(gate: str) -> tuple[str, ...]:
     return ("run", "-e", f"await gate({gate!r})", *limits)
 
 
-def says(process: subprocess.Popen[str], text: str) -> str:
+def says(process: Started, text: str) -> str:
     """The next line on stderr with ``text`` in it, unless the command ends first."""
     assert process.stderr is not None
     lines: list[str] = []
