@@ -7,6 +7,7 @@ import names are also paths. ``pyproject.toml`` says what is strict and what is 
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -16,6 +17,8 @@ __all__ = ["CHECKOUT", "PACKAGES", "main"]
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 PACKAGES = ("schemas", "bus", "actors", "ops")
+_WORKERS_MAX = 4
+"""Each imports the types that it needs: two take 36 s of CPU together for what one does in 27."""
 
 
 def main() -> int:
@@ -28,6 +31,7 @@ def main() -> int:
         command = [sys.executable, "-m", "mypy", "-p", "rookery"]
         command += ["--config-file", str(CHECKOUT / "pyproject.toml")]
         command += ["--cache-dir", str(CHECKOUT / ".mypy_cache")]
+        command += ["--num-workers", str(min(_WORKERS_MAX, os.cpu_count() or 1))]
         return subprocess.run(command, cwd=scratch, check=False).returncode
 
 
