@@ -147,7 +147,8 @@ def serve_runs(task: Task) -> None:
     configure("warning", "text", sys.stderr)
     server = ServerConfig(sync=task.sync, accept_unknown_durability=True)
     settings = NodeConfig(driver="sandbox", tools="rookery.ops.bench.loads.run_load:registry")
-    _serve(Config(url=task.url, store=task.store, server=server, node=settings))
+    config = Config(url=task.url, realm=task.realm, store=task.store, server=server, node=settings)
+    _serve(config)
 
 
 def serve_hooks(task: Task) -> None:

@@ -130,6 +130,7 @@ class Harness:
         cell: str = "",
         node_pid: int = 0,
         other_url: str = "",
+        other_pid: int = 0,
     ) -> LoadResult:
         """Run this load in a process of its own, and wait for its result."""
         task = self._task(
@@ -141,6 +142,7 @@ class Harness:
             cell=cell,
             node_pid=node_pid,
             other_url=other_url,
+            other_pid=other_pid,
         )
         return msgspec.json.decode(self._output("load", task), type=LoadResult)
 

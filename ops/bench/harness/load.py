@@ -45,6 +45,8 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     realm: str = "default"
     other_url: str = ""
     """For clients of a second realm, on this server or on a linked one."""
+    other_pid: int = 0
+    """Of the second realm's node."""
     token_url: str = ""
     """Of the authorization server of a node with leases."""
     store: str = ""

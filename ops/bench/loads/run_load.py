@@ -47,6 +47,7 @@ PLAIN = RunRequest(code="1 + 1")
 CALLING = RunRequest(code="same(2)")
 """Calls a tool of this module."""
 _QUIET_S = 0.5
+_MOMENT_S = 0.002
 
 
 async def programs(connection: Connection, task: Task) -> LoadResult:
@@ -184,6 +185,13 @@ async def same_awaited(value: int) -> int:
     return value
 
 
+@tool(side_effect="write", idempotent=True)
+async def same_later(value: int) -> int:
+    """The value a moment later, as one that another process answers."""
+    await asyncio.sleep(_MOMENT_S)
+    return value
+
+
 @tool(side_effect="write", idempotent=True, quick=True)
 def same_quick(value: int) -> int:
     """The value, on the node's own loop; its intent is on record before the call."""
@@ -202,4 +210,4 @@ def weighed(value: int) -> int:
     return value
 
 
-registry = ToolRegistry.of(same, same_awaited, same_quick, read_value, weighed)
+registry = ToolRegistry.of(same, same_awaited, same_later, same_quick, read_value, weighed)

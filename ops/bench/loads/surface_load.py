@@ -8,7 +8,7 @@ from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec.structs import replace
 
@@ -37,27 +37,29 @@ if TYPE_CHECKING:
 __all__ = ["many_surfaces", "mcp_calls"]
 
 _SURFACE = "bench"
-_CALLING = RunRequest(code=f"{_SURFACE}_same(value=2)['result']")
 _REPEATED = 10
+"""Calls in a row, of which a measurement is the mean."""
 _IN_LOOP = "for n in range({}):\n    x = await {}(value=2)\n2"
 _BY_SERVER = RunRequest(code=_IN_LOOP.format(_REPEATED, f"{_SURFACE}_same"))
 _BY_NODE = RunRequest(code=_IN_LOOP.format(_REPEATED, "same_awaited"))
+_LATER = RunRequest(code=_IN_LOOP.format(_REPEATED, "same_later"))
+_WITHOUT_CALL = RunRequest(code=f"for n in range({_REPEATED}):\n    x = 2\n2")
 _CHANGE_S = 45.0
 _WARM = 3
 """Rounds before the measured ones: the first opens the sessions."""
-_ROUNDS = 4
-_ROUNDS_OF = 30
-"""Calls for each measurement of processor time."""
+_ROUNDS = 6
 _POLICY = SurfacePolicy(
     default=ToolPolicy(approval=ApprovalMode.NONE, side_effect=SideEffect.WRITE, idempotent=True)
 )
 
 
 async def mcp_calls(connection: Connection, task: Task) -> LoadResult:
-    """Calls of one tool by stdio, in turn: ``alone``, by a client of the SDK; ``called``, the extra
-    time of a program with one call; ``served``, through ``rookery mcp``; ``direct``, the run which
-    that becomes, by the client; and the processor time of a call: ``alone_cpu`` of the client,
-    ``called_cpu`` of the node, ``own_cpu`` of the node for an awaited function of its own."""
+    """Awaited calls of one tool, ten in a row, in rounds in turn: ``alone`` over stdio by a client
+    of the SDK, ``called`` over stdio by a program, ``own`` of a function of the node by a program,
+    each in time and in processor time (``_cpu``) for a call, of the client or of the node;
+    ``added``, what a call over stdio takes more than one of a function in the same round, whose
+    answer is there at once (time) or comes later, too (processor time). ``served``: a call through
+    ``rookery mcp``; ``direct``, the run which that becomes, by the client."""
     del connection
     taken = defaultdict[str, list[float]](list)
     command = role_command("mcp_same", task)
@@ -69,40 +71,70 @@ async def mcp_calls(connection: Connection, task: Task) -> LoadResult:
         Client(task.client_url) as client,
         _added(client, {_SURFACE: source}),
     ):
+        programs = _Programs(client, task)
         start_s = perf_counter()
-        for number in range(0, 3 * (task.count + _WARM), 3):
+        for _ in range(task.count + _WARM):
             if perf_counter() - start_s > task.seconds_max / 2:
                 break
-            taken["alone"].append(await _time(lambda: call_same(alone)))
-            plain_s = await timed_run(client, task, number, PLAIN)
-            called_s = await timed_run(client, task, number + 1, _CALLING)
-            taken["called"].append(called_s - plain_s)
+            by_sdk = await _used_alone(alone)
+            plain = await programs.used(_WITHOUT_CALL)
+            called = (await programs.used(_BY_SERVER)).less(plain)
+            by_node = (await programs.used(_BY_NODE)).less(plain)
+            later = (await programs.used(_LATER)).less(plain)
+            added = _Used(called.time_s - by_node.time_s, called.cpu_s - later.cpu_s)
+            found = {"alone": by_sdk, "called": called, "own": by_node, "added": added}
+            for name, used in found.items():
+                taken[name].append(used.time_s / _REPEATED)
+                taken[f"{name}_cpu"].append(used.cpu_s / _REPEATED)
             taken["served"].append(await _time(lambda: call_same(served)))
-            taken["direct"].append(await timed_run(client, task, number + 2, CALLING))
+            taken["direct"].append((await programs.used(CALLING)).time_s)
         outcome = timed(taken["alone"][_WARM:], perf_counter() - start_s)
-        first = 3 * (task.count + _WARM)
-        for number in range(first, first + 2 * (_WARM + 1 + task.count // _ROUNDS_OF), 2):
-            same = number * task.entities, (number + 1) * task.entities
-            taken["called_cpu"].append(await _node_time(client, task, same[0], _BY_SERVER))
-            taken["own_cpu"].append(await _node_time(client, task, same[1], _BY_NODE))
-            taken["alone_cpu"].append(await _own_time(alone))
     figures = {name: 1e6 * percentile(found[_WARM:], 0.5) for name, found in taken.items()}
     return replace(outcome, figures=figures)
 
 
-async def _node_time(client: Client, task: Task, number: int, request: RunRequest) -> float:
-    """The processor time that the node uses for a call of this program."""
-    before_s = usage_of(task.node_pid).cpu_s
-    await timed_run(client, task, number, request)
-    return (usage_of(task.node_pid).cpu_s - before_s) / _REPEATED
+class _Used(NamedTuple):
+    """What something took."""
+
+    time_s: float
+    cpu_s: float
+
+    def less(self, other: _Used) -> _Used:
+        return _Used(self.time_s - other.time_s, self.cpu_s - other.cpu_s)
 
 
-async def _own_time(alone: McpClient) -> float:
-    """The processor time that the SDK uses here for a call."""
-    before_s = usage_here().cpu_s
+class _Programs:
+    """Runs of one session, one after the other."""
+
+    def __init__(self, client: Client, task: Task) -> None:
+        self._client, self._task, self._count = client, task, 0
+
+    async def used(self, request: RunRequest) -> _Used:
+        """The time of a run, and the processor time that the node uses for it."""
+        self._count += 1
+        return await _used_by_run(
+            self._client,
+            self._task,
+            self._count * self._task.entities,
+            request,
+            self._task.node_pid,
+        )
+
+
+async def _used_by_run(
+    client: Client, task: Task, number: int, request: RunRequest, node_pid: int
+) -> _Used:
+    before_s = usage_of(node_pid).cpu_s
+    time_s = await timed_run(client, task, number, request)
+    return _Used(time_s, usage_of(node_pid).cpu_s - before_s)
+
+
+async def _used_alone(alone: McpClient) -> _Used:
+    """What the SDK takes here for so many calls."""
+    before_s, start_s = usage_here().cpu_s, perf_counter()
     for _ in range(_REPEATED):
         await call_same(alone)
-    return (usage_here().cpu_s - before_s) / _REPEATED
+    return _Used(perf_counter() - start_s, usage_here().cpu_s - before_s)
 
 
 async def _time(work: Callable[[], Awaitable[object]]) -> float:
@@ -115,47 +147,39 @@ async def _time(work: Callable[[], Awaitable[object]]) -> float:
 
 
 async def many_surfaces(connection: Connection, task: Task) -> LoadResult:
-    """Programs without calls in a realm that gets many surfaces and loses them: ``without`` and
-    ``offered``; ``added``, the time of the change; ``taken_up``, of a session's first run after it,
-    less that of its second."""
+    """Programs without calls in a realm with many surfaces and in one without, in turn:
+    ``offered`` and ``without``, in time and in processor time of the realm's node (``_cpu``);
+    ``added``, the time to add them; ``taken_up``, of a session's first run with them, less that of
+    its second."""
     del connection
-    runs = _Runs(task)
+    taken = defaultdict[str, list[float]](list)
     start_s = perf_counter()
-    async with url_of_many(task) as url, Client(task.client_url) as client:
+    async with (
+        url_of_many(task) as url,
+        Client(task.client_url) as client,
+        Client(task.other_url, realm="plain") as plain,
+    ):
         source = SurfaceSource(kind=SurfaceKind.MCP_HTTP, url=url, policy=_POLICY)
-        without_s = await runs.measure(client)
+        sessions = range(task.entities)
+        for number in sessions:
+            for realm in (client, plain):
+                await timed_run(realm, task, number, PLAIN)
         begun_s = perf_counter()
-        async with _added(client, {f"s{number}": source for number in range(task.entities)}):
-            added_s = perf_counter() - begun_s
-            first_s = await runs.of_each_session(client)
-            offered_s = await runs.measure(client)
-        without_s += await runs.measure(client)
-    second_s = offered_s[: len(first_s)]
-    longer_s = [one - other for one, other in zip(first_s, second_s, strict=True)]
-    taken = {"without": without_s, "offered": offered_s, "added": [added_s], "taken_up": longer_s}
+        async with _added(client, {f"s{number}": source for number in sessions}):
+            taken["added"].append(perf_counter() - begun_s)
+            first = [await timed_run(client, task, n + task.entities, PLAIN) for n in sessions]
+            for number in range(2 * task.entities, (2 + _ROUNDS) * task.entities):
+                for name, realm, node_pid in (
+                    ("offered", client, task.node_pid),
+                    ("without", plain, task.other_pid),
+                ):
+                    used = await _used_by_run(realm, task, number, PLAIN, node_pid)
+                    taken[name].append(used.time_s)
+                    taken[f"{name}_cpu"].append(used.cpu_s)
+    pairs = zip(first, taken["offered"], strict=False)
+    taken["taken_up"] = [one_s - other_s for one_s, other_s in pairs]
     figures = {name: 1e6 * percentile(found, 0.5) for name, found in taken.items()}
-    return replace(timed(offered_s, perf_counter() - start_s), figures=figures)
-
-
-class _Runs:
-    """Programs without calls, one after the other in each of ``task.entities`` sessions."""
-
-    def __init__(self, task: Task) -> None:
-        self._task, self._next = task, 0
-
-    async def of_each_session(self, client: Client) -> list[float]:
-        """How long a run takes in each session."""
-        first, self._next = self._next, self._next + self._task.entities
-        numbers = range(first, self._next)
-        return [await timed_run(client, self._task, number, PLAIN) for number in numbers]
-
-    async def measure(self, client: Client) -> list[float]:
-        """The times of runs in sessions that had one in the present state of the realm."""
-        await self.of_each_session(client)
-        found: list[float] = []
-        for _ in range(_ROUNDS):
-            found += await self.of_each_session(client)
-        return found
+    return replace(timed(taken["offered"], perf_counter() - start_s), figures=figures)
 
 
 @asynccontextmanager
