@@ -99,6 +99,21 @@ def sleep(seconds: float) -> Json:
 
 
 @offer
+def hold(number: int, folder: str) -> Json:
+    """Ends once the folder has a file "go", and writes there when it began and ended."""
+
+    def write(what: str) -> None:
+        with open(os.path.join(folder, "calls"), "a") as log:
+            log.write(f"{what} {number} {os.getpid()}\n")
+
+    write("began")
+    while not os.path.exists(os.path.join(folder, "go")):
+        threading.Event().wait(0.02)
+    write("ended")
+    return says(number)
+
+
+@offer
 def lie() -> Json:
     return {"content": [], "structuredContent": {"number": "no number"}}
 
