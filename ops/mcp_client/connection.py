@@ -111,6 +111,8 @@ class McpTask:
         self._is_listed = True
         self._fault: ServerFault | None = None
         self._scope = anyio.CancelScope()
+        self.on_task_change: Callable[[str], None] = lambda _: None
+        """Called with the id of a task that the server says has changed."""
         self.first: Future[str] = Future()
         """The error of the first attempt to connect; empty if it was made."""
 
@@ -226,7 +228,7 @@ class McpTask:
                     mode="legacy" if self._legacy else "auto",
                     message_handler=self._on_message,
                     cache=None,
-                    extensions=[TaskExtension()],
+                    extensions=[TaskExtension(self._task_changed)],
                 ) as client:
                     generation = 0 if credential is None else credential.generation
                     live = LiveSession(
@@ -298,6 +300,9 @@ class McpTask:
                 self._relist()
             case types.LoggingMessageNotification(params=said):
                 self.access.log.add(f"{said.level}: {str(said.data)[:LINE_MAX]}")
+
+    def _task_changed(self, task: str) -> None:
+        self.on_task_change(task)
 
     def _relist(self) -> None:
         self._is_listed = False

@@ -86,6 +86,7 @@ class McpToolHost:
         self._calls: dict[str, _ServerCall] = {}
         self._followed: dict[str, FollowedTask] = {}
         """Tasks, by the call that goes on as one."""
+        task.on_task_change = self._change_task
 
     # --- port ToolHost ---
 
@@ -212,6 +213,10 @@ class McpToolHost:
             why = "has no such tool any more, or another one, so its result cannot be checked"
             raise Failed("TOOL_CHANGED", f"{past.name}: the server of {self.surface} {why}")
         return await self._checked(tool, answer, past.credentials)
+
+    def _change_task(self, task: str) -> None:
+        for followed in tuple(self._followed.values()):
+            followed.change(task)
 
     async def _ask(self, request: types.Request[Any, Any], kind: type[R], /) -> R:
         """Ask about a task. ``Failed`` if the server cannot be reached now."""

@@ -7,13 +7,20 @@ its result. The SDK lets a client declare an extension, and has no types for thi
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Annotated, Any, ClassVar, Final, Literal, Protocol, TypeVar
 
 import anyio
 import mcp_types as types
-from mcp.client import ClaimContext, Client, ClientExtension, ClientSession, ResultClaim
+from mcp.client import (
+    ClaimContext,
+    Client,
+    ClientExtension,
+    ClientSession,
+    NotificationBinding,
+    ResultClaim,
+)
 from mcp.shared.exceptions import MCPError
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from pydantic import Discriminator, Tag, TypeAdapter, ValidationError
@@ -36,6 +43,7 @@ __all__ = [
 ]
 
 EXTENSION: Final = "io.modelcontextprotocol/tasks"
+CHANGED: Final = "notifications/tasks/status"
 POLL_S_MIN, POLL_S_MAX = 0.2, 30.0
 """Between two questions; a server may say how often within these."""
 ERROR_MAX: Final = 500
@@ -67,10 +75,27 @@ CALL_RESULT: Final[TypeAdapter[types.CallToolResult | types.InputRequiredResult 
 """What a server may answer to a call."""
 
 
+class TaskChanged(types.NotificationParams):
+    """Of which a node reads no more: it asks for the state."""
+
+    task_id: str
+
+
 class TaskExtension(ClientExtension):
     """Says to servers that their calls may go on as tasks."""
 
     identifier = EXTENSION
+
+    def __init__(self, on_change: Callable[[str], None]) -> None:
+        """``on_change`` is called with the id of a task that its server says has changed, which
+        servers of the older protocol may do; those of the extension do it if they are asked to."""
+        self._on_change = on_change
+
+    def notifications(self) -> tuple[NotificationBinding[TaskChanged]]:
+        return (NotificationBinding(method=CHANGED, params_type=TaskChanged, handler=self._said),)
+
+    async def _said(self, changed: TaskChanged) -> None:
+        self._on_change(changed.task_id)
 
     def claims(self) -> tuple[ResultClaim[CreatedTask]]:
         return (ResultClaim(result_type="task", model=CreatedTask, resolve=self._resolve),)
@@ -157,11 +182,17 @@ class FollowedTask:
         """``ask`` raises ``MCPError`` only for answers of the server. ``deadline_s``: by the clock
         of the loop; the task is cancelled then."""
         self._ask, self._task, self._deadline_s = ask, task, deadline_s
-        self._ended = anyio.Event()
+        self._ended, self._changed = anyio.Event(), anyio.Event()
 
     def end(self) -> None:
         """Nothing waits for the task any more."""
         self._ended.set()
+        self._changed.set()
+
+    def change(self, task: str) -> None:
+        """A task has changed."""
+        if task == self._task:
+            self._changed.set()
 
     async def result(self) -> types.CallToolResult:
         """Its result, as soon as there is one. Raises ``Failed`` for a task that ends without one,
@@ -185,14 +216,21 @@ class FollowedTask:
             if state.interval_s is not None:
                 pause_s = min(max(state.interval_s, POLL_S_MIN), POLL_S_MAX)
             left_s = max(0.0, self._deadline_s - anyio.current_time())
-            with anyio.move_on_after(min(pause_s, left_s)):
-                await self._ended.wait()
+            await self._pause(min(pause_s, left_s))
             if self._ended.is_set():
                 await self._cancel()
                 raise Failed("CANCELLED", "the task was cancelled, and its server may have acted")
             if not left_s:
                 await self._cancel()
                 raise Failed("TIMEOUT_TOOL", "the task took longer than its call may take")
+
+    async def _pause(self, pause_s: float) -> None:
+        """Wait before the next question, not so long if the task has changed."""
+        with anyio.move_on_after(min(pause_s, POLL_S_MIN)):
+            await self._ended.wait()
+        with anyio.move_on_after(pause_s - POLL_S_MIN):
+            await self._changed.wait()
+        self._changed = anyio.Event()
 
     async def _state(self) -> TaskState:
         params = types.GetTaskRequestParams(task_id=self._task)

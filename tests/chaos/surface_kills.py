@@ -115,7 +115,7 @@ async def kill_at(realm: SurfaceRealm, failpoint: str, kind: str = "worker") -> 
         try:
             async with realm.client() as client:
                 if kind == LOCAL:
-                    await _remove_return(client)
+                    await _remove_return(client, realm)
                     await _check_functions(client, realm)
                 else:
                     await _add_call_remove(client, KINDS[kind])
@@ -187,11 +187,13 @@ async def _check_facts(client: Stock, realm: SurfaceRealm) -> None:
     assert realm.calls("began")[0] <= len(intents), "nothing runs twice unseen"
 
 
-async def _remove_return(client: Stock) -> None:
+async def _remove_return(client: Stock, realm: SurfaceRealm) -> None:
     """Remove the functions of nodes under a run that calls one, and return them."""
     sees = "'work' in [tool['name'] for tool in list_tools()]"
     assert (await run(client, SESSION, "await work(0)", "first"))["result"] == 0
     running = begin(client, SESSION, LOSING, name="losing")
+    while realm.calls("began")[0] < 2:  # It has begun with them, on whichever node.
+        await asyncio.sleep(0.05)
     assert not (await change(client, "remove", remove=[LOCAL])).code
     said = (await running)["result"]
     assert said.startswith("SURFACE_"), said

@@ -204,8 +204,9 @@ def need_input() -> Json:
 
 
 @offer
-def research(seconds: float = 0.0, end: str = "completed") -> Json:
+def research(seconds: float = 0.0, end: str = "completed", poll_ms: int = 50) -> Json:
     """Runs as a task only; ``end``: how the task ends."""
+    del poll_ms
     threading.Event().wait(seconds)
     if end == "refused":
         raise ValueError("nothing is known of it")
@@ -277,7 +278,8 @@ def begin_task(params: Json) -> Json:
     number = len(state["tasks"])
     end = params["arguments"].get("end", "completed")
     now = {"createdAt": "2026-01-01T00:00:00Z", "lastUpdatedAt": "2026-01-01T00:00:00Z"}
-    task = {"taskId": f"task-{number}", "status": "working", "pollInterval": 50, **now}
+    task = {"taskId": f"task-{number}", "status": "working", **now}
+    task["pollInterval"] = params["arguments"].get("poll_ms", 50)
     task["ttl"] = params["task"]["ttl"]
     state["tasks"][task["taskId"]] = task
     state["results"][task["taskId"]] = result = {}
@@ -292,6 +294,7 @@ def begin_task(params: Json) -> Json:
             result.update(error={"code": -32602, "message": str(error)})
         if task["status"] == "working":
             task["status"] = "completed" if end == "completed" else "failed"
+            send({"method": "notifications/tasks/status", "params": dict(task)})
 
     threading.Thread(target=serve, daemon=True).start()
     return {"task": dict(task)}

@@ -1,4 +1,4 @@
-"""An MCP server is removed, reloaded or killed under 64 concurrent calls; 16 of them have a slot."""
+"""An MCP server is removed, reloaded or killed under 64 concurrent calls; 16 have a slot."""
 
 from __future__ import annotations
 

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from rookery.actors.tools.hosts import OutcomeUnknown, PastAttempt, TaskCreated
+from rookery.ops.mcp_client import server_tasks
 from rookery.schemas.calls import ApprovalMode, CallOutcome
 from rookery.schemas.surfaces import SurfacePolicy, ToolPolicy
 from tests.mcp_client.server_fixtures import OpenServer, code_of, hostile, opened, play
@@ -47,6 +48,19 @@ def test_a_call_goes_on_as_a_task_and_has_its_result_later():
             assert (await follow(server, "research", task)).value == "found after 0.3 s"
             again = await follow(server, "research", task)
             assert again.value == "found after 0.3 s", "another process may follow it, too"
+
+    play(scenario())
+
+
+def test_a_node_asks_for_a_task_when_its_server_says_that_it_has_changed(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(server_tasks, "POLL_S_MAX", HOUR_MS / 1_000)
+
+    async def scenario() -> None:
+        async with long_calls() as server:
+            task = await begin(server, "research", seconds=0.5, poll_ms=HOUR_MS)
+            assert (await follow(server, "research", task)).value == "found after 0.5 s"
 
     play(scenario())
 
